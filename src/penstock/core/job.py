@@ -1,0 +1,504 @@
+"""What calls return: deliveries, results, outcomes, views. Plain data, parsed when it is looked at."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, overload
+
+from penstock.core.ids import encode_id, ttl_code
+from penstock.core.record import Record, parse_record
+
+__all__ = [
+    "BulkEnqueued",
+    "Delivery",
+    "Enqueued",
+    "JobView",
+    "Outcome",
+    "QueueStats",
+    "Settings",
+    "Settled",
+]
+
+
+class Counters(NamedTuple):
+    """The counters of a job (PROTOCOL.md, Counters)."""
+
+    deliveries: int
+    nacks: int
+    crashes: int
+    releases: int
+    error: str
+
+
+FIRST = Counters(1, 0, 0, 0, "")
+
+
+def parse_counters(text: bytes) -> Counters:
+    """`deliveries nacks crashes releases[ last error or reason]`; empty = a first delivery."""
+    if not text:
+        return FIRST
+    parts = text.split(b" ", 4)
+    error = parts[4].decode("utf-8", "replace") if len(parts) > 4 else ""
+    return Counters(int(parts[0]), int(parts[1]), int(parts[2]), int(parts[3]), error)
+
+
+class Place(NamedTuple):
+    """What an id needs to know of its queue besides the number."""
+
+    queue: str
+    node: str
+    crc: int
+    epoch: str
+
+    @property
+    def packed(self) -> bytes:
+        """crc and epoch, as the id carries them."""
+        return self.crc.to_bytes(4, "big") + bytes.fromhex(self.epoch)
+
+
+class Delivery:
+    """One delivery of a job: the job's data and the receipt that proves who holds it.
+
+    Parsed when looked at, so that reserving many jobs costs little.
+    """
+
+    __slots__ = ("_counters", "_counts", "_data", "_lease_ms", "_now", "_place", "_record", "_tag", "number", "owner")
+
+    def __init__(
+        self,
+        place: Place,
+        number: bytes,
+        counts: bytes,
+        data: bytes,
+        *,
+        tag: int,
+        now: int,
+        lease_ms: int,
+        owner: str,
+    ) -> None:
+        self.number = number
+        self.owner = owner
+        self._place = place
+        self._counts = counts
+        self._data = data
+        self._tag = tag
+        self._now = now
+        self._lease_ms = lease_ms
+        self._record: Record | None = None
+        self._counters: Counters | None = None
+
+    @property
+    def record(self) -> Record:
+        """The parsed record."""
+        if self._record is None:
+            self._record = parse_record(self._data)
+        return self._record
+
+    @property
+    def counters(self) -> Counters:
+        """The counters at this delivery."""
+        if self._counters is None:
+            self._counters = parse_counters(self._counts)
+        return self._counters
+
+    @property
+    def id(self) -> str:
+        """The job's id, 40 characters."""
+        record = self.record
+        once = record.lease_ms == 0
+        ttl = ttl_code(record.ttl_ms, at_most_once=once)
+        return encode_id(self._place.node, self._place.packed, self.number, ttl)
+
+    @property
+    def queue_name(self) -> str:
+        """The name of the job's queue."""
+        return self._place.queue
+
+    @property
+    def epoch(self) -> str:
+        """The queue's epoch, 8 hex digits."""
+        return self._place.epoch
+
+    @property
+    def body(self) -> Any:
+        """What the producer gave: bytes, or the object that JSON says."""
+        return self.record.body()
+
+    @property
+    def raw(self) -> bytes:
+        """The body's bytes as they are stored."""
+        return self.record.raw
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The headers the producer gave."""
+        return self.record.headers
+
+    @property
+    def attempt(self) -> int:
+        """1 for the first try; nacks and crashes count, releases do not."""
+        counters = self.counters
+        return 1 + counters.nacks + counters.crashes
+
+    @property
+    def nacks(self) -> int:
+        """How often it was reported as failed."""
+        return self.counters.nacks
+
+    @property
+    def crashes(self) -> int:
+        """How often a lease ended without a word."""
+        return self.counters.crashes
+
+    @property
+    def deliveries(self) -> int:
+        """Number of this delivery; every delivery counts."""
+        return self.counters.deliveries
+
+    @property
+    def last_error(self) -> str:
+        """Text of the last nack, empty if there was none."""
+        return self.counters.error
+
+    @property
+    def created(self) -> float:
+        """When it was enqueued, seconds since 1970 by the server's clock."""
+        return int(self.number[:-11]) / 1000
+
+    @property
+    def delivered(self) -> float:
+        """When this delivery was made, seconds since 1970 by the server's clock."""
+        return self._now / 1000
+
+    @property
+    def at_most_once(self) -> bool:
+        """Whether the job was enqueued with lease 0."""
+        return self.record.lease_ms == 0
+
+    @property
+    def lease(self) -> float:
+        """The lease in seconds, from delivery; 0 = at most once."""
+        own = self.record.lease_ms
+        return (self._lease_ms if own is None else own) / 1000
+
+    @property
+    def ttl(self) -> float | None:
+        """The ttl in seconds from creation, None = none."""
+        ttl = self.record.ttl_ms
+        return None if ttl is None else ttl / 1000
+
+    @property
+    def receipt(self) -> str:
+        """Proof of this delivery: its number and a random tag (PROTOCOL.md, Receipt)."""
+        first = self._counts.partition(b" ")[0].decode() or "1"
+        return f"{first}-{self._tag:03x}"
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id} attempt {self.attempt} of {self.queue_name!r}>"
+
+
+@dataclass(frozen=True, slots=True)
+class Enqueued:
+    """The answer to an enqueue.
+
+    Attributes:
+        id: the job's id.
+        state: "ready" or "scheduled".
+        duplicate: whether an existing job stands for this one.
+        replicas: how many replicas confirmed; 0 when none was asked for.
+    """
+
+    id: str
+    state: str
+    duplicate: bool = False
+    replicas: int = 0
+
+
+@dataclass(slots=True)
+class _Span:
+    first: bytes
+    count: int
+    place: Place
+
+
+class BulkEnqueued(Sequence[Enqueued]):
+    """The answers to a bulk enqueue, in the order of the bodies; ids are built when looked at."""
+
+    __slots__ = ("_length", "_spans", "_state", "_ttl")
+
+    def __init__(self, state: str, ttl: str) -> None:
+        self._state = state
+        self._ttl = ttl
+        self._spans: list[_Span] = []
+        self._length = 0
+
+    def add(self, first: bytes, count: int, place: Place) -> None:
+        """Append the jobs of one chunk: numbers first, first + 1, …"""
+        self._spans.append(_Span(first, count, place))
+        self._length += count
+
+    def __len__(self) -> int:
+        return self._length
+
+    @overload
+    def __getitem__(self, index: int) -> Enqueued: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Enqueued]: ...
+    def __getitem__(self, index: int | slice) -> Enqueued | list[Enqueued]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(self._length))]
+        place = index + self._length if index < 0 else index
+        if place < 0:
+            raise IndexError(index)
+        for span in self._spans:
+            if place < span.count:
+                return self._result(span, place)
+            place -= span.count
+        raise IndexError(index)
+
+    def __iter__(self) -> Iterator[Enqueued]:
+        for span in self._spans:
+            for i in range(span.count):
+                yield self._result(span, i)
+
+    def _result(self, span: _Span, offset: int) -> Enqueued:
+        ms, _, seq = span.first.partition(b"-")
+        number = b"%s-%010d" % (ms, int(seq) + offset)
+        job_id = encode_id(span.place.node, span.place.packed, number, self._ttl)
+        return Enqueued(job_id, self._state)
+
+    @property
+    def ids(self) -> list[str]:
+        """The ids, in order."""
+        return [result.id for result in self]
+
+    def __repr__(self) -> str:
+        return f"<BulkEnqueued {self._length} jobs>"
+
+
+class Outcome(str, enum.Enum):
+    """What became of one job in a call that names several."""
+
+    DONE = "done"
+    """The call did what it says."""
+    DEAD = "dead"
+    """Done, and the job is a dead letter now: its attempts or releases are used up."""
+    GONE = "gone"
+    """It finished, expired or was deleted before; nothing to do."""
+    STALE = "stale"
+    """A later delivery holds it; nothing changed."""
+    ENDED = "ended"
+    """This delivery was settled before, by this same receipt; nothing changed."""
+    REFUSED = "refused"
+    """It is in a state in which the call is not allowed; nothing changed."""
+    EXPIRED = "expired"
+    """Its ttl has ended; nothing changed."""
+
+    def __str__(self) -> str:
+        return self.value
+
+
+OUTCOMES = {
+    1: Outcome.DONE,
+    2: Outcome.ENDED,
+    3: Outcome.DEAD,
+    0: Outcome.GONE,
+    -1: Outcome.STALE,
+    -2: Outcome.REFUSED,
+    -3: Outcome.EXPIRED,
+}
+
+
+class Settled(Sequence[Outcome]):
+    """One outcome a job, in the order in which the jobs were named.
+
+    True when every one of them is done.
+    """
+
+    __slots__ = ("_codes", "_count", "_names")
+
+    def __init__(self, names: Sequence[Any], codes: Sequence[int] | None) -> None:
+        self._names = names
+        self._codes = codes
+        self._count = len(names)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __bool__(self) -> bool:
+        return self._codes is None or all(code in (1, 3) for code in self._codes)
+
+    @overload
+    def __getitem__(self, index: int) -> Outcome: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Outcome]: ...
+    def __getitem__(self, index: int | slice) -> Outcome | list[Outcome]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(self._count))]
+        if self._codes is None:
+            if not -self._count <= index < self._count:
+                raise IndexError(index)
+            return Outcome.DONE
+        return OUTCOMES[self._codes[index]]
+
+    def ids(self, *outcomes: Outcome) -> list[str]:
+        """The ids of the jobs with one of these outcomes, in order; none given = done or dead."""
+        wanted = outcomes or (Outcome.DONE, Outcome.DEAD)
+        return [
+            name if isinstance(name, str) else name.id
+            for name, outcome in zip(self._names, self, strict=True)
+            if outcome in wanted
+        ]
+
+    @property
+    def done(self) -> int:
+        """How many jobs the call changed."""
+        return sum(outcome in (Outcome.DONE, Outcome.DEAD) for outcome in self)
+
+    def __repr__(self) -> str:
+        return f"<Settled {self.done} of {self._count}>"
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """A job as a reader sees it: nothing was leased and nothing changed.
+
+    Times are seconds since 1970 by the server's clock; None where there is none.
+
+    Attributes:
+        id: the job's id.
+        queue: its queue's name.
+        state: ready, scheduled, active, dead or expired (ttl ended, not swept yet).
+        raw: the body's bytes.
+        codec: "json", or "" for bytes.
+        headers: as the producer gave them.
+        created: when it was enqueued.
+        due: when a scheduled job may start.
+        lease: its lease in seconds; 0 = at most once.
+        lease_until: end of the lease of an active job.
+        expires: end of its ttl.
+        died: when a dead letter died.
+        delivered: time of the last delivery.
+        owner: who took the last delivery, empty if nobody did.
+        deliveries: how often it was delivered.
+        nacks: how often it was reported as failed.
+        crashes: how often a lease ended without a word.
+        releases: how often it was given back at once.
+        error: last error, or the reason why it is dead.
+    """
+
+    id: str
+    queue: str
+    state: str
+    raw: bytes = field(repr=False)
+    codec: str
+    headers: Mapping[str, str]
+    created: float
+    due: float | None
+    lease: float
+    lease_until: float | None
+    expires: float | None
+    died: float | None
+    delivered: float | None
+    owner: str
+    deliveries: int
+    nacks: int
+    crashes: int
+    releases: int
+    error: str
+
+    @property
+    def body(self) -> Any:
+        """What the producer gave: bytes, or the object that JSON says."""
+        record = Record(self.raw)
+        record.codec = self.codec
+        return record.body()
+
+    @property
+    def attempt(self) -> int:
+        """Number of the current or next try."""
+        return 1 + self.nacks + self.crashes
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The settings stored on a queue; None = the default applies (PROTOCOL.md, Settings).
+
+    Attributes:
+        lease: seconds; default 30.
+        max_length: most jobs that wait (ready and scheduled); default no bound.
+        max_attempts: nacks and crashes after which a job is dead; default 20.
+        max_crashes: leases ended without a word after which a job is dead; default 3.
+        max_releases: releases without delay after which a job is dead; default 1000.
+        backoff_base: seconds; default 5.
+        backoff_cap: seconds; default 6 hours.
+        dead_max: most dead letters kept; default 100000.
+        dead_age: seconds for which a dead letter is kept; default 14 days.
+        paused: "in", "out", "all" or None.
+    """
+
+    lease: float | None = None
+    max_length: int | None = None
+    max_attempts: int | None = None
+    max_crashes: int | None = None
+    max_releases: int | None = None
+    backoff_base: float | None = None
+    backoff_cap: float | None = None
+    dead_max: int | None = None
+    dead_age: float | None = None
+    paused: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStats:
+    """Exact counts of one moment.
+
+    Attributes:
+        name: the queue.
+        exists: whether it has ever been used and not been removed since.
+        ready: could be reserved now: waiting, due, or with an ended lease.
+        scheduled: due later.
+        active: leased, and at-most-once jobs that were delivered and not acknowledged.
+        dead: dead letters.
+        expired: ttl ended, not swept yet; in no other figure.
+        oldest: seconds for which the longest waiting job could have been reserved, None = none waits.
+        enqueued: total of jobs added, like the following since the queue was made.
+        deliveries: total of deliveries.
+        acked: total of jobs finished.
+        nacked: total of reported failures.
+        released: total of releases.
+        crashed: total of leases that ended without a word.
+        died: total of jobs that became dead letters.
+        redriven: total of dead letters brought back.
+        trimmed: total of dead letters dropped by age or number.
+        swept: total of jobs whose ttl ended.
+        deleted: total of jobs deleted one by one.
+        purged: total of jobs purged.
+        dangling: total of index entries found without a job: evicted, or a damaged restore.
+        settings: what is stored on the queue.
+    """
+
+    name: str
+    exists: bool
+    ready: int
+    scheduled: int
+    active: int
+    dead: int
+    expired: int
+    oldest: float | None
+    enqueued: int
+    deliveries: int
+    acked: int
+    nacked: int
+    released: int
+    crashed: int
+    died: int
+    redriven: int
+    trimmed: int
+    swept: int
+    deleted: int
+    purged: int
+    dangling: int
+    settings: Settings

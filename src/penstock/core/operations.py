@@ -1,0 +1,407 @@
+"""One function an operation: it builds the `Call` of a script and knows how to read the reply."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from penstock.core import job as jobs
+from penstock.core.ids import encode_id, parse_id, ttl_code
+from penstock.core.job import Delivery, JobView, Place, QueueStats, Settings, Settled
+from penstock.core.record import parse_record
+from penstock.errors import (
+    BadArgument,
+    BadJobId,
+    QueueDamaged,
+    QueueFull,
+    QueuePaused,
+    StaleCall,
+    UnsupportedVersion,
+    WrongEpoch,
+    WrongNode,
+    WrongQueue,
+)
+from penstock.wire.keys import QueueKeys, queue_crc
+from penstock.wire.scripts import Script, script
+
+__all__ = ["Call", "QueueOps", "Taken"]
+
+MISSING = -5
+FULL = -3
+STATES = ("ready", "scheduled", "active", "dead")
+SETTING_KINDS: Mapping[str, str] = {
+    "lease": "lease",
+    "max_length": "count",
+    "max_attempts": "count",
+    "max_crashes": "count",
+    "max_releases": "count",
+    "backoff_base": "duration",
+    "backoff_cap": "duration",
+    "dead_max": "count",
+    "dead_age": "duration",
+}
+
+
+class Call(NamedTuple):
+    """One run of a script.
+
+    Attributes:
+        script: which.
+        head: keys' count and keys, as EVALSHA takes them after the SHA.
+        args: ARGV after the nonce.
+        queue: keys of the queue when the producer's key is to be added (enqueue), else None.
+    """
+
+    script: Script
+    head: tuple[Any, ...]
+    args: tuple[Any, ...]
+    queue: QueueKeys | None = None
+
+
+class Taken(NamedTuple):
+    """The reply of a reserve.
+
+    Attributes:
+        next_ms: -1 nothing is due, 0 more can be reserved now, else ms until the next event.
+        deliveries: what was taken.
+    """
+
+    next_ms: int
+    deliveries: list[Any]
+
+
+class QueueOps:
+    """The operations of one queue, bound to its keys.
+
+    Args:
+        keys: the queue's keys.
+        node: 8 hex digits of the node's id.
+        owner: who reserves.
+        make: builds a job from the arguments of `Delivery`.
+    """
+
+    def __init__(self, keys: QueueKeys, owner: str, make: Callable[..., Any] = Delivery) -> None:
+        self.keys = keys
+        self.owner = owner
+        self.make = make
+        self.crc = queue_crc(keys.name)
+        self._owner = owner.encode()
+        self._heads: dict[str, tuple[Any, ...]] = {}
+        self._place: Place | None = None
+        self.known_nodes: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The queue's name."""
+        return self.keys.name
+
+    def _call(self, name: str, *args: Any) -> Call:
+        found = script(name)
+        head = self._heads.get(name)
+        if head is None:
+            kinds = found.keys[:-1] if name == "enqueue" else found.keys
+            head = self._heads[name] = (len(found.keys), *self.keys.of(kinds))
+        return Call(found, head, args, self.keys if name == "enqueue" else None)
+
+    def place(self, node: str, epoch: bytes) -> Place:
+        """What ids of this queue carry; built once an epoch."""
+        place = self._place
+        if place is None or place.epoch != epoch.decode() or place.node != node:
+            place = self._place = Place(self.name, node, self.crc, epoch.decode())
+        return place
+
+    def check(self, reply: list[Any]) -> list[Any]:
+        """Raise what the codes that any script may answer stand for.
+
+        Raises:
+            UnsupportedVersion, QueueDamaged, QueuePaused, StaleCall, WrongEpoch.
+        """
+        code = reply[0]
+        if code == -6:
+            raise UnsupportedVersion(
+                f"queue {self.name!r} was written by version {int(reply[2])} of the protocol"
+            )
+        if code == -8:
+            raise QueueDamaged(f"queue {self.name!r} has jobs but no meta")
+        if code == -4:
+            raise QueuePaused(f"queue {self.name!r} is paused ({reply[2].decode()})")
+        if code == -7:
+            raise StaleCall(f"call {int(reply[1])} came after call {int(reply[2])}")
+        if code == -9:
+            raise WrongEpoch(
+                "id", "<ids of another epoch>", f"queue {self.name!r} has been made anew since"
+            )
+        return reply
+
+    # -- producing -------------------------------------------------------------------------
+
+    def enqueue(
+        self,
+        records: Sequence[bytes],
+        *,
+        create: str = "",
+        delay: str | int = 0,
+        bound: int | str = "",
+        wait_ms: int = 0,
+    ) -> Call:
+        """Add records; none = only put the space token back."""
+        return self._call("enqueue", create, delay, bound, wait_ms, *records)
+
+    def full(self, reply: list[Any]) -> QueueFull:
+        """The error of a full queue."""
+        return QueueFull(f"queue {self.name!r}: {reply[2]} jobs wait, {reply[3]} may")
+
+    # -- consuming -------------------------------------------------------------------------
+
+    def reserve(self, n: int, *, idle: bool) -> tuple[Call, int]:
+        """Take up to n; gives the call and the tag that `taken` needs."""
+        tag = random.getrandbits(12)
+        return self._call("reserve", n, tag, self._owner, 1 if idle else 0), tag
+
+    def taken(self, reply: list[Any], tag: int, node: str, start: int = 6) -> Taken:
+        """Read the reply of reserve (start 6) or settle (start 8)."""
+        self.check(reply)
+        if len(reply) == start:
+            return Taken(reply[2], [])
+        place = self.place(node, reply[3])
+        lease, now, make, owner = reply[4], reply[5], self.make, self.owner
+        return Taken(
+            reply[2],
+            [
+                make(
+                    place,
+                    reply[i],
+                    reply[i + 1],
+                    reply[i + 2],
+                    tag=tag,
+                    now=now,
+                    lease_ms=lease,
+                    owner=owner,
+                )
+                for i in range(start, len(reply), 3)
+            ],
+        )
+
+    # -- naming jobs -----------------------------------------------------------------------
+
+    def number_of(self, name: object) -> tuple[bytes, str]:
+        """Number and epoch of a job named by a delivery or an id.
+
+        Raises:
+            BadJobId: malformed.
+            WrongQueue, WrongNode: of another queue, or a node this client does not know.
+        """
+        if isinstance(name, Delivery):
+            if name.queue_name != self.name:
+                raise WrongQueue("job", name.id, f"not a job of queue {self.name!r}")
+            return name.number, name.epoch
+        parsed = parse_id(name)
+        if self.known_nodes and parsed.node not in self.known_nodes:
+            known = ", ".join(self.known_nodes)
+            raise WrongNode("id", name, f"node {parsed.node} is none of this client's: {known}")
+        if parsed.crc != self.crc:
+            raise WrongQueue("id", name, f"not an id of queue {self.name!r}")
+        return parsed.number, parsed.epoch
+
+    def _named(self, names: Sequence[Any], *, receipts: bool) -> tuple[str, str, list[Any]]:
+        """Epoch, common receipt and the rest of ARGV for a script that names deliveries."""
+        if not names:
+            return "", "", []
+        numbers, epoch = [], None
+        shown: list[str] = []
+        for name in names:
+            number, of = self.number_of(name)
+            if epoch is None:
+                epoch = of
+            elif epoch != of:
+                raise WrongEpoch("id", name, "ids of two lives of the queue in one call")
+            numbers.append(number)
+            if receipts:
+                shown.append(name.receipt if isinstance(name, Delivery) else "")
+        if not receipts:
+            return epoch or "", "", numbers
+        if shown.count(shown[0]) == len(shown):
+            return epoch or "", shown[0], numbers
+        pairs: list[Any] = [part for pair in zip(numbers, shown, strict=True) for part in pair]
+        return epoch or "", "*", pairs
+
+    def codes(self, names: Sequence[Any], reply: list[Any], start: int = 3) -> Settled:
+        """Read `{1, nonce, done, code…}`."""
+        self.check(reply)
+        return Settled(names, reply[start:] if len(reply) > start else None)
+
+    # -- settling --------------------------------------------------------------------------
+
+    def ack(self, names: Sequence[Any]) -> Call:
+        """Finish jobs."""
+        epoch, common, rest = self._named(names, receipts=True)
+        return self._call("ack", epoch, common, *rest)
+
+    def settle(self, names: Sequence[Any], n: int) -> tuple[Call, int]:
+        """Finish jobs and take up to n more."""
+        tag = random.getrandbits(12)
+        epoch, common, rest = self._named(names, receipts=True)
+        return self._call("settle", epoch, common, n, tag, self._owner, *rest), tag
+
+    def settled(self, names: Sequence[Any], reply: list[Any]) -> Settled:
+        """Read the acknowledging half of a settle."""
+        self.check(reply)
+        return Settled(names, [int(code) for code in reply[7].split()] if reply[7] else None)
+
+    def nack(self, names: Sequence[Any], delay_ms: int, error: str) -> Call:
+        """Report failures; delay -1 = by the queue's policy."""
+        epoch, common, rest = self._named(names, receipts=True)
+        seed = random.randrange(2_147_483_647)
+        return self._call("nack", epoch, common, delay_ms, seed, error, *rest)
+
+    def release(self, names: Sequence[Any], delay_ms: int) -> Call:
+        """Give back without a failure."""
+        epoch, common, rest = self._named(names, receipts=True)
+        return self._call("release", epoch, common, delay_ms, *rest)
+
+    def bury(self, names: Sequence[Any], reason: str) -> Call:
+        """Give up."""
+        epoch, common, rest = self._named(names, receipts=True)
+        return self._call("bury", epoch, common, reason, *rest)
+
+    def extend(self, names: Sequence[Any], lease_ms: int) -> Call:
+        """Renew leases; 0 = each job's own lease."""
+        epoch, common, rest = self._named(names, receipts=True)
+        return self._call("extend", epoch, common, lease_ms, *rest)
+
+    # -- dead letters, removal -------------------------------------------------------------
+
+    def redrive(self, names: Sequence[Any] | None, limit: int) -> Call:
+        """Bring dead letters back: the named, or the oldest."""
+        if names is None:
+            return self._call("redrive", "", limit)
+        epoch, _, rest = self._named(names, receipts=False)
+        return self._call("redrive", epoch, 0, *rest)
+
+    def delete(self, names: Sequence[Any]) -> Call:
+        """Remove jobs in any state."""
+        epoch, _, rest = self._named(names, receipts=False)
+        return self._call("delete", epoch, *rest)
+
+    def purge(self, state: str, fence: bytes | str, skip: int) -> Call:
+        """One step of a purge."""
+        return self._call("purge", state, fence, skip)
+
+    def sweep(self, idle_ms: int) -> Call:
+        """One step of a sweep."""
+        return self._call("sweep", idle_ms)
+
+    # -- looking ---------------------------------------------------------------------------
+
+    def stats(self) -> Call:
+        """Counts."""
+        return self._call("stats")
+
+    def peek(self, state: str, start: int, count: int) -> Call:
+        """Jobs of a state, in order."""
+        return self._call("peek", state, start, count)
+
+    def show(self, names: Sequence[Any]) -> Call:
+        """Jobs by id."""
+        epoch, _, rest = self._named(names, receipts=False)
+        return self._call("show", epoch, *rest)
+
+    def configure(self, fields: Sequence[Any], *, create: str = "") -> Call:
+        """Store settings: name, value, name, value …; '' drops one."""
+        return self._call("configure", create, *fields)
+
+    def views(self, reply: list[Any], node: str, epoch: bytes) -> list[JobView | None]:
+        """Read `{1, nonce, now, lease, job…}`."""
+        self.check(reply)
+        return [self._view(entry, reply[3], node, epoch) if entry else None for entry in reply[4:]]
+
+    def _view(self, entry: list[Any], lease: int, node: str, epoch: bytes) -> JobView:
+        number, state, score, delivered, owner, counts, data = entry
+        record = parse_record(data)
+        once = record.lease_ms == 0
+        name = "active" if state == b"once" else state.decode()
+        at = int(score) / 1000
+        created = int(number[:-11])
+        was = int(delivered)
+        counters = jobs.parse_counters(counts)
+        place = self.place(node, epoch)
+        ttl = ttl_code(record.ttl_ms, at_most_once=once)
+        return JobView(
+            id=encode_id(node, place.packed, number, ttl),
+            queue=self.name,
+            state=name,
+            raw=record.raw,
+            codec=record.codec,
+            headers=record.headers,
+            created=created / 1000,
+            due=at if name == "scheduled" else None,
+            lease=(lease if record.lease_ms is None else record.lease_ms) / 1000,
+            lease_until=at if state == b"active" else None,
+            expires=None if record.ttl_ms is None else (created + record.ttl_ms) / 1000,
+            died=at if name == "dead" else None,
+            delivered=was / 1000 if was else None,
+            owner=owner.decode("utf-8", "replace"),
+            deliveries=counters.deliveries if counts else int(was > 0),
+            nacks=counters.nacks,
+            crashes=counters.crashes,
+            releases=counters.releases,
+            error=counters.error,
+        )
+
+    def read_stats(self, reply: list[Any]) -> QueueStats:
+        """Read the reply of stats."""
+        self.check(reply)
+        fields = {reply[i].decode(): reply[i + 1].decode() for i in range(9, len(reply), 2)}
+
+        def total(name: str) -> int:
+            return int(fields.get(name, 0))
+
+        return QueueStats(
+            name=self.name,
+            exists="epoch" in fields,
+            ready=reply[3],
+            scheduled=reply[4],
+            active=reply[5],
+            dead=reply[6],
+            expired=reply[7],
+            oldest=None if reply[8] < 0 else reply[8] / 1000,
+            enqueued=total("enqueued"),
+            deliveries=total("delivered"),
+            acked=total("acked"),
+            nacked=total("nacked"),
+            released=total("released"),
+            crashed=total("crashed"),
+            died=total("died"),
+            redriven=total("redriven"),
+            trimmed=total("trimmed"),
+            swept=total("expired"),
+            deleted=total("deleted"),
+            purged=total("purged"),
+            dangling=total("dangling"),
+            settings=read_settings(fields),
+        )
+
+
+def read_settings(fields: Mapping[str, str]) -> Settings:
+    """The settings among the fields of meta."""
+    values: dict[str, Any] = {"paused": fields.get("paused")}
+    for name, kind in SETTING_KINDS.items():
+        if name in fields:
+            number = int(fields[name])
+            values[name] = number if kind == "count" else number / 1000
+    return Settings(**values)
+
+
+def check_state(argument: str, value: object) -> str:
+    """A state's name.
+
+    Raises:
+        BadArgument: not one of ready, scheduled, active, dead.
+    """
+    if value not in STATES:
+        raise BadArgument(argument, value, f"one of {', '.join(STATES)}")
+    return str(value)
+
+
+__all__ += ["BadJobId", "check_state", "read_settings"]

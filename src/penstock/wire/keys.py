@@ -1,0 +1,112 @@
+"""Names of the keys of a queue (PROTOCOL.md, Keys).
+
+All keys of a queue carry its name as hash tag, so it lives in one slot of a Redis Cluster. Braces,
+percent signs and control bytes of the name are percent-encoded in the tag: a brace would end it.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+
+from penstock.errors import BadArgument
+
+__all__ = [
+    "DEFAULT_PREFIX",
+    "KINDS",
+    "QueueKeys",
+    "check_prefix",
+    "check_queue_name",
+    "node_key",
+    "queue_crc",
+    "registry_key",
+    "tag",
+]
+
+DEFAULT_PREFIX = "penstock"
+KINDS = (
+    "ready", "held", "active", "scheduled", "once", "dead", "tally", "expiry", "meta", "wake", "space",
+)  # fmt: skip
+MAX_NAME_BYTES = 1024
+
+_UNSAFE = re.compile(r"[{}%\x00-\x1f\x7f]")
+
+
+def check_queue_name(name: object) -> str:
+    """The name, if it can be one: a str of 1 to 1024 bytes of UTF-8 without NUL.
+
+    Raises:
+        BadArgument: otherwise.
+    """
+    if not isinstance(name, str):
+        raise BadArgument("queue", name, "a queue's name is a str")
+    if not name:
+        raise BadArgument("queue", name, "a queue's name can't be empty")
+    if "\0" in name:
+        raise BadArgument("queue", name, "a queue's name can't contain NUL")
+    try:
+        encoded = name.encode()
+    except UnicodeEncodeError:
+        raise BadArgument("queue", name, "a queue's name must be encodable as UTF-8") from None
+    if len(encoded) > MAX_NAME_BYTES:
+        raise BadArgument("queue", name, f"a queue's name has at most {MAX_NAME_BYTES} bytes")
+    return name
+
+
+def check_prefix(prefix: object) -> str:
+    """The key prefix, if it can be one: 1 to 100 printable characters without braces.
+
+    Raises:
+        BadArgument: otherwise.
+    """
+    if not isinstance(prefix, str) or not 1 <= len(prefix) <= 100 or _UNSAFE.search(prefix):
+        raise BadArgument("prefix", prefix, "1 to 100 characters, no braces, % or control bytes")
+    return prefix
+
+
+def queue_crc(name: str) -> int:
+    """CRC-32 of the name's UTF-8 bytes, as a job id carries it."""
+    return zlib.crc32(name.encode())
+
+
+def tag(name: str) -> str:
+    """The hash tag of a queue: its name, percent-encoded where a brace or control byte would harm."""
+    return _UNSAFE.sub(lambda found: f"%{ord(found.group()):02X}", name)
+
+
+class QueueKeys:
+    """The key names of one queue.
+
+    Args:
+        name: the queue's name.
+        prefix: the prefix of every key.
+    """
+
+    __slots__ = ("_base", "name", "names", "prefix")
+
+    def __init__(self, name: str, prefix: str = DEFAULT_PREFIX) -> None:
+        self.name = check_queue_name(name)
+        self.prefix = check_prefix(prefix)
+        self._base = f"{prefix}:{{{tag(name)}}}:"
+        self.names = {kind: (self._base + kind).encode() for kind in KINDS}
+
+    def __getitem__(self, kind: str) -> bytes:
+        return self.names[kind]
+
+    def of(self, kinds: tuple[str, ...]) -> tuple[bytes, ...]:
+        """The names of these kinds, in this order."""
+        return tuple(self.names[kind] for kind in kinds)
+
+    def producer(self, producer_id: str) -> bytes:
+        """The key of one producer: its last call number and the reply to it."""
+        return f"{self._base}producer:{producer_id}".encode()
+
+
+def registry_key(prefix: str) -> bytes:
+    """The hash that lists queues: crc32 and epoch -> name. A hint; a queue's meta is the truth."""
+    return f"{prefix}:queues".encode()
+
+
+def node_key(prefix: str) -> bytes:
+    """The hash that holds this node's id."""
+    return f"{prefix}:node".encode()

@@ -1,0 +1,30 @@
+--- Finish jobs: each is done and forgotten.
+--- KEYS     ready held active scheduled once tally expiry meta space
+--- ARGV     nonce wanted common [number...]
+---          wanted  epoch of the ids; '' = not checked
+---          common  receipt of all of them; '' = by id alone, a waiting job is finished too; '*' = after each number
+---                  comes its own receipt
+--- RETURNS  {1, nonce, acked}             all of them
+---          {1, nonce, acked, code...}    a code for each: 1 done, 0 gone, -1 stale receipt, -2 dead or another state,
+---                                        2 ended before with this same receipt
+---          {-6, nonce, version}          written by a newer protocol
+---          {-9, nonce, epoch}            another epoch
+--- FROM active, ready, scheduled  TO done
+local m = redis.call('HMGET', meta, 'v', 'epoch', 'uses', 'full', 'seen')
+--@include lib/version
+--@include lib/epoch
+local uses, base = m[3] or '', 4
+--@include lib/settled
+--@include lib/acked
+local hungry = freed > 0 and (tonumber(m[4]) or 0) > (tonumber(m[5]) or 0) and redis.call('LLEN', space) == 0
+if acked > 0 then
+  --@include lib/finish
+  redis.call('HINCRBY', meta, 'acked', acked)
+end
+if hungry then
+  redis.call('RPUSH', space, '1')
+end
+if acked == count then
+  return {1, nonce, acked}
+end
+return {1, nonce, acked, unpack(codes)}

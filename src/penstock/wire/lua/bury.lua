@@ -1,0 +1,67 @@
+--- Give jobs up: they become dead letters. Without a receipt also jobs that wait.
+--- KEYS     ready held active scheduled once dead tally expiry meta wake space
+--- ARGV     nonce wanted common reason [number...]
+---          reason  text kept with the job, at most 1024 bytes
+---          wanted, common, number   as in ack
+--- RETURNS  {1, nonce, done}              all of them
+---          {1, nonce, done, code...}     1 done, 0 gone, -1 stale receipt, -2 dead already or at most once, 2 ended before
+---                                        with this same receipt
+---          {-6, nonce, version}          written by a newer protocol
+---          {-9, nonce, epoch}            another epoch
+--- FROM active, ready, scheduled  TO dead
+local m = redis.call('HMGET', meta, 'v', 'epoch', 'uses', 'seen', 'off', 'paused', 'alarm', 'full')
+--@include lib/version
+--@include lib/epoch
+local changes = {}
+local seen, off = tonumber(m[4]) or 0, tonumber(m[5]) or 0
+--@include lib/now
+local uses, paused, alarm, base = m[3] or '', m[6], tonumber(m[7]) or 0, 5
+--@include lib/settled
+--@include lib/listed
+local hungry = (tonumber(m[8]) or 0) > now and redis.call('LLEN', space) == 0
+local back, fallen, recount, valid, waited, moved = {}, {}, {}, 0, {}, {}
+for i = 1, count do
+  local id = ids[i]
+  if codes[i] == 1 and where[i] == 'once' then
+    codes[i] = -2
+  elseif codes[i] == -2 and not receipts[i] then
+    local entry = redis.call('XRANGE', ready, id, id)[1]
+    if entry then
+      codes[i] = 1
+      moved[#moved + 1] = id
+      moved[#moved + 1] = entry[2][2]
+      waited[#waited + 1] = id
+    elseif redis.call('ZSCORE', scheduled, id) then
+      codes[i] = 1
+      waited[#waited + 1] = id
+    end
+  end
+  if codes[i] == 1 then
+    local d, rest = string.match(counts[i] or '1 0 0 0', '^(%d+)( %d+ %d+ %d+)')
+    valid = valid + 1
+    if not receipts[i] and where[i] then
+      d = d + 1
+    end
+    fallen[#fallen + 1] = id
+    recount[#recount + 1] = id
+    recount[#recount + 1] = d .. rest .. ' ' .. string.sub(reason, 1, 1024)
+  end
+end
+redis.call('ZCARD', expiry)
+if #waited > 0 then
+  redis.call('ZCARD', dead)
+  redis.call('HDEL', held, '-')
+  if #moved > 0 then
+    redis.call('HSET', held, unpack(moved))
+    redis.call('XDEL', ready, unpack(waited))
+  end
+  redis.call('ZREM', scheduled, unpack(waited))
+end
+--@include lib/putback
+if hungry and #waited > 0 then
+  redis.call('RPUSH', space, '1')
+end
+if valid == count then
+  return {1, nonce, valid}
+end
+return {1, nonce, valid, unpack(codes)}

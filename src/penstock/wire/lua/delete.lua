@@ -1,0 +1,42 @@
+--- Remove jobs, whatever state they are in; a delivery of theirs ends, and its holder's receipt is void.
+--- KEYS     ready held active scheduled once dead tally expiry meta space
+--- ARGV     nonce wanted [number...]
+---          number  1 to 1000
+--- RETURNS  {1, nonce, done}              all of them
+---          {1, nonce, done, code...}     1 done, 0 gone
+---          {-6, nonce, version}          written by a newer protocol
+---          {-9, nonce, epoch}            another epoch
+--- FROM ready, scheduled, active, dead  TO none
+local m = redis.call('HMGET', meta, 'v', 'epoch', 'full', 'seen')
+--@include lib/version
+--@include lib/epoch
+local codes, found, done = {}, {}, 0
+for i = 3, #ARGV do
+  local id = ARGV[i]
+  local there = redis.call('HEXISTS', held, id) == 1 or #redis.call('XRANGE', ready, id, id) == 1
+  codes[#codes + 1] = there and 1 or 0
+  if there then
+    found[#found + 1] = id
+  end
+end
+for _, index in ipairs({active, scheduled, once, dead, expiry}) do
+  redis.call('ZCARD', index)
+end
+redis.call('HLEN', tally)
+local hungry = (tonumber(m[3]) or 0) > (tonumber(m[4]) or 0) and redis.call('LLEN', space) == 0
+if #found > 0 then
+  redis.call('HDEL', held, unpack(found))
+  redis.call('XDEL', ready, unpack(found))
+  for _, index in ipairs({active, scheduled, once, dead, expiry}) do
+    redis.call('ZREM', index, unpack(found))
+  end
+  redis.call('HDEL', tally, unpack(found))
+  redis.call('HINCRBY', meta, 'deleted', #found)
+  if hungry then
+    redis.call('RPUSH', space, '1')
+  end
+end
+if #found == #codes then
+  return {1, nonce, #found}
+end
+return {1, nonce, #found, unpack(codes)}

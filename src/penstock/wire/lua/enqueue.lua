@@ -1,0 +1,185 @@
+--- Add jobs: to ready, or with a delay to scheduled. All of them, or none.
+--- KEYS     ready held active scheduled tally expiry meta wake space producer
+--- ARGV     nonce create delay bound wait [record...]
+---          nonce   the producer's call number: equal to the last one = a repeat, lower = stale
+---          create  '' = only if the queue exists; 8 hex = registered, may be made with this epoch;
+---                  '!' + 8 hex = meta is lost while jobs exist, make it anew with this epoch
+---          delay   ms from now; or '@' and an absolute time in ms
+---          bound   '' or the most jobs that may wait, beside the queue's own max_length
+---          wait    ms for which the producer will wait when the queue is full, 0 = not at all
+---          record  1 to 1000 of them; none = only put the space token back if there is room
+--- RETURNS  {1, nonce, first, count, epoch, created, repeat}  added: numbers first, first + 1, ...
+---          {-3, nonce, waiting, limit}                       full; nothing added
+---          {-4, nonce, paused}                               paused for producers; nothing added
+---          {-5, nonce}                                       no such queue: register it, then create
+---          {-6, nonce, version}                              written by a newer protocol
+---          {-7, nonce, last}                                 a later call of this producer came first
+---          {-8, nonce}                                       damaged: jobs, but no meta
+--- FROM none  TO ready, scheduled
+local n = #ARGV - 5
+local m = redis.call('HMGET', meta, 'v', 'epoch', 'last', 'seen', 'off', 'paused', 'uses', 'max_length',
+  'full', 'alarm', 'enqueued')
+--@include lib/version
+local changes = {}
+local seen, off = tonumber(m[4]) or 0, tonumber(m[5]) or 0
+--@include lib/now
+local epoch, last, paused, uses = m[2], m[3], m[6], m[7] or ''
+local full, alarm = tonumber(m[9]) or 0, tonumber(m[10]) or 0
+local before = redis.call('GET', producer)
+if before then
+  local call, from, total, of = string.match(before, '^(%d+) (%S+) (%d+) (%x+)$')
+  if tonumber(call) == tonumber(nonce) and of == epoch then
+    redis.call('PEXPIRE', producer, 600000)
+    if #changes > 0 then
+      redis.call('HSET', meta, unpack(changes))
+    end
+    return {1, nonce, from, tonumber(total), epoch, 0, 1}
+  elseif tonumber(call) > tonumber(nonce) then
+    return {-7, nonce, call}
+  end
+end
+local created = 0
+if not epoch then
+  if create == '' then
+    return {-5, nonce}
+  end
+  epoch = string.sub(create, -8)
+  if redis.call('EXISTS', ready, held) > 0 then
+    if string.sub(create, 1, 1) ~= '!' then
+      return {-8, nonce}
+    end
+    uses = 'tro'
+    if redis.call('EXISTS', ready) == 1 then
+      local info = redis.call('XINFO', 'STREAM', ready)
+      for i = 1, #info, 2 do
+        if info[i] == 'last-generated-id' then
+          last = info[i + 1]
+        end
+      end
+    end
+  end
+  created = 1
+end
+if paused == 'in' or paused == 'all' then
+  return {-4, nonce, paused}
+end
+local limit = tonumber(m[8])
+if tonumber(bound) and (not limit or tonumber(bound) < limit) then
+  limit = tonumber(bound)
+end
+local asleep, hungry = redis.call('LLEN', wake) == 0, false
+local waiting = 0
+if limit then
+  hungry = redis.call('LLEN', space) == 0
+  waiting = redis.call('XLEN', ready) + redis.call('ZCARD', scheduled)
+  if waiting + n > limit then
+    if tonumber(wait) > 0 and now + wait > full then
+      redis.call('HSET', meta, 'full', now + wait)
+    end
+    return {-3, nonce, waiting, limit}
+  end
+end
+if n == 0 then
+  if full > now and hungry and waiting < limit then
+    redis.call('HDEL', held, '-')
+    redis.call('RPUSH', space, '1')
+  end
+  return {1, nonce, '', 0, epoch, 0, 0}
+end
+--@include lib/lapsed
+-- Numbers: this ms, or the last one's, never lower. seq starts at 1000000000: it always has ten digits.
+local ms, seq = now, 1000000000
+if last then
+  local s, q = string.match(last, '^(%d+)-(%d+)$')
+  s, q = tonumber(s), tonumber(q)
+  if s >= ms then
+    ms, seq = s, q + 1
+    if seq < 1000000000 or seq + n > 4294967295 then
+      ms, seq = s + 1, 1000000000
+    end
+  end
+end
+local prefix = string.format('%.0f-', ms)
+local first, final = prefix .. seq, prefix .. (seq + n - 1)
+local digit, stem = seq % 10, nil
+local digits = {[0] = '0', '1', '2', '3', '4', '5', '6', '7', '8', '9'}
+local function number() -- the next one; only each tenth is formatted, which costs three times a concatenation
+  if not stem or digit == 10 then
+    stem, digit = prefix .. (seq - seq % 10) / 10, seq % 10
+  end
+  local id = stem .. digits[digit]
+  seq, digit = seq + 1, digit + 1
+  return id
+end
+local lives = {}
+local call, byte, match = redis.call, string.byte, string.match
+for i = 6, #ARGV do
+  local third = byte(ARGV[i], 3)
+  if third == 108 or third == 116 then
+    local ttl = match(ARGV[i], '^1[;l=%d]*;t=(%d+)')
+    if ttl then
+      lives[#lives + 1] = ms + ttl
+      lives[#lives + 1] = prefix .. (seq + i - 6)
+    end
+  end
+end
+if #lives > 0 then
+  call('ZCARD', expiry)
+end
+local later
+if string.sub(delay, 1, 1) == '@' then
+  later = string.sub(delay, 2) - raw
+else
+  later = tonumber(delay)
+end
+local token = paused ~= 'out'
+if later > 0 then
+  call('ZCARD', scheduled)
+  local records, due, ends = {}, {}, {}
+  for i = 2, #lives, 2 do
+    ends[lives[i]] = lives[i - 1]
+  end
+  for i = 6, #ARGV do
+    local id = number()
+    records[#records + 1] = id
+    records[#records + 1] = ARGV[i]
+    due[#due + 1] = math.min(now + later, ends[id] or now + later)
+    due[#due + 1] = id
+  end
+  call('HSET', held, unpack(records))
+  call('ZADD', scheduled, unpack(due))
+  --@include lib/announce
+  token = announce(now + later, false) and token
+else
+  for i = 6, #ARGV do
+    call('XADD', ready, number(), 'j', ARGV[i])
+  end
+end
+if #lives > 0 then
+  call('ZADD', expiry, unpack(lives))
+  if not string.find(uses, 't', 1, true) then
+    uses = uses .. 't'
+    changes[#changes + 1] = 'uses'
+    changes[#changes + 1] = uses
+  end
+end
+if created == 1 then
+  changes[#changes + 1] = 'v'
+  changes[#changes + 1] = '1'
+  changes[#changes + 1] = 'epoch'
+  changes[#changes + 1] = epoch
+  changes[#changes + 1] = 'uses'
+  changes[#changes + 1] = uses
+end
+changes[#changes + 1] = 'last'
+changes[#changes + 1] = final
+changes[#changes + 1] = 'enqueued'
+changes[#changes + 1] = (m[11] or 0) + n
+call('HSET', meta, unpack(changes))
+call('SET', producer, nonce .. ' ' .. first .. ' ' .. n .. ' ' .. epoch, 'PX', 600000)
+--@include lib/expire
+--@include lib/wake
+if full > now and hungry and waiting + n < limit then
+  call('RPUSH', space, '1')
+end
+return {1, nonce, first, n, epoch, created, 0}

@@ -1,0 +1,57 @@
+--- Renew leases, from now; never beyond the end of the job's ttl.
+--- KEYS     ready held active once scheduled tally expiry meta wake
+--- ARGV     nonce wanted common lease [number...]
+---          lease   ms from now; 0 = the job's own lease, or the queue's
+---          wanted, common, number   as in nack
+--- RETURNS  {1, nonce, now, until...}     for each: the new deadline in ms, or a code: 0 gone, -1 stale receipt, -2 not
+---                                        active or at most once, 2 ended before with this same receipt
+---          {-6, nonce, version}          written by a newer protocol
+---          {-9, nonce, epoch}            another epoch
+--- FROM active  TO active
+local m = redis.call('HMGET', meta, 'v', 'epoch', 'uses', 'seen', 'off', 'alarm', 'lease')
+--@include lib/version
+--@include lib/epoch
+local changes = {}
+local seen, off = tonumber(m[4]) or 0, tonumber(m[5]) or 0
+--@include lib/now
+local uses, alarm, base = m[3] or '', tonumber(m[6]) or 0, 5
+--@include lib/settled
+--@include lib/listed
+--@include lib/terms
+local asleep = redis.call('LLEN', wake) == 0
+local scored, nearest = {}, nil
+for i = 1, count do
+  local id = ids[i]
+  if codes[i] == 1 and where[i] == 'once' then
+    codes[i] = -2
+  elseif codes[i] == 1 then
+    local span = tonumber(lease)
+    if span == 0 then
+      local value = redis.call('HGET', held, id) or ''
+      span = terms(string.match(value, '^@[^\n]*\n(.*)$') or value) or tonumber(m[7]) or 30000
+    end
+    local till = now + span
+    if string.find(uses, 't', 1, true) then
+      till = math.min(till, tonumber(redis.call('ZSCORE', expiry, id)) or till)
+    end
+    if till <= now then
+      codes[i] = 0
+    else
+      scored[#scored + 1] = string.format('%.0f', till * 4096 + scores[i] % 4096)
+      scored[#scored + 1] = id
+      codes[i] = till
+      nearest = math.min(nearest or till, till)
+    end
+  end
+end
+if #scored > 0 then
+  redis.call('HDEL', held, '-')
+  redis.call('ZADD', active, unpack(scored))
+  --@include lib/announce
+  local token = announce(nearest, false)
+  if #changes > 0 then
+    redis.call('HSET', meta, unpack(changes))
+  end
+  --@include lib/wake
+end
+return {1, nonce, now, unpack(codes)}

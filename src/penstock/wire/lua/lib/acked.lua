@@ -1,0 +1,18 @@
+-- Which jobs an ack ends: every delivery that may be ended, and without a receipt a waiting job too (Disque's ACKJOB).
+-- Gives finished (list) beside all, and freed = how many of them waited.
+local finished, freed = {}, 0
+if count > 0 and not all then
+  for i = 1, count do
+    if codes[i] == -2 then
+      if redis.call('ZSCORE', scheduled, ids[i]) then
+        codes[i], freed = 1, freed + 1
+      elseif #redis.call('XRANGE', ready, ids[i], ids[i]) == 1 then
+        codes[i], freed = 1, freed + 1
+      end
+    end
+    if codes[i] == 1 then
+      finished[#finished + 1] = ids[i]
+    end
+  end
+end
+local acked = all and count or #finished

@@ -1,0 +1,10 @@
+-- Remove the lapsed, whatever state they are in. Nobody is told; the counter says how many.
+if #lapsed > 0 then
+  redis.call('HDEL', held, unpack(lapsed))
+  redis.call('XDEL', ready, unpack(lapsed))
+  redis.call('ZREM', active, unpack(lapsed))
+  redis.call('ZREM', scheduled, unpack(lapsed))
+  redis.call('HDEL', tally, unpack(lapsed))
+  redis.call('ZREM', expiry, unpack(lapsed))
+  redis.call('HINCRBY', meta, 'expired', #lapsed)
+end

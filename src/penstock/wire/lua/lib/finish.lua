@@ -1,0 +1,18 @@
+-- Remove the finished from every place they may be in; HDEL base, it passes on a full server.
+if all then
+  redis.call('HDEL', held, unpack(ARGV, base))
+  redis.call('ZREM', active, unpack(ARGV, base))
+  if string.find(uses, 't', 1, true) then
+    redis.call('ZREM', expiry, unpack(ARGV, base))
+  end
+elseif #finished > 0 then
+  redis.call('HDEL', held, unpack(finished))
+  redis.call('ZREM', active, unpack(finished))
+  redis.call('ZREM', once, unpack(finished))
+  redis.call('HDEL', tally, unpack(finished))
+  redis.call('ZREM', expiry, unpack(finished))
+  if freed > 0 then
+    redis.call('ZREM', scheduled, unpack(finished))
+    redis.call('XDEL', ready, unpack(finished))
+  end
+end

@@ -1,0 +1,14 @@
+-- Jobs whose ttl has ended, at most 100 a call: a list, and the same as a set.
+local lapsed, lapse = {}, {}
+if string.find(uses, 't', 1, true) then
+  lapsed = redis.call('ZRANGE', expiry, '-inf', now, 'BYSCORE', 'LIMIT', 0, 100)
+  for i = 1, #lapsed do
+    lapse[lapsed[i]] = true
+  end
+  if #lapsed > 0 then -- nothing is written before every key is known to be of its type
+    redis.call('ZCARD', active)
+    redis.call('ZCARD', scheduled)
+    redis.call('HLEN', tally)
+    redis.call('XLEN', ready)
+  end
+end

@@ -1,0 +1,8 @@
+-- settled's answer spelt out for each job, also when all of them may be ended; receipts[i] = one was shown.
+local receipts = {}
+for i = 1, count do
+  if all then
+    ids[i], codes[i], where[i] = ARGV[base + i - 1], 1, 'active'
+  end
+  receipts[i] = common ~= '' and (common ~= '*' or ARGV[base + i * 2 - 1] ~= '')
+end

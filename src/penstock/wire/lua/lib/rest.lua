@@ -1,0 +1,31 @@
+-- What is left after a delivery: `more` to reserve now, or `soonest`, the time of the next event; and the wake token
+-- for other consumers. `idle` = the caller comes from a wait and was the one told of the next event.
+if delivers then
+  if reread then
+    if paused ~= 'in' then
+      head = redis.call('ZRANGE', active, 0, 0, 'WITHSCORES')
+      first = redis.call('ZRANGE', scheduled, 0, 0, 'WITHSCORES')
+    end
+    soonest = false
+  end
+  local a, s = head[2] and math.floor(head[2] / 4096), tonumber(first[2])
+  more = a and a <= now or s and s <= now or not (exhausted and entries_left == 0) and redis.call('XLEN', ready) > 0
+  if a and not (soonest and soonest <= a) then
+    soonest = a
+  end
+  if s and not (soonest and soonest <= s) then
+    soonest = s
+  end
+end
+--@include lib/announce
+local token = more
+if not more and soonest and (#numbers > 0 or n == 0) then
+  token = announce(soonest, idle)
+end
+if not wrote and (#changes > 0 or token and asleep) then
+  redis.call('HDEL', held, '-')
+end
+if #changes > 0 then
+  redis.call('HSET', meta, unpack(changes))
+end
+--@include lib/wake

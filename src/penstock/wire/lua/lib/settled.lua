@@ -1,0 +1,70 @@
+-- Which of the named deliveries may be ended: the deciding half of ack, nack, release, bury, extend.
+-- ARGV from `base` on holds numbers when one receipt stands for all (`common`; '' = none is asked
+-- for), else number, receipt, number, receipt ... ('*').
+-- Gives all = true when every one may (the ids are then unpack(ARGV, base)), else ids[i], codes[i]
+-- (1 may end, 0 gone, -1 stale, -2 in another state, 2 ended before with this same receipt) and
+-- where[i] = 'active' or 'once'. The delivery number is in tally, absent for a first delivery; the tag
+-- is the score modulo 4096 (PROTOCOL.md, Receipt).
+local stride = common == '*' and 2 or 1
+local count = (#ARGV - base + 1) / stride
+local delivery, mark = string.match(common, '^(%d+)-(%x+)$')
+local low = mark and tonumber(mark, 16)
+local counted = string.find(uses, 'r', 1, true)
+local ids, codes, where, counts = {}, {}, {}, {}
+local scores, all = {}, false
+if count > 0 then
+  if stride == 1 then
+    scores = redis.call('ZMSCORE', active, unpack(ARGV, base))
+    all = delivery == '1' and not counted
+    for i = 1, all and count or 0 do
+      local score = scores[i]
+      if not score or score % 4096 ~= low then
+        all = false
+        break
+      end
+    end
+  else
+    for i = 1, count do
+      ids[i] = ARGV[base + i * 2 - 2]
+    end
+    scores = redis.call('ZMSCORE', active, unpack(ids))
+  end
+end
+if count > 0 and not all then
+  if stride == 1 then
+    for i = 1, count do
+      ids[i] = ARGV[base + i - 1]
+    end
+  end
+  if counted then
+    counts = redis.call('HMGET', tally, unpack(ids))
+  end
+  for i = 1, count do
+    local id, score, place = ids[i], scores[i], 'active'
+    if not score and string.find(uses, 'o', 1, true) then
+      score, place = redis.call('ZSCORE', once, id), 'once'
+    end
+    if stride == 2 then
+      delivery, mark = string.match(ARGV[base + i * 2 - 1], '^(%d+)-(%x+)$')
+      low = mark and tonumber(mark, 16)
+    end
+    local number = counts[i] and string.match(counts[i], '^%d+') or '1'
+    if score then
+      if mark and (score % 4096 ~= low or number ~= delivery) then
+        codes[i] = -1
+      else
+        codes[i], where[i] = 1, place
+      end
+    elseif redis.call('HEXISTS', held, id) == 1 then
+      if not mark then
+        codes[i] = -2
+      else
+        codes[i] = counts[i] and number == delivery and 2 or -1
+      end
+    elseif not mark and #redis.call('XRANGE', ready, id, id) == 1 then
+      codes[i] = -2
+    else
+      codes[i] = 0
+    end
+  end
+end

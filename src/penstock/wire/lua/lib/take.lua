@@ -1,0 +1,121 @@
+-- Choose what reserve delivers; nothing is written here. Ended leases first, then due jobs and the head of ready
+-- merged by one key (due time or creation ms, ties by number). Needs n, and of the jobs that this same call finishes: settlings (how many), all, finished, base.
+-- Gives numbers, records, counts ('' = first delivery) in order of delivery, and what else has to be written.
+--@include lib/terms
+local numbers, records, counts = {}, {}, {}
+local due, cut, dropped, fallen, crashes = {}, nil, {}, {}, 0
+local more, soonest = false, false
+local head, first, reread, exhausted, entries_left = {}, {}, false, false, 0
+local delivers = paused ~= 'out' and paused ~= 'all'
+local asleep, hungry = redis.call('LLEN', wake) == 0, full > now and redis.call('LLEN', space) == 0
+if delivers and #lapsed == 100 then
+  more, delivers = true, false
+end
+if delivers then
+  local call, sub = redis.call, string.sub
+  local took, bytes = 0, 0
+  if paused ~= 'in' then
+    head, first = call('ZRANGE', active, 0, 0, 'WITHSCORES'), call('ZRANGE', scheduled, 0, 0, 'WITHSCORES')
+  end
+  local a, s = head[2] and math.floor(head[2] / 4096), tonumber(first[2])
+  reread = a and (a <= now or settlings > 0 and a - now <= 4000) or s and s <= now
+  if settlings > 0 and (reread or not all) then -- they are not there any more
+    for i = 1, settlings do
+      lapse[all and ARGV[base + i - 1] or finished[i]] = true
+    end
+  end
+  local counted = string.find(uses, 'r', 1, true)
+  local function unpacked(id) -- the record without the note of its last delivery, and its counters
+    local value = call('HGET', held, id)
+    if value and string.byte(value) == 64 then
+      value = sub(value, string.find(value, '\n', 1, true) + 1)
+    end
+    return value, counted and call('HGET', tally, id) or nil
+  end
+  if n > 0 and a and a <= now then
+    local over = call('ZRANGE', active, '-inf', now * 4096 + 4095, 'BYSCORE', 'LIMIT', 0, n + #lapsed + settlings)
+    local policy = call('HMGET', meta, 'max_attempts', 'max_crashes')
+    local max_attempts, max_crashes = tonumber(policy[1]) or 20, tonumber(policy[2]) or 3
+    for i = 1, #over do
+      local id = over[i]
+      if took == n or bytes >= 1048576 then
+        break
+      elseif not lapse[id] then
+        local record, count = unpacked(id)
+        if not record then
+          dropped[#dropped + 1] = id
+        else
+          local d, nacked, c, r, why = string.match(count or '1 0 0 0', '^(%d+) (%d+) (%d+) (%d+)(.*)$')
+          c, crashes = c + 1, crashes + 1
+          if c >= max_crashes or nacked + c >= max_attempts then
+            why = c >= max_crashes and ' lease ended ' .. c .. ' times' or ' ' .. nacked + c .. ' attempts'
+            fallen[#fallen + 1] = id
+            fallen[#fallen + 1] = d .. ' ' .. nacked .. ' ' .. c .. ' ' .. r .. why
+          else
+            took, bytes = took + 1, bytes + #record
+            numbers[took], records[took] = id, record
+            counts[took] = d + 1 .. ' ' .. nacked .. ' ' .. c .. ' ' .. r .. why
+          end
+        end
+      end
+    end
+  end
+  local waiting, w = {}, 1
+  if n > took and s and s <= now then
+    waiting = call('ZRANGE', scheduled, '-inf', now, 'BYSCORE', 'LIMIT', 0, n + #lapsed, 'WITHSCORES')
+  end
+  local from = '-'
+  local entries, e = {}, 1
+  while took < n and bytes < 1048576 do
+    if e > #entries and not exhausted then
+      -- 16 first, then as many as their size lets the call carry: one script reads about 1 MiB at most
+      local step = n - took
+      if took == 0 then
+        step = math.min(step, 16)
+      else
+        step = math.min(step, math.max(1, math.floor((1048576 - bytes) * took / (bytes + 1))))
+      end
+      entries, e = call('XRANGE', ready, from, '+', 'COUNT', step), 1
+      exhausted = #entries < step
+      if #entries > 0 then
+        local last = entries[#entries][1]
+        from = sub(last, 1, -11) .. string.format('%.0f', sub(last, -10) + 1)
+      end
+    end
+    local entry, id, key = entries[e], waiting[w], nil
+    if id and entry then
+      local own, at = tonumber(sub(entry[1], 1, -12)), tonumber(waiting[w + 1])
+      if own < at or own == at and entry[1] < id then
+        id = nil
+      end
+    end
+    if id then
+      w = w + 2
+      if not lapse[id] then
+        due[#due + 1] = id
+        local record, count = unpacked(id)
+        if not record then
+          dropped[#dropped + 1] = id
+        else
+          took, bytes = took + 1, bytes + #record
+          numbers[took], records[took], counts[took] = id, record, ''
+          if count then
+            local d, rest = string.match(count, '^(%d+)(.*)$')
+            counts[took] = d + 1 .. rest
+          end
+        end
+      end
+    elseif entry then
+      e = e + 1
+      cut = entry[1]
+      if not lapse[cut] then
+        took = took + 1
+        numbers[took], records[took], counts[took] = cut, entry[2][2], ''
+        bytes = bytes + #entry[2][2]
+      end
+    else
+      break
+    end
+  end
+  entries_left = #entries - e + 1
+end

@@ -1,0 +1,4 @@
+-- At most one token: something to reserve, or an event that an idle consumer should know of.
+if token and asleep then
+  redis.call('RPUSH', wake, '1')
+end

@@ -1,0 +1,60 @@
+--- Report a failed attempt: the job is tried again after a delay, or is dead when its attempts are used up.
+--- KEYS     held active scheduled once dead tally expiry meta wake ready
+--- ARGV     nonce wanted common delay seed error [number...]
+---          delay   ms until the next try; 0 = at once and before younger jobs; -1 = by the queue's policy
+---          seed    0 to 2147483646, random: the jitter of the policy
+---          error   text kept with the job, at most 1024 bytes; '' keeps the last one
+---          wanted, common, number   as in ack; without a receipt only a delivered job can be named
+--- RETURNS  {1, nonce, done}              all of them
+---          {1, nonce, done, code...}     1 done, 3 done and dead now, 0 gone, -1 stale receipt, -2 not active or at most
+---                                        once, 2 ended before with this same receipt
+---          {-6, nonce, version}          written by a newer protocol
+---          {-9, nonce, epoch}            another epoch
+--- FROM active  TO scheduled, dead
+local m = redis.call('HMGET', meta, 'v', 'epoch', 'uses', 'seen', 'off', 'paused', 'alarm', 'max_attempts',
+  'backoff_base', 'backoff_cap')
+--@include lib/version
+--@include lib/epoch
+local changes = {}
+local seen, off = tonumber(m[4]) or 0, tonumber(m[5]) or 0
+--@include lib/now
+local uses, paused, alarm, base = m[3] or '', m[6], tonumber(m[7]) or 0, 7
+local max_attempts, first, cap = tonumber(m[8]) or 20, tonumber(m[9]) or 5000, tonumber(m[10]) or 21600000
+--@include lib/settled
+--@include lib/listed
+local back, fallen, recount, valid = {}, {}, {}, 0
+for i = 1, count do
+  if codes[i] == 1 and where[i] == 'once' then
+    codes[i] = -2
+  elseif codes[i] == 1 then
+    local id = ids[i]
+    local d, nacked, c, r, why = string.match(counts[i] or '1 0 0 0', '^(%d+) (%d+) (%d+) (%d+)(.*)$')
+    nacked, valid = nacked + 1, valid + 1
+    why = error == '' and why or ' ' .. string.sub(error, 1, 1024)
+    if not receipts[i] then
+      d = d + 1
+    end
+    if nacked + c >= max_attempts then
+      codes[i] = 3
+      fallen[#fallen + 1] = id
+    else
+      local later = tonumber(delay)
+      if later < 0 then
+        local draw = ((seed + i) * 16807 % 2147483647) / 2147483647
+        later = math.max(1, math.floor(draw * math.min(cap, first * 2 ^ math.min(nacked - 1, 40))))
+      end
+      back[#back + 1] = id
+      back[#back + 1] = later == 0 and tonumber(string.sub(id, 1, -12)) or now + later
+    end
+    recount[#recount + 1] = id
+    recount[#recount + 1] = d .. ' ' .. nacked .. ' ' .. c .. ' ' .. r .. why
+  end
+end
+--@include lib/putback
+if valid > 0 then
+  redis.call('HINCRBY', meta, 'nacked', valid)
+end
+if #fallen == 0 and valid == count then
+  return {1, nonce, valid}
+end
+return {1, nonce, valid, unpack(codes)}

@@ -1,0 +1,70 @@
+--- Remove a state's jobs up to a fence, one bounded step of it; call again until nothing is left.
+--- KEYS     ready held active scheduled once dead tally expiry meta space
+--- ARGV     nonce state fence skip
+---          state  ready, scheduled, active, once (delivered at most once) or dead
+---          fence  '' in the first step: the queue's last number is taken, and answered; else that answer. Jobs above it
+---                 stay, or a purge beside a producer would have no end
+---          skip   '0', then the answer of the step before: jobs of the state that were seen and lie above the fence
+--- RETURNS  {1, nonce, removed, more, fence, skip}  more: 1 = call again
+---          {-6, nonce, version}          written by a newer protocol
+--- FROM ready, scheduled, active, dead  TO none
+local m = redis.call('HMGET', meta, 'v', 'last', 'full', 'seen')
+--@include lib/version
+if fence == '' then
+  fence = m[2] or '0-0'
+end
+local hungry = (tonumber(m[3]) or 0) > (tonumber(m[4]) or 0) and redis.call('LLEN', space) == 0
+for _, index in ipairs({active, scheduled, once, dead, expiry}) do
+  redis.call('ZCARD', index)
+end
+redis.call('HLEN', tally)
+local removed, more, seen = 0, 0, tonumber(skip)
+local index = ({scheduled = scheduled, active = active, once = once, dead = dead})[state]
+redis.call('HDEL', held, '-')
+if index then
+  local ids, old = redis.call('ZRANGE', index, seen, seen + 999), {}
+  for i = 1, #ids do
+    if ids[i] <= fence then
+      old[#old + 1] = ids[i]
+    end
+  end
+  removed, more, seen = #old, #ids == 1000 and 1 or 0, seen + #ids - #old
+  if #old > 0 then
+    redis.call('ZREM', index, unpack(old))
+    redis.call('HDEL', held, unpack(old))
+    redis.call('HDEL', tally, unpack(old))
+    redis.call('ZREM', expiry, unpack(old))
+  end
+elseif redis.call('ZCARD', expiry) == 0 then
+  local above = string.match(fence, '^%d+-') .. string.format('%.0f', string.match(fence, '%d+$') + 1)
+  removed, more = redis.call('XTRIM', ready, 'MINID', '~', above, 'LIMIT', 2000), 1
+  if removed == 0 then
+    removed, more = redis.call('XTRIM', ready, 'MINID', above), 0
+  end
+else -- ends of ttl are indexed by number, so each is named; about 1 MiB is read
+  local step, bytes, ids = 16, 0, {}
+  while step > 0 and bytes < 1048576 and #ids < 1000 do
+    local entries = redis.call('XRANGE', ready, '-', fence, 'COUNT', step)
+    local part = {}
+    for i = 1, #entries do
+      part[i], ids[#ids + 1] = entries[i][1], entries[i][1]
+      bytes = bytes + #entries[i][2][2]
+    end
+    if #part > 0 then
+      redis.call('XDEL', ready, unpack(part))
+    end
+    more = #part == step and 1 or 0
+    step = more == 1 and math.min(1000 - #ids, math.floor((1048576 - bytes) * #ids / (bytes + 1))) or 0
+  end
+  removed = #ids
+  if removed > 0 then
+    redis.call('ZREM', expiry, unpack(ids))
+  end
+end
+if removed > 0 then
+  redis.call('HINCRBY', meta, 'purged', removed)
+  if hungry then
+    redis.call('RPUSH', space, '1')
+  end
+end
+return {1, nonce, removed, more, fence, seen}

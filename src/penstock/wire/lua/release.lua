@@ -1,0 +1,55 @@
+--- Give jobs back without a failure: no attempt is charged, the next delivery is a new one.
+--- KEYS     held active scheduled once dead tally expiry meta wake ready
+--- ARGV     nonce wanted common delay [number...]
+---          delay   ms until it may be delivered again; 0 = at once and before younger jobs (counted: the queue's
+---                  max_releases, 1000, ends a loop of them with a dead letter)
+---          wanted, common, number   as in nack
+--- RETURNS  {1, nonce, done}              all of them
+---          {1, nonce, done, code...}     codes as in nack
+---          {-6, nonce, version}          written by a newer protocol
+---          {-9, nonce, epoch}            another epoch
+--- FROM active  TO scheduled, dead
+local m = redis.call('HMGET', meta, 'v', 'epoch', 'uses', 'seen', 'off', 'paused', 'alarm', 'max_releases')
+--@include lib/version
+--@include lib/epoch
+local changes = {}
+local seen, off = tonumber(m[4]) or 0, tonumber(m[5]) or 0
+--@include lib/now
+local uses, paused, alarm, base = m[3] or '', m[6], tonumber(m[7]) or 0, 5
+local most, later = tonumber(m[8]) or 1000, tonumber(delay)
+--@include lib/settled
+--@include lib/listed
+local back, fallen, recount, valid = {}, {}, {}, 0
+for i = 1, count do
+  if codes[i] == 1 and where[i] == 'once' then
+    codes[i] = -2
+  elseif codes[i] == 1 then
+    local id = ids[i]
+    local d, nacked, c, r, why = string.match(counts[i] or '1 0 0 0', '^(%d+) (%d+) (%d+) (%d+)(.*)$')
+    valid = valid + 1
+    if not receipts[i] then
+      d = d + 1
+    end
+    if later == 0 then
+      r = r + 1
+    end
+    if tonumber(r) >= most then
+      codes[i] = 3
+      fallen[#fallen + 1] = id
+      why = ' released ' .. r .. ' times'
+    else
+      back[#back + 1] = id
+      back[#back + 1] = later == 0 and tonumber(string.sub(id, 1, -12)) or now + later
+    end
+    recount[#recount + 1] = id
+    recount[#recount + 1] = d .. ' ' .. nacked .. ' ' .. c .. ' ' .. r .. why
+  end
+end
+--@include lib/putback
+if valid > 0 then
+  redis.call('HINCRBY', meta, 'released', valid)
+end
+if #fallen == 0 and valid == count then
+  return {1, nonce, valid}
+end
+return {1, nonce, valid, unpack(codes)}

@@ -1,0 +1,38 @@
+--- Take up to n jobs under a lease. Nothing leaves the server before it is acknowledged.
+--- KEYS     ready held active scheduled once dead tally expiry meta wake space
+--- ARGV     nonce n tag owner idle
+---          n      0 to 1000; 0 = take nothing, hand the wake token on
+---          tag    0 to 4095, random: kept in the low 12 bits of the active score
+---          owner  who takes them: printable, no line break, at most 200 bytes
+---          idle   1 = the caller comes from a wait for the wake token, else 0
+--- RETURNS  {1, nonce, next, epoch, lease, now, (number, counters, record)...}  next: -1 nothing is due, 0 more can be
+---                                               reserved now, else ms until the next event; counters '' = first delivery
+---          {-6, nonce, version}                 written by a newer protocol
+--- FROM ready, scheduled, active  TO active, dead
+local m = redis.call('HMGET', meta, 'v', 'epoch', 'seen', 'off', 'paused', 'uses', 'alarm', 'full', 'lease',
+  'delivered')
+--@include lib/version
+local epoch, delivered = m[2], m[10]
+local changes = {}
+local seen, off = tonumber(m[3]) or 0, tonumber(m[4]) or 0
+--@include lib/now
+if not epoch then
+  return {1, nonce, -1, '', 30000, now}
+end
+local paused, uses = m[5], m[6] or ''
+local alarm, full, lease = tonumber(m[7]) or 0, tonumber(m[8]) or 0, tonumber(m[9]) or 30000
+n, idle = tonumber(n), idle == '1'
+local settlings, all, finished, base = 0, false, {}, 0
+--@include lib/lapsed
+--@include lib/take
+--@include lib/deliver
+--@include lib/rest
+if hungry and #numbers > 0 then
+  redis.call('RPUSH', space, '1')
+end
+local reply = {1, nonce, more and 0 or soonest and soonest - now or -1, epoch or '', lease, now}
+for i = 1, #numbers do
+  local at = i * 3 + 4
+  reply[at], reply[at + 1], reply[at + 2] = numbers[i], counts[i], records[i]
+end
+return reply

@@ -1,0 +1,47 @@
+--- Finish jobs and take up to n more, in one call: a busy consumer's trip.
+--- KEYS     ready held active scheduled once dead tally expiry meta wake space
+--- ARGV     nonce wanted common n tag owner [number...]
+---          as in ack and reserve
+--- RETURNS  {1, nonce, next, epoch, lease, now, acked, codes, (number, counters, record)...}  codes: '' when all of them
+---                                        were acknowledged, else one for each as in ack, separated by blanks
+---          {-6, nonce, version}          written by a newer protocol
+---          {-9, nonce, epoch}            another epoch
+--- FROM active, ready, scheduled  TO done, active, dead
+local m = redis.call('HMGET', meta, 'v', 'epoch', 'seen', 'off', 'paused', 'uses', 'alarm', 'full', 'lease',
+  'delivered', 'acked')
+--@include lib/version
+--@include lib/epoch
+local changes = {}
+local seen, off = tonumber(m[3]) or 0, tonumber(m[4]) or 0
+--@include lib/now
+local epoch, delivered = m[2], m[10]
+if not epoch then
+  return {1, nonce, -1, '', 30000, now, 0, string.rep('0 ', common == '*' and (#ARGV - 6) / 2 or #ARGV - 6)}
+end
+local paused, uses, idle = m[5], m[6] or '', false
+local alarm, full, lease = tonumber(m[7]) or 0, tonumber(m[8]) or 0, tonumber(m[9]) or 30000
+n = tonumber(n)
+local base = 7
+--@include lib/settled
+--@include lib/acked
+local settlings = acked
+--@include lib/lapsed
+--@include lib/take
+if acked > 0 then
+  --@include lib/finish
+  changes[#changes + 1] = 'acked'
+  changes[#changes + 1] = (m[11] or 0) + acked
+end
+--@include lib/deliver
+wrote = wrote or acked > 0
+--@include lib/rest
+if hungry and #numbers + freed > 0 then
+  redis.call('RPUSH', space, '1')
+end
+local outcome = acked == count and '' or table.concat(codes, ' ')
+local reply = {1, nonce, more and 0 or soonest and soonest - now or -1, epoch, lease, now, acked, outcome}
+for i = 1, #numbers do
+  local at = i * 3 + 6
+  reply[at], reply[at + 1], reply[at + 2] = numbers[i], counts[i], records[i]
+end
+return reply

@@ -1,0 +1,27 @@
+--- Count the jobs of a queue, exactly, without reading them.
+--- KEYS     ready active scheduled once dead expiry meta
+--- ARGV     nonce
+--- RETURNS  {1, nonce, now, ready, scheduled, active, dead, expired, oldest, (field, value)...}  ready: could
+---                     be reserved now; expired: ttl ended, not swept yet, in no other figure; oldest: ms for which the one
+---                     that has waited longest could have been reserved, -1 = none; then every field of meta
+---          {-6, nonce, version}          written by a newer protocol
+local m = redis.call('HMGET', meta, 'v', 'epoch', 'seen', 'off')
+--@include lib/version
+local changes, seen, off = {}, tonumber(m[3]) or 0, tonumber(m[4]) or 0
+--@include lib/now
+local fields = redis.call('HGETALL', meta)
+local stream, due = redis.call('XLEN', ready), redis.call('ZCOUNT', scheduled, '-inf', now)
+local over, lapsed = redis.call('ZCOUNT', active, '-inf', now * 4096 + 4095), redis.call('ZCOUNT', expiry, '-inf', now)
+local spent = redis.call('ZCOUNT', once, '-inf', now * 4096 + 4095)
+-- The expired lie among the ready, the due and the ended leases, and nowhere else: a score is never later than the end
+-- of the ttl. So the three together less the expired are what can be reserved.
+local oldest = -1
+local head = redis.call('XRANGE', ready, '-', '+', 'COUNT', 1)[1]
+if head then
+  oldest = math.max(oldest, now - string.sub(head[1], 1, -12))
+end
+local first, ended = redis.call('ZRANGE', scheduled, 0, 0, 'WITHSCORES'), redis.call('ZRANGE', active, 0, 0, 'WITHSCORES')
+oldest = math.max(oldest, first[2] and now - first[2] or -1, ended[2] and now - math.floor(ended[2] / 4096) or -1)
+return {1, nonce, now, stream + due + over - lapsed, redis.call('ZCARD', scheduled) - due,
+  redis.call('ZCARD', active) - over + redis.call('ZCARD', once) - spent, redis.call('ZCARD', dead),
+  lapsed + spent, oldest, unpack(fields)}

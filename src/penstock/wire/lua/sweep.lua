@@ -1,0 +1,61 @@
+--- Give back what has ended: jobs past their ttl, old dead letters, and the queue itself when it has long been idle.
+--- KEYS     ready held active scheduled once dead tally expiry meta wake space
+--- ARGV     nonce idle
+---          idle   ms without a write after which an empty queue without settings is removed, at least 900000: producer
+---                 keys live 600000 ms
+--- RETURNS  {1, nonce, expired, trimmed, more, removed}  more: 1 = call again; removed: epoch of the queue that was
+---                                        removed, to be taken out of the registry, else ''
+---          {-6, nonce, version}          written by a newer protocol
+--- FROM ready, scheduled, active, dead  TO none
+local m = redis.call('HMGET', meta, 'v', 'epoch', 'seen', 'off', 'uses', 'paused', 'lease', 'max_length',
+  'max_attempts', 'max_crashes', 'max_releases', 'backoff_base', 'backoff_cap', 'dead_max', 'dead_age', 'full')
+--@include lib/version
+local changes, seen, off = {}, tonumber(m[3]) or 0, tonumber(m[4]) or 0
+if not m[2] then
+  return {1, nonce, 0, 0, 0, ''}
+end
+local quiet = seen
+--@include lib/now
+local uses = m[5] or ''
+--@include lib/lapsed
+local spent = redis.call('ZRANGE', once, '-inf', now * 4096 + 4095, 'BYSCORE', 'LIMIT', 0, 100)
+local letters, hungry = redis.call('ZCARD', dead), (tonumber(m[16]) or 0) > now and redis.call('LLEN', space) == 0
+redis.call('HLEN', tally)
+redis.call('HDEL', held, '-')
+--@include lib/expire
+if #spent > 0 then
+  redis.call('ZREM', once, unpack(spent))
+  redis.call('HDEL', held, unpack(spent))
+  redis.call('HDEL', tally, unpack(spent))
+  redis.call('HINCRBY', meta, 'expired', #spent)
+end
+if letters > 0 then
+  --@include lib/trim
+end
+letters = letters - redis.call('ZCARD', dead)
+if hungry and #lapsed > 0 then
+  redis.call('RPUSH', space, '1')
+end
+local removed = ''
+if #lapsed + #spent + letters == 0 then
+  local set = false
+  for i = 6, 15 do
+    set = set or m[i]
+  end
+  if not set and now - quiet >= tonumber(idle) and redis.call('XLEN', ready) == 0 and redis.call('EXISTS', held) == 0 then
+    redis.call('DEL', ready, active, scheduled, once, dead, tally, expiry, meta, wake, space)
+    removed = m[2]
+  else -- structures that have emptied cost nothing any more
+    local kept = ''
+    for letter in string.gmatch(uses, '%a') do
+      local key = ({t = expiry, r = tally, o = once})[letter]
+      if not key or redis.call('EXISTS', key) == 1 then
+        kept = kept .. letter
+      end
+    end
+    if #kept < #uses then
+      redis.call('HSET', meta, 'uses', kept)
+    end
+  end
+end
+return {1, nonce, #lapsed + #spent, letters, (#lapsed == 100 or #spent == 100 or letters == 100) and 1 or 0, removed}
