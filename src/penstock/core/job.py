@@ -44,18 +44,23 @@ def parse_counters(text: bytes) -> Counters:
     return Counters(int(parts[0]), int(parts[1]), int(parts[2]), int(parts[3]), error)
 
 
-class Place(NamedTuple):
-    """What an id needs to know of its queue besides the number."""
+class Place:
+    """What an id needs to know of its queue besides the number.
 
-    queue: str
-    node: str
-    crc: int
-    epoch: str
+    Attributes:
+        queue: the queue's name.
+        node: 8 hex digits of the node's id.
+        epoch: the queue's epoch, 8 hex digits.
+        packed: crc and epoch, as the id carries them.
+    """
 
-    @property
-    def packed(self) -> bytes:
-        """crc and epoch, as the id carries them."""
-        return self.crc.to_bytes(4, "big") + bytes.fromhex(self.epoch)
+    __slots__ = ("epoch", "node", "packed", "queue")
+
+    def __init__(self, queue: str, node: str, crc: int, epoch: str) -> None:
+        self.queue = queue
+        self.node = node
+        self.epoch = epoch
+        self.packed = crc.to_bytes(4, "big") + bytes.fromhex(epoch)
 
 
 class Delivery:
@@ -64,7 +69,18 @@ class Delivery:
     Parsed when looked at, so that reserving many jobs costs little.
     """
 
-    __slots__ = ("_counters", "_counts", "_data", "_lease_ms", "_now", "_place", "_record", "_tag", "number", "owner")
+    __slots__ = (
+        "_counters",
+        "_counts",
+        "_data",
+        "_lease_ms",
+        "_now",
+        "_place",
+        "_record",
+        "_tag",
+        "number",
+        "owner",
+    )
 
     def __init__(
         self,
@@ -351,6 +367,25 @@ class Settled(Sequence[Outcome]):
             for name, outcome in zip(self._names, self, strict=True)
             if outcome in wanted
         ]
+
+    def joined(self, other: Settled) -> Settled:
+        """These outcomes and the other's behind them."""
+        if self._codes is None and other._codes is None:
+            return Settled([*self._names, *other._names], None)
+        return Settled([*self._names, *other._names], [*self._listed(), *other._listed()])
+
+    def after_resend(self, *, gone: bool) -> Settled:
+        """The same when the call had to be sent again: what the first sending did counts as done.
+
+        Args:
+            gone: whether a job that is gone now was the first sending's work (ack).
+        """
+        if self._codes is None:
+            return self
+        return Settled(self._names, [1 if c == 2 or (gone and c == 0) else c for c in self._codes])
+
+    def _listed(self) -> Sequence[int]:
+        return [1] * self._count if self._codes is None else self._codes
 
     @property
     def done(self) -> int:

@@ -148,6 +148,10 @@ class QueueOps:
         """Add records; none = only put the space token back."""
         return self._call("enqueue", create, delay, bound, wait_ms, *records)
 
+    def id_of(self, place: Place, number: bytes, ttl: str) -> str:
+        """The id of a job of this queue."""
+        return encode_id(place.node, place.packed, number, ttl)
+
     def full(self, reply: list[Any]) -> QueueFull:
         """The error of a full queue."""
         return QueueFull(f"queue {self.name!r}: {reply[2]} jobs wait, {reply[3]} may")
@@ -272,12 +276,12 @@ class QueueOps:
 
     # -- dead letters, removal -------------------------------------------------------------
 
-    def redrive(self, names: Sequence[Any] | None, limit: int) -> Call:
-        """Bring dead letters back: the named, or the oldest."""
+    def redrive(self, names: Sequence[Any] | None, limit: int = 0, skip: int = 0) -> Call:
+        """Bring dead letters back: the named, or `limit` of the oldest after `skip`."""
         if names is None:
-            return self._call("redrive", "", limit)
+            return self._call("redrive", "", limit, skip)
         epoch, _, rest = self._named(names, receipts=False)
-        return self._call("redrive", epoch, 0, *rest)
+        return self._call("redrive", epoch, 0, 0, *rest)
 
     def delete(self, names: Sequence[Any]) -> Call:
         """Remove jobs in any state."""
@@ -311,10 +315,11 @@ class QueueOps:
         """Store settings: name, value, name, value …; '' drops one."""
         return self._call("configure", create, *fields)
 
-    def views(self, reply: list[Any], node: str, epoch: bytes) -> list[JobView | None]:
-        """Read `{1, nonce, now, lease, job…}`."""
+    def views(self, reply: list[Any], node: str) -> list[JobView | None]:
+        """Read `{1, nonce, now, lease, epoch, job…}`; None for a job that is gone."""
         self.check(reply)
-        return [self._view(entry, reply[3], node, epoch) if entry else None for entry in reply[4:]]
+        lease, epoch = reply[3], reply[4]
+        return [self._view(entry, lease, node, epoch) if entry else None for entry in reply[5:]]
 
     def _view(self, entry: list[Any], lease: int, node: str, epoch: bytes) -> JobView:
         number, state, score, delivered, owner, counts, data = entry

@@ -4,14 +4,14 @@
 ---          state  ready, scheduled, active, once or dead
 ---          start  0 = the first; with count at most 10000
 ---          count  1 to 1000; about 1 MiB is read
---- RETURNS  {1, nonce, now, lease, job...}  job as in show
+--- RETURNS  {1, nonce, now, lease, epoch, job...}  job as in show
 ---          {-6, nonce, version}          written by a newer protocol
 local m = redis.call('HMGET', meta, 'v', 'epoch', 'seen', 'off', 'lease')
 --@include lib/version
 local changes, seen, off = {}, tonumber(m[3]) or 0, tonumber(m[4]) or 0
 --@include lib/now
 --@include lib/facts
-local reply, bytes = {1, nonce, now, tonumber(m[5]) or 30000}, 0
+local reply, bytes = {1, nonce, now, tonumber(m[5]) or 30000, m[2] or ''}, 0
 local skip, left = tonumber(start), tonumber(count)
 local function see(id, where, score, value)
   local job = facts(id, where, score, value)

@@ -1,10 +1,14 @@
 --- Bring dead letters back: attempts start anew, the next delivery is a new one, its place is that of its creation.
---- KEYS     held scheduled dead tally meta wake
---- ARGV     nonce wanted limit [number...]
+--- KEYS     held scheduled dead tally expiry meta wake
+--- ARGV     nonce wanted limit skip [number...]
 ---          limit   how many of the oldest dead letters, 1 to 1000, when no number is given
+---          skip    how many of the oldest to pass over
 ---          number  these and no others
---- RETURNS  {1, nonce, done, more}        more: dead letters that are left, when no number was given, else 0
----          {1, nonce, done, 0, code...}  1 done, 0 gone, -2 not dead; when not all of the named were done
+--- RETURNS  {1, nonce, done, more, kept}  when no number is given: dead letters left beyond those seen, and how many of the
+---                               seen stay dead, as their ttl has ended
+---          {1, nonce, done, 0, 0}        all of the named
+---          {1, nonce, done, 0, 0, code...}  1 done, 0 gone, -2 not dead, -3 its ttl has ended; when not all of the named
+---                               were done
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-9, nonce, epoch}            another epoch
 --- FROM dead  TO scheduled
@@ -14,26 +18,38 @@ local m = redis.call('HMGET', meta, 'v', 'epoch', 'uses', 'seen', 'off', 'paused
 local changes = {}
 local seen, off = tonumber(m[4]) or 0, tonumber(m[5]) or 0
 --@include lib/now
-local ids, codes, back, recount, named = {}, {}, {}, {}, #ARGV > 3
+--@include lib/terms
+local ids, codes, back, recount, lives, named = {}, {}, {}, {}, {}, #ARGV > 4
 if named then
-  ids = {unpack(ARGV, 4)}
+  ids = {unpack(ARGV, 5)}
 else
-  ids = redis.call('ZRANGE', dead, 0, limit - 1)
+  ids = redis.call('ZRANGE', dead, skip, skip + limit - 1)
 end
 for i = 1, #ids do
   local id = ids[i]
   if redis.call('ZSCORE', dead, id) then
     local count = redis.call('HGET', tally, id) or '1 0 0 0'
-    codes[i] = 1
-    back[#back + 1] = tonumber(string.sub(id, 1, -12))
-    back[#back + 1] = id
-    recount[#recount + 1] = id
-    recount[#recount + 1] = string.match(count, '^%d+') .. ' 0 0 0'
+    local value, created = redis.call('HGET', held, id) or '', tonumber(string.sub(id, 1, -12))
+    local _, ttl = terms(string.match(value, '^@[^\n]*\n(.*)$') or value)
+    if ttl and created + ttl <= now then
+      codes[i] = -3
+    else
+      codes[i] = 1
+      if ttl then
+        lives[#lives + 1] = created + ttl
+        lives[#lives + 1] = id
+      end
+      back[#back + 1] = created
+      back[#back + 1] = id
+      recount[#recount + 1] = id
+      recount[#recount + 1] = string.match(count, '^%d+') .. ' 0 0 0'
+    end
   else
     codes[i] = redis.call('HEXISTS', held, id) == 1 and -2 or 0
   end
 end
 redis.call('ZCARD', scheduled)
+redis.call('ZCARD', expiry)
 local asleep, token = redis.call('LLEN', wake) == 0, not m[6]
 if #back > 0 then
   redis.call('HDEL', held, '-')
@@ -41,11 +57,20 @@ if #back > 0 then
     redis.call('ZREM', dead, back[i])
   end
   redis.call('ZADD', scheduled, unpack(back))
+  if #lives > 0 then
+    redis.call('ZADD', expiry, unpack(lives))
+    if not string.find(m[3] or '', 't', 1, true) then
+      redis.call('HSET', meta, 'uses', (m[3] or '') .. 't')
+    end
+  end
   redis.call('HSET', tally, unpack(recount))
   redis.call('HINCRBY', meta, 'redriven', #back / 2)
   --@include lib/wake
 end
-if named and #back / 2 < #ids then
-  return {1, nonce, #back / 2, 0, unpack(codes)}
+local done = #back / 2
+if not named then
+  return {1, nonce, done, math.max(0, redis.call('ZCARD', dead) - skip - (#ids - done)), #ids - done}
+elseif done == #ids then
+  return {1, nonce, done, 0, 0}
 end
-return {1, nonce, #back / 2, named and 0 or redis.call('ZCARD', dead)}
+return {1, nonce, done, 0, 0, unpack(codes)}

@@ -2,7 +2,7 @@
 --- KEYS     ready held active scheduled once dead tally expiry meta
 --- ARGV     nonce wanted [number...]
 ---          number  1 to 100
---- RETURNS  {1, nonce, now, lease, job...}  job: {} gone, else {number, state, score, delivered, owner, counters, record};
+--- RETURNS  {1, nonce, now, lease, epoch, job...}  job: {} gone, else {number, state, score, delivered, owner, counters, record};
 ---                                        state: ready, scheduled, active, once, dead, expired; score: due time, end of
 ---                                        lease, time of death; delivered and owner: of the last delivery
 ---          {-6, nonce, version}          written by a newer protocol
@@ -13,7 +13,7 @@ local m = redis.call('HMGET', meta, 'v', 'epoch', 'seen', 'off', 'lease')
 local changes, seen, off = {}, tonumber(m[3]) or 0, tonumber(m[4]) or 0
 --@include lib/now
 --@include lib/facts
-local reply = {1, nonce, now, tonumber(m[5]) or 30000}
+local reply = {1, nonce, now, tonumber(m[5]) or 30000, m[2] or ''}
 for i = 3, #ARGV do
   local id = ARGV[i]
   local value = redis.call('HGET', held, id)

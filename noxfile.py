@@ -1,0 +1,77 @@
+"""The tasks of this repository; `nox --list` names them, arguments follow `--`.
+
+Every session runs on the interpreter that runs nox, and needs nothing but a package index.
+"""
+
+from __future__ import annotations
+
+import nox
+
+nox.needs_version = ">=2025.2.9"
+nox.options.default_venv_backend = "virtualenv"
+nox.options.reuse_venv = "yes"
+nox.options.sessions = ["lint", "types", "sync-check", "tests"]
+
+PYPROJECT = nox.project.load_toml("pyproject.toml")
+
+
+def groups(*names: str) -> list[str]:
+    """The requirements of dependency groups, for a pip of any age."""
+    return list(nox.project.dependency_groups(PYPROJECT, *names))
+
+
+@nox.session
+def demo(session: nox.Session) -> None:
+    """Show a queue at work on a server of its own: nothing has to be installed or running."""
+    session.install(".[demo]")
+    session.run("penstock", "demo", *session.posargs)
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """Run the tests on every back end at hand; arguments go to pytest."""
+    session.install(".", *groups("test"))
+    session.run("pytest", *session.posargs)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Check style and format."""
+    session.install(*groups("lint"))
+    session.run("ruff", "check", *session.posargs)
+    session.run("ruff", "format", "--check")
+
+
+@nox.session
+def types(session: nox.Session) -> None:
+    """Check the types of the library and of the code that uses it in tests/typing."""
+    session.install("-e", ".", *groups("types"))
+    session.run("mypy", *session.posargs)
+
+
+@nox.session
+def sync(session: nox.Session) -> None:
+    """Write the synchronous code from the asynchronous; `-- --check` only compares."""
+    session.install(*groups("lint"))
+    session.run("python", "tools/unasync.py", *session.posargs)
+
+
+@nox.session(name="sync-check", venv_backend="none")
+def sync_check(session: nox.Session) -> None:
+    """Fail if the synchronous code is not what `sync` would write."""
+    session.notify("sync", ["--check"])
+
+
+@nox.session(name="format")
+def format_(session: nox.Session) -> None:
+    """Sort imports and format everything."""
+    session.install(*groups("lint"))
+    session.run("ruff", "check", "--select", "I", "--fix", *session.posargs)
+    session.run("ruff", "format")
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """Measure; arguments go to `penstock bench`."""
+    session.install(".[demo]")
+    session.run("penstock", "bench", *session.posargs)

@@ -1,0 +1,1 @@
+"""The client, written as async; `penstock._sync` is generated from it."""

@@ -1,0 +1,417 @@
+"""Connections to one node: lanes for calls, waiters for tokens, and the retry that heals them.
+
+redis-py's own retry is off: it resends whatever was sent, and what must not run twice would
+(PROTOCOL.md, Connections).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import time
+import warnings
+import weakref
+from typing import Any
+
+import tenacity
+from hiredis import pack_command
+from redis.asyncio import Redis
+from redis.backoff import NoBackoff
+from redis.asyncio.retry import Retry
+from redis.exceptions import (
+    AuthenticationError,
+    AuthorizationError,
+    ConnectionError,
+    MaxConnectionsError,
+    NoScriptError,
+    ResponseError,
+    TimeoutError,
+)
+
+from penstock._acompat import PENDING, AsyncReader, alock, aloop, apool, asliced
+from penstock.core.operations import Call
+from penstock.core.servers import ServerFacts, parse_info
+from penstock.errors import (
+    BadArgument,
+    ConfigurationError,
+    OutOfMemory,
+    ProtocolError,
+    QueueDamaged,
+    UnsupportedServer,
+)
+from penstock.wire.keys import QueueKeys, node_key
+from penstock.wire.scripts import Script
+
+logger = logging.getLogger("penstock")
+
+SOCKET_TIMEOUT = 5.0
+STOP_TIMEOUT = 2.0
+UNLESS = (AuthenticationError, AuthorizationError, MaxConnectionsError)
+
+
+class EvictionWarning(UserWarning):
+    """The server may delete jobs by itself."""
+
+
+def connection_factory(source: str | Redis, socket_timeout: float | None = None) -> Any:
+    """What makes our connections, from a URL or a redis-py client's own settings.
+
+    Raises:
+        BadArgument: neither of the two, or a URL that redis-py does not know.
+        ConfigurationError: the client decodes responses, so bodies would not come back as bytes.
+    """
+    if isinstance(source, str):
+        try:
+            pool = apool.from_url(source)
+        except ValueError as error:
+            raise BadArgument("source", source, str(error)) from error
+    elif isinstance(source, Redis):
+        pool = source.connection_pool
+    else:
+        raise BadArgument("source", source, f"a URL or a {Redis.__module__} client")
+    kwargs = dict(pool.connection_kwargs)
+    if kwargs.get("decode_responses"):
+        raise ConfigurationError(
+            "the client was made with decode_responses=True: bodies are bytes; pass one without it"
+        )
+    for name in ("retry_on_timeout", "retry_on_error"):
+        kwargs.pop(name, None)
+    kwargs.update(protocol=2, retry=Retry(NoBackoff(), 0), health_check_interval=0)
+    kwargs.setdefault("socket_timeout", SOCKET_TIMEOUT)
+    kwargs.setdefault("socket_connect_timeout", SOCKET_TIMEOUT)
+    make = pool.connection_class
+
+    def factory(**changed: Any) -> Any:
+        return make(**{**kwargs, **changed})
+
+    return factory
+
+
+def translated(error: ResponseError) -> Exception:
+    """The typed error for an error reply of a script; Redis's own where there is none."""
+    text = str(error)
+    if "OOM" in text:
+        return OutOfMemory("the server is at maxmemory and refused the job; nothing was written")
+    if "WRONGTYPE" in text:
+        return QueueDamaged(f"a key of the queue holds another type; nothing was written: {text}")
+    if "nknown" in text and "BYSCORE" in text.upper():
+        return UnsupportedServer(text)
+    return error
+
+
+class AsyncLane:
+    """A connection with a producer id and a call counter; one call at a time.
+
+    The counter is the nonce of every call and the call number of every enqueue.
+    """
+
+    __slots__ = ("_conn", "_keys", "calls", "producer")
+
+    def __init__(self, conn: Any) -> None:
+        self._conn = conn
+        self.producer = secrets.token_hex(8)
+        self.calls = 0
+        self._keys: dict[str, bytes] = {}
+
+    async def exchange(self, call: Call, number: int) -> list[Any]:
+        """Send a call and read its reply, loading the script if the server does not know it.
+
+        Raises:
+            ProtocolError: the reply is that of another call; the connection is closed.
+        """
+        nonce = b"%d" % number
+        head = call.head
+        if call.queue is not None:
+            head = (*head, self._producer_key(call.queue))
+        packed = pack_command((b"EVALSHA", call.script.sha, *head, nonce, *call.args))
+        try:
+            reply = await self._roundtrip(packed)
+        except NoScriptError:
+            await self._load(call.script)
+            reply = await self._roundtrip(packed)
+        if not isinstance(reply, list) or len(reply) < 2 or reply[1] != nonce:
+            await self.close()
+            raise ProtocolError(f"{call.script.name}: not the reply to call {number}")
+        return reply
+
+    def _producer_key(self, queue: QueueKeys) -> bytes:
+        key = self._keys.get(queue.name)
+        if key is None:
+            if len(self._keys) > 1000:
+                self._keys.clear()
+            key = self._keys[queue.name] = queue.producer(self.producer)
+        return key
+
+    async def _roundtrip(self, packed: bytes) -> Any:
+        conn = self._conn
+        await conn.send_packed_command((packed,), check_health=False)
+        return await conn.read_response(disable_decoding=True)
+
+    async def _load(self, script: Script) -> None:
+        sha = await self.command("SCRIPT", "LOAD", script.source)
+        if sha.decode() != script.sha:
+            raise ProtocolError(f"{script.name}: the server computed another SHA-1")
+
+    async def command(self, *args: Any) -> Any:
+        """A plain command, its reply undecoded."""
+        return await self._roundtrip(pack_command(args))
+
+    async def close(self) -> None:
+        """Close the connection; the next call opens it again."""
+        await self._conn.disconnect()
+
+
+class AsyncWaiter:
+    """A connection that blocks on wake and space tokens, and never takes anything else.
+
+    Args:
+        conn: without a socket time-out.
+        node: to end a pending BLPOP from a lane.
+    """
+
+    def __init__(self, conn: Any, node: AsyncNode) -> None:
+        self._conn = conn
+        self._node = node
+        self._reader: AsyncReader | None = None
+        self._id = b""
+
+    async def pop(self, keys: tuple[bytes, ...], timeout: float) -> bytes | None:
+        """Wait for a token; None after `timeout` seconds, and the BLPOP stays pending."""
+        if asliced(self._conn):
+            return await self._pop_slice(keys, timeout)
+        if self._reader is None:
+            if not self._id:
+                await self._conn.connect()
+                await self._conn.send_packed_command((pack_command((b"CLIENT", b"ID")),))
+                self._id = b"%d" % await self._conn.read_response(disable_decoding=True)
+            packed = pack_command((b"BLPOP", *keys, b"0"))
+            await self._conn.send_packed_command((packed,), check_health=False)
+            self._reader = AsyncReader(self._conn)
+        reply = await self._reader.read(timeout)
+        if reply is PENDING:
+            return None
+        self._reader = None
+        return reply[0] if reply else None
+
+    async def _pop_slice(self, keys: tuple[bytes, ...], timeout: float) -> bytes | None:
+        packed = pack_command((b"BLPOP", *keys, b"%.3f" % max(timeout, 0.001)))
+        await self._conn.send_packed_command((packed,), check_health=False)
+        reply = await self._conn.read_response(disable_decoding=True)
+        return reply[0] if reply else None
+
+    async def quit(self) -> bytes | None:
+        """End a pending BLPOP; the key of a token that it took meanwhile, or None."""
+        if self._reader is None:
+            return None
+        reader, self._reader = self._reader, None
+        try:
+            await self._node.command("CLIENT", "UNBLOCK", self._id)
+            reply = await reader.read(STOP_TIMEOUT)
+        except BaseException:
+            await self._drop(reader)
+            raise
+        if reply is PENDING:
+            await self._drop(reader)
+            return None
+        return reply[0] if reply else None
+
+    async def _drop(self, reader: AsyncReader) -> None:
+        reader.drop()
+        await self._conn.disconnect()
+        self._id = b""
+
+    async def drop(self) -> None:
+        """Close the connection, whatever is pending on it."""
+        if self._reader is not None:
+            self._reader.drop()
+            self._reader = None
+        await self._conn.disconnect()
+        self._id = b""
+
+
+class AsyncNode:
+    """One server as the client sees it: lanes, waiters, its id, and the retry.
+
+    Args:
+        source: URL or redis-py client.
+        prefix: prefix of all keys.
+        retry_for: seconds for which a call is tried again when the connection fails.
+    """
+
+    def __init__(self, source: str | Redis, *, prefix: str, retry_for: float) -> None:
+        self._factory = connection_factory(source)
+        self._prefix = prefix
+        self._retry_for = retry_for
+        self._lanes: list[AsyncLane] = []
+        self._waiters: list[AsyncWaiter] = []
+        self._bound: object = None
+        self._lock = alock()
+        self.id = ""
+        self.facts = ServerFacts({})
+        _forget_after_fork(self)
+
+    def forget(self) -> None:
+        """Leave all connections to whoever else has them: another process, or a closed loop."""
+        self._lanes, self._waiters = [], []
+        self._lock = alock()
+
+    async def prepare(self) -> None:
+        """Learn the node's id and check the server, once.
+
+        Raises:
+            UnsupportedServer: older than Redis 6.2.
+        """
+        if self.id:
+            return
+        async with self._lock:
+            if self.id:
+                return
+            self.facts = await self.server_facts()
+            self.facts.check()
+            for text in self.facts.warnings():
+                logger.warning(text)
+                warnings.warn(text, EvictionWarning, stacklevel=4)
+            key = node_key(self._prefix)
+            await self.command("HSETNX", key, "id", secrets.token_hex(20))
+            found = await self.command("HGET", key, "id")
+            self.id = found.decode()[:8]
+
+    async def server_facts(self) -> ServerFacts:
+        """INFO, if the server has it and allows it."""
+        fields: dict[str, str] = {}
+        for section in ("server", "memory", "persistence", "replication", "stats"):
+            try:
+                fields.update(parse_info(await self.command("INFO", section)))
+            except ResponseError as error:
+                logger.info("INFO %s: %s; the server is taken as it is", section, error)
+                break
+        return ServerFacts(fields)
+
+    # -- lanes -----------------------------------------------------------------------------
+
+    def _lane(self) -> AsyncLane:
+        bound = aloop()
+        if bound is not self._bound:
+            self.forget()
+            self._bound = bound
+        try:
+            return self._lanes.pop()
+        except IndexError:
+            return AsyncLane(self._factory())
+
+    async def run(self, call: Call) -> tuple[list[Any], bool]:
+        """Run a script; the reply, and whether the call had to be sent more than once.
+
+        Raises:
+            OutOfMemory, QueueDamaged: what the server refused, typed.
+            redis.exceptions.ConnectionError, TimeoutError: still failing after `retry_for` seconds.
+        """
+        lane = self._lane()
+        lane.calls += 1
+        resent = False
+        try:
+            try:
+                reply = await lane.exchange(call, lane.calls)
+            except (ConnectionError, TimeoutError, ProtocolError) as error:
+                reply = await self._again(lane, call, error)
+                resent = True
+        except ResponseError as error:
+            self._lanes.append(lane)
+            raise translated(error) from error
+        except BaseException:
+            # Its reply may still be under way and its outcome unknown: neither the connection nor the
+            # producer id is used again.
+            await lane.close()
+            raise
+        self._lanes.append(lane)
+        return reply, resent
+
+    async def _again(self, lane: AsyncLane, call: Call, error: Exception) -> list[Any]:
+        """Send the same call, with the same number, on a new connection, for a bounded time."""
+        if isinstance(error, UNLESS):
+            raise error
+        logger.info("%s: %s; trying again", call.script.name, error)
+        number = lane.calls
+        async for attempt in tenacity.AsyncRetrying(
+            stop=tenacity.stop_after_delay(self._retry_for),
+            wait=tenacity.wait_random_exponential(multiplier=0.02, max=1.0),
+            retry=tenacity.retry_if_exception(_transient),
+            reraise=True,
+        ):
+            with attempt:
+                await lane.close()
+                return await lane.exchange(call, number)
+        raise error  # not reached: tenacity raises the last error itself
+
+    async def command(self, *args: Any) -> Any:
+        """A plain command that may be repeated, its reply undecoded."""
+        lane = self._lane()
+        try:
+            async for attempt in tenacity.AsyncRetrying(
+                stop=tenacity.stop_after_delay(self._retry_for),
+                wait=tenacity.wait_random_exponential(multiplier=0.02, max=1.0),
+                retry=tenacity.retry_if_exception(_transient),
+                reraise=True,
+            ):
+                with attempt:
+                    if attempt.retry_state.attempt_number > 1:
+                        await lane.close()
+                    reply = await lane.command(*args)
+        except ResponseError:
+            self._lanes.append(lane)
+            raise
+        except BaseException:
+            await lane.close()
+            raise
+        self._lanes.append(lane)
+        return reply
+
+    # -- waiters ---------------------------------------------------------------------------
+
+    def waiter(self) -> AsyncWaiter:
+        """A waiter for one wait; give it back with `rest`."""
+        bound = aloop()
+        if bound is not self._bound:
+            self.forget()
+            self._bound = bound
+        try:
+            return self._waiters.pop()
+        except IndexError:
+            return AsyncWaiter(self._factory(socket_timeout=None), self)
+
+    def rest(self, waiter: AsyncWaiter) -> None:
+        """Keep a waiter with nothing pending for the next wait."""
+        self._waiters.append(waiter)
+
+    async def close(self) -> None:
+        """Close all connections that are not in use."""
+        lanes, self._lanes = self._lanes, []
+        waiters, self._waiters = self._waiters, []
+        for lane in lanes:
+            await lane.close()
+        for waiter in waiters:
+            await waiter.drop()
+
+
+def _transient(error: BaseException) -> bool:
+    kinds = (ConnectionError, TimeoutError, ProtocolError)
+    return isinstance(error, kinds) and not isinstance(error, UNLESS)
+
+
+_nodes: weakref.WeakSet[AsyncNode] = weakref.WeakSet()
+
+
+def _forget_after_fork(node: AsyncNode) -> None:
+    """In a forked child the parent's connections and producer ids are the parent's."""
+    _nodes.add(node)
+
+
+def _after_fork() -> None:
+    for node in list(_nodes):
+        node.forget()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+monotonic = time.monotonic

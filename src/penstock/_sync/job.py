@@ -1,0 +1,144 @@
+# Generated from src/penstock/_async/job.py by tools/unasync.py; do not edit.
+"""A delivered job and what its holder can do with it."""
+
+from __future__ import annotations
+
+import logging
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from penstock.core.job import Delivery, Outcome
+from penstock.core.options import Duration
+from penstock.errors import JobGone, JobNotActive, StaleReceipt
+
+if TYPE_CHECKING:
+    from penstock._sync.queue import Queue
+
+logger = logging.getLogger("penstock")
+
+
+class Job(Delivery):
+    """A job that this consumer holds until its lease ends.
+
+    As a context manager it settles itself: leaving the block acknowledges the job; an `Exception`
+    reports a failed attempt with its text, is logged, and does not travel further; anything else
+    (`KeyboardInterrupt`, cancellation) gives the job back without a failure and travels on. A job that
+    was settled inside the block is left alone.
+    """
+
+    __slots__ = ("queue", "settled")
+
+    queue: Queue
+    """The queue it came from."""
+    settled: bool
+    """Whether this object has ended its delivery."""
+
+    def ack(self) -> bool:
+        """Finish the job: it is done and forgotten.
+
+        Returns:
+            True; False if it is gone already: expired, deleted, or finished by id.
+
+        Raises:
+            StaleReceipt: the lease ended and a later delivery holds the job, or this delivery was
+                settled before.
+        """
+        return self._settle("ack", self.queue.ack([self])[0])
+
+    def nack(self, *, delay: Duration | None = None, error: str = "") -> bool:
+        """Report a failed attempt: the job is tried again later, or is dead when its attempts are used up.
+
+        Args:
+            delay: seconds until the next try; None = by the queue's policy (exponential backoff with
+                full jitter); 0 = at once, before younger jobs.
+            error: what went wrong; kept with the job, at most 1024 bytes.
+
+        Returns, raises: as `ack`.
+        """
+        return self._settle("nack", self.queue.nack([self], delay=delay, error=error)[0])
+
+    def release(self, *, delay: Duration = 0) -> bool:
+        """Give the job back without a failure; no attempt is charged.
+
+        Args:
+            delay: seconds until it may be delivered again; 0 = at once, before younger jobs.
+
+        Returns, raises: as `ack`.
+        """
+        return self._settle("release", self.queue.release([self], delay=delay)[0])
+
+    def bury(self, reason: str = "") -> bool:
+        """Give the job up: it becomes a dead letter.
+
+        Args:
+            reason: kept with the job, at most 1024 bytes.
+
+        Returns, raises: as `ack`.
+        """
+        return self._settle("bury", self.queue.bury([self], reason)[0])
+
+    def extend(self, lease: Duration | None = None) -> float:
+        """Renew the lease, from now.
+
+        Args:
+            lease: seconds; None = the job's own lease. The end of the job's ttl bounds it.
+
+        Returns:
+            Seconds from now for which the lease holds.
+
+        Raises:
+            StaleReceipt: a later delivery holds the job.
+            JobGone: it finished, expired or was deleted.
+            JobNotActive: it is delivered at most once and has no lease.
+        """
+        return self.queue.extend(self, lease)
+
+    def _settle(self, operation: str, outcome: Outcome) -> bool:
+        if outcome in (Outcome.STALE, Outcome.ENDED):
+            self.settled = True
+            raise StaleReceipt(self.id, operation)
+        if outcome is Outcome.REFUSED:
+            raise JobNotActive(f"{operation} of {self.id}: not possible for a job at most once")
+        self.settled = True
+        return outcome is not Outcome.GONE
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        if self.settled:
+            return False
+        if error is None:
+            self.ack()
+            return False
+        if isinstance(error, Exception):
+            logger.error("%r failed", self, exc_info=error)
+            if self.at_most_once:
+                return True
+            self.nack(error=f"{type(error).__name__}: {error}")
+            return True
+        if not self.at_most_once:
+            self.release()
+        return False
+
+
+def make_job(queue: Queue, *args: Any, **kwargs: Any) -> Job:
+    """A job of this queue, from the arguments of `Delivery`."""
+    job = Job(*args, **kwargs)
+    job.queue = queue
+    job.settled = False
+    return job
+
+
+def lost(operation: str, job_id: str, outcome: Outcome) -> Exception:
+    """The error for a delivery that could not be extended."""
+    if outcome is Outcome.GONE:
+        return JobGone(f"{operation} of {job_id}: finished, expired or deleted")
+    if outcome is Outcome.REFUSED:
+        return JobNotActive(f"{operation} of {job_id}: not active, or at most once")
+    return StaleReceipt(job_id, operation)

@@ -1,0 +1,124 @@
+"""The options of an enqueue, checked once for all its jobs, and bodies cut into chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.core.ids import AT_LEAST_ONCE_FOREVER, ttl_code
+from penstock.core.options import BATCH, check_block, check_count, duration_ms, lease_ms, moment_ms
+from penstock.core.record import PLAIN, PLAIN_JSON, check_size, encode_body, encode_head
+from penstock.errors import BadArgument
+
+__all__ = ["CHUNK_BYTES", "Prepared", "chunks", "prepared"]
+
+CHUNK_BYTES = 1 << 20
+AT_MOST_ONCE_TTL_MS = 86_400_000
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What an enqueue puts on the wire besides its bodies.
+
+    Attributes:
+        head, json_head: the record before a body of bytes, of JSON.
+        delay: ms, or `@` and an absolute time.
+        bound: '' or the most jobs that may wait.
+        block: seconds to wait for room, None = for ever.
+        ttl_code: the last four digits of the ids.
+        state: where the jobs go.
+    """
+
+    head: bytes
+    json_head: bytes
+    delay: str | int
+    bound: int | str
+    block: float | None
+    ttl_code: str
+    state: str
+
+
+USUAL = Prepared(PLAIN, PLAIN_JSON, 0, "", 0.0, AT_LEAST_ONCE_FOREVER, "ready")
+
+
+def prepared(
+    delay: Any,
+    at: Any,
+    lease: Any,
+    ttl: Any,
+    headers: Mapping[str, str] | None,
+    max_length: Any,
+    block: Any,
+) -> Prepared:
+    """Check the options of an enqueue.
+
+    Raises:
+        BadArgument: which one, and why.
+    """
+    if (
+        delay == 0
+        and block == 0
+        and at is lease is ttl is headers is max_length is None
+        and delay is not False
+    ):
+        return USUAL
+    wait: str | int = duration_ms("delay", delay)
+    later = wait != 0
+    if at is not None:
+        if later:
+            raise BadArgument("at", at, "not together with delay")
+        wait, later = f"@{moment_ms('at', at)}", True
+    own_lease = None if lease is None else lease_ms("lease", lease)
+    own_ttl = None if ttl is None else duration_ms("ttl", ttl, zero=False)
+    once = own_lease == 0
+    if once and own_ttl is None:
+        own_ttl = AT_MOST_ONCE_TTL_MS
+    if own_ttl is not None and isinstance(wait, int) and own_ttl <= wait:
+        raise BadArgument("ttl", ttl, f"must be longer than the delay ({wait / 1000} s)")
+    if headers is not None and not isinstance(headers, Mapping):
+        raise BadArgument("headers", headers, "a mapping of str to str")
+    head, json_head = encode_head(lease_ms=own_lease, ttl_ms=own_ttl, headers=headers)
+    return Prepared(
+        head,
+        json_head,
+        wait,
+        "" if max_length is None else check_count("max_length", max_length),
+        check_block(block),
+        ttl_code(own_ttl, at_most_once=once),
+        "scheduled" if later else "ready",
+    )
+
+
+def chunks(bodies: Iterable[Any], options: Prepared) -> Iterator[list[bytes]]:
+    """Records of the bodies, in chunks of up to 1,000 or 1 MiB, at least one.
+
+    Raises:
+        BadArgument: bodies is no iterable of bodies, or one of them can't be used.
+    """
+    if isinstance(bodies, (str, bytes, bytearray, memoryview, Mapping)) or not isinstance(
+        bodies, Iterable
+    ):
+        raise BadArgument("bodies", bodies, "an iterable of bodies")
+    head, json_head = options.head, options.json_head
+    chunk: list[bytes] = []
+    size = 0
+    for body in bodies:
+        if type(body) is bytes:
+            record = head + body
+        else:
+            raw, is_json = encode_body(body)
+            record = (json_head if is_json else head) + raw
+        length = len(record)
+        if size + length > CHUNK_BYTES and chunk:
+            yield chunk
+            chunk, size = [], 0
+        if length > CHUNK_BYTES:
+            check_size(length)
+        chunk.append(record)
+        size += length
+        if len(chunk) == BATCH:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk

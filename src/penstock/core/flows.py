@@ -1,0 +1,226 @@
+"""Procedures of several steps, as generators without I/O.
+
+A flow yields what it needs (an effect), is sent the answer, and returns its result; the client
+drives it. What a crash after each step leaves is said in PROTOCOL.md, Procedures.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.core.operations import FULL, MISSING, Call, QueueOps
+from penstock.core.options import BATCH
+from penstock.errors import QueueDamaged, QueueFull
+
+__all__ = ["Lookup", "Pop", "Quit", "Register", "Reserve", "Run", "configure", "enqueue", "reserve"]
+
+TICK = 4.0
+"""Seconds after which an idle consumer or producer looks by itself, whatever it was told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Run a script; the answer is its reply."""
+
+    call: Call
+
+
+@dataclass(frozen=True, slots=True)
+class Reserve:
+    """Reserve up to n jobs of a queue; the answer is a `Taken`."""
+
+    ops: QueueOps
+    n: int
+    idle: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    """Write the queue into the registry with this epoch."""
+
+    ops: QueueOps
+    epoch: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """The epoch under which the registry knows the queue, or None."""
+
+    ops: QueueOps
+
+
+@dataclass(frozen=True, slots=True)
+class Pop:
+    """Wait for a token on one of the keys until a point of the clock; the answer is the key or None.
+
+    The blocking call stays pending after a None, so that no token is missed between two waits.
+    """
+
+    keys: tuple[bytes, ...]
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class Quit:
+    """End the pending wait, if there is one; the answer is the key of a token it took, or None."""
+
+
+Effect = Run | Reserve | Register | Lookup | Pop | Quit
+Clock = Callable[[], float]
+
+
+def new_epoch() -> str:
+    """A queue's life: 8 random hex digits, never all zero."""
+    return f"{secrets.randbits(32) or 1:08x}"
+
+
+def enqueue(
+    ops: QueueOps,
+    records: Sequence[bytes],
+    *,
+    delay: str | int,
+    bound: int | str,
+    block: float | None,
+    partial: bool,
+    clock: Clock,
+) -> Generator[Effect, Any, list[Any]]:
+    """Add records in one script; make the queue first if need be; wait for room if asked to.
+
+    Args:
+        block: seconds to wait for room, 0 = not at all, None = for ever.
+        partial: whether to add as many as there is room for, when not all of them fit (the reply
+            then counts fewer than were given).
+
+    Raises:
+        QueueFull, QueuePaused, QueueDamaged, StaleCall, UnsupportedVersion.
+    """
+    deadline = None if block is None else clock() + block
+    create, todo, waited = "", records, False
+    while True:
+        over = block == 0 or (deadline is not None and clock() >= deadline)
+        reply = yield Run(
+            ops.enqueue(
+                todo,
+                create=create,
+                delay=delay,
+                bound=bound,
+                wait_ms=0 if over else int(TICK * 2000),
+            )
+        )
+        todo = records
+        if reply[0] == MISSING:
+            create = new_epoch()
+            yield Register(ops, create)
+        elif reply[0] == -8 and not create.startswith("!"):
+            known = yield Lookup(ops)
+            if known is None:
+                raise QueueDamaged(
+                    f"queue {ops.name!r} has jobs but no meta, and the registry does not know it"
+                )
+            create = "!" + known
+        elif reply[0] == FULL:
+            room = reply[3] - reply[2]
+            if over or (len(records) > reply[3] and not partial):
+                yield from _leave_producer(ops, waited)
+                raise ops.full(reply)
+            if partial and 0 < room < len(records):
+                todo = records[:room]
+                continue
+            until = clock() + TICK if deadline is None else min(deadline, clock() + TICK)
+            waited = True
+            yield Pop((ops.keys["space"],), until)
+        else:
+            ops.check(reply)
+            if reply[5]:
+                yield Register(ops, reply[4].decode())
+            yield from _leave_producer(ops, waited)
+            return reply
+
+
+def _leave_producer(ops: QueueOps, waited: bool) -> Generator[Effect, Any, None]:
+    """End the wait; a token taken meanwhile is handed on if there is room."""
+    if waited and (yield Quit()):
+        yield Run(ops.enqueue(()))
+
+
+def configure(ops: QueueOps, fields: Sequence[Any]) -> Generator[Effect, Any, list[Any]]:
+    """Store settings; make the queue first if need be.
+
+    Raises:
+        UnsupportedVersion, QueueDamaged.
+    """
+    reply = yield Run(ops.configure(fields))
+    if reply[0] == MISSING:
+        epoch = new_epoch()
+        yield Register(ops, epoch)
+        reply = yield Run(ops.configure(fields, create=epoch))
+    ops.check(reply)
+    if reply[3]:
+        yield Register(ops, reply[2].decode())
+    return reply
+
+
+def reserve(
+    sources: Sequence[QueueOps], n: int, block: float | None, *, clock: Clock
+) -> Generator[Effect, Any, list[Any]]:
+    """Take up to n jobs from queues, the first queue first; wait until there is one.
+
+    Whoever pops a token reserves on that queue before anything else, and whoever leaves the wait ends
+    it first; a consumer that was told of a near event and leaves hands that on (PROTOCOL.md, Waking).
+
+    Args:
+        block: seconds to wait, 0 = not at all, None = for ever.
+    """
+    deadline = None if block is None else clock() + block
+    wakes = tuple(ops.keys["wake"] for ops in sources)
+    due: dict[int, float] = {}
+    asked: Sequence[int] = range(len(sources))
+    got: list[Any] = []
+    idle, lap = False, 0.0
+    while True:
+        if len(asked) == len(sources):
+            lap = clock() + TICK
+        for i in asked:
+            taken = yield from _take(sources[i], n - len(got), idle)
+            got += taken.deliveries
+            due.pop(i, None)
+            if taken.next_ms > 0 and not taken.deliveries:
+                due[i] = clock() + taken.next_ms / 1000
+            if len(got) >= n:
+                break
+        if got or (deadline is not None and clock() >= deadline):
+            break
+        until = min([lap, *due.values()] + ([] if deadline is None else [deadline]))
+        key = yield Pop(wakes, until)
+        idle = True
+        if key is not None:
+            asked = (wakes.index(key),)
+        elif clock() >= lap or (deadline is not None and clock() >= deadline):
+            asked = range(len(sources))
+        else:
+            asked = [i for i, at in due.items() if at <= clock()]
+    if idle:
+        key = yield Quit()
+        near = {i for i, at in due.items() if at <= clock() + TICK}
+        for i in near | ({wakes.index(key)} if key is not None else set()):
+            yield Reserve(sources[i], 0, True)
+    return got
+
+
+def _take(ops: QueueOps, n: int, idle: bool) -> Generator[Effect, Any, Any]:
+    """Reserve on one queue, again while a bound of the script stopped it before the first job."""
+    taken = yield Reserve(ops, min(n, BATCH), idle)
+    while taken.next_ms == 0 and not taken.deliveries and n > 0:
+        taken = yield Reserve(ops, min(n, BATCH), idle)
+    while n > BATCH and len(taken.deliveries) % BATCH == 0 and len(taken.deliveries) < n:
+        more = yield Reserve(ops, min(n - len(taken.deliveries), BATCH), idle)
+        if not more.deliveries:
+            break
+        taken = type(taken)(more.next_ms, taken.deliveries + more.deliveries)
+    return taken
+
+
+__all__ += ["Effect", "QueueFull", "new_epoch"]

@@ -1,0 +1,70 @@
+"""What a server says of itself, and which of it breaks a promise (PROTOCOL.md, Servers)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from penstock.errors import UnsupportedServer
+
+__all__ = ["ServerFacts", "parse_info"]
+
+OLDEST = (6, 2)
+
+
+def parse_info(text: bytes) -> dict[str, str]:
+    """The fields of an INFO reply."""
+    lines = text.decode("utf-8", "replace").splitlines()
+    pairs = (line.partition(":") for line in lines if ":" in line and not line.startswith("#"))
+    return {name: value for name, _, value in pairs}
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFacts:
+    """The fields of INFO that matter.
+
+    Attributes:
+        fields: name -> value; empty when the server has no INFO (fakeredis) or forbids it.
+    """
+
+    fields: Mapping[str, str]
+
+    @property
+    def version(self) -> tuple[int, ...]:
+        """Version of Redis that the server is, or says it is compatible with; () = unknown."""
+        found = re.findall(r"\d+", self.fields.get("redis_version", ""))
+        return tuple(int(part) for part in found[:3])
+
+    @property
+    def name(self) -> str:
+        """Product and version, for people."""
+        if not self.fields:
+            return "unknown server"
+        if self.fields.get("server_name") == "valkey":
+            return f"Valkey {self.fields.get('valkey_version', '?')}"
+        return f"Redis {self.fields.get('redis_version', '?')}"
+
+    @property
+    def evicts(self) -> str:
+        """The maxmemory policy if it may evict a queue's keys, else ''."""
+        policy = self.fields.get("maxmemory_policy", "")
+        return policy if policy.startswith("allkeys-") else ""
+
+    def check(self) -> None:
+        """Refuse a server that lacks what the scripts use.
+
+        Raises:
+            UnsupportedServer: older than Redis 6.2.
+        """
+        if self.version and self.version[:2] < OLDEST:
+            raise UnsupportedServer(f"{self.name}: penstock needs Redis 6.2 or newer")
+
+    def warnings(self) -> list[str]:
+        """What a user must hear at connect."""
+        if not self.evicts:
+            return []
+        return [
+            f"maxmemory-policy is {self.evicts}: at maxmemory the server deletes jobs without a word;"
+            " set it to noeviction"
+        ]

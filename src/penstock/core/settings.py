@@ -1,0 +1,36 @@
+"""Settings of a queue: checked, and turned into the fields of meta."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.core.operations import SETTING_KINDS
+from penstock.core.options import check_count, duration_ms, lease_ms
+
+__all__ = ["KEEP", "setting_fields"]
+
+KEEP: Any = type("KEEP", (), {"__repr__": lambda self: "KEEP"})()
+"""Leave a setting as it is."""
+
+
+def setting_fields(**values: Any) -> list[Any]:
+    """name, value, name, value … of the settings that are to change; '' drops one.
+
+    Raises:
+        BadArgument: a value can't be used.
+    """
+    fields: list[Any] = []
+    for name, value in values.items():
+        if value is KEEP:
+            continue
+        fields += [name, "" if value is None else _field(name, value)]
+    return fields
+
+
+def _field(name: str, value: Any) -> int:
+    if name == "lease":
+        ms = lease_ms(name, value)
+        return ms or duration_ms(name, value, zero=False)
+    if SETTING_KINDS[name] == "duration":
+        return duration_ms(name, value, zero=False)
+    return check_count(name, value, low=0 if name == "dead_max" else 1)

