@@ -1,4 +1,4 @@
-"""The few places where the two worlds differ: each asyncio helper `a<name>` has a plain twin `<name>`.
+"""Where the two worlds differ: each asyncio helper `a<name>` has a plain twin `<name>`.
 
 Everything else of the client is written once, as async, and generated (tools/unasync.py).
 """
@@ -82,7 +82,7 @@ class Reader:
         """Stop reading."""
 
 
-def asliced(conn: Any) -> bool:
+def asliced(conn: Any) -> bool:  # noqa: ARG001  # the twin needs it
     """Whether a blocking command must be sent in slices, as sending it blocks: never in asyncio."""
     return False
 

@@ -12,22 +12,23 @@ import secrets
 import time
 import warnings
 import weakref
+from collections.abc import Callable
 from typing import Any
 
+import hiredis
 import tenacity
-from hiredis import pack_command
 from redis.asyncio import Redis
-from redis.backoff import NoBackoff
 from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
 from redis.exceptions import (
     AuthenticationError,
     AuthorizationError,
-    ConnectionError,
     MaxConnectionsError,
     NoScriptError,
     ResponseError,
-    TimeoutError,
 )
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from penstock._acompat import PENDING, AsyncReader, alock, aloop, apool, asliced
 from penstock.core.operations import Call
@@ -45,6 +46,8 @@ from penstock.wire.scripts import Script
 
 logger = logging.getLogger("penstock")
 
+pack: Callable[[tuple[Any, ...]], bytes] = hiredis.pack_command
+
 SOCKET_TIMEOUT = 5.0
 STOP_TIMEOUT = 2.0
 UNLESS = (AuthenticationError, AuthorizationError, MaxConnectionsError)
@@ -54,7 +57,7 @@ class EvictionWarning(UserWarning):
     """The server may delete jobs by itself."""
 
 
-def connection_factory(source: str | Redis, socket_timeout: float | None = None) -> Any:
+def connection_factory(source: object) -> Any:
     """What makes our connections, from a URL or a redis-py client's own settings.
 
     Raises:
@@ -124,7 +127,7 @@ class AsyncLane:
         head = call.head
         if call.queue is not None:
             head = (*head, self._producer_key(call.queue))
-        packed = pack_command((b"EVALSHA", call.script.sha, *head, nonce, *call.args))
+        packed = pack((b"EVALSHA", call.script.sha, *head, nonce, *call.args))
         try:
             reply = await self._roundtrip(packed)
         except NoScriptError:
@@ -155,7 +158,7 @@ class AsyncLane:
 
     async def command(self, *args: Any) -> Any:
         """A plain command, its reply undecoded."""
-        return await self._roundtrip(pack_command(args))
+        return await self._roundtrip(pack(args))
 
     async def close(self) -> None:
         """Close the connection; the next call opens it again."""
@@ -183,9 +186,9 @@ class AsyncWaiter:
         if self._reader is None:
             if not self._id:
                 await self._conn.connect()
-                await self._conn.send_packed_command((pack_command((b"CLIENT", b"ID")),))
+                await self._conn.send_packed_command((pack((b"CLIENT", b"ID")),))
                 self._id = b"%d" % await self._conn.read_response(disable_decoding=True)
-            packed = pack_command((b"BLPOP", *keys, b"0"))
+            packed = pack((b"BLPOP", *keys, b"0"))
             await self._conn.send_packed_command((packed,), check_health=False)
             self._reader = AsyncReader(self._conn)
         reply = await self._reader.read(timeout)
@@ -195,7 +198,7 @@ class AsyncWaiter:
         return reply[0] if reply else None
 
     async def _pop_slice(self, keys: tuple[bytes, ...], timeout: float) -> bytes | None:
-        packed = pack_command((b"BLPOP", *keys, b"%.3f" % max(timeout, 0.001)))
+        packed = pack((b"BLPOP", *keys, b"%.3f" % max(timeout, 0.001)))
         await self._conn.send_packed_command((packed,), check_health=False)
         reply = await self._conn.read_response(disable_decoding=True)
         return reply[0] if reply else None
@@ -242,12 +245,18 @@ class AsyncNode:
     def __init__(self, source: str | Redis, *, prefix: str, retry_for: float) -> None:
         self._factory = connection_factory(source)
         self._prefix = prefix
-        self._retry_for = retry_for
         self._lanes: list[AsyncLane] = []
         self._waiters: list[AsyncWaiter] = []
         self._bound: object = None
         self._lock = alock()
+        self._retrying = tenacity.AsyncRetrying(
+            stop=tenacity.stop_after_delay(retry_for),
+            wait=tenacity.wait_random_exponential(multiplier=0.02, max=1.0),
+            retry=tenacity.retry_if_exception(_transient),
+            reraise=True,
+        )
         self.id = ""
+        self.known: list[str] = []
         self.facts = ServerFacts({})
         _forget_after_fork(self)
 
@@ -262,30 +271,31 @@ class AsyncNode:
         Raises:
             UnsupportedServer: older than Redis 6.2.
         """
-        if self.id:
-            return
         async with self._lock:
-            if self.id:
-                return
-            self.facts = await self.server_facts()
-            self.facts.check()
-            for text in self.facts.warnings():
-                logger.warning(text)
-                warnings.warn(text, EvictionWarning, stacklevel=4)
-            key = node_key(self._prefix)
-            await self.command("HSETNX", key, "id", secrets.token_hex(20))
-            found = await self.command("HGET", key, "id")
-            self.id = found.decode()[:8]
+            if not self.known:
+                self.facts = await self.server_facts()
+                self.facts.check()
+                for text in self.facts.warnings():
+                    logger.warning(text)
+                    warnings.warn(text, EvictionWarning, stacklevel=4)
+                await self.identify()
+
+    async def identify(self) -> None:
+        """Learn the node's id, or give it one; again whenever a queue is made, as after a FLUSHALL."""
+        key = node_key(self._prefix)
+        await self.command("HSETNX", key, "id", secrets.token_hex(20))
+        found = await self.command("HGET", key, "id")
+        self.id = found.decode()[:8]
+        self.known[:] = [self.id]
 
     async def server_facts(self) -> ServerFacts:
         """INFO, if the server has it and allows it."""
         fields: dict[str, str] = {}
-        for section in ("server", "memory", "persistence", "replication", "stats"):
-            try:
+        try:
+            for section in ("server", "memory", "persistence", "replication", "stats"):
                 fields.update(parse_info(await self.command("INFO", section)))
-            except ResponseError as error:
-                logger.info("INFO %s: %s; the server is taken as it is", section, error)
-                break
+        except ResponseError as error:
+            logger.info("INFO: %s; the server is taken as it is", error)
         return ServerFacts(fields)
 
     # -- lanes -----------------------------------------------------------------------------
@@ -313,15 +323,15 @@ class AsyncNode:
         try:
             try:
                 reply = await lane.exchange(call, lane.calls)
-            except (ConnectionError, TimeoutError, ProtocolError) as error:
+            except (RedisConnectionError, RedisTimeoutError, ProtocolError) as error:
                 reply = await self._again(lane, call, error)
                 resent = True
         except ResponseError as error:
             self._lanes.append(lane)
             raise translated(error) from error
         except BaseException:
-            # Its reply may still be under way and its outcome unknown: neither the connection nor the
-            # producer id is used again.
+            # Its reply may still be under way and its outcome unknown: neither the connection nor
+            # the producer id is used again.
             await lane.close()
             raise
         self._lanes.append(lane)
@@ -329,35 +339,29 @@ class AsyncNode:
 
     async def _again(self, lane: AsyncLane, call: Call, error: Exception) -> list[Any]:
         """Send the same call, with the same number, on a new connection, for a bounded time."""
-        if isinstance(error, UNLESS):
+        if not _transient(error):
             raise error
         logger.info("%s: %s; trying again", call.script.name, error)
-        number = lane.calls
-        async for attempt in tenacity.AsyncRetrying(
-            stop=tenacity.stop_after_delay(self._retry_for),
-            wait=tenacity.wait_random_exponential(multiplier=0.02, max=1.0),
-            retry=tenacity.retry_if_exception(_transient),
-            reraise=True,
-        ):
-            with attempt:
-                await lane.close()
-                return await lane.exchange(call, number)
-        raise error  # not reached: tenacity raises the last error itself
+
+        async def repeat() -> list[Any]:
+            await lane.close()
+            return await lane.exchange(call, lane.calls)
+
+        return await self._retrying(repeat)
 
     async def command(self, *args: Any) -> Any:
         """A plain command that may be repeated, its reply undecoded."""
         lane = self._lane()
+
+        async def attempt() -> Any:
+            try:
+                return await lane.command(*args)
+            except (RedisConnectionError, RedisTimeoutError):
+                await lane.close()
+                raise
+
         try:
-            async for attempt in tenacity.AsyncRetrying(
-                stop=tenacity.stop_after_delay(self._retry_for),
-                wait=tenacity.wait_random_exponential(multiplier=0.02, max=1.0),
-                retry=tenacity.retry_if_exception(_transient),
-                reraise=True,
-            ):
-                with attempt:
-                    if attempt.retry_state.attempt_number > 1:
-                        await lane.close()
-                    reply = await lane.command(*args)
+            reply: Any = await self._retrying(attempt)
         except ResponseError:
             self._lanes.append(lane)
             raise
@@ -395,7 +399,7 @@ class AsyncNode:
 
 
 def _transient(error: BaseException) -> bool:
-    kinds = (ConnectionError, TimeoutError, ProtocolError)
+    kinds = (RedisConnectionError, RedisTimeoutError, ProtocolError)
     return isinstance(error, kinds) and not isinstance(error, UNLESS)
 
 

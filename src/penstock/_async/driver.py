@@ -62,6 +62,7 @@ class AsyncDriver:
         if isinstance(effect, flows.Register):
             field = f"{ops.crc:08x}{effect.epoch}"
             await self.node.command("HSET", self._registry, field, ops.name)
+            await self.node.identify()
             return None
         for name, epoch in await self.registry():
             if name == ops.name:

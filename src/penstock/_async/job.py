@@ -21,8 +21,8 @@ class AsyncJob(Delivery):
 
     As a context manager it settles itself: leaving the block acknowledges the job; an `Exception`
     reports a failed attempt with its text, is logged, and does not travel further; anything else
-    (`KeyboardInterrupt`, cancellation) gives the job back without a failure and travels on. A job that
-    was settled inside the block is left alone.
+    (`KeyboardInterrupt`, cancellation) gives the job back without a failure and travels on. A job
+    that was settled inside the block is left alone.
     """
 
     __slots__ = ("queue", "settled")
@@ -45,11 +45,11 @@ class AsyncJob(Delivery):
         return await self._settle("ack", (await self.queue.ack([self]))[0])
 
     async def nack(self, *, delay: Duration | None = None, error: str = "") -> bool:
-        """Report a failed attempt: the job is tried again later, or is dead when its attempts are used up.
+        """Report a failed attempt: it is tried again later, or dead when its attempts are used up.
 
         Args:
-            delay: seconds until the next try; None = by the queue's policy (exponential backoff with
-                full jitter); 0 = at once, before younger jobs.
+            delay: seconds until the next try; None = by the queue's policy (exponential backoff
+                with full jitter); 0 = at once, before younger jobs.
             error: what went wrong; kept with the job, at most 1024 bytes.
 
         Returns, raises: as `ack`.
@@ -92,7 +92,10 @@ class AsyncJob(Delivery):
             JobGone: it finished, expired or was deleted.
             JobNotActive: it is delivered at most once and has no lease.
         """
-        return await self.queue.extend(self, lease)
+        result = (await self.queue.extend([self], lease))[0]
+        if isinstance(result, Outcome):
+            raise lost("extend", self.id, result)
+        return result
 
     async def _settle(self, operation: str, outcome: Outcome) -> bool:
         if outcome in (Outcome.STALE, Outcome.ENDED):

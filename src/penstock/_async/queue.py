@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 from penstock._async.connection import monotonic
-from penstock._async.job import AsyncJob, lost, make_job
+from penstock._async.job import AsyncJob, make_job
 from penstock.core import flows
 from penstock.core.bulk import chunks, prepared
 from penstock.core.job import (
@@ -57,7 +57,8 @@ class AsyncQueue:
         self._client = client
         self._driver = client._driver
         self._node = client._node
-        self.ops = QueueOps(QueueKeys(name, client.prefix), client.owner, partial(make_job, self))
+        keys = QueueKeys(name, client.prefix)
+        self.ops = QueueOps(keys, client.owner, self._node.known, partial(make_job, self))
 
     @property
     def name(self) -> str:
@@ -92,7 +93,7 @@ class AsyncQueue:
             delay: seconds from now before which it is not delivered.
             at: seconds since 1970 or an aware datetime, instead of a delay; the past = now.
             lease: seconds, up to 24 days; None = the queue's (30); 0 = deliver at most once.
-            ttl: seconds after which it is not delivered any more; None = never (a day if lease is 0).
+            ttl: seconds after which it is not delivered any more; None = never (lease 0: a day).
             headers: names and values carried with the job.
             max_length: refuse if more jobs than this would wait; beside the queue's own bound.
             block: seconds to wait for room in a full queue; 0 = refuse at once, None = for ever.
@@ -140,12 +141,12 @@ class AsyncQueue:
         block: Duration | None = 0,
         replicas: int = 0,
     ) -> BulkEnqueued:
-        """Add many jobs, in chunks of up to 1,000 jobs or 1 MiB; one trip a chunk, each all or nothing.
+        """Add many jobs in chunks of up to 1,000 or 1 MiB: one trip a chunk, each all or nothing.
 
         Args:
             bodies: any iterable, also a generator; read as the chunks go out.
-            delay, at, lease, ttl, headers, max_length, block, replicas: as in `enqueue`, for every job.
-                With `block`, jobs go in as room appears.
+            delay, at, lease, ttl, headers, max_length, block, replicas: as in `enqueue`, for every
+                job. With `block`, jobs go in as room appears.
 
         Returns:
             The results in the order of the bodies; ids are built when looked at.
@@ -280,7 +281,7 @@ class AsyncQueue:
     async def nack(
         self, jobs: Iterable[Named], *, delay: Duration | None = None, error: str = ""
     ) -> Settled:
-        """Report failed attempts: each is tried again later, or is dead when its attempts are used up.
+        """Report failed attempts: tried again later, or dead when the attempts are used up.
 
         Args:
             jobs: deliveries, or ids of delivered jobs, whose holders' receipts are void then.
@@ -322,44 +323,35 @@ class AsyncQueue:
         text = check_text("reason", reason, limit=1024)
         return await self._each(jobs, lambda names: self.ops.bury(names, text))
 
-    @overload
-    async def extend(self, jobs: Named, lease: Duration | None = None) -> float: ...
-    @overload
     async def extend(
         self, jobs: Iterable[Named], lease: Duration | None = None
-    ) -> list[float | Outcome]: ...
-    async def extend(
-        self, jobs: Named | Iterable[Named], lease: Duration | None = None
-    ) -> float | list[float | Outcome]:
+    ) -> list[float | Outcome]:
         """Renew leases, from now, never beyond the end of a job's ttl.
 
         Args:
-            jobs: a delivery or id, or many of them.
+            jobs: deliveries, or ids of delivered jobs.
             lease: seconds; None = each job's own lease.
 
         Returns:
-            For one: seconds from now for which its lease holds. For many: that, or the outcome that
-            says why not, for each.
+            For each, in order: seconds from now for which its lease holds, or the outcome that says
+            why it does not: gone, stale, ended or refused (not active, or at most once).
 
         Raises:
-            For one: StaleReceipt, JobGone, JobNotActive.
             BadArgument, BadJobId: nothing was done.
         """
         span = 0 if lease is None else lease_ms("lease", lease)
         if lease is not None and span == 0:
             raise BadArgument("lease", lease, "a lease can't be extended by nothing")
         await self._client.connect()
-        single = isinstance(jobs, (Delivery, str))
-        names = [jobs] if single else self._listed("jobs", jobs)
+        names = self._checked("jobs", jobs)
         results: list[float | Outcome] = []
         for start in range(0, len(names), BATCH):
             reply, _ = await self._node.run(self.ops.extend(names[start : start + BATCH], span))
             self.ops.check(reply)
-            now = reply[2]
-            results += [OUTCOMES[code] if code <= 3 else (code - now) / 1000 for code in reply[3:]]
-        if single and isinstance(results[0], Outcome):
-            raise lost("extend", names[0] if isinstance(names[0], str) else names[0].id, results[0])
-        return results[0] if single else results  # type: ignore[return-value]  # Outcome was raised
+            results += [
+                OUTCOMES[code] if code <= 3 else (code - reply[2]) / 1000 for code in reply[3:]
+            ]
+        return results
 
     # -- dead letters, removal -------------------------------------------------------------
 
@@ -493,9 +485,11 @@ class AsyncQueue:
         dead_max: int | None = KEEP,
         dead_age: Duration | None = KEEP,
     ) -> Settings:
-        """Store settings on the queue, for all its clients; what is not named stays, None = default.
+        """Store settings on the queue, for all its clients; what is not named stays as it is.
 
-        Args: the fields of `Settings`.
+        Args:
+            lease, max_length, max_attempts, max_crashes, max_releases, backoff_base, backoff_cap,
+                dead_max, dead_age: as in `Settings`; None = the default again.
 
         Returns:
             All settings as they are now.
@@ -542,15 +536,20 @@ class AsyncQueue:
             raise BadArgument(argument, f"<{len(names)} jobs>", f"at most {most}")
         return names
 
+    def _checked(self, argument: str, jobs: Any) -> list[Any]:
+        """The jobs as a list; every id is looked at before the first of several calls is sent."""
+        names = self._listed(argument, jobs)
+        if len(names) > BATCH:
+            for name in names:
+                self.ops.number_of(name)
+        return names
+
     async def _each(
         self, jobs: Iterable[Named], build: Any, *, gone_if_resent: bool = False, start: int = 3
     ) -> Settled:
         if not self._node.id:
             await self._client.connect()
-        names = self._listed("jobs", jobs)
-        if len(names) > BATCH:
-            for name in names:
-                self.ops.number_of(name)
+        names = self._checked("jobs", jobs)
         whole: Settled | None = None
         for at in range(0, max(len(names), 1), BATCH):
             part = names[at : at + BATCH]

@@ -19,21 +19,21 @@ from penstock.core import flows
 from penstock.core.options import Duration, check_block, check_count, duration_ms
 from penstock.core.servers import ServerFacts
 from penstock.errors import BadArgument
-from penstock.wire.keys import DEFAULT_PREFIX, QueueKeys, check_prefix
+from penstock.wire.keys import DEFAULT_PREFIX, QueueKeys, check_prefix, check_queue_name
 
 
 class Penstock:
     """Queues on one Redis.
 
-    Opens connections when they are needed, of its own: also a client that is passed in only lends its
+    Opens connections of its own when they are needed: a client that is passed in only lends its
     settings. Safe to share between tasks; a forked child opens connections anew.
 
     Args:
         source: a URL (`redis://`, `rediss://`, `unix://`) or a redis-py client.
         prefix: prefix of all keys.
         owner: who reserves, kept with each delivery; default host and process.
-        retry_for: seconds for which a call is tried again when the connection fails, before redis-py's
-            exception is raised; at most 300.
+        retry_for: seconds for which a call is tried again when the connection fails, before
+            redis-py's exception is raised; at most 300.
 
     Raises:
         BadArgument, ConfigurationError: the source can't be used.
@@ -65,8 +65,6 @@ class Penstock:
         """
         if not self._node.id:
             self._node.prepare()
-            for queue in self._queues.values():
-                queue.ops.known_nodes = (self._node.id,)
         return self
 
     def close(self) -> None:
@@ -90,11 +88,9 @@ class Penstock:
         Raises:
             BadArgument: not a str, empty, over 1024 bytes, or with a NUL.
         """
-        found = self._queues.get(name) if isinstance(name, str) else None
+        found = self._queues.get(check_queue_name(name))
         if found is None:
             found = Queue(self, name)
-            if self._node.id:
-                found.ops.known_nodes = (self._node.id,)
             if len(self._queues) >= 10_000:
                 self._queues.clear()
             self._queues[name] = found
@@ -149,7 +145,7 @@ class Penstock:
         return self._node.command(*args)
 
 
-def check_owner(owner: str | None) -> str:
+def check_owner(owner: object) -> str:
     """Who reserves: the given text, or host and process.
 
     Raises:
@@ -157,11 +153,7 @@ def check_owner(owner: str | None) -> str:
     """
     if owner is None:
         return f"{socket.gethostname()}:{os.getpid()}"[:200]
-    if (
-        not isinstance(owner, str)
-        or not owner
-        or not owner.isprintable()
-        or len(owner.encode()) > 200
-    ):
+    fits = isinstance(owner, str) and owner.isprintable() and 1 <= len(owner.encode()) <= 200
+    if not isinstance(owner, str) or not fits:
         raise BadArgument("owner", owner, "1 to 200 bytes of printable text")
     return owner

@@ -13,21 +13,22 @@ import secrets
 import time
 import warnings
 import weakref
+from collections.abc import Callable
 from typing import Any
 
+import hiredis
 import tenacity
-from hiredis import pack_command
 from redis import Redis
 from redis.backoff import NoBackoff
 from redis.exceptions import (
     AuthenticationError,
     AuthorizationError,
-    ConnectionError,
     MaxConnectionsError,
     NoScriptError,
     ResponseError,
-    TimeoutError,
 )
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
 from penstock._acompat import PENDING, Reader, lock, loop, pool, sliced
@@ -46,6 +47,8 @@ from penstock.wire.scripts import Script
 
 logger = logging.getLogger("penstock")
 
+pack: Callable[[tuple[Any, ...]], bytes] = hiredis.pack_command
+
 SOCKET_TIMEOUT = 5.0
 STOP_TIMEOUT = 2.0
 UNLESS = (AuthenticationError, AuthorizationError, MaxConnectionsError)
@@ -55,7 +58,7 @@ class EvictionWarning(UserWarning):
     """The server may delete jobs by itself."""
 
 
-def connection_factory(source: str | Redis, socket_timeout: float | None = None) -> Any:
+def connection_factory(source: object) -> Any:
     """What makes our connections, from a URL or a redis-py client's own settings.
 
     Raises:
@@ -125,7 +128,7 @@ class Lane:
         head = call.head
         if call.queue is not None:
             head = (*head, self._producer_key(call.queue))
-        packed = pack_command((b"EVALSHA", call.script.sha, *head, nonce, *call.args))
+        packed = pack((b"EVALSHA", call.script.sha, *head, nonce, *call.args))
         try:
             reply = self._roundtrip(packed)
         except NoScriptError:
@@ -156,7 +159,7 @@ class Lane:
 
     def command(self, *args: Any) -> Any:
         """A plain command, its reply undecoded."""
-        return self._roundtrip(pack_command(args))
+        return self._roundtrip(pack(args))
 
     def close(self) -> None:
         """Close the connection; the next call opens it again."""
@@ -184,9 +187,9 @@ class Waiter:
         if self._reader is None:
             if not self._id:
                 self._conn.connect()
-                self._conn.send_packed_command((pack_command((b"CLIENT", b"ID")),))
+                self._conn.send_packed_command((pack((b"CLIENT", b"ID")),))
                 self._id = b"%d" % self._conn.read_response(disable_decoding=True)
-            packed = pack_command((b"BLPOP", *keys, b"0"))
+            packed = pack((b"BLPOP", *keys, b"0"))
             self._conn.send_packed_command((packed,), check_health=False)
             self._reader = Reader(self._conn)
         reply = self._reader.read(timeout)
@@ -196,7 +199,7 @@ class Waiter:
         return reply[0] if reply else None
 
     def _pop_slice(self, keys: tuple[bytes, ...], timeout: float) -> bytes | None:
-        packed = pack_command((b"BLPOP", *keys, b"%.3f" % max(timeout, 0.001)))
+        packed = pack((b"BLPOP", *keys, b"%.3f" % max(timeout, 0.001)))
         self._conn.send_packed_command((packed,), check_health=False)
         reply = self._conn.read_response(disable_decoding=True)
         return reply[0] if reply else None
@@ -243,12 +246,18 @@ class Node:
     def __init__(self, source: str | Redis, *, prefix: str, retry_for: float) -> None:
         self._factory = connection_factory(source)
         self._prefix = prefix
-        self._retry_for = retry_for
         self._lanes: list[Lane] = []
         self._waiters: list[Waiter] = []
         self._bound: object = None
         self._lock = lock()
+        self._retrying = tenacity.Retrying(
+            stop=tenacity.stop_after_delay(retry_for),
+            wait=tenacity.wait_random_exponential(multiplier=0.02, max=1.0),
+            retry=tenacity.retry_if_exception(_transient),
+            reraise=True,
+        )
         self.id = ""
+        self.known: list[str] = []
         self.facts = ServerFacts({})
         _forget_after_fork(self)
 
@@ -263,30 +272,31 @@ class Node:
         Raises:
             UnsupportedServer: older than Redis 6.2.
         """
-        if self.id:
-            return
         with self._lock:
-            if self.id:
-                return
-            self.facts = self.server_facts()
-            self.facts.check()
-            for text in self.facts.warnings():
-                logger.warning(text)
-                warnings.warn(text, EvictionWarning, stacklevel=4)
-            key = node_key(self._prefix)
-            self.command("HSETNX", key, "id", secrets.token_hex(20))
-            found = self.command("HGET", key, "id")
-            self.id = found.decode()[:8]
+            if not self.known:
+                self.facts = self.server_facts()
+                self.facts.check()
+                for text in self.facts.warnings():
+                    logger.warning(text)
+                    warnings.warn(text, EvictionWarning, stacklevel=4)
+                self.identify()
+
+    def identify(self) -> None:
+        """Learn the node's id, or give it one; again whenever a queue is made, as after a FLUSHALL."""
+        key = node_key(self._prefix)
+        self.command("HSETNX", key, "id", secrets.token_hex(20))
+        found = self.command("HGET", key, "id")
+        self.id = found.decode()[:8]
+        self.known[:] = [self.id]
 
     def server_facts(self) -> ServerFacts:
         """INFO, if the server has it and allows it."""
         fields: dict[str, str] = {}
-        for section in ("server", "memory", "persistence", "replication", "stats"):
-            try:
+        try:
+            for section in ("server", "memory", "persistence", "replication", "stats"):
                 fields.update(parse_info(self.command("INFO", section)))
-            except ResponseError as error:
-                logger.info("INFO %s: %s; the server is taken as it is", section, error)
-                break
+        except ResponseError as error:
+            logger.info("INFO: %s; the server is taken as it is", error)
         return ServerFacts(fields)
 
     # -- lanes -----------------------------------------------------------------------------
@@ -314,15 +324,15 @@ class Node:
         try:
             try:
                 reply = lane.exchange(call, lane.calls)
-            except (ConnectionError, TimeoutError, ProtocolError) as error:
+            except (RedisConnectionError, RedisTimeoutError, ProtocolError) as error:
                 reply = self._again(lane, call, error)
                 resent = True
         except ResponseError as error:
             self._lanes.append(lane)
             raise translated(error) from error
         except BaseException:
-            # Its reply may still be under way and its outcome unknown: neither the connection nor the
-            # producer id is used again.
+            # Its reply may still be under way and its outcome unknown: neither the connection nor
+            # the producer id is used again.
             lane.close()
             raise
         self._lanes.append(lane)
@@ -330,35 +340,29 @@ class Node:
 
     def _again(self, lane: Lane, call: Call, error: Exception) -> list[Any]:
         """Send the same call, with the same number, on a new connection, for a bounded time."""
-        if isinstance(error, UNLESS):
+        if not _transient(error):
             raise error
         logger.info("%s: %s; trying again", call.script.name, error)
-        number = lane.calls
-        for attempt in tenacity.Retrying(
-            stop=tenacity.stop_after_delay(self._retry_for),
-            wait=tenacity.wait_random_exponential(multiplier=0.02, max=1.0),
-            retry=tenacity.retry_if_exception(_transient),
-            reraise=True,
-        ):
-            with attempt:
-                lane.close()
-                return lane.exchange(call, number)
-        raise error  # not reached: tenacity raises the last error itself
+
+        def repeat() -> list[Any]:
+            lane.close()
+            return lane.exchange(call, lane.calls)
+
+        return self._retrying(repeat)
 
     def command(self, *args: Any) -> Any:
         """A plain command that may be repeated, its reply undecoded."""
         lane = self._lane()
+
+        def attempt() -> Any:
+            try:
+                return lane.command(*args)
+            except (RedisConnectionError, RedisTimeoutError):
+                lane.close()
+                raise
+
         try:
-            for attempt in tenacity.Retrying(
-                stop=tenacity.stop_after_delay(self._retry_for),
-                wait=tenacity.wait_random_exponential(multiplier=0.02, max=1.0),
-                retry=tenacity.retry_if_exception(_transient),
-                reraise=True,
-            ):
-                with attempt:
-                    if attempt.retry_state.attempt_number > 1:
-                        lane.close()
-                    reply = lane.command(*args)
+            reply: Any = self._retrying(attempt)
         except ResponseError:
             self._lanes.append(lane)
             raise
@@ -396,7 +400,7 @@ class Node:
 
 
 def _transient(error: BaseException) -> bool:
-    kinds = (ConnectionError, TimeoutError, ProtocolError)
+    kinds = (RedisConnectionError, RedisTimeoutError, ProtocolError)
     return isinstance(error, kinds) and not isinstance(error, UNLESS)
 
 

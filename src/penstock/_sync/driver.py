@@ -63,6 +63,7 @@ class Driver:
         if isinstance(effect, flows.Register):
             field = f"{ops.crc:08x}{effect.epoch}"
             self.node.command("HSET", self._registry, field, ops.name)
+            self.node.identify()
             return None
         for name, epoch in self.registry():
             if name == ops.name:

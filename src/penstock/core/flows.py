@@ -6,6 +6,7 @@ drives it. What a crash after each step leaves is said in PROTOCOL.md, Procedure
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
@@ -54,7 +55,7 @@ class Lookup:
 
 @dataclass(frozen=True, slots=True)
 class Pop:
-    """Wait for a token on one of the keys until a point of the clock; the answer is the key or None.
+    """Wait for a token on one of the keys until a point of the clock; the answer: its key or None.
 
     The blocking call stays pending after a None, so that no token is missed between two waits.
     """
@@ -99,6 +100,7 @@ def enqueue(
     """
     deadline = None if block is None else clock() + block
     create, todo, waited = "", records, False
+    reply: list[Any]
     while True:
         over = block == 0 or (deadline is not None and clock() >= deadline)
         reply = yield Run(
@@ -152,7 +154,7 @@ def configure(ops: QueueOps, fields: Sequence[Any]) -> Generator[Effect, Any, li
     Raises:
         UnsupportedVersion, QueueDamaged.
     """
-    reply = yield Run(ops.configure(fields))
+    reply: list[Any] = yield Run(ops.configure(fields))
     if reply[0] == MISSING:
         epoch = new_epoch()
         yield Register(ops, epoch)
@@ -168,8 +170,9 @@ def reserve(
 ) -> Generator[Effect, Any, list[Any]]:
     """Take up to n jobs from queues, the first queue first; wait until there is one.
 
-    Whoever pops a token reserves on that queue before anything else, and whoever leaves the wait ends
-    it first; a consumer that was told of a near event and leaves hands that on (PROTOCOL.md, Waking).
+    Whoever pops a token reserves on that queue before anything else, and whoever leaves the wait
+    ends it first; a consumer that was told of a near event and leaves hands that on (PROTOCOL.md,
+    Waking).
 
     Args:
         block: seconds to wait, 0 = not at all, None = for ever.
@@ -184,13 +187,10 @@ def reserve(
         if len(asked) == len(sources):
             lap = clock() + TICK
         for i in asked:
-            taken = yield from _take(sources[i], n - len(got), idle)
-            got += taken.deliveries
-            due.pop(i, None)
-            if taken.next_ms > 0 and not taken.deliveries:
-                due[i] = clock() + taken.next_ms / 1000
-            if len(got) >= n:
-                break
+            if len(got) < n:
+                taken = yield from _take(sources[i], n - len(got), idle)
+                got += taken.deliveries
+                due[i] = _due(taken, clock)
         if got or (deadline is not None and clock() >= deadline):
             break
         until = min([lap, *due.values()] + ([] if deadline is None else [deadline]))
@@ -203,11 +203,25 @@ def reserve(
         else:
             asked = [i for i, at in due.items() if at <= clock()]
     if idle:
-        key = yield Quit()
-        near = {i for i, at in due.items() if at <= clock() + TICK}
-        for i in near | ({wakes.index(key)} if key is not None else set()):
-            yield Reserve(sources[i], 0, True)
+        yield from _leave_consumer(sources, due, clock() + TICK)
     return got
+
+
+def _due(taken: Any, clock: Clock) -> float:
+    """When the queue's next event falls due, as far as this consumer has to care."""
+    if taken.deliveries or taken.next_ms <= 0:
+        return math.inf
+    return clock() + float(taken.next_ms) / 1000
+
+
+def _leave_consumer(
+    sources: Sequence[QueueOps], due: dict[int, float], tick: float
+) -> Generator[Effect, Any, None]:
+    """End the wait; hand on a token taken meanwhile, and events only this consumer was told of."""
+    key = yield Quit()
+    for i, ops in enumerate(sources):
+        if key == ops.keys["wake"] or due.get(i, math.inf) <= tick:
+            yield Reserve(ops, 0, True)
 
 
 def _take(ops: QueueOps, n: int, idle: bool) -> Generator[Effect, Any, Any]:

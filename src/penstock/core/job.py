@@ -1,4 +1,4 @@
-"""What calls return: deliveries, results, outcomes, views. Plain data, parsed when it is looked at."""
+"""What calls return: deliveries, results, outcomes, views. Plain data, parsed when looked at."""
 
 from __future__ import annotations
 
@@ -498,7 +498,7 @@ class QueueStats:
         active: leased, and at-most-once jobs that were delivered and not acknowledged.
         dead: dead letters.
         expired: ttl ended, not swept yet; in no other figure.
-        oldest: seconds for which the longest waiting job could have been reserved, None = none waits.
+        oldest: seconds for which the longest waiting job could have been reserved; None = none.
         enqueued: total of jobs added, like the following since the queue was made.
         deliveries: total of deliveries.
         acked: total of jobs finished.

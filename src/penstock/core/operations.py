@@ -76,12 +76,18 @@ class QueueOps:
 
     Args:
         keys: the queue's keys.
-        node: 8 hex digits of the node's id.
         owner: who reserves.
+        known_nodes: ids of the nodes that this client knows, 8 hex digits each; kept by the client.
         make: builds a job from the arguments of `Delivery`.
     """
 
-    def __init__(self, keys: QueueKeys, owner: str, make: Callable[..., Any] = Delivery) -> None:
+    def __init__(
+        self,
+        keys: QueueKeys,
+        owner: str,
+        known_nodes: Sequence[str],
+        make: Callable[..., Any] = Delivery,
+    ) -> None:
         self.keys = keys
         self.owner = owner
         self.make = make
@@ -89,7 +95,7 @@ class QueueOps:
         self._owner = owner.encode()
         self._heads: dict[str, tuple[Any, ...]] = {}
         self._place: Place | None = None
-        self.known_nodes: tuple[str, ...] = ()
+        self.known_nodes = known_nodes
 
     @property
     def name(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from datetime import datetime, timedelta
-from typing import Any, Union
+from typing import Any, TypeAlias
 
 from penstock.errors import BadArgument
 
@@ -19,9 +19,9 @@ __all__ = [
     "moment_ms",
 ]
 
-Duration = Union[int, float, timedelta]
+Duration: TypeAlias = int | float | timedelta
 """Seconds as a number, or a timedelta."""
-Moment = Union[int, float, datetime]
+Moment: TypeAlias = int | float | datetime
 """Seconds since 1970 as a number, or an aware datetime."""
 
 MAX_LEASE_MS = 24 * 86_400_000

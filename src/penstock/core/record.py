@@ -1,8 +1,8 @@
 """The record: what a job is on the wire (PROTOCOL.md, Record).
 
-`1;l=60000;t=3600000;c=json;h.trace=abc` + newline + body. The first byte is the version; `l` (lease,
-ms) and `t` (ttl, ms) come first, as the scripts look for them there; `c` is the codec of the body,
-absent for bytes; `h.<name>` are headers. Unknown fields are kept and ignored.
+`1;l=60000;t=3600000;c=json;h.trace=abc` + newline + body. The first byte is the version; `l`
+(lease, ms) and `t` (ttl, ms) come first, as the scripts look for them there; `c` is the codec of
+the body, absent for bytes; `h.<name>` are headers. Unknown fields are kept and ignored.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def encode_head(
         front += f";t={ttl_ms}"
     tail = ""
     for name, value in (headers or {}).items():
-        if not isinstance(name, str) or not isinstance(value, str) or not name:
+        if not all(isinstance(text, str) for text in (name, value)) or not name:
             raise BadArgument("headers", headers, "names and values are str, names not empty")
         try:
             tail += f";h.{quote(name, safe=_SAFE)}={quote(value, safe=_SAFE)}"

@@ -64,7 +64,5 @@ class ServerFacts:
         """What a user must hear at connect."""
         if not self.evicts:
             return []
-        return [
-            f"maxmemory-policy is {self.evicts}: at maxmemory the server deletes jobs without a word;"
-            " set it to noeviction"
-        ]
+        policy = f"maxmemory-policy is {self.evicts}"
+        return [f"{policy}: at maxmemory the server deletes jobs silently; set it to noeviction"]

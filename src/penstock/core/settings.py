@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from typing import Any
 
 from penstock.core.operations import SETTING_KINDS
@@ -9,7 +10,7 @@ from penstock.core.options import check_count, duration_ms, lease_ms
 
 __all__ = ["KEEP", "setting_fields"]
 
-KEEP: Any = type("KEEP", (), {"__repr__": lambda self: "KEEP"})()
+KEEP: Any = enum.Enum("Keep", ["KEEP"]).KEEP  # type: ignore[attr-defined]  # a functional enum
 """Leave a setting as it is."""
 
 

@@ -1,1 +1,1 @@
-"""Key names, Lua scripts and their loader, reply codes. This layer names and parses; it decides nothing."""
+"""Key names, Lua scripts and their loader. This layer names and parses; it decides nothing."""

@@ -25,7 +25,8 @@ __all__ = [
 
 DEFAULT_PREFIX = "penstock"
 KINDS = (
-    "ready", "held", "active", "scheduled", "once", "dead", "tally", "expiry", "meta", "wake", "space",
+    "ready", "held", "active", "scheduled", "once", "dead",
+    "tally", "expiry", "meta", "wake", "space",
 )  # fmt: skip
 MAX_NAME_BYTES = 1024
 
@@ -70,7 +71,7 @@ def queue_crc(name: str) -> int:
 
 
 def tag(name: str) -> str:
-    """The hash tag of a queue: its name, percent-encoded where a brace or control byte would harm."""
+    """The hash tag of a queue: its name, percent-encoded where braces or control bytes harm."""
     return _UNSAFE.sub(lambda found: f"%{ord(found.group()):02X}", name)
 
 

@@ -1,7 +1,7 @@
 """The Lua scripts: read, headers parsed, includes resolved.
 
-A script is one file under `wire/lua/`. Its header names the keys and arguments; the loader turns
-that header into the `local` lines that bind them, so a header can't promise what the body does not use.
+A script is one file under `wire/lua/`. Its header names the keys and arguments, and the loader
+turns that header into the `local` lines that bind them: names in the body are those of the header.
 """
 
 from __future__ import annotations
