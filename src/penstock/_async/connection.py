@@ -48,8 +48,13 @@ logger = logging.getLogger("penstock")
 
 pack: Callable[[tuple[Any, ...]], bytes] = hiredis.pack_command
 
+monotonic = time.monotonic
+
 SOCKET_TIMEOUT = 5.0
 STOP_TIMEOUT = 2.0
+"""Seconds after which a BLPOP that does not end makes the connection a dead one."""
+RENEW = 60.0
+"""Seconds after which a pending BLPOP is ended and sent anew, which tells a dead connection."""
 UNLESS = (AuthenticationError, AuthorizationError, MaxConnectionsError)
 
 
@@ -177,13 +182,19 @@ class AsyncWaiter:
         self._conn = conn
         self._node = node
         self._reader: AsyncReader | None = None
+        self._since = 0.0
         self._id = b""
 
     async def pop(self, keys: tuple[bytes, ...], timeout: float) -> bytes | None:
         """Wait for a token; None after `timeout` seconds, and the BLPOP stays pending."""
         if asliced(self._conn):
             return await self._pop_slice(keys, timeout)
+        if self._reader is not None and monotonic() > self._since + RENEW:
+            key = await self.quit()
+            if key is not None:
+                return key
         if self._reader is None:
+            self._since = monotonic()
             if not self._id:
                 await self._conn.connect()
                 await self._conn.send_packed_command((pack((b"CLIENT", b"ID")),))
@@ -252,7 +263,7 @@ class AsyncNode:
         self._retrying = tenacity.AsyncRetrying(
             stop=tenacity.stop_after_delay(retry_for),
             wait=tenacity.wait_random_exponential(multiplier=0.02, max=1.0),
-            retry=tenacity.retry_if_exception(_transient),
+            retry=tenacity.retry_if_exception(transient),
             reraise=True,
         )
         self.id = ""
@@ -281,7 +292,7 @@ class AsyncNode:
                 await self.identify()
 
     async def identify(self) -> None:
-        """Learn the node's id, or give it one; again whenever a queue is made, as after a FLUSHALL."""
+        """Learn the node's id, or give it one; again when a queue is made, as after a FLUSHALL."""
         key = node_key(self._prefix)
         await self.command("HSETNX", key, "id", secrets.token_hex(20))
         found = await self.command("HGET", key, "id")
@@ -339,7 +350,7 @@ class AsyncNode:
 
     async def _again(self, lane: AsyncLane, call: Call, error: Exception) -> list[Any]:
         """Send the same call, with the same number, on a new connection, for a bounded time."""
-        if not _transient(error):
+        if not transient(error):
             raise error
         logger.info("%s: %s; trying again", call.script.name, error)
 
@@ -398,7 +409,8 @@ class AsyncNode:
             await waiter.drop()
 
 
-def _transient(error: BaseException) -> bool:
+def transient(error: BaseException) -> bool:
+    """Whether a failure may pass by itself: the connection's, not the server's refusal."""
     kinds = (RedisConnectionError, RedisTimeoutError, ProtocolError)
     return isinstance(error, kinds) and not isinstance(error, UNLESS)
 
@@ -417,5 +429,3 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
-
-monotonic = time.monotonic

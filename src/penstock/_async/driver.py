@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any
 
-from penstock._async.connection import AsyncNode, AsyncWaiter, monotonic
+from penstock._acompat import asleep
+from penstock._async.connection import AsyncNode, AsyncWaiter, monotonic, transient
 from penstock.core import flows
 from penstock.core.operations import QueueOps, Taken
 from penstock.wire.keys import registry_key
@@ -30,32 +31,34 @@ class AsyncDriver:
         return ops.taken(reply, tag, self.node.id)
 
     async def drive(self, flow: Generator[flows.Effect, Any, Any]) -> Any:
-        """Run a flow to its end; its result."""
-        waiter: AsyncWaiter | None = None
+        """Run a flow to its end; its result. A failure is thrown into it: it may bear that."""
+        wait = _Wait(self.node)
         try:
             effect = next(flow)
             while True:
-                answer: Any = None
-                if isinstance(effect, flows.Reserve):
-                    answer = await self.reserve(effect.ops, effect.n, idle=effect.idle)
-                elif isinstance(effect, flows.Run):
-                    answer, _ = await self.node.run(effect.call)
-                elif isinstance(effect, flows.Pop):
-                    waiter = waiter or self.node.waiter()
-                    answer = await waiter.pop(effect.keys, effect.until - monotonic())
-                elif isinstance(effect, flows.Quit):
-                    if waiter is not None:
-                        answer = await waiter.quit()
-                        self.node.rest(waiter)
-                        waiter = None
-                else:
-                    answer = await self._registered(effect)
-                effect = flow.send(answer)
+                answer, error = await self._tried(effect, wait)
+                effect = flow.send(answer) if error is None else flow.throw(error)
         except StopIteration as end:
             return end.value
         finally:
-            if waiter is not None:
-                await waiter.drop()
+            await wait.drop()
+
+    async def _tried(self, effect: flows.Effect, wait: _Wait) -> tuple[Any, Exception | None]:
+        try:
+            return await self._answer(effect, wait), None
+        except Exception as error:  # noqa: BLE001  # the flow decides; most let it pass
+            return None, error
+
+    async def _answer(self, effect: flows.Effect, wait: _Wait) -> Any:
+        if isinstance(effect, flows.Reserve):
+            return await self.reserve(effect.ops, effect.n, idle=effect.idle)
+        if isinstance(effect, flows.Run):
+            return (await self.node.run(effect.call))[0]
+        if isinstance(effect, flows.Pop):
+            return await wait.pop(effect)
+        if isinstance(effect, flows.Quit):
+            return await wait.quit()
+        return await self._registered(effect)
 
     async def _registered(self, effect: flows.Register | flows.Lookup) -> str | None:
         ops = effect.ops
@@ -80,3 +83,49 @@ class AsyncDriver:
     async def unregister(self, ops: QueueOps, epoch: str) -> None:
         """Take a removed queue's epoch out of the registry; that epoch never returns."""
         await self.node.command("HDEL", self._registry, f"{ops.crc:08x}{epoch}")
+
+
+class _Wait:
+    """The blocking half of one flow; a connection that fails is one more reason to look around."""
+
+    def __init__(self, node: AsyncNode) -> None:
+        self._node = node
+        self._waiter: AsyncWaiter | None = None
+        self._failures = 0
+
+    async def pop(self, effect: flows.Pop) -> bytes | object | None:
+        """The key of a token, None at the time given, or `flows.LOST`."""
+        if self._waiter is None:
+            self._waiter = self._node.waiter()
+        try:
+            key = await self._waiter.pop(effect.keys, effect.until - monotonic())
+        except Exception as error:
+            if not transient(error):
+                raise
+            await self.drop()
+            self._failures += 1
+            pause = min(0.02 * 2**self._failures, 1.0)
+            await asleep(max(0.0, min(pause, effect.until - monotonic())))
+            return flows.LOST
+        self._failures = 0
+        return key
+
+    async def quit(self) -> bytes | None:
+        """End a pending BLPOP and keep the connection; the key of a token it took, or None."""
+        waiter, self._waiter = self._waiter, None
+        if waiter is None:
+            return None
+        try:
+            key = await waiter.quit()
+        except Exception as error:
+            if not transient(error):
+                raise
+            return None
+        self._node.rest(waiter)
+        return key
+
+    async def drop(self) -> None:
+        """Close the connection, whatever is pending on it."""
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None:
+            await waiter.drop()

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
+
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from penstock._async.connection import monotonic
 from penstock._async.job import AsyncJob, make_job
@@ -275,7 +279,9 @@ class AsyncQueue:
             outcomes = outcomes.after_resend(gone=True)
         jobs = taken.deliveries
         if not jobs and (wait is None or wait > 0):
-            jobs = await self.reserve(n, block=block)
+            # The finished are finished: a connection that fails now is the next call's news.
+            with suppress(RedisConnectionError, RedisTimeoutError):
+                jobs = await self.reserve(n, block=block)
         return outcomes, jobs
 
     async def nack(

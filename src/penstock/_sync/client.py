@@ -16,7 +16,7 @@ from penstock._sync.driver import Driver
 from penstock._sync.job import Job
 from penstock._sync.queue import Queue
 from penstock.core import flows
-from penstock.core.options import Duration, check_block, check_count, duration_ms
+from penstock.core.options import BATCH, Duration, check_block, check_count, duration_ms
 from penstock.core.servers import ServerFacts
 from penstock.errors import BadArgument
 from penstock.wire.keys import DEFAULT_PREFIX, QueueKeys, check_prefix, check_queue_name
@@ -114,11 +114,13 @@ class Penstock:
         if not sources or len({ops.name for ops in sources}) < len(sources):
             raise BadArgument("queues", [ops.name for ops in sources], "one or more, each once")
         self.connect()
-        if len(sources) == 1 and n <= 1000:
+        seen = None
+        if len(sources) == 1 and n <= BATCH:
             taken = self._driver.reserve(sources[0], n, idle=False)
             if taken.deliveries or (wait == 0 and taken.next_ms != 0):
                 return taken.deliveries
-        flow = flows.reserve(sources, n, wait, clock=monotonic)
+            seen = taken if taken.next_ms != 0 else None
+        flow = flows.reserve(sources, n, wait, clock=monotonic, seen=seen)
         jobs: list[Job] = self._driver.drive(flow)
         return jobs
 

@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any
 
-from penstock._sync.connection import Node, Waiter, monotonic
+from penstock._acompat import sleep
+from penstock._sync.connection import Node, Waiter, monotonic, transient
 from penstock.core import flows
 from penstock.core.operations import QueueOps, Taken
 from penstock.wire.keys import registry_key
@@ -31,32 +32,34 @@ class Driver:
         return ops.taken(reply, tag, self.node.id)
 
     def drive(self, flow: Generator[flows.Effect, Any, Any]) -> Any:
-        """Run a flow to its end; its result."""
-        waiter: Waiter | None = None
+        """Run a flow to its end; its result. A failure is thrown into it: it may bear that."""
+        wait = _Wait(self.node)
         try:
             effect = next(flow)
             while True:
-                answer: Any = None
-                if isinstance(effect, flows.Reserve):
-                    answer = self.reserve(effect.ops, effect.n, idle=effect.idle)
-                elif isinstance(effect, flows.Run):
-                    answer, _ = self.node.run(effect.call)
-                elif isinstance(effect, flows.Pop):
-                    waiter = waiter or self.node.waiter()
-                    answer = waiter.pop(effect.keys, effect.until - monotonic())
-                elif isinstance(effect, flows.Quit):
-                    if waiter is not None:
-                        answer = waiter.quit()
-                        self.node.rest(waiter)
-                        waiter = None
-                else:
-                    answer = self._registered(effect)
-                effect = flow.send(answer)
+                answer, error = self._tried(effect, wait)
+                effect = flow.send(answer) if error is None else flow.throw(error)
         except StopIteration as end:
             return end.value
         finally:
-            if waiter is not None:
-                waiter.drop()
+            wait.drop()
+
+    def _tried(self, effect: flows.Effect, wait: _Wait) -> tuple[Any, Exception | None]:
+        try:
+            return self._answer(effect, wait), None
+        except Exception as error:  # noqa: BLE001  # the flow decides; most let it pass
+            return None, error
+
+    def _answer(self, effect: flows.Effect, wait: _Wait) -> Any:
+        if isinstance(effect, flows.Reserve):
+            return self.reserve(effect.ops, effect.n, idle=effect.idle)
+        if isinstance(effect, flows.Run):
+            return self.node.run(effect.call)[0]
+        if isinstance(effect, flows.Pop):
+            return wait.pop(effect)
+        if isinstance(effect, flows.Quit):
+            return wait.quit()
+        return self._registered(effect)
 
     def _registered(self, effect: flows.Register | flows.Lookup) -> str | None:
         ops = effect.ops
@@ -81,3 +84,49 @@ class Driver:
     def unregister(self, ops: QueueOps, epoch: str) -> None:
         """Take a removed queue's epoch out of the registry; that epoch never returns."""
         self.node.command("HDEL", self._registry, f"{ops.crc:08x}{epoch}")
+
+
+class _Wait:
+    """The blocking half of one flow; a connection that fails is one more reason to look around."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._waiter: Waiter | None = None
+        self._failures = 0
+
+    def pop(self, effect: flows.Pop) -> bytes | object | None:
+        """The key of a token, None at the time given, or `flows.LOST`."""
+        if self._waiter is None:
+            self._waiter = self._node.waiter()
+        try:
+            key = self._waiter.pop(effect.keys, effect.until - monotonic())
+        except Exception as error:
+            if not transient(error):
+                raise
+            self.drop()
+            self._failures += 1
+            pause = min(0.02 * 2**self._failures, 1.0)
+            sleep(max(0.0, min(pause, effect.until - monotonic())))
+            return flows.LOST
+        self._failures = 0
+        return key
+
+    def quit(self) -> bytes | None:
+        """End a pending BLPOP and keep the connection; the key of a token it took, or None."""
+        waiter, self._waiter = self._waiter, None
+        if waiter is None:
+            return None
+        try:
+            key = waiter.quit()
+        except Exception as error:
+            if not transient(error):
+                raise
+            return None
+        self._node.rest(waiter)
+        return key
+
+    def drop(self) -> None:
+        """Close the connection, whatever is pending on it."""
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None:
+            waiter.drop()

@@ -4,8 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
+
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from penstock._sync.connection import monotonic
 from penstock._sync.job import Job, make_job
@@ -272,7 +276,9 @@ class Queue:
             outcomes = outcomes.after_resend(gone=True)
         jobs = taken.deliveries
         if not jobs and (wait is None or wait > 0):
-            jobs = self.reserve(n, block=block)
+            # The finished are finished: a connection that fails now is the next call's news.
+            with suppress(RedisConnectionError, RedisTimeoutError):
+                jobs = self.reserve(n, block=block)
         return outcomes, jobs
 
     def nack(

@@ -9,14 +9,26 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.core.operations import FULL, MISSING, Call, QueueOps
+from penstock.core.operations import FULL, MISSING, Call, QueueOps, Taken
 from penstock.core.options import BATCH
 from penstock.errors import QueueDamaged, QueueFull
 
-__all__ = ["Lookup", "Pop", "Quit", "Register", "Reserve", "Run", "configure", "enqueue", "reserve"]
+__all__ = [
+    "LOST",
+    "Lookup",
+    "Pop",
+    "Quit",
+    "Register",
+    "Reserve",
+    "Run",
+    "configure",
+    "enqueue",
+    "reserve",
+]
 
 TICK = 4.0
 """Seconds after which an idle consumer or producer looks by itself, whatever it was told."""
@@ -53,11 +65,16 @@ class Lookup:
     ops: QueueOps
 
 
+LOST = object()
+"""The answer to a Pop whose connection failed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Pop:
     """Wait for a token on one of the keys until a point of the clock; the answer: its key or None.
 
-    The blocking call stays pending after a None, so that no token is missed between two waits.
+    The blocking call stays pending after a None, so that no token is missed between two waits. LOST
+    says that the connection failed: a token may have gone with it, so look everywhere.
     """
 
     keys: tuple[bytes, ...]
@@ -136,9 +153,11 @@ def enqueue(
             yield Pop((ops.keys["space"],), until)
         else:
             ops.check(reply)
-            if reply[5]:
-                yield Register(ops, reply[4].decode())
-            yield from _leave_producer(ops, waited)
+            # The jobs are in: what fails from here on must not say otherwise.
+            with suppress(Exception):
+                if reply[5]:
+                    yield Register(ops, reply[4].decode())
+                yield from _leave_producer(ops, waited)
             return reply
 
 
@@ -166,7 +185,12 @@ def configure(ops: QueueOps, fields: Sequence[Any]) -> Generator[Effect, Any, li
 
 
 def reserve(
-    sources: Sequence[QueueOps], n: int, block: float | None, *, clock: Clock
+    sources: Sequence[QueueOps],
+    n: int,
+    block: float | None,
+    *,
+    clock: Clock,
+    seen: Taken | None = None,
 ) -> Generator[Effect, Any, list[Any]]:
     """Take up to n jobs from queues, the first queue first; wait until there is one.
 
@@ -176,6 +200,7 @@ def reserve(
 
     Args:
         block: seconds to wait, 0 = not at all, None = for ever.
+        seen: what the first queue answered a moment ago: nothing.
     """
     deadline = None if block is None else clock() + block
     wakes = tuple(ops.keys["wake"] for ops in sources)
@@ -188,7 +213,8 @@ def reserve(
             lap = clock() + TICK
         for i in asked:
             if len(got) < n:
-                taken = yield from _take(sources[i], n - len(got), idle)
+                taken = seen or (yield from _take(sources[i], n - len(got), idle, got))
+                seen = None
                 got += taken.deliveries
                 due[i] = _due(taken, clock)
         if got or (deadline is not None and clock() >= deadline):
@@ -196,14 +222,16 @@ def reserve(
         until = min([lap, *due.values()] + ([] if deadline is None else [deadline]))
         key = yield Pop(wakes, until)
         idle = True
-        if key is not None:
+        if isinstance(key, bytes):
             asked = (wakes.index(key),)
-        elif clock() >= lap or (deadline is not None and clock() >= deadline):
+        elif key is LOST or clock() >= lap or (deadline is not None and clock() >= deadline):
             asked = range(len(sources))
         else:
             asked = [i for i, at in due.items() if at <= clock()]
     if idle:
-        yield from _leave_consumer(sources, due, clock() + TICK)
+        # Jobs that were taken are the caller's, whatever fails now: others look at their next tick.
+        with suppress(Exception):
+            yield from _leave_consumer(sources, due, clock() + TICK)
     return got
 
 
@@ -224,17 +252,26 @@ def _leave_consumer(
             yield Reserve(ops, 0, True)
 
 
-def _take(ops: QueueOps, n: int, idle: bool) -> Generator[Effect, Any, Any]:
-    """Reserve on one queue, again while a bound of the script stopped it before the first job."""
-    taken = yield Reserve(ops, min(n, BATCH), idle)
-    while taken.next_ms == 0 and not taken.deliveries and n > 0:
-        taken = yield Reserve(ops, min(n, BATCH), idle)
-    while n > BATCH and len(taken.deliveries) % BATCH == 0 and len(taken.deliveries) < n:
-        more = yield Reserve(ops, min(n - len(taken.deliveries), BATCH), idle)
-        if not more.deliveries:
-            break
-        taken = type(taken)(more.next_ms, taken.deliveries + more.deliveries)
-    return taken
+def _take(ops: QueueOps, n: int, idle: bool, got: Sequence[Any]) -> Generator[Effect, Any, Taken]:
+    """Reserve on one queue, again while a bound of the script stopped it before the first job.
+
+    A failure after jobs were taken (`got`, or in an earlier call) is the next call's to report:
+    those jobs are the caller's.
+    """
+    jobs: list[Any] = []
+    next_ms = 0
+    try:
+        while len(jobs) < n:
+            asked = min(n - len(jobs), BATCH)
+            taken = yield Reserve(ops, asked, idle)
+            jobs += taken.deliveries
+            next_ms = taken.next_ms
+            if next_ms != 0 or (taken.deliveries and len(taken.deliveries) < asked):
+                break
+    except Exception:
+        if not got and not jobs:
+            raise
+    return Taken(next_ms, jobs)
 
 
 __all__ += ["Effect", "QueueFull", "new_epoch"]
