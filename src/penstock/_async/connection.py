@@ -71,14 +71,14 @@ def connection_factory(source: object) -> Any:
     """
     if isinstance(source, str):
         try:
-            pool = apool.from_url(source)
+            given = apool.from_url(source)
         except ValueError as error:
             raise BadArgument("source", source, str(error)) from error
     elif isinstance(source, Redis):
-        pool = source.connection_pool
+        given = source.connection_pool
     else:
         raise BadArgument("source", source, f"a URL or a {Redis.__module__} client")
-    kwargs = dict(pool.connection_kwargs)
+    kwargs = dict(given.connection_kwargs)
     if kwargs.get("decode_responses"):
         raise ConfigurationError(
             "the client was made with decode_responses=True: bodies are bytes; pass one without it"
@@ -88,7 +88,7 @@ def connection_factory(source: object) -> Any:
     kwargs.update(protocol=2, retry=Retry(NoBackoff(), 0), health_check_interval=0)
     kwargs.setdefault("socket_timeout", SOCKET_TIMEOUT)
     kwargs.setdefault("socket_connect_timeout", SOCKET_TIMEOUT)
-    make = pool.connection_class
+    make = given.connection_class
 
     def factory(**changed: Any) -> Any:
         return make(**{**kwargs, **changed})
