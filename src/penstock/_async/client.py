@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Iterable
+from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
@@ -17,7 +18,7 @@ from penstock._async.queue import AsyncQueue
 from penstock.core import flows
 from penstock.core.options import BATCH, Duration, check_block, check_count, duration_ms
 from penstock.core.servers import ServerFacts
-from penstock.errors import BadArgument
+from penstock.errors import BadArgument, QueueDamaged
 from penstock.wire.keys import DEFAULT_PREFIX, QueueKeys, check_prefix, check_queue_name
 
 
@@ -115,10 +116,11 @@ class AsyncPenstock:
         await self.connect()
         seen = None
         if len(sources) == 1 and n <= BATCH:
-            taken = await self._driver.reserve(sources[0], n, idle=False)
-            if taken.deliveries or (wait == 0 and taken.next_ms != 0):
-                return taken.deliveries
-            seen = taken if taken.next_ms != 0 else None
+            with suppress(QueueDamaged):  # the flow mends it
+                taken = await self._driver.reserve(sources[0], n, idle=False)
+                if taken.deliveries or (wait == 0 and taken.next_ms != 0):
+                    return taken.deliveries
+                seen = taken if taken.next_ms != 0 else None
         flow = flows.reserve(sources, n, wait, clock=monotonic, seen=seen)
         jobs: list[AsyncJob] = await self._driver.drive(flow)
         return jobs

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.core.operations import FULL, MISSING, Call, QueueOps, Taken
+from penstock.core.operations import DAMAGED, FULL, MISSING, Call, QueueOps, Taken
 from penstock.core.options import BATCH
 from penstock.errors import QueueDamaged, QueueFull
 
@@ -133,15 +133,12 @@ def enqueue(
         if reply[0] == MISSING:
             create = new_epoch()
             yield Register(ops, create)
-        elif reply[0] == -8 and not create.startswith("!"):
-            known = yield Lookup(ops)
-            if known is None:
-                raise QueueDamaged(
-                    f"queue {ops.name!r} has jobs but no meta, and the registry does not know it"
-                )
-            create = "!" + known
+        elif reply[0] == DAMAGED:
+            yield from _restore(ops)
         elif reply[0] == FULL:
             room = reply[3] - reply[2]
+            if reply[4]:
+                continue
             if over or (len(records) > reply[3] and not partial):
                 yield from _leave_producer(ops, waited)
                 raise ops.full(reply)
@@ -161,6 +158,20 @@ def enqueue(
             return reply
 
 
+def _restore(ops: QueueOps) -> Generator[Effect, Any, None]:
+    """Make lost meta anew, with the epoch that the registry knows.
+
+    Raises:
+        QueueDamaged: it knows none, so ids that are out could not be told from others.
+    """
+    epoch = yield Lookup(ops)
+    if epoch is None:
+        raise QueueDamaged(
+            f"queue {ops.name!r} has jobs but no meta, and the registry does not know its epoch"
+        )
+    ops.check((yield Run(ops.configure((), create=f"!{epoch}"))))
+
+
 def _leave_producer(ops: QueueOps, waited: bool) -> Generator[Effect, Any, None]:
     """End the wait; a token taken meanwhile is handed on if there is room."""
     if waited and (yield Quit()):
@@ -174,6 +185,9 @@ def configure(ops: QueueOps, fields: Sequence[Any]) -> Generator[Effect, Any, li
         UnsupportedVersion, QueueDamaged.
     """
     reply: list[Any] = yield Run(ops.configure(fields))
+    if reply[0] == DAMAGED:
+        yield from _restore(ops)
+        reply = yield Run(ops.configure(fields))
     if reply[0] == MISSING:
         epoch = new_epoch()
         yield Register(ops, epoch)
@@ -263,7 +277,11 @@ def _take(ops: QueueOps, n: int, idle: bool, got: Sequence[Any]) -> Generator[Ef
     try:
         while len(jobs) < n:
             asked = min(n - len(jobs), BATCH)
-            taken = yield Reserve(ops, asked, idle)
+            try:
+                taken = yield Reserve(ops, asked, idle)
+            except QueueDamaged:
+                yield from _restore(ops)
+                taken = yield Reserve(ops, asked, idle)
             jobs += taken.deliveries
             next_ms = taken.next_ms
             if next_ms != 0 or (taken.deliveries and len(taken.deliveries) < asked):

@@ -28,6 +28,7 @@ from penstock.wire.scripts import Script, script
 __all__ = ["Call", "QueueOps", "Taken"]
 
 MISSING = -5
+DAMAGED = -8
 FULL = -3
 STATES = ("ready", "scheduled", "active", "dead")
 SETTING_KINDS: Mapping[str, str] = {
@@ -128,7 +129,7 @@ class QueueOps:
             raise UnsupportedVersion(
                 f"queue {self.name!r} was written by version {int(reply[2])} of the protocol"
             )
-        if code == -8:
+        if code == DAMAGED:
             raise QueueDamaged(f"queue {self.name!r} has jobs but no meta")
         if code == -4:
             raise QueuePaused(f"queue {self.name!r} is paused ({reply[2].decode()})")

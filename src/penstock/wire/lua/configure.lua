@@ -1,27 +1,39 @@
 --- Set, change or drop settings of a queue, pause included; stored on the queue, for clients in any language.
 --- KEYS     ready held meta wake space
 --- ARGV     nonce create [field value...]
----          create  as in enqueue: a queue may be configured before its first job
+---          create  as in enqueue: a queue may be configured before its first job; or '!' and the epoch that the registry
+---                  knows: meta is lost while jobs exist, make it anew
 ---          field   paused (in, out, all), lease, max_length, max_attempts, max_crashes, max_releases, backoff_base,
 ---                  backoff_cap, dead_max, dead_age; value '' drops the setting
 --- RETURNS  {1, nonce, epoch, created}    stored
 ---          {-5, nonce}                   no such queue: register it, then create
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta
-local m = redis.call('HMGET', meta, 'v', 'epoch')
+local m = redis.call('HMGET', meta, 'v', 'epoch', 'seen', 'off', 'full', 'paused')
 --@include lib/version
-local epoch, created = m[2], 0
-local changes, drops = {}, {}
+local epoch, created, changes, drops = m[2], 0, {}, {}
+local seen, off, full, paused = tonumber(m[3]) or 0, tonumber(m[4]) or 0, tonumber(m[5]) or 0, m[6]
+--@include lib/now
 if not epoch then
-  if create == '' then
+  local anew = string.sub(create, 1, 1) == '!'
+  if not anew and redis.call('EXISTS', ready, held) > 0 then
+    return {-8, nonce}
+  elseif create == '' then
     return {-5, nonce}
   end
-  if redis.call('EXISTS', ready, held) > 0 then
-    return {-8, nonce}
+  epoch, created = string.sub(create, -8), 1
+  local made = {'v', '1', 'epoch', epoch, 'uses', anew and 'tro' or ''}
+  if anew and redis.call('EXISTS', ready) == 1 then
+    local info = redis.call('XINFO', 'STREAM', ready)
+    for i = 1, #info, 2 do
+      if info[i] == 'last-generated-id' and info[i + 1] ~= '0-0' then
+        made[7], made[8] = 'last', info[i + 1]
+      end
+    end
   end
-  epoch, created = create, 1
-  local time = redis.call('TIME')
-  changes = {'v', '1', 'epoch', epoch, 'uses', '', 'seen', time[1] * 1000 + (time[2] - time[2] % 1000) / 1000}
+  for i = 1, #made do
+    changes[#changes + 1] = made[i]
+  end
 end
 for i = 3, #ARGV, 2 do
   if ARGV[i + 1] == '' then
@@ -30,8 +42,11 @@ for i = 3, #ARGV, 2 do
     changes[#changes + 1] = ARGV[i]
     changes[#changes + 1] = ARGV[i + 1]
   end
+  if ARGV[i] == 'paused' then
+    paused = ARGV[i + 1] ~= '' and ARGV[i + 1]
+  end
 end
-local asleep, hungry, token = redis.call('LLEN', wake) == 0, redis.call('LLEN', space) == 0, true
+local asleep, hungry = redis.call('LLEN', wake) == 0, redis.call('LLEN', space) == 0
 redis.call('HDEL', held, '-')
 if #drops > 0 then
   redis.call('HDEL', meta, unpack(drops))
@@ -39,10 +54,10 @@ end
 if #changes > 0 then
   redis.call('HSET', meta, unpack(changes))
 end
-if #ARGV > 2 then -- whoever waits looks again: it may be resumed, or have more room
-  --@include lib/wake
-  if hungry then
-    redis.call('RPUSH', space, '1')
-  end
+-- Whoever waits looks again: the queue may be resumed, have more room, or other leases.
+local token = paused ~= 'out' and paused ~= 'all'
+--@include lib/wake
+if hungry and full > now then
+  redis.call('RPUSH', space, '1')
 end
 return {1, nonce, epoch, created}

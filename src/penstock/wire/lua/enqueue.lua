@@ -3,13 +3,13 @@
 --- ARGV     nonce create delay bound wait [record...]
 ---          nonce   the producer's call number: equal to the last one = a repeat, lower = stale
 ---          create  '' = only if the queue exists; 8 hex = registered, may be made with this epoch;
----                  '!' + 8 hex = meta is lost while jobs exist, make it anew with this epoch
 ---          delay   ms from now; or '@' and an absolute time in ms
 ---          bound   '' or the most jobs that may wait, beside the queue's own max_length
 ---          wait    ms for which the producer will wait when the queue is full, 0 = not at all
 ---          record  1 to 1000 of them; none = only put the space token back if there is room
 --- RETURNS  {1, nonce, first, count, epoch, created, repeat}  added: numbers first, first + 1, ...
----          {-3, nonce, waiting, limit}                       full; nothing added
+---          {-3, nonce, waiting, limit, swept}                full; nothing added; swept > 0: ended jobs were removed,
+---                                                            try again
 ---          {-4, nonce, paused}                               paused for producers; nothing added
 ---          {-5, nonce}                                       no such queue: register it, then create
 ---          {-6, nonce, version}                              written by a newer protocol
@@ -40,24 +40,12 @@ if before then
 end
 local created = 0
 if not epoch then
-  if create == '' then
+  if redis.call('EXISTS', ready, held) > 0 then
+    return {-8, nonce}
+  elseif create == '' then
     return {-5, nonce}
   end
-  epoch = string.sub(create, -8)
-  if redis.call('EXISTS', ready, held) > 0 then
-    if string.sub(create, 1, 1) ~= '!' then
-      return {-8, nonce}
-    end
-    uses = 'tro'
-    if redis.call('EXISTS', ready) == 1 then
-      local info = redis.call('XINFO', 'STREAM', ready)
-      for i = 1, #info, 2 do
-        if info[i] == 'last-generated-id' then
-          last = info[i + 1]
-        end
-      end
-    end
-  end
+  epoch = create
   created = 1
 end
 if paused == 'in' or paused == 'all' then
@@ -69,14 +57,19 @@ if tonumber(bound) and (not limit or tonumber(bound) < limit) then
 end
 local asleep, hungry = redis.call('LLEN', wake) == 0, false
 local waiting = 0
+--@include lib/lapsed
 if limit then
   hungry = redis.call('LLEN', space) == 0
   waiting = redis.call('XLEN', ready) + redis.call('ZCARD', scheduled)
   if waiting + n > limit then
-    if tonumber(wait) > 0 and now + wait > full then
+    if #lapsed > 0 then -- room may be held by jobs whose ttl has ended
+      redis.call('HDEL', held, '-')
+      --@include lib/expire
+    end
+    if tonumber(wait) > 0 and created == 0 and now + wait > full then
       redis.call('HSET', meta, 'full', now + wait)
     end
-    return {-3, nonce, waiting, limit}
+    return {-3, nonce, waiting, limit, #lapsed}
   end
 end
 if n == 0 then
@@ -86,7 +79,6 @@ if n == 0 then
   end
   return {1, nonce, '', 0, epoch, 0, 0}
 end
---@include lib/lapsed
 -- Numbers: this ms, or the last one's, never lower. seq starts at 1000000000: it always has ten digits.
 local ms, seq = now, 1000000000
 if last then

@@ -7,6 +7,7 @@
 ---          idle   1 = the caller comes from a wait for the wake token, else 0
 --- RETURNS  {1, nonce, next, epoch, lease, now, (number, counters, record)...}  next: -1 nothing is due, 0 more can be
 ---                                               reserved now, else ms until the next event; counters '' = first delivery
+---          {-8, nonce}                          damaged: jobs, but no meta; see configure
 ---          {-6, nonce, version}                 written by a newer protocol
 --- FROM ready, scheduled, active  TO active, dead
 local m = redis.call('HMGET', meta, 'v', 'epoch', 'seen', 'off', 'paused', 'uses', 'alarm', 'full', 'lease',
@@ -17,6 +18,9 @@ local changes = {}
 local seen, off = tonumber(m[3]) or 0, tonumber(m[4]) or 0
 --@include lib/now
 if not epoch then
+  if redis.call('EXISTS', ready, held) > 0 then
+    return {-8, nonce}
+  end
   return {1, nonce, -1, '', 30000, now}
 end
 local paused, uses = m[5], m[6] or ''

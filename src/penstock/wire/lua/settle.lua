@@ -4,6 +4,7 @@
 ---          as in ack and reserve
 --- RETURNS  {1, nonce, next, epoch, lease, now, acked, codes, (number, counters, record)...}  codes: '' when all of them
 ---                                        were acknowledged, else one for each as in ack, separated by blanks
+---          {-8, nonce}                          damaged: jobs, but no meta; see configure
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-9, nonce, epoch}            another epoch
 --- FROM active, ready, scheduled  TO done, active, dead
@@ -16,6 +17,9 @@ local seen, off = tonumber(m[3]) or 0, tonumber(m[4]) or 0
 --@include lib/now
 local epoch, delivered = m[2], m[10]
 if not epoch then
+  if redis.call('EXISTS', ready, held) > 0 then
+    return {-8, nonce}
+  end
   return {1, nonce, -1, '', 30000, now, 0, string.rep('0 ', common == '*' and (#ARGV - 6) / 2 or #ARGV - 6)}
 end
 local paused, uses, idle = m[5], m[6] or '', false

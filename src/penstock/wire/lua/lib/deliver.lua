@@ -74,7 +74,6 @@ if #numbers + #due + #lapsed + #dropped + #fallen > 0 or cut then
     call('ZADD', once, unpack(onces))
     for i = 2, #onces, 2 do
       call('ZREM', expiry, onces[i])
-      call('ZREM', active, onces[i])
     end
   end
   if #due > 0 then
