@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from penstock.core.job import Delivery, Outcome
 from penstock.core.options import Duration
@@ -25,12 +25,13 @@ class AsyncJob(Delivery):
     that was settled inside the block is left alone.
     """
 
-    __slots__ = ("queue", "settled")
+    __slots__ = ()
 
-    queue: AsyncQueue
-    """The queue it came from."""
-    settled: bool
-    """Whether this object has ended its delivery."""
+    @property
+    def queue(self) -> AsyncQueue:
+        """The queue it came from."""
+        queue: AsyncQueue = self.batch.queue
+        return queue
 
     async def ack(self) -> bool:
         """Finish the job: it is done and forgotten.
@@ -129,14 +130,6 @@ class AsyncJob(Delivery):
         if not self.at_most_once:
             await self.release()
         return False
-
-
-def make_job(queue: AsyncQueue, *args: Any, **kwargs: Any) -> AsyncJob:
-    """A job of this queue, from the arguments of `Delivery`."""
-    job = AsyncJob(*args, **kwargs)
-    job.queue = queue
-    job.settled = False
-    return job
 
 
 def lost(operation: str, job_id: str, outcome: Outcome) -> Exception:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from penstock._async.connection import monotonic
-from penstock._async.job import AsyncJob, make_job
+from penstock._async.job import AsyncJob
 from penstock.core import flows
 from penstock.core.bulk import chunks, prepared
 from penstock.core.job import (
@@ -62,7 +61,7 @@ class AsyncQueue:
         self._driver = client._driver
         self._node = client._node
         keys = QueueKeys(name, client.prefix)
-        self.ops = QueueOps(keys, client.owner, self._node.known, partial(make_job, self))
+        self.ops = QueueOps(keys, client.owner, self._node.known, self, AsyncJob)
 
     @property
     def name(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from penstock.core.job import Delivery, Outcome
 from penstock.core.options import Duration
@@ -26,12 +26,13 @@ class Job(Delivery):
     that was settled inside the block is left alone.
     """
 
-    __slots__ = ("queue", "settled")
+    __slots__ = ()
 
-    queue: Queue
-    """The queue it came from."""
-    settled: bool
-    """Whether this object has ended its delivery."""
+    @property
+    def queue(self) -> Queue:
+        """The queue it came from."""
+        queue: Queue = self.batch.queue
+        return queue
 
     def ack(self) -> bool:
         """Finish the job: it is done and forgotten.
@@ -128,14 +129,6 @@ class Job(Delivery):
         if not self.at_most_once:
             self.release()
         return False
-
-
-def make_job(queue: Queue, *args: Any, **kwargs: Any) -> Job:
-    """A job of this queue, from the arguments of `Delivery`."""
-    job = Job(*args, **kwargs)
-    job.queue = queue
-    job.settled = False
-    return job
 
 
 def lost(operation: str, job_id: str, outcome: Outcome) -> Exception:

@@ -5,14 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from penstock._sync.connection import monotonic
-from penstock._sync.job import Job, make_job
+from penstock._sync.job import Job
 from penstock.core import flows
 from penstock.core.bulk import chunks, prepared
 from penstock.core.job import (
@@ -63,7 +62,7 @@ class Queue:
         self._driver = client._driver
         self._node = client._node
         keys = QueueKeys(name, client.prefix)
-        self.ops = QueueOps(keys, client.owner, self._node.known, partial(make_job, self))
+        self.ops = QueueOps(keys, client.owner, self._node.known, self, Job)
 
     @property
     def name(self) -> str:

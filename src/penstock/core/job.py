@@ -63,45 +63,52 @@ class Place:
         self.packed = crc.to_bytes(4, "big") + bytes.fromhex(epoch)
 
 
+class Batch:
+    """What the deliveries of one reserve have in common.
+
+    Attributes:
+        queue: the queue object that reserved them.
+        place: of the queue.
+        owner: who reserved them.
+        tag: the random half of their receipts.
+        receipt: the receipt of a first delivery.
+        now: time of delivery, ms.
+        lease_ms: the queue's lease.
+    """
+
+    __slots__ = ("lease_ms", "now", "owner", "place", "queue", "receipt", "tag")
+
+    def __init__(
+        self, queue: Any, place: Place, owner: str, *, tag: int, now: int, lease_ms: int
+    ) -> None:
+        self.queue = queue
+        self.place = place
+        self.owner = owner
+        self.tag = tag
+        self.receipt = f"1-{tag:03x}"
+        self.now = now
+        self.lease_ms = lease_ms
+
+
 class Delivery:
     """One delivery of a job: the job's data and the receipt that proves who holds it.
 
     Parsed when looked at, so that reserving many jobs costs little.
+
+    Attributes:
+        number: the job number.
+        batch: what the deliveries of one reserve share.
+        settled: whether this object has ended its delivery.
     """
 
-    __slots__ = (
-        "_counters",
-        "_counts",
-        "_data",
-        "_lease_ms",
-        "_now",
-        "_place",
-        "_record",
-        "_tag",
-        "number",
-        "owner",
-    )
+    __slots__ = ("_counters", "_counts", "_data", "_record", "batch", "number", "settled")
 
-    def __init__(
-        self,
-        place: Place,
-        number: bytes,
-        counts: bytes,
-        data: bytes,
-        *,
-        tag: int,
-        now: int,
-        lease_ms: int,
-        owner: str,
-    ) -> None:
+    def __init__(self, batch: Batch, number: bytes, counts: bytes, data: bytes) -> None:
+        self.batch = batch
         self.number = number
-        self.owner = owner
-        self._place = place
+        self.settled = False
         self._counts = counts
         self._data = data
-        self._tag = tag
-        self._now = now
-        self._lease_ms = lease_ms
         self._record: Record | None = None
         self._counters: Counters | None = None
 
@@ -125,17 +132,27 @@ class Delivery:
         record = self.record
         once = record.lease_ms == 0
         ttl = ttl_code(record.ttl_ms, at_most_once=once)
-        return encode_id(self._place.node, self._place.packed, self.number, ttl)
+        return encode_id(self.batch.place.node, self.batch.place.packed, self.number, ttl)
+
+    @property
+    def owner(self) -> str:
+        """Who reserved it."""
+        return self.batch.owner
+
+    @property
+    def first(self) -> bool:
+        """Whether it was never delivered before."""
+        return not self._counts
 
     @property
     def queue_name(self) -> str:
         """The name of the job's queue."""
-        return self._place.queue
+        return self.batch.place.queue
 
     @property
     def epoch(self) -> str:
         """The queue's epoch, 8 hex digits."""
-        return self._place.epoch
+        return self.batch.place.epoch
 
     @property
     def body(self) -> Any:
@@ -186,7 +203,7 @@ class Delivery:
     @property
     def delivered(self) -> float:
         """When this delivery was made, seconds since 1970 by the server's clock."""
-        return self._now / 1000
+        return self.batch.now / 1000
 
     @property
     def at_most_once(self) -> bool:
@@ -197,7 +214,7 @@ class Delivery:
     def lease(self) -> float:
         """The lease in seconds, from delivery; 0 = at most once."""
         own = self.record.lease_ms
-        return (self._lease_ms if own is None else own) / 1000
+        return (self.batch.lease_ms if own is None else own) / 1000
 
     @property
     def ttl(self) -> float | None:
@@ -208,8 +225,9 @@ class Delivery:
     @property
     def receipt(self) -> str:
         """Proof of this delivery: its number and a random tag (PROTOCOL.md, Receipt)."""
-        first = self._counts.partition(b" ")[0].decode() or "1"
-        return f"{first}-{self._tag:03x}"
+        if not self._counts:
+            return self.batch.receipt
+        return f"{self.counters.deliveries}-{self.batch.tag:03x}"
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id} attempt {self.attempt} of {self.queue_name!r}>"

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from penstock.core import job as jobs
 from penstock.core.ids import encode_id, parse_id, ttl_code
-from penstock.core.job import Delivery, JobView, Place, QueueStats, Settings, Settled
+from penstock.core.job import Batch, Delivery, JobView, Place, QueueStats, Settings, Settled
 from penstock.core.record import parse_record
 from penstock.errors import (
     BadArgument,
@@ -79,6 +79,7 @@ class QueueOps:
         keys: the queue's keys.
         owner: who reserves.
         known_nodes: ids of the nodes that this client knows, 8 hex digits each; kept by the client.
+        queue: the object that jobs call their queue.
         make: builds a job from the arguments of `Delivery`.
     """
 
@@ -87,10 +88,12 @@ class QueueOps:
         keys: QueueKeys,
         owner: str,
         known_nodes: Sequence[str],
+        queue: Any = None,
         make: Callable[..., Any] = Delivery,
     ) -> None:
         self.keys = keys
         self.owner = owner
+        self.queue = queue
         self.make = make
         self.crc = queue_crc(keys.name)
         self._owner = owner.encode()
@@ -175,24 +178,17 @@ class QueueOps:
         self.check(reply)
         if len(reply) == start:
             return Taken(reply[2], [])
-        place = self.place(node, reply[3])
-        lease, now, make, owner = reply[4], reply[5], self.make, self.owner
-        return Taken(
-            reply[2],
-            [
-                make(
-                    place,
-                    reply[i],
-                    reply[i + 1],
-                    reply[i + 2],
-                    tag=tag,
-                    now=now,
-                    lease_ms=lease,
-                    owner=owner,
-                )
-                for i in range(start, len(reply), 3)
-            ],
+        batch = Batch(
+            self.queue,
+            self.place(node, reply[3]),
+            self.owner,
+            tag=tag,
+            now=reply[5],
+            lease_ms=reply[4],
         )
+        make = self.make
+        parts = zip(reply[start::3], reply[start + 1 :: 3], reply[start + 2 :: 3], strict=True)
+        return Taken(reply[2], [make(batch, *part) for part in parts])
 
     # -- naming jobs -----------------------------------------------------------------------
 
@@ -219,6 +215,10 @@ class QueueOps:
         """Epoch, common receipt and the rest of ARGV for a script that names deliveries."""
         if not names:
             return "", "", []
+        alike = _alike(names, self.name)
+        if alike is not None:
+            receipt = alike.receipt if receipts else ""
+            return alike.place.epoch, receipt, [name.number for name in names]
         numbers, epoch = [], None
         shown: list[str] = []
         for name in names:
@@ -393,6 +393,17 @@ class QueueOps:
             dangling=total("dangling"),
             settings=read_settings(fields),
         )
+
+
+def _alike(names: Sequence[Any], queue: str) -> Batch | None:
+    """What the names share when all are first deliveries of one reserve of this queue."""
+    batch = names[0].batch if isinstance(names[0], Delivery) else None
+    if batch is None or batch.place.queue != queue:
+        return None
+    for name in names:
+        if not isinstance(name, Delivery) or name.batch is not batch or not name.first:
+            return None
+    return batch
 
 
 def read_settings(fields: Mapping[str, str]) -> Settings:
