@@ -27,15 +27,19 @@ local epoch, last, paused, uses = m[2], m[3], m[6], m[7] or ''
 local full, alarm = tonumber(m[9]) or 0, tonumber(m[10]) or 0
 local before = redis.call('GET', producer)
 if before then
-  local call, from, total, of = string.match(before, '^(%d+) (%S+) (%d+) (%x+)$')
-  if tonumber(call) == tonumber(nonce) and of == epoch then
+  local number, wanted = tonumber(string.match(before, '^%d+')), tonumber(nonce)
+  local from, total, of
+  if number == wanted then
+    from, total, of = string.match(before, '^%d+ (%S+) (%d+) (%x+)$')
+  end
+  if of == epoch and from then
     redis.call('PEXPIRE', producer, 600000)
     if #changes > 0 then
       redis.call('HSET', meta, unpack(changes))
     end
     return {1, nonce, from, tonumber(total), epoch, 0, 1}
-  elseif tonumber(call) > tonumber(nonce) then
-    return {-7, nonce, call}
+  elseif number > wanted then
+    return {-7, nonce, string.match(before, '^%d+')}
   end
 end
 local created = 0
@@ -82,40 +86,47 @@ end
 -- Numbers: this ms, or the last one's, never lower. seq starts at 1000000000: it always has ten digits.
 local ms, seq = now, 1000000000
 if last then
-  local s, q = string.match(last, '^(%d+)-(%d+)$')
-  s, q = tonumber(s), tonumber(q)
-  if s >= ms then
-    ms, seq = s, q + 1
-    if seq < 1000000000 or seq + n > 4294967295 then
-      ms, seq = s + 1, 1000000000
+  local s = tonumber(string.sub(last, 1, -12))
+  if not s or s >= ms then
+    local q
+    s, q = string.match(last, '^(%d+)-(%d+)$')
+    s, q = tonumber(s), tonumber(q)
+    if s >= ms then
+      ms, seq = s, q + 1
+      if seq < 1000000000 or seq + n > 4294967295 then
+        ms, seq = s + 1, 1000000000
+      end
     end
   end
 end
 local prefix = string.format('%.0f-', ms)
-local first, final = prefix .. seq, prefix .. (seq + n - 1)
-local digit, stem = seq % 10, nil
-local digits = {[0] = '0', '1', '2', '3', '4', '5', '6', '7', '8', '9'}
-local function number() -- the next one; only each tenth is formatted, which costs three times a concatenation
-  if not stem or digit == 10 then
-    stem, digit = prefix .. (seq - seq % 10) / 10, seq % 10
+local first = prefix .. (seq == 1000000000 and '1000000000' or seq)
+local final = n == 1 and first or prefix .. (seq + n - 1)
+local ids, lives = {first}, nil
+if n > 1 then -- only each tenth number is formatted, which costs three times a concatenation
+  local digits = {[0] = '0', '1', '2', '3', '4', '5', '6', '7', '8', '9'}
+  local digit, stem = seq % 10, prefix .. (seq - seq % 10) / 10
+  for i = 2, n do
+    digit = digit + 1
+    if digit == 10 then
+      digit, stem = 0, prefix .. (seq + i - 1) / 10
+    end
+    ids[i] = stem .. digits[digit]
   end
-  local id = stem .. digits[digit]
-  seq, digit = seq + 1, digit + 1
-  return id
 end
-local lives = {}
-local call, byte, match = redis.call, string.byte, string.match
-for i = 6, #ARGV do
-  local third = byte(ARGV[i], 3)
+local call, byte = redis.call, string.byte
+for i = 1, n do
+  local third = byte(ARGV[i + 5], 3)
   if third == 108 or third == 116 then
-    local ttl = match(ARGV[i], '^1[;l=%d]*;t=(%d+)')
+    local ttl = string.match(ARGV[i + 5], '^1[;l=%d]*;t=(%d+)')
     if ttl then
+      lives = lives or {}
       lives[#lives + 1] = ms + ttl
-      lives[#lives + 1] = prefix .. (seq + i - 6)
+      lives[#lives + 1] = ids[i]
     end
   end
 end
-if #lives > 0 then
+if lives then
   call('ZCARD', expiry)
 end
 local later
@@ -128,26 +139,23 @@ local token = paused ~= 'out'
 if later > 0 then
   call('ZCARD', scheduled)
   local records, due, ends = {}, {}, {}
-  for i = 2, #lives, 2 do
+  for i = 2, lives and #lives or 0, 2 do
     ends[lives[i]] = lives[i - 1]
   end
-  for i = 6, #ARGV do
-    local id = number()
-    records[#records + 1] = id
-    records[#records + 1] = ARGV[i]
-    due[#due + 1] = math.min(now + later, ends[id] or now + later)
-    due[#due + 1] = id
+  for i = 1, n do
+    records[i * 2 - 1], records[i * 2] = ids[i], ARGV[i + 5]
+    due[i * 2 - 1], due[i * 2] = math.min(now + later, ends[ids[i]] or now + later), ids[i]
   end
   call('HSET', held, unpack(records))
   call('ZADD', scheduled, unpack(due))
   --@include lib/announce
   token = announce(now + later, false) and token
 else
-  for i = 6, #ARGV do
-    call('XADD', ready, number(), 'j', ARGV[i])
+  for i = 1, n do
+    call('XADD', ready, ids[i], 'j', ARGV[i + 5])
   end
 end
-if #lives > 0 then
+if lives then
   call('ZADD', expiry, unpack(lives))
   if not string.find(uses, 't', 1, true) then
     uses = uses .. 't'

@@ -1,6 +1,6 @@
 -- Jobs whose ttl has ended, at most 100 a call: a list, and the same as a set.
 local lapsed, lapse = {}, {}
-if string.find(uses, 't', 1, true) then
+if uses ~= '' and string.find(uses, 't', 1, true) then
   lapsed = redis.call('ZRANGE', expiry, '-inf', now, 'BYSCORE', 'LIMIT', 0, 100)
   for i = 1, #lapsed do
     lapse[lapsed[i]] = true
