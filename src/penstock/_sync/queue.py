@@ -130,7 +130,7 @@ class Queue:
         if reply is None or reply[0] != 1:
             reply = self._enqueue_flow((record,), options, partial=False)
         place = ops.place(self._node.id, reply[4])
-        return Enqueued(ops.id_of(place, reply[2], options.ttl_code), options.state)
+        return Enqueued(ops.id_of(place, reply[2], options.ttl_code), ops.state_of(reply))
 
     def enqueue_many(
         self,
@@ -165,7 +165,7 @@ class Queue:
         options = prepared(delay, at, lease, ttl, headers, max_length, block)
         if replicas:
             self._check_replicas(replicas)
-        results = BulkEnqueued(options.state, options.ttl_code)
+        results = BulkEnqueued(options.ttl_code)
         try:
             for chunk in chunks(bodies, options):
                 self._add_chunk(chunk, options, results)
@@ -183,7 +183,8 @@ class Queue:
                 reply, _ = self._node.run(call)
             if reply is None or reply[0] != 1:
                 reply = self._enqueue_flow(chunk, options, partial=options.block != 0)
-            results.add(reply[2], reply[3], self.ops.place(self._node.id, reply[4]))
+            place = self.ops.place(self._node.id, reply[4])
+            results.add(reply[2], reply[3], place, self.ops.state_of(reply))
             chunk = chunk[reply[3] :]
 
     def _enqueue_flow(self, records: Sequence[bytes], options: Any, *, partial: bool) -> list[Any]:

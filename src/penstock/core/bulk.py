@@ -27,7 +27,6 @@ class Prepared:
         bound: '' or the most jobs that may wait.
         block: seconds to wait for room, None = for ever.
         ttl_code: the last four digits of the ids.
-        state: where the jobs go.
     """
 
     head: bytes
@@ -36,10 +35,9 @@ class Prepared:
     bound: int | str
     block: float | None
     ttl_code: str
-    state: str
 
 
-USUAL = Prepared(PLAIN, PLAIN_JSON, 0, "", 0.0, AT_LEAST_ONCE_FOREVER, "ready")
+USUAL = Prepared(PLAIN, PLAIN_JSON, 0, "", 0.0, AT_LEAST_ONCE_FOREVER)
 
 
 def prepared(
@@ -64,11 +62,10 @@ def prepared(
     ):
         return USUAL
     wait: str | int = duration_ms("delay", delay)
-    later = wait != 0
     if at is not None:
-        if later:
+        if wait:
             raise BadArgument("at", at, "not together with delay")
-        wait, later = f"@{moment_ms('at', at)}", True
+        wait = f"@{moment_ms('at', at)}"
     own_lease = None if lease is None else lease_ms("lease", lease)
     own_ttl = None if ttl is None else duration_ms("ttl", ttl, zero=False)
     once = own_lease == 0
@@ -86,7 +83,6 @@ def prepared(
         "" if max_length is None else check_count("max_length", max_length),
         check_block(block),
         ttl_code(own_ttl, at_most_once=once),
-        "scheduled" if later else "ready",
     )
 
 

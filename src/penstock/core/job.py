@@ -255,22 +255,22 @@ class _Span:
     first: bytes
     count: int
     place: Place
+    state: str
 
 
 class BulkEnqueued(Sequence[Enqueued]):
     """The answers to a bulk enqueue, in the order of the bodies; ids are built when looked at."""
 
-    __slots__ = ("_length", "_spans", "_state", "_ttl")
+    __slots__ = ("_length", "_spans", "_ttl")
 
-    def __init__(self, state: str, ttl: str) -> None:
-        self._state = state
+    def __init__(self, ttl: str) -> None:
         self._ttl = ttl
         self._spans: list[_Span] = []
         self._length = 0
 
-    def add(self, first: bytes, count: int, place: Place) -> None:
+    def add(self, first: bytes, count: int, place: Place, state: str) -> None:
         """Append the jobs of one chunk: numbers first, first + 1, …"""
-        self._spans.append(_Span(first, count, place))
+        self._spans.append(_Span(first, count, place, state))
         self._length += count
 
     def __len__(self) -> int:
@@ -301,7 +301,7 @@ class BulkEnqueued(Sequence[Enqueued]):
         ms, _, seq = span.first.partition(b"-")
         number = b"%s-%010d" % (ms, int(seq) + offset)
         job_id = encode_id(span.place.node, span.place.packed, number, self._ttl)
-        return Enqueued(job_id, self._state)
+        return Enqueued(job_id, span.state)
 
     @property
     def ids(self) -> list[str]:

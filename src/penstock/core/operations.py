@@ -162,6 +162,10 @@ class QueueOps:
         """The id of a job of this queue."""
         return encode_id(place.node, place.packed, number, ttl)
 
+    def state_of(self, reply: list[Any]) -> str:
+        """Where an enqueue put its jobs."""
+        return "scheduled" if reply[7] else "ready"
+
     def full(self, reply: list[Any]) -> QueueFull:
         """The error of a full queue."""
         return QueueFull(f"queue {self.name!r}: {reply[2]} jobs wait, {reply[3]} may")

@@ -7,7 +7,8 @@
 ---          bound   '' or the most jobs that may wait, beside the queue's own max_length
 ---          wait    ms for which the producer will wait when the queue is full, 0 = not at all
 ---          record  1 to 1000 of them; none = only put the space token back if there is room
---- RETURNS  {1, nonce, first, count, epoch, created, repeat}  added: numbers first, first + 1, ...
+--- RETURNS  {1, nonce, first, count, epoch, created, repeat, scheduled}  added: numbers first, first + 1, ...;
+---                                                            scheduled: 1, or 0 = ready
 ---          {-3, nonce, waiting, limit, swept}                full; nothing added; swept > 0: ended jobs were removed,
 ---                                                            try again
 ---          {-4, nonce, paused}                               paused for producers; nothing added
@@ -28,16 +29,16 @@ local full, alarm = tonumber(m[9]) or 0, tonumber(m[10]) or 0
 local before = redis.call('GET', producer)
 if before then
   local number, wanted = tonumber(string.match(before, '^%d+')), tonumber(nonce)
-  local from, total, of
+  local from, total, of, later
   if number == wanted then
-    from, total, of = string.match(before, '^%d+ (%S+) (%d+) (%x+)$')
+    from, total, of, later = string.match(before, '^%d+ (%S+) (%d+) (%x+) (%d)$')
   end
   if of == epoch and from then
     redis.call('PEXPIRE', producer, 600000)
     if #changes > 0 then
       redis.call('HSET', meta, unpack(changes))
     end
-    return {1, nonce, from, tonumber(total), epoch, 0, 1}
+    return {1, nonce, from, tonumber(total), epoch, 0, 1, tonumber(later)}
   elseif number > wanted then
     return {-7, nonce, string.match(before, '^%d+')}
   end
@@ -81,7 +82,7 @@ if n == 0 then
     redis.call('HDEL', held, '-')
     redis.call('RPUSH', space, '1')
   end
-  return {1, nonce, '', 0, epoch, 0, 0}
+  return {1, nonce, '', 0, epoch, 0, 0, 0}
 end
 -- Numbers: this ms, or the last one's, never lower. seq starts at 1000000000: it always has ten digits.
 local ms, seq = now, 1000000000
@@ -176,10 +177,10 @@ changes[#changes + 1] = final
 changes[#changes + 1] = 'enqueued'
 changes[#changes + 1] = (m[11] or 0) + n
 call('HSET', meta, unpack(changes))
-call('SET', producer, nonce .. ' ' .. first .. ' ' .. n .. ' ' .. epoch, 'PX', 600000)
+call('SET', producer, nonce .. ' ' .. first .. ' ' .. n .. ' ' .. epoch .. (later > 0 and ' 1' or ' 0'), 'PX', 600000)
 --@include lib/expire
 --@include lib/wake
 if full > now and hungry and waiting + n < limit then
   call('RPUSH', space, '1')
 end
-return {1, nonce, first, n, epoch, created, 0}
+return {1, nonce, first, n, epoch, created, 0, later > 0 and 1 or 0}

@@ -1,0 +1,200 @@
+"""The application: options that every command has, errors as one line, exit codes."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import logging
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar
+
+import typer
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+import penstock
+from penstock import EvictionWarning, Penstock, PenstockError
+from penstock.cli import output
+from penstock.wire.keys import DEFAULT_PREFIX
+
+__all__ = ["Failed", "Session", "app", "command", "run"]
+
+DEFAULT_URL = "redis://localhost:6379/0"
+RETRY_FOR = 1.0
+"""Seconds; who sits at a terminal tries again himself."""
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+UrlOption = Annotated[
+    str | None,
+    typer.Option(
+        "--url",
+        metavar="URL",
+        show_default=False,
+        help=f"Server: redis://, rediss:// or unix://. Default: $PENSTOCK_URL, {DEFAULT_URL}.",
+    ),
+]
+PrefixOption = Annotated[
+    str | None,
+    typer.Option(
+        "--prefix",
+        metavar="TEXT",
+        show_default=False,
+        help=f"Prefix of all keys. Default: {DEFAULT_PREFIX}.",
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document instead of tables.")]
+
+COMMON = {"url": UrlOption, "prefix": PrefixOption, "as_json": JsonOption}
+"""They may stand before the command or after it."""
+
+app = typer.Typer(
+    name="penstock",
+    help="Look into the queues of penstock on a Redis, and act on them.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+class Failed(Exception):
+    """A command can't do what was asked; its text is the line that the user reads."""
+
+
+@dataclass(frozen=True)
+class Session:
+    """What the options shared by all commands say.
+
+    Args:
+        given_url: the server, None = nobody named one.
+        prefix: prefix of all keys.
+        as_json: a document for programs instead of text for people.
+    """
+
+    given_url: str | None = None
+    prefix: str = DEFAULT_PREFIX
+    as_json: bool = False
+
+    @property
+    def url(self) -> str:
+        """The server, named or not."""
+        return self.given_url or DEFAULT_URL
+
+    def changed(self, url: str | None, prefix: str | None, as_json: bool) -> Session:
+        """The same with what these options change."""
+        return Session(
+            self.given_url if url is None else url,
+            self.prefix if prefix is None else prefix,
+            self.as_json or as_json,
+        )
+
+    @contextlib.contextmanager
+    def client(self) -> Iterator[Penstock]:
+        """A connected client; what it warns of goes to stderr."""
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", EvictionWarning)
+            client = Penstock(self.url, prefix=self.prefix, retry_for=RETRY_FOR).connect()
+        for warning in caught:
+            output.complain(f"warning: {warning.message}")
+        try:
+            yield client
+        finally:
+            client.close()
+
+    def answer(self, document: Any, show: Callable[[], None]) -> None:
+        """Print the document, or what `show` prints for people."""
+        if self.as_json:
+            output.write_json(document)
+        else:
+            show()
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        output.write(penstock.__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    ctx: typer.Context,
+    url: UrlOption = None,
+    prefix: PrefixOption = None,
+    as_json: JsonOption = False,
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    """Look into the queues of penstock on a Redis, and act on them."""
+    ctx.obj = Session(os.environ.get("PENSTOCK_URL") or None).changed(url, prefix, as_json)
+
+
+def command(name: str, **settings: Any) -> Callable[[Function], Function]:
+    """Register a command: its function gets a `Session` first, then its own parameters."""
+
+    def register(function: Function) -> Function:
+        signature = inspect.signature(function, eval_str=True)
+        own = list(signature.parameters.values())[1:]
+
+        @functools.wraps(function)
+        def call(ctx: typer.Context, **values: Any) -> None:
+            common = {option: values.pop(option) for option in COMMON}
+            session: Session = ctx.find_object(Session) or Session()
+            function(session.changed(**common), **values)
+
+        keyword = inspect.Parameter.KEYWORD_ONLY
+        context = inspect.Parameter("ctx", keyword, annotation=typer.Context)
+        shared = [
+            inspect.Parameter(
+                option, keyword, default=False if kind is JsonOption else None, annotation=kind
+            )
+            for option, kind in COMMON.items()
+        ]
+        parameters = [context, *(p.replace(kind=keyword) for p in own), *shared]
+        call.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        call.__annotations__ = {p.name: p.annotation for p in parameters}
+        del call.__wrapped__  # type: ignore[attr-defined]  # or the signature of `function` is read
+        app.command(name, **settings)(call)
+        return function
+
+    return register
+
+
+def run(argv: list[str]) -> int:
+    """Run a command and turn what it raises into a line on stderr and an exit code."""
+    logging.getLogger("penstock").addHandler(logging.NullHandler())
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")  # a body may hold any character
+    try:
+        app(args=argv, prog_name="penstock")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BrokenPipeError:
+        # The reader (`head`, say) has left; Python's own flush at exit must not complain of it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except (Failed, PenstockError, RedisError, OSError) as error:
+        output.complain(_line(error))
+        return 1
+    return 0
+
+
+def _line(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    if isinstance(error, penstock.IncompleteEnqueue):
+        return f"{text}: {_line(error.__cause__) if isinstance(error.__cause__, Exception) else ''}"
+    if isinstance(error, (RedisConnectionError, RedisTimeoutError)):
+        return f"the server can't be reached: {text}"
+    if isinstance(error, (Failed, OSError)):
+        return text
+    return f"{type(error).__name__}: {text}"

@@ -1,0 +1,153 @@
+"""What commands print: tables for people, JSON for programs.
+
+In JSON, times are seconds since 1970 and spans are seconds. A job's `codec` tells how its `body` is
+to be read: with "json" it is the value itself; with "bytes" it is a string when the bytes are UTF-8,
+else {"base64": "..."}.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from datetime import datetime, timezone
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from penstock import JobView, QueueStats
+
+__all__ = [
+    "complain",
+    "console",
+    "job_document",
+    "moment",
+    "note",
+    "printable",
+    "short_body",
+    "size",
+    "span",
+    "stats_document",
+    "table",
+    "write",
+    "write_json",
+]
+
+
+def write(text: str) -> None:
+    """A line on stdout."""
+    sys.stdout.write(text + "\n")
+
+
+def complain(text: str) -> None:
+    """A line on stderr."""
+    sys.stderr.write(f"penstock: {text}\n")
+
+
+def note(text: str) -> None:
+    """A line for people that is no part of the answer."""
+    sys.stderr.write(text + "\n")
+
+
+def write_json(document: Any) -> None:
+    """A document on stdout, in ASCII: any text survives any terminal and any pipe."""
+    write(json.dumps(document, indent=2))
+
+
+def console() -> Console:
+    """stdout for tables: as wide as the terminal, and without a limit in a pipe."""
+    if sys.stdout.isatty():
+        return Console()
+    return Console(file=sys.stdout, width=10_000)
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: str = "") -> None:
+    """Print a table.
+
+    Args:
+        columns: the headings.
+        rows: a cell for each column; None stays empty.
+        right: headings of the columns of numbers, separated by spaces.
+    """
+    numbers = right.split()
+    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        grid.add_column(
+            column, justify="right" if column in numbers else "left", overflow="fold"
+        )
+    for row in rows:
+        # Text, as a string would be searched for rich's markup.
+        grid.add_row(*(Text("" if cell is None else printable(str(cell))) for cell in row))
+    console().print(grid)
+
+
+def printable(text: str) -> str:
+    """The text with everything escaped that a terminal would not show, or would obey."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def moment(seconds: float | None) -> str:
+    """A time in UTC, to the millisecond."""
+    if seconds is None:
+        return ""
+    at = datetime.fromtimestamp(seconds, timezone.utc)
+    return at.isoformat(sep=" ", timespec="milliseconds").replace("+00:00", "Z")
+
+
+def span(seconds: float | None) -> str:
+    """A duration in the unit that suits it."""
+    if seconds is None:
+        return ""
+    for limit, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= 2 * limit:
+            return f"{seconds / limit:.1f} {unit}"
+    return f"{seconds:.3g} s" if seconds < 100 else f"{seconds:.0f} s"
+
+
+def size(count: int) -> str:
+    """A number of bytes in the unit that suits it."""
+    for limit, unit in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if abs(count) >= limit:
+            return f"{count / limit:.2f} {unit}"
+    return f"{count} B"
+
+
+def body_value(view: JobView) -> tuple[str, Any]:
+    """Codec and body as JSON shows them; a body that its codec can't read is shown as bytes."""
+    if view.codec == "json":
+        try:
+            return "json", json.loads(view.raw, parse_constant=_refuse)
+        except (ValueError, RecursionError):
+            pass
+    codec = view.codec or "bytes"
+    try:
+        return codec, view.raw.decode()
+    except UnicodeDecodeError:
+        return codec, {"base64": base64.b64encode(view.raw).decode()}
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def short_body(view: JobView, limit: int = 60) -> str:
+    """The beginning of a body, for a cell."""
+    text = printable(view.raw[: 4 * limit].decode("utf-8", "backslashreplace"))
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def job_document(view: JobView) -> dict[str, Any]:
+    """A job as JSON shows it: the attributes of `JobView`, codec and body as said above."""
+    codec, body = body_value(view)
+    document = {name: getattr(view, name) for name in JobView.__slots__ if name != "raw"}
+    return {**document, "headers": dict(view.headers), "codec": codec, "body": body}
+
+
+def stats_document(stats: QueueStats) -> dict[str, Any]:
+    """Counts as JSON shows them: the attributes of `QueueStats`."""
+    return asdict(stats)
