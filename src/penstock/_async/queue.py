@@ -24,7 +24,7 @@ from penstock.core.job import (
     Settings,
     Settled,
 )
-from penstock.core.operations import QueueOps, check_state
+from penstock.core.operations import ENDED, GONE, REFUSED, QueueOps, check_state
 from penstock.core.options import (
     BATCH,
     Duration,
@@ -252,7 +252,7 @@ class AsyncQueue:
         Raises:
             BadJobId: an id is malformed, of another queue, node or epoch; nothing was done.
         """
-        return await self._each(jobs, self.ops.ack, gone_if_resent=True)
+        return await self._each(jobs, self.ops.ack, resent_code=GONE)
 
     async def settle(
         self, done: Iterable[Named], n: int, *, block: Duration | None = 0
@@ -276,7 +276,7 @@ class AsyncQueue:
         outcomes = self.ops.settled(names, reply)
         taken = self.ops.taken(reply, tag, self._node.id, 8)
         if resent:
-            outcomes = outcomes.after_resend(gone=True)
+            outcomes = outcomes.after_resend(GONE)
         jobs = taken.deliveries
         if not jobs and (wait is None or wait > 0):
             # The finished are finished: a connection that fails now is the next call's news.
@@ -375,7 +375,7 @@ class AsyncQueue:
         """
         await self._client.connect()
         if jobs is not None:
-            settled = await self._each(jobs, self.ops.redrive, start=5)
+            settled = await self._each(jobs, self.ops.redrive, start=5, resent_code=REFUSED)
             return settled.done
         left = check_count("limit", limit) if limit is not None else 1 << 53
         total = skip = 0
@@ -396,7 +396,7 @@ class AsyncQueue:
         Returns:
             An outcome for each, in order: done or gone.
         """
-        return await self._each(jobs, self.ops.delete)
+        return await self._each(jobs, self.ops.delete, resent_code=GONE)
 
     async def purge(self, *states: str) -> int:
         """Remove the jobs that exist now, in bounded steps; jobs that are added meanwhile stay.
@@ -458,12 +458,8 @@ class AsyncQueue:
         await self._client.connect()
         check_count("n", n, high=BATCH)
         check_count("start", start, low=0, high=10_000)
-        found: list[JobView] = []
-        for part in ("active", "once") if check_state("state", state) == "active" else (state,):
-            if len(found) < n:
-                reply, _ = await self._node.run(self.ops.peek(part, start, n - len(found)))
-                found += [view for view in self.ops.views(reply, self._node.id) if view]
-        return found
+        reply, _ = await self._node.run(self.ops.peek(check_state("state", state), start, n))
+        return [view for view in self.ops.views(reply, self._node.id) if view]
 
     async def show(self, job: Named) -> JobView | None:
         """Everything about one job, or None if it is gone.
@@ -551,7 +547,7 @@ class AsyncQueue:
         return names
 
     async def _each(
-        self, jobs: Iterable[Named], build: Any, *, gone_if_resent: bool = False, start: int = 3
+        self, jobs: Iterable[Named], build: Any, *, resent_code: int = ENDED, start: int = 3
     ) -> Settled:
         if not self._node.id:
             await self._client.connect()
@@ -564,7 +560,7 @@ class AsyncQueue:
             reply, resent = await self._node.run(build(part))
             settled = self.ops.codes(part, reply, start)
             if resent:
-                settled = settled.after_resend(gone=gone_if_resent)
+                settled = settled.after_resend(resent_code)
             whole = settled if whole is None else whole.joined(settled)
         assert whole is not None
         return whole

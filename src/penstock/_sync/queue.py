@@ -25,7 +25,7 @@ from penstock.core.job import (
     Settings,
     Settled,
 )
-from penstock.core.operations import QueueOps, check_state
+from penstock.core.operations import ENDED, GONE, REFUSED, QueueOps, check_state
 from penstock.core.options import (
     BATCH,
     Duration,
@@ -249,7 +249,7 @@ class Queue:
         Raises:
             BadJobId: an id is malformed, of another queue, node or epoch; nothing was done.
         """
-        return self._each(jobs, self.ops.ack, gone_if_resent=True)
+        return self._each(jobs, self.ops.ack, resent_code=GONE)
 
     def settle(
         self, done: Iterable[Named], n: int, *, block: Duration | None = 0
@@ -273,7 +273,7 @@ class Queue:
         outcomes = self.ops.settled(names, reply)
         taken = self.ops.taken(reply, tag, self._node.id, 8)
         if resent:
-            outcomes = outcomes.after_resend(gone=True)
+            outcomes = outcomes.after_resend(GONE)
         jobs = taken.deliveries
         if not jobs and (wait is None or wait > 0):
             # The finished are finished: a connection that fails now is the next call's news.
@@ -368,7 +368,7 @@ class Queue:
         """
         self._client.connect()
         if jobs is not None:
-            settled = self._each(jobs, self.ops.redrive, start=5)
+            settled = self._each(jobs, self.ops.redrive, start=5, resent_code=REFUSED)
             return settled.done
         left = check_count("limit", limit) if limit is not None else 1 << 53
         total = skip = 0
@@ -389,7 +389,7 @@ class Queue:
         Returns:
             An outcome for each, in order: done or gone.
         """
-        return self._each(jobs, self.ops.delete)
+        return self._each(jobs, self.ops.delete, resent_code=GONE)
 
     def purge(self, *states: str) -> int:
         """Remove the jobs that exist now, in bounded steps; jobs that are added meanwhile stay.
@@ -451,12 +451,8 @@ class Queue:
         self._client.connect()
         check_count("n", n, high=BATCH)
         check_count("start", start, low=0, high=10_000)
-        found: list[JobView] = []
-        for part in ("active", "once") if check_state("state", state) == "active" else (state,):
-            if len(found) < n:
-                reply, _ = self._node.run(self.ops.peek(part, start, n - len(found)))
-                found += [view for view in self.ops.views(reply, self._node.id) if view]
-        return found
+        reply, _ = self._node.run(self.ops.peek(check_state("state", state), start, n))
+        return [view for view in self.ops.views(reply, self._node.id) if view]
 
     def show(self, job: Named) -> JobView | None:
         """Everything about one job, or None if it is gone.
@@ -544,7 +540,7 @@ class Queue:
         return names
 
     def _each(
-        self, jobs: Iterable[Named], build: Any, *, gone_if_resent: bool = False, start: int = 3
+        self, jobs: Iterable[Named], build: Any, *, resent_code: int = ENDED, start: int = 3
     ) -> Settled:
         if not self._node.id:
             self._client.connect()
@@ -557,7 +553,7 @@ class Queue:
             reply, resent = self._node.run(build(part))
             settled = self.ops.codes(part, reply, start)
             if resent:
-                settled = settled.after_resend(gone=gone_if_resent)
+                settled = settled.after_resend(resent_code)
             whole = settled if whole is None else whole.joined(settled)
         assert whole is not None
         return whole

@@ -392,15 +392,15 @@ class Settled(Sequence[Outcome]):
             return Settled([*self._names, *other._names], None)
         return Settled([*self._names, *other._names], [*self._listed(), *other._listed()])
 
-    def after_resend(self, *, gone: bool) -> Settled:
+    def after_resend(self, code: int) -> Settled:
         """The same when the call had to be sent again: what the first sending did counts as done.
 
         Args:
-            gone: whether a job that is gone now was the first sending's work (ack).
+            code: what the script answers for a job with which the first sending was done.
         """
         if self._codes is None:
             return self
-        return Settled(self._names, [1 if c == 2 or (gone and c == 0) else c for c in self._codes])
+        return Settled(self._names, [1 if c == code else c for c in self._codes])
 
     def _listed(self) -> Sequence[int]:
         return [1] * self._count if self._codes is None else self._codes

@@ -27,6 +27,9 @@ from penstock.wire.scripts import Script, script
 
 __all__ = ["Call", "QueueOps", "Taken"]
 
+GONE = 0
+ENDED = 2
+REFUSED = -2
 MISSING = -5
 DAMAGED = -8
 FULL = -3
@@ -138,6 +141,8 @@ class QueueOps:
             raise QueuePaused(f"queue {self.name!r} is paused ({reply[2].decode()})")
         if code == -7:
             raise StaleCall(f"call {int(reply[1])} came after call {int(reply[2])}")
+        if code == -10:
+            raise BadArgument("records", reply[2], "not a record of this version of the protocol")
         if code == -9:
             raise WrongEpoch(
                 "id", "<ids of another epoch>", f"queue {self.name!r} has been made anew since"

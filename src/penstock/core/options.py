@@ -116,5 +116,4 @@ def check_text(argument: str, value: Any, *, limit: int) -> str:
     """
     if not isinstance(value, str):
         raise BadArgument(argument, value, "a str")
-    encoded = value.encode("utf-8", "replace")
-    return value if len(encoded) <= limit else encoded[:limit].decode("utf-8", "ignore")
+    return value.encode("utf-8", "replace")[:limit].decode("utf-8", "ignore")

@@ -10,16 +10,20 @@
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-9, nonce, epoch}            another epoch
 --- FROM active, ready, scheduled  TO done
-local m = redis.call('HMGET', meta, 'v', 'epoch', 'uses', 'full', 'seen')
+local m = redis.call('HMGET', meta, 'v', 'epoch', 'uses', 'full', 'seen', 'off', 'acked')
 --@include lib/version
 --@include lib/epoch
-local uses, base = m[3] or '', 4
+local uses, base, changes = m[3] or '', 4, {}
+local seen, off = tonumber(m[5]) or 0, tonumber(m[6]) or 0
+--@include lib/now
 --@include lib/settled
 --@include lib/acked
-local hungry = freed > 0 and (tonumber(m[4]) or 0) > (tonumber(m[5]) or 0) and redis.call('LLEN', space) == 0
+local hungry = freed > 0 and (tonumber(m[4]) or 0) > now and redis.call('LLEN', space) == 0
 if acked > 0 then
   --@include lib/finish
-  redis.call('HINCRBY', meta, 'acked', acked)
+  changes[#changes + 1] = 'acked'
+  changes[#changes + 1] = (m[7] or 0) + removed
+  redis.call('HSET', meta, unpack(changes))
 end
 if hungry then
   redis.call('RPUSH', space, '1')

@@ -37,7 +37,7 @@ for i = 1, count do
     end
   end
   if codes[i] == 1 then
-    local d, rest = string.match(counts[i] or '1 0 0 0', '^(%d+)( %d+ %d+ %d+)')
+    local d, rest = string.match(counts[i] or (where[i] and '1 0 0 0' or '0 0 0 0'), '^(%d+)( %d+ %d+ %d+)')
     valid = valid + 1
     if not receipts[i] and where[i] then
       d = d + 1

@@ -7,15 +7,18 @@
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-9, nonce, epoch}            another epoch
 --- FROM ready, scheduled, active, dead  TO none
-local m = redis.call('HMGET', meta, 'v', 'epoch', 'full', 'seen')
+local m = redis.call('HMGET', meta, 'v', 'epoch', 'full', 'seen', 'off')
 --@include lib/version
 --@include lib/epoch
-local codes, found, done = {}, {}, 0
+local changes, seen, off = {}, tonumber(m[4]) or 0, tonumber(m[5]) or 0
+--@include lib/now
+local codes, found, named = {}, {}, {}
 for i = 3, #ARGV do
   local id = ARGV[i]
   local there = redis.call('HEXISTS', held, id) == 1 or #redis.call('XRANGE', ready, id, id) == 1
   codes[#codes + 1] = there and 1 or 0
-  if there then
+  if there and not named[id] then
+    named[id] = true
     found[#found + 1] = id
   end
 end
@@ -23,7 +26,7 @@ for _, index in ipairs({active, scheduled, once, dead, expiry}) do
   redis.call('ZCARD', index)
 end
 redis.call('HLEN', tally)
-local hungry = (tonumber(m[3]) or 0) > (tonumber(m[4]) or 0) and redis.call('LLEN', space) == 0
+local hungry = (tonumber(m[3]) or 0) > now and redis.call('LLEN', space) == 0
 if #found > 0 then
   redis.call('HDEL', held, unpack(found))
   redis.call('XDEL', ready, unpack(found))
@@ -32,11 +35,18 @@ if #found > 0 then
   end
   redis.call('HDEL', tally, unpack(found))
   redis.call('HINCRBY', meta, 'deleted', #found)
+  if #changes > 0 then
+    redis.call('HSET', meta, unpack(changes))
+  end
   if hungry then
     redis.call('RPUSH', space, '1')
   end
 end
-if #found == #codes then
+local gone = false
+for i = 1, #codes do
+  gone = gone or codes[i] == 0
+end
+if not gone then
   return {1, nonce, #found}
 end
 return {1, nonce, #found, unpack(codes)}

@@ -1,5 +1,5 @@
 --- Add jobs: to ready, or with a delay to scheduled. All of them, or none.
---- KEYS     ready held active scheduled tally expiry meta wake space producer
+--- KEYS     ready held active scheduled once tally expiry meta wake space producer
 --- ARGV     nonce create delay bound wait [record...]
 ---          nonce   the producer's call number: equal to the last one = a repeat, lower = stale
 ---          create  '' = only if the queue exists; 8 hex = registered, may be made with this epoch;
@@ -16,6 +16,7 @@
 ---          {-6, nonce, version}                              written by a newer protocol
 ---          {-7, nonce, last}                                 a later call of this producer came first
 ---          {-8, nonce}                                       damaged: jobs, but no meta
+---          {-10, nonce, index}                               no record of this version; nothing added
 --- FROM none  TO ready, scheduled
 local n = #ARGV - 5
 local m = redis.call('HMGET', meta, 'v', 'epoch', 'last', 'seen', 'off', 'paused', 'uses', 'max_length',
@@ -67,7 +68,7 @@ if limit then
   hungry = redis.call('LLEN', space) == 0
   waiting = redis.call('XLEN', ready) + redis.call('ZCARD', scheduled)
   if waiting + n > limit then
-    if #lapsed > 0 then -- room may be held by jobs whose ttl has ended
+    if #lapsed + #spent > 0 then -- room may be held by jobs whose ttl has ended
       redis.call('HDEL', held, '-')
       --@include lib/expire
     end
@@ -117,14 +118,19 @@ if n > 1 then -- only each tenth number is formatted, which costs three times a 
 end
 local call, byte = redis.call, string.byte
 for i = 1, n do
-  local third = byte(ARGV[i + 5], 3)
+  local version, _, third, _, zero = byte(ARGV[i + 5], 1, 5)
+  local ttl = nil
   if third == 108 or third == 116 then
-    local ttl = string.match(ARGV[i + 5], '^1[;l=%d]*;t=(%d+)')
-    if ttl then
-      lives = lives or {}
-      lives[#lives + 1] = ms + ttl
-      lives[#lives + 1] = ids[i]
-    end
+    ttl = string.match(ARGV[i + 5], '^1[;l=%d]*;t=(%d+)')
+  end
+  -- at most once (l=0) needs an end: nothing else would ever remove a job that nobody acknowledges
+  if version ~= 49 or third == 108 and zero == 48 and not ttl then
+    return {-10, nonce, i}
+  end
+  if ttl then
+    lives = lives or {}
+    lives[#lives + 1] = ms + ttl
+    lives[#lives + 1] = ids[i]
   end
 end
 if lives then
@@ -180,7 +186,7 @@ call('HSET', meta, unpack(changes))
 call('SET', producer, nonce .. ' ' .. first .. ' ' .. n .. ' ' .. epoch .. (later > 0 and ' 1' or ' 0'), 'PX', 600000)
 --@include lib/expire
 --@include lib/wake
-if full > now and hungry and waiting + n < limit then
+if full > now and hungry and (waiting + n < limit or #lapsed > 0) then
   call('RPUSH', space, '1')
 end
 return {1, nonce, first, n, epoch, created, 0, later > 0 and 1 or 0}

@@ -44,7 +44,7 @@ for i = 1, count do
         later = math.max(1, math.floor(draw * math.min(cap, first * 2 ^ math.min(nacked - 1, 40))))
       end
       back[#back + 1] = id
-      back[#back + 1] = later == 0 and tonumber(string.sub(id, 1, -12)) or now + later
+      back[#back + 1] = later == 0 and math.min(now, tonumber(string.sub(id, 1, -12))) or now + later
     end
     recount[#recount + 1] = id
     recount[#recount + 1] = d .. ' ' .. nacked .. ' ' .. c .. ' ' .. r .. why

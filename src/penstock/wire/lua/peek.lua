@@ -1,7 +1,7 @@
 --- The jobs of a state, in order, without taking them: of ready in the order in which reserve would.
 --- KEYS     ready held active scheduled once dead tally expiry meta
 --- ARGV     nonce state start count
----          state  ready, scheduled, active, once or dead
+---          state  ready, scheduled, active (leased, then delivered at most once) or dead
 ---          start  0 = the first; with count at most 10000
 ---          count  1 to 1000; about 1 MiB is read
 --- RETURNS  {1, nonce, now, lease, epoch, job...}  job as in show
@@ -81,8 +81,12 @@ if state == 'ready' then
 elseif state == 'dead' then
   seen_in(dead, 'dead', '-inf', '+inf')
 else
-  local index = ({scheduled = scheduled, active = active, once = once})[state]
-  local after = index == scheduled and now or now * 4096 + 4095
-  seen_in(index, state, '(' .. string.format('%.0f', after), '+inf')
+  local after = '(' .. string.format('%.0f', state == 'scheduled' and now or now * 4096 + 4095)
+  if state == 'scheduled' then
+    seen_in(scheduled, 'scheduled', after, '+inf')
+  else
+    seen_in(active, 'active', after, '+inf')
+    seen_in(once, 'once', after, '+inf')
+  end
 end
 return reply

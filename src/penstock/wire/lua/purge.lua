@@ -8,27 +8,29 @@
 --- RETURNS  {1, nonce, removed, more, fence, skip}  more: 1 = call again
 ---          {-6, nonce, version}          written by a newer protocol
 --- FROM ready, scheduled, active, dead  TO none
-local m = redis.call('HMGET', meta, 'v', 'last', 'full', 'seen')
+local m = redis.call('HMGET', meta, 'v', 'last', 'full', 'seen', 'off')
 --@include lib/version
+local changes, seen, off = {}, tonumber(m[4]) or 0, tonumber(m[5]) or 0
+--@include lib/now
 if fence == '' then
   fence = m[2] or '0-0'
 end
-local hungry = (tonumber(m[3]) or 0) > (tonumber(m[4]) or 0) and redis.call('LLEN', space) == 0
+local hungry = (tonumber(m[3]) or 0) > now and redis.call('LLEN', space) == 0
 for _, index in ipairs({active, scheduled, once, dead, expiry}) do
   redis.call('ZCARD', index)
 end
 redis.call('HLEN', tally)
-local removed, more, seen = 0, 0, tonumber(skip)
+local removed, more, passed = 0, 0, tonumber(skip)
 local index = ({scheduled = scheduled, active = active, once = once, dead = dead})[state]
 redis.call('HDEL', held, '-')
 if index then
-  local ids, old = redis.call('ZRANGE', index, seen, seen + 999), {}
+  local ids, old = redis.call('ZRANGE', index, passed, passed + 999), {}
   for i = 1, #ids do
     if ids[i] <= fence then
       old[#old + 1] = ids[i]
     end
   end
-  removed, more, seen = #old, #ids == 1000 and 1 or 0, seen + #ids - #old
+  removed, more, passed = #old, #ids == 1000 and 1 or 0, passed + #ids - #old
   if #old > 0 then
     redis.call('ZREM', index, unpack(old))
     redis.call('HDEL', held, unpack(old))
@@ -63,8 +65,11 @@ else -- ends of ttl are indexed by number, so each is named; about 1 MiB is read
 end
 if removed > 0 then
   redis.call('HINCRBY', meta, 'purged', removed)
+  if #changes > 0 then
+    redis.call('HSET', meta, unpack(changes))
+  end
   if hungry then
     redis.call('RPUSH', space, '1')
   end
 end
-return {1, nonce, removed, more, fence, seen}
+return {1, nonce, removed, more, fence, passed}

@@ -1,5 +1,5 @@
 --- Bring dead letters back: attempts start anew, the next delivery is a new one, its place is that of its creation.
---- KEYS     held scheduled dead tally expiry meta wake
+--- KEYS     ready held scheduled dead tally expiry meta wake
 --- ARGV     nonce wanted limit skip [number...]
 ---          limit   how many of the oldest dead letters, 1 to 1000, when no number is given
 ---          skip    how many of the oldest to pass over
@@ -19,7 +19,7 @@ local changes = {}
 local seen, off = tonumber(m[4]) or 0, tonumber(m[5]) or 0
 --@include lib/now
 --@include lib/terms
-local ids, codes, back, recount, lives, named = {}, {}, {}, {}, {}, #ARGV > 4
+local ids, codes, back, recount, lives, twice, named = {}, {}, {}, {}, {}, {}, #ARGV > 4
 if named then
   ids = {unpack(ARGV, 5)}
 else
@@ -27,7 +27,9 @@ else
 end
 for i = 1, #ids do
   local id = ids[i]
-  if redis.call('ZSCORE', dead, id) then
+  if twice[id] then
+    codes[i] = -2
+  elseif redis.call('ZSCORE', dead, id) then
     local count = redis.call('HGET', tally, id) or '1 0 0 0'
     local value, created = redis.call('HGET', held, id) or '', tonumber(string.sub(id, 1, -12))
     local _, ttl = terms(string.match(value, '^@[^\n]*\n(.*)$') or value)
@@ -39,14 +41,15 @@ for i = 1, #ids do
         lives[#lives + 1] = created + ttl
         lives[#lives + 1] = id
       end
-      back[#back + 1] = created
+      back[#back + 1] = math.min(now, created)
       back[#back + 1] = id
       recount[#recount + 1] = id
       recount[#recount + 1] = string.match(count, '^%d+') .. ' 0 0 0'
     end
   else
-    codes[i] = redis.call('HEXISTS', held, id) == 1 and -2 or 0
+    codes[i] = (redis.call('HEXISTS', held, id) == 1 or #redis.call('XRANGE', ready, id, id) == 1) and -2 or 0
   end
+  twice[id] = true
 end
 redis.call('ZCARD', scheduled)
 redis.call('ZCARD', expiry)
@@ -65,6 +68,9 @@ if #back > 0 then
   end
   redis.call('HSET', tally, unpack(recount))
   redis.call('HINCRBY', meta, 'redriven', #back / 2)
+  if #changes > 0 then
+    redis.call('HSET', meta, unpack(changes))
+  end
   --@include lib/wake
 end
 local done = #back / 2

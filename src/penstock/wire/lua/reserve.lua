@@ -31,7 +31,7 @@ local settlings, all, finished, base = 0, false, {}, 0
 --@include lib/take
 --@include lib/deliver
 --@include lib/rest
-if hungry and #numbers > 0 then
+if hungry and #numbers + #lapsed > 0 then
   redis.call('RPUSH', space, '1')
 end
 local reply = {1, nonce, more and 0 or soonest and soonest - now or -1, epoch or '', lease, now}

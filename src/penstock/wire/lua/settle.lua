@@ -30,16 +30,28 @@ local base = 7
 --@include lib/acked
 local settlings = acked
 --@include lib/lapsed
+if acked > 0 and #lapsed > 0 then -- what is finished here has not expired
+  local ending, left = {}, {}
+  for i = 1, acked do
+    ending[all and ARGV[base + i - 1] or finished[i]] = true
+  end
+  for i = 1, #lapsed do
+    if not ending[lapsed[i]] then
+      left[#left + 1] = lapsed[i]
+    end
+  end
+  lapsed = left
+end
 --@include lib/take
 if acked > 0 then
   --@include lib/finish
   changes[#changes + 1] = 'acked'
-  changes[#changes + 1] = (m[11] or 0) + acked
+  changes[#changes + 1] = (m[11] or 0) + removed
 end
 --@include lib/deliver
 wrote = wrote or acked > 0
 --@include lib/rest
-if hungry and #numbers + freed > 0 then
+if hungry and #numbers + freed + #lapsed > 0 then
   redis.call('RPUSH', space, '1')
 end
 local outcome = acked == count and '' or table.concat(codes, ' ')

@@ -18,10 +18,14 @@ local spent = redis.call('ZCOUNT', once, '-inf', now * 4096 + 4095)
 local oldest = -1
 local head = redis.call('XRANGE', ready, '-', '+', 'COUNT', 1)[1]
 if head then
-  oldest = math.max(oldest, now - string.sub(head[1], 1, -12))
+  oldest = math.max(0, now - string.sub(head[1], 1, -12))
 end
 local first, ended = redis.call('ZRANGE', scheduled, 0, 0, 'WITHSCORES'), redis.call('ZRANGE', active, 0, 0, 'WITHSCORES')
 oldest = math.max(oldest, first[2] and now - first[2] or -1, ended[2] and now - math.floor(ended[2] / 4096) or -1)
-return {1, nonce, now, stream + due + over - lapsed, redis.call('ZCARD', scheduled) - due,
+local available = stream + due + over - lapsed
+if available == 0 then -- what lies there has ended
+  oldest = -1
+end
+return {1, nonce, now, available, redis.call('ZCARD', scheduled) - due,
   redis.call('ZCARD', active) - over + redis.call('ZCARD', once) - spent, redis.call('ZCARD', dead),
   lapsed + spent, oldest, unpack(fields)}

@@ -18,17 +18,10 @@ local quiet = seen
 --@include lib/now
 local uses = m[5] or ''
 --@include lib/lapsed
-local spent = redis.call('ZRANGE', once, '-inf', now * 4096 + 4095, 'BYSCORE', 'LIMIT', 0, 100)
 local letters, hungry = redis.call('ZCARD', dead), (tonumber(m[16]) or 0) > now and redis.call('LLEN', space) == 0
 redis.call('HLEN', tally)
 redis.call('HDEL', held, '-')
 --@include lib/expire
-if #spent > 0 then
-  redis.call('ZREM', once, unpack(spent))
-  redis.call('HDEL', held, unpack(spent))
-  redis.call('HDEL', tally, unpack(spent))
-  redis.call('HINCRBY', meta, 'expired', #spent)
-end
 if letters > 0 then
   --@include lib/trim
 end

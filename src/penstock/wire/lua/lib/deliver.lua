@@ -14,7 +14,7 @@ if #numbers > 0 then
       local stop = ttl and string.sub(id, 1, -12) + ttl
       if own == 0 then
         score = nil
-        onces[#onces + 1] = fmt('%.0f', stop * 4096 + tag)
+        onces[#onces + 1] = fmt('%.0f', math.min(stop or now + 86400000, 2199023255551) * 4096 + tag)
         onces[#onces + 1] = id
       else
         local till = math.min(now + (own or lease), stop or math.huge)
@@ -53,7 +53,7 @@ if #recount > 0 or #fallen > 0 then
     changes[#changes + 1] = uses
   end
 end
-if #numbers + #due + #lapsed + #dropped + #fallen > 0 or cut then
+if #numbers + #due + #lapsed + #spent + #dropped + #fallen > 0 or cut then
   local call = redis.call
   call('HDEL', held, '-')
   wrote = true

@@ -8,3 +8,9 @@ if #lapsed > 0 then
   redis.call('ZREM', expiry, unpack(lapsed))
   redis.call('HINCRBY', meta, 'expired', #lapsed)
 end
+if #spent > 0 then
+  redis.call('HDEL', held, unpack(spent))
+  redis.call('ZREM', once, unpack(spent))
+  redis.call('HDEL', tally, unpack(spent))
+  redis.call('HINCRBY', meta, 'expired', #spent)
+end

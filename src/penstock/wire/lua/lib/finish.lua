@@ -1,18 +1,20 @@
--- Remove the finished from every place they may be in; HDEL base, it passes on a full server.
+-- Remove the finished from every place they may be in; HDEL first, it passes on a full server. removed counts a job that
+-- was named twice once.
+local removed = 0
 if all then
-  redis.call('HDEL', held, unpack(ARGV, base))
+  removed = redis.call('HDEL', held, unpack(ARGV, base))
   redis.call('ZREM', active, unpack(ARGV, base))
   if string.find(uses, 't', 1, true) then
     redis.call('ZREM', expiry, unpack(ARGV, base))
   end
 elseif #finished > 0 then
-  redis.call('HDEL', held, unpack(finished))
+  removed = redis.call('HDEL', held, unpack(finished))
   redis.call('ZREM', active, unpack(finished))
   redis.call('ZREM', once, unpack(finished))
   redis.call('HDEL', tally, unpack(finished))
   redis.call('ZREM', expiry, unpack(finished))
   if freed > 0 then
     redis.call('ZREM', scheduled, unpack(finished))
-    redis.call('XDEL', ready, unpack(finished))
+    removed = removed + redis.call('XDEL', ready, unpack(finished))
   end
 end

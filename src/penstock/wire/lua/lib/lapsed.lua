@@ -1,5 +1,6 @@
--- Jobs whose ttl has ended, at most 100 a call: a list, and the same as a set.
-local lapsed, lapse = {}, {}
+-- Jobs whose ttl has ended, at most 100 a call: a list, and the same as a set; and spent, at most 100 of those that were
+-- delivered at most once.
+local lapsed, lapse, spent = {}, {}, {}
 if uses ~= '' and string.find(uses, 't', 1, true) then
   lapsed = redis.call('ZRANGE', expiry, '-inf', now, 'BYSCORE', 'LIMIT', 0, 100)
   for i = 1, #lapsed do
@@ -11,4 +12,7 @@ if uses ~= '' and string.find(uses, 't', 1, true) then
     redis.call('HLEN', tally)
     redis.call('XLEN', ready)
   end
+end
+if uses ~= '' and string.find(uses, 'o', 1, true) then
+  spent = redis.call('ZRANGE', once, '-inf', now * 4096 + 4095, 'BYSCORE', 'LIMIT', 0, 100)
 end

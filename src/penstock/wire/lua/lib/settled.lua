@@ -9,6 +9,9 @@ local stride = common == '*' and 2 or 1
 local count = (#ARGV - base + 1) / stride
 local delivery, mark = string.match(common, '^(%d+)-(%x+)$')
 local low = mark and tonumber(mark, 16)
+if common ~= '' and common ~= '*' and not mark then -- shown, but no receipt of any delivery
+  delivery, mark, low = '', '', -1
+end
 local counted = string.find(uses, 'r', 1, true)
 local ids, codes, where, counts = {}, {}, {}, {}
 local scores, all = {}, false
@@ -47,6 +50,9 @@ if count > 0 and not all then
     if stride == 2 then
       delivery, mark = string.match(ARGV[base + i * 2 - 1], '^(%d+)-(%x+)$')
       low = mark and tonumber(mark, 16)
+      if ARGV[base + i * 2 - 1] ~= '' and not mark then
+        delivery, mark, low = '', '', -1
+      end
     end
     local number = counts[i] and string.match(counts[i], '^%d+') or '1'
     if score then

@@ -28,12 +28,12 @@ if delivers then
   local function unpacked(id) -- the record without the note of its last delivery, and its counters
     local value = call('HGET', held, id)
     if value and string.byte(value) == 64 then
-      value = sub(value, string.find(value, '\n', 1, true) + 1)
+      value = sub(value, (string.find(value, '\n', 1, true) or 0) + 1)
     end
     return value, counted and call('HGET', tally, id) or nil
   end
   if n > 0 and a and a <= now then
-    local over = call('ZRANGE', active, '-inf', now * 4096 + 4095, 'BYSCORE', 'LIMIT', 0, n + #lapsed + settlings)
+    local over = call('ZRANGE', active, '-inf', now * 4096 + 4095, 'BYSCORE', 'LIMIT', 0, n + #lapsed + settlings + 16)
     local policy = call('HMGET', meta, 'max_attempts', 'max_crashes')
     local max_attempts, max_crashes = tonumber(policy[1]) or 20, tonumber(policy[2]) or 3
     for i = 1, #over do
@@ -50,7 +50,8 @@ if delivers then
           if c >= max_crashes or nacked + c >= max_attempts then
             why = c >= max_crashes and ' lease ended ' .. c .. ' times' or ' ' .. nacked + c .. ' attempts'
             fallen[#fallen + 1] = id
-            fallen[#fallen + 1] = d .. ' ' .. nacked .. ' ' .. c .. ' ' .. r .. why
+            -- one more delivery than there were: the holder that never spoke is stale from now on
+            fallen[#fallen + 1] = d + 1 .. ' ' .. nacked .. ' ' .. c .. ' ' .. r .. why
           else
             took, bytes = took + 1, bytes + #record
             numbers[took], records[took] = id, record
@@ -62,7 +63,7 @@ if delivers then
   end
   local waiting, w = {}, 1
   if n > took and s and s <= now then
-    waiting = call('ZRANGE', scheduled, '-inf', now, 'BYSCORE', 'LIMIT', 0, n + #lapsed, 'WITHSCORES')
+    waiting = call('ZRANGE', scheduled, '-inf', now, 'BYSCORE', 'LIMIT', 0, n + #lapsed + settlings, 'WITHSCORES')
   end
   local from = '-'
   local entries, e = {}, 1
