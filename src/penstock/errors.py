@@ -48,7 +48,10 @@ class BadArgument(PenstockError, ValueError):
     """
 
     def __init__(self, argument: str, value: Any, reason: str) -> None:
-        shown = repr(value)
+        try:
+            shown = repr(value)
+        except (RecursionError, ValueError):  # nested too deep, an int of too many digits
+            shown = f"<{type(value).__name__}>"
         if len(shown) > 120:
             shown = shown[:117] + "..."
         super().__init__(f"{argument}={shown}: {reason}")

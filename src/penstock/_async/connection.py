@@ -13,7 +13,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import hiredis
 import tenacity
@@ -39,7 +39,6 @@ from penstock.errors import (
     OutOfMemory,
     ProtocolError,
     QueueDamaged,
-    UnsupportedServer,
 )
 from penstock.wire.keys import QueueKeys, node_key
 from penstock.wire.scripts import Script
@@ -96,16 +95,20 @@ def connection_factory(source: object) -> Any:
     return factory
 
 
-def translated(error: ResponseError) -> Exception:
-    """The typed error for an error reply of a script; Redis's own where there is none."""
+def raise_typed(error: ResponseError) -> NoReturn:
+    """Raise the typed error for an error reply, or Redis's own where there is none.
+
+    Raises:
+        OutOfMemory, QueueDamaged, redis.exceptions.ResponseError.
+    """
     text = str(error)
     if "OOM" in text:
-        return OutOfMemory("the server is at maxmemory and refused the job; nothing was written")
+        refused = "the server is at maxmemory and refused the job; nothing was written"
+        raise OutOfMemory(refused) from error
     if "WRONGTYPE" in text:
-        return QueueDamaged(f"a key of the queue holds another type; nothing was written: {text}")
-    if "nknown" in text and "BYSCORE" in text.upper():
-        return UnsupportedServer(text)
-    return error
+        damage = f"a key of the queue holds another type; nothing was written: {text}"
+        raise QueueDamaged(damage) from error
+    raise error
 
 
 class AsyncLane:
@@ -294,8 +297,10 @@ class AsyncNode:
     async def identify(self) -> None:
         """Learn the node's id, or give it one; again when a queue is made, as after a FLUSHALL."""
         key = node_key(self._prefix)
-        await self.command("HSETNX", key, "id", secrets.token_hex(20))
         found = await self.command("HGET", key, "id")
+        if found is None:  # only then is anything written: a full server can still be drained
+            await self.command("HSETNX", key, "id", secrets.token_hex(20))
+            found = await self.command("HGET", key, "id")
         self.id = found.decode()[:8]
         self.known[:] = [self.id]
 
@@ -339,7 +344,7 @@ class AsyncNode:
                 resent = True
         except ResponseError as error:
             self._lanes.append(lane)
-            raise translated(error) from error
+            raise_typed(error)
         except BaseException:
             # Its reply may still be under way and its outcome unknown: neither the connection nor
             # the producer id is used again.
@@ -373,9 +378,9 @@ class AsyncNode:
 
         try:
             reply: Any = await self._retrying(attempt)
-        except ResponseError:
+        except ResponseError as error:
             self._lanes.append(lane)
-            raise
+            raise_typed(error)
         except BaseException:
             await lane.close()
             raise

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio  # async only
 from collections.abc import Generator
+from contextlib import suppress  # async only
 from typing import Any
 
 from penstock._acompat import asleep
 from penstock._async.connection import AsyncNode, AsyncWaiter, monotonic, transient
 from penstock.core import flows
-from penstock.core.operations import QueueOps, Taken
+from penstock.core.operations import DAMAGED, Call, QueueOps, Taken
 from penstock.wire.keys import registry_key
 
 
@@ -23,6 +25,14 @@ class AsyncDriver:
     def __init__(self, node: AsyncNode, prefix: str) -> None:
         self.node = node
         self._registry = registry_key(prefix)
+
+    async def run(self, ops: QueueOps, call: Call) -> tuple[list[Any], bool]:
+        """Run a script, with lost meta restored first; the reply, and whether it was resent."""
+        reply, resent = await self.node.run(call)
+        if reply[0] == DAMAGED:
+            await self.drive(flows.restore(ops))
+            reply, resent = await self.node.run(call)
+        return reply, resent
 
     async def reserve(self, ops: QueueOps, n: int, *, idle: bool) -> Taken:
         """Reserve up to n jobs of a queue, in one trip."""
@@ -40,8 +50,23 @@ class AsyncDriver:
                 effect = flow.send(answer) if error is None else flow.throw(error)
         except StopIteration as end:
             return end.value
+        # [async only
+        except asyncio.CancelledError:
+            await self._leave(flow, wait)
+            raise
+        # async only]
         finally:
             await wait.drop()
+
+    # [async only
+    async def _leave(self, flow: Generator[flows.Effect, Any, Any], wait: _Wait) -> None:
+        """A cancelled wait is left in order: what it was told goes to the next consumer."""
+        with suppress(Exception):
+            effect = flow.throw(flows.Cancelled())
+            while True:
+                effect = flow.send(await self._answer(effect, wait))
+
+    # async only]
 
     async def _tried(self, effect: flows.Effect, wait: _Wait) -> tuple[Any, Exception | None]:
         try:

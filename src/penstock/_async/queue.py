@@ -24,7 +24,7 @@ from penstock.core.job import (
     Settings,
     Settled,
 )
-from penstock.core.operations import ENDED, GONE, REFUSED, QueueOps, check_state
+from penstock.core.operations import ENDED, GONE, REFUSED, QueueOps, check_state, purge_parts
 from penstock.core.options import (
     BATCH,
     Duration,
@@ -272,7 +272,7 @@ class AsyncQueue:
         check_count("n", n, high=BATCH)
         wait = check_block(block)
         call, tag = self.ops.settle(names, n)
-        reply, resent = await self._node.run(call)
+        reply, resent = await self._driver.run(self.ops, call)
         outcomes = self.ops.settled(names, reply)
         taken = self.ops.taken(reply, tag, self._node.id, 8)
         if resent:
@@ -352,7 +352,8 @@ class AsyncQueue:
         names = self._checked("jobs", jobs)
         results: list[float | Outcome] = []
         for start in range(0, len(names), BATCH):
-            reply, _ = await self._node.run(self.ops.extend(names[start : start + BATCH], span))
+            call = self.ops.extend(names[start : start + BATCH], span)
+            reply, _ = await self._driver.run(self.ops, call)
             self.ops.check(reply)
             results += [
                 OUTCOMES[code] if code <= 3 else (code - reply[2]) / 1000 for code in reply[3:]
@@ -408,15 +409,13 @@ class AsyncQueue:
             How many were removed. A crash midway leaves the rest as it was.
         """
         await self._client.connect()
-        chosen = [check_state("states", state) for state in states] or ["ready", "scheduled"]
-        if "active" in chosen:
-            chosen.append("once")
+        chosen = {check_state("states", state) for state in states} or {"ready", "scheduled"}
         total = 0
         fence: bytes | str = ""
-        for state in chosen:
+        for part in purge_parts(chosen):
             skip, more = 0, 1
             while more:
-                reply, _ = await self._node.run(self.ops.purge(state, fence, skip))
+                reply, _ = await self._node.run(self.ops.purge(part, fence, skip))
                 self.ops.check(reply)
                 total, more, fence, skip = total + reply[2], reply[3], reply[4], reply[5]
         return total
@@ -469,7 +468,7 @@ class AsyncQueue:
         """
         await self._client.connect()
         names = self._listed("job", [job])
-        reply, _ = await self._node.run(self.ops.show(names))
+        reply, _ = await self._driver.run(self.ops, self.ops.show(names))
         return self.ops.views(reply, self._node.id)[0]
 
     # -- settings --------------------------------------------------------------------------
@@ -557,7 +556,7 @@ class AsyncQueue:
             part = names[at : at + BATCH]
             if not part:
                 return Settled(part, None)
-            reply, resent = await self._node.run(build(part))
+            reply, resent = await self._driver.run(self.ops, build(part))
             settled = self.ops.codes(part, reply, start)
             if resent:
                 settled = settled.after_resend(resent_code)

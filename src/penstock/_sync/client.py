@@ -111,7 +111,9 @@ class Penstock:
         """
         check_count("n", n)
         wait = check_block(block)
-        sources = [self.queue(q).ops if isinstance(q, str) else q.ops for q in queues]
+        if isinstance(queues, (str, bytes)) or not isinstance(queues, Iterable):
+            raise BadArgument("queues", queues, "an iterable of queues or names")
+        sources = [q.ops if isinstance(q, Queue) else self.queue(q).ops for q in queues]
         if not sources or len({ops.name for ops in sources}) < len(sources):
             raise BadArgument("queues", [ops.name for ops in sources], "one or more, each once")
         self.connect()

@@ -9,7 +9,7 @@ from typing import Any
 from penstock._acompat import sleep
 from penstock._sync.connection import Node, Waiter, monotonic, transient
 from penstock.core import flows
-from penstock.core.operations import QueueOps, Taken
+from penstock.core.operations import DAMAGED, Call, QueueOps, Taken
 from penstock.wire.keys import registry_key
 
 
@@ -24,6 +24,14 @@ class Driver:
     def __init__(self, node: Node, prefix: str) -> None:
         self.node = node
         self._registry = registry_key(prefix)
+
+    def run(self, ops: QueueOps, call: Call) -> tuple[list[Any], bool]:
+        """Run a script, with lost meta restored first; the reply, and whether it was resent."""
+        reply, resent = self.node.run(call)
+        if reply[0] == DAMAGED:
+            self.drive(flows.restore(ops))
+            reply, resent = self.node.run(call)
+        return reply, resent
 
     def reserve(self, ops: QueueOps, n: int, *, idle: bool) -> Taken:
         """Reserve up to n jobs of a queue, in one trip."""

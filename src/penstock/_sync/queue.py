@@ -25,7 +25,7 @@ from penstock.core.job import (
     Settings,
     Settled,
 )
-from penstock.core.operations import ENDED, GONE, REFUSED, QueueOps, check_state
+from penstock.core.operations import ENDED, GONE, REFUSED, QueueOps, check_state, purge_parts
 from penstock.core.options import (
     BATCH,
     Duration,
@@ -269,7 +269,7 @@ class Queue:
         check_count("n", n, high=BATCH)
         wait = check_block(block)
         call, tag = self.ops.settle(names, n)
-        reply, resent = self._node.run(call)
+        reply, resent = self._driver.run(self.ops, call)
         outcomes = self.ops.settled(names, reply)
         taken = self.ops.taken(reply, tag, self._node.id, 8)
         if resent:
@@ -347,7 +347,8 @@ class Queue:
         names = self._checked("jobs", jobs)
         results: list[float | Outcome] = []
         for start in range(0, len(names), BATCH):
-            reply, _ = self._node.run(self.ops.extend(names[start : start + BATCH], span))
+            call = self.ops.extend(names[start : start + BATCH], span)
+            reply, _ = self._driver.run(self.ops, call)
             self.ops.check(reply)
             results += [
                 OUTCOMES[code] if code <= 3 else (code - reply[2]) / 1000 for code in reply[3:]
@@ -401,15 +402,13 @@ class Queue:
             How many were removed. A crash midway leaves the rest as it was.
         """
         self._client.connect()
-        chosen = [check_state("states", state) for state in states] or ["ready", "scheduled"]
-        if "active" in chosen:
-            chosen.append("once")
+        chosen = {check_state("states", state) for state in states} or {"ready", "scheduled"}
         total = 0
         fence: bytes | str = ""
-        for state in chosen:
+        for part in purge_parts(chosen):
             skip, more = 0, 1
             while more:
-                reply, _ = self._node.run(self.ops.purge(state, fence, skip))
+                reply, _ = self._node.run(self.ops.purge(part, fence, skip))
                 self.ops.check(reply)
                 total, more, fence, skip = total + reply[2], reply[3], reply[4], reply[5]
         return total
@@ -462,7 +461,7 @@ class Queue:
         """
         self._client.connect()
         names = self._listed("job", [job])
-        reply, _ = self._node.run(self.ops.show(names))
+        reply, _ = self._driver.run(self.ops, self.ops.show(names))
         return self.ops.views(reply, self._node.id)[0]
 
     # -- settings --------------------------------------------------------------------------
@@ -550,7 +549,7 @@ class Queue:
             part = names[at : at + BATCH]
             if not part:
                 return Settled(part, None)
-            reply, resent = self._node.run(build(part))
+            reply, resent = self._driver.run(self.ops, build(part))
             settled = self.ops.codes(part, reply, start)
             if resent:
                 settled = settled.after_resend(resent_code)

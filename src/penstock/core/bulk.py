@@ -59,6 +59,7 @@ def prepared(
         and block == 0
         and at is lease is ttl is headers is max_length is None
         and delay is not False
+        and block is not False
     ):
         return USUAL
     wait: str | int = duration_ms("delay", delay)

@@ -65,6 +65,10 @@ class Lookup:
     ops: QueueOps
 
 
+class Cancelled(Exception):
+    """Thrown into a flow whose wait was cancelled, so that it can leave in order."""
+
+
 LOST = object()
 """The answer to a Pop whose connection failed."""
 
@@ -134,7 +138,7 @@ def enqueue(
             create = new_epoch()
             yield Register(ops, create)
         elif reply[0] == DAMAGED:
-            yield from _restore(ops)
+            yield from restore(ops)
         elif reply[0] == FULL:
             room = reply[3] - reply[2]
             if reply[4]:
@@ -158,7 +162,7 @@ def enqueue(
             return reply
 
 
-def _restore(ops: QueueOps) -> Generator[Effect, Any, None]:
+def restore(ops: QueueOps) -> Generator[Effect, Any, None]:
     """Make lost meta anew, with the epoch that the registry knows.
 
     Raises:
@@ -186,7 +190,7 @@ def configure(ops: QueueOps, fields: Sequence[Any]) -> Generator[Effect, Any, li
     """
     reply: list[Any] = yield Run(ops.configure(fields))
     if reply[0] == DAMAGED:
-        yield from _restore(ops)
+        yield from restore(ops)
         reply = yield Run(ops.configure(fields))
     if reply[0] == MISSING:
         epoch = new_epoch()
@@ -234,8 +238,12 @@ def reserve(
         if got or (deadline is not None and clock() >= deadline):
             break
         until = min([lap, *due.values()] + ([] if deadline is None else [deadline]))
-        key = yield Pop(wakes, until)
         idle = True
+        try:
+            key = yield Pop(wakes, until)
+        except Cancelled:
+            yield from _leave_consumer(sources, due, clock() + TICK)
+            raise
         if isinstance(key, bytes):
             asked = (wakes.index(key),)
         elif key is LOST or clock() >= lap or (deadline is not None and clock() >= deadline):
@@ -280,7 +288,7 @@ def _take(ops: QueueOps, n: int, idle: bool, got: Sequence[Any]) -> Generator[Ef
             try:
                 taken = yield Reserve(ops, asked, idle)
             except QueueDamaged:
-                yield from _restore(ops)
+                yield from restore(ops)
                 taken = yield Reserve(ops, asked, idle)
             jobs += taken.deliveries
             next_ms = taken.next_ms

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from penstock.core import job as jobs
@@ -272,7 +272,7 @@ class QueueOps:
     def nack(self, names: Sequence[Any], delay_ms: int, error: str) -> Call:
         """Report failures; delay -1 = by the queue's policy."""
         epoch, common, rest = self._named(names, receipts=True)
-        seed = random.randrange(2_147_483_647)
+        seed = random.randrange(2_147_483_646)
         return self._call("nack", epoch, common, delay_ms, seed, error, *rest)
 
     def release(self, names: Sequence[Any], delay_ms: int) -> Call:
@@ -425,6 +425,17 @@ def read_settings(fields: Mapping[str, str]) -> Settings:
     return Settings(**values)
 
 
+def purge_parts(states: Collection[str]) -> list[str]:
+    """What to purge for these states, in an order in which no job slips by when its time comes."""
+    parts = {
+        "scheduled": ("scheduled",),
+        "active": ("active", "once"),
+        "ready": ("ready", "due", "ended"),
+        "dead": ("dead",),
+    }
+    return [part for state, found in parts.items() if state in states for part in found]
+
+
 def check_state(argument: str, value: object) -> str:
     """A state's name.
 
@@ -436,4 +447,4 @@ def check_state(argument: str, value: object) -> str:
     return str(value)
 
 
-__all__ += ["BadJobId", "check_state", "read_settings"]
+__all__ += ["BadJobId", "check_state", "purge_parts", "read_settings"]

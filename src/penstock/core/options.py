@@ -35,9 +35,13 @@ def _seconds(argument: str, value: Any) -> float:
         return value.total_seconds()
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise BadArgument(argument, value, "seconds as a number, or a timedelta")
-    if not math.isfinite(value):
+    try:
+        seconds = float(value)
+    except OverflowError:
+        seconds = math.inf
+    if not math.isfinite(seconds):
         raise BadArgument(argument, value, "a finite number of seconds")
-    return float(value)
+    return seconds
 
 
 def duration_ms(argument: str, value: Any, *, zero: bool = True) -> int:

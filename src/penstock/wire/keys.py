@@ -60,7 +60,8 @@ def check_prefix(prefix: object) -> str:
     Raises:
         BadArgument: otherwise.
     """
-    if not isinstance(prefix, str) or not 1 <= len(prefix) <= 100 or _UNSAFE.search(prefix):
+    fits = isinstance(prefix, str) and prefix.isprintable() and 1 <= len(prefix) <= 100
+    if not isinstance(prefix, str) or not fits or _UNSAFE.search(prefix):
         raise BadArgument("prefix", prefix, "1 to 100 characters, no braces, % or control bytes")
     return prefix
 

@@ -8,6 +8,7 @@
 ---          {1, nonce, acked, code...}    a code for each: 1 done, 0 gone, -1 stale receipt, -2 dead or another state,
 ---                                        2 ended before with this same receipt
 ---          {-6, nonce, version}          written by a newer protocol
+---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 ---          {-9, nonce, epoch}            another epoch
 --- FROM active, ready, scheduled  TO done
 local m = redis.call('HMGET', meta, 'v', 'epoch', 'uses', 'full', 'seen', 'off', 'acked')

@@ -7,6 +7,7 @@
 ---          {1, nonce, done, code...}     1 done, 0 gone, -1 stale receipt, -2 dead already or at most once, 2 ended before
 ---                                        with this same receipt
 ---          {-6, nonce, version}          written by a newer protocol
+---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 ---          {-9, nonce, epoch}            another epoch
 --- FROM active, ready, scheduled  TO dead
 local m = redis.call('HMGET', meta, 'v', 'epoch', 'uses', 'seen', 'off', 'paused', 'alarm', 'full')
@@ -19,11 +20,13 @@ local uses, paused, alarm, base = m[3] or '', m[6], tonumber(m[7]) or 0, 5
 --@include lib/settled
 --@include lib/listed
 local hungry = (tonumber(m[8]) or 0) > now and redis.call('LLEN', space) == 0
-local back, fallen, recount, valid, waited, moved = {}, {}, {}, 0, {}, {}
+local back, fallen, recount, valid, waited, moved, twice = {}, {}, {}, 0, {}, {}, {}
 for i = 1, count do
   local id = ids[i]
   if codes[i] == 1 and where[i] == 'once' then
     codes[i] = -2
+  elseif codes[i] == -2 and twice[id] then
+    codes[i] = 2
   elseif codes[i] == -2 and not receipts[i] then
     local entry = redis.call('XRANGE', ready, id, id)[1]
     if entry then
@@ -37,6 +40,7 @@ for i = 1, count do
     end
   end
   if codes[i] == 1 then
+    twice[id] = true
     local d, rest = string.match(counts[i] or (where[i] and '1 0 0 0' or '0 0 0 0'), '^(%d+)( %d+ %d+ %d+)')
     valid = valid + 1
     if not receipts[i] and where[i] then
@@ -47,9 +51,12 @@ for i = 1, count do
     recount[#recount + 1] = d .. rest .. ' ' .. string.sub(reason, 1, 1024)
   end
 end
-redis.call('ZCARD', expiry)
 if #waited > 0 then
+  redis.call('ZCARD', expiry)
   redis.call('ZCARD', dead)
+  redis.call('ZCARD', scheduled)
+  redis.call('HLEN', tally)
+  redis.call('LLEN', wake)
   redis.call('HDEL', held, '-')
   if #moved > 0 then
     redis.call('HSET', held, unpack(moved))

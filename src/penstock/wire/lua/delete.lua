@@ -5,6 +5,7 @@
 --- RETURNS  {1, nonce, done}              all of them
 ---          {1, nonce, done, code...}     1 done, 0 gone
 ---          {-6, nonce, version}          written by a newer protocol
+---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 ---          {-9, nonce, epoch}            another epoch
 --- FROM ready, scheduled, active, dead  TO none
 local m = redis.call('HMGET', meta, 'v', 'epoch', 'full', 'seen', 'off')
@@ -26,6 +27,7 @@ for _, index in ipairs({active, scheduled, once, dead, expiry}) do
   redis.call('ZCARD', index)
 end
 redis.call('HLEN', tally)
+redis.call('XLEN', ready)
 local hungry = (tonumber(m[3]) or 0) > now and redis.call('LLEN', space) == 0
 if #found > 0 then
   redis.call('HDEL', held, unpack(found))

@@ -68,11 +68,13 @@ if limit then
   hungry = redis.call('LLEN', space) == 0
   waiting = redis.call('XLEN', ready) + redis.call('ZCARD', scheduled)
   if waiting + n > limit then
-    if #lapsed + #spent > 0 then -- room may be held by jobs whose ttl has ended
-      redis.call('HDEL', held, '-')
-      --@include lib/expire
+    local waits = tonumber(wait) > 0 and created == 0 and now + wait > full
+    if waits or #lapsed + #spent > 0 then
+      redis.call('HDEL', held, '-') -- nothing is added, so a full server lets it pass
     end
-    if tonumber(wait) > 0 and created == 0 and now + wait > full then
+    -- room may be held by jobs whose ttl has ended
+    --@include lib/expire
+    if waits then
       redis.call('HSET', meta, 'full', now + wait)
     end
     return {-3, nonce, waiting, limit, #lapsed}

@@ -1,11 +1,12 @@
 --- Renew leases, from now; never beyond the end of the job's ttl.
---- KEYS     ready held active once scheduled tally expiry meta wake
+--- KEYS     ready held active once tally expiry meta wake
 --- ARGV     nonce wanted common lease [number...]
 ---          lease   ms from now; 0 = the job's own lease, or the queue's
 ---          wanted, common, number   as in nack
 --- RETURNS  {1, nonce, now, until...}     for each: the new deadline in ms, or a code: 0 gone, -1 stale receipt, -2 not
 ---                                        active or at most once, 2 ended before with this same receipt
 ---          {-6, nonce, version}          written by a newer protocol
+---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 ---          {-9, nonce, epoch}            another epoch
 --- FROM active  TO active
 local m = redis.call('HMGET', meta, 'v', 'epoch', 'uses', 'seen', 'off', 'alarm', 'lease')

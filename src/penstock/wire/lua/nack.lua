@@ -2,13 +2,15 @@
 --- KEYS     held active scheduled once dead tally expiry meta wake ready
 --- ARGV     nonce wanted common delay seed error [number...]
 ---          delay   ms until the next try; 0 = at once and before younger jobs; -1 = by the queue's policy
----          seed    0 to 2147483646, random: the jitter of the policy
+---          seed    0 to 2147483645, random: state of the generator (x * 16807 mod 2^31 - 1) that draws the jitter of the
+---                  policy, one draw a job
 ---          error   text kept with the job, at most 1024 bytes; '' keeps the last one
 ---          wanted, common, number   as in ack; without a receipt only a delivered job can be named
 --- RETURNS  {1, nonce, done}              all of them
 ---          {1, nonce, done, code...}     1 done, 3 done and dead now, 0 gone, -1 stale receipt, -2 not active or at most
 ---                                        once, 2 ended before with this same receipt
 ---          {-6, nonce, version}          written by a newer protocol
+---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 ---          {-9, nonce, epoch}            another epoch
 --- FROM active  TO scheduled, dead
 local m = redis.call('HMGET', meta, 'v', 'epoch', 'uses', 'seen', 'off', 'paused', 'alarm', 'max_attempts',
@@ -22,7 +24,7 @@ local uses, paused, alarm, base = m[3] or '', m[6], tonumber(m[7]) or 0, 7
 local max_attempts, first, cap = tonumber(m[8]) or 20, tonumber(m[9]) or 5000, tonumber(m[10]) or 21600000
 --@include lib/settled
 --@include lib/listed
-local back, fallen, recount, valid = {}, {}, {}, 0
+local back, fallen, recount, valid, draw = {}, {}, {}, 0, seed + 1
 for i = 1, count do
   if codes[i] == 1 and where[i] == 'once' then
     codes[i] = -2
@@ -40,8 +42,8 @@ for i = 1, count do
     else
       local later = tonumber(delay)
       if later < 0 then
-        local draw = ((seed + i) * 16807 % 2147483647) / 2147483647
-        later = math.max(1, math.floor(draw * math.min(cap, first * 2 ^ math.min(nacked - 1, 40))))
+        draw = draw * 16807 % 2147483647
+        later = math.max(1, math.floor(draw / 2147483647 * math.min(cap, first * 2 ^ math.min(nacked - 1, 40))))
       end
       back[#back + 1] = id
       back[#back + 1] = later == 0 and math.min(now, tonumber(string.sub(id, 1, -12))) or now + later

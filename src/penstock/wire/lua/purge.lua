@@ -1,7 +1,8 @@
 --- Remove a state's jobs up to a fence, one bounded step of it; call again until nothing is left.
 --- KEYS     ready held active scheduled once dead tally expiry meta space
 --- ARGV     nonce state fence skip
----          state  ready, scheduled, active, once (delivered at most once) or dead
+---          state  ready (waiting in the stream), due, ended (leases), scheduled (not yet due), active, once (delivered at
+---                 most once) or dead
 ---          fence  '' in the first step: the queue's last number is taken, and answered; else that answer. Jobs above it
 ---                 stay, or a purge beside a producer would have no end
 ---          skip   '0', then the answer of the step before: jobs of the state that were seen and lie above the fence
@@ -21,10 +22,13 @@ for _, index in ipairs({active, scheduled, once, dead, expiry}) do
 end
 redis.call('HLEN', tally)
 local removed, more, passed = 0, 0, tonumber(skip)
-local index = ({scheduled = scheduled, active = active, once = once, dead = dead})[state]
+local over = string.format('%.0f', now * 4096 + 4095)
+local range = ({due = {scheduled, '-inf', now}, scheduled = {scheduled, '(' .. string.format('%.0f', now), '+inf'},
+  ended = {active, '-inf', over}, active = {active, '(' .. over, '+inf'}, once = {once, '(' .. over, '+inf'},
+  dead = {dead, '-inf', '+inf'}})[state]
 redis.call('HDEL', held, '-')
-if index then
-  local ids, old = redis.call('ZRANGE', index, passed, passed + 999), {}
+if range then
+  local ids, old = redis.call('ZRANGE', range[1], range[2], range[3], 'BYSCORE', 'LIMIT', passed, 1000), {}
   for i = 1, #ids do
     if ids[i] <= fence then
       old[#old + 1] = ids[i]
@@ -32,7 +36,7 @@ if index then
   end
   removed, more, passed = #old, #ids == 1000 and 1 or 0, passed + #ids - #old
   if #old > 0 then
-    redis.call('ZREM', index, unpack(old))
+    redis.call('ZREM', range[1], unpack(old))
     redis.call('HDEL', held, unpack(old))
     redis.call('HDEL', tally, unpack(old))
     redis.call('ZREM', expiry, unpack(old))

@@ -10,6 +10,7 @@
 ---          {1, nonce, done, 0, 0, code...}  1 done, 0 gone, -2 not dead, -3 its ttl has ended; when not all of the named
 ---                               were done
 ---          {-6, nonce, version}          written by a newer protocol
+---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 ---          {-9, nonce, epoch}            another epoch
 --- FROM dead  TO scheduled
 local m = redis.call('HMGET', meta, 'v', 'epoch', 'uses', 'seen', 'off', 'paused')

@@ -7,6 +7,7 @@
 --- RETURNS  {1, nonce, done}              all of them
 ---          {1, nonce, done, code...}     codes as in nack
 ---          {-6, nonce, version}          written by a newer protocol
+---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 ---          {-9, nonce, epoch}            another epoch
 --- FROM active  TO scheduled, dead
 local m = redis.call('HMGET', meta, 'v', 'epoch', 'uses', 'seen', 'off', 'paused', 'alarm', 'max_releases')

@@ -29,6 +29,7 @@ n, idle = tonumber(n), idle == '1'
 local settlings, all, finished, base = 0, false, {}, 0
 --@include lib/lapsed
 --@include lib/take
+--@include lib/leases
 --@include lib/deliver
 --@include lib/rest
 if hungry and #numbers + #lapsed > 0 then

@@ -43,6 +43,7 @@ if acked > 0 and #lapsed > 0 then -- what is finished here has not expired
   lapsed = left
 end
 --@include lib/take
+--@include lib/leases
 if acked > 0 then
   --@include lib/finish
   changes[#changes + 1] = 'acked'

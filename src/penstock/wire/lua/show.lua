@@ -6,6 +6,7 @@
 ---                                        state: ready, scheduled, active, once, dead, expired; score: due time, end of
 ---                                        lease, time of death; delivered and owner: of the last delivery
 ---          {-6, nonce, version}          written by a newer protocol
+---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 ---          {-9, nonce, epoch}            another epoch
 local m = redis.call('HMGET', meta, 'v', 'epoch', 'seen', 'off', 'lease')
 --@include lib/version

@@ -15,4 +15,14 @@ if count > 0 and not all then
     end
   end
 end
+-- types, before anything is written
+if #finished > 0 then
+  redis.call('ZCARD', once)
+  redis.call('HLEN', tally)
+  redis.call('ZCARD', expiry)
+  redis.call('XLEN', ready)
+  redis.call('ZCARD', scheduled)
+elseif all and uses ~= '' then
+  redis.call('ZCARD', expiry)
+end
 local acked = all and count or #finished

@@ -1,58 +1,5 @@
--- Write what take chose. Scores and types first; then HDEL, which passes on a full server and checks `held`.
-local scored, onces, recount, sets = {}, {}, {}, {}
+-- Write what take chose and leases computed; HDEL first, it passes on a full server and checks `held`.
 local wrote = false
-if #numbers > 0 then
-  local fmt, byte = string.format, string.byte
-  local note = '@' .. fmt('%.0f', now) .. ' ' .. owner .. '\n'
-  local plain = fmt('%.0f', (now + lease) * 4096 + tag)
-  soonest = now + lease
-  for i = 1, #numbers do
-    local id, record = numbers[i], records[i]
-    local third, score = byte(record, 3), plain
-    if third == 108 or third == 116 then
-      local own, ttl = terms(record)
-      local stop = ttl and string.sub(id, 1, -12) + ttl
-      if own == 0 then
-        score = nil
-        onces[#onces + 1] = fmt('%.0f', math.min(stop or now + 86400000, 2199023255551) * 4096 + tag)
-        onces[#onces + 1] = id
-      else
-        local till = math.min(now + (own or lease), stop or math.huge)
-        soonest = math.min(soonest, till)
-        score = fmt('%.0f', till * 4096 + tag)
-      end
-    end
-    if score then
-      scored[#scored + 1] = score
-      scored[#scored + 1] = id
-    end
-    sets[i * 2 - 1] = id
-    sets[i * 2] = note .. record
-    if counts[i] ~= '' then
-      recount[#recount + 1] = id
-      recount[#recount + 1] = counts[i]
-    end
-  end
-  if #onces > 0 then
-    redis.call('ZCARD', once)
-    if not string.find(uses, 'o', 1, true) then
-      uses = uses .. 'o'
-      changes[#changes + 1] = 'uses'
-      changes[#changes + 1] = uses
-    end
-  end
-  changes[#changes + 1] = 'delivered'
-  changes[#changes + 1] = (delivered or 0) + #numbers
-end
-if #recount > 0 or #fallen > 0 then
-  redis.call('HLEN', tally)
-  redis.call('ZCARD', dead)
-  if not string.find(uses, 'r', 1, true) then
-    uses = uses .. 'r'
-    changes[#changes + 1] = 'uses'
-    changes[#changes + 1] = uses
-  end
-end
 if #numbers + #due + #lapsed + #spent + #dropped + #fallen > 0 or cut then
   local call = redis.call
   call('HDEL', held, '-')

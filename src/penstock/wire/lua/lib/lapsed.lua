@@ -11,8 +11,11 @@ if uses ~= '' and string.find(uses, 't', 1, true) then
     redis.call('ZCARD', scheduled)
     redis.call('HLEN', tally)
     redis.call('XLEN', ready)
+    redis.call('HLEN', held)
   end
 end
 if uses ~= '' and string.find(uses, 'o', 1, true) then
   spent = redis.call('ZRANGE', once, '-inf', now * 4096 + 4095, 'BYSCORE', 'LIMIT', 0, 100)
+  redis.call('HLEN', tally)
+  redis.call('HLEN', held)
 end

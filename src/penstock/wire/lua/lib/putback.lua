@@ -4,6 +4,7 @@
 redis.call('ZCARD', scheduled)
 redis.call('ZCARD', dead)
 redis.call('HLEN', tally)
+redis.call('ZCARD', expiry)
 local asleep, token, due = redis.call('LLEN', wake) == 0, false, nil
 if #back + #fallen > 0 then
   redis.call('HDEL', held, '-')
