@@ -51,12 +51,8 @@ for i = 1, count do
     recount[#recount + 1] = d .. rest .. ' ' .. string.sub(reason, 1, 1024)
   end
 end
+--@include lib/placing
 if #waited > 0 then
-  redis.call('ZCARD', expiry)
-  redis.call('ZCARD', dead)
-  redis.call('ZCARD', scheduled)
-  redis.call('HLEN', tally)
-  redis.call('LLEN', wake)
   redis.call('HDEL', held, '-')
   if #moved > 0 then
     redis.call('HSET', held, unpack(moved))

@@ -52,6 +52,7 @@ for i = 1, count do
     recount[#recount + 1] = d .. ' ' .. nacked .. ' ' .. c .. ' ' .. r .. why
   end
 end
+--@include lib/placing
 --@include lib/putback
 if valid > 0 then
   redis.call('HINCRBY', meta, 'nacked', valid)

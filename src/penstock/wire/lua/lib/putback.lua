@@ -1,11 +1,7 @@
 -- Put jobs back or bury them. back = {number, score, number, score ...}, fallen = {number, ...}, recount = {number,
 -- counters ...}; a score is the due time, or the job's own creation ms when it is to come at once and first.
--- Types first, then HDEL, which passes on a full server.
-redis.call('ZCARD', scheduled)
-redis.call('ZCARD', dead)
-redis.call('HLEN', tally)
-redis.call('ZCARD', expiry)
-local asleep, token, due = redis.call('LLEN', wake) == 0, false, nil
+-- HDEL first, it passes on a full server. lib/placing has made the checks.
+local token, due = false, nil
 if #back + #fallen > 0 then
   redis.call('HDEL', held, '-')
   for i = 1, #back, 2 do
