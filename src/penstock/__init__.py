@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from penstock._async.client import AsyncPenstock
-from penstock._async.connection import EvictionWarning
 from penstock._async.job import AsyncJob
 from penstock._async.queue import AsyncQueue
 from penstock._sync.client import Penstock
@@ -19,6 +18,7 @@ from penstock.core.job import (
     Settings,
     Settled,
 )
+from penstock.core.servers import EvictionWarning
 from penstock.errors import (
     BadArgument,
     BadJobId,
@@ -28,6 +28,7 @@ from penstock.errors import (
     JobExpired,
     JobGone,
     JobNotActive,
+    MetaLost,
     NotReplicated,
     OutOfMemory,
     PenstockError,
@@ -64,6 +65,7 @@ __all__ = [
     "JobId",
     "JobNotActive",
     "JobView",
+    "MetaLost",
     "NotReplicated",
     "OutOfMemory",
     "Outcome",

@@ -17,6 +17,7 @@ __all__ = [
     "JobExpired",
     "JobGone",
     "JobNotActive",
+    "MetaLost",
     "NotReplicated",
     "OutOfMemory",
     "PenstockError",
@@ -97,6 +98,10 @@ class ProtocolError(PenstockError):
 
 class QueueDamaged(PenstockError):
     """Keys of the queue contradict each other (meta lost while jobs exist)."""
+
+
+class MetaLost(QueueDamaged):
+    """Jobs exist but the queue's meta does not; the client restores it if the registry knows it."""
 
 
 class QueueFull(PenstockError):

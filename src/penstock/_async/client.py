@@ -18,7 +18,7 @@ from penstock._async.queue import AsyncQueue
 from penstock.core import flows
 from penstock.core.options import BATCH, Duration, check_block, check_count, duration_ms
 from penstock.core.servers import ServerFacts
-from penstock.errors import BadArgument, QueueDamaged
+from penstock.errors import BadArgument, MetaLost
 from penstock.wire.keys import DEFAULT_PREFIX, QueueKeys, check_prefix, check_queue_name
 
 
@@ -118,7 +118,7 @@ class AsyncPenstock:
         await self.connect()
         seen = None
         if len(sources) == 1 and n <= BATCH:
-            with suppress(QueueDamaged):  # the flow mends it
+            with suppress(MetaLost):  # the flow mends it
                 taken = await self._driver.reserve(sources[0], n, idle=False)
                 if taken.deliveries or (wait == 0 and taken.next_ms != 0):
                     return taken.deliveries

@@ -32,7 +32,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from penstock._acompat import PENDING, AsyncReader, alock, aloop, apool, asliced
 from penstock.core.operations import Call
-from penstock.core.servers import ServerFacts, parse_info
+from penstock.core.servers import EvictionWarning, ServerFacts, parse_info
 from penstock.errors import (
     BadArgument,
     ConfigurationError,
@@ -55,10 +55,6 @@ STOP_TIMEOUT = 2.0
 RENEW = 60.0
 """Seconds after which a pending BLPOP is ended and sent anew, which tells a dead connection."""
 UNLESS = (AuthenticationError, AuthorizationError, MaxConnectionsError)
-
-
-class EvictionWarning(UserWarning):
-    """The server may delete jobs by itself."""
 
 
 def connection_factory(source: object) -> Any:

@@ -19,8 +19,8 @@ logger = logging.getLogger("penstock")
 class AsyncJob(Delivery):
     """A job that this consumer holds until its lease ends.
 
-    As a context manager it settles itself: leaving the block acknowledges the job; an `Exception`
-    reports a failed attempt with its text, is logged, and does not travel further; anything else
+    As a context manager it settles itself: leaving the block acknowledges the job (one that came
+    from `consume`: together with its next reserve); an `Exception` reports a failed attempt with its text, is logged, and does not travel further; anything else
     (`KeyboardInterrupt`, cancellation) gives the job back without a failure and travels on. A job
     that was settled inside the block is left alone.
     """
@@ -117,6 +117,10 @@ class AsyncJob(Delivery):
         trace: TracebackType | None,
     ) -> bool:
         if self.settled:
+            return False
+        if error is None and self.batch.deferred is not None:
+            self.settled = True
+            self.batch.deferred.append(self)
             return False
         if error is None:
             await self.ack()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -46,6 +47,10 @@ if TYPE_CHECKING:
 Named = Delivery | str
 """A job is named by its delivery, which proves who holds it, or by its id alone."""
 IDLE_MS = 900_000
+ACK_WITHIN = 0.5
+"""Seconds after which `consume` acknowledges what is done although its batch is not."""
+
+logger = logging.getLogger("penstock")
 
 
 class AsyncQueue:
@@ -227,16 +232,42 @@ class AsyncQueue:
     ) -> AsyncIterator[AsyncJob]:
         """Reserve jobs and hand them out one after the other.
 
+        A job that its `with` block has finished is acknowledged together with the next reserve, in one
+        trip: at once when the loop comes back, at the latest when it is left. Calls on the job itself
+        (`job.ack()` …) are sent as they are made.
+
         Args:
             batch: how many are reserved at once; their leases run while they wait for their turn.
             block: seconds without a job after which the loop ends; None = never.
         """
-        while True:
+        done: list[AsyncJob] = []
+        try:
             jobs = await self.reserve(batch, block=block)
-            if not jobs and block is not None:
-                return
-            for job in jobs:
-                yield job
+            while jobs or block is None:
+                since = monotonic()
+                for job in jobs:
+                    job.batch.deferred = done
+                    yield job
+                    if monotonic() - since > ACK_WITHIN and len(done) < len(jobs):
+                        self._report(done, await self.ack(done))
+                        since = monotonic()
+                if done:
+                    outcomes, jobs = await self.settle(done, batch, block=block)
+                    self._report(done, outcomes)
+                else:
+                    jobs = await self.reserve(batch, block=block)
+        finally:
+            if done:
+                self._report(done, await self.ack(done))
+
+    def _report(self, done: list[AsyncJob], outcomes: Settled) -> None:
+        """Forget what was acknowledged, and log what was not: its lease had ended, it runs again."""
+        if not outcomes:
+            for job_id in outcomes.ids(Outcome.STALE, Outcome.ENDED):
+                logger.warning(
+                    "%s was done after its lease had ended; it is delivered again", job_id
+                )
+        done.clear()
 
     # -- settling --------------------------------------------------------------------------
 
@@ -507,8 +538,8 @@ class AsyncQueue:
             dead_max=dead_max,
             dead_age=dead_age,
         )
-        await self._driver.drive(flows.configure(self.ops, fields))
-        return (await self.stats()).settings
+        reply = await self._driver.drive(flows.configure(self.ops, fields))
+        return self.ops.settings(reply)
 
     async def pause(self, side: str = "all") -> None:
         """Stop a side of the queue; it survives a restart, and a paused empty queue stays.

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -47,6 +48,10 @@ if TYPE_CHECKING:
 Named = Delivery | str
 """A job is named by its delivery, which proves who holds it, or by its id alone."""
 IDLE_MS = 900_000
+ACK_WITHIN = 0.5
+"""Seconds after which `consume` acknowledges what is done although its batch is not."""
+
+logger = logging.getLogger("penstock")
 
 
 class Queue:
@@ -224,16 +229,42 @@ class Queue:
     def consume(self, *, batch: int = 1, block: Duration | None = None) -> Iterator[Job]:
         """Reserve jobs and hand them out one after the other.
 
+        A job that its `with` block has finished is acknowledged together with the next reserve, in one
+        trip: at once when the loop comes back, at the latest when it is left. Calls on the job itself
+        (`job.ack()` …) are sent as they are made.
+
         Args:
             batch: how many are reserved at once; their leases run while they wait for their turn.
             block: seconds without a job after which the loop ends; None = never.
         """
-        while True:
+        done: list[Job] = []
+        try:
             jobs = self.reserve(batch, block=block)
-            if not jobs and block is not None:
-                return
-            for job in jobs:
-                yield job
+            while jobs or block is None:
+                since = monotonic()
+                for job in jobs:
+                    job.batch.deferred = done
+                    yield job
+                    if monotonic() - since > ACK_WITHIN and len(done) < len(jobs):
+                        self._report(done, self.ack(done))
+                        since = monotonic()
+                if done:
+                    outcomes, jobs = self.settle(done, batch, block=block)
+                    self._report(done, outcomes)
+                else:
+                    jobs = self.reserve(batch, block=block)
+        finally:
+            if done:
+                self._report(done, self.ack(done))
+
+    def _report(self, done: list[Job], outcomes: Settled) -> None:
+        """Forget what was acknowledged, and log what was not: its lease had ended, it runs again."""
+        if not outcomes:
+            for job_id in outcomes.ids(Outcome.STALE, Outcome.ENDED):
+                logger.warning(
+                    "%s was done after its lease had ended; it is delivered again", job_id
+                )
+        done.clear()
 
     # -- settling --------------------------------------------------------------------------
 
@@ -500,8 +531,8 @@ class Queue:
             dead_max=dead_max,
             dead_age=dead_age,
         )
-        self._driver.drive(flows.configure(self.ops, fields))
-        return self.stats().settings
+        reply = self._driver.drive(flows.configure(self.ops, fields))
+        return self.ops.settings(reply)
 
     def pause(self, side: str = "all") -> None:
         """Stop a side of the queue; it survives a restart, and a paused empty queue stays.

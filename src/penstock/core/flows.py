@@ -15,7 +15,7 @@ from typing import Any
 
 from penstock.core.operations import DAMAGED, FULL, MISSING, Call, QueueOps, Taken
 from penstock.core.options import BATCH
-from penstock.errors import QueueDamaged, QueueFull
+from penstock.errors import MetaLost, QueueFull
 
 __all__ = [
     "LOST",
@@ -166,11 +166,11 @@ def restore(ops: QueueOps) -> Generator[Effect, Any, None]:
     """Make lost meta anew, with the epoch that the registry knows.
 
     Raises:
-        QueueDamaged: it knows none, so ids that are out could not be told from others.
+        MetaLost: it knows none, so ids that are out could not be told from others.
     """
     epoch = yield Lookup(ops)
     if epoch is None:
-        raise QueueDamaged(
+        raise MetaLost(
             f"queue {ops.name!r} has jobs but no meta, and the registry does not know its epoch"
         )
     ops.check((yield Run(ops.configure((), create=f"!{epoch}"))))
@@ -287,7 +287,7 @@ def _take(ops: QueueOps, n: int, idle: bool, got: Sequence[Any]) -> Generator[Ef
             asked = min(n - len(jobs), BATCH)
             try:
                 taken = yield Reserve(ops, asked, idle)
-            except QueueDamaged:
+            except MetaLost:
                 yield from restore(ops)
                 taken = yield Reserve(ops, asked, idle)
             jobs += taken.deliveries

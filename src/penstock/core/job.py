@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, overload
@@ -72,11 +73,24 @@ class Batch:
         owner: who reserved them.
         tag: the random half of their receipts.
         receipt: the receipt of a first delivery.
+        hinted: the same with the end of its lease, for calls that name a whole batch.
+        deferred: where a job that is done is put, to be acknowledged with the next reserve; None =
+            it is acknowledged at once.
         now: time of delivery, ms.
         lease_ms: the queue's lease.
     """
 
-    __slots__ = ("lease_ms", "now", "owner", "place", "queue", "receipt", "tag")
+    __slots__ = (
+        "deferred",
+        "hinted",
+        "lease_ms",
+        "now",
+        "owner",
+        "place",
+        "queue",
+        "receipt",
+        "tag",
+    )
 
     def __init__(
         self, queue: Any, place: Place, owner: str, *, tag: int, now: int, lease_ms: int
@@ -86,6 +100,8 @@ class Batch:
         self.owner = owner
         self.tag = tag
         self.receipt = f"1-{tag:03x}"
+        self.hinted = f"{self.receipt}@{now + lease_ms}"
+        self.deferred: list[Any] | None = None
         self.now = now
         self.lease_ms = lease_ms
 
@@ -252,6 +268,7 @@ class Enqueued:
 
 @dataclass(slots=True)
 class _Span:
+    start: int
     first: bytes
     count: int
     place: Place
@@ -261,16 +278,18 @@ class _Span:
 class BulkEnqueued(Sequence[Enqueued]):
     """The answers to a bulk enqueue, in the order of the bodies; ids are built when looked at."""
 
-    __slots__ = ("_length", "_spans", "_ttl")
+    __slots__ = ("_length", "_spans", "_starts", "_ttl")
 
     def __init__(self, ttl: str) -> None:
         self._ttl = ttl
         self._spans: list[_Span] = []
+        self._starts: list[int] = []
         self._length = 0
 
     def add(self, first: bytes, count: int, place: Place, state: str) -> None:
         """Append the jobs of one chunk: numbers first, first + 1, …"""
-        self._spans.append(_Span(first, count, place, state))
+        self._spans.append(_Span(self._length, first, count, place, state))
+        self._starts.append(self._length)
         self._length += count
 
     def __len__(self) -> int:
@@ -284,13 +303,10 @@ class BulkEnqueued(Sequence[Enqueued]):
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(self._length))]
         place = index + self._length if index < 0 else index
-        if place < 0:
+        if not 0 <= place < self._length:
             raise IndexError(index)
-        for span in self._spans:
-            if place < span.count:
-                return self._result(span, place)
-            place -= span.count
-        raise IndexError(index)
+        span = self._spans[bisect_right(self._starts, place) - 1]
+        return self._result(span, place - span.start)
 
     def __iter__(self) -> Iterator[Enqueued]:
         for span in self._spans:

@@ -13,7 +13,7 @@ from penstock.core.record import parse_record
 from penstock.errors import (
     BadArgument,
     BadJobId,
-    QueueDamaged,
+    MetaLost,
     QueueFull,
     QueuePaused,
     StaleCall,
@@ -128,7 +128,7 @@ class QueueOps:
         """Raise what the codes that any script may answer stand for.
 
         Raises:
-            UnsupportedVersion, QueueDamaged, QueuePaused, StaleCall, WrongEpoch.
+            UnsupportedVersion, MetaLost, QueuePaused, StaleCall, WrongEpoch.
         """
         code = reply[0]
         if code == -6:
@@ -136,7 +136,7 @@ class QueueOps:
                 f"queue {self.name!r} was written by version {int(reply[2])} of the protocol"
             )
         if code == DAMAGED:
-            raise QueueDamaged(f"queue {self.name!r} has jobs but no meta")
+            raise MetaLost(f"queue {self.name!r} has jobs but no meta")
         if code == -4:
             raise QueuePaused(f"queue {self.name!r} is paused ({reply[2].decode()})")
         if code == -7:
@@ -226,7 +226,7 @@ class QueueOps:
             return "", "", []
         alike = _alike(names, self.name)
         if alike is not None:
-            receipt = alike.receipt if receipts else ""
+            receipt = alike.hinted if receipts else ""
             return alike.place.epoch, receipt, [name.number for name in names]
         numbers, epoch = [], None
         shown: list[str] = []
@@ -330,6 +330,12 @@ class QueueOps:
     def configure(self, fields: Sequence[Any], *, create: str = "") -> Call:
         """Store settings: name, value, name, value …; '' drops one."""
         return self._call("configure", create, *fields)
+
+    def settings(self, reply: list[Any]) -> Settings:
+        """Read the reply of configure."""
+        return read_settings(
+            {reply[i].decode(): reply[i + 1].decode() for i in range(4, len(reply), 2)}
+        )
 
     def views(self, reply: list[Any], node: str) -> list[JobView | None]:
         """Read `{1, nonce, now, lease, epoch, job…}`; None for a job that is gone."""

@@ -116,6 +116,11 @@ def parse_record(data: bytes) -> Record:
     """Take a record apart."""
     head, _, body = data.partition(b"\n")
     record = Record(body)
+    if head == b"1":  # these two are nearly every record
+        return record
+    if head == b"1;c=json":
+        record.codec = "json"
+        return record
     for field in head.decode("utf-8", "replace").split(";")[1:]:
         name, _, value = field.partition("=")
         if name == "l":

@@ -8,9 +8,13 @@ from dataclasses import dataclass
 
 from penstock.errors import UnsupportedServer
 
-__all__ = ["ServerFacts", "parse_info"]
+__all__ = ["EvictionWarning", "ServerFacts", "parse_info"]
 
 OLDEST = (6, 2)
+
+
+class EvictionWarning(UserWarning):
+    """The server may delete jobs by itself."""
 
 
 def parse_info(text: bytes) -> dict[str, str]:

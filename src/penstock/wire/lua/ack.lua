@@ -2,7 +2,8 @@
 --- KEYS     ready held active scheduled once tally expiry meta space
 --- ARGV     nonce wanted common [number...]
 ---          wanted  epoch of the ids; '' = not checked
----          common  receipt of all of them; '' = by id alone, a waiting job is finished too; '*' = after each number
+---          common  receipt of all of them, then perhaps '@' and the ms in which their leases end: a hint that saves looking
+---                  each up when they are all that one reserve gave, in order; '' = by id alone, a waiting job is finished too; '*' = after each number
 ---                  comes its own receipt
 --- RETURNS  {1, nonce, acked}             all of them
 ---          {1, nonce, acked, code...}    a code for each: 1 done, 0 gone, -1 stale receipt, -2 dead or another state,

@@ -5,7 +5,7 @@
 ---                  knows: meta is lost while jobs exist, make it anew
 ---          field   paused (in, out, all), lease, max_length, max_attempts, max_crashes, max_releases, backoff_base,
 ---                  backoff_cap, dead_max, dead_age; value '' drops the setting
---- RETURNS  {1, nonce, epoch, created}    stored
+--- RETURNS  {1, nonce, epoch, created, (field, value)...}  stored; every field of meta as it is now
 ---          {-5, nonce}                   no such queue: register it, then create
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta
@@ -60,4 +60,4 @@ local token = paused ~= 'out' and paused ~= 'all'
 if hungry and full > now then
   redis.call('RPUSH', space, '1')
 end
-return {1, nonce, epoch, created}
+return {1, nonce, epoch, created, unpack(redis.call('HGETALL', meta))}

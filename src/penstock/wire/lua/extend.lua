@@ -38,7 +38,7 @@ for i = 1, count do
     if till <= now then
       codes[i] = 0
     else
-      scored[#scored + 1] = string.format('%.0f', till * 4096 + scores[i] % 4096)
+      scored[#scored + 1] = string.format('%.0f', till * 4096 + (whole or scores[i]) % 4096)
       scored[#scored + 1] = id
       codes[i] = till
       nearest = math.min(nearest or till, till)

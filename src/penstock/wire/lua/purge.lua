@@ -22,13 +22,23 @@ for _, index in ipairs({active, scheduled, once, dead, expiry}) do
 end
 redis.call('HLEN', tally)
 local removed, more, passed = 0, 0, tonumber(skip)
-local over = string.format('%.0f', now * 4096 + 4095)
-local range = ({due = {scheduled, '-inf', now}, scheduled = {scheduled, '(' .. string.format('%.0f', now), '+inf'},
-  ended = {active, '-inf', over}, active = {active, '(' .. over, '+inf'}, once = {once, '(' .. over, '+inf'},
-  dead = {dead, '-inf', '+inf'}})[state]
+local over, index, low, high = string.format('%.0f', now * 4096 + 4095), nil, '-inf', '+inf'
+if state == 'due' then
+  index, high = scheduled, now
+elseif state == 'scheduled' then
+  index, low = scheduled, '(' .. string.format('%.0f', now)
+elseif state == 'ended' then
+  index, high = active, over
+elseif state == 'active' then
+  index, low = active, '(' .. over
+elseif state == 'once' then
+  index, low = once, '(' .. over
+elseif state == 'dead' then
+  index = dead
+end
 redis.call('HDEL', held, '-')
-if range then
-  local ids, old = redis.call('ZRANGE', range[1], range[2], range[3], 'BYSCORE', 'LIMIT', passed, 1000), {}
+if index then
+  local ids, old = redis.call('ZRANGE', index, low, high, 'BYSCORE', 'LIMIT', passed, 1000), {}
   for i = 1, #ids do
     if ids[i] <= fence then
       old[#old + 1] = ids[i]
@@ -36,7 +46,7 @@ if range then
   end
   removed, more, passed = #old, #ids == 1000 and 1 or 0, passed + #ids - #old
   if #old > 0 then
-    redis.call('ZREM', range[1], unpack(old))
+    redis.call('ZREM', index, unpack(old))
     redis.call('HDEL', held, unpack(old))
     redis.call('HDEL', tally, unpack(old))
     redis.call('ZREM', expiry, unpack(old))

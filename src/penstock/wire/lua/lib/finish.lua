@@ -3,7 +3,11 @@
 local removed = 0
 if all then
   removed = redis.call('HDEL', held, unpack(ARGV, base))
-  redis.call('ZREM', active, unpack(ARGV, base))
+  if whole then
+    redis.call('ZREMRANGEBYSCORE', active, whole, whole)
+  else
+    redis.call('ZREM', active, unpack(ARGV, base))
+  end
   if string.find(uses, 't', 1, true) then
     redis.call('ZREM', expiry, unpack(ARGV, base))
   end

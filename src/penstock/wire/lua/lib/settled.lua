@@ -7,23 +7,35 @@
 -- is the score modulo 4096 (PROTOCOL.md, Receipt).
 local stride = common == '*' and 2 or 1
 local count = (#ARGV - base + 1) / stride
-local delivery, mark = string.match(common, '^(%d+)-(%x+)$')
+local delivery, mark, till = string.match(common, '^(%d+)-(%x+)@?(%d*)$')
 local low = mark and tonumber(mark, 16)
 if common ~= '' and common ~= '*' and not mark then -- shown, but no receipt of any delivery
   delivery, mark, low = '', '', -1
 end
 local counted = string.find(uses, 'r', 1, true)
 local ids, codes, where, counts = {}, {}, {}, {}
-local scores, all = {}, false
+local scores, all, whole = {}, false, nil
 if count > 0 then
   if stride == 1 then
-    scores = redis.call('ZMSCORE', active, unpack(ARGV, base))
     all = delivery == '1' and not counted
-    for i = 1, all and count or 0 do
-      local score = scores[i]
-      if not score or score % 4096 ~= low then
-        all = false
-        break
+    if all and till ~= '' and count > 4 then -- a whole reservation, in order: one range instead of a score each
+      whole = string.format('%.0f', till * 4096 + low)
+      local there = redis.call('ZRANGE', active, whole, whole, 'BYSCORE', 'LIMIT', 0, count + 1)
+      for i = 1, math.max(count, #there) do
+        if there[i] ~= ARGV[base + i - 1] then
+          whole = nil
+          break
+        end
+      end
+    end
+    if not whole then
+      scores = redis.call('ZMSCORE', active, unpack(ARGV, base))
+      for i = 1, all and count or 0 do
+        local score = scores[i]
+        if not score or score % 4096 ~= low then
+          all = false
+          break
+        end
       end
     end
   else

@@ -1,0 +1,77 @@
+"""The code in README.md runs as it stands, against a real server."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from penstock import Penstock
+from tests.support.backends import Backend
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```python\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)
+URL = "redis://localhost:6379/0"
+
+
+def python(code: str, url: str) -> subprocess.Popen[str]:
+    """Run a block of the README in a process of its own, with the server's URL in place of its."""
+    assert URL in code
+    env = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONPATH": str(ROOT / "src")}
+    return subprocess.Popen(
+        [sys.executable, "-c", code.replace(URL, url)],
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finished(process: subprocess.Popen[str]) -> str:
+    """What it printed; it must have succeeded."""
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    return out
+
+
+@pytest.fixture
+def url(real_backend: Backend) -> str:
+    """The URL of a real server."""
+    assert real_backend.url is not None
+    return real_backend.url
+
+
+def test_the_readme_opens_with_a_producer_and_a_consumer(url: str) -> None:
+    """What the first block enqueues, the second takes and acknowledges."""
+    finished(python(BLOCKS[0], url))
+    consumer = python(BLOCKS[1], url)
+    try:
+        assert consumer.stdout is not None
+        assert consumer.stdout.readline() == "sending to ada\n"
+        with Penstock(url) as ps:
+            assert ps.queue("emails").stats().scheduled == 1
+    finally:
+        consumer.kill()
+        consumer.communicate()
+
+
+def test_the_tour_of_the_readme_runs(url: str) -> None:
+    """Every line of "What there is" works on a fresh server."""
+    tour = next(block for block in BLOCKS if "enqueue_many" in block)
+    assert "redrive" in tour
+    printed = finished(python(tour, url))
+    assert printed.split()[0].isdigit()
+    with Penstock(url) as ps:
+        stats = ps.queue("emails").stats()
+        assert stats.enqueued == 10_000
+        assert stats.acked == 200
+
+
+def test_the_readme_has_no_other_code() -> None:
+    """A block that is added is added to these tests."""
+    assert len(BLOCKS) == 3
