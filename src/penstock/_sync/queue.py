@@ -229,14 +229,15 @@ class Queue:
     def consume(self, *, batch: int = 1, block: Duration | None = None) -> Iterator[Job]:
         """Reserve jobs and hand them out one after the other.
 
-        A job that its `with` block has finished is acknowledged together with the next reserve, in one
-        trip: at once when the loop comes back, at the latest when it is left. Calls on the job itself
-        (`job.ack()` …) are sent as they are made.
+        A job that its `with` block has finished is acknowledged together with the next reserve, in
+        one trip: when the loop comes back, at the latest when it is left. Calls on the job itself
+        (`job.ack()` and its like) are sent as they are made.
 
         Args:
             batch: how many are reserved at once; their leases run while they wait for their turn.
             block: seconds without a job after which the loop ends; None = never.
         """
+        check_count("batch", batch, high=BATCH)
         done: list[Job] = []
         try:
             jobs = self.reserve(batch, block=block)
@@ -258,12 +259,10 @@ class Queue:
                 self._report(done, self.ack(done))
 
     def _report(self, done: list[Job], outcomes: Settled) -> None:
-        """Forget what was acknowledged, and log what was not: its lease had ended, it runs again."""
+        """Forget what was acknowledged, and log what was not: its lease had ended."""
         if not outcomes:
             for job_id in outcomes.ids(Outcome.STALE, Outcome.ENDED):
-                logger.warning(
-                    "%s was done after its lease had ended; it is delivered again", job_id
-                )
+                logger.warning("%s was done after its lease had ended; it may run again", job_id)
         done.clear()
 
     # -- settling --------------------------------------------------------------------------
