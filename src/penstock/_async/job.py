@@ -20,10 +20,10 @@ class AsyncJob(Delivery):
     """A job that this consumer holds until its lease ends.
 
     As a context manager it settles itself: leaving the block acknowledges the job (one that came
-    from `consume`: together with its next reserve); an `Exception` reports a failed attempt with its
-    text, is logged, and does not travel further; anything else (`KeyboardInterrupt`, cancellation)
-    gives the job back without a failure and travels on. A job that was settled inside the block is
-    left alone.
+    from `consume`: together with its next reserve); an `Exception` reports a failed attempt with
+    its text, is logged, and does not travel further; anything else (`KeyboardInterrupt`,
+    cancellation) gives the job back without a failure and travels on. A job that was settled inside
+    the block is left alone.
     """
 
     __slots__ = ()

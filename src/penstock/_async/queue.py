@@ -482,11 +482,11 @@ class AsyncQueue:
         Args:
             n: at most so many, up to 1000; about 1 MiB of bodies is read.
             state: ready, scheduled, active or dead.
-            start: how many to pass over, up to 10000.
+            start: how many to pass over, up to 1000.
         """
         await self._client.connect()
         check_count("n", n, high=BATCH)
-        check_count("start", start, low=0, high=10_000)
+        check_count("start", start, low=0, high=BATCH)
         reply, _ = await self._node.run(self.ops.peek(check_state("state", state), start, n))
         return [view for view in self.ops.views(reply, self._node.id) if view]
 

@@ -83,6 +83,8 @@ def moment_ms(argument: str, value: Any) -> int:
         if value.tzinfo is None:
             raise BadArgument(argument, value, "a datetime needs a time zone")
         value = value.timestamp()
+    elif isinstance(value, timedelta):
+        raise BadArgument(argument, value, "a point in time; a span is a delay")
     seconds = _seconds(argument, value)
     if not 0 <= seconds * 1000 <= 2**42:
         raise BadArgument(argument, value, "seconds since 1970, up to the year 2109")

@@ -2,8 +2,8 @@
 --- KEYS     ready held active scheduled once dead tally expiry meta
 --- ARGV     nonce state start count
 ---          state  ready, scheduled, active (leased, then delivered at most once) or dead
----          start  0 = the first; with count at most 10000
----          count  1 to 1000; about 1 MiB is read
+---          start  0 to 1000 = how many to pass over
+---          count  1 to 1000; about 1 MiB is answered and at most 8 MiB are read
 --- RETURNS  {1, nonce, now, lease, epoch, job...}  job as in show
 ---          {-6, nonce, version}          written by a newer protocol
 local m = redis.call('HMGET', meta, 'v', 'epoch', 'seen', 'off', 'lease')
@@ -11,9 +11,10 @@ local m = redis.call('HMGET', meta, 'v', 'epoch', 'seen', 'off', 'lease')
 local changes, seen, off = {}, tonumber(m[3]) or 0, tonumber(m[4]) or 0
 --@include lib/now
 --@include lib/facts
-local reply, bytes = {1, nonce, now, tonumber(m[5]) or 30000, m[2] or ''}, 0
+local reply, bytes, read = {1, nonce, now, tonumber(m[5]) or 30000, m[2] or ''}, 0, 0
 local skip, left = tonumber(start), tonumber(count)
 local function see(id, where, score, value)
+  read = read + #value
   local job = facts(id, where, score, value)
   if job[2] == 'expired' then
     return
@@ -27,7 +28,7 @@ end
 local function seen_in(index, where, from, to)
   local scale = (index == active or index == once) and 4096 or 1
   local at = 0
-  while left > 0 and bytes < 1048576 do
+  while left > 0 and bytes < 1048576 and read < 8388608 do
     local page = redis.call('ZRANGE', index, from, to, 'BYSCORE', 'LIMIT', at, 100, 'WITHSCORES')
     for i = 1, #page, 2 do
       local value = redis.call('HGET', held, page[i])
@@ -45,7 +46,7 @@ if state == 'ready' then
   seen_in(active, 'ready', '-inf', now * 4096 + 4095)
   local at, after, page, e, due, d = 0, '-', {}, 1, {}, 1
   local ended, drained = false, false
-  while left > 0 and bytes < 1048576 do
+  while left > 0 and bytes < 1048576 and read < 8388608 do
     if d > #due and not ended then
       due, d = redis.call('ZRANGE', scheduled, '-inf', now, 'BYSCORE', 'LIMIT', at, 100, 'WITHSCORES'), 1
       at, ended = at + 100, #due < 200

@@ -3,8 +3,9 @@
 --- ARGV     nonce wanted [number...]
 ---          number  1 to 100
 --- RETURNS  {1, nonce, now, lease, epoch, job...}  job: {} gone, else {number, state, score, delivered, owner, counters, record};
----                                        state: ready, scheduled, active, once, dead, expired; score: due time, end of
----                                        lease, time of death; delivered and owner: of the last delivery
+---                                        state: ready, scheduled, active, once, dead, expired, or dangling = in no index,
+---                                        damaged; score: due time, end of lease, time of death; delivered and owner: of
+---                                        the last delivery
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 ---          {-9, nonce, epoch}            another epoch

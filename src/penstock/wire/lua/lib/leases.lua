@@ -5,6 +5,7 @@ if #numbers > 0 then
   local note = '@' .. fmt('%.0f', now) .. ' ' .. owner .. '\n'
   local plain = fmt('%.0f', (now + lease) * 4096 + tag)
   soonest = now + lease
+  local at = 1
   for i = 1, #numbers do
     local id, record = numbers[i], records[i]
     local third, score = byte(record, 3), plain
@@ -22,8 +23,8 @@ if #numbers > 0 then
       end
     end
     if score then
-      scored[#scored + 1] = score
-      scored[#scored + 1] = id
+      scored[at], scored[at + 1] = score, id
+      at = at + 2
     end
     sets[i * 2 - 1] = id
     sets[i * 2] = note .. record

@@ -69,12 +69,11 @@ if delivers then
   local entries, e = {}, 1
   while took < n and bytes < 1048576 do
     if e > #entries and not exhausted then
-      -- 16 first, then as many as their size lets the call carry: one script reads about 1 MiB at most
-      local step = n - took
-      if took == 0 then
-        step = math.min(step, 16)
-      else
-        step = math.min(step, math.max(1, math.floor((1048576 - bytes) * took / (bytes + 1))))
+      -- One, then 16, then as many as their size lets the call carry: one script reads about 1 MiB.
+      local step = 1
+      if took > 0 then
+        step = math.max(1, math.floor((1048576 - bytes) * took / (bytes + 1)))
+        step = math.min(step, n - took, took < 16 and 16 or 1000)
       end
       entries, e = call('XRANGE', ready, from, '+', 'COUNT', step), 1
       exhausted = #entries < step
@@ -83,7 +82,7 @@ if delivers then
         from = sub(last, 1, -11) .. string.format('%.0f', sub(last, -10) + 1)
       end
     end
-    local entry, id, key = entries[e], waiting[w], nil
+    local entry, id = entries[e], waiting[w]
     if id and entry then
       local own, at = tonumber(sub(entry[1], 1, -12)), tonumber(waiting[w + 1])
       if own < at or own == at and entry[1] < id then
@@ -106,6 +105,18 @@ if delivers then
           end
         end
       end
+    elseif entry and #waiting + #lapsed + settlings == 0 then -- the usual case: nothing to merge or leave out
+      for i = e, #entries do
+        local job = entries[i]
+        local record = job[2][2]
+        took, e = took + 1, i + 1
+        numbers[took], records[took], counts[took] = job[1], record, ''
+        bytes = bytes + #record
+        if bytes >= 1048576 then
+          break
+        end
+      end
+      cut = numbers[took]
     elseif entry then
       e = e + 1
       cut = entry[1]
