@@ -67,7 +67,7 @@ def penstock(penstock_server: FakeServer) -> Iterator[Penstock]:
 
 @pytest.fixture
 def apenstock(penstock_server: FakeServer) -> Iterator[AsyncPenstock]:
-    """An `AsyncPenstock` on the same server, for tests run by pytest-asyncio or anyio."""
+    """An `AsyncPenstock` on the same server, for tests run by pytest-asyncio, say."""
     from penstock import AsyncPenstock
 
     redis = _fakeredis().FakeAsyncRedis(server=penstock_server)

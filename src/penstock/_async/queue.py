@@ -47,8 +47,6 @@ if TYPE_CHECKING:
 Named = Delivery | str
 """A job is named by its delivery, which proves who holds it, or by its id alone."""
 IDLE_MS = 900_000
-ACK_WITHIN = 0.5
-"""Seconds after which `consume` acknowledges what is done although its batch is not."""
 
 logger = logging.getLogger("penstock")
 
@@ -232,9 +230,9 @@ class AsyncQueue:
     ) -> AsyncIterator[AsyncJob]:
         """Reserve jobs and hand them out one after the other.
 
-        A job that its `with` block has finished is acknowledged together with the next reserve, in
-        one trip: when the loop comes back, at the latest when it is left. Calls on the job itself
-        (`job.ack()` and its like) are sent as they are made.
+        A job that its `with` block has finished is acknowledged as soon as the loop comes back or
+        is left: the last of a batch together with the next reserve, in one trip. Calls on the job
+        itself (`job.ack()` and its like) are sent as they are made.
 
         Args:
             batch: how many are reserved at once; their leases run while they wait for their turn.
@@ -245,13 +243,11 @@ class AsyncQueue:
         try:
             jobs = await self.reserve(batch, block=block)
             while jobs or block is None:
-                since = monotonic()
                 for job in jobs:
+                    if done:  # the next one may take long, and this one's lease runs
+                        self._report(done, await self.ack(done))
                     job.batch.deferred = done
                     yield job
-                    if monotonic() - since > ACK_WITHIN and len(done) < len(jobs):
-                        self._report(done, await self.ack(done))
-                        since = monotonic()
                 if done:
                     outcomes, jobs = await self.settle(done, batch, block=block)
                     self._report(done, outcomes)

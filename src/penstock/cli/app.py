@@ -26,6 +26,7 @@ from penstock.wire.keys import DEFAULT_PREFIX
 __all__ = ["Failed", "Session", "app", "command", "run"]
 
 DEFAULT_URL = "redis://localhost:6379/0"
+QUIET = logging.NullHandler()
 RETRY_FOR = 1.0
 """Seconds; who sits at a terminal tries again himself."""
 
@@ -88,7 +89,9 @@ class Session:
         """The server, named or not."""
         return self.given_url or DEFAULT_URL
 
-    def changed(self, url: str | None, prefix: str | None, as_json: bool) -> Session:
+    def changed(
+        self, url: str | None = None, prefix: str | None = None, as_json: bool = False
+    ) -> Session:
         """The same with what these options change."""
         return Session(
             self.given_url if url is None else url,
@@ -129,7 +132,7 @@ def options(
     url: UrlOption = None,
     prefix: PrefixOption = None,
     as_json: JsonOption = False,
-    version: Annotated[
+    version: Annotated[  # noqa: ARG001 - its callback has answered
         bool,
         typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
     ] = False,
@@ -138,51 +141,74 @@ def options(
     ctx.obj = Session(os.environ.get("PENSTOCK_URL") or None).changed(url, prefix, as_json)
 
 
-def command(name: str, **settings: Any) -> Callable[[Function], Function]:
-    """Register a command: its function gets a `Session` first, then its own parameters."""
+def command(name: str, *, common: bool = True, **settings: Any) -> Callable[[Function], Function]:
+    """Register a command: its function gets a `Session` first, then its own parameters.
+
+    Args:
+        name: as the user types it.
+        common: whether the options that all commands share may stand after its name too.
+        settings: for typer.
+    """
+    shared = COMMON if common else {}
 
     def register(function: Function) -> Function:
-        signature = inspect.signature(function, eval_str=True)
-        own = list(signature.parameters.values())[1:]
-
         @functools.wraps(function)
         def call(ctx: typer.Context, **values: Any) -> None:
-            common = {option: values.pop(option) for option in COMMON}
             session: Session = ctx.find_object(Session) or Session()
-            function(session.changed(**common), **values)
+            changes = {option: values.pop(option) for option in shared}
+            function(session.changed(**changes), **values)
 
-        keyword = inspect.Parameter.KEYWORD_ONLY
-        context = inspect.Parameter("ctx", keyword, annotation=typer.Context)
-        shared = [
-            inspect.Parameter(
-                option, keyword, default=False if kind is JsonOption else None, annotation=kind
-            )
-            for option, kind in COMMON.items()
+        signature = inspect.signature(function, eval_str=True)
+        parameters = [
+            _parameter("ctx", typer.Context, inspect.Parameter.empty),
+            *(_parameter(p.name, p.annotation, p.default) for p in _own(signature)),
+            *(
+                _parameter(n, kind, False if kind is JsonOption else None)
+                for n, kind in shared.items()
+            ),
         ]
-        parameters = [context, *(p.replace(kind=keyword) for p in own), *shared]
-        call.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-        call.__annotations__ = {p.name: p.annotation for p in parameters}
-        del call.__wrapped__  # type: ignore[attr-defined]  # or the signature of `function` is read
-        app.command(name, **settings)(call)
+        made: Any = call
+        made.__signature__ = signature.replace(parameters=parameters)
+        made.__annotations__ = {p.name: p.annotation for p in parameters}
+        del made.__wrapped__  # or typer reads the signature of `function`
+        app.command(name, **settings)(made)
         return function
 
     return register
 
 
+def _own(signature: inspect.Signature) -> list[inspect.Parameter]:
+    return list(signature.parameters.values())[1:]
+
+
+def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, kind, annotation=annotation, default=default)
+
+
 def run(argv: list[str]) -> int:
     """Run a command and turn what it raises into a line on stderr and an exit code."""
-    logging.getLogger("penstock").addHandler(logging.NullHandler())
+    logging.getLogger("penstock").addHandler(QUIET)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")  # a body may hold any character
+    try:
+        code = _code(argv)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader (`head`, say) has left; Python's own flush at exit must not complain of it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return code
+
+
+def _code(argv: list[str]) -> int:
     try:
         app(args=argv, prog_name="penstock")
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except BrokenPipeError:
-        # The reader (`head`, say) has left; Python's own flush at exit must not complain of it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+        raise
     except (Failed, PenstockError, RedisError, OSError) as error:
         output.complain(_line(error))
         return 1

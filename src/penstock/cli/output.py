@@ -1,7 +1,7 @@
 """What commands print: tables for people, JSON for programs.
 
-In JSON, times are seconds since 1970 and spans are seconds. A job's `codec` tells how its `body` is
-to be read: with "json" it is the value itself; with "bytes" it is a string when the bytes are UTF-8,
+In JSON, times are seconds since 1970 and spans are seconds. A job's `codec` tells how to read its
+`body`: with "json" it is the value itself; with "bytes" it is a string when the bytes are UTF-8,
 else {"base64": "..."}.
 """
 
@@ -11,9 +11,9 @@ import base64
 import json
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, Literal
 
 from rich import box
 from rich.console import Console
@@ -23,6 +23,8 @@ from rich.text import Text
 from penstock import JobView, QueueStats
 
 __all__ = [
+    "agreed",
+    "body_value",
     "complain",
     "console",
     "job_document",
@@ -36,12 +38,22 @@ __all__ = [
     "table",
     "write",
     "write_json",
+    "write_lines",
 ]
+
+
+WHOLE = ("id", "sha1")
+"""Columns that must survive copying."""
 
 
 def write(text: str) -> None:
     """A line on stdout."""
     sys.stdout.write(text + "\n")
+
+
+def write_lines(lines: Iterable[str]) -> None:
+    """Lines on stdout."""
+    sys.stdout.writelines(f"{line}\n" for line in lines)
 
 
 def complain(text: str) -> None:
@@ -54,13 +66,20 @@ def note(text: str) -> None:
     sys.stderr.write(text + "\n")
 
 
+def agreed(question: str) -> bool:
+    """Whether the answer on stdin is yes; none is a no. The question goes to stderr."""
+    sys.stderr.write(f"{question} [y/N] ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
 def write_json(document: Any) -> None:
     """A document on stdout, in ASCII: any text survives any terminal and any pipe."""
     write(json.dumps(document, indent=2))
 
 
 def console() -> Console:
-    """stdout for tables: as wide as the terminal, and without a limit in a pipe."""
+    """Where tables go: stdout, as wide as the terminal, and without a limit in a pipe."""
     if sys.stdout.isatty():
         return Console()
     return Console(file=sys.stdout, width=10_000)
@@ -75,11 +94,10 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: st
         right: headings of the columns of numbers, separated by spaces.
     """
     numbers = right.split()
-    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    grid = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for column in columns:
-        grid.add_column(
-            column, justify="right" if column in numbers else "left", overflow="fold"
-        )
+        side: Literal["left", "right"] = "right" if column in numbers else "left"
+        grid.add_column(column, justify=side, overflow="fold", no_wrap=column in WHOLE)
     for row in rows:
         # Text, as a string would be searched for rich's markup.
         grid.add_row(*(Text("" if cell is None else printable(str(cell))) for cell in row))
@@ -124,7 +142,7 @@ def body_value(view: JobView) -> tuple[str, Any]:
             return "json", json.loads(view.raw, parse_constant=_refuse)
         except (ValueError, RecursionError):
             pass
-    codec = view.codec or "bytes"
+    codec = "bytes" if view.codec in ("", "json") else view.codec
     try:
         return codec, view.raw.decode()
     except UnicodeDecodeError:
@@ -144,7 +162,7 @@ def short_body(view: JobView, limit: int = 60) -> str:
 def job_document(view: JobView) -> dict[str, Any]:
     """A job as JSON shows it: the attributes of `JobView`, codec and body as said above."""
     codec, body = body_value(view)
-    document = {name: getattr(view, name) for name in JobView.__slots__ if name != "raw"}
+    document = {f.name: getattr(view, f.name) for f in fields(view) if f.name != "raw"}
     return {**document, "headers": dict(view.headers), "codec": codec, "body": body}
 
 

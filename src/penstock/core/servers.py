@@ -66,7 +66,11 @@ class ServerFacts:
 
     def warnings(self) -> list[str]:
         """What a user must hear at connect."""
-        if not self.evicts:
+        policy = self.fields.get("maxmemory_policy", "")
+        if self.evicts:
+            loss = "at maxmemory the server deletes jobs without a word"
+        elif policy.startswith("volatile-"):
+            loss = "at maxmemory the server forgets which calls it has seen, so a repeat adds again"
+        else:
             return []
-        policy = f"maxmemory-policy is {self.evicts}"
-        return [f"{policy}: at maxmemory the server deletes jobs silently; set it to noeviction"]
+        return [f"maxmemory-policy is {policy}: {loss}; set it to noeviction"]

@@ -74,6 +74,9 @@ if limit then
     end
     -- room may be held by jobs whose ttl has ended
     --@include lib/expire
+    if #lapsed > 0 and hungry and full > now and redis.call('XLEN', ready) + redis.call('ZCARD', scheduled) < limit then
+      redis.call('RPUSH', space, '1')
+    end
     if waits then
       redis.call('HSET', meta, 'full', now + wait)
     end

@@ -4,8 +4,8 @@ if #numbers > 0 then
   local fmt, byte = string.format, string.byte
   local note = '@' .. fmt('%.0f', now) .. ' ' .. owner .. '\n'
   local plain = fmt('%.0f', (now + lease) * 4096 + tag)
-  soonest = now + lease
-  local at = 1
+  local at, usual = 1, false
+  soonest = math.huge
   for i = 1, #numbers do
     local id, record = numbers[i], records[i]
     local third, score = byte(record, 3), plain
@@ -21,6 +21,8 @@ if #numbers > 0 then
         soonest = math.min(soonest, till)
         score = fmt('%.0f', till * 4096 + tag)
       end
+    else
+      usual = true
     end
     if score then
       scored[at], scored[at + 1] = score, id
@@ -33,6 +35,10 @@ if #numbers > 0 then
       recount[#recount + 1] = counts[i]
     end
   end
+  if usual then
+    soonest = math.min(soonest, now + lease)
+  end
+  soonest = soonest < math.huge and soonest
   if #onces > 0 then
     redis.call('ZCARD', once)
     if not string.find(uses, 'o', 1, true) then

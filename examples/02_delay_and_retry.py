@@ -1,0 +1,64 @@
+"""Jobs that start later, jobs that fail and are tried again, and what becomes of hopeless ones.
+
+    python examples/02_delay_and_retry.py
+
+It prints:
+
+    call grace, attempt 1: line busy
+    call grace, attempt 2: reached
+    call ada, attempt 1: reached
+    call nobody, attempt 1: no such number
+    call nobody, attempt 2: no such number
+    call nobody, attempt 3: no such number
+    given up: nobody (OSError: no such number)
+    brought back: 1
+    call nobody, attempt 1: reached
+"""
+
+import logging
+
+from server import url
+
+from penstock import Job, Penstock
+
+logging.getLogger("penstock").setLevel(logging.CRITICAL)  # it logs each failure: not here, please
+
+answers = {"ada": ["reached"], "grace": ["line busy", "reached"]}
+
+
+def call(job: Job) -> None:
+    name = job.body
+    answer = answers[name].pop(0) if answers.get(name) else "no such number"
+    print(f"call {name}, attempt {job.attempt}: {answer}")
+    if answer != "reached":
+        raise OSError(answer)
+
+
+with Penstock(url()) as ps:
+    calls = ps.queue("example.calls")
+    # A failed job is tried again after a random delay: below 5 s, then 10 s, 20 s ... up to 6 h,
+    # at most 20 times. Here nobody wants to wait.
+    calls.configure(max_attempts=3, backoff_base=0.01, backoff_cap=0.01)
+
+    calls.enqueue("ada", delay=1)  # not before a second has gone by
+    calls.enqueue("grace")
+    for job in calls.consume(block=1.5):
+        with job:  # an exception inside is a failed attempt
+            call(job)
+
+    calls.enqueue("nobody")
+    for job in calls.consume(block=0.5):
+        with job:
+            call(job)
+
+    # After the third attempt it is a dead letter: kept for 14 days, to be looked at.
+    for letter in calls.peek(state="dead"):
+        print(f"given up: {letter.body} ({letter.error})")
+
+    answers["nobody"] = ["reached"]  # somebody has put things right
+    print("brought back:", calls.redrive())
+    for job in calls.consume(block=0.5):
+        with job:
+            call(job)
+
+    calls.configure(max_attempts=None, backoff_base=None, backoff_cap=None)  # as they were

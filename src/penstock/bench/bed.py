@@ -1,0 +1,158 @@
+"""The test bed: the server, the connections to it, and the reading of its counters."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from redis import Redis
+
+from penstock._sync.client import Penstock
+from penstock.bench.figures import Sample
+from penstock.embedded import EmbeddedServer, find_server
+
+__all__ = ["Bed", "Counted", "Refused", "opened"]
+
+OURS = {"config|resetstat", "info", "script|load", "client|setinfo", "hello"}
+
+
+class Refused(Exception):
+    """The server given is not one to measure on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """Commands that ran, by name.
+
+    Attributes:
+        calls: how often each ran, those inside scripts included.
+    """
+
+    calls: dict[str, int]
+
+    @property
+    def scripts(self) -> int:
+        """How many scripts ran."""
+        return self.calls.get("evalsha", 0)
+
+    @property
+    def total(self) -> int:
+        """How many commands ran, scripts included."""
+        return sum(self.calls.values())
+
+
+class Bed:
+    """A server to measure on.
+
+    Args:
+        url: where it listens.
+        pid: its process, when it is ours.
+        transport: how it is reached, in words.
+    """
+
+    def __init__(self, url: str, pid: int | None, transport: str) -> None:
+        self.url = url
+        self.pid = pid
+        self.transport = transport
+        self.prefix = f"penstock-bench-{secrets.token_hex(4)}"
+        self.redis: Any = Redis.from_url(url)
+        self.client = Penstock(url, prefix=self.prefix)
+        self._keys: list[str] = []
+
+    def key(self, name: str) -> str:
+        """A key of this run."""
+        key = f"{self.prefix}:{name}"
+        self._keys.append(key)
+        return key
+
+    def cpu(self) -> float:
+        """CPU seconds that the server has used."""
+        fields = self.redis.info("cpu")
+        return float(fields["used_cpu_user"]) + float(fields["used_cpu_sys"])
+
+    def measure(self, work: Callable[[], int]) -> Sample:
+        """What a piece of work costs; it returns how many jobs it moved."""
+        server = self.cpu()
+        client, begin = time.process_time(), time.perf_counter()
+        jobs = work()
+        wall, client = time.perf_counter() - begin, time.process_time() - client
+        return Sample(jobs, max(self.cpu() - server, 0.0), client, wall)
+
+    def count(self, work: Callable[[], object]) -> Counted:
+        """Which commands a piece of work runs."""
+        before = self._calls()
+        work()
+        after = self._calls()
+        moved = {name: calls - before.get(name, 0) for name, calls in after.items()}
+        return Counted({n: c for n, c in moved.items() if c > 0 and n not in OURS})
+
+    def _calls(self) -> dict[str, int]:
+        stats = self.redis.info("commandstats")
+        return {name.removeprefix("cmdstat_"): int(s["calls"]) for name, s in stats.items()}
+
+    def used_memory(self) -> int:
+        """Bytes that the server has allocated."""
+        return int(self.redis.info("memory")["used_memory"])
+
+    def key_memory(self, keys: list[bytes]) -> int:
+        """MEMORY USAGE of keys, every element looked at."""
+        return sum(int(self.redis.memory_usage(key, samples=0) or 0) for key in keys)
+
+    def blocked(self) -> int:
+        """How many clients are blocked."""
+        return int(self.redis.info("clients")["blocked_clients"])
+
+    def await_blocked(self, clients: int, timeout: float = 30.0) -> None:
+        """Wait until so many clients are blocked."""
+        deadline = time.monotonic() + timeout
+        while self.blocked() < clients:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{self.blocked()} of {clients} consumers wait")
+            time.sleep(0.0005)
+
+    def drop(self, keys: list[bytes]) -> None:
+        """Remove keys before the next measure, in the foreground: nothing runs on behind it."""
+        for key in keys:
+            self.redis.delete(key)
+
+    def clean(self) -> None:
+        """Remove every key of this run, and close the connections."""
+        self.client.close()
+        for key in self.redis.scan_iter(match=f"{self.prefix}:*", count=1000):
+            self.redis.unlink(key)
+        self.redis.close()
+
+
+@contextlib.contextmanager
+def opened(url: str | None, *, sure: bool) -> Iterator[Bed]:
+    """A bed on a server of its own, or on the one given.
+
+    Args:
+        url: a server; None = start one on loopback, without persistence.
+        sure: measure on a database that holds keys all the same.
+
+    Raises:
+        Refused: the database given is not empty.
+    """
+    if url is None:
+        with EmbeddedServer(find_server(), tcp=True) as server:
+            bed = Bed(server.url, server.pid, "loopback TCP, no persistence")
+            try:
+                yield bed
+            finally:
+                bed.client.close()
+                bed.redis.close()
+        return
+    bed = Bed(url, None, "given by --url")
+    held = int(bed.redis.dbsize())
+    if held and not sure:
+        bed.redis.close()
+        raise Refused(f"the database holds {held} keys; --yes measures on it all the same")
+    try:
+        yield bed
+    finally:
+        bed.clean()

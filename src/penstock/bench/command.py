@@ -1,0 +1,96 @@
+"""The command: arguments, the sections in order, the report."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from penstock.bench import client, cost, depth, report, waiting
+from penstock.bench.bed import Bed, Refused, opened
+from penstock.bench.figures import Table
+from penstock.bench.machine import Noise, describe, pinned
+from penstock.bench.plan import FULL, QUICK, Plan
+
+__all__ = ["SECTIONS", "run"]
+
+SECTIONS: dict[str, Callable[[Bed, Plan], Table]] = {
+    "batches": cost.batches,
+    "commands": cost.commands,
+    "memory": cost.memory,
+    "python": client.python,
+    "handover": waiting.handover,
+    "delayed": waiting.delayed,
+    "idle": waiting.idle,
+    "backlog": depth.backlog,
+}
+"""Every part of the run; the deepest queues come last, their memory is of no use to the others."""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The arguments."""
+    args = argparse.ArgumentParser(
+        prog="penstock bench",
+        description="Measure penstock against Streams and lists by hand, on one server in one run.",
+    )
+    args.add_argument("--url", help="measure on this server; default: start one")
+    args.add_argument("--yes", action="store_true", help="even if its database holds keys")
+    args.add_argument("--quick", action="store_true", help="smaller figures, under 40 s")
+    args.add_argument("--rounds", type=_positive, help="rounds of each pair")
+    args.add_argument("--only", nargs="+", choices=SECTIONS, metavar="SECTION", help=_sections())
+    args.add_argument("--depths", nargs="+", type=_positive, metavar="N", help="waiting jobs")
+    args.add_argument("--scale", type=float, default=1.0, help="times as many jobs")
+    args.add_argument("--json", type=Path, metavar="FILE", help="write everything to a file")
+    args.add_argument("--markdown", action="store_true", help="print Markdown, for a README")
+    args.add_argument("--check", action="store_true", help="exit 1 if a budget does not hold")
+    return args
+
+
+def _sections() -> str:
+    return f"only these: {', '.join(SECTIONS)}"
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("at least 1")
+    return number
+
+
+def run(argv: list[str] | None = None) -> int:
+    """Measure and report; the exit code."""
+    args = parser().parse_args(argv)
+    plan = (QUICK if args.quick else FULL).scaled(args.scale)
+    if args.rounds:
+        plan = dataclasses.replace(plan, rounds=args.rounds)
+    if args.depths:
+        plan = dataclasses.replace(plan, depths=tuple(args.depths))
+    try:
+        with opened(args.url, sure=args.yes) as bed, pinned(bed.pid) as placement:
+            tables, facts = _measure(bed, plan, args.only or list(SECTIONS), placement)
+    except Refused as error:
+        report.say(f"penstock bench: {error}", progress=True)
+        return 2
+    closing = report.budget_table(tables)
+    write = report.write_markdown if args.markdown else report.write_text
+    write([*tables, closing], facts)
+    if args.json:
+        found = report.as_json(tables, closing.budgets, facts=facts, plan=dataclasses.asdict(plan))
+        args.json.write_text(json.dumps(found, indent=1) + "\n")
+    return int(args.check and not all(budget.holds for budget in closing.budgets))
+
+
+def _measure(
+    bed: Bed, plan: Plan, names: list[str], placement: str
+) -> tuple[list[Table], dict[str, str]]:
+    noise = Noise(bed.pid)
+    facts = describe(bed.redis.info("server"), placement=placement, transport=bed.transport)
+    tables = []
+    for name, section in SECTIONS.items():
+        if name in names:
+            report.say(f"{name} ...", progress=True)
+            tables.append(section(bed, plan))
+    rounds = f"{plan.rounds}, interleaved; medians, and ratios pair by pair within a round"
+    return tables, facts | {"rounds": rounds} | noise.report()

@@ -1,0 +1,76 @@
+"""The command `demo`: find a server, run, tell, clean up."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from penstock import Penstock
+from penstock.cli.app import Failed, Session, command
+from penstock.cli.demo.files import list_files, standard_library
+from penstock.cli.demo.report import print_report
+from penstock.cli.demo.run import Plan, Run, keys
+from penstock.cli.demo.screen import screen
+from penstock.embedded import EmbeddedServer
+
+__all__ = ["clean", "demo"]
+
+
+@command("demo")
+def demo(
+    session: Session,
+    path: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Whose files. Default: the sources of Python's standard library.",
+            exists=True,
+            file_okay=False,
+            resolve_path=True,
+            show_default=False,
+        ),
+    ] = None,
+    workers: Annotated[int, typer.Option(min=2, max=32, help="How many processes.")] = 3,
+) -> None:
+    """Watch a queue at work: a job for each file of a directory, and a worker killed midway.
+
+    On a server of its own, or on the one that --url or PENSTOCK_URL names, under a prefix of its
+    own. Exit code 1 if a file is missing from the results.
+    """
+    root = path or standard_library()
+    listing = list_files(root, "" if path else ".py")
+    if not listing:
+        raise Failed(f"{root} holds no files")
+    with screen(as_json=session.as_json) as told, _server(session) as (url, own):
+        ours = Session(url, prefix=f"penstock-demo-{secrets.token_hex(4)}")
+        with ours.client() as client:
+            name = client.server_facts().name
+            told.say(f"{name}, {'started for this run' if own else 'the server you named'}")
+            try:
+                report = Run(client, Plan(url, own, root, listing, workers), told).run()
+            finally:
+                clean(client)
+    session.answer(report.document(), lambda: print_report(report))
+    if not report.ok:
+        raise typer.Exit(1)
+
+
+@contextmanager
+def _server(session: Session) -> Iterator[tuple[str, bool]]:
+    """A URL, and whether the server was started here, to end with the run."""
+    if session.given_url:
+        yield session.given_url, False
+        return
+    with EmbeddedServer() as server:
+        yield server.url, True
+
+
+def clean(client: Penstock) -> int:
+    """Remove every key under the client's prefix; how many there were."""
+    found = list(keys(client))
+    return client.command("UNLINK", *found) if found else 0

@@ -1,0 +1,115 @@
+"""The workers of the demo: processes that are started, caught with jobs in hand, and killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from penstock import Penstock
+from penstock.cli.demo.report import Kill
+from penstock.cli.demo.worker import FILES
+
+__all__ = ["Crew"]
+
+
+class Crew:
+    """Workers, each a process.
+
+    Args:
+        client: of the server they work on.
+        url: its address, for them.
+        root: the directory they read.
+        batch, pace: as in `Worker`.
+
+    Attributes:
+        started: the names of all, in order.
+    """
+
+    def __init__(self, client: Penstock, url: str, root: Path, *, batch: int, pace: float) -> None:
+        self._client = client
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `end`
+        self._command = [
+            *(sys.executable, "-m", "penstock.cli.demo.worker"),
+            *("--url", url, "--prefix", client.prefix, "--root", str(root)),
+            *("--batch", str(batch), "--pace", str(pace)),
+        ]
+        self._workers: dict[str, subprocess.Popen[bytes]] = {}
+        self.started: list[str] = []
+
+    @property
+    def is_there(self) -> bool:
+        """Whether anybody is at work."""
+        return bool(self._workers)
+
+    def start(self, count: int) -> None:
+        """Start workers; they are ready when they say so in the queue of results."""
+        for number in range(1, count + 1):
+            name = f"worker-{number}"
+            self.started.append(name)
+            self._workers[name] = subprocess.Popen(
+                [*self._command, "--owner", name],
+                stdin=subprocess.DEVNULL,
+                stdout=self._errors,
+                stderr=self._errors,
+                start_new_session=True,  # Ctrl-C is for us, and we end them
+            )
+
+    def kill_one(self) -> Kill | None:
+        """Kill a worker that holds jobs; None if there was none this time.
+
+        Each one is stopped before it is looked at, so it can't finish what it is seen to hold.
+        """
+        for name, process in self._workers.items():
+            if not self._freeze(process):
+                continue
+            held = self._held_by(name)
+            if held:
+                process.kill()
+                process.wait()
+                del self._workers[name]
+                return Kill(name, process.pid, held)
+            process.send_signal(signal.SIGCONT)
+        return None
+
+    @staticmethod
+    def _freeze(process: subprocess.Popen[bytes]) -> bool:
+        """Stop a process; when this returns it sends nothing any more. False if it has ended."""
+        process.send_signal(signal.SIGSTOP)
+        if process.returncode is not None:
+            return False
+        _, status = os.waitpid(process.pid, os.WUNTRACED)
+        if os.WIFSTOPPED(status):
+            return True
+        process.returncode = os.waitstatus_to_exitcode(status)
+        return False
+
+    def _held_by(self, name: str) -> int:
+        # What the worker sent before it was stopped lies at the server; by the time the server
+        # has answered a PING it has read that, so what is seen after it is final.
+        self._client.command("PING")
+        views = self._client.queue(FILES).peek(1000, state="active")
+        return sum(view.owner == name for view in views)
+
+    def deaths(self) -> str:
+        """What workers that ended by themselves have left to read; empty while all are well."""
+        ended = [name for name, process in self._workers.items() if process.poll() is not None]
+        if not ended:
+            return ""
+        for name in ended:
+            del self._workers[name]
+        self._errors.seek(0)
+        last = self._errors.read().decode(errors="replace").strip().splitlines()[-3:]
+        return f"{', '.join(ended)} ended: {' | '.join(last)}"
+
+    def end(self) -> None:
+        """End all workers, whatever they do."""
+        for process in self._workers.values():
+            process.kill()
+        for process in self._workers.values():
+            process.wait()
+        self._workers.clear()
+        self._errors.close()

@@ -1,0 +1,85 @@
+"""The directory that the demo works through: its files, and what is counted in each."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sysconfig
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote_from_bytes, unquote_to_bytes
+
+__all__ = ["Digest", "Listing", "digest", "list_files", "path_name", "path_of", "standard_library"]
+
+NOT_OURS = {"site-packages", "dist-packages", "__pycache__"}
+BLOCK = 1 << 20
+
+Listing = dict[str, tuple[int, int]]
+"""Name of a file -> its size and time of change, as they were when it was listed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """What a worker finds out about a file."""
+
+    size: int
+    lines: int
+    sha256: str
+
+
+def standard_library() -> Path:
+    """The sources of this interpreter."""
+    return Path(sysconfig.get_paths()["stdlib"])
+
+
+def path_name(path: str) -> str:
+    """A relative path as JSON can carry it: file names are bytes, and not always UTF-8."""
+    return quote_from_bytes(os.fsencode(path))
+
+
+def path_of(root: Path, name: str) -> Path:
+    """The file that `path_name` has named."""
+    return root / os.fsdecode(unquote_to_bytes(name))
+
+
+def list_files(root: Path, suffix: str = "") -> Listing:
+    """Every regular file below a directory, links left out, installed packages too.
+
+    Args:
+        root: the directory.
+        suffix: only names that end so.
+    """
+    return dict(_walk(root, suffix))
+
+
+def _walk(root: Path, suffix: str) -> Iterator[tuple[str, tuple[int, int]]]:
+    for directory, folders, files in os.walk(root):
+        folders[:] = sorted(set(folders) - NOT_OURS)
+        for file in sorted(files):
+            path = Path(directory, file)
+            if file.endswith(suffix) and path.is_file() and not path.is_symlink():
+                yield path_name(str(path.relative_to(root))), stamp(path)
+
+
+def stamp(path: Path) -> tuple[int, int]:
+    """Size and time of change."""
+    found = path.stat()
+    return found.st_size, found.st_mtime_ns
+
+
+def digest(path: Path, beat: Callable[[], None] = lambda: None) -> Digest:
+    """Read a file in blocks.
+
+    Args:
+        path: the file.
+        beat: called after each block, to renew leases while a long file is read.
+    """
+    size = lines = 0
+    sha = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(BLOCK):
+            size, lines = size + len(block), lines + block.count(b"\n")
+            sha.update(block)
+            beat()
+    return Digest(size, lines, sha.hexdigest())

@@ -1,0 +1,289 @@
+"""A run of the demo: enqueue the files, let workers work, kill one, gather the results."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from penstock import Job, Penstock
+from penstock.cli.app import Failed
+from penstock.cli.demo.crew import Crew
+from penstock.cli.demo.files import Listing
+from penstock.cli.demo.report import Kill, Memory, Report, check
+from penstock.cli.demo.screen import Screen
+from penstock.cli.demo.worker import FILES, LEASE, RESULTS
+
+__all__ = ["Plan", "Run", "keys"]
+
+PROBES = 200
+WARM_UP = 20
+PAUSE = 0.003
+"""Seconds between two probes, so that they find an idle worker."""
+PATIENCE = 30.0
+"""Seconds without any news after which a run is given up."""
+BIG_ENOUGH = 1000
+WATCHABLE = 2.0
+"""Seconds for which a smaller directory is made to last."""
+LONGEST_PACE = 0.4
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be done.
+
+    Attributes:
+        url: the server.
+        own_server: whether it was started for this run.
+        root: the directory.
+        listing: its files.
+        workers: how many.
+    """
+
+    url: str
+    own_server: bool
+    root: Path
+    listing: Listing
+    workers: int
+
+    @property
+    def batch(self) -> int:
+        """Jobs that a worker takes at once."""
+        return max(1, min(16, len(self.listing) // (self.workers * 8)))
+
+    @property
+    def pace(self) -> float:
+        """Seconds that each job is made longer, or a small directory would be over unseen."""
+        files = len(self.listing)
+        if files >= BIG_ENOUGH:
+            return 0.0
+        return round(min(LONGEST_PACE, self.workers * WATCHABLE / files), 4)
+
+
+@dataclass
+class Gathered:
+    """The results so far.
+
+    Attributes:
+        first: name of a file -> the first result for it.
+        redelivered: names of files whose job was delivered more than once.
+        by: worker -> how many results it has sent.
+        ready: workers that have started.
+        probes: probe -> when its handler began, monotonic ns.
+        last_first: when the last result of a first delivery came, monotonic s.
+        last_again: when the last result of another delivery came.
+    """
+
+    first: dict[str, dict[str, Any]] = field(default_factory=dict)
+    redelivered: set[str] = field(default_factory=set)
+    by: Counter[str] = field(default_factory=Counter)
+    ready: set[str] = field(default_factory=set)
+    probes: dict[int, int] = field(default_factory=dict)
+    last_first: float = 0.0
+    last_again: float = 0.0
+
+    def add(self, told: dict[str, Any]) -> None:
+        """Take a result in."""
+        now = time.monotonic()
+        if told["kind"] == "ready":
+            self.ready.add(told["worker"])
+        elif told["kind"] == "probe":
+            self.probes[told["probe"]] = told["started"]
+        else:
+            self.by[told["worker"]] += 1
+            self.first.setdefault(told["path"], told)
+            if told["delivery"] == 1:
+                self.last_first = now
+            else:
+                self.redelivered.add(told["path"])
+                self.last_again = now
+
+
+class Run:
+    """One run, on a server and under a prefix of its own.
+
+    Args:
+        client: connected; its prefix is nobody else's.
+        plan: what to do.
+        screen: where to tell of it.
+    """
+
+    def __init__(self, client: Penstock, plan: Plan, screen: Screen) -> None:
+        self.client = client
+        self.plan = plan
+        self.screen = screen
+        self.files = client.queue(FILES)
+        self.results = client.queue(RESULTS)
+        self.gathered = Gathered()
+        self.kill: Kill | None = None
+        self.killed_at = 0.0
+        self._unsettled: list[Job] = []
+        self._news = time.monotonic()
+        self._crew = Crew(client, plan.url, plan.root, batch=plan.batch, pace=plan.pace)
+
+    def run(self) -> Report:
+        """All of it.
+
+        Raises:
+            Failed: the workers did not come up, or all died.
+        """
+        try:
+            return self._run()
+        finally:
+            self._crew.end()
+
+    def _run(self) -> Report:
+        self._muster()
+        pickup = self._probe()
+        before = self._memory()
+        self._enqueue()
+        full = self._memory()
+        began = time.monotonic()
+        self.files.resume()
+        self._work()
+        ended = time.monotonic()
+        self.screen.say("sweep, and look whether the memory came back")
+        acked = self.files.stats().acked - WARM_UP - PROBES
+        self.client.sweep()
+        return self._report(pickup, acked, began, ended, (before, full, self._memory()))
+
+    def _memory(self) -> Memory:
+        server = int(self.client.server_facts().fields.get("used_memory", 0))
+        used = self.client.command
+        return Memory(server, sum(used("MEMORY", "USAGE", key) or 0 for key in keys(self.client)))
+
+    def _muster(self) -> None:
+        self._crew.start(self.plan.workers)
+        while len(self.gathered.ready) < self.plan.workers:
+            self._gather(0.5)
+        self.screen.say(f"{self.plan.workers} workers are ready, each a process")
+
+    def _probe(self) -> list[float]:
+        """Single jobs for idle workers: ms from before the enqueue to the handler's first line."""
+        waits = []
+        for number in range(WARM_UP + PROBES):
+            time.sleep(PAUSE)
+            asked = time.monotonic_ns()
+            self.files.enqueue({"probe": number}, lease=LEASE)
+            while number not in self.gathered.probes:
+                self._gather(0.5)
+            waits.append((self.gathered.probes[number] - asked) / 1e6)
+        while self.files.stats().active:  # the last one is told of before it is acknowledged
+            self._gather(0.01)
+        self.screen.say(f"{PROBES} single jobs were enqueued to idle workers")
+        return waits[WARM_UP:]
+
+    def _enqueue(self) -> None:
+        """All jobs wait before the first is taken: paused, the workers go on sleeping."""
+        names = self.plan.listing
+        self.files.pause("out")
+        self.files.enqueue_many(({"path": name} for name in names), lease=LEASE)
+        self.screen.say(f"{len(names)} jobs are enqueued, one for each file")
+
+    def _work(self) -> None:
+        total = len(self.plan.listing)
+        while not self._finished():
+            try:
+                self._gather(0.02)
+            except Failed as error:
+                self.screen.say(str(error))
+                return
+            done = len(self.gathered.first)
+            self.screen.progress(done, total, self._workers())
+            if self.kill is None and total > done >= total // 3:
+                self._kill()
+
+    def _finished(self) -> bool:
+        """Whether nothing is left to do: every file has its result, or it will never get one."""
+        complete = len(self.gathered.first) == len(self.plan.listing)
+        if not complete and time.monotonic() - self._news < LEASE + 1:
+            return False
+        counts = self.files.stats()
+        if counts.ready + counts.scheduled + counts.active:
+            return False
+        # A worker tells before it acknowledges, so all there is to tell is in the queue by now.
+        while self._gather(0):
+            pass
+        return True
+
+    def _kill(self) -> None:
+        self.kill = self._crew.kill_one()
+        if self.kill:
+            self.killed_at = time.monotonic()
+            told = f"{self.kill.worker} (process {self.kill.pid}) is killed with SIGKILL"
+            self.screen.say(f"{told}, it held {self.kill.held} jobs")
+
+    def _gather(self, block: float) -> int:
+        """Take results in; how many. Fails when there is no news for too long."""
+        if self._unsettled:
+            _, jobs = self.results.settle(self._unsettled, 500, block=block)
+        else:
+            jobs = self.results.reserve(500, block=block)
+        self._unsettled = jobs
+        for job in jobs:
+            self.gathered.add(job.body)
+        now = time.monotonic()
+        if jobs:
+            self._news = now
+        if deaths := self._crew.deaths():
+            self.screen.say(deaths)
+        if not self._crew.is_there or now - self._news > PATIENCE:
+            raise Failed(f"no news from the workers. {deaths}")
+        return len(jobs)
+
+    def _workers(self) -> dict[str, str]:
+        return {name: self._state(name) for name in self._crew.started}
+
+    def _state(self, name: str) -> str:
+        if self.kill is not None and name == self.kill.worker:
+            return "killed"
+        return str(self.gathered.by[name])
+
+    def _report(
+        self,
+        pickup: list[float],
+        acked: int,
+        began: float,
+        ended: float,
+        memory: tuple[Memory, Memory, Memory],
+    ) -> Report:
+        plan, gathered = self.plan, self.gathered
+        firsts = len(gathered.first) - len(gathered.redelivered)
+        before, full, after = memory
+        return Report(
+            server=self.client.server_facts().name,
+            own_server=plan.own_server,
+            path=plan.root,
+            files=len(plan.listing),
+            acked=acked,
+            redelivered=len(gathered.redelivered),
+            verdict=check(plan.root, plan.listing, gathered.first),
+            seconds=ended - began,
+            rate=firsts / max(gathered.last_first - began, 1e-9),
+            recovered=self._recovered(),
+            pickup=pickup,
+            before=before,
+            full=full,
+            after=after,
+            workers=plan.workers,
+            pace=plan.pace,
+            kill=self.kill,
+        )
+
+    def _recovered(self) -> float | None:
+        if self.kill is None or not self.gathered.redelivered:
+            return None
+        return self.gathered.last_again - self.killed_at
+
+
+def keys(client: Penstock) -> Iterator[bytes]:
+    """Every key under the client's prefix."""
+    cursor = b"0"
+    while True:
+        cursor, page = client.command("SCAN", cursor, "MATCH", f"{client.prefix}:*", "COUNT", 1000)
+        yield from page
+        if cursor == b"0":
+            return

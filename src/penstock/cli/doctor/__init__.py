@@ -1,0 +1,55 @@
+"""`penstock doctor`: what of a server and of its queues breaks a promise."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import Any
+
+import typer
+
+from penstock.cli import output
+from penstock.cli.app import Session, command
+from penstock.cli.doctor import keys, server
+from penstock.cli.doctor.findings import Finding, Level, Patient, examined
+
+__all__ = ["doctor"]
+
+
+@command("doctor")
+def doctor(session: Session) -> None:
+    """Examine the server and the queues; exit code 1 if something breaks a promise.
+
+    Nothing is written. Jobs are looked at by sampling, keys for a few seconds at most.
+    """
+    with closing(Patient(session.url, session.prefix)) as patient:
+        findings = list(examined(patient, [*server.CHECKS, *keys.CHECKS]))
+    healthy = all(finding.level is not Level.BROKEN for finding in findings)
+    document = {
+        "url": without_password(session.url),
+        "prefix": session.prefix,
+        "healthy": healthy,
+        "findings": [_document(finding) for finding in findings],
+    }
+    session.answer(document, lambda: _print(findings))
+    if not healthy:
+        raise typer.Exit(1)
+
+
+def without_password(url: str) -> str:
+    """The address alone, as it may be shown."""
+    scheme, _, rest = url.partition("://")
+    place = rest.partition("?")[0].rpartition("@")[2]
+    return f"{scheme}://{place}"
+
+
+def _document(finding: Finding) -> dict[str, Any]:
+    return {
+        "check": finding.check,
+        "level": finding.level.value,
+        "text": finding.text,
+        "data": finding.data,
+    }
+
+
+def _print(findings: list[Finding]) -> None:
+    output.table(("", "check", ""), [(one.level, one.check, one.text) for one in findings])

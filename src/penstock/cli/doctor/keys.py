@@ -1,0 +1,255 @@
+"""The keys: what the registry lists, what is there, and whether the structures agree.
+
+Everything is bounded: a doctor must not be a burden. What is read of one job is read in one
+transaction, as jobs move meanwhile.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import chain
+from urllib.parse import unquote
+
+from penstock.cli.doctor.findings import Check, Finding, Level, Patient
+from penstock.wire.keys import KINDS, QueueKeys, node_key, queue_crc, registry_key
+
+__all__ = ["CHECKS"]
+
+SCAN_KEYS = 1_000_000
+SCAN_SECONDS = 5.0
+QUEUE_SECONDS = 10.0
+SAMPLE = 200
+FEW = 20
+TYPES = {
+    "ready": "stream", "held": "hash", "active": "zset", "scheduled": "zset", "once": "zset",
+    "dead": "zset", "tally": "hash", "expiry": "zset", "meta": "hash", "wake": "list",
+    "space": "list",
+}  # fmt: skip
+INDEXES = ("active", "once", "scheduled", "dead")
+JOBS = ("ready", "held")
+
+
+@dataclass
+class Found:
+    """What a scan of the key space found.
+
+    Attributes:
+        kinds: queue name -> which of its keys are there.
+        unknown: keys under our prefix that are none of ours.
+        seen: how many keys were looked at.
+        complete: whether all of them were.
+    """
+
+    kinds: dict[str, set[str]] = field(default_factory=dict)
+    unknown: list[str] = field(default_factory=list)
+    seen: int = 0
+    complete: bool = False
+
+
+def scan(patient: Patient) -> Found:
+    """Every key under the prefix, as far as time allows."""
+    found = Found()
+    pattern = re.sub(r"([*?\[\]\\^-])", r"\\\1", patient.prefix) + ":*"
+    stop, cursor = time.monotonic() + SCAN_SECONDS, b"0"
+    while found.seen < SCAN_KEYS and time.monotonic() < stop:
+        cursor, keys = patient.ask("SCAN", cursor, "MATCH", pattern, "COUNT", 1000)
+        found.seen += len(keys)
+        for key in keys:
+            _sort(key, patient.prefix, found)
+        if cursor == b"0":
+            found.complete = True
+            break
+    return found
+
+
+def _sort(key: bytes, prefix: str, found: Found) -> None:
+    if key in (registry_key(prefix), node_key(prefix)):
+        return
+    text = key.decode("utf-8", "backslashreplace")
+    shape = re.fullmatch(
+        r":\{([^{}]+)\}:(?:(\w+)|producer:[0-9a-f]+)", text[len(prefix) :], re.DOTALL
+    )
+    kind = shape and (shape[2] or "producer")
+    if shape is None or kind not in (*KINDS, "producer"):
+        found.unknown.append(text)
+    else:
+        found.kinds.setdefault(unquote(shape[1]), set()).add(kind)
+
+
+def registry(patient: Patient) -> dict[str, list[str]]:
+    """Name -> epochs under which the registry lists it."""
+    flat = patient.ask("HGETALL", registry_key(patient.prefix))
+    listed: dict[str, list[str]] = {}
+    for place, name in zip(flat[::2], flat[1::2], strict=True):
+        listed.setdefault(name.decode("utf-8", "backslashreplace"), []).append(place.decode())
+    return listed
+
+
+def queues(patient: Patient) -> Iterator[Finding]:
+    """Registry, metas and key space against each other, then a sample of each queue."""
+    found = scan(patient)
+    kind = patient.ask("TYPE", registry_key(patient.prefix)).decode()
+    if kind not in ("hash", "none"):
+        text = f"the registry is a {kind}: no queue can be made or found."
+        yield Finding("queues", Level.BROKEN, text, {"type": kind})
+        return
+    listed = registry(patient)
+    names = sorted({*listed, *found.kinds})
+    stop = time.monotonic() + QUEUE_SECONDS
+    looked, damaged = 0, False
+    for name in names:
+        if time.monotonic() > stop:
+            break
+        looked += 1
+        for finding in _queue(patient, name, listed.get(name, [])):
+            damaged = damaged or finding.level is Level.BROKEN
+            yield finding
+    yield _summary(looked, len(names), found, damaged)
+    yield _unknown(found)
+
+
+def _summary(looked: int, count: int, found: Found, damaged: bool) -> Finding:
+    complete = found.complete and looked == count
+    data = {"queues": count, "looked_at": looked, "keys": found.seen, "complete": complete}
+    of = f" of {count}" if looked < count else ""
+    text = f"{looked}{of} queues and {found.seen} keys looked at"
+    text += "" if complete else ", not all there are"
+    if damaged:
+        return Finding("queues", Level.BROKEN, f"{text}: damage was found, see above.", data)
+    return Finding("queues", Level.OK, f"{text}: their structures agree.", data)
+
+
+def _unknown(found: Found) -> Finding:
+    data = {"count": len(found.unknown), "keys": found.unknown[:10]}
+    if not found.unknown:
+        return Finding("keys", Level.OK, "no unknown key under the prefix.", data)
+    some = ", ".join(repr(key) for key in found.unknown[:3])
+    more = ", ..." if len(found.unknown) > 3 else ""
+    text = f"{len(found.unknown)} keys under the prefix are none of penstock's: {some}{more}"
+    return Finding("keys", Level.WARNING, text, data)
+
+
+def _queue(patient: Patient, name: str, fields: list[str]) -> Iterator[Finding]:
+    data = {"queue": name}
+    keys = QueueKeys(name, patient.prefix)
+    wrong = _wrong_types(patient, keys)
+    for kind, actual in wrong.items():
+        text = f"queue {name!r}: {kind} is a {actual}, not a {TYPES[kind]}: calls are refused."
+        yield Finding("queues", Level.BROKEN, text, {**data, "key": kind, "type": actual})
+    if wrong:
+        return
+    epoch, protocol, dangling = patient.ask("HMGET", keys["meta"], "epoch", "v", "dangling")
+    if epoch is None:
+        yield from _without_meta(patient, keys, fields)
+        return
+    if protocol != b"1":
+        text = f"queue {name!r} was written by version {protocol!r} of the protocol."
+        yield Finding("queues", Level.BROKEN, text, data)
+        return
+    if f"{queue_crc(name):08x}{epoch.decode()}" not in fields:
+        text = f"queue {name!r} is not in the registry: `penstock queues` does not show it."
+        yield Finding("queues", Level.WARNING, text, data)
+    if dangling:
+        text = f"queue {name!r}: {int(dangling)} entries had lost their jobs and were dropped."
+        yield Finding("queues", Level.WARNING, text, {**data, "dangling": int(dangling)})
+    yield from _damage(patient, keys)
+
+
+def _wrong_types(patient: Patient, keys: QueueKeys) -> dict[str, str]:
+    found = patient.together(("TYPE", keys[kind]) for kind in KINDS)
+    actual = {kind: one.decode() for kind, one in zip(KINDS, found, strict=True)}
+    return {kind: one for kind, one in actual.items() if one not in ("none", TYPES[kind])}
+
+
+def _without_meta(patient: Patient, keys: QueueKeys, fields: list[str]) -> Iterator[Finding]:
+    name, data = keys.name, {"queue": keys.name}
+    there = [kind for kind in KINDS if patient.ask("EXISTS", keys[kind])]
+    if set(there) & set(JOBS):
+        text = f"queue {name!r} has jobs but no meta: an enqueue repairs it if it is listed."
+        yield Finding("queues", Level.BROKEN, text, {**data, "keys": there})
+    elif there:
+        text = f"queue {name!r} is gone, but left {', '.join(there)}."
+        yield Finding("queues", Level.WARNING, text, {**data, "keys": there})
+    elif fields:
+        text = f"queue {name!r} is listed and does not exist: a removal was cut short; harmless."
+        yield Finding("queues", Level.WARNING, text, data)
+
+
+def _damage(patient: Patient, keys: QueueKeys) -> Iterator[Finding]:
+    """A held job lies in one index, an index entry has a record."""
+    faults: Counter[str] = Counter()
+    examples: dict[str, str] = {}
+    for number, fault in chain(
+        _held(patient, keys), _entries(patient, keys), _in_ready(patient, keys)
+    ):
+        faults[fault] += 1
+        examples.setdefault(fault, number)
+    for fault, count in faults.items():
+        text = f"queue {keys.name!r}: {count} {fault}, such as {examples[fault]}."
+        data = {"queue": keys.name, "fault": fault, "count": count, "example": examples[fault]}
+        yield Finding("queues", Level.BROKEN, text, data)
+
+
+def _held(patient: Patient, keys: QueueKeys) -> Iterator[tuple[str, str]]:
+    page = patient.ask("HSCAN", keys["held"], "0", "COUNT", SAMPLE)[1]
+    numbers = page[: 2 * SAMPLE : 2]
+    width = 1 + len(INDEXES)
+    replies = patient.together(
+        [
+            question
+            for number in numbers
+            for question in (
+                ("HEXISTS", keys["held"], number),
+                *(("ZSCORE", keys[index], number) for index in INDEXES),
+            )
+        ]
+    )
+    for at, number in enumerate(numbers):
+        exists, *scores = replies[at * width : (at + 1) * width]
+        places = sum(score is not None for score in scores)
+        if exists and places != 1:
+            kind = "held jobs in no index" if not places else "held jobs in several indexes"
+            yield number.decode(), kind
+
+
+def _entries(patient: Patient, keys: QueueKeys) -> Iterator[tuple[str, str]]:
+    for index in INDEXES:
+        numbers = patient.ask("ZRANGE", keys[index], 0, SAMPLE - 1)
+        replies = patient.together(
+            [
+                question
+                for number in numbers
+                for question in (
+                    ("ZSCORE", keys[index], number),
+                    ("HEXISTS", keys["held"], number),
+                )
+            ]
+        )
+        for number, score, held in zip(numbers, replies[::2], replies[1::2], strict=True):
+            if score is not None and not held:
+                yield number.decode(), f"entries of {index} without a job"
+
+
+def _in_ready(patient: Patient, keys: QueueKeys) -> Iterator[tuple[str, str]]:
+    """Ready gives a whole body for each number asked for, so few are."""
+    held = patient.ask("HSCAN", keys["held"], "0", "COUNT", FEW)[1][: 2 * FEW : 2]
+    ending = patient.ask("ZRANGE", keys["expiry"], 0, FEW - 1)
+    for number in {*held, *ending}:
+        exists, score, waiting = patient.together(
+            [
+                ("HEXISTS", keys["held"], number),
+                ("ZSCORE", keys["expiry"], number),
+                ("XRANGE", keys["ready"], number, number),
+            ]
+        )
+        if exists and waiting:
+            yield number.decode(), "jobs in both ready and held"
+        elif score is not None and not exists and not waiting:
+            yield number.decode(), "entries of expiry without a job"
+
+
+CHECKS: list[tuple[str, Check]] = [("queues", queues)]

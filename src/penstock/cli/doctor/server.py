@@ -1,0 +1,189 @@
+"""The server: version, persistence, memory, replication, clock, scripts."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Iterator
+
+from penstock.cli.doctor.findings import Check, Finding, Level, Patient
+from penstock.cli.output import size, span
+from penstock.core.servers import OLDEST
+from penstock.errors import UnsupportedServer
+from penstock.wire.scripts import all_scripts
+
+__all__ = ["CHECKS"]
+
+NEARLY_FULL = 0.9
+CLOCK_SLACK = 1.0
+LAG = 10
+
+
+def told(check: Check) -> Check:
+    """A check that reads INFO, and says so when the server does not let it."""
+
+    @functools.wraps(check)
+    def looked(patient: Patient) -> Iterator[Finding]:
+        if patient.facts.fields:
+            yield from check(patient)
+        else:
+            text = "not known: the server does not answer INFO."
+            yield Finding(check.__name__, Level.WARNING, text)
+
+    return looked
+
+
+@told
+def version(patient: Patient) -> Iterator[Finding]:
+    """Old servers lack commands that the scripts use."""
+    facts = patient.facts
+    data = {"server": facts.name, "redis_version": ".".join(map(str, facts.version))}
+    try:
+        facts.check()
+    except UnsupportedServer as error:
+        yield Finding("version", Level.BROKEN, f"{error}.", data)
+    else:
+        needed = ".".join(map(str, OLDEST))
+        text = f"{facts.name} has all that the scripts use (Redis {needed} or newer)."
+        yield Finding("version", Level.OK, text, data)
+
+
+FSYNC = {
+    "always": (Level.OK, "every write is on disk before it is answered."),
+    "everysec": (Level.OK, "a crash of the machine loses up to a second or two."),
+    "no": (Level.WARNING, "a crash of the machine loses what the system had not written yet."),
+}
+
+
+@told
+def persistence(patient: Patient) -> Iterator[Finding]:
+    """What a restart or a crash of the server loses."""
+    fields = patient.facts.fields
+    if fields.get("aof_enabled") == "1":
+        yield _append_only(patient)
+    else:
+        yield _snapshots(patient)
+    if fields.get("rdb_last_bgsave_status", "ok") != "ok":
+        text = "the last snapshot failed: the server may refuse writes until one succeeds."
+        yield Finding("persistence", Level.WARNING, text)
+
+
+def _append_only(patient: Patient) -> Finding:
+    if patient.facts.fields.get("aof_last_write_status", "ok") != "ok":
+        text = "the last write to the append-only file failed: what is accepted is not kept."
+        return Finding("persistence", Level.BROKEN, text, {"aof": True})
+    policy = patient.config("appendfsync")
+    level, text = FSYNC.get(policy or "", (Level.OK, "how often it is synced is not told."))
+    data = {"aof": True, "appendfsync": policy}
+    return Finding("persistence", level, f"append-only file, appendfsync {policy}: {text}", data)
+
+
+def _snapshots(patient: Patient) -> Finding:
+    save = patient.config("save")
+    data = {"aof": False, "save": save}
+    if save == "":
+        text = "neither append-only file nor snapshots: a restart loses every job."
+        return Finding("persistence", Level.WARNING, text, data)
+    ago = time.time() - float(patient.facts.fields.get("rdb_last_save_time", 0))
+    text = f"snapshots alone, the last one {span(max(ago, 0))} ago: a crash loses what came later."
+    return Finding("persistence", Level.WARNING, text, data)
+
+
+@told
+def memory(patient: Patient) -> Iterator[Finding]:
+    """Whether the server deletes keys by itself."""
+    fields = patient.facts.fields
+    limit, used = int(fields.get("maxmemory", 0)), int(fields.get("used_memory", 0))
+    policy = fields.get("maxmemory_policy", "")
+    data = {"maxmemory": limit, "used_memory": used, "policy": policy}
+    bound = f"{size(used)} of {size(limit)}" if limit else f"{size(used)}, no limit"
+    if patient.facts.evicts:
+        text = f"maxmemory-policy {policy}: at maxmemory jobs are deleted; set it to noeviction."
+        yield Finding("memory", Level.BROKEN, text, data)
+    elif policy.startswith("volatile-"):
+        text = (
+            f"maxmemory-policy {policy}: at maxmemory the keys go that keep a repeated enqueue"
+            " from being counted twice; set it to noeviction."
+        )
+        yield Finding("memory", Level.WARNING, text, data)
+    elif limit and used > NEARLY_FULL * limit:
+        text = f"{bound} used: at maxmemory an enqueue is refused, jobs can still be worked off."
+        yield Finding("memory", Level.WARNING, text, data)
+    else:
+        yield Finding("memory", Level.OK, f"{bound}; nothing is evicted ({policy}).", data)
+
+
+@told
+def evicted(patient: Patient) -> Iterator[Finding]:
+    """Keys that are gone already."""
+    count = int(patient.facts.fields.get("evicted_keys", 0))
+    data = {"evicted_keys": count}
+    if count:
+        text = f"{count} keys were evicted since the server started: jobs may be among them."
+        yield Finding("evicted", Level.BROKEN, text, data)
+    else:
+        yield Finding("evicted", Level.OK, "no key was evicted since the server started.", data)
+
+
+@told
+def replicas(patient: Patient) -> Iterator[Finding]:
+    """Who keeps a copy, and whether we speak to a copy."""
+    fields = patient.facts.fields
+    if fields.get("role", "master") != "master":
+        master = f"{fields.get('master_host')}:{fields.get('master_port')}"
+        text = f"this server is a replica of {master}: it refuses writes."
+        yield Finding("replicas", Level.BROKEN, text, {"role": fields["role"], "master": master})
+        return
+    count = int(fields.get("connected_slaves", 0))
+    if not count:
+        text = "no replica is connected: if this server is lost, so are its jobs."
+        yield Finding("replicas", Level.OK, text, {"role": "master", "replicas": []})
+    for number in range(count):
+        yield _replica(fields.get(f"slave{number}", ""))
+
+
+def _replica(line: str) -> Finding:
+    told = dict(pair.split("=", 1) for pair in line.split(",") if "=" in pair)
+    name = f"{told.get('ip', '?')}:{told.get('port', '?')}"
+    state, lag = told.get("state", "?"), int(told.get("lag", -1))
+    data = {"replica": name, "state": state, "lag": lag}
+    if state != "online" or lag > LAG:
+        text = f"replica {name} is {state}, heard of {lag} s ago: it confirms nothing."
+        return Finding("replicas", Level.WARNING, text, data)
+    return Finding("replicas", Level.OK, f"replica {name} is online, lag {lag} s.", data)
+
+
+def clock(patient: Patient) -> Iterator[Finding]:
+    """All times are the server's."""
+    before = time.time()
+    seconds, micros = patient.ask("TIME")
+    after = time.time()
+    ahead = int(seconds) + int(micros) / 1e6 - (before + after) / 2
+    data = {"ahead": round(ahead, 6), "round_trip": round(after - before, 6)}
+    if abs(ahead) > CLOCK_SLACK + after - before:
+        side = "ahead of" if ahead > 0 else "behind"
+        text = f"the server's clock is {span(abs(ahead))} {side} ours: enqueue(at=...) goes by it."
+        yield Finding("clock", Level.WARNING, text, data)
+    else:
+        text = f"the server's clock and ours differ by {abs(ahead) * 1000:.0f} ms."
+        yield Finding("clock", Level.OK, text, data)
+
+
+def scripts(patient: Patient) -> Iterator[Finding]:
+    """Loaded scripts; the others are loaded when first used."""
+    every = all_scripts()
+    loaded = patient.ask("SCRIPT", "EXISTS", *(one.sha for one in every))
+    names = [one.name for one, is_there in zip(every, loaded, strict=True) if is_there]
+    text = f"{len(names)} of {len(every)} scripts are loaded; a client loads what it needs."
+    yield Finding("scripts", Level.OK, text, {"loaded": names, "of": len(every)})
+
+
+CHECKS: list[tuple[str, Check]] = [
+    ("version", version),
+    ("persistence", persistence),
+    ("memory", memory),
+    ("evicted", evicted),
+    ("replicas", replicas),
+    ("clock", clock),
+    ("scripts", scripts),
+]

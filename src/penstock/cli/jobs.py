@@ -1,0 +1,218 @@
+"""Commands about jobs: enqueue, peek, show."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from enum import Enum
+from typing import Annotated, Any, BinaryIO
+
+import typer
+
+from penstock import BadArgument, JobView, Penstock, parse_id
+from penstock.cli import output
+from penstock.cli.app import Failed, Session, command
+from penstock.wire.keys import registry_key
+
+__all__ = ["QueueArgument", "State", "enqueue", "peek", "show"]
+
+QueueArgument = Annotated[str, typer.Argument(metavar="QUEUE", show_default=False)]
+
+
+class State(str, Enum):
+    """A state that a command may be asked for."""
+
+    READY = "ready"
+    SCHEDULED = "scheduled"
+    ACTIVE = "active"
+    DEAD = "dead"
+
+
+@command("enqueue")
+def enqueue(
+    session: Session,
+    queue: QueueArgument,
+    body: Annotated[
+        str | None,
+        typer.Argument(metavar="BODY", help="The body; - = all of stdin.", show_default=False),
+    ] = None,
+    lines: Annotated[bool, typer.Option("--lines", help="Each line of stdin is a job.")] = False,
+    json_body: Annotated[
+        bool,
+        typer.Option(
+            "--json-body/--raw", help="The body is JSON and reaches Python as an object, or bytes."
+        ),
+    ] = False,
+    delay: Annotated[float, typer.Option(metavar="SECONDS", help="Not before.")] = 0,
+    lease: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", help="0 = deliver at most once.", show_default=False),
+    ] = None,
+    ttl: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", help="Not after.", show_default=False),
+    ] = None,
+    header: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="May be repeated.", show_default=False),
+    ] = None,
+) -> None:
+    """Add a job, or with --lines one for each line of stdin."""
+    if lines == (body is not None):
+        raise typer.BadParameter("give a BODY, - to read it from stdin, or --lines")
+    options: dict[str, Any] = {
+        "delay": delay, "lease": lease, "ttl": ttl, "headers": _headers(header or [])
+    }  # fmt: skip
+    stdin = sys.stdin.buffer
+    with session.client() as client:
+        target = client.queue(queue)
+        if lines:
+            jobs = list(target.enqueue_many(_each_line(stdin, json_body), **options))
+        else:
+            raw = stdin.read() if body == "-" else (body or "").encode("utf-8", "surrogateescape")
+            jobs = [target.enqueue(_body(raw, json_body), **options)]
+    document = {
+        "queue": queue,
+        "count": len(jobs),
+        "jobs": [{"id": job.id, "state": job.state} for job in jobs],
+    }
+    told = f"{len(jobs)} jobs added" if lines else ""
+    session.answer(document, lambda: output.write(told or f"{jobs[0].id} {jobs[0].state}"))
+
+
+def _headers(pairs: list[str]) -> dict[str, str]:
+    headers = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise typer.BadParameter(f"--header {pair}: must look like NAME=VALUE")
+        headers[name] = value
+    return headers
+
+
+def _body(raw: bytes, is_json: bool, argument: str = "body") -> Any:
+    if not is_json:
+        return raw
+    try:
+        return json.loads(raw)
+    except ValueError as error:
+        raise BadArgument(argument, raw.decode("utf-8", "replace"), f"no JSON: {error}") from error
+
+
+def _each_line(stdin: BinaryIO, is_json: bool) -> Iterator[Any]:
+    for number, line in enumerate(stdin, 1):
+        yield _body(line.removesuffix(b"\n"), is_json, f"line {number}")
+
+
+@command("peek")
+def peek(
+    session: Session,
+    queue: QueueArgument,
+    state: Annotated[State, typer.Option(help="Which jobs.")] = State.READY,
+    n: Annotated[int, typer.Option("--n", "-n", help="How many at most.")] = 10,
+    start: Annotated[int, typer.Option(help="How many to pass over.")] = 0,
+) -> None:
+    """Show the next jobs of a queue without taking them."""
+    with session.client() as client:
+        views = client.queue(queue).peek(n, state=state.value, start=start)
+        if not views:
+            hint_if_missing(client, queue)
+    document = {
+        "queue": queue,
+        "state": state.value,
+        "start": start,
+        "jobs": [output.job_document(view) for view in views],
+    }
+    session.answer(document, lambda: _print_jobs(views, state))
+
+
+TIME_OF_STATE = {"scheduled": "due", "active": "lease_until", "dead": "died"}
+
+
+def _print_jobs(views: list[JobView], state: State) -> None:
+    if not views:
+        output.note(f"no {state.value} jobs")
+        return
+    when = TIME_OF_STATE.get(state.value, "created")
+    output.table(
+        ("id", when.replace("_", " "), "attempt", "owner", "body", "error"),
+        [
+            (
+                view.id,
+                output.moment(getattr(view, when)),
+                view.attempt,
+                view.owner,
+                output.short_body(view),
+                view.error,
+            )
+            for view in views
+        ],
+        right="attempt",
+    )
+
+
+@command("show")
+def show(
+    session: Session,
+    names: Annotated[
+        list[str],
+        typer.Argument(metavar="[QUEUE] ID", help="The queue is found by the id if left out."),
+    ],
+) -> None:
+    """Show everything about one job."""
+    if len(names) > 2:
+        raise typer.BadParameter("give one id, with or without its queue before it")
+    with session.client() as client:
+        queue = names[0] if len(names) == 2 else queue_of(client, names[0])
+        view = client.queue(queue).show(names[-1])
+    if view is None:
+        raise Failed(f"no job {names[-1]} in queue {queue!r}: finished, expired or deleted")
+    session.answer(output.job_document(view), lambda: _print_job(view))
+
+
+def queue_of(client: Penstock, job_id: str) -> str:
+    """The name of the queue of a job, which the registry knows by what the id says.
+
+    Raises:
+        BadJobId: malformed.
+        Failed: the registry does not list the queue.
+    """
+    parsed = parse_id(job_id)
+    field = f"{parsed.crc:08x}{parsed.epoch}"
+    name: bytes | None = client.command("HGET", registry_key(client.prefix), field)
+    if name is None:
+        raise Failed(f"no queue is listed for {job_id}: removed since, or of another server")
+    return name.decode("utf-8", "replace")
+
+
+def _print_job(view: JobView) -> None:
+    times = {name: output.moment(getattr(view, name)) for name in MOMENTS}
+    codec, _ = output.body_value(view)
+    facts: dict[str, Any] = {
+        "id": view.id,
+        "queue": view.queue,
+        "state": view.state,
+        **times,
+        "lease": output.span(view.lease) if view.lease else "none (at most once)",
+        "owner": view.owner,
+        "attempt": view.attempt,
+        **{name: getattr(view, name) for name in COUNTERS},
+        "error": view.error,
+        **{f"header {name}": value for name, value in view.headers.items()},
+        "size": output.size(len(view.raw)),
+        "codec": codec,
+    }
+    output.table(("", ""), [(name, value) for name, value in facts.items() if value != ""])
+    lines = view.raw.decode("utf-8", "backslashreplace").split("\n")
+    output.write("\n".join(output.printable(line) for line in lines))
+
+
+MOMENTS = ("created", "due", "expires", "delivered", "lease_until", "died")
+COUNTERS = ("deliveries", "nacks", "crashes", "releases")
+
+
+def hint_if_missing(client: Penstock, queue: str) -> None:
+    """Say so if there is no such queue: an empty answer may be a typing error."""
+    if not client.queue(queue).stats().exists:
+        output.note(f"there is no queue {queue!r} now")

@@ -1,0 +1,83 @@
+"""Commands for whoever writes another client, or measures this one: scripts, bench."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from penstock.cli import output
+from penstock.cli.app import Session, command
+from penstock.wire.scripts import Script, all_scripts
+
+__all__ = ["bench", "scripts"]
+
+
+@command("scripts")
+def scripts(
+    session: Session,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Write them here.", file_okay=False, show_default=False),
+    ] = None,
+) -> None:
+    """List the Lua scripts, or write them, complete, for clients in other languages."""
+    found = all_scripts()
+    if out is not None:
+        write_scripts(found, out)
+    session.answer(
+        {"scripts": [script_document(script) for script in found]},
+        lambda: _print_scripts(found, out),
+    )
+
+
+def script_document(script: Script) -> dict[str, Any]:
+    """What index.json says of a script."""
+    return {
+        "name": script.name,
+        "file": f"{script.name}.lua",
+        "sha1": script.sha,
+        "purpose": script.purpose,
+        "keys": list(script.keys),
+        "args": list(script.args),
+        "repeated": list(script.rest),
+    }
+
+
+def write_scripts(found: tuple[Script, ...], directory: Path) -> None:
+    """NAME.lua, the very bytes whose SHA-1 is meant; SHA1SUMS for `sha1sum -c`; index.json."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for script in found:
+        (directory / f"{script.name}.lua").write_bytes(script.source.encode())
+    sums = "".join(f"{script.sha}  {script.name}.lua\n" for script in found)
+    (directory / "SHA1SUMS").write_bytes(sums.encode())
+    index = {"scripts": [script_document(script) for script in found]}
+    (directory / "index.json").write_bytes(json.dumps(index, indent=2).encode() + b"\n")
+
+
+def _print_scripts(found: tuple[Script, ...], out: Path | None) -> None:
+    if out is not None:
+        output.write(f"{len(found)} scripts, SHA1SUMS and index.json written to {out}")
+        return
+    rows = [(one.name, one.sha, one.purpose) for one in found]
+    output.table(("name", "sha1", "purpose"), rows)
+
+
+@command(
+    "bench",
+    common=False,
+    add_help_option=False,
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+)
+def bench(
+    session: Session,
+    arguments: Annotated[list[str] | None, typer.Argument(metavar="[ARGUMENT]...")] = None,
+) -> None:
+    """Measure; `penstock bench --help` names its arguments."""
+    if session.given_url:
+        os.environ["PENSTOCK_URL"] = session.given_url
+    raise typer.Exit(importlib.import_module("penstock.bench").main(list(arguments or [])))

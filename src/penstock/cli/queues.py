@@ -1,0 +1,169 @@
+"""Commands about queues: queues, stats, pause, resume, redrive, purge, sweep."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Annotated, Any
+
+import typer
+
+from penstock import QueueStats
+from penstock.cli import output
+from penstock.cli.app import Failed, Session, command
+from penstock.cli.jobs import QueueArgument, State, hint_if_missing
+
+__all__ = ["pause", "purge", "queues", "redrive", "resume", "stats", "sweep"]
+
+QueuesArgument = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[QUEUE]...", help="Default: every queue.", show_default=False),
+]
+
+
+class Side(str, Enum):
+    """What a pause stops."""
+
+    IN = "in"
+    OUT = "out"
+    ALL = "all"
+
+
+@command("queues")
+def queues(session: Session) -> None:
+    """List the queues that exist."""
+    with session.client() as client:
+        names = client.queues()
+    session.answer(
+        {"queues": names}, lambda: output.write_lines(output.printable(name) for name in names)
+    )
+
+
+@command("stats")
+def stats(session: Session, queues: QueuesArgument = None) -> None:
+    """Count the jobs of queues, exactly."""
+    with session.client() as client:
+        counts = [client.queue(name).stats() for name in queues or client.queues()]
+    document = {"queues": [output.stats_document(one) for one in counts]}
+    session.answer(document, lambda: _print_stats(counts))
+
+
+def _print_stats(counts: list[QueueStats]) -> None:
+    numbers = ("ready", "scheduled", "active", "dead", "expired", "enqueued", "acked", "nacked")
+    output.table(
+        ("queue", *numbers, "oldest", "settings"),
+        [
+            (
+                one.name,
+                *(getattr(one, number) for number in numbers),
+                output.span(one.oldest),
+                _settings(one),
+            )
+            for one in counts
+        ],
+        right=" ".join((*numbers, "oldest")),
+    )
+
+
+def _settings(one: QueueStats) -> str:
+    if not one.exists:
+        return "does not exist"
+    chosen = output.stats_document(one)["settings"]
+    return " ".join(f"{name}={value}" for name, value in chosen.items() if value is not None)
+
+
+@command("pause")
+def pause(
+    session: Session,
+    queue: QueueArgument,
+    side: Annotated[
+        Side, typer.Option(help="in = refuse new jobs; out = deliver nothing; all = both.")
+    ] = Side.ALL,
+) -> None:
+    """Stop a side of a queue; it stays stopped until `resume`."""
+    with session.client() as client:
+        client.queue(queue).pause(side.value)
+    session.answer(
+        {"queue": queue, "paused": side.value},
+        lambda: output.write(f"{output.printable(queue)}: paused ({side.value})"),
+    )
+
+
+@command("resume")
+def resume(session: Session, queue: QueueArgument) -> None:
+    """End a pause."""
+    with session.client() as client:
+        target = client.queue(queue)
+        if target.stats().exists:  # or it would be made
+            target.resume()
+        else:
+            hint_if_missing(client, queue)
+    session.answer(
+        {"queue": queue, "paused": None},
+        lambda: output.write(f"{output.printable(queue)}: not paused"),
+    )
+
+
+@command("redrive")
+def redrive(
+    session: Session,
+    queue: QueueArgument,
+    ids: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[ID]...", help="Default: all, oldest first.", show_default=False),
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(help="At most so many of the oldest.", show_default=False)
+    ] = None,
+) -> None:
+    """Bring dead letters back; their attempts start anew."""
+    if ids and limit is not None:
+        raise typer.BadParameter("--limit is for the oldest, not together with ids")
+    with session.client() as client:
+        count = client.queue(queue).redrive(ids or None, limit=limit)
+        if not count:
+            hint_if_missing(client, queue)
+    session.answer(
+        {"queue": queue, "redriven": count},
+        lambda: output.write(f"{count} dead letters brought back"),
+    )
+    if ids and count < len(ids):
+        raise Failed(f"{len(ids) - count} of {len(ids)} could not be brought back: see `show ID`")
+
+
+@command("purge")
+def purge(
+    session: Session,
+    queue: QueueArgument,
+    state: Annotated[
+        list[State] | None,
+        typer.Option(help="Which jobs; may be repeated. Default: ready and scheduled."),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Remove the jobs that a queue holds now."""
+    states = [one.value for one in dict.fromkeys(state or (State.READY, State.SCHEDULED))]
+    with session.client() as client:
+        target = client.queue(queue)
+        before = target.stats()
+        if not before.exists:
+            hint_if_missing(client, queue)
+        elif not yes:
+            counts = ", ".join(f"{getattr(before, one)} {one}" for one in states)
+            if not output.agreed(f"Remove these jobs of {output.printable(queue)}: {counts}?"):
+                raise Failed("nothing was removed")
+        count = target.purge(*states) if before.exists else 0
+    document: dict[str, Any] = {"queue": queue, "states": states, "purged": count}
+    session.answer(document, lambda: output.write(f"{count} jobs removed"))
+
+
+@command("sweep")
+def sweep(session: Session, queues: QueuesArgument = None) -> None:
+    """Give back what expired jobs, old dead letters and idle queues take."""
+    with session.client() as client:
+        swept = [(name, client.queue(name).sweep()) for name in queues or client.queues()]
+    total = sum(count for _, count in swept)
+    document = {
+        "removed": total,
+        "queues": [{"queue": name, "removed": count} for name, count in swept],
+    }
+    session.answer(document, lambda: output.table(("queue", "removed"), swept, right="removed"))

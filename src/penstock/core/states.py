@@ -1,0 +1,280 @@
+"""The state x event table: what every event does to a job in every place, as data.
+
+PROTOCOL.md shows this table, and the tests run every pair of it against the scripts. A *place* is a
+state together with a time that has come or not: a scheduled job whose due time has passed is still
+in `scheduled`, but reserve takes it; a job whose ttl has ended stays until somebody removes it.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+__all__ = [
+    "CODES",
+    "TABLE",
+    "Cell",
+    "Condition",
+    "Edge",
+    "Event",
+    "Place",
+    "State",
+    "edges",
+    "states_of",
+]
+
+
+class State(str, enum.Enum):
+    """Where a job is: which structure of the queue holds it."""
+
+    NONE = "none"
+    """Not there: never added, done, deleted, expired or trimmed. Nothing of it is kept."""
+    READY = "ready"
+    """Waits in the stream; never delivered nor moved."""
+    SCHEDULED = "scheduled"
+    """Waits for its time: delayed, backing off, or put back to be taken at once."""
+    ACTIVE = "active"
+    """Delivered under a lease."""
+    ONCE = "once"
+    """Delivered at most once (lease 0): nobody gets it again. Shown as active."""
+    DEAD = "dead"
+    """Given up; kept for people to look at."""
+
+
+class Condition(str, enum.Enum):
+    """Which of a job's times has come."""
+
+    PLAIN = ""
+    DUE = "due"
+    LEASE_ENDED = "lease ended"
+    TTL_ENDED = "ttl ended"
+
+
+class Place(enum.Enum):
+    """A state and a condition; the letter stands for it in the table below."""
+
+    NONE = ("N", State.NONE, Condition.PLAIN)
+    READY = ("R", State.READY, Condition.PLAIN)
+    READY_EXPIRED = ("R!", State.READY, Condition.TTL_ENDED)
+    SCHEDULED = ("S", State.SCHEDULED, Condition.PLAIN)
+    DUE = ("S*", State.SCHEDULED, Condition.DUE)
+    SCHEDULED_EXPIRED = ("S!", State.SCHEDULED, Condition.TTL_ENDED)
+    ACTIVE = ("A", State.ACTIVE, Condition.PLAIN)
+    LEASE_ENDED = ("A*", State.ACTIVE, Condition.LEASE_ENDED)
+    ACTIVE_EXPIRED = ("A!", State.ACTIVE, Condition.TTL_ENDED)
+    ONCE = ("O", State.ONCE, Condition.PLAIN)
+    ONCE_EXPIRED = ("O!", State.ONCE, Condition.TTL_ENDED)
+    DEAD = ("D", State.DEAD, Condition.PLAIN)
+    DEAD_EXPIRED = ("D!", State.DEAD, Condition.TTL_ENDED)
+
+    def __init__(self, letter: str, state: State, condition: Condition) -> None:
+        self.letter = letter
+        self.state = state
+        self.condition = condition
+
+    @property
+    def title(self) -> str:
+        """For people: `active, lease ended`."""
+        return ", ".join(filter(None, (self.state.value, self.condition.value)))
+
+
+class Event(str, enum.Enum):
+    """What can happen to a job: a script and how it is called, or (in brackets) a time."""
+
+    ENQUEUE = "enqueue"
+    ENQUEUE_DELAYED = "enqueue, delayed"
+    ENQUEUE_REPEATED = "enqueue, repeated call"
+    ENQUEUE_STALE = "enqueue, stale call"
+    ENQUEUE_FULL = "enqueue, queue full"
+    ENQUEUE_PAUSED = "enqueue, paused in"
+    RESERVE = "reserve"
+    RESERVE_LAST = "reserve, crashes used up"
+    RESERVE_PAUSED_OUT = "reserve, paused out"
+    RESERVE_PAUSED_IN = "reserve, paused in"
+    ACK = "ack, receipt"
+    ACK_OLD = "ack, older receipt"
+    ACK_ID = "ack, by id"
+    SETTLE = "settle, receipt"
+    SETTLE_OLD = "settle, older receipt"
+    SETTLE_ID = "settle, by id"
+    NACK = "nack, receipt"
+    NACK_OLD = "nack, older receipt"
+    NACK_ID = "nack, by id"
+    NACK_LAST = "nack, attempts used up"
+    RELEASE = "release, receipt"
+    RELEASE_OLD = "release, older receipt"
+    RELEASE_ID = "release, by id"
+    RELEASE_LAST = "release, releases used up"
+    BURY = "bury, receipt"
+    BURY_OLD = "bury, older receipt"
+    BURY_ID = "bury, by id"
+    EXTEND = "extend, receipt"
+    EXTEND_OLD = "extend, older receipt"
+    EXTEND_ID = "extend, by id"
+    REDRIVE = "redrive, by id"
+    REDRIVE_OLDEST = "redrive, the oldest"
+    DELETE = "delete"
+    PURGE = "purge, of its state"
+    SWEEP = "sweep"
+    SWEEP_OVER = "sweep, too many dead"
+    LOOK = "show, peek, stats"
+    PAUSE = "configure, paused"
+    DUE = "(its due time comes)"
+    LEASE_ENDS = "(its lease ends)"
+    TTL_ENDS = "(its ttl ends)"
+
+    @property
+    def script(self) -> str:
+        """The script that is the event, '' if it is the clock's or several."""
+        name = self.value.partition(",")[0]
+        return "" if name.startswith("(") or self is Event.LOOK else name
+
+
+CODES: Mapping[int, str] = {
+    1: "done",
+    2: "ended before, by this same receipt; nothing changed",
+    3: "done, and the job is a dead letter now",
+    0: "gone: the job is not there; nothing changed",
+    -1: "stale receipt: it is not that of the delivery that counts; nothing changed",
+    -2: "refused: not allowed in this state; nothing changed",
+    -3: "of a job: its ttl has ended; of an enqueue: the queue is full; nothing changed",
+    -4: "paused for producers; nothing changed",
+    -5: "no such queue; nothing changed",
+    -6: "written by a newer protocol; nothing changed",
+    -7: "stale call of a producer; nothing changed",
+    -8: "damaged: jobs, but no meta; nothing changed",
+    -9: "another epoch: the ids are of an earlier life of the queue; nothing changed",
+    -10: "a record is not of this version; nothing changed",
+}
+"""The codes of replies: of a whole call, or of one job in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What an event does to a job in a place.
+
+    Attributes:
+        code: the reply's code for this job; None where the reply does not name it.
+        next: where the job is then.
+        once: the same for a job of lease 0, where that differs.
+    """
+
+    code: int | None
+    next: Place
+    once: Place
+
+
+# A cell: `.` the job is not touched and not named; `-` can't happen; `-2` the reply's code, nothing
+# changed; `1>S` code and next place; `>A/O` next place, not named, after the slash for lease 0.
+_COLUMNS = "N R R! S S* S! A A* A! O O! D D!"
+_ROWS = """
+enqueue                   | 1>R  .     >N    .    .     >N    .     .     >N    .    >N    .     .
+enqueue, delayed          | 1>S  .     >N    .    .     >N    .     .     >N    .    >N    .     .
+enqueue, repeated call    | 1    1     1     1    1     1     1     1     1     1    1     1     1
+enqueue, stale call       | -7   -7    -7    -7   -7    -7    -7    -7    -7    -7   -7    -7    -7
+enqueue, queue full       | -3   .     >N    .    .     >N    .     .     >N    .    >N    .     .
+enqueue, paused in        | -4   .     .     .    .     .     .     .     .     .    .     .     .
+reserve                   | .    >A/O  >N    .    >A/O  >N    .     >A    >N    .    >N    .     .
+reserve, crashes used up  | .    >A/O  >N    .    >A/O  >N    .     >D    >N    .    >N    .     .
+reserve, paused out       | .    .     >N    .    .     >N    .     .     >N    .    >N    .     .
+reserve, paused in        | .    >A/O  >N    .    .     >N    .     .     >N    .    >N    .     .
+ack, receipt              | 0    0     0     2    2     2     1>N   1>N   1>N   1>N  1>N   2     2
+ack, older receipt        | 0    0     0     -1   -1    -1    -1    -1    -1    -1   -1    -1    -1
+ack, by id                | 0    1>N   1>N   1>N  1>N   1>N   1>N   1>N   1>N   1>N  1>N   -2    -2
+settle, receipt           | 0    0     0>N   2    2     2>N   1>N   1>N   1>N   1>N  1>N   2     2
+settle, older receipt     | 0    0     0>N   -1   -1    -1>N  -1    -1    -1>N  -1   -1>N  -1    -1
+settle, by id             | 0    1>N   1>N   1>N  1>N   1>N   1>N   1>N   1>N   1>N  1>N   -2    -2
+nack, receipt             | 0    0     0     2    2     2     1>S   1>S   1>S!  -2   -2    2     2
+nack, older receipt       | 0    0     0     -1   -1    -1    -1    -1    -1    -1   -1    -1    -1
+nack, by id               | 0    -2    -2    -2   -2    -2    1>S   1>S   1>S!  -2   -2    -2    -2
+nack, attempts used up    | 0    0     0     2    2     2     3>D   3>D   3>D!  -2   -2    2     2
+release, receipt          | 0    0     0     2    2     2     1>S*  1>S*  1>S!  -2   -2    2     2
+release, older receipt    | 0    0     0     -1   -1    -1    -1    -1    -1    -1   -1    -1    -1
+release, by id            | 0    -2    -2    -2   -2    -2    1>S*  1>S*  1>S!  -2   -2    -2    -2
+release, releases used up | 0    0     0     2    2     2     3>D   3>D   3>D!  -2   -2    2     2
+bury, receipt             | 0    0     0     2    2     2     1>D   1>D   1>D!  -2   -2    2     2
+bury, older receipt       | 0    0     0     -1   -1    -1    -1    -1    -1    -1   -1    -1    -1
+bury, by id               | 0    1>D   1>D!  1>D  1>D   1>D!  1>D   1>D   1>D!  -2   -2    -2    -2
+extend, receipt           | 0    0     0     2    2     2     1     1>A   0     -2   -2    2     2
+extend, older receipt     | 0    0     0     -1   -1    -1    -1    -1    -1    -1   -1    -1    -1
+extend, by id             | 0    -2    -2    -2   -2    -2    1     1>A   0     -2   -2    -2    -2
+redrive, by id            | 0    -2    -2    -2   -2    -2    -2    -2    -2    -2   -2    1>S*  -3
+redrive, the oldest       | .    .     .     .    .     .     .     .     .     .    .     >S*   .
+delete                    | 0    1>N   1>N   1>N  1>N   1>N   1>N   1>N   1>N   1>N  1>N   1>N   1>N
+purge, of its state       | .    >N    >N    >N   >N    >N    >N    >N    >N    >N   .     >N    >N
+sweep                     | .    .     >N    .    .     >N    .     .     >N    .    >N    .     .
+sweep, too many dead      | .    .     >N    .    .     >N    .     .     >N    .    >N    >N    >N
+show, peek, stats         | .    .     .     .    .     .     .     .     .     .    .     .     .
+configure, paused         | .    .     .     .    .     .     .     .     .     .    .     .     .
+(its due time comes)      | -    -     -     >S*  -     -     -     -     -     -    -     -     -
+(its lease ends)          | -    -     -     -    -     -     >A*   -     -     -    -     -     -
+(its ttl ends)            | -    >R!   -     >S!  >S!   -     >A!   >A!   -     >O!  -     >D!   -
+"""
+_BY_LETTER = {place.letter: place for place in Place}
+IMPOSSIBLE, UNTOUCHED = "-", "."
+
+
+def _cell(text: str, here: Place) -> Cell | None:
+    if text == IMPOSSIBLE:
+        return None
+    code, arrow, target = text.partition(">")
+    number = int(code) if code not in ("", UNTOUCHED) else None
+    if not arrow:
+        return Cell(number, here, here)
+    plain, _, once = target.partition("/")
+    return Cell(number, _BY_LETTER[plain], _BY_LETTER[once or plain])
+
+
+def _row(line: str) -> tuple[Event, dict[Place, Cell | None]]:
+    name, _, cells = line.partition("|")
+    places = [_BY_LETTER[letter] for letter in _COLUMNS.split()]
+    pairs = zip(places, cells.split(), strict=True)
+    return Event(name.strip()), {place: _cell(text, place) for place, text in pairs}
+
+
+TABLE: Mapping[Event, Mapping[Place, Cell | None]] = dict(map(_row, _ROWS.strip().splitlines()))
+"""Every pair; None where the pair can't happen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """A way from one state to another, and the events that take it."""
+
+    start: State
+    end: State
+    events: tuple[Event, ...]
+
+
+def edges() -> Iterator[Edge]:
+    """The ways between states, in the order of the states; those of an ended ttl are left out."""
+    ways: dict[tuple[State, State], list[Event]] = {}
+    for event, row in TABLE.items():
+        for place, cell in row.items():
+            if cell is None or place.condition is Condition.TTL_ENDED:
+                continue
+            for target in {cell.next, cell.once}:
+                way = ways.setdefault((place.state, target.state), [])
+                if target.state is not place.state and event not in way:
+                    way.append(event)
+    for start in State:
+        for end in State:
+            if ways.get((start, end)):
+                yield Edge(start, end, tuple(ways[start, end]))
+
+
+def states_of(script: str, *, expired: bool = False) -> tuple[set[State], set[State]]:
+    """From which states a script takes jobs, and to which.
+
+    Args:
+        expired: whether jobs whose ttl has ended, which it removes beside its work, count too.
+    """
+    start, end = set(), set()
+    for event, row in TABLE.items():
+        for place, cell in row.items() if event.script == script else ():
+            if cell is None or (place.condition is Condition.TTL_ENDED and not expired):
+                continue
+            if cell.next is not place or (script == "extend" and cell.code == 1):
+                start.add(place.state)
+                end |= {cell.next.state, cell.once.state}
+    return start, end

@@ -1,0 +1,357 @@
+"""Arguments that can't be used: the typed error names argument and value, and no key changes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from penstock import (
+    AsyncPenstock,
+    AsyncQueue,
+    BadArgument,
+    BadJobId,
+    ConfigurationError,
+    JobGone,
+    Outcome,
+    PenstockError,
+    WrongEpoch,
+    WrongNode,
+    WrongQueue,
+)
+from tests.support.backends import Backend
+from tests.support.keyspace import Raw, dump
+from tests.support.twins import WRONG_CLIENTS
+
+NOT_DURATIONS = [-1, -0.001, math.nan, math.inf, -math.inf, True, False, "5", b"5", 10**400,
+                 timedelta(seconds=-1), timedelta.max, 5j, [5]]  # fmt: skip
+NOT_COUNTS = [0, -1, 1.0, True, "5", math.nan, None, 10**30]
+CYCLE: list[Any] = []
+CYCLE.append(CYCLE)
+DEEP: list[Any] = []
+for _ in range(200_000):
+    DEEP = [DEEP]
+NOT_BODIES = [{1, 2}, object(), math.nan, {"a": [math.inf]}, CYCLE, DEEP, "\ud800", {"\udfff": 1},
+              1 + 2j, timedelta(1), lambda: None, {(1, 2): 3}]  # fmt: skip
+NOT_HEADERS = [
+    {"a": 1}, {1: "a"}, {"a": None}, {"": "a"}, {"a": "\ud800"}, {"a": b"b"}, [("a", "b")], "a=b",
+]  # fmt: skip
+NOT_IDS = [
+    "", "x", None, 5, b"D-", object(), "D-" + "0" * 38, "d" * 40,
+    "D-00000000-000000000000000000000000-ffff",
+    "D-GGGGGGGG--00000000000000000000000-ffff",
+    "D-00000000--0000000000000000000000ü-ffff",
+    "D-00000000--00000000000000000000000-FFFF",
+    "D-00000000--0000000000000000000000+-ffff",
+    "D-00000000--00000000000000000000000-ffff\n",
+]  # fmt: skip
+
+
+async def refused(
+    raw: Raw, argument: str, value: object, call: Callable[[], Any], kind: type = BadArgument
+) -> None:
+    """The call raises, names argument and value, and leaves every key as it was."""
+    before = dump(raw)
+    with pytest.raises(kind) as caught:
+        await call()
+    error = caught.value
+    assert isinstance(error, BadArgument)
+    assert isinstance(error, PenstockError)
+    assert isinstance(error, ValueError)
+    assert error.argument == argument
+    assert str(error).startswith(f"{argument}={repr(value)[:60]}"), str(error)
+    assert len(str(error)) < 400
+    assert dump(raw) == before
+
+
+@pytest.mark.parametrize("argument", ["delay", "ttl", "lease", "block"])
+async def test_durations_of_an_enqueue(q: AsyncQueue, raw: Raw, argument: str) -> None:
+    """Negative, NaN, infinite, a bool, no number at all, beyond all measure."""
+    await q.enqueue(1)
+    for value in NOT_DURATIONS:
+        options: dict[str, Any] = {argument: value}
+        await refused(raw, argument, value, lambda o=options: q.enqueue(1, **o))  # type: ignore[misc]
+        await refused(raw, argument, value, lambda o=options: q.enqueue_many([1], **o))  # type: ignore[misc]
+
+
+async def test_durations_of_other_calls(ps: AsyncPenstock, q: AsyncQueue, raw: Raw) -> None:
+    """The same for block, delay and lease wherever they occur."""
+    await q.enqueue_many([1, 2])
+    (job,) = await q.reserve(block=0)
+    for value in NOT_DURATIONS:
+        calls: list[tuple[str, Callable[[Any], Any]]] = [
+            ("block", lambda v: q.reserve(block=v)),
+            ("block", lambda v: ps.reserve(["q"], block=v)),
+            ("block", lambda v: q.settle([job], 1, block=v)),
+            ("delay", lambda v: job.nack(delay=v)),
+            ("delay", lambda v: q.nack([job], delay=v)),
+            ("delay", lambda v: job.release(delay=v)),
+            ("lease", job.extend),
+            ("lease", lambda v: q.configure(lease=v)),
+            ("backoff_base", lambda v: q.configure(backoff_base=v)),
+            ("backoff_cap", lambda v: q.configure(backoff_cap=v)),
+            ("dead_age", lambda v: q.configure(dead_age=v)),
+        ]
+        for argument, call in calls:
+            await refused(raw, argument, value, lambda c=call, v=value: c(v))  # type: ignore[misc]
+
+
+async def test_durations_that_can_not_be_zero(q: AsyncQueue, raw: Raw) -> None:
+    """A ttl of nothing, a lease extended by nothing, settings of nothing."""
+    await q.enqueue(1)
+    (job,) = await q.reserve(block=0)
+    await refused(raw, "ttl", 0, lambda: q.enqueue(1, ttl=0))
+    await refused(raw, "lease", 0, lambda: job.extend(0))
+    await refused(raw, "lease", 0, lambda: q.configure(lease=0))
+    await refused(raw, "backoff_base", 0, lambda: q.configure(backoff_base=0))
+    await refused(raw, "dead_age", 0, lambda: q.configure(dead_age=0))
+
+
+async def test_leases_beyond_24_days(q: AsyncQueue, raw: Raw) -> None:
+    """Wherever a lease is given."""
+    await q.enqueue(1)
+    (job,) = await q.reserve(block=0)
+    for value in (24 * 86_400 + 0.001, timedelta(days=25)):
+        await refused(raw, "lease", value, lambda v=value: q.enqueue(1, lease=v))  # type: ignore[misc]
+        await refused(raw, "lease", value, lambda v=value: job.extend(v))  # type: ignore[misc]
+        await refused(raw, "lease", value, lambda v=value: q.configure(lease=v))  # type: ignore[misc]
+
+
+async def test_moments(q: AsyncQueue, raw: Raw) -> None:
+    """A datetime without zone, no number, before 1970 or beyond 2109; or together with a delay."""
+    await q.enqueue(1)
+    naive = datetime(2100, 1, 1)  # noqa: DTZ001  # that is the point
+    for value in (naive, math.nan, math.inf, "now", -1, 5e9, True, 10**400, timedelta(1)):
+        await refused(raw, "at", value, lambda v=value: q.enqueue(1, at=v))  # type: ignore[misc]
+    await refused(raw, "at", 5, lambda: q.enqueue(1, at=5, delay=5))
+
+
+@pytest.mark.parametrize("place", range(len(NOT_BODIES)))
+async def test_bodies_that_json_can_not_express(q: AsyncQueue, raw: Raw, place: int) -> None:
+    """Sets, objects, NaN, cycles, lone surrogates, keys that are no text."""
+    await q.enqueue(1)
+    body = NOT_BODIES[place]
+    before = dump(raw)
+    for call in (lambda: q.enqueue(body), lambda: q.enqueue_many([1, body])):
+        with pytest.raises(BadArgument, match="body=") as caught:
+            await call()
+        assert caught.value.argument == "body"
+        assert len(str(caught.value)) < 600
+    assert dump(raw) == before
+
+
+async def test_headers(q: AsyncQueue, raw: Raw) -> None:
+    """Names and values are str, a name is not empty, and all of it is text."""
+    await q.enqueue(1)
+    for value in NOT_HEADERS:
+        call: Any = value
+        await refused(raw, "headers", value, lambda c=call: q.enqueue(1, headers=c))  # type: ignore[misc]
+
+
+async def test_counts(ps: AsyncPenstock, q: AsyncQueue, raw: Raw) -> None:
+    """Whole numbers of at least 1, and no more than what the call says."""
+    await q.enqueue_many([1, 2])
+    (job,) = await q.reserve(block=0)
+    for value in NOT_COUNTS:
+        calls: list[tuple[str, Callable[[Any], Any]]] = [
+            ("n", lambda v: q.reserve(v, block=0)),
+            ("n", lambda v: ps.reserve(["q"], v, block=0)),
+            ("n", lambda v: q.settle([job], v)),
+            ("n", q.peek),
+        ]
+        if value is not None:
+            calls += [
+                ("max_length", lambda v: q.enqueue(1, max_length=v)),
+                ("limit", lambda v: q.redrive(limit=v)),
+                ("max_length", lambda v: q.configure(max_length=v)),
+                ("max_attempts", lambda v: q.configure(max_attempts=v)),
+                ("max_crashes", lambda v: q.configure(max_crashes=v)),
+                ("max_releases", lambda v: q.configure(max_releases=v)),
+            ]
+        for argument, call in calls:
+            await refused(raw, argument, value, lambda c=call, v=value: c(v))  # type: ignore[misc]
+    await refused(raw, "n", 1001, lambda: q.settle([job], 1001))
+    await refused(raw, "n", 1001, lambda: q.peek(1001))
+    for start in (-1, 10_001, 0.5, None):
+        whence: Any = start
+        await refused(raw, "start", start, lambda w=whence: q.peek(start=w))  # type: ignore[misc]
+    for many in (-1, 1001, "1"):
+        count: Any = many
+        await refused(raw, "replicas", many, lambda c=count: q.enqueue(1, replicas=c))  # type: ignore[misc]
+    await refused(raw, "dead_max", -1, lambda: q.configure(dead_max=-1))
+
+
+async def test_names_of_states_and_sides(q: AsyncQueue, raw: Raw) -> None:
+    """Only those there are."""
+    await q.enqueue(1)
+    for value in ("Ready", "once", "done", "", None, 5, ["ready"]):
+        name: Any = value
+        await refused(raw, "state", value, lambda n=name: q.peek(state=n))  # type: ignore[misc]
+        await refused(raw, "states", value, lambda n=name: q.purge("ready", n))  # type: ignore[misc]
+    for value in ("In", "both", "", None, 5, ["in"]):
+        side: Any = value
+        await refused(raw, "side", value, lambda s=side: q.pause(s))  # type: ignore[misc]
+
+
+async def test_texts(q: AsyncQueue, raw: Raw) -> None:
+    """An error and a reason are str."""
+    await q.enqueue(1)
+    (job,) = await q.reserve(block=0)
+    for value in (None, 5, b"bytes", ValueError("x")):
+        text: Any = value
+        await refused(raw, "error", value, lambda t=text: job.nack(error=t))  # type: ignore[misc]
+        await refused(raw, "reason", value, lambda t=text: job.bury(t))  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("name", ["", None, 5, b"q", "a\0b", "q" * 1025, "ü" * 513, "\ud800", []])
+async def test_queue_names(ps: AsyncPenstock, raw: Raw, name: Any) -> None:
+    """Empty, no str, with a NUL, over 1024 bytes, or no text."""
+
+    async def make() -> AsyncQueue:
+        return ps.queue(name)
+
+    await refused(raw, "queue", name, make)
+    if isinstance(name, str):
+        await refused(raw, "queue", name, lambda: ps.reserve([name], block=0))
+
+
+async def test_lists_of_queues(ps: AsyncPenstock, raw: Raw) -> None:
+    """One or more, each once; a name alone is no list."""
+    await ps.queue("q").enqueue(1)
+    before = dump(raw)
+    lists: list[Any] = [[], ["q", "q"], ["q", ps.queue("q")], "q", None, 5, [5], ["q", None]]
+    for queues in lists:
+        with pytest.raises(BadArgument, match="queue"):
+            await ps.reserve(queues, block=0)
+    assert dump(raw) == before
+
+
+@pytest.mark.parametrize("name", NOT_IDS, ids=range(len(NOT_IDS)))
+async def test_malformed_ids(q: AsyncQueue, raw: Raw, name: Any) -> None:
+    """In every call that takes one."""
+    done = await q.enqueue(1)
+    calls: list[Callable[[], Any]] = [
+        lambda: q.ack([done.id, name]),
+        lambda: q.nack([name]),
+        lambda: q.release([name]),
+        lambda: q.bury([name]),
+        lambda: q.extend([name]),
+        lambda: q.delete([done.id, name]),
+        lambda: q.redrive([name]),
+        lambda: q.settle([name], 1),
+        lambda: q.show(name),
+    ]
+    for call in calls:
+        await refused(raw, "id", name, call, BadJobId)
+
+
+async def test_lists_of_jobs(q: AsyncQueue, raw: Raw) -> None:
+    """One job is no list of jobs."""
+    done = await q.enqueue(1)
+    (job,) = await q.reserve(block=0)
+    for value in (done.id, job, None, 5, b"x"):
+        jobs: Any = value
+        for call in (q.ack, q.nack, q.release, q.bury, q.extend, q.delete):
+            await refused(raw, "jobs", value, lambda c=call, j=jobs: c(j))  # type: ignore[misc]
+        await refused(raw, "done", value, lambda j=jobs: q.settle(j, 1))  # type: ignore[misc]
+        if value is not None:
+            await refused(raw, "jobs", value, lambda j=jobs: q.redrive(j))  # type: ignore[misc]
+    before = dump(raw)
+    with pytest.raises(BadArgument, match=r"done=.*at most 1000"):
+        await q.settle([done.id] * 1001, 1)
+    assert dump(raw) == before
+
+
+async def test_a_bad_id_among_many(q: AsyncQueue, raw: Raw) -> None:
+    """Also beyond the first thousand: nothing at all is done."""
+    ids = (await q.enqueue_many(range(1100))).ids
+    before = dump(raw)
+    for call in (q.ack, q.bury, q.delete):
+        with pytest.raises(BadJobId):
+            await call([*ids, "no id"])
+    assert dump(raw) == before
+
+
+async def test_ids_of_elsewhere(ps: AsyncPenstock, q: AsyncQueue, raw: Raw) -> None:
+    """Another node, another queue, another epoch: told apart, and refused by every call."""
+    own = (await q.enqueue(1)).id
+    other = (await ps.queue("other").enqueue(1)).id
+    node = "00000000" if own[2:10] != "00000000" else "00000001"
+    epoch = own[:31] + ("zzzz" if own[31:35] != "zzzz" else "0000") + own[35:]
+    cases = [
+        (own.replace(own[2:10], node), WrongNode),
+        (other, WrongQueue),
+        (epoch, WrongEpoch),
+    ]
+    before = dump(raw)
+    for name, kind in cases:
+        for call in (q.ack, q.nack, q.release, q.bury, q.extend, q.delete, q.redrive):
+            with pytest.raises(kind):
+                await call([name])
+        with pytest.raises(kind):
+            await q.show(name)
+        with pytest.raises(kind):
+            await q.settle([name], 1)
+    assert dump(raw) == before
+
+
+async def test_ids_that_nobody_was_given(q: AsyncQueue, raw: Raw) -> None:
+    """Well formed, but no job has it: gone, which is no error for many; one can't be extended."""
+    own = (await q.enqueue(1)).id
+    (job,) = await q.reserve(block=0)
+    unknown = own[:11] + "-0" + own[13:]
+    before = dump(raw)
+    for call in (q.ack, q.nack, q.release, q.bury, q.extend, q.delete):
+        assert list(await call([unknown])) == [Outcome.GONE]
+    assert await q.show(unknown) is None
+    assert await q.redrive([unknown]) == 0
+    assert dump(raw) == before
+    await q.delete([own])
+    with pytest.raises(JobGone, match=own):
+        await job.extend()
+
+
+async def test_sources_of_a_client(backend: Backend, raw: Raw) -> None:
+    """A URL of a kind that redis-py knows, or a client of the same world as ours."""
+    for source in ("http://localhost", "localhost:6379", "", None, 5, object(), b"redis://h"):
+        with pytest.raises(BadArgument, match="source=") as caught:
+            AsyncPenstock(source)  # type: ignore[arg-type]  # that is the point
+        assert caught.value.argument == "source"
+    other = getattr(backend, WRONG_CLIENTS[AsyncPenstock.__name__])()
+    with pytest.raises(BadArgument, match=r"source=.*a URL or a redis"):
+        AsyncPenstock(other)
+
+
+async def test_a_client_that_decodes(backend: Backend, raw: Raw) -> None:
+    """Bodies are bytes: refused before the first command, with what to do."""
+    before = dump(raw)
+    async with backend.async_client(decode_responses=True) as lent:
+        with pytest.raises(ConfigurationError, match="decode_responses=True"):
+            AsyncPenstock(lent)
+    with pytest.raises(ConfigurationError, match="decode_responses=True"):
+        AsyncPenstock("redis://localhost:1/0?decode_responses=True")
+    assert dump(raw) == before
+
+
+@pytest.mark.parametrize("owner", ["", "a\nb", "a\0", "x" * 201, "ü" * 101, 5, b"me", "\ud800"])
+async def test_owners(owner: Any) -> None:
+    """Up to 200 bytes of printable text."""
+    with pytest.raises(BadArgument, match="owner="):
+        AsyncPenstock("redis://localhost:1/0", owner=owner)
+
+
+@pytest.mark.parametrize("prefix", ["", "{", "a}", "%", "a\nb", "x" * 101, None, 5, "\ud800"])
+async def test_prefixes(prefix: Any) -> None:
+    """1 to 100 characters without braces; anything else would break the tags of the keys."""
+    with pytest.raises(BadArgument, match="prefix="):
+        AsyncPenstock("redis://localhost:1/0", prefix=prefix)
+
+
+@pytest.mark.parametrize("retry_for", [-1, math.nan, True, "5", 301, timedelta(hours=1)])
+async def test_times_to_retry(retry_for: Any) -> None:
+    """A duration, shorter than the life of what tells a repeat from a new call."""
+    with pytest.raises(BadArgument, match="retry_for="):
+        AsyncPenstock("redis://localhost:1/0", retry_for=retry_for)

@@ -1,0 +1,240 @@
+"""Bounded queues: refused or waiting for room, and never more than the bound."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from penstock import AsyncPenstock, AsyncQueue, QueueFull, QueuePaused
+from tests.support.keyspace import Raw, advance, dump, evalshas, load_scripts, numbers
+from tests.support.twins import aspawn
+
+from .conftest import AsyncWaits
+
+
+async def test_a_full_queue_refuses(q: AsyncQueue, raw: Raw) -> None:
+    """Without `block` at once, with the two figures in the message, and nothing is written."""
+    await q.enqueue_many([1, 2, 3])
+    before = dump(raw)
+    with pytest.raises(QueueFull, match="'q': 3 jobs wait, 3 may"):
+        await q.enqueue(4, max_length=3)
+    with pytest.raises(QueueFull):
+        await q.enqueue(4, max_length=2)
+    with pytest.raises(QueueFull):
+        await q.enqueue_many([4, 5], max_length=4)
+    assert dump(raw) == before
+    await q.enqueue(4, max_length=4)
+
+
+async def test_the_bound_may_be_stored_on_the_queue(ps: AsyncPenstock, q: AsyncQueue) -> None:
+    """It holds for every producer; a bound given with the call can only be narrower."""
+    await q.configure(max_length=3)
+    await q.enqueue_many([1, 2])
+    with pytest.raises(QueueFull, match="2 jobs wait, 2 may"):
+        await q.enqueue(3, max_length=2)
+    await q.enqueue(3, max_length=50)
+    with pytest.raises(QueueFull, match="3 jobs wait, 3 may"):
+        await q.enqueue(4, max_length=50)
+    await q.configure(max_length=None)
+    await q.enqueue(4)
+
+
+async def test_waiting_is_ready_and_scheduled(q: AsyncQueue) -> None:
+    """Delayed jobs count; active and dead ones do not."""
+    await q.configure(max_length=2)
+    await q.enqueue("later", delay=600)
+    await q.enqueue("now")
+    with pytest.raises(QueueFull):
+        await q.enqueue("no room", delay=600)
+    (job,) = await q.reserve(block=0)
+    await q.enqueue("now there is")
+    await job.bury()
+    with pytest.raises(QueueFull):
+        await q.enqueue("no room again")
+
+
+async def test_what_is_put_back_may_exceed_the_bound(q: AsyncQueue, raw: Raw) -> None:
+    """nack, release, an ended lease and redrive always find room; only producers are refused."""
+    await q.configure(max_length=2)
+    await q.enqueue_many(["nacked", "released"])
+    one, two = await q.reserve(2, block=0)
+    await q.enqueue_many(["crashed", "buried"])
+    three, four = await q.reserve(2, block=0)
+    await four.bury()
+    await q.enqueue_many([5, 6])
+    assert await one.nack(delay=0)
+    assert await two.release()
+    assert await q.redrive() == 1
+    advance(raw, q.ops, 31)
+    assert (await q.stats()).ready == 6
+    with pytest.raises(QueueFull):
+        await q.enqueue(7)
+    bodies = [job.body for job in await q.reserve(9, block=0)]
+    assert bodies == ["crashed", "nacked", "released", "buried", 5, 6]
+    assert three.id
+
+
+async def test_a_producer_waits_for_room(q: AsyncQueue, waits: AsyncWaits) -> None:
+    """It is woken when a job is taken, long before it would look by itself."""
+    await q.enqueue(1)
+    producer = aspawn(q.enqueue, 2, max_length=1, block=30)
+    await waits.reach(1)
+    start = time.monotonic()
+    (job,) = await q.reserve(block=0)
+    done = await producer.result()
+    assert time.monotonic() - start < 2
+    assert job.body == 1
+    assert [view.id for view in await q.peek()] == [done.id]
+
+
+@pytest.mark.parametrize("how", ["ack", "bury", "delete", "purge", "configure", "sweep", "settle"])
+async def test_whatever_makes_room_wakes_the_producer(
+    q: AsyncQueue, raw: Raw, waits: AsyncWaits, how: str
+) -> None:
+    """A waiting job that ends in any way leaves its place to the next one."""
+    await q.configure(max_length=1)
+    first = await q.enqueue(1, ttl=3 if how == "sweep" else None)
+    producer = aspawn(q.enqueue, 2, block=30)
+    await waits.reach(1)
+    start = time.monotonic()
+    if how == "ack":
+        assert await q.ack([first.id])
+    elif how == "bury":
+        assert await q.bury([first.id])
+    elif how == "delete":
+        assert await q.delete([first.id])
+    elif how == "purge":
+        assert await q.purge() == 1
+    elif how == "settle":
+        assert (await q.settle([first.id], 1))[0]
+    elif how == "configure":
+        await q.configure(max_length=2)
+    else:
+        advance(raw, q.ops, 3)
+        assert await q.sweep() == 1
+    await producer.result()
+    assert time.monotonic() - start < 2
+
+
+async def test_a_waiting_producer_gives_up_in_time(q: AsyncQueue, raw: Raw) -> None:
+    """After `block` seconds it raises, and the job is not added."""
+    await q.enqueue(1)
+    start = time.monotonic()
+    with pytest.raises(QueueFull):
+        await q.enqueue(2, max_length=1, block=0.2)
+    assert 0.2 <= time.monotonic() - start < 3
+    assert len(numbers(raw, q.ops, "ready")) == 1
+
+
+async def test_a_waiting_producer_does_not_poll(
+    real_q: AsyncQueue, real_raw: Raw, waits: AsyncWaits
+) -> None:
+    """While it waits it sends nothing but one call a tick of 4 s."""
+    load_scripts(real_raw)
+    await real_q.enqueue(1)
+    producer = aspawn(real_q.enqueue, 2, max_length=1, block=30)
+    await waits.reach(1)
+    before = evalshas(real_raw)
+    assert await real_q.reserve(1, block=0)
+    await producer.result()
+    # Ours, the producer's second try, and perhaps a token that is put back.
+    assert evalshas(real_raw) - before <= 3
+
+
+async def test_one_place_wakes_one_producer_after_the_other(
+    q: AsyncQueue, waits: AsyncWaits
+) -> None:
+    """Three wait, room comes one by one, and all of them get in."""
+    await q.enqueue(0)
+    producers = [aspawn(q.enqueue, i, max_length=1, block=30) for i in (1, 2, 3)]
+    await waits.reach(3)
+    start = time.monotonic()
+    bodies = [(await q.reserve(block=20))[0].body for _ in range(4)]
+    for producer in producers:
+        await producer.result()
+    assert sorted(bodies) == [0, 1, 2, 3]
+    assert time.monotonic() - start < 3.5
+
+
+async def test_room_for_all_lets_all_in(q: AsyncQueue, waits: AsyncWaits) -> None:
+    """One event that makes much room: the producers hand the token on."""
+    await q.enqueue_many([1, 2, 3])
+    producers = [aspawn(q.enqueue, i, max_length=3, block=30) for i in range(3)]
+    await waits.reach(3)
+    start = time.monotonic()
+    await q.purge()
+    for producer in producers:
+        await producer.result()
+    assert time.monotonic() - start < 3.5
+    assert (await q.stats()).ready == 3
+
+
+async def test_many_go_in_as_room_appears(q: AsyncQueue) -> None:
+    """A bulk larger than the bound is fed through it; the order is kept."""
+    producer = aspawn(q.enqueue_many, range(25), max_length=4, block=30)
+    got: list[int] = []
+    while len(got) < 25:
+        jobs = await q.reserve(3, block=10)
+        assert jobs
+        assert (await q.stats()).ready <= 4
+        got += [job.body for job in jobs]
+        await q.ack(jobs)
+    assert got == list(range(25))
+    assert len(await producer.result()) == 25
+
+
+async def test_more_at_once_than_may_ever_wait(q: AsyncQueue) -> None:
+    """One job beyond a bound of its own size can't be added, however long it waits."""
+    await q.configure(max_length=2)
+    with pytest.raises(QueueFull):
+        await q.enqueue_many([1, 2, 3])
+    assert not (await q.peek())
+
+
+async def test_racing_producers_never_exceed_the_bound(q: AsyncQueue) -> None:
+    """Eight producers and a consumer: whenever anybody looks, at most five jobs wait."""
+
+    async def produce(number: int) -> int:
+        refused = 0
+        for i in range(10):
+            try:
+                await q.enqueue([number, i], max_length=5, block=20 if i % 2 else 0)
+            except QueueFull:
+                refused += 1
+                await q.enqueue([number, i], max_length=5, block=20)
+            assert (await q.stats()).ready <= 5
+        return refused
+
+    producers = [aspawn(produce, number) for number in range(8)]
+    got: list[list[int]] = []
+    while len(got) < 80:
+        jobs = await q.reserve(2, block=10)
+        assert jobs
+        got += [job.body for job in jobs]
+        await q.ack(jobs)
+    for producer in producers:
+        await producer.result()
+    assert sorted(got) == [[number, i] for number in range(8) for i in range(10)]
+    assert (await q.stats()).enqueued == 80
+
+
+async def test_a_pause_is_not_waited_for(q: AsyncQueue) -> None:
+    """A producer that would wait for room in a paused queue is refused at once."""
+    await q.configure(max_length=1)
+    await q.enqueue(1)
+    await q.pause("in")
+    with pytest.raises(QueuePaused):
+        await q.enqueue(2, block=30)
+
+
+async def test_a_producer_that_waits_is_refused_when_the_queue_is_paused(
+    q: AsyncQueue, waits: AsyncWaits
+) -> None:
+    """It is woken by the pause, and learns of it."""
+    await q.enqueue(1)
+    producer = aspawn(q.enqueue, 2, max_length=1, block=30)
+    await waits.reach(1)
+    await q.pause("in")
+    with pytest.raises(QueuePaused):
+        await producer.result(10)

@@ -1,0 +1,250 @@
+"""The job that a consumer holds: what it knows, and what leaving its block does."""
+
+from __future__ import annotations
+
+import asyncio  # async only
+import logging
+import os
+import socket
+
+import pytest
+
+from penstock import AsyncPenstock, AsyncQueue, StaleReceipt, parse_id
+from tests.support.backends import Backend
+from tests.support.keyspace import Raw, advance, dump, raw_time
+
+
+async def test_a_first_delivery(q: AsyncQueue, raw: Raw) -> None:
+    """All that a job knows of itself when it comes for the first time."""
+    done = await q.enqueue({"to": "ada"}, headers={"a": "b"}, lease=60, ttl=120)
+    before = raw_time(raw)
+    (job,) = await q.reserve(block=0)
+    assert (job.id, job.queue, job.queue_name) == (done.id, q, "q")
+    assert (job.body, job.headers, job.raw) == ({"to": "ada"}, {"a": "b"}, b'{"to":"ada"}')
+    assert (job.attempt, job.nacks, job.crashes, job.deliveries) == (1, 0, 0, 1)
+    assert (job.lease, job.ttl, job.at_most_once, job.last_error) == (60, 120, False, "")
+    assert job.created == parse_id(done.id).ms / 1000
+    assert before - 0.001 <= job.delivered <= raw_time(raw)
+    assert (job.owner, job.settled) == ("tester", False)
+    assert job.receipt.startswith("1-")
+    assert done.id in repr(job)
+
+
+async def test_what_counts_as_an_attempt(q: AsyncQueue, raw: Raw) -> None:
+    """A nack and a crash do; a release does not. Every delivery is counted as one."""
+    await q.enqueue("x", lease=10)
+    seen = []
+    for how in ("nack", "release", "crash", "nack", "release", "end"):
+        (job,) = await q.reserve(block=0)
+        seen.append((job.attempt, job.nacks, job.crashes, job.deliveries, job.last_error))
+        if how == "nack":
+            await job.nack(delay=0, error=f"failed {job.attempt}")
+        elif how == "release":
+            await job.release()
+        elif how == "crash":
+            advance(raw, q.ops, 11)
+    assert seen == [
+        (1, 0, 0, 1, ""),
+        (2, 1, 0, 2, "failed 1"),
+        (2, 1, 0, 3, "failed 1"),
+        (3, 1, 1, 4, "failed 1"),
+        (4, 2, 1, 5, "failed 3"),
+        (4, 2, 1, 6, "failed 3"),
+    ]
+
+
+async def test_each_delivery_has_a_receipt_of_its_own(q: AsyncQueue) -> None:
+    """Its number rises with every delivery of the job."""
+    await q.enqueue("x")
+    receipts = []
+    for _ in range(4):
+        (job,) = await q.reserve(block=0)
+        receipts.append(job.receipt)
+        await job.release()
+    assert [receipt.partition("-")[0] for receipt in receipts] == ["1", "2", "3", "4"]
+
+
+async def test_the_owner_is_kept_with_the_delivery(backend: Backend, raw: Raw) -> None:
+    """By default host and process; anybody can see who holds a job."""
+    async with backend.async_client() as lent:
+        mine = AsyncPenstock(lent)
+        named = AsyncPenstock(lent, owner="Köln, worker 3")
+        await mine.queue("q").enqueue_many([1, 2])
+        await mine.queue("q").reserve(block=0)
+        await named.queue("q").reserve(block=0)
+        views = await mine.queue("q").peek(state="active")
+        assert [view.owner for view in views] == [
+            f"{socket.gethostname()}:{os.getpid()}",
+            "Köln, worker 3",
+        ]
+        await mine.close()
+        await named.close()
+
+
+async def test_leaving_the_block_acknowledges(q: AsyncQueue, raw: Raw) -> None:
+    """The job is done and nothing of it is left."""
+    await q.enqueue("x", ttl=600)
+    (job,) = await q.reserve(block=0)
+    async with job as same:
+        assert same is job
+        assert (await q.stats()).active == 1
+    assert job.settled
+    stats = await q.stats()
+    assert (stats.acked, stats.active, stats.ready) == (1, 0, 0)
+    assert raw.exists(*[q.ops.keys[kind] for kind in ("held", "active", "tally", "expiry")]) == 0
+
+
+async def test_an_exception_is_a_failed_attempt(
+    q: AsyncQueue, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its text is kept with the job and logged; it does not travel further."""
+    await q.configure(backoff_base=60)
+    await q.enqueue("x")
+    (job,) = await q.reserve(block=0)
+    with caplog.at_level(logging.ERROR, "penstock"):
+        async with job:
+            raise ValueError("not a number")
+    view = await q.show(job)
+    assert view is not None
+    assert (view.state, view.nacks, view.error) == ("scheduled", 1, "ValueError: not a number")
+    (entry,) = caplog.records
+    assert job.id in entry.getMessage()
+    assert entry.exc_info is not None
+
+
+async def test_the_error_may_be_any_text(q: AsyncQueue) -> None:
+    """Line breaks, NUL, lone surrogates of undecodable file names, kilobytes of it."""
+    texts = ["a\nb\r\n\x00c", "name \udcff of a file", "", "ü" * 4000, "1 2 3 4"]
+    for text in texts:
+        await q.enqueue("x")
+        (job,) = await q.reserve(block=0)
+        assert await job.nack(error=text)
+        view = await q.show(job)
+        assert view is not None
+        assert view.nacks == 1
+        assert len(view.error.encode("utf-8", "replace")) <= 1024
+        if len(text) < 100 and "\udcff" not in text:
+            assert view.error == text
+        await q.delete([job])
+
+
+async def test_a_keyboard_interrupt_gives_the_job_back(q: AsyncQueue) -> None:
+    """It is no failure: no attempt is charged, the next consumer gets it, and it travels on."""
+    await q.enqueue("x")
+    (job,) = await q.reserve(block=0)
+    with pytest.raises(KeyboardInterrupt):
+        async with job:
+            raise KeyboardInterrupt
+    (again,) = await q.reserve(block=0)
+    assert (again.id, again.attempt, again.deliveries) == (job.id, 1, 2)
+
+
+# [async only
+async def test_cancellation_gives_the_job_back(q: AsyncQueue) -> None:
+    """A cancelled handler has not failed; the job waits for the next consumer."""
+    await q.enqueue("x")
+    (job,) = await q.reserve(block=0)
+    entered = asyncio.Event()
+
+    async def handle() -> None:
+        async with job:
+            entered.set()
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(handle())
+    await entered.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    (again,) = await q.reserve(block=5)
+    assert (again.id, again.attempt) == (job.id, 1)
+
+
+# async only]
+@pytest.mark.parametrize("how", ["ack", "nack", "release", "bury"])
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_job_settled_inside_is_left_alone(
+    q: AsyncQueue, raw: Raw, how: str, fails: bool
+) -> None:
+    """What the handler decided holds, also when it fails after that; the error then travels on."""
+    await q.enqueue("x")
+    (job,) = await q.reserve(block=0)
+
+    async def handle() -> None:
+        async with job:
+            assert await {
+                "ack": job.ack,
+                "nack": job.nack,
+                "release": job.release,
+                "bury": job.bury,
+            }[how]()
+            handled.append(dump(raw))
+            if fails:
+                raise LookupError("after settling")
+
+    handled: list[object] = []
+    if fails:
+        with pytest.raises(LookupError):
+            await handle()
+    else:
+        await handle()
+    assert dump(raw) == handled[0]
+
+
+async def test_leaving_the_block_too_late(q: AsyncQueue, raw: Raw) -> None:
+    """If another consumer holds the job by then, the first one learns of it."""
+    await q.enqueue("x", lease=10)
+    (late,) = await q.reserve(block=0)
+    seen = []
+
+    async def work() -> None:
+        async with late:
+            advance(raw, q.ops, 11)
+            seen.extend(await q.reserve(block=0))
+            before.update(dump(raw))
+
+    before: dict[bytes, object] = {}
+    with pytest.raises(StaleReceipt, match=late.id):
+        await work()
+    assert dump(raw) == before
+    assert await seen[0].ack() is True
+
+
+async def test_failing_in_the_block_too_late(q: AsyncQueue, raw: Raw) -> None:
+    """The failure of a delivery that is over is not charged to the job."""
+    await q.enqueue("x", lease=10)
+    (late,) = await q.reserve(block=0)
+    seen = []
+
+    async def fail() -> None:
+        async with late:
+            advance(raw, q.ops, 11)
+            seen.extend(await q.reserve(block=0))
+            before.update(dump(raw))
+            raise ValueError("too late")
+
+    before: dict[bytes, object] = {}
+    with pytest.raises(StaleReceipt):
+        await fail()
+    assert dump(raw) == before
+    assert await seen[0].ack() is True
+
+
+async def test_a_lease_that_ended_unnoticed_still_counts(q: AsyncQueue, raw: Raw) -> None:
+    """As long as nobody else was given the job, its holder may settle it."""
+    await q.enqueue("x", lease=10)
+    (job,) = await q.reserve(block=0)
+    advance(raw, q.ops, 60)
+    assert (await q.stats()).ready == 1
+    assert await job.ack() is True
+    assert (await q.stats()).ready == 0
+
+
+async def test_a_job_that_was_finished_by_id(q: AsyncQueue) -> None:
+    """The holder's own ack then has nothing to do, and says so without an error."""
+    await q.enqueue("x")
+    (job,) = await q.reserve(block=0)
+    assert await q.ack([job.id])
+    async with job:
+        pass
+    assert await job.ack() is False

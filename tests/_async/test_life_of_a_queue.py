@@ -1,0 +1,358 @@
+"""Names, prefixes, the registry; a queue's birth, its removal when idle, and damage to its keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from penstock import (
+    AsyncPenstock,
+    AsyncQueue,
+    QueueDamaged,
+    UnsupportedVersion,
+    WrongEpoch,
+    WrongNode,
+    WrongQueue,
+    parse_id,
+)
+from tests.support.backends import Backend
+from tests.support.keyspace import Raw, advance, check_invariant, dump
+
+NAMES = [
+    "emails",
+    "a b/c:d*e?f[g]",
+    "{",
+    "}",
+    "}x",
+    "{}",
+    "{a}{b}",
+    "%",
+    "%7B",
+    "50%",
+    "ünïcödé / 日本 \U0001f600",
+    "line\nbreak\r\t\x01\x7f",
+    " ",
+    ":",
+    "q" * 1024,
+    "ü" * 512,
+    "penstock",
+    "x:ready",
+]
+IDLE = 900
+
+
+def crc16(data: bytes) -> int:
+    """CRC-16/XMODEM, as Redis Cluster has it."""
+    crc = 0
+    for byte in data:
+        crc ^= byte << 8
+        for _ in range(8):
+            crc = (crc << 1 ^ 0x1021 if crc & 0x8000 else crc << 1) & 0xFFFF
+    return crc
+
+
+def slot(key: bytes) -> int:
+    """The slot of a key in Redis Cluster: of the part between the first { and the next }."""
+    start = key.find(b"{")
+    if start >= 0:
+        end = key.find(b"}", start + 1)
+        if end > start + 1:
+            key = key[start + 1 : end]
+    return crc16(key) % 16384
+
+
+async def use(q: AsyncQueue) -> None:
+    """Bring every kind of key of a queue into being."""
+    await q.enqueue_many([1, 2, 3, 4], ttl=600)
+    await q.enqueue("once", lease=0)
+    await q.enqueue("later", delay=600)
+    one, two, *_ = await q.reserve(5, block=0)
+    await one.bury()
+    await two.nack(delay=0)
+    await q.enqueue("ready")
+
+
+async def test_the_slot_function_is_the_clusters() -> None:
+    """Checked against known values."""
+    assert crc16(b"123456789") == 0x31C3
+    assert slot(b"foo{bar}baz") == slot(b"bar") == 5061
+    assert slot(b"{}a") != slot(b"{}b")
+
+
+@pytest.mark.parametrize("name", NAMES, ids=range(len(NAMES)))
+async def test_any_text_is_a_name(ps: AsyncPenstock, raw: Raw, name: str) -> None:
+    """A queue of any name works, is listed, and all its keys share one slot."""
+    q = ps.queue(name)
+    await use(q)
+    (job,) = await q.reserve(block=0)
+    assert (job.queue_name, q.name) == (name, name)
+    assert await q.ack([job.id])
+    assert await ps.queues() == [name]
+    keys = [key for key in raw.scan_iter() if key not in (b"penstock:node", b"penstock:queues")]
+    assert len(keys) >= 9
+    assert len({slot(key) for key in keys}) == 1
+
+
+async def test_names_do_not_clash(ps: AsyncPenstock) -> None:
+    """However alike they look when encoded, each is a queue of its own."""
+    for name in NAMES:
+        await ps.queue(name).enqueue(name)
+    assert await ps.queues() == sorted(NAMES)
+    for name in NAMES:
+        jobs = await ps.queue(name).reserve(9, block=0)
+        assert [job.body for job in jobs] == [name]
+
+
+async def test_two_prefixes_do_not_see_each_other(backend: Backend, raw: Raw) -> None:
+    """Two applications on one server: no job, no queue and no key in common."""
+    async with backend.async_client() as lent:
+        one = AsyncPenstock(lent, prefix="one")
+        two = AsyncPenstock(lent, prefix="two:more")
+        await use(one.queue("q"))
+        before = dump(raw)
+        assert await two.queues() == []
+        assert await two.queue("q").reserve(block=0) == []
+        done = await two.queue("q").enqueue("two")
+        assert {key: value for key, value in dump(raw).items() if key in before} == before
+        assert all(key.startswith((b"one:", b"two:more:")) for key in raw.scan_iter())
+        with pytest.raises((WrongNode, WrongEpoch)):
+            await one.queue("q").ack([done.id])
+        check_invariant(raw, "one")
+        check_invariant(raw, "two:more")
+        await one.close()
+        await two.close()
+
+
+async def test_the_node_has_an_id_for_good(backend: Backend, raw: Raw) -> None:
+    """Set once by the first client, and the same for all that come after."""
+    ids = set()
+    for _ in range(3):
+        async with backend.async_client() as lent, AsyncPenstock(lent) as ps:
+            ids.add(parse_id((await ps.queue("q").enqueue(1)).id).node)
+    assert ids == {raw.hget("penstock:node", "id").decode()[:8]}
+
+
+async def test_a_client_outlives_a_flushall(q: AsyncQueue, raw: Raw) -> None:
+    """Everything is gone, the node's id too: the next job makes all anew, under a new id."""
+    before = await q.enqueue(1)
+    raw.flushdb()
+    after = await q.enqueue(2)
+    assert parse_id(after.id).epoch != parse_id(before.id).epoch
+    assert parse_id(after.id).node.encode() == raw.hget("penstock:node", "id")[:8]
+    assert [job.id for job in await q.reserve(5, block=0)] == [after.id]
+    assert await q.ack([after.id])
+
+
+async def test_an_idle_queue_is_removed(ps: AsyncPenstock, q: AsyncQueue, raw: Raw) -> None:
+    """Empty, without settings, 15 minutes without a write: the sweep leaves none of its keys."""
+    await q.enqueue_many([1, 2], ttl=600)
+    await q.nack(await q.reserve(2, block=0), delay=0)
+    await q.ack(await q.reserve(2, block=0))
+    for name in raw.keys("penstock:{q}:producer:*"):
+        raw.delete(name)  # the server's own clock has not moved
+    advance(raw, q.ops, IDLE - 10)
+    await ps.sweep()
+    assert await ps.queues() == ["q"]
+    advance(raw, q.ops, IDLE + 10)
+    await ps.sweep()
+    assert raw.keys() == [b"penstock:node"]
+    assert await ps.queues() == []
+    assert not (await q.stats()).exists
+
+
+@pytest.mark.parametrize("why", ["job", "scheduled", "held", "dead", "setting", "pause"])
+async def test_a_queue_in_use_is_not_removed(
+    ps: AsyncPenstock, q: AsyncQueue, raw: Raw, why: str
+) -> None:
+    """A job in any state, a setting or a pause keeps it."""
+    await q.enqueue("x", delay=10**6 if why == "scheduled" else 0, lease=10**6)
+    if why != "scheduled" and why != "job":
+        (job,) = await q.reserve(block=0)
+        if why == "dead":
+            await job.bury()
+        elif why != "held":
+            await job.ack()
+    if why == "setting":
+        await q.configure(lease=5)
+    elif why == "pause":
+        await q.pause("in")
+    advance(raw, q.ops, 5000)
+    await ps.sweep()
+    assert await ps.queues() == ["q"]
+    assert (await q.stats()).exists
+
+
+async def test_no_id_comes_back(ps: AsyncPenstock, q: AsyncQueue, raw: Raw) -> None:
+    """A queue that was removed and made anew has another epoch; old ids name no job of it."""
+    old = await q.enqueue("x")
+    (job,) = await q.reserve(block=0)
+    await job.ack()
+    advance(raw, q.ops, IDLE + 10)
+    await q.sweep()
+    assert await ps.queues() == []
+    with pytest.raises(WrongEpoch):
+        await q.ack([old.id])
+    new = await q.enqueue("y")
+    assert parse_id(new.id).epoch != parse_id(old.id).epoch
+    before = dump(raw)
+    for call in (q.ack, q.nack, q.release, q.bury, q.extend, q.delete, q.redrive):
+        for name in (old.id, job):
+            with pytest.raises(WrongEpoch):
+                await call([name])
+    with pytest.raises(WrongEpoch):
+        await q.show(old.id)
+    with pytest.raises(WrongEpoch):
+        await q.settle([job], 1)
+    assert dump(raw) == before
+
+
+async def test_ids_of_two_lives_in_one_call(q: AsyncQueue, raw: Raw) -> None:
+    """Are refused before anything is sent, in whatever order they come."""
+    old = await q.enqueue("x")
+    raw.flushdb()
+    await q.stats()
+    new = await q.enqueue("y")
+    before = dump(raw)
+    for ids in ([old.id, new.id], [new.id, old.id]):
+        with pytest.raises((WrongEpoch, WrongNode)):
+            await q.ack(ids)
+    assert dump(raw) == before
+
+
+async def test_ids_keep_rising_after_the_last_job(q: AsyncQueue, raw: Raw) -> None:
+    """However the queue became empty, a number is never given out twice."""
+    ids = []
+    for empty in (q.purge, q.sweep):
+        done = await q.enqueue("x")
+        ids.append(done.id)
+        await empty()
+        await q.ack(await q.reserve(5, block=0))
+        raw.delete(q.ops.keys["ready"])  # as a restore that leaves out empty streams would
+    ids.append((await q.enqueue("x")).id)
+    assert ids == sorted(set(ids))
+
+
+async def test_meta_that_is_lost_is_restored(q: AsyncQueue, raw: Raw, damage: None) -> None:
+    """While jobs exist the registry tells the epoch, so ids that are out stay good."""
+    ids = (await q.enqueue_many(range(3))).ids
+    (job,) = await q.reserve(block=0)
+    raw.delete(q.ops.keys["meta"])
+    new = await q.enqueue("new")
+    assert {parse_id(one).epoch for one in [*ids, new.id]} == {parse_id(new.id).epoch}
+    assert new.id > ids[-1]
+    assert await job.ack() is True
+    assert await q.ack([ids[1]])
+    assert [one.id for one in await q.reserve(5, block=0)] == [ids[2], new.id]
+    assert raw.hget(q.ops.keys["meta"], "v") == b"1"
+
+
+@pytest.mark.parametrize(
+    "first",
+    ["reserve", "configure", "enqueue", "ack", "nack", "release", "bury", "extend",
+     "settle", "delete", "show"],
+)  # fmt: skip
+async def test_whoever_meets_lost_meta_restores_it(
+    q: AsyncQueue, raw: Raw, damage: None, first: str
+) -> None:
+    """No call takes a queue with jobs for an empty one, or its jobs for those of another life."""
+    ids = (await q.enqueue_many(["x", "y"])).ids
+    (job,) = await q.reserve(block=0)
+    raw.delete(q.ops.keys["meta"])
+    done: dict[str, Callable[[], Any]] = {
+        "reserve": lambda: q.reserve(block=0),
+        "configure": lambda: q.configure(lease=5),
+        "enqueue": lambda: q.enqueue_many(["z"]),
+        "ack": job.ack,
+        "nack": job.nack,
+        "release": job.release,
+        "bury": job.bury,
+        "extend": job.extend,
+        "settle": lambda: q.settle([job], 5),
+        "delete": lambda: q.delete([job]),
+        "show": lambda: q.show(job),
+    }
+    assert await done[first]()
+    assert raw.hget(q.ops.keys["meta"], "epoch").decode() == parse_id(ids[0]).epoch
+    assert (await q.stats()).exists
+    check_invariant(raw)
+
+
+@pytest.mark.parametrize("call", ["enqueue", "reserve", "configure"])
+async def test_meta_and_registry_lost(q: AsyncQueue, raw: Raw, damage: None, call: str) -> None:
+    """Nobody can tell the epoch any more: refused, and nothing is written."""
+    await q.enqueue_many(range(3))
+    await q.reserve(block=0)
+    raw.delete(q.ops.keys["meta"], "penstock:queues")
+    before = dump(raw)
+    calls: dict[str, Callable[[], Any]] = {
+        "enqueue": lambda: q.enqueue(1),
+        "reserve": lambda: q.reserve(block=0),
+        "configure": lambda: q.configure(lease=5),
+    }
+    with pytest.raises(QueueDamaged, match="'q'"):
+        await calls[call]()
+    assert dump(raw) == before
+
+
+async def test_a_record_that_is_lost_is_counted(q: AsyncQueue, raw: Raw, damage: None) -> None:
+    """An index entry without a job (evicted, or a damaged restore) hinders nobody."""
+    await q.enqueue_many(["a", "b", "c"], lease=5)
+    jobs = await q.reserve(3, block=0)
+    raw.hdel(q.ops.keys["held"], jobs[1].number)
+    advance(raw, q.ops, 6)
+    assert [job.body for job in await q.reserve(5, block=0)] == ["a", "c"]
+    assert (await q.stats()).dangling == 1
+    check_invariant(raw)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "enqueue", "enqueue many", "reserve", "ack", "settle", "nack", "release", "bury", "extend",
+        "redrive", "delete", "purge", "sweep", "stats", "peek", "show", "configure", "pause",
+        "resume",
+    ],
+)  # fmt: skip
+async def test_a_newer_version_is_refused(q: AsyncQueue, raw: Raw, damage: None, call: str) -> None:
+    """By every call, and nothing is written."""
+    await q.enqueue("x")
+    await q.enqueue("y")
+    (job,) = await q.reserve(block=0)
+    raw.hset(q.ops.keys["meta"], "v", "2")
+    before = dump(raw)
+    calls: dict[str, Callable[[], Any]] = {
+        "enqueue": lambda: q.enqueue(1),
+        "enqueue many": lambda: q.enqueue_many([1, 2], delay=5),
+        "reserve": lambda: q.reserve(block=0),
+        "ack": job.ack,
+        "settle": lambda: q.settle([job], 1),
+        "nack": job.nack,
+        "release": job.release,
+        "bury": job.bury,
+        "extend": job.extend,
+        "redrive": q.redrive,
+        "delete": lambda: q.delete([job]),
+        "purge": q.purge,
+        "sweep": q.sweep,
+        "stats": q.stats,
+        "peek": q.peek,
+        "show": lambda: q.show(job),
+        "configure": lambda: q.configure(lease=5),
+        "pause": q.pause,
+        "resume": q.resume,
+    }
+    with pytest.raises(UnsupportedVersion, match="'q' was written by version 2"):
+        await calls[call]()
+    assert dump(raw) == before
+
+
+async def test_jobs_of_another_queue_by_id(ps: AsyncPenstock, raw: Raw) -> None:
+    """An id names its queue; another one refuses it."""
+    done = await ps.queue("a").enqueue(1)
+    await ps.queue("b").enqueue(1)
+    before = dump(raw)
+    with pytest.raises(WrongQueue, match="not an id of queue 'b'"):
+        await ps.queue("b").ack([done.id])
+    assert dump(raw) == before

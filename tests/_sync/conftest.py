@@ -1,0 +1,108 @@
+# Generated from tests/_async/conftest.py by tools/unasync.py; do not edit.
+"""A client, a queue, and a plain connection beside them to look with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from penstock import Penstock, Queue
+from penstock._sync.connection import Waiter
+from tests.support.backends import Backend
+from tests.support.keyspace import Raw, check_invariant
+from tests.support.twins import wait_for
+
+
+@pytest.fixture
+def raw(backend: Backend) -> Raw:
+    """A plain client of `backend`."""
+    return backend.sync_client()
+
+
+@pytest.fixture
+def ps(backend: Backend) -> Iterator[Penstock]:
+    """A penstock client of `backend`."""
+    with backend.sync_client() as lent, Penstock(lent, owner="tester") as client:
+        yield client
+
+
+@pytest.fixture
+def q(ps: Penstock) -> Queue:
+    """A queue that does not exist yet."""
+    return ps.queue("q")
+
+
+@pytest.fixture
+def real_raw(real_backend: Backend) -> Raw:
+    """A plain client of `real_backend`."""
+    return real_backend.sync_client()
+
+
+@pytest.fixture
+def real_ps(real_backend: Backend) -> Iterator[Penstock]:
+    """A penstock client of `real_backend`."""
+    with real_backend.sync_client() as lent, Penstock(lent, owner="tester") as client:
+        yield client
+
+
+@pytest.fixture
+def real_q(real_ps: Penstock) -> Queue:
+    """A queue on `real_backend` that does not exist yet."""
+    return real_ps.queue("q")
+
+
+class Waits:
+    """Which consumers and producers wait for a token at this moment.
+
+    Args:
+        backends: where they may wait.
+    """
+
+    def __init__(self, backends: list[Backend]) -> None:
+        self.pending: list[object] = []
+        self._servers = [one.sync_client() for one in backends if not one.is_fake]
+
+    def are(self, count: int) -> bool:
+        """Whether so many wait, here and as the server sees it."""
+        return len(self.pending) == count and all(
+            server.info("clients")["blocked_clients"] == count for server in self._servers
+        )
+
+    def reach(self, count: int) -> None:
+        """Return when so many wait."""
+        wait_for(lambda: self.are(count))
+
+
+@pytest.fixture
+def waits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Waits:
+    """Tells when a call beside the test has begun to wait for a token."""
+    names = {"backend", "real_backend"} & set(request.fixturenames)
+    found = Waits([request.getfixturevalue(name) for name in names])
+    pop = Waiter.pop
+
+    def counted(waiter: Waiter, keys: tuple[bytes, ...], timeout: float) -> bytes | None:
+        found.pending.append(waiter)
+        try:
+            return pop(waiter, keys, timeout)
+        finally:
+            found.pending.remove(waiter)
+
+    monkeypatch.setattr(Waiter, "pop", counted)
+    return found
+
+
+@pytest.fixture
+def damage() -> None:
+    """For tests that damage keys themselves: the layout is not checked at their end."""
+
+
+@pytest.fixture(autouse=True)
+def _sound(request: pytest.FixtureRequest) -> Iterator[None]:
+    """After each test every record lies in one place, each held job in one index."""
+    names = {"backend", "real_backend"} & set(request.fixturenames)
+    backends: list[Backend] = [request.getfixturevalue(name) for name in names]
+    yield
+    if "damage" not in request.fixturenames:
+        for one in backends:
+            check_invariant(one.sync_client())

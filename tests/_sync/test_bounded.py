@@ -1,0 +1,233 @@
+# Generated from tests/_async/test_bounded.py by tools/unasync.py; do not edit.
+"""Bounded queues: refused or waiting for room, and never more than the bound."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from penstock import Penstock, Queue, QueueFull, QueuePaused
+from tests.support.keyspace import Raw, advance, dump, evalshas, load_scripts, numbers
+from tests.support.twins import spawn
+
+from .conftest import Waits
+
+
+def test_a_full_queue_refuses(q: Queue, raw: Raw) -> None:
+    """Without `block` at once, with the two figures in the message, and nothing is written."""
+    q.enqueue_many([1, 2, 3])
+    before = dump(raw)
+    with pytest.raises(QueueFull, match="'q': 3 jobs wait, 3 may"):
+        q.enqueue(4, max_length=3)
+    with pytest.raises(QueueFull):
+        q.enqueue(4, max_length=2)
+    with pytest.raises(QueueFull):
+        q.enqueue_many([4, 5], max_length=4)
+    assert dump(raw) == before
+    q.enqueue(4, max_length=4)
+
+
+def test_the_bound_may_be_stored_on_the_queue(ps: Penstock, q: Queue) -> None:
+    """It holds for every producer; a bound given with the call can only be narrower."""
+    q.configure(max_length=3)
+    q.enqueue_many([1, 2])
+    with pytest.raises(QueueFull, match="2 jobs wait, 2 may"):
+        q.enqueue(3, max_length=2)
+    q.enqueue(3, max_length=50)
+    with pytest.raises(QueueFull, match="3 jobs wait, 3 may"):
+        q.enqueue(4, max_length=50)
+    q.configure(max_length=None)
+    q.enqueue(4)
+
+
+def test_waiting_is_ready_and_scheduled(q: Queue) -> None:
+    """Delayed jobs count; active and dead ones do not."""
+    q.configure(max_length=2)
+    q.enqueue("later", delay=600)
+    q.enqueue("now")
+    with pytest.raises(QueueFull):
+        q.enqueue("no room", delay=600)
+    (job,) = q.reserve(block=0)
+    q.enqueue("now there is")
+    job.bury()
+    with pytest.raises(QueueFull):
+        q.enqueue("no room again")
+
+
+def test_what_is_put_back_may_exceed_the_bound(q: Queue, raw: Raw) -> None:
+    """nack, release, an ended lease and redrive always find room; only producers are refused."""
+    q.configure(max_length=2)
+    q.enqueue_many(["nacked", "released"])
+    one, two = q.reserve(2, block=0)
+    q.enqueue_many(["crashed", "buried"])
+    three, four = q.reserve(2, block=0)
+    four.bury()
+    q.enqueue_many([5, 6])
+    assert one.nack(delay=0)
+    assert two.release()
+    assert q.redrive() == 1
+    advance(raw, q.ops, 31)
+    assert q.stats().ready == 6
+    with pytest.raises(QueueFull):
+        q.enqueue(7)
+    bodies = [job.body for job in q.reserve(9, block=0)]
+    assert bodies == ["crashed", "nacked", "released", "buried", 5, 6]
+    assert three.id
+
+
+def test_a_producer_waits_for_room(q: Queue, waits: Waits) -> None:
+    """It is woken when a job is taken, long before it would look by itself."""
+    q.enqueue(1)
+    producer = spawn(q.enqueue, 2, max_length=1, block=30)
+    waits.reach(1)
+    start = time.monotonic()
+    (job,) = q.reserve(block=0)
+    done = producer.result()
+    assert time.monotonic() - start < 2
+    assert job.body == 1
+    assert [view.id for view in q.peek()] == [done.id]
+
+
+@pytest.mark.parametrize("how", ["ack", "bury", "delete", "purge", "configure", "sweep", "settle"])
+def test_whatever_makes_room_wakes_the_producer(q: Queue, raw: Raw, waits: Waits, how: str) -> None:
+    """A waiting job that ends in any way leaves its place to the next one."""
+    q.configure(max_length=1)
+    first = q.enqueue(1, ttl=3 if how == "sweep" else None)
+    producer = spawn(q.enqueue, 2, block=30)
+    waits.reach(1)
+    start = time.monotonic()
+    if how == "ack":
+        assert q.ack([first.id])
+    elif how == "bury":
+        assert q.bury([first.id])
+    elif how == "delete":
+        assert q.delete([first.id])
+    elif how == "purge":
+        assert q.purge() == 1
+    elif how == "settle":
+        assert q.settle([first.id], 1)[0]
+    elif how == "configure":
+        q.configure(max_length=2)
+    else:
+        advance(raw, q.ops, 3)
+        assert q.sweep() == 1
+    producer.result()
+    assert time.monotonic() - start < 2
+
+
+def test_a_waiting_producer_gives_up_in_time(q: Queue, raw: Raw) -> None:
+    """After `block` seconds it raises, and the job is not added."""
+    q.enqueue(1)
+    start = time.monotonic()
+    with pytest.raises(QueueFull):
+        q.enqueue(2, max_length=1, block=0.2)
+    assert 0.2 <= time.monotonic() - start < 3
+    assert len(numbers(raw, q.ops, "ready")) == 1
+
+
+def test_a_waiting_producer_does_not_poll(real_q: Queue, real_raw: Raw, waits: Waits) -> None:
+    """While it waits it sends nothing but one call a tick of 4 s."""
+    load_scripts(real_raw)
+    real_q.enqueue(1)
+    producer = spawn(real_q.enqueue, 2, max_length=1, block=30)
+    waits.reach(1)
+    before = evalshas(real_raw)
+    assert real_q.reserve(1, block=0)
+    producer.result()
+    # Ours, the producer's second try, and perhaps a token that is put back.
+    assert evalshas(real_raw) - before <= 3
+
+
+def test_one_place_wakes_one_producer_after_the_other(q: Queue, waits: Waits) -> None:
+    """Three wait, room comes one by one, and all of them get in."""
+    q.enqueue(0)
+    producers = [spawn(q.enqueue, i, max_length=1, block=30) for i in (1, 2, 3)]
+    waits.reach(3)
+    start = time.monotonic()
+    bodies = [q.reserve(block=20)[0].body for _ in range(4)]
+    for producer in producers:
+        producer.result()
+    assert sorted(bodies) == [0, 1, 2, 3]
+    assert time.monotonic() - start < 3.5
+
+
+def test_room_for_all_lets_all_in(q: Queue, waits: Waits) -> None:
+    """One event that makes much room: the producers hand the token on."""
+    q.enqueue_many([1, 2, 3])
+    producers = [spawn(q.enqueue, i, max_length=3, block=30) for i in range(3)]
+    waits.reach(3)
+    start = time.monotonic()
+    q.purge()
+    for producer in producers:
+        producer.result()
+    assert time.monotonic() - start < 3.5
+    assert q.stats().ready == 3
+
+
+def test_many_go_in_as_room_appears(q: Queue) -> None:
+    """A bulk larger than the bound is fed through it; the order is kept."""
+    producer = spawn(q.enqueue_many, range(25), max_length=4, block=30)
+    got: list[int] = []
+    while len(got) < 25:
+        jobs = q.reserve(3, block=10)
+        assert jobs
+        assert q.stats().ready <= 4
+        got += [job.body for job in jobs]
+        q.ack(jobs)
+    assert got == list(range(25))
+    assert len(producer.result()) == 25
+
+
+def test_more_at_once_than_may_ever_wait(q: Queue) -> None:
+    """One job beyond a bound of its own size can't be added, however long it waits."""
+    q.configure(max_length=2)
+    with pytest.raises(QueueFull):
+        q.enqueue_many([1, 2, 3])
+    assert not q.peek()
+
+
+def test_racing_producers_never_exceed_the_bound(q: Queue) -> None:
+    """Eight producers and a consumer: whenever anybody looks, at most five jobs wait."""
+
+    def produce(number: int) -> int:
+        refused = 0
+        for i in range(10):
+            try:
+                q.enqueue([number, i], max_length=5, block=20 if i % 2 else 0)
+            except QueueFull:
+                refused += 1
+                q.enqueue([number, i], max_length=5, block=20)
+            assert q.stats().ready <= 5
+        return refused
+
+    producers = [spawn(produce, number) for number in range(8)]
+    got: list[list[int]] = []
+    while len(got) < 80:
+        jobs = q.reserve(2, block=10)
+        assert jobs
+        got += [job.body for job in jobs]
+        q.ack(jobs)
+    for producer in producers:
+        producer.result()
+    assert sorted(got) == [[number, i] for number in range(8) for i in range(10)]
+    assert q.stats().enqueued == 80
+
+
+def test_a_pause_is_not_waited_for(q: Queue) -> None:
+    """A producer that would wait for room in a paused queue is refused at once."""
+    q.configure(max_length=1)
+    q.enqueue(1)
+    q.pause("in")
+    with pytest.raises(QueuePaused):
+        q.enqueue(2, block=30)
+
+
+def test_a_producer_that_waits_is_refused_when_the_queue_is_paused(q: Queue, waits: Waits) -> None:
+    """It is woken by the pause, and learns of it."""
+    q.enqueue(1)
+    producer = spawn(q.enqueue, 2, max_length=1, block=30)
+    waits.reach(1)
+    q.pause("in")
+    with pytest.raises(QueuePaused):
+        producer.result(10)

@@ -1,0 +1,286 @@
+# Generated from tests/_async/test_dead.py by tools/unasync.py; do not edit.
+"""Jobs that fail for good: how they die, what is kept of them, how they come back."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock import JobView, Outcome, Queue
+from tests.support.keyspace import Raw, advance, dump, numbers, queue_time_ms
+
+
+def letters(q: Queue) -> list[JobView]:
+    """All dead letters, the oldest first."""
+    return q.peek(1000, state="dead")
+
+
+def bury_all(q: Queue, count: int) -> list[str]:
+    """So many dead letters; their ids in the order of their death."""
+    results = q.enqueue_many(range(count))
+    jobs = q.reserve(count, block=0)
+    assert q.bury(jobs, "buried")
+    return results.ids
+
+
+def test_death_by_failed_attempts(q: Queue) -> None:
+    """After `max_attempts` nacks the job is dead, with its last error."""
+    q.configure(max_attempts=3)
+    done = q.enqueue("x")
+    for attempt in (1, 2):
+        (job,) = q.reserve(block=0)
+        assert list(q.nack([job], delay=0, error=f"error {attempt}")) == [Outcome.DONE]
+    (job,) = q.reserve(block=0)
+    assert list(q.nack([job], delay=0, error="error 3")) == [Outcome.DEAD]
+    (letter,) = letters(q)
+    assert (letter.id, letter.state, letter.nacks, letter.error) == (done.id, "dead", 3, "error 3")
+    assert letter.deliveries == 3
+    assert q.reserve(block=0) == []
+    stats = q.stats()
+    assert (stats.dead, stats.died, stats.nacked) == (1, 1, 3)
+
+
+def test_twenty_attempts_by_default(q: Queue) -> None:
+    """The twentieth failure is the last one; an empty error keeps the one before."""
+    q.enqueue("x")
+    for attempt in range(1, 21):
+        (job,) = q.reserve(block=0)
+        assert job.attempt == attempt
+        assert job.nack(delay=0, error="the first" if attempt == 1 else "")
+    assert [letter.error for letter in letters(q)] == ["the first"]
+
+
+def test_death_by_crashes(q: Queue, raw: Raw) -> None:
+    """A lease that ends without a word is a crash; the third one is the last."""
+    q.enqueue("x", lease=10)
+    for crashes in (0, 1, 2):
+        (job,) = q.reserve(block=0)
+        assert (job.crashes, job.attempt) == (crashes, crashes + 1)
+        advance(raw, q.ops, 11)
+    assert q.reserve(block=0) == []
+    (letter,) = letters(q)
+    assert (letter.crashes, letter.nacks, letter.error) == (3, 0, "lease ended 3 times")
+    stats = q.stats()
+    assert (stats.crashed, stats.died, stats.dead) == (3, 1, 1)
+
+
+def test_crashes_may_be_bounded_otherwise(q: Queue, raw: Raw) -> None:
+    """By a setting of the queue."""
+    q.configure(max_crashes=1)
+    q.enqueue("x", lease=10)
+    q.reserve(block=0)
+    advance(raw, q.ops, 11)
+    assert q.reserve(block=0) == []
+    assert len(letters(q)) == 1
+
+
+def test_crashes_are_attempts_too(q: Queue, raw: Raw) -> None:
+    """Nacks and crashes together use up `max_attempts`."""
+    q.configure(max_attempts=3)
+    q.enqueue("x", lease=10)
+    (job,) = q.reserve(block=0)
+    job.nack(delay=0, error="first")
+    q.reserve(block=0)
+    advance(raw, q.ops, 11)
+    (job,) = q.reserve(block=0)
+    assert (job.nacks, job.crashes, job.attempt) == (1, 1, 3)
+    advance(raw, q.ops, 11)
+    assert q.reserve(block=0) == []
+    (letter,) = letters(q)
+    assert (letter.nacks, letter.crashes) == (1, 2)
+
+
+def test_a_lease_that_is_settled_late_is_no_crash(q: Queue, raw: Raw) -> None:
+    """Nobody else had taken the job: its holder's nack counts, and counts once."""
+    q.enqueue("x", lease=10)
+    (job,) = q.reserve(block=0)
+    advance(raw, q.ops, 11)
+    assert job.nack(delay=0)
+    (job,) = q.reserve(block=0)
+    assert (job.nacks, job.crashes) == (1, 0)
+
+
+def test_death_by_releases(q: Queue) -> None:
+    """A job that is given back at once again and again is caught by `max_releases`."""
+    q.configure(max_releases=3)
+    q.enqueue("x")
+    for _ in range(2):
+        (job,) = q.reserve(block=0)
+        assert list(q.release([job])) == [Outcome.DONE]
+    (job,) = q.reserve(block=0)
+    assert list(q.release([job])) == [Outcome.DEAD]
+    (letter,) = letters(q)
+    assert (letter.releases, letter.nacks, letter.error) == (3, 0, "released 3 times")
+
+
+def test_releases_with_a_delay_are_not_bounded(q: Queue, raw: Raw) -> None:
+    """They make no busy loop."""
+    q.configure(max_releases=2)
+    q.enqueue("x")
+    for _ in range(4):
+        (job,) = q.reserve(block=0)
+        assert list(q.release([job], delay=1)) == [Outcome.DONE]
+        advance(raw, q.ops, 2)
+    assert q.stats().dead == 0
+
+
+def test_the_backoff_has_full_jitter(q: Queue, raw: Raw) -> None:
+    """The k-th failure waits for anything up to base x 2^(k-1), the cap at most."""
+    q.configure(backoff_base=10, backoff_cap=35, max_attempts=50)
+    q.enqueue_many(range(200))
+    for bound in (10, 20, 35, 35):
+        jobs = q.reserve(200, block=0)
+        assert len(jobs) == 200
+        before = queue_time_ms(raw, q.ops)
+        assert q.nack(jobs)
+        after = queue_time_ms(raw, q.ops)
+        views = q.peek(200, state="scheduled")
+        ready = 200 - len(views)  # a draw of next to nothing may have passed already
+        due = [round(view.due * 1000) for view in views if view.due is not None]
+        assert ready < 10
+        assert min(due) > before
+        assert max(due) <= after + bound * 1000
+        assert max(due) > before + bound * 700
+        assert min(due) < after + bound * 300
+        advance(raw, q.ops, bound + 1)
+
+
+def test_the_default_backoff_starts_at_five_seconds(q: Queue, raw: Raw) -> None:
+    """And doubles: up to 5 s, 10 s, 20 s."""
+    q.enqueue_many(range(60))
+    for bound in (5, 10, 20):
+        assert q.nack(q.reserve(60, block=0))
+        now = queue_time_ms(raw, q.ops) / 1000
+        due = [view.due for view in q.peek(60, state="scheduled") if view.due is not None]
+        assert now + bound / 2 < max(due) <= now + bound + 0.001
+        advance(raw, q.ops, bound + 1)
+
+
+def test_redrive_brings_all_back(q: Queue) -> None:
+    """Each to the place of its age, with its attempts anew and its death forgotten."""
+    ids = bury_all(q, 3)
+    young = q.enqueue("young")
+    assert q.redrive() == 3
+    jobs = q.reserve(9, block=0)
+    assert [job.id for job in jobs] == [*ids, young.id]
+    assert {(job.attempt, job.nacks, job.crashes) for job in jobs} == {(1, 0, 0)}
+    assert [job.deliveries for job in jobs] == [2, 2, 2, 1]
+    stats = q.stats()
+    assert (stats.dead, stats.redriven, stats.died) == (0, 3, 3)
+
+
+def test_redrive_of_the_oldest(q: Queue) -> None:
+    """Not more than `limit` of them."""
+    ids = bury_all(q, 5)
+    assert q.redrive(limit=2) == 2
+    assert [job.id for job in q.reserve(9, block=0)] == ids[:2]
+    assert [letter.id for letter in letters(q)] == ids[2:]
+
+
+def test_redrive_of_more_than_a_script_takes(q: Queue) -> None:
+    """In several calls; none is left, none comes twice."""
+    ids = bury_all(q, 1000) + bury_all(q, 500)
+    assert q.redrive() == 1500
+    assert [job.id for job in q.reserve(2000, block=0)] == ids
+
+
+def test_redrive_of_named_jobs(q: Queue) -> None:
+    """These and no others; those that are not dead are left alone."""
+    ids = bury_all(q, 4)
+    alive = q.enqueue("alive")
+    assert q.redrive([ids[2], ids[0]]) == 2
+    assert q.redrive([ids[1], alive.id, ids[0]]) == 1
+    assert [letter.id for letter in letters(q)] == [ids[3]]
+    assert [job.id for job in q.reserve(9, block=0)] == [*ids[:3], alive.id]
+
+
+def test_redrive_by_the_last_delivery(q: Queue) -> None:
+    """A job object names the dead letter as well as an id does."""
+    q.enqueue("x")
+    (job,) = q.reserve(block=0)
+    job.bury()
+    assert q.redrive([job]) == 1
+    (again,) = q.reserve(block=0)
+    assert (again.id, again.deliveries) == (job.id, 2)
+
+
+def test_a_dead_letter_beyond_its_ttl_stays_dead(q: Queue, raw: Raw) -> None:
+    """It would never be delivered; the others are brought back."""
+    q.enqueue("short", ttl=60)
+    q.enqueue("long", ttl=600)
+    assert q.bury(q.reserve(2, block=0))
+    advance(raw, q.ops, 61)
+    assert q.redrive() == 1
+    assert [letter.body for letter in letters(q)] == ["short"]
+    (job,) = q.reserve(block=0)
+    assert job.body == "long"
+    before = dump(raw)
+    assert q.redrive() == 0
+    assert dump(raw) == before
+    job.release()
+    advance(raw, q.ops, 600)
+    assert q.reserve(block=0) == []
+
+
+def test_nothing_to_redrive(q: Queue, raw: Raw) -> None:
+    """Zero, and nothing changes."""
+    q.enqueue("x")
+    before = dump(raw)
+    assert q.redrive() == 0
+    assert q.redrive([]) == 0
+    assert dump(raw) == before
+
+
+def test_dead_letters_are_bounded_in_number(q: Queue, raw: Raw) -> None:
+    """The oldest are dropped for the new ones, and counted."""
+    q.configure(dead_max=3)
+    ids = bury_all(q, 5)
+    assert [letter.id for letter in letters(q)] == ids[2:]
+    stats = q.stats()
+    assert (stats.dead, stats.trimmed, stats.died) == (3, 2, 5)
+    assert numbers(raw, q.ops, "held") == sorted(numbers(raw, q.ops, "dead"))
+
+
+def test_dead_letters_may_be_unwanted(q: Queue, raw: Raw) -> None:
+    """With a bound of 0 nothing is kept, and all is counted."""
+    q.configure(dead_max=0)
+    bury_all(q, 2)
+    stats = q.stats()
+    assert (stats.dead, stats.trimmed) == (0, 2)
+    assert numbers(raw, q.ops, "held") == []
+
+
+def test_dead_letters_are_bounded_by_age(q: Queue, raw: Raw) -> None:
+    """Fourteen days unless the queue says otherwise; the next death or a sweep drops them."""
+    bury_all(q, 2)
+    advance(raw, q.ops, 14 * 86_400 - 60)
+    (fresh,) = bury_all(q, 1)
+    assert q.stats().dead == 3
+    advance(raw, q.ops, 120)
+    assert q.sweep() == 2
+    assert [letter.id for letter in letters(q)] == [fresh]
+    assert q.stats().trimmed == 2
+    q.configure(dead_age=10)
+    advance(raw, q.ops, 11)
+    (last,) = bury_all(q, 1)
+    assert [letter.id for letter in letters(q)] == [last]
+
+
+def test_a_narrower_bound_is_reached_by_a_sweep(q: Queue) -> None:
+    """In bounded steps, as often as it takes."""
+    bury_all(q, 250)
+    q.configure(dead_max=10)
+    assert q.sweep() == 240
+    stats = q.stats()
+    assert (stats.dead, stats.trimmed) == (10, 240)
+
+
+@pytest.mark.parametrize("limit", [1024, 5000])
+def test_a_reason_is_cut_to_a_kilobyte(q: Queue, limit: int) -> None:
+    """At a character's edge."""
+    for start in ("", "x"):
+        q.enqueue("x")
+        (job,) = q.reserve(block=0)
+        job.bury(start + "ü" * limit)
+        view = q.show(job)
+        assert view is not None
+        assert view.error == start + "ü" * (511 if start else 512)

@@ -1,0 +1,279 @@
+# Generated from tests/_async/test_enqueue.py by tools/unasync.py; do not edit.
+"""One job goes in: what it may carry, where it goes, what comes back."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from penstock import (
+    BadArgument,
+    Enqueued,
+    NotReplicated,
+    Penstock,
+    Queue,
+    parse_id,
+)
+from penstock.core import record
+from penstock.wire.keys import queue_crc
+from tests.support.backends import Backend
+from tests.support.keyspace import Raw, advance, dump, numbers, raw_time
+
+BYTES = [b"", b"x", b"\x00\xff\r\n;=@1\n", b"1;l=0;t=5\nbody", b"@17 somebody\nbody", b"x" * 70_000]
+OBJECTS = [
+    None,
+    True,
+    0,
+    -1.5,
+    1e300,
+    2**70,
+    "",
+    "a str is JSON",
+    "Grüße, 日本, \U0001f600, \x00, \u2028\n",
+    [],
+    [1, [2, {"three": None}]],
+    {"to": "ada", "ümlaut": "%{}", "": 0},
+]
+HEADERS = {
+    "trace": "00-4bf92f3577b34da6a3ce929d0e0e4736",
+    "h.x": "a;b=c",
+    "a;b=c\nd": "%3B line\r\nbreak \x00 nul",
+    "l": "5",
+    "Grüße": "日本 \U0001f600",
+    " ": "",
+    "@": "~!#$&'()*+,/:<>?[]^_`{|}\"",
+}
+
+
+def test_the_result_names_the_job(ps: Penstock, q: Queue, raw: Raw) -> None:
+    """The id tells the node, the queue, its epoch, the time of creation, and that it lives on."""
+    before = int(raw_time(raw) * 1000)
+    done = q.enqueue({"to": "ada"})
+    after = int(raw_time(raw) * 1000)
+    parts = parse_id(done.id)
+    assert done == Enqueued(done.id, "ready", duplicate=False, replicas=0)
+    assert parts.node.encode() == raw.hget("penstock:node", "id")[:8]
+    assert parts.crc == queue_crc("q")
+    assert parts.epoch.encode() == raw.hget(q.ops.keys["meta"], "epoch")
+    assert before <= parts.ms <= after
+    assert (parts.ttl_minutes, parts.at_most_once) == (None, False)
+    assert numbers(raw, q.ops, "ready") == [parts.number]
+
+
+def test_the_result_is_frozen(q: Queue) -> None:
+    """Nobody can change what an enqueue answered."""
+    done = q.enqueue(1)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        done.id = "another"  # type: ignore[misc]  # that is the point
+
+
+@pytest.mark.parametrize("body", BYTES, ids=range(len(BYTES)))
+def test_bytes_pass_untouched(q: Queue, body: bytes) -> None:
+    """Whatever the bytes are, empty ones and such that look like a record included."""
+    q.enqueue(body)
+    (seen,) = q.peek()
+    (job,) = q.reserve(block=0)
+    assert (job.body, job.raw, job.record.codec) == (body, body, "")
+    assert (seen.body, seen.raw) == (body, body)
+
+
+def test_other_bytes_types_come_back_as_bytes(q: Queue) -> None:
+    """A bytearray and a memoryview are bytes too, not JSON."""
+    q.enqueue(bytearray(b"\x00a"))
+    q.enqueue(memoryview(b"xx\x00b")[2:])
+    assert [job.body for job in q.reserve(2, block=0)] == [b"\x00a", b"\x00b"]
+
+
+def test_objects_travel_as_json(q: Queue) -> None:
+    """What JSON can say comes back equal: None, numbers, str with any character, nested ones."""
+    for body in OBJECTS:
+        q.enqueue(body)
+    jobs = q.reserve(len(OBJECTS), block=0)
+    assert [job.body for job in jobs] == OBJECTS
+    assert [type(job.body) for job in jobs] == [type(body) for body in OBJECTS]
+    assert {job.record.codec for job in jobs} == {"json"}
+
+
+def test_headers_come_back_as_they_were(q: Queue) -> None:
+    """Names and values may hold any character, those of the record's own syntax included."""
+    done = q.enqueue(b"body;h.no=1\n", headers=HEADERS, lease=5, ttl=60)
+    seen = q.show(done.id)
+    (job,) = q.reserve(block=0)
+    assert job.headers == HEADERS
+    assert seen is not None
+    assert seen.headers == HEADERS
+    assert (job.body, job.lease, job.ttl) == (b"body;h.no=1\n", 5, 60)
+
+
+@pytest.mark.parametrize(
+    "lease, ttl, seconds",
+    [(60, None, 60), (0.5, None, 0.5), (timedelta(hours=2), 86_400, 7200), (None, None, 30)],
+)
+def test_a_job_has_the_lease_it_was_given(q: Queue, lease: Any, ttl: Any, seconds: float) -> None:
+    """In seconds or as a timedelta; without one the queue's default of 30 s holds."""
+    q.enqueue("x", lease=lease, ttl=ttl)
+    (job,) = q.reserve(block=0)
+    view = q.show(job)
+    assert job.lease == seconds
+    assert view is not None
+    assert view.lease_until == pytest.approx(job.delivered + seconds)
+
+
+def test_a_lease_lasts_up_to_24_days(q: Queue) -> None:
+    """That is the most; it is kept to the ms."""
+    q.enqueue("x", lease=timedelta(days=24))
+    (job,) = q.reserve(block=0)
+    assert job.lease == 24 * 86_400
+    assert job.extend() == 24 * 86_400
+
+
+@pytest.mark.parametrize("delay", [3600, 3600.0, timedelta(hours=1)])
+def test_a_delayed_job_is_scheduled(q: Queue, raw: Raw, delay: Any) -> None:
+    """It is not delivered before its time, and is then."""
+    done = q.enqueue("later", delay=delay)
+    assert done.state == "scheduled"
+    (view,) = q.peek(state="scheduled")
+    assert view.due == pytest.approx(view.created + 3600)
+    assert q.reserve(block=0) == []
+    advance(raw, q.ops, 3599)
+    assert q.reserve(block=0) == []
+    advance(raw, q.ops, 2)
+    (job,) = q.reserve(block=0)
+    assert job.id == done.id
+
+
+def test_at_is_a_point_in_time(q: Queue, raw: Raw) -> None:
+    """Seconds since 1970, or a datetime with a zone; not earlier than that, to the ms."""
+    moment = int(raw_time(raw)) + 3600
+    zone = timezone(timedelta(hours=-7))
+    as_number = q.enqueue("x", at=moment)
+    as_datetime = q.enqueue("y", at=datetime.fromtimestamp(moment, zone))
+    assert (as_number.state, as_datetime.state) == ("scheduled", "scheduled")
+    views = q.peek(state="scheduled")
+    assert [view.due for view in views] == [pytest.approx(moment, abs=0.002)] * 2
+
+
+def test_at_in_the_past_is_now(q: Queue, raw: Raw) -> None:
+    """The job is ready, and the result says so."""
+    done = q.enqueue("x", at=raw_time(raw) - 3600)
+    assert q.stats().ready == 1
+    assert [job.id for job in q.reserve(block=0)] == [done.id]
+    assert done.state == "ready"
+
+
+def test_a_ttl_is_counted_from_the_enqueue(q: Queue, raw: Raw) -> None:
+    """Beyond it the job is never delivered: counted as expired, then swept, and then gone."""
+    done = q.enqueue("milk", ttl=60)
+    kept = q.enqueue("rice")
+    assert parse_id(done.id).ttl_minutes == 1
+    advance(raw, q.ops, 59)
+    assert q.stats().ready == 2
+    advance(raw, q.ops, 2)
+    stats = q.stats()
+    assert (stats.ready, stats.expired) == (1, 1)
+    assert [job.id for job in q.reserve(5, block=0)] == [kept.id]
+    stats = q.stats()
+    assert (stats.expired, stats.swept) == (0, 1)
+    assert q.show(done.id) is None
+
+
+def test_a_ttl_also_ends_delayed_and_leased_jobs(q: Queue, raw: Raw) -> None:
+    """Whatever state a job is in when its ttl ends, it is not delivered again."""
+    q.enqueue("delayed", delay=30, ttl=60)
+    q.enqueue("leased", lease=300, ttl=60)
+    (job,) = q.reserve(block=0)
+    view = q.show(job)
+    assert view is not None
+    assert view.lease_until == view.expires == pytest.approx(job.created + 60)
+    advance(raw, q.ops, 61)
+    stats = q.stats()
+    assert (stats.ready, stats.scheduled, stats.active, stats.expired) == (0, 0, 0, 2)
+    assert q.sweep() == 2
+    assert q.stats().swept == 2
+    assert job.ack() is False
+    assert q.reserve(5, block=0) == []
+
+
+def test_a_hundred_expired_jobs_do_not_hide_a_live_one(q: Queue, raw: Raw) -> None:
+    """A script sweeps at most 100 of them; reserve goes on until it finds the job behind."""
+    q.enqueue_many(range(250), ttl=10)
+    live = q.enqueue("live")
+    advance(raw, q.ops, 11)
+    assert [job.id for job in q.reserve(block=0)] == [live.id]
+    assert q.stats().swept == 250
+
+
+def test_a_ttl_must_outlive_the_delay(q: Queue, raw: Raw) -> None:
+    """A job that could never be delivered is refused, and nothing is written."""
+    q.enqueue("x")
+    before = dump(raw)
+    for delay, ttl in ((60, 60), (60, 59.999), (timedelta(minutes=1), 1)):
+        with pytest.raises(BadArgument, match=r"ttl=.*longer than the delay"):
+            q.enqueue("x", delay=delay, ttl=ttl)
+    assert dump(raw) == before
+
+
+def test_a_body_of_512_mib_is_refused(q: Queue, raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message says what may be sent, and nothing was. (Here the bound is set to 2 MiB.)"""
+    monkeypatch.setattr(record, "MAX_RECORD", 2 << 20)
+    q.enqueue(b"x" * ((2 << 20) - 3))
+    before = dump(raw)
+    for body in (b"x" * ((2 << 20) - 2), "x" * (2 << 20)):
+        with pytest.raises(BadArgument, match=r"body=.*512 MiB"):
+            q.enqueue(body)
+        with pytest.raises(BadArgument, match=r"body=.*512 MiB"):
+            q.enqueue_many([body])
+    assert dump(raw) == before
+
+
+def test_replicas_that_can_not_be_waited_for(q: Queue, raw: Raw) -> None:
+    """The job is not added, and the error says how many were wanted."""
+    q.enqueue("x")
+    before = dump(raw)
+    with pytest.raises(NotReplicated, match="0 of 2") as caught:
+        q.enqueue("x", replicas=2)
+    assert (caught.value.wanted, caught.value.got) == (2, 0)
+    with pytest.raises(NotReplicated):
+        q.enqueue_many(["x"], replicas=1)
+    assert dump(raw) == before
+
+
+def test_a_closed_client_opens_again(backend: Backend, raw: Raw) -> None:
+    """`close()` only closes connections; the next call opens new ones."""
+    with backend.sync_client() as lent:
+        ps = Penstock(lent)
+        q = ps.queue("q")
+        q.enqueue(1)
+        ps.close()
+        q.enqueue(2)
+        ps.close()
+        with ps:
+            assert [job.body for job in q.reserve(5, block=0)] == [1, 2]
+
+
+def test_scripts_come_back_after_a_flush(ps: Penstock, raw: Raw) -> None:
+    """SCRIPT FLUSH between any two calls goes unnoticed."""
+    q = ps.queue("q")
+    raw.script_flush()
+    q.enqueue_many(range(4))
+    raw.script_flush()
+    one, two, three, four = q.reserve(4, block=0)
+    for call in (one.ack, two.nack, three.release, four.bury):
+        raw.script_flush()
+        assert call()
+    raw.script_flush()
+    stats = q.stats()
+    assert (stats.ready, stats.scheduled, stats.dead, stats.acked) == (1, 1, 1, 1)
+
+
+def test_a_queue_is_listed_once_it_has_a_job(ps: Penstock, raw: Raw) -> None:
+    """Looking at a queue does not make it; the first job does."""
+    ps.queue("looked at").stats()
+    assert ps.queue("looked at").reserve(block=0) == []
+    ps.queue("b").enqueue(1)
+    ps.queue("a").enqueue(1)
+    assert ps.queues() == ["a", "b"]
+    assert not ps.queue("looked at").stats().exists

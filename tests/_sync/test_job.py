@@ -1,0 +1,224 @@
+# Generated from tests/_async/test_job.py by tools/unasync.py; do not edit.
+"""The job that a consumer holds: what it knows, and what leaving its block does."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+
+import pytest
+
+from penstock import Penstock, Queue, StaleReceipt, parse_id
+from tests.support.backends import Backend
+from tests.support.keyspace import Raw, advance, dump, raw_time
+
+
+def test_a_first_delivery(q: Queue, raw: Raw) -> None:
+    """All that a job knows of itself when it comes for the first time."""
+    done = q.enqueue({"to": "ada"}, headers={"a": "b"}, lease=60, ttl=120)
+    before = raw_time(raw)
+    (job,) = q.reserve(block=0)
+    assert (job.id, job.queue, job.queue_name) == (done.id, q, "q")
+    assert (job.body, job.headers, job.raw) == ({"to": "ada"}, {"a": "b"}, b'{"to":"ada"}')
+    assert (job.attempt, job.nacks, job.crashes, job.deliveries) == (1, 0, 0, 1)
+    assert (job.lease, job.ttl, job.at_most_once, job.last_error) == (60, 120, False, "")
+    assert job.created == parse_id(done.id).ms / 1000
+    assert before - 0.001 <= job.delivered <= raw_time(raw)
+    assert (job.owner, job.settled) == ("tester", False)
+    assert job.receipt.startswith("1-")
+    assert done.id in repr(job)
+
+
+def test_what_counts_as_an_attempt(q: Queue, raw: Raw) -> None:
+    """A nack and a crash do; a release does not. Every delivery is counted as one."""
+    q.enqueue("x", lease=10)
+    seen = []
+    for how in ("nack", "release", "crash", "nack", "release", "end"):
+        (job,) = q.reserve(block=0)
+        seen.append((job.attempt, job.nacks, job.crashes, job.deliveries, job.last_error))
+        if how == "nack":
+            job.nack(delay=0, error=f"failed {job.attempt}")
+        elif how == "release":
+            job.release()
+        elif how == "crash":
+            advance(raw, q.ops, 11)
+    assert seen == [
+        (1, 0, 0, 1, ""),
+        (2, 1, 0, 2, "failed 1"),
+        (2, 1, 0, 3, "failed 1"),
+        (3, 1, 1, 4, "failed 1"),
+        (4, 2, 1, 5, "failed 3"),
+        (4, 2, 1, 6, "failed 3"),
+    ]
+
+
+def test_each_delivery_has_a_receipt_of_its_own(q: Queue) -> None:
+    """Its number rises with every delivery of the job."""
+    q.enqueue("x")
+    receipts = []
+    for _ in range(4):
+        (job,) = q.reserve(block=0)
+        receipts.append(job.receipt)
+        job.release()
+    assert [receipt.partition("-")[0] for receipt in receipts] == ["1", "2", "3", "4"]
+
+
+def test_the_owner_is_kept_with_the_delivery(backend: Backend, raw: Raw) -> None:
+    """By default host and process; anybody can see who holds a job."""
+    with backend.sync_client() as lent:
+        mine = Penstock(lent)
+        named = Penstock(lent, owner="Köln, worker 3")
+        mine.queue("q").enqueue_many([1, 2])
+        mine.queue("q").reserve(block=0)
+        named.queue("q").reserve(block=0)
+        views = mine.queue("q").peek(state="active")
+        assert [view.owner for view in views] == [
+            f"{socket.gethostname()}:{os.getpid()}",
+            "Köln, worker 3",
+        ]
+        mine.close()
+        named.close()
+
+
+def test_leaving_the_block_acknowledges(q: Queue, raw: Raw) -> None:
+    """The job is done and nothing of it is left."""
+    q.enqueue("x", ttl=600)
+    (job,) = q.reserve(block=0)
+    with job as same:
+        assert same is job
+        assert q.stats().active == 1
+    assert job.settled
+    stats = q.stats()
+    assert (stats.acked, stats.active, stats.ready) == (1, 0, 0)
+    assert raw.exists(*[q.ops.keys[kind] for kind in ("held", "active", "tally", "expiry")]) == 0
+
+
+def test_an_exception_is_a_failed_attempt(q: Queue, caplog: pytest.LogCaptureFixture) -> None:
+    """Its text is kept with the job and logged; it does not travel further."""
+    q.configure(backoff_base=60)
+    q.enqueue("x")
+    (job,) = q.reserve(block=0)
+    with caplog.at_level(logging.ERROR, "penstock"):
+        with job:
+            raise ValueError("not a number")
+    view = q.show(job)
+    assert view is not None
+    assert (view.state, view.nacks, view.error) == ("scheduled", 1, "ValueError: not a number")
+    (entry,) = caplog.records
+    assert job.id in entry.getMessage()
+    assert entry.exc_info is not None
+
+
+def test_the_error_may_be_any_text(q: Queue) -> None:
+    """Line breaks, NUL, lone surrogates of undecodable file names, kilobytes of it."""
+    texts = ["a\nb\r\n\x00c", "name \udcff of a file", "", "ü" * 4000, "1 2 3 4"]
+    for text in texts:
+        q.enqueue("x")
+        (job,) = q.reserve(block=0)
+        assert job.nack(error=text)
+        view = q.show(job)
+        assert view is not None
+        assert view.nacks == 1
+        assert len(view.error.encode("utf-8", "replace")) <= 1024
+        if len(text) < 100 and "\udcff" not in text:
+            assert view.error == text
+        q.delete([job])
+
+
+def test_a_keyboard_interrupt_gives_the_job_back(q: Queue) -> None:
+    """It is no failure: no attempt is charged, the next consumer gets it, and it travels on."""
+    q.enqueue("x")
+    (job,) = q.reserve(block=0)
+    with pytest.raises(KeyboardInterrupt):
+        with job:
+            raise KeyboardInterrupt
+    (again,) = q.reserve(block=0)
+    assert (again.id, again.attempt, again.deliveries) == (job.id, 1, 2)
+
+
+@pytest.mark.parametrize("how", ["ack", "nack", "release", "bury"])
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_job_settled_inside_is_left_alone(q: Queue, raw: Raw, how: str, fails: bool) -> None:
+    """What the handler decided holds, also when it fails after that; the error then travels on."""
+    q.enqueue("x")
+    (job,) = q.reserve(block=0)
+
+    def handle() -> None:
+        with job:
+            assert {
+                "ack": job.ack,
+                "nack": job.nack,
+                "release": job.release,
+                "bury": job.bury,
+            }[how]()
+            handled.append(dump(raw))
+            if fails:
+                raise LookupError("after settling")
+
+    handled: list[object] = []
+    if fails:
+        with pytest.raises(LookupError):
+            handle()
+    else:
+        handle()
+    assert dump(raw) == handled[0]
+
+
+def test_leaving_the_block_too_late(q: Queue, raw: Raw) -> None:
+    """If another consumer holds the job by then, the first one learns of it."""
+    q.enqueue("x", lease=10)
+    (late,) = q.reserve(block=0)
+    seen = []
+
+    def work() -> None:
+        with late:
+            advance(raw, q.ops, 11)
+            seen.extend(q.reserve(block=0))
+            before.update(dump(raw))
+
+    before: dict[bytes, object] = {}
+    with pytest.raises(StaleReceipt, match=late.id):
+        work()
+    assert dump(raw) == before
+    assert seen[0].ack() is True
+
+
+def test_failing_in_the_block_too_late(q: Queue, raw: Raw) -> None:
+    """The failure of a delivery that is over is not charged to the job."""
+    q.enqueue("x", lease=10)
+    (late,) = q.reserve(block=0)
+    seen = []
+
+    def fail() -> None:
+        with late:
+            advance(raw, q.ops, 11)
+            seen.extend(q.reserve(block=0))
+            before.update(dump(raw))
+            raise ValueError("too late")
+
+    before: dict[bytes, object] = {}
+    with pytest.raises(StaleReceipt):
+        fail()
+    assert dump(raw) == before
+    assert seen[0].ack() is True
+
+
+def test_a_lease_that_ended_unnoticed_still_counts(q: Queue, raw: Raw) -> None:
+    """As long as nobody else was given the job, its holder may settle it."""
+    q.enqueue("x", lease=10)
+    (job,) = q.reserve(block=0)
+    advance(raw, q.ops, 60)
+    assert q.stats().ready == 1
+    assert job.ack() is True
+    assert q.stats().ready == 0
+
+
+def test_a_job_that_was_finished_by_id(q: Queue) -> None:
+    """The holder's own ack then has nothing to do, and says so without an error."""
+    q.enqueue("x")
+    (job,) = q.reserve(block=0)
+    assert q.ack([job.id])
+    with job:
+        pass
+    assert job.ack() is False

@@ -1,0 +1,162 @@
+# Generated from tests/_async/test_wrong_types.py by tools/unasync.py; do not edit.
+"""Keys that hold another type than the protocol's: told, and nothing else is changed by it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from penstock import Penstock, Queue, QueueDamaged
+from penstock.wire.keys import KINDS
+from tests.support.keyspace import Raw, advance, dump
+
+# What each call can't do without, of the many keys that its script declares.
+NEEDS = {
+    "enqueue": ["ready", "meta", "wake"],
+    "enqueue later": ["held", "scheduled", "meta", "wake"],
+    "enqueue with ttl": ["ready", "expiry", "meta", "wake"],
+    "enqueue bounded": ["ready", "scheduled", "meta", "space"],
+    "reserve": ["ready", "held", "active", "scheduled", "meta", "wake"],
+    "settle": ["ready", "held", "active", "scheduled", "meta", "wake"],
+    "ack": ["held", "active", "meta"],
+    "nack": ["held", "active", "scheduled", "dead", "tally", "meta", "wake"],
+    "release": ["held", "active", "scheduled", "dead", "tally", "meta", "wake"],
+    "bury": ["held", "active", "scheduled", "dead", "tally", "meta", "wake"],
+    "extend": ["held", "active", "meta", "wake"],
+    "redrive": ["held", "scheduled", "dead", "expiry", "meta", "wake"],
+    "delete": ["ready", "held", "active", "scheduled", "once", "dead", "tally", "expiry", "meta"],
+    "purge ready": ["ready", "held", "meta"],
+    "purge active": ["held", "active", "once", "meta"],
+    "purge scheduled": ["held", "scheduled", "meta"],
+    "purge dead": ["held", "dead", "meta"],
+    "sweep": ["held", "once", "dead", "tally", "expiry", "meta"],
+    "stats": ["ready", "active", "scheduled", "once", "dead", "expiry", "meta"],
+    "peek": ["ready", "held", "active", "scheduled", "meta"],
+    "show": ["held", "active", "scheduled", "once", "dead", "tally", "expiry", "meta"],
+    "configure": ["held", "meta", "wake", "space"],
+    "pause": ["held", "meta", "wake", "space"],
+}
+
+
+def fill(q: Queue, raw: Raw) -> list[Any]:
+    """Bring every structure into being; the jobs that are held, the first one to be settled."""
+    q.enqueue_many(range(5), ttl=1000)
+    jobs = q.reserve(5, block=0)
+    jobs[4].bury()
+    jobs[3].nack(delay=0)
+    jobs[2].extend(5)
+    q.enqueue("once", lease=0, ttl=500)
+    q.enqueue("expired", ttl=5)
+    q.enqueue("due", delay=5)
+    q.enqueue("later", delay=500)
+    q.enqueue_many(["a", "b"])
+    q.reserve(2, block=0)
+    advance(raw, q.ops, 6)
+    return jobs
+
+
+def calls(q: Queue, jobs: list[Any]) -> dict[str, Callable[[], Any]]:
+    """The calls by name."""
+    return {
+        "enqueue": lambda: q.enqueue("x"),
+        "enqueue later": lambda: q.enqueue("x", delay=60),
+        "enqueue with ttl": lambda: q.enqueue_many(["x", "y"], ttl=60),
+        "enqueue bounded": lambda: q.enqueue("x", max_length=1000),
+        "reserve": lambda: q.reserve(10, block=0),
+        "settle": lambda: q.settle(jobs[:2], 10),
+        "ack": lambda: q.ack(jobs[:2]),
+        "nack": lambda: q.nack(jobs[:2]),
+        "release": lambda: q.release(jobs[:2]),
+        "bury": lambda: q.bury(jobs[:2]),
+        "extend": lambda: q.extend(jobs[:2]),
+        "redrive": q.redrive,
+        "delete": lambda: q.delete([jobs[0].id, jobs[4].id]),
+        "purge ready": lambda: q.purge("ready"),
+        "purge active": lambda: q.purge("active"),
+        "purge scheduled": lambda: q.purge("scheduled"),
+        "purge dead": lambda: q.purge("dead"),
+        "sweep": q.sweep,
+        "stats": q.stats,
+        "peek": lambda: q.peek(100),
+        "show": lambda: q.show(jobs[0]),
+        "configure": lambda: q.configure(lease=40),
+        "pause": q.pause,
+    }
+
+
+def test_every_call_is_here(q: Queue) -> None:
+    """The table names each call, and each key that some call needs."""
+    assert set(calls(q, [None] * 5)) == set(NEEDS)
+    assert {kind for kinds in NEEDS.values() for kind in kinds} == set(KINDS)
+
+
+def met(call: Callable[[], Any]) -> Exception | None:
+    """The error of a call that meets the key."""
+    try:
+        call()
+    except Exception as error:  # noqa: BLE001  # any other than the expected one is a finding
+        return error
+    return None
+
+
+@pytest.mark.parametrize("name", NEEDS)
+def test_a_key_of_another_type(ps: Penstock, raw: Raw, damage: None, name: str) -> None:
+    """QueueDamaged and nothing changed; a call that gets by without that key leaves it alone."""
+    found = []
+    for kind in KINDS:
+        q = ps.queue(f"{name} without {kind}")
+        jobs = fill(q, raw)
+        key = q.ops.keys[kind]
+        raw.delete(key)
+        raw.set(key, "not what it should be")
+        before = dump(raw)
+        error = met(calls(q, jobs)[name])
+        after = dump(raw)
+        if error is None and kind in NEEDS[name]:
+            found.append(f"{kind}: not noticed")
+        elif error is None and after[key] != before[key]:
+            found.append(f"{kind}: written over")
+        elif error is not None and not isinstance(error, QueueDamaged):
+            found.append(f"{kind}: {error!r}")
+        elif error is not None and after != before:
+            changed = {one for one in before.keys() | after if before.get(one) != after.get(one)}
+            found.append(f"{kind}: {sorted(changed)} changed before the error")
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("once", "dead", "tally")])
+@pytest.mark.parametrize("delay", [0, 5])
+def test_the_first_job_meets_another_type(
+    q: Queue, raw: Raw, damage: None, kind: str, delay: int
+) -> None:
+    """A key of that name was there before the queue: no job is added where it can't be kept."""
+    raw.set(q.ops.keys[kind], "somebody else's")
+    error = met(lambda: q.enqueue("x", ttl=60, max_length=5, delay=delay))
+    assert raw.get(q.ops.keys[kind]) == b"somebody else's"
+    if error is not None:
+        assert isinstance(error, QueueDamaged)
+        assert [key for key in raw.scan_iter() if b"{q}" in key] == [q.ops.keys[kind]]
+    else:
+        assert kind == "active" or (kind, delay) == ("scheduled", 0)
+
+
+def test_a_producer_key_of_another_type(q: Queue, raw: Raw, damage: None) -> None:
+    """Nothing is added."""
+    q.enqueue("x")
+    (key,) = raw.keys("penstock:{q}:producer:*")
+    raw.delete(key)
+    raw.rpush(key, "not what it should be")
+    before = dump(raw)
+    with pytest.raises(QueueDamaged, match="another type"):
+        q.enqueue("y")
+    assert dump(raw) == before
+
+
+def test_the_registry_of_another_type(q: Queue, raw: Raw, damage: None) -> None:
+    """A queue that can't be listed gets no job."""
+    raw.set("penstock:queues", "not a hash")
+    with pytest.raises(QueueDamaged):
+        q.enqueue("x")
+    assert [key for key in raw.scan_iter() if b"{q}" in key] == []

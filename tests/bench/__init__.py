@@ -1,0 +1,1 @@
+"""The benchmark at a tiny size: every row comes out, and the arithmetic is right."""

@@ -1,0 +1,247 @@
+"""The whole command on a tiny job count: every section, every row, every output. No speeds."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from penstock import bench
+from penstock.bench.bed import Bed
+from penstock.bench.command import SECTIONS
+from penstock.bench.contenders import Jobs, Streams
+from penstock.bench.figures import Budget, Table
+from penstock.bench.machine import pinned
+from penstock.bench.plan import FULL, QUICK
+from penstock.embedded import EmbeddedServer
+
+TINY = ["--quick", "--rounds", "2", "--scale", "0.001"]
+EXPECTED = {
+    "batches": [
+        (n, step)
+        for n in ("1", "10", "100", "1000")
+        for step in ("add", "reserve", "ack", "whole life", "life, settle")
+    ],
+    "commands": [
+        (n, step)
+        for n in ("1", "10", "100", "1000")
+        for step in ("add", "reserve", "ack", "settle")
+    ],
+    "memory": [("MEMORY USAGE",), ("used_memory",)],
+    "python": [
+        ("enqueue", "LPUSH"),
+        ("enqueue_many by 100", "XADD pipelined by 100"),
+        ("enqueue_many by 1000", "XADD pipelined by 100"),
+        ("reserve + ack by 100", "XREADGROUP, XACK + XDEL by 100"),
+        ("settle by 100", "XREADGROUP, XACK + XDEL by 100"),
+        ("consume(), with job", "BLMOVE + LREM"),
+        ("settle by 1", "BLMOVE + LREM"),
+        ("reserve + job.ack", "BLMOVE + LREM"),
+    ],
+    "handover": [("p50",), ("p99",)],
+    "delayed": [("p50 late",), ("most late",), ("least late (below 0 = early)",)],
+    "idle": [
+        ("commands/s sent by one of them",),
+        ("consumers that wake for a fresh job (median)",),
+        ("the same, mean",),
+    ],
+    "backlog": [("100",), ("200",), ("300",)],
+}
+"""The first cells of every row, by section."""
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What one tiny run of everything wrote."""
+    path = tmp_path_factory.mktemp("bench") / "bench.json"
+    assert bench.main([*TINY, "--depths", "100", "200", "300", "--json", str(path)]) == 0
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found
+
+
+def test_every_section_runs(report: dict[str, Any]) -> None:
+    """The report has all sections, in order."""
+    assert [table["name"] for table in report["tables"]] == list(SECTIONS) == list(EXPECTED)
+
+
+@pytest.mark.parametrize("section", EXPECTED)
+def test_every_row_is_there(report: dict[str, Any], section: str) -> None:
+    """Each section has each of its rows, and every figure is a number that can be."""
+    (table,) = [table for table in report["tables"] if table["name"] == section]
+    labels = EXPECTED[section]
+    rows = [{k: v for k, v in row.items() if k != "budget"} for row in table["rows"]]
+    assert [tuple(row.values())[: len(labels[0])] for row in rows] == labels
+    figures = [v for row in rows for v in row.values() if not isinstance(v, str) and v is not None]
+    assert figures
+    assert all(isinstance(v, (int, float)) and v >= 0 for v in figures)
+
+
+def test_the_machine_is_named(report: dict[str, Any]) -> None:
+    """Figures without the machine's size, versions and load say nothing."""
+    facts = report["facts"]
+    assert f"{os.cpu_count()} cores" in facts["machine"]
+    assert facts["server"].startswith(("Redis ", "Valkey "))
+    assert all(word in facts["client"] for word in ("Python ", "redis-py ", "hiredis "))
+    assert {"cores", "rounds", "load before", "load after", "took"} <= set(facts)
+
+
+def test_every_budget_is_judged(report: dict[str, Any]) -> None:
+    """The closing list has the budget of each row that has one, with a verdict that follows."""
+    of_rows = [
+        row["budget"] for table in report["tables"] for row in table["rows"] if "budget" in row
+    ]
+    assert report["budgets"] == of_rows
+    for found in of_rows:
+        budget = Budget(found["name"], found["value"], found["limit"], found["least"])
+        assert found["holds"] is budget.holds
+    assert report["holds"] is all(found["holds"] for found in of_rows)
+    assert len({found["name"] for found in of_rows}) == len(of_rows)
+
+
+def test_counted_things_are_exact(report: dict[str, Any]) -> None:
+    """What does not depend on speed is the same on any machine: trips, wakings, earliness."""
+    tables = {table["name"]: table["rows"] for table in report["tables"]}
+    for row in tables["commands"]:
+        assert row["penstock trips/job"] == pytest.approx(1 / int(row["batch"]))
+        if row["step"] != "settle":
+            assert row["Streams trips/job"] == row["penstock trips/job"]
+    assert tables["idle"][1]["value"] == 1
+    assert tables["delayed"][2]["ms"] >= 0
+
+
+def test_ratios_fit_their_rounds(report: dict[str, Any]) -> None:
+    """The ratio of a row is the median of the ratios of its rounds."""
+    (table,) = [table for table in report["tables"] if table["name"] == "python"]
+    for row in table["rows"]:
+        ours = table["rounds"][f"{row['penstock']} jobs/s"]
+        base = table["rounds"][f"{row['base']} jobs/s"]
+        assert len(ours) == len(base) == 2
+        ratios = [a / b for a, b in zip(ours, base, strict=True)]
+        assert row["x base"] == pytest.approx(sum(ratios) / 2)
+
+
+@pytest.fixture
+def bed(make_server: Callable[..., EmbeddedServer]) -> Bed:
+    """A bed on a fresh server."""
+    server = make_server(tcp=True)
+    return Bed(server.url, server.pid, "loopback TCP")
+
+
+@pytest.mark.parametrize("make", [Streams, Jobs], ids=["Streams", "penstock"])
+def test_a_contender_moves_every_job_once(bed: Bed, make: type[Streams] | type[Jobs]) -> None:
+    """What is added is reserved once, in full, and gone after the ack; each call is one trip."""
+    contender: Any = make(bed.redis if make is Streams else bed.client, "q")  # type: ignore[arg-type]
+    contender.add(1)
+    contender.add(7)
+    held = contender.reserve(5)
+    assert (len(held), contender.work(held)) == (5, 500)
+    contender.ack(held)
+    rest = contender.reserve(100)
+    assert (len(rest), contender.reserve(1)) == (3, [])
+    contender.ack(rest)
+    assert contender.trips == 7
+    keys = contender.keys()
+    left = {key: bed.redis.type(key) for key in keys}
+    assert b"zset" not in left.values()
+    assert [bed.redis.xlen(key) for key in keys if left[key] == b"stream"] == [0]
+
+
+def test_costs_are_those_of_the_work(bed: Bed) -> None:
+    """A measure counts the jobs that the work says it moved, and costs that are not negative."""
+    sample = bed.measure(lambda: bed.redis.lpush("list", *range(1000)))
+    assert sample.jobs == 1000
+    assert sample.wall > 0
+    assert sample.server >= 0
+    assert sample.client >= 0
+
+
+def test_commands_are_counted_without_our_own(bed: Bed) -> None:
+    """The INFO that counts is not counted, commands inside a script are."""
+    counted = bed.count(lambda: bed.redis.eval("redis.call('PING') return redis.call('DBSIZE')", 0))
+    assert counted.calls == {"eval": 1, "ping": 1, "dbsize": 1}
+    assert counted.scripts == 0
+    jobs = Jobs(bed.client, "q")
+    jobs.add(1)
+    assert bed.count(lambda: jobs.add(10)).scripts == 1
+
+
+def test_a_database_in_use_is_left_alone(
+    server: EmbeddedServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A given database that holds keys is refused; with --yes only the bench's own keys go."""
+    with Redis.from_url(server.url) as client:
+        client.set("theirs", "1")
+        assert bench.main([*TINY, "--only", "memory", "--url", server.url]) == 2
+        assert "holds 1 keys" in capsys.readouterr().err
+        assert client.keys() == [b"theirs"]
+        assert bench.main([*TINY, "--only", "memory", "--url", server.url, "--yes"]) == 0
+        assert client.keys() == [b"theirs"]
+
+
+def test_check_makes_a_broken_budget_an_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The exit code is 0 whatever was measured; with --check it is 1 when a budget is over."""
+
+    def over(bed: Bed, plan: object) -> Table:
+        table = Table("memory", "Memory", ("figure",))
+        table.add(2.0, budget=Budget("too much", 2.0, 1.0))
+        return table
+
+    monkeypatch.setitem(SECTIONS, "memory", over)
+    arguments = [*TINY, "--only", "memory"]
+    assert bench.main([*arguments, "--markdown"]) == 0
+    assert "| too much | 2 x | <= 1 x | over |" in capsys.readouterr().out
+    assert bench.main([*arguments, "--check"]) == 1
+
+
+def test_cores_are_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver is pinned while it measures, and free again after, whatever happens."""
+    chosen: list[set[int]] = []
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {4, 5, 6}, raising=False)
+    monkeypatch.setattr(os, "sched_setaffinity", lambda _, to: chosen.append(to), raising=False)
+
+    def measured() -> None:
+        with pinned(123) as words:
+            assert words == "server on core 4, driver on core 5"
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        measured()
+    assert chosen == [{4}, {5}, {4, 5, 6}]
+
+
+def test_one_core_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a single core nothing is pinned, and the report says so."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0}, raising=False)
+    with pinned(123) as words:
+        assert words == "not pinned"
+
+
+def test_it_runs_as_a_module(tmp_path: Path) -> None:
+    """`python -m penstock.bench` is the command, and needs neither rich nor typer."""
+    for name in ("rich", "typer"):
+        (tmp_path / f"{name}.py").write_text("raise ImportError('not here')\n")
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    done = subprocess.run(
+        [sys.executable, "-m", "penstock.bench", *TINY, "--only", "memory"],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "== Memory per waiting job" in done.stdout
+    assert "== Budgets" in done.stdout
+
+
+def test_the_plan_has_the_depths_that_are_promised() -> None:
+    """A full run reaches five million waiting jobs; a quick one less."""
+    assert FULL.depths == (1000, 1_000_000, 5_000_000)
+    assert max(QUICK.depths) < 1_000_000

@@ -1,0 +1,400 @@
+"""demo: real runs with a real kill, on small directories."""
+
+from __future__ import annotations
+
+import os
+import pty
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from penstock import Penstock
+from penstock.cli.demo import crew as crew_module
+from penstock.cli.demo import worker as worker_module
+from penstock.cli.demo.crew import Crew
+from penstock.cli.demo.files import list_files
+from penstock.cli.demo.run import PROBES, Gathered, Plan
+from penstock.cli.demo.worker import FILES, RESULTS, Worker
+from penstock.embedded import EmbeddedServer
+from tests.cli.support import Cli, environment, in_process_of_its_own
+
+PATIENCE = 60
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Thirty files of many kinds, and some things that are no files of ours."""
+    root = tmp_path / "folder"
+    (root / "below" / "deep").mkdir(parents=True)
+    for number in range(24):
+        (root / f"file {number}").write_text("line\n" * number)
+    (root / "below" / "empty").write_bytes(b"")
+    (root / "below" / "no newline").write_bytes(b"a\nb")
+    (root / "below" / "deep" / "long").write_bytes(b"x\n" * (3 << 19))
+    (root / "below" / "per cent %41 ü").write_text("u")
+    (root / os.fsdecode(b"not utf-8 \xff")).write_text("n")
+    (root / "site-packages.txt").write_text("a file all the same")
+    (root / "site-packages").mkdir()
+    (root / "site-packages" / "not ours").write_text("x")
+    (root / "link").symlink_to(root / "file 1")
+    return root
+
+
+def gone(pid: int) -> bool:
+    """Whether there is no such process."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def test_every_number_of_a_run(folder: Path, tmp_path: Path) -> None:
+    """A worker dies with jobs in hand, every file is done, what the run used comes back."""
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    result = in_process_of_its_own("demo", "--path", str(folder), "--json", TMPDIR=str(temporary))
+    assert (result.code, result.document["ok"]) == (0, True), result.err
+    document = result.document
+    assert document["own_server"] is True
+    assert document["path"] == str(folder)
+    assert (document["files"], document["acked"], document["lost"]) == (30, 30, 0)
+    assert (document["missing"], document["wrong"], document["unreadable"]) == ([], [], [])
+    killed = document["killed"]
+    assert killed["worker"] in {"worker-1", "worker-2", "worker-3"}
+    assert 1 <= killed["held"] <= document["redelivered"] <= 30
+    assert gone(killed["pid"])
+    assert 0 < document["recovered_after"] <= document["seconds"] < PATIENCE
+    assert document["jobs_per_second"] > 0
+    pickup = document["pickup_ms"]
+    assert 0 < pickup["p50"] <= pickup["p99"]
+    assert pickup["samples"] == PROBES
+    memory = document["memory"]
+    assert memory["came_back"] is True
+    assert memory["full"]["keys"] > memory["before"]["keys"] + 30 * 50
+    assert memory["after"]["keys"] < memory["before"]["keys"] + 30 * 50
+    assert memory["before"]["server"] > memory["before"]["keys"]
+    assert list(temporary.iterdir()) == []  # the server's directory is gone with it
+    assert f"(process {killed['pid']}) is killed with SIGKILL" in result.err
+    assert "30 of 30 files done" in result.err
+
+
+def test_a_run_on_a_server_of_others(folder: Path, server: EmbeddedServer, run_cli: Cli) -> None:
+    """Nothing of theirs is touched, nothing of ours is left, and the table is for people."""
+    with Penstock(server.url) as client, redis.Redis.from_url(server.url) as raw:
+        client.queue(FILES).enqueue("theirs")
+        client.queue(RESULTS).enqueue("theirs")
+        raw.set("penstock-demo", "theirs")
+        before = dumped(raw)
+        result = run_cli("demo", "--path", str(folder), "--workers", "2", url=server.url)
+        assert result.code == 0, result.err
+        assert dumped(raw) == before
+    rows = {row[0].strip(): [cell.strip() for cell in row[1:]] for row in result.rows}
+    assert rows["files"] == ["30", str(folder)]
+    assert rows["jobs acked"][0] == "30"
+    assert int(rows["redelivered after the kill"][0]) >= 1
+    assert rows["lost"] == ["0", "checked against the directory"]
+    assert "came back" in result.out
+    assert "the server you named" in result.out
+    assert list(rows) == [
+        "files", "jobs acked", "redelivered after the kill", "lost", "jobs/s",
+        "pick-up latency p50", "pick-up latency p99", "Redis memory before",
+        "with all jobs waiting", "after",
+    ]  # fmt: skip
+
+
+def dumped(raw: Any) -> dict[bytes, bytes]:
+    """Every key with its value."""
+    return {key: raw.dump(key) for key in raw.scan_iter()}
+
+
+def test_a_single_file_is_enough(tmp_path: Path, run_cli: Cli) -> None:
+    """The worker that has it is killed all the same, and another one does it."""
+    (tmp_path / "only").write_text("x\n")
+    result = run_cli("demo", "--path", str(tmp_path), "--json")
+    assert result.code == 0, result.err
+    document = result.document
+    assert (document["files"], document["acked"], document["lost"]) == (1, 1, 0)
+    assert (document["killed"]["held"], document["redelivered"]) == (1, 1)
+
+
+def test_a_file_without_a_result_is_a_failure(
+    folder: Path, run_cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exit code 1, and the file is named; the run does not wait for ever."""
+    add = Gathered.add
+
+    def forgetful(self: Gathered, told: dict[str, Any]) -> None:
+        if told.get("path") != "below/empty":
+            add(self, told)
+
+    monkeypatch.setattr(Gathered, "add", forgetful)
+    result = run_cli("demo", "--path", str(folder), "--json")
+    assert result.code == 1
+    document = result.document
+    assert (document["ok"], document["lost"], document["missing"]) == (False, 1, ["below/empty"])
+    assert (document["files"], document["acked"]) == (30, 30)
+
+
+def test_a_terminal_sees_a_bar(folder: Path) -> None:
+    """On a terminal the progress is live, and the table comes at the end."""
+    ours, theirs = pty.openpty()
+    shown = subprocess.Popen(
+        [sys.executable, "-m", "penstock.cli", "demo", "--path", str(folder)],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env=environment(TERM="xterm", COLUMNS="150", LINES="40"),
+    )
+    os.close(theirs)
+    seen = b"".join(read_all(ours)).decode("utf-8", "replace")
+    assert shown.wait(PATIENCE) == 0, seen
+    assert "30/30" in seen
+    assert "worker-1: killed" in seen or "worker-2: killed" in seen or "worker-3: killed" in seen
+    assert "redelivered after the kill" in seen
+
+
+def read_all(terminal: int) -> Iterator[bytes]:
+    """What is written to a terminal until nobody has it open any more."""
+    while True:
+        try:
+            block = os.read(terminal, 65536)
+        except OSError:  # Linux says so with EIO
+            block = b""
+        if not block:
+            os.close(terminal)
+            return
+        yield block
+
+
+@pytest.mark.parametrize(
+    "argv, code, complaint",
+    [
+        (["--path", "nosuch"], 2, "nosuch"),
+        (["--workers", "1"], 2, "--workers"),
+        (["--path", "empty"], 1, "holds no files"),
+    ],
+)
+def test_what_can_not_be_run(
+    tmp_path: Path,
+    run_cli: Cli,
+    monkeypatch: pytest.MonkeyPatch,
+    argv: list[str],
+    code: int,
+    complaint: str,
+) -> None:
+    """No directory, one worker and no files: nothing is started."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    result = run_cli("demo", *argv)
+    assert (result.code, result.out) == (code, "")
+    assert complaint in result.err
+
+
+def test_workers_that_do_not_start(
+    folder: Path, run_cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run ends at once with what they had to say."""
+    monkeypatch.setattr(crew_module.sys, "executable", shutil.which("false"))
+    result = run_cli("demo", "--path", str(folder))
+    assert result.code == 1
+    assert "no news from the workers" in result.err
+    assert "ended" in result.err
+
+
+# -- the crew ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def start(server: EmbeddedServer, folder: Path) -> Iterator[Callable[..., tuple[Penstock, Crew]]]:
+    """A client, and a crew that is ended after the test."""
+    crews: list[Crew] = []
+    with Penstock(server.url, prefix="demo") as client:
+
+        def begin(count: int, **options: Any) -> tuple[Penstock, Crew]:
+            crew = Crew(client, server.url, folder, **{"batch": 4, "pace": 0.0, **options})
+            crews.append(crew)
+            crew.start(count)
+            ready = {}
+            while len(ready) < count:
+                for job in client.queue(RESULTS).reserve(10, block=PATIENCE):
+                    ready[job.body["worker"]] = job.ack()
+            return client, crew
+
+        yield begin
+        for crew in crews:
+            crew.end()
+
+
+def test_nobody_is_killed_who_holds_nothing(
+    start: Callable[..., tuple[Penstock, Crew]],
+) -> None:
+    """Idle workers are left alone and go on to work."""
+    client, crew = start(2)
+    assert crew.kill_one() is None
+    assert (crew.is_there, crew.deaths()) == (True, "")
+    client.queue(FILES).enqueue({"path": "below/no%20newline"}, lease=2)
+    [result] = client.queue(RESULTS).reserve(block=PATIENCE)
+    assert (result.body["size"], result.body["lines"], result.body["delivery"]) == (3, 1, 1)
+
+
+def test_who_holds_jobs_is_killed_and_another_one_does_them(
+    start: Callable[..., tuple[Penstock, Crew]],
+) -> None:
+    """The jobs counted as held are exactly those that are delivered again."""
+    client, crew = start(2, pace=0.3)
+    files = client.queue(FILES)
+    files.enqueue_many([{"path": f"file%20{number}"} for number in range(4)], lease=2)
+    kill = None
+    deadline = time.monotonic() + PATIENCE
+    while kill is None and time.monotonic() < deadline:
+        kill = crew.kill_one()
+    assert kill is not None
+    assert gone(kill.pid)
+    results: dict[str, list[int]] = {}
+    while len(results) < 4 or files.stats().active:
+        for job in client.queue(RESULTS).reserve(10, block=1):
+            results.setdefault(job.body["path"], []).append(job.body["delivery"])
+            job.ack()
+    again = [path for path, deliveries in results.items() if max(deliveries) == 2]
+    assert len(again) == kill.held
+    assert files.stats().acked == 4
+
+
+def test_a_worker_that_dies_by_itself_is_told_of(
+    start: Callable[..., tuple[Penstock, Crew]],
+) -> None:
+    """Once, with its last words."""
+    client, crew = start(2)
+    # A body that names no path makes the handler of the demo fail.
+    client.queue(FILES).enqueue({"nonsense": 1}, lease=2)
+    told = ""
+    deadline = time.monotonic() + PATIENCE
+    while not told and time.monotonic() < deadline:
+        told = crew.deaths()
+    assert "ended" in told
+    assert "KeyError: 'path'" in told
+
+
+def test_a_worker_ends_with_its_parent(server: EmbeddedServer, folder: Path) -> None:
+    """A killed demo leaves no process behind."""
+    read, write = os.pipe()
+    arguments = [
+        *(sys.executable, "-m", "penstock.cli.demo.worker", "--url", server.url),
+        *("--prefix", "demo", "--owner", "w", "--root", str(folder), "--batch", "4"),
+    ]
+    parent = subprocess.Popen(
+        [sys.executable, "-c", f"import subprocess; subprocess.run({arguments!r})"],
+        stdout=write,  # the worker's too
+        env=environment(),
+    )
+    os.close(write)
+    with Penstock(server.url, prefix="demo") as client:
+        [ready] = client.queue(RESULTS).reserve(block=PATIENCE)
+        assert ready.body == {"kind": "ready", "worker": "w"}
+        parent.kill()
+        parent.wait()
+        assert os.read(read, 1) == b""  # end of file: nobody has the other end any more
+    os.close(read)
+
+
+def test_a_worker_renews_the_leases_of_all_it_holds(
+    server: EmbeddedServer, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long a file takes to read, its job and those behind it stay with the worker."""
+    with Penstock(server.url) as client:
+        files = client.queue(FILES)
+        files.enqueue_many([{"path": "below/deep/long"}, {"path": "file%201"}], lease=2)
+        worker = Worker(client, folder, batch=2)
+        jobs = files.reserve(2, block=0)
+        files.extend(jobs, 600)  # so that a renewal shows: it shortens the lease to 2 s again
+        worker._hold(jobs)
+        worker.work(jobs[1])
+        assert all(lease_left(client, job.id) > 300 for job in jobs)
+        monkeypatch.setattr(worker_module, "LEASE", 0)
+        told = worker.work(jobs[0])
+        assert all(lease_left(client, job.id) < 300 for job in jobs)
+    assert told["kind"] == "file"
+    assert (told["size"], told["lines"]) == (3 << 20, 3 << 19)
+
+
+def lease_left(client: Penstock, job_id: str) -> float:
+    """Seconds until the lease of a job ends."""
+    view = client.queue(FILES).show(job_id)
+    assert view is not None
+    assert view.lease_until is not None
+    return view.lease_until - time.time()
+
+
+def test_a_file_that_can_not_be_read_is_a_result_too(server: EmbeddedServer, folder: Path) -> None:
+    """It was worked on; nothing is lost."""
+    with Penstock(server.url) as client:
+        client.queue(FILES).enqueue({"path": "nosuch"})
+        [job] = client.queue(FILES).reserve(block=0)
+        told = Worker(client, folder, batch=1).work(job)
+    assert (told["kind"], told["path"]) == ("file", "nosuch")
+    assert told["error"].startswith("FileNotFoundError")
+
+
+# -- the plan ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "files, workers, batch, paced",
+    [(1, 2, 1, True), (30, 3, 1, True), (999, 3, 16, True), (1000, 3, 16, False)],
+)
+def test_small_directories_are_made_to_last(
+    files: int, workers: int, batch: int, paced: bool
+) -> None:
+    """Long enough to be watched, and a batch never as long as a lease without a renewal."""
+    plan = Plan("", True, Path(), dict.fromkeys(map(str, range(files)), (0, 0)), workers)
+    assert plan.batch == batch
+    assert (plan.pace > 0) == paced
+    assert plan.pace + worker_module.LEASE / 4 < worker_module.LEASE
+
+
+def test_the_directory_as_it_is_listed(folder: Path) -> None:
+    """Regular files by a name that JSON can carry, with their size; no links, no packages."""
+    listing = list_files(folder)
+    assert len(listing) == 30
+    assert listing["below/deep/long"][0] == 3 << 20
+    assert "below/per%20cent%20%2541%20%C3%BC" in listing
+    assert "not%20utf-8%20%FF" in listing
+    assert "site-packages.txt" in listing
+    assert not any("link" in name or "not%20ours" in name for name in listing)
+    assert list_files(folder, ".txt").keys() == {"site-packages.txt"}
+
+
+def test_interrupted(folder: Path, server: EmbeddedServer) -> None:
+    """Ctrl-C in the middle: the workers end, the keys are removed."""
+    running = subprocess.Popen(
+        [sys.executable, "-m", "penstock.cli", "demo", "--path", str(folder)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(PENSTOCK_URL=server.url),
+        text=True,
+    )
+    assert running.stdout is not None
+    pid = 0
+    for line in running.stdout:
+        if "is killed with SIGKILL" in line:
+            pid = int(line.partition("(process ")[2].partition(")")[0])
+            break
+    assert pid
+    running.send_signal(signal.SIGINT)
+    _, err = running.communicate(timeout=PATIENCE)
+    assert running.returncode != 0
+    assert "Traceback" not in err
+    with redis.Redis.from_url(server.url) as raw:
+        assert raw.keys("penstock-demo-*") == []
+        deadline = time.monotonic() + PATIENCE
+        while len(raw.client_list()) > 1:  # the server learns of a death when it reads
+            assert time.monotonic() < deadline

@@ -1,0 +1,146 @@
+"""The check against the directory, and what a report makes of it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.cli.demo.files import Listing, digest, list_files, path_of, standard_library
+from penstock.cli.demo.report import Kill, Memory, Report, Verdict, check, percentile, print_report
+
+FINE = Verdict([], [], [])
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Three files."""
+    for name in ("a", "b", "c"):
+        (tmp_path / name).write_text(f"{name}\n")
+    return tmp_path
+
+
+def true_results(folder: Path, listing: Listing) -> dict[str, dict[str, Any]]:
+    """What honest workers would tell."""
+    return {name: asdict(digest(path_of(folder, name))) for name in listing}
+
+
+def test_complete_results_are_fine(folder: Path) -> None:
+    """Each file has a result that agrees with it."""
+    listing = list_files(folder)
+    assert check(folder, listing, true_results(folder, listing)) == FINE
+    assert FINE.fine
+
+
+def test_a_missing_result_is_found(folder: Path) -> None:
+    """A file of the directory without a result is lost."""
+    listing = list_files(folder)
+    results = true_results(folder, listing)
+    del results["b"]
+    verdict = check(folder, listing, results)
+    assert (verdict, verdict.fine) == (Verdict(["b"], [], []), False)
+
+
+@pytest.mark.parametrize("field, value", [("size", 3), ("lines", 0), ("sha256", "0" * 64)])
+def test_a_wrong_result_is_found(folder: Path, field: str, value: Any) -> None:
+    """The file is read again and compared."""
+    listing = list_files(folder)
+    results = true_results(folder, listing)
+    results["c"][field] = value
+    verdict = check(folder, listing, results)
+    assert (verdict, verdict.fine) == (Verdict([], ["c"], []), False)
+
+
+def test_a_file_that_changes_meanwhile_proves_nothing(folder: Path) -> None:
+    """Rewritten or removed since it was listed: its result is taken as it is."""
+    listing = list_files(folder)
+    results = true_results(folder, listing)
+    (folder / "a").write_text("longer than before\n")
+    (folder / "b").unlink()
+    assert check(folder, listing, results) == FINE
+
+
+def test_an_unreadable_file_is_told_and_not_lost(folder: Path) -> None:
+    """A worker has tried."""
+    listing = list_files(folder)
+    results = true_results(folder, listing)
+    results["a"] = {"path": "a", "error": "PermissionError: Permission denied"}
+    verdict = check(folder, listing, results)
+    assert (verdict, verdict.fine) == (Verdict([], [], ["a"]), True)
+
+
+REPORT = Report(
+    server="Redis 7.0.15",
+    own_server=True,
+    path=Path("/somewhere"),
+    files=3,
+    acked=3,
+    redelivered=1,
+    verdict=FINE,
+    seconds=2.5,
+    rate=100.0,
+    recovered=2.0,
+    before=Memory(1_000_000, 2000),
+    full=Memory(1_500_000, 300_000),
+    after=Memory(1_010_000, 2500),
+    workers=3,
+    pace=0.0,
+    kill=Kill("worker-1", 1, 1),
+    pickup=[1.0, 2.0, 3.0],
+)
+
+
+@pytest.mark.parametrize(
+    "changes, ok",
+    [
+        ({}, True),
+        ({"verdict": Verdict(["b"], [], [])}, False),
+        ({"verdict": Verdict([], ["b"], [])}, False),
+        ({"verdict": Verdict([], [], ["b"])}, True),
+        ({"after": Memory(1_010_000, 10_000)}, False),
+        ({"after": Memory(1_010_000, 10_000), "own_server": False}, False),
+        ({"after": Memory(9_000_000, 2000)}, False),
+        ({"after": Memory(9_000_000, 2000), "own_server": False}, True),
+    ],
+)
+def test_what_makes_a_run_a_failure(changes: dict[str, Any], ok: bool) -> None:
+    """A lost or wrong file, or memory that stays; what others keep on their server does not."""
+    report = replace(REPORT, **changes)
+    assert (report.ok, report.document()["ok"]) == (ok, ok)
+
+
+def test_the_files_that_are_missing_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    """In the document and below the table, the first twenty of them."""
+    names = [f"file-{number:02}" for number in range(25)]
+    report = replace(REPORT, verdict=Verdict(names, ["w"], []), kill=None, recovered=None)
+    assert report.document()["missing"] == names[:20]
+    assert (report.document()["lost"], report.document()["killed"]) == (25, None)
+    print_report(report)
+    out = capsys.readouterr().out
+    assert f"missing (25): {', '.join(names[:20])}, ...\n" in out
+    assert "wrong (1): w\n" in out
+    assert "no worker was killed" in out
+
+
+@pytest.mark.parametrize(
+    "values, percent, expected",
+    [
+        ([], 50, 0.0),
+        ([7.0], 99, 7.0),
+        ([1.0, 3.0], 50, 2.0),
+        ([float(n) for n in range(101)], 99, 99.0),
+    ],
+)
+def test_percentiles(values: list[float], percent: int, expected: float) -> None:
+    """Also of nothing and of a single value."""
+    assert percentile(values, percent) == expected
+
+
+def test_there_are_thousands_of_files_by_default() -> None:
+    """The interpreter's own sources, without installed packages."""
+    listing = list_files(standard_library(), ".py")
+    assert "json/decoder.py" in listing
+    assert len(listing) > 500
+    assert not any("site-packages/" in name for name in listing)

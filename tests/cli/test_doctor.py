@@ -1,0 +1,411 @@
+"""doctor: what it finds on servers that are well, ill, and worse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import redis
+
+from penstock import Penstock
+from penstock.cli.doctor import without_password
+from penstock.cli.doctor.findings import Finding, Level, Patient
+from penstock.cli.doctor.server import CHECKS
+from penstock.core.servers import ServerFacts
+from penstock.embedded import EmbeddedServer
+from tests.cli.support import Cli, Result
+from tests.support.backends import Backend
+
+CHECKED = [
+    "version", "persistence", "memory", "evicted", "replicas", "clock", "scripts", "queues", "keys",
+]  # fmt: skip
+
+
+def found(result: Result, check: str, level: str) -> list[str]:
+    """The sentences of a check at a level."""
+    findings = result.document["findings"]
+    return [one["text"] for one in findings if (one["check"], one["level"]) == (check, level)]
+
+
+def broken(result: Result) -> list[str]:
+    """Every sentence that says that a promise is broken; the exit code must agree with them."""
+    texts = [one["text"] for one in result.document["findings"] if one["level"] == "broken"]
+    assert result.code == (1 if texts else 0)
+    assert result.document["healthy"] == (not texts)
+    return texts
+
+
+def busy(client: Penstock) -> None:
+    """Queues with jobs in each state, ttls, dead letters and an odd name."""
+    for name in ("q", "odd {name}% ü"):
+        queue = client.queue(name)
+        queue.enqueue_many(range(50), ttl=600)
+        queue.enqueue("once", lease=0)
+        queue.enqueue("later", delay=60)
+        jobs = queue.reserve(20, block=0)
+        queue.bury(jobs[:5], "no")
+        queue.nack(jobs[5:10], delay=60)
+        queue.ack(jobs[10:12])
+    client.queue("paused").pause()
+
+
+def test_a_server_that_is_well(cli: Cli, client: Penstock) -> None:
+    """Every check says something, nothing is broken, the figures are there for programs."""
+    busy(client)
+    result = cli("doctor", "--json")
+    assert broken(result) == []
+    document = result.document
+    assert list(dict.fromkeys(one["check"] for one in document["findings"])) == CHECKED
+    assert all(one["text"] for one in document["findings"])
+    data = {one["check"]: one["data"] for one in document["findings"]}
+    assert data["queues"]["queues"] == 3
+    assert data["queues"]["complete"] is True
+    assert data["keys"] == {"count": 0, "keys": []}
+    assert data["scripts"]["of"] == 16
+    assert {"enqueue", "reserve", "bury"} <= set(data["scripts"]["loaded"])
+    assert abs(data["clock"]["ahead"]) < 1
+
+
+def test_the_report_for_people(cli: Cli, client: Penstock) -> None:
+    """A line for each finding: level, check, sentence."""
+    busy(client)
+    result = cli("doctor")
+    assert result.code == 0
+    rows = [[cell.strip() for cell in row] for row in result.rows]
+    assert [row[1] for row in rows] == CHECKED
+    assert {row[0] for row in rows} <= {"ok", "warning"}
+
+
+def test_nothing_is_written(cli: Cli, client: Penstock, real_backend: Backend) -> None:
+    """Not a key changes, and none is made, also on an empty server."""
+    raw: Any = real_backend.sync_client()
+    assert cli("doctor").code == 0
+    assert raw.dbsize() == 1  # this client's own: the node's id
+    busy(client)
+    keys = sorted(raw.keys())
+    before = [raw.dump(key) for key in keys]
+    assert cli("doctor").code == 0
+    assert sorted(raw.keys()) == keys
+    assert [raw.dump(key) for key in keys] == before
+
+
+# -- the server ----------------------------------------------------------------------------
+
+
+def test_an_evicting_policy_breaks_a_promise(
+    run_cli: Cli, make_server: Callable[..., EmbeddedServer]
+) -> None:
+    """Also when nothing was evicted yet; a policy for keys with a time to live is a warning."""
+    server = make_server(tcp=True)
+    raw = redis.Redis.from_url(server.url)
+    raw.config_set("maxmemory", "100mb")
+    raw.config_set("maxmemory-policy", "allkeys-lru")
+    [text] = broken(run_cli("doctor", "--json", url=server.url))
+    assert "allkeys-lru" in text
+    assert run_cli("doctor", url=server.url).code == 1
+    raw.config_set("maxmemory-policy", "volatile-ttl")
+    result = run_cli("doctor", "--json", url=server.url)
+    assert broken(result) == []
+    assert "volatile-ttl" in found(result, "memory", "warning")[0]
+    raw.close()
+
+
+def test_evicted_keys_break_a_promise(
+    run_cli: Cli, make_server: Callable[..., EmbeddedServer]
+) -> None:
+    """Also when the policy has been put right since."""
+    server = make_server(tcp=True)
+    raw: Any = redis.Redis.from_url(server.url)
+    raw.config_set("maxmemory", raw.info("memory")["used_memory"] + 200_000)
+    raw.config_set("maxmemory-policy", "allkeys-random")
+    number = 0
+    while not raw.info("stats")["evicted_keys"]:
+        raw.set(f"filler {number}", b"x" * 10_000)
+        number += 1
+    raw.config_set("maxmemory-policy", "noeviction")
+    raw.config_set("maxmemory", 0)
+    [text] = broken(run_cli("doctor", "--json", url=server.url))
+    assert "keys were evicted" in text
+    raw.close()
+
+
+def test_a_replica_breaks_a_promise_and_its_primary_names_it(
+    run_cli: Cli, make_server: Callable[..., EmbeddedServer]
+) -> None:
+    """Whoever connects to a replica by mistake is told; the primary says how it is."""
+    primary = make_server(tcp=True, args=("--repl-diskless-sync-delay", "0"))
+    replica = make_server(tcp=True)
+    with redis.Redis.from_url(replica.url) as raw:
+        raw.execute_command("REPLICAOF", "127.0.0.1", primary.port)
+    with redis.Redis.from_url(primary.url, socket_timeout=60) as raw:
+        raw.set("written", 1)
+        assert raw.wait(1, 30_000) == 1  # the replica has it, so it is online
+    [text] = broken(run_cli("doctor", "--json", url=replica.url))
+    assert f"replica of 127.0.0.1:{primary.port}" in text
+    result = run_cli("doctor", "--json", url=primary.url)
+    assert broken(result) == []
+    assert f"127.0.0.1:{replica.port} is online" in found(result, "replicas", "ok")[0]
+
+
+@pytest.mark.parametrize(
+    "settings, level, words",
+    [
+        ({"appendonly": "yes", "appendfsync": "always"}, "ok", "before it is answered"),
+        ({"appendonly": "yes", "appendfsync": "everysec"}, "ok", "a second or two"),
+        ({"appendonly": "yes", "appendfsync": "no"}, "warning", "had not written yet"),
+        ({"appendonly": "no", "save": "900 1"}, "warning", "snapshots alone"),
+        ({"appendonly": "no", "save": ""}, "warning", "a restart loses every job"),
+    ],
+    ids=["always", "everysec", "no-fsync", "snapshots", "nothing"],
+)
+def test_persistence(
+    run_cli: Cli,
+    make_server: Callable[..., EmbeddedServer],
+    settings: dict[str, str],
+    level: str,
+    words: str,
+) -> None:
+    """What a restart or a crash loses is said, and is nobody's broken promise."""
+    server = make_server(tcp=True)
+    with redis.Redis.from_url(server.url) as raw:
+        for name, value in settings.items():
+            raw.config_set(name, value)
+    result = run_cli("doctor", "--json", url=server.url)
+    assert broken(result) == []
+    [text] = found(result, "persistence", level)
+    assert words in text
+
+
+def test_a_user_who_may_little(run_cli: Cli, make_server: Callable[..., EmbeddedServer]) -> None:
+    """What is forbidden is a warning, and everything else is looked at."""
+    server = make_server(tcp=True)
+    with redis.Redis.from_url(server.url) as raw:
+        rights = "on >secret ~* +@all -info -config -time -script|exists".split()  # noqa: SIM905
+        try:
+            raw.execute_command("ACL", "SETUSER", "ada", *rights)
+        except redis.ResponseError:  # before 7.0 the denial of a subcommand
+            raw.execute_command("ACL", "SETUSER", "ada", *rights[:-1], "-script")
+    url = f"redis://ada:secret@127.0.0.1:{server.port}/0"
+    result = run_cli("doctor", "--json", url=url)
+    assert broken(result) == []
+    assert "secret" not in result.out
+    for check in ("version", "persistence", "memory", "evicted", "replicas", "clock", "scripts"):
+        assert len(found(result, check, "warning")) == 1, check
+    assert len(found(result, "queues", "ok")) == 1
+
+
+class Actor(Patient):
+    """A server that says what the test makes it say."""
+
+    def __init__(self, fields: dict[str, str], replies: dict[str, Any] | None = None) -> None:
+        self._facts = ServerFacts(fields)
+        self._replies = replies or {}
+
+    def ask(self, *command: Any) -> Any:
+        """The reply that the test has laid ready."""
+        return self._replies[command[0]]
+
+    def config(self, name: str) -> str | None:
+        """The same for settings."""
+        return self._replies.get(name)
+
+
+WELL = {"redis_version": "7.0.1", "role": "master", "maxmemory_policy": "noeviction"}
+
+
+@pytest.mark.parametrize(
+    "check, fields, level, words",
+    [
+        ("version", {"redis_version": "6.0.16"}, Level.BROKEN, "needs Redis 6.2"),
+        ("version", {"redis_version": "6.2.0"}, Level.OK, "Redis 6.2.0"),
+        ("version", {"server_name": "valkey", "valkey_version": "9.1.2"}, Level.OK, "Valkey 9.1"),
+        ("persistence", {"aof_enabled": "1", "aof_last_write_status": "err"}, Level.BROKEN, "fail"),
+        ("persistence", {"rdb_last_bgsave_status": "err"}, Level.WARNING, "last snapshot failed"),
+        ("memory", {"maxmemory": "100", "used_memory": "91"}, Level.WARNING, "91 B of 100 B"),
+        ("memory", {"maxmemory": "100", "used_memory": "89"}, Level.OK, "89 B of 100 B"),
+        ("memory", {"maxmemory_policy": "allkeys-lfu"}, Level.BROKEN, "allkeys-lfu"),
+        ("evicted", {"evicted_keys": "1"}, Level.BROKEN, "1 keys were evicted"),
+        ("evicted", {"evicted_keys": "0"}, Level.OK, "no key was evicted"),
+        (
+            "replicas",
+            {"connected_slaves": "1", "slave0": "ip=h,port=1,state=online,offset=5,lag=11"},
+            Level.WARNING,
+            "h:1 is online, heard of 11 s ago",
+        ),
+        (
+            "replicas",
+            {"connected_slaves": "1", "slave0": "ip=h,port=1,state=wait_bgsave,lag=0"},
+            Level.WARNING,
+            "h:1 is wait_bgsave",
+        ),
+    ],
+)
+def test_what_info_says(check: str, fields: dict[str, str], level: Level, words: str) -> None:
+    """Each reading of INFO has its level; the last finding of the check is the one looked at."""
+    findings: list[Finding] = list(dict(CHECKS)[check](Actor({**WELL, **fields})))
+    assert findings[-1].level is level
+    assert words in findings[-1].text
+
+
+@pytest.mark.parametrize("ahead, level", [(0, Level.OK), (30, Level.WARNING), (-30, Level.WARNING)])
+def test_a_clock_that_is_wrong(ahead: int, level: Level, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More than a second of difference is worth a warning, in either direction."""
+    monkeypatch.setattr("time.time", lambda: 1_000_000.0)
+    actor = Actor(WELL, {"TIME": [b"%d" % (1_000_000 + ahead), b"0"]})
+    [finding] = dict(CHECKS)["clock"](actor)
+    assert finding.level is level
+    assert ("ahead of" in finding.text, "behind" in finding.text) == (ahead > 0, ahead < 0)
+
+
+@pytest.mark.parametrize(
+    "url, shown",
+    [
+        ("redis://ada:s3cret@h:1/0", "redis://h:1/0"),
+        ("rediss://:s3cret@h", "rediss://h"),
+        ("unix:///run/s?password=s3cret", "unix:///run/s"),
+        ("redis://h:1", "redis://h:1"),
+    ],
+)
+def test_passwords_are_not_shown(url: str, shown: str) -> None:
+    """Neither before the host nor among the options."""
+    assert without_password(url) == shown
+
+
+# -- the keys ------------------------------------------------------------------------------
+
+NUMBER = b"1700000000000-1000000000"
+
+
+def other_type(raw: Any) -> None:
+    """A string where a zset belongs."""
+    raw.delete("penstock:{q}:dead")
+    raw.set("penstock:{q}:dead", "x")
+
+
+def without_meta(raw: Any) -> None:
+    """What an eviction of meta leaves."""
+    raw.delete("penstock:{q}:meta")
+
+
+def newer_version(raw: Any) -> None:
+    """A queue of a protocol that we do not know."""
+    raw.hset("penstock:{q}:meta", "v", "2")
+
+
+def in_no_index(raw: Any) -> None:
+    """A held job that nothing points to."""
+    raw.hset("penstock:{q}:held", NUMBER, "1\nx")
+
+
+def in_two_indexes(raw: Any) -> None:
+    """A dead letter that is scheduled as well."""
+    number = raw.zrange("penstock:{q}:dead", 0, 0)[0]
+    raw.zadd("penstock:{q}:scheduled", {number: 1})
+
+
+def in_ready_and_held(raw: Any) -> None:
+    """A dead letter that waits as well."""
+    number = raw.zrange("penstock:{q}:dead", 0, 0)[0]
+    raw.delete("penstock:{q}:ready")
+    raw.xadd("penstock:{q}:ready", {"j": "1\nx"}, id=number)
+
+
+def without_a_job(index: str) -> Callable[[Any], None]:
+    """An index entry whose record is gone."""
+    return lambda raw: raw.zadd(f"penstock:{{q}}:{index}", {NUMBER: 2**52})
+
+
+@pytest.mark.parametrize(
+    "harm, words",
+    [
+        (other_type, "dead is a string, not a zset"),
+        (without_meta, "jobs but no meta"),
+        (newer_version, "version"),
+        (in_no_index, "1 held jobs in no index, such as 1700000000000-1000000000"),
+        (in_two_indexes, "1 held jobs in several indexes"),
+        (in_ready_and_held, "1 jobs in both ready and held"),
+        (without_a_job("active"), "1 entries of active without a job"),
+        (without_a_job("once"), "1 entries of once without a job"),
+        (without_a_job("scheduled"), "1 entries of scheduled without a job"),
+        (without_a_job("dead"), "1 entries of dead without a job"),
+        (without_a_job("expiry"), "1 entries of expiry without a job"),
+    ],
+)
+def test_a_damaged_queue_breaks_a_promise(
+    cli: Cli, client: Penstock, real_backend: Backend, harm: Callable[[Any], None], words: str
+) -> None:
+    """The queue is named, and so is what is wrong with it; the queue beside it is well."""
+    queue = client.queue("q")
+    queue.enqueue_many(range(3))
+    queue.bury(queue.reserve(2, block=0)[:1], "no")
+    client.queue("well").enqueue("x")
+    assert cli("doctor").code == 0
+    harm(real_backend.sync_client())
+    damage, summary = broken(cli("doctor", "--json"))
+    assert damage.startswith("queue 'q'")
+    assert words in damage
+    assert "damage was found" in summary
+
+
+def test_a_registry_of_the_wrong_type(cli: Cli, real_backend: Backend) -> None:
+    """No queue can be made then."""
+    real_backend.sync_client().set("penstock:queues", "x")
+    [text] = broken(cli("doctor", "--json"))
+    assert "the registry is a string" in text
+
+
+def test_a_queue_that_is_not_listed(cli: Cli, client: Penstock, real_backend: Backend) -> None:
+    """Its jobs are safe, so it is a warning."""
+    client.queue("q").enqueue("x")
+    real_backend.sync_client().delete("penstock:queues")
+    result = cli("doctor", "--json")
+    assert broken(result) == []
+    assert "queue 'q' is not in the registry" in found(result, "queues", "warning")[0]
+
+
+def test_a_queue_that_is_listed_only(cli: Cli, real_backend: Backend) -> None:
+    """A registration without a job, or a removal that was cut short: a warning."""
+    real_backend.sync_client().hset("penstock:queues", "000000000000000a", "ghost")
+    result = cli("doctor", "--json")
+    assert broken(result) == []
+    assert "queue 'ghost' is listed and does not exist" in found(result, "queues", "warning")[0]
+
+
+def test_what_a_queue_left_behind(cli: Cli, real_backend: Backend) -> None:
+    """Keys without a job in them are a warning; those of producers vanish by themselves."""
+    raw = real_backend.sync_client()
+    raw.rpush("penstock:{gone}:wake", "1")
+    raw.set("penstock:{asleep}:producer:0123456789abcdef", "1 x 1 a", px=60_000)
+    result = cli("doctor", "--json")
+    assert broken(result) == []
+    assert found(result, "queues", "warning") == ["queue 'gone' is gone, but left wake."]
+
+
+def test_losses_of_the_past_are_told(cli: Cli, client: Penstock, real_backend: Backend) -> None:
+    """Entries that reserve found without a job are counted in meta."""
+    client.queue("q").enqueue("x")
+    real_backend.sync_client().hset("penstock:{q}:meta", "dangling", 3)
+    result = cli("doctor", "--json")
+    assert broken(result) == []
+    assert "3 entries had lost their jobs" in found(result, "queues", "warning")[0]
+
+
+def test_unknown_keys(cli: Cli, client: Penstock, real_backend: Backend) -> None:
+    """Keys under our prefix that are none of ours are a warning; other prefixes are not looked at.
+
+    Characters that mean something in a pattern mean nothing in a prefix.
+    """
+    raw = real_backend.sync_client()
+    client.queue("q").enqueue("x")
+    strange = ["penstock:x", "penstock:{q}:nosuch", "penstock:{q}", "penstock:{a}b:meta"]
+    for key in strange:
+        raw.set(key, 1)
+    raw.set("penstocks:x", 1)
+    raw.set("other", 1)
+    result = cli("doctor", "--json")
+    assert broken(result) == []
+    [data] = [one["data"] for one in result.document["findings"] if one["check"] == "keys"]
+    assert (data["count"], sorted(data["keys"])) == (4, sorted(strange))
+    starred = cli("doctor", "--json", "--prefix", "p*[a-z]?")
+    assert found(starred, "keys", "ok") == ["no unknown key under the prefix."]

@@ -1,0 +1,340 @@
+"""enqueue, peek, show."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import redis
+
+from penstock import Penstock, parse_id
+from tests.cli.support import Cli
+from tests.support.backends import Backend
+
+
+def test_enqueue_adds_the_body_as_bytes_and_prints_the_id(cli: Cli, client: Penstock) -> None:
+    """Text on the command line is a body of bytes; the answer is the id, to be used in a pipe."""
+    result = cli("enqueue", "q", "grüße")
+    job_id, state = result.out.split()
+    assert (result.code, state, result.err) == (0, "ready", "")
+    [job] = client.queue("q").reserve(block=0)
+    assert (job.id, job.body) == (job_id, "grüße".encode())
+
+
+def test_enqueue_json(cli: Cli, client: Penstock) -> None:
+    """With --json-body a consumer gets the object; with --json the caller gets a document."""
+    result = cli("enqueue", "q", '{"to": ["ada", 1.5, null]}', "--json-body", "--json")
+    [job] = client.queue("q").reserve(block=0)
+    assert job.body == {"to": ["ada", 1.5, None]}
+    assert result.document == {
+        "queue": "q",
+        "count": 1,
+        "jobs": [{"id": job.id, "state": "ready"}],
+    }
+
+
+def test_enqueue_takes_every_option(cli: Cli, client: Penstock) -> None:
+    """Delay, lease, ttl and headers reach the job."""
+    times = ["--delay", "60", "--lease", "7", "--ttl", "90"]
+    result = cli("enqueue", "q", "", *times, "--header", "a=1", "--header", "b=x=y", "--json")
+    [job] = client.queue("q").peek(state="scheduled")
+    assert result.document["jobs"] == [{"id": job.id, "state": "scheduled"}]
+    assert (job.raw, job.lease, dict(job.headers)) == (b"", 7, {"a": "1", "b": "x=y"})
+    assert job.due is not None
+    assert job.expires is not None
+    assert (round(job.due - job.created), round(job.expires - job.created)) == (60, 90)
+
+
+def test_enqueue_reads_stdin_untouched(cli: Cli, client: Penstock) -> None:
+    """`-` is all of stdin, whatever the bytes."""
+    body = bytes(range(256)) + b"\n"
+    assert cli("enqueue", "q", "-", stdin=body).code == 0
+    assert [job.body for job in client.queue("q").peek()] == [body]
+
+
+def test_enqueue_lines(cli: Cli, client: Penstock) -> None:
+    """Each line is a job, empty ones too, in order; a last line needs no newline."""
+    result = cli("enqueue", "q", "--lines", "--json", stdin=b"a\n\n\xff\r\nlast")
+    views = client.queue("q").peek()
+    assert [view.raw for view in views] == [b"a", b"", b"\xff\r", b"last"]
+    assert result.document["count"] == 4
+    assert [job["id"] for job in result.document["jobs"]] == [view.id for view in views]
+    assert cli("enqueue", "q", "--lines", stdin=b"").out == "0 jobs added\n"
+
+
+def test_enqueue_lines_of_json_in_several_chunks(cli: Cli, client: Penstock) -> None:
+    """Two thousand lines and one go in as objects."""
+    lines = b"".join(b'{"n": %d}\n' % n for n in range(2001))
+    assert cli("enqueue", "q", "--lines", "--json-body", stdin=lines).out == "2001 jobs added\n"
+    assert client.queue("q").stats().ready == 2001
+    assert client.queue("q").peek(1, start=1000)[0].body == {"n": 1000}
+
+
+@pytest.mark.parametrize("good, code", [(0, 1), (1500, 1)])
+def test_a_bad_line_is_named(cli: Cli, client: Penstock, good: int, code: int) -> None:
+    """What went in before it in whole chunks stays, and the message says how much that is."""
+    result = cli("enqueue", "q", "--lines", "--json-body", stdin=b"1\n" * good + b"{\n")
+    accepted = good // 1000 * 1000
+    assert (result.code, client.queue("q").stats().ready) == (code, accepted)
+    assert f"line {good + 1}='{{': no JSON" in result.err
+    assert (f"{accepted} jobs were accepted" in result.err) == (accepted > 0)
+
+
+@pytest.mark.parametrize(
+    "argv, complaint",
+    [
+        (["q"], "give a BODY"),
+        (["q", "x", "--lines"], "give a BODY"),
+        (["q", "x", "--header", "novalue"], "NAME=VALUE"),
+        (["q", "x", "--header", "=v"], "NAME=VALUE"),
+        (["q", "x", "--delay", "soon"], "--delay"),
+        ([], "QUEUE"),
+    ],
+)
+def test_bad_usage_of_enqueue(cli: Cli, client: Penstock, argv: list[str], complaint: str) -> None:
+    """Exit code 2, nothing is added, and the line says what is wrong."""
+    result = cli("enqueue", *argv)
+    assert (result.code, result.out) == (2, "")
+    assert complaint in result.err
+    assert client.queues() == []
+
+
+@pytest.mark.parametrize(
+    "argv, complaint",
+    [
+        (["", "x"], "queue='': a queue's name can't be empty"),
+        (["q", "x", "--delay", "-1"], "delay=-1.0: can't be negative"),
+        (["q", "x", "--delay", "nan"], "delay=nan: a finite number"),
+        (["q", "x", "--ttl", "1", "--delay", "2"], "must be longer than the delay"),
+        (["q", "x", "--lease", "9999999"], "at most 24 days"),
+        (["q", "{", "--json-body"], "no JSON"),
+        (["q" * 1025, "x"], "at most 1024 bytes"),
+    ],
+)
+def test_what_the_library_refuses_is_one_line(
+    cli: Cli, client: Penstock, argv: list[str], complaint: str
+) -> None:
+    """Exit code 1, nothing is added, no traceback."""
+    result = cli("enqueue", *argv)
+    assert (result.code, result.out) == (1, "")
+    assert result.err.startswith("penstock: BadArgument: ")
+    assert result.err.count("\n") == 1
+    assert complaint in result.err
+    assert client.queues() == []
+
+
+def test_a_full_or_paused_queue_refuses(cli: Cli, client: Penstock) -> None:
+    """Exit code 1, and the line says which of them it is."""
+    queue = client.queue("q")
+    queue.configure(max_length=1)
+    assert cli("enqueue", "q", "x").code == 0
+    full = cli("enqueue", "q", "x")
+    assert (full.code, full.err) == (
+        1, "penstock: QueueFull: queue 'q': 1 jobs wait, 1 may\n"
+    )  # fmt: skip
+    queue.pause("in")
+    paused = cli("enqueue", "q", "x")
+    assert (paused.code, paused.err) == (
+        1, "penstock: QueuePaused: queue 'q' is paused (in)\n"
+    )  # fmt: skip
+
+
+# -- peek ----------------------------------------------------------------------------------
+
+
+BODIES: list[tuple[bytes, str, Any]] = [
+    (b"text", "bytes", "text"),
+    (b"\xff\x00", "bytes", {"base64": "/wA="}),
+    (b"", "bytes", ""),
+]
+
+
+def test_peek_shows_bodies_as_documented(cli: Cli, client: Penstock) -> None:
+    """JSON bodies are values; bytes are text when they are UTF-8, else base 64."""
+    queue = client.queue("q")
+    queue.enqueue_many([body for body, _, _ in BODIES])
+    queue.enqueue({"a": [1, "ü\x1b"]})
+    queue.enqueue("text")
+    document = cli("peek", "q", "--json").document
+    shown = [(job["codec"], job["body"]) for job in document.pop("jobs")]
+    assert document == {"queue": "q", "state": "ready", "start": 0}
+    assert shown == [
+        *((codec, body) for _, codec, body in BODIES),
+        ("json", {"a": [1, "ü\x1b"]}),
+        ("json", "text"),
+    ]
+
+
+def test_a_body_that_is_not_what_its_codec_says_is_shown_as_bytes(
+    cli: Cli, client: Penstock, real_backend: Backend
+) -> None:
+    """Another client's NaN, broken JSON, or a codec nobody knows do not stop a peek."""
+    number = parse_id(client.queue("q").enqueue("x").id).number
+    raw: Any = real_backend.sync_client()
+    raw.delete("penstock:{q}:ready")
+    ms, seq = number.decode().split("-")
+    records = [b"1;c=json\nNaN", b"1;c=json\n{", b"1;c=zstd\n\xff", b"1;c=json\n" + b"[" * 100_000]
+    for place, record in enumerate(records, 1):
+        raw.xadd("penstock:{q}:ready", {"j": record}, id=f"{ms}-{int(seq) + place}")
+    jobs = cli("peek", "q", "--json").document["jobs"]
+    assert [(job["codec"], job["body"]) for job in jobs] == [
+        ("bytes", "NaN"),
+        ("bytes", "{"),
+        ("zstd", {"base64": "/w=="}),
+        ("bytes", "[" * 100_000),
+    ]
+
+
+def test_a_job_has_the_same_fields_everywhere(cli: Cli, client: Penstock) -> None:
+    """The names are those of JobView, and a promise to programs."""
+    queue = client.queue("q")
+    job_id = queue.enqueue(b"x", headers={"h": "v"}, lease=9, ttl=600).id
+    [job] = queue.reserve(block=0)
+    job.nack(delay=300, error="line busy")
+    [peeked] = cli("peek", "q", "--state", "scheduled", "--json").document["jobs"]
+    assert peeked == cli("show", "q", job_id, "--json").document
+    view = queue.show(job_id)
+    assert view is not None
+    assert peeked == {
+        "id": job_id, "queue": "q", "state": "scheduled", "codec": "bytes", "body": "x",
+        "headers": {"h": "v"}, "created": view.created, "due": view.due, "lease": 9.0,
+        "lease_until": None, "expires": view.expires, "died": None,
+        "delivered": view.delivered, "owner": client.owner, "deliveries": 1, "nacks": 1,
+        "crashes": 0, "releases": 0, "error": "line busy",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("state", ["ready", "scheduled", "active", "dead"])
+def test_peek_knows_every_state(cli: Cli, client: Penstock, state: str) -> None:
+    """One job in each state is found there and nowhere else, for programs and for people."""
+    queue = client.queue("q")
+    ids = {"dead": queue.enqueue("to die").id}
+    queue.reserve(block=0)[0].bury("hopeless")
+    ids["active"] = queue.enqueue("to hold").id
+    queue.reserve(block=0)
+    ids["ready"] = queue.enqueue("to wait").id
+    ids["scheduled"] = queue.enqueue("to come", delay=60).id
+    jobs = cli("peek", "q", "--state", state, "--json").document["jobs"]
+    assert [(job["id"], job["state"]) for job in jobs] == [(ids[state], state)]
+    rows = cli("peek", "q", "--state", state).rows
+    assert [row[0] for row in rows] == [ids[state]]
+    assert ("hopeless" in rows[0][-1]) == (state == "dead")
+
+
+def test_peek_pages(cli: Cli, client: Penstock) -> None:
+    """--n and --start choose."""
+    client.queue("q").enqueue_many(range(30))
+    jobs = cli("peek", "q", "--json", "--n", "3", "--start", "25").document["jobs"]
+    assert [job["body"] for job in jobs] == [25, 26, 27]
+    assert len(cli("peek", "q").rows) == 10
+
+
+def test_peek_neither_obeys_nor_cuts_what_is_in_a_body(cli: Cli, client: Penstock) -> None:
+    """Control characters are shown, rich's markup is text, an id stays whole in a pipe."""
+    job_id = client.queue("q").enqueue(b"[red]\x1b[2J\n\xff" + b"x" * 200).id
+    out = cli("peek", "q").out
+    assert r"[red]\x1b[2J\n\xffxxx" in out
+    assert "\x1b" not in out
+    assert job_id in out
+    assert "x…" in out
+
+
+def test_an_empty_answer_says_why(cli: Cli, client: Penstock) -> None:
+    """No jobs is no failure; a queue that does not exist may be a typing error, and is named."""
+    client.queue("q").pause()
+    empty, missing = cli("peek", "q"), cli("peek", "p")
+    assert (empty.code, empty.out, empty.err) == (0, "", "no ready jobs\n")
+    assert missing.code == 0
+    assert "there is no queue 'p' now" in missing.err
+    assert cli("peek", "p", "--json").document["jobs"] == []
+
+
+@pytest.mark.parametrize(
+    "argv, code",
+    [
+        (["q", "--state", "lost"], 2),
+        (["q", "--n", "many"], 2),
+        (["q", "--n", "0"], 1),
+        (["q", "--n", "1001"], 1),
+        (["q", "--start", "-1"], 1),
+    ],
+)
+def test_bad_usage_of_peek(cli: Cli, argv: list[str], code: int) -> None:
+    """What typer can judge is bad usage, what the library refuses is an error."""
+    result = cli("peek", *argv)
+    assert (result.code, result.out) == (code, "")
+    assert result.err
+
+
+# -- show ----------------------------------------------------------------------------------
+
+
+def test_show_finds_the_queue_of_an_id(cli: Cli, client: Penstock) -> None:
+    """An id carries the crc of its queue's name, which the registry spells out."""
+    name = "odd {name}% ü/1"
+    job_id = client.queue(name).enqueue({"a": 1}).id
+    client.queue("another").enqueue(1)
+    found = cli("show", job_id, "--json").document
+    assert (found["id"], found["queue"], found["body"]) == (job_id, name, {"a": 1})
+    assert found == cli("show", name, job_id, "--json").document
+
+
+def test_show_prints_the_whole_body(cli: Cli, client: Penstock) -> None:
+    """People see every field that has a value, then the body, escaped line by line."""
+    body = "first\nsecond\x07" + "x" * 500
+    job_id = client.queue("q").enqueue(body.encode(), headers={"trace": "t-1"}, ttl=60).id
+    out = cli("show", "q", job_id).out
+    assert out.endswith("first\nsecond\\x07" + "x" * 500 + "\n")
+    for text in (job_id, "header trace", "t-1", "expires", "ready"):
+        assert text in out
+    assert "lease until" not in out
+
+
+def test_a_job_that_is_gone(cli: Cli, client: Penstock) -> None:
+    """Exit code 1."""
+    queue = client.queue("q")
+    job_id = queue.enqueue("x").id
+    queue.delete([job_id])
+    result = cli("show", job_id)
+    assert (result.code, result.out) == (1, "")
+    assert result.err.startswith(f"penstock: no job {job_id} in queue 'q': ")
+
+
+@pytest.mark.parametrize(
+    "spoil, error",
+    [
+        (lambda job_id: job_id[:-1], "BadJobId"),
+        (lambda job_id: job_id.upper(), "BadJobId"),
+        (lambda job_id: "D-" + "0" * 8 + job_id[10:], "WrongNode"),
+    ],
+)
+def test_bad_ids(cli: Cli, client: Penstock, spoil: Any, error: str) -> None:
+    """Exit code 1, and the error is named, with and without a queue."""
+    job_id = spoil(client.queue("q").enqueue("x").id)
+    result = cli("show", "q", job_id)
+    assert (result.code, result.out) == (1, "")
+    assert result.err.startswith(f"penstock: {error}: ")
+    assert cli("show", job_id).code == 1
+
+
+def test_an_id_of_another_queue_or_life(cli: Cli, client: Penstock, real_backend: Backend) -> None:
+    """Exit code 1: WrongQueue, WrongEpoch, and no listed queue."""
+    job_id = client.queue("q").enqueue("x").id
+    client.queue("p").enqueue("x")
+    assert "WrongQueue" in cli("show", "p", job_id).err
+    raw: redis.Redis = real_backend.sync_client()
+    raw.delete("penstock:queues", "penstock:{q}:meta", "penstock:{q}:ready")
+    client.queue("q").enqueue("anew")
+    assert "WrongEpoch" in cli("show", "q", job_id).err
+    unlisted = cli("show", job_id)
+    assert (unlisted.code, unlisted.out) == (1, "")
+    assert unlisted.err.startswith(f"penstock: no queue is listed for {job_id}")
+
+
+def test_documents_are_plain_ascii(cli: Cli, client: Penstock) -> None:
+    """Any pipe and any locale can carry them; json.loads gives the text back."""
+    client.queue("ü").enqueue("ü")
+    out = cli("peek", "ü", "--json").out
+    assert out.isascii()
+    assert json.loads(out)["jobs"][0]["body"] == "ü"

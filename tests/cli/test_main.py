@@ -1,0 +1,212 @@
+"""The program as a whole: options, exit codes, what is not there."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import redis
+
+import penstock
+from penstock import Penstock
+from penstock.embedded import EmbeddedServer
+from tests.cli.support import Cli, environment, in_process_of_its_own
+from tests.support.backends import Backend
+
+COMMANDS = [
+    "demo", "enqueue", "peek", "show", "stats", "pause", "resume", "redrive", "purge", "sweep",
+    "queues", "doctor", "scripts", "bench",
+]  # fmt: skip
+ON_A_SERVER = [
+    ["enqueue", "q", "x"], ["peek", "q"], ["show", "D-00000000--P6wMjIUDtf9-EJ-fXTvy7f8-ffff"],
+    ["stats"], ["stats", "q"], ["pause", "q"], ["resume", "q"], ["redrive", "q"],
+    ["purge", "q", "--yes"], ["sweep"], ["queues"],
+]  # fmt: skip
+
+
+def test_the_program_in_a_process_of_its_own(server: EmbeddedServer) -> None:
+    """`python -m penstock.cli` takes the server from PENSTOCK_URL."""
+    added = in_process_of_its_own("enqueue", "q", "-", stdin=b"x", PENSTOCK_URL=server.url)
+    assert (added.code, added.err) == (0, "")
+    shown = in_process_of_its_own("stats", "--json", PENSTOCK_URL=server.url)
+    assert [one["ready"] for one in shown.document["queues"]] == [1]
+
+
+def test_help_names_every_command(run_cli: Cli) -> None:
+    """With or without a command, and each has a page of its own."""
+    out = run_cli("--help").out
+    assert [name for name in COMMANDS if f"\n  {name} " not in out] == []
+    for name in COMMANDS[:-1]:
+        page = run_cli(name, "-h")
+        assert page.code == 0
+        assert f"penstock {name}" in page.out
+        assert "--url" in page.out
+
+
+def test_version(run_cli: Cli) -> None:
+    """The library's."""
+    assert run_cli("--version").out == f"{penstock.__version__}\n"
+
+
+@pytest.mark.parametrize("argv", [["nosuch"], ["stats", "--nosuch"], ["pause"], ["--url"]])
+def test_bad_usage(run_cli: Cli, argv: list[str]) -> None:
+    """Exit code 2, and a line on stderr."""
+    result = run_cli(*argv)
+    assert (result.code, result.out) == (2, "")
+    assert "Error" in result.err
+
+
+@pytest.mark.parametrize("argv", ON_A_SERVER, ids=" ".join)
+def test_options_stand_before_or_after_the_command(
+    run_cli: Cli, real_backend: Backend, argv: list[str]
+) -> None:
+    """`penstock --url U stats` is `penstock stats --url U`; --prefix and --json too."""
+    assert real_backend.url
+    options = ["--url", real_backend.url, "--prefix", "other", "--json"]
+    with Penstock(real_backend.url, prefix="other") as client:
+        client.queue("q").enqueue("x")
+        before, after = run_cli(*options, *argv), run_cli(*argv, *options)
+    assert before.code == after.code == (1 if argv[0] == "show" else 0)
+    if argv[0] != "show":
+        assert before.document.keys() == after.document.keys()
+    keys = redis.Redis.from_url(real_backend.url).keys()
+    assert all(key.startswith(b"other:") for key in keys)
+
+
+@pytest.mark.parametrize("argv", [*ON_A_SERVER, ["doctor"]], ids=" ".join)
+def test_a_server_that_is_down(
+    run_cli: Cli, make_server: Callable[..., EmbeddedServer], argv: list[str]
+) -> None:
+    """Exit code 1 and one line that says so."""
+    server = make_server(tcp=True)
+    server.kill()
+    result = run_cli(*argv, url=server.url)
+    assert (result.code, result.out) == (1, "")
+    assert result.err.startswith("penstock: the server can't be reached: ")
+    assert result.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("url", ["http://localhost", "nonsense", "redis://localhost:port"])
+def test_a_url_that_is_none(run_cli: Cli, url: str) -> None:
+    """Exit code 1 and one line."""
+    for command in ("stats", "doctor", "demo"):
+        result = run_cli(command, url=url)
+        assert (result.code, result.out) == (1, "")
+        assert result.err.splitlines()[-1].startswith("penstock: BadArgument: source=")
+
+
+@pytest.mark.parametrize("argv", [["enqueue", "q", "x"], ["peek", "q"], ["stats", "q"]])
+def test_a_key_of_the_wrong_type(cli: Cli, real_backend: Backend, argv: list[str]) -> None:
+    """Exit code 1, the damage is named, and the key is left alone."""
+    raw = real_backend.sync_client()
+    with Penstock(raw) as client:
+        client.queue("q").enqueue("x")
+    raw.delete("penstock:{q}:ready")
+    raw.set("penstock:{q}:ready", "not a stream")
+    result = cli(*argv)
+    assert (result.code, result.out) == (1, "")
+    assert result.err.startswith("penstock: QueueDamaged: a key of the queue holds another type")
+    assert raw.get("penstock:{q}:ready") == b"not a stream"
+
+
+def test_a_queue_of_a_newer_protocol(cli: Cli, real_backend: Backend) -> None:
+    """Exit code 1."""
+    real_backend.sync_client().hset("penstock:{q}:meta", mapping={"v": "2", "epoch": "0000000a"})
+    result = cli("stats", "q")
+    assert (result.code, result.out) == (1, "")
+    assert result.err.startswith("penstock: UnsupportedVersion: ")
+
+
+def test_a_wrong_password(run_cli: Cli, make_server: Callable[..., EmbeddedServer]) -> None:
+    """Exit code 1, without waiting for a better one."""
+    server = make_server(tcp=True, args=("--requirepass", "right"))
+    url = f"redis://:wrong@127.0.0.1:{server.port}/0"
+    result = run_cli("stats", url=url)
+    assert (result.code, result.out) == (1, "")
+    assert "password" in result.err
+    assert "right" not in result.err
+
+
+def test_an_evicting_server_is_a_warning_on_stderr(
+    run_cli: Cli, make_server: Callable[..., EmbeddedServer]
+) -> None:
+    """The command does its work; the warning is one line, and no part of the document."""
+    server = make_server(tcp=True, args=("--maxmemory-policy", "allkeys-lru"))
+    result = run_cli("enqueue", "q", "x", "--json", url=server.url)
+    assert (result.code, result.document["count"]) == (0, 1)
+    assert result.err.startswith("penstock: warning: maxmemory-policy is allkeys-lru")
+    assert result.err.count("\n") == 1
+
+
+def test_a_reader_that_never_was() -> None:
+    """`penstock scripts | true` complains of nothing, though a short text is written at exit."""
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "penstock.cli", "scripts"]
+    done = subprocess.run(
+        command, stdout=write, stderr=subprocess.PIPE, env=environment(), timeout=60, check=False
+    )
+    os.close(write)
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
+def test_a_reader_that_leaves(server: EmbeddedServer) -> None:
+    """`penstock peek | head` ends without a traceback."""
+    with Penstock(server.url) as client:
+        client.queue("q").enqueue_many([b"x" * 1000] * 1000)
+    shown = subprocess.Popen(
+        [sys.executable, "-m", "penstock.cli", "peek", "q", "-n", "1000", "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(PENSTOCK_URL=server.url),
+    )
+    assert shown.stdout is not None
+    assert shown.stdout.readline() == b"{\n"
+    shown.stdout.close()
+    _, err = shown.communicate(timeout=60)
+    assert (shown.returncode, err) == (1, b"")
+
+
+@pytest.mark.parametrize("missing", ["typer", "rich"])
+def test_without_the_extra_it_says_what_to_install(tmp_path: Path, missing: str) -> None:
+    """One line, exit code 2."""
+    absent = f"raise ModuleNotFoundError(name={missing!r})"
+    (tmp_path / f"{missing}.py").write_text(absent)
+    path = os.pathsep.join([str(tmp_path), environment()["PYTHONPATH"]])
+    result = in_process_of_its_own("stats", PYTHONPATH=path)
+    assert (result.code, result.out) == (2, "")
+    assert result.err == (
+        "penstock: the command line needs typer and rich: pip install 'penstock[cli]'\n"
+    )
+
+
+def test_another_missing_module_is_not_taken_for_the_extra(tmp_path: Path) -> None:
+    """It is raised as it is."""
+    (tmp_path / "rich.py").write_text("import nosuchmodule")
+    path = os.pathsep.join([str(tmp_path), environment()["PYTHONPATH"]])
+    result = in_process_of_its_own("stats", PYTHONPATH=path)
+    assert result.code == 1
+    assert "No module named 'nosuchmodule'" in result.err
+    assert "penstock[cli]" not in result.err
+
+
+def test_bench_gets_its_arguments_as_they_are(
+    run_cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Options that other commands know, `--help` too, belong to the benchmark; so does the code."""
+    import penstock.bench
+
+    seen: list[list[str] | None] = []
+
+    def measure(argv: list[str] | None = None) -> int:
+        seen.append(argv)
+        return 7
+
+    monkeypatch.setattr(penstock.bench, "main", measure)
+    assert run_cli("bench", "--quick", "--json", "--help", "a").code == 7
+    assert run_cli("bench").code == 7
+    assert seen == [["--quick", "--json", "--help", "a"], []]

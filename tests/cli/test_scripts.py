@@ -1,0 +1,62 @@
+"""scripts: what a client in another language starts from."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+from penstock.wire.scripts import all_scripts
+from tests.cli.support import Cli, in_process_of_its_own
+from tests.support.backends import Backend
+
+
+def test_scripts_are_written_complete(run_cli: Cli, real_backend: Backend, tmp_path: Path) -> None:
+    """Includes are resolved; a server takes each file and answers with the SHA-1 that is told."""
+    place = tmp_path / "new" / "folder"
+    result = run_cli("scripts", "--out", str(place))
+    assert result.code == 0
+    sums = dict(
+        reversed(line.split("  ")) for line in (place / "SHA1SUMS").read_text().splitlines()
+    )
+    names = [script.name for script in all_scripts()]
+    assert sorted(sums) == sorted(f"{name}.lua" for name in names)
+    raw = real_backend.sync_client()
+    for file, sha in sums.items():
+        source = (place / file).read_bytes()
+        assert b"--@include" not in source
+        assert hashlib.sha1(source).hexdigest() == sha
+        assert raw.script_load(source) == sha
+
+
+def test_the_index_tells_how_to_call_them(run_cli: Cli, tmp_path: Path) -> None:
+    """Names, SHA-1, keys and arguments in order; the same document as on stdout."""
+    result = run_cli("scripts", "--out", str(tmp_path), "--json")
+    index = json.loads((tmp_path / "index.json").read_text())
+    assert index == result.document
+    [ack] = [one for one in index["scripts"] if one["name"] == "ack"]
+    assert ack["keys"][:3] == ["ready", "held", "active"]
+    assert (ack["args"], ack["repeated"]) == (["nonce", "wanted", "common"], ["number"])
+    assert hashlib.sha1((tmp_path / ack["file"]).read_bytes()).hexdigest() == ack["sha1"]
+
+
+def test_scripts_are_listed(run_cli: Cli) -> None:
+    """Without --out nothing is written; every script is in the table with its SHA-1."""
+    out = run_cli("scripts").out
+    assert [one.name for one in all_scripts() if one.sha not in out] == []
+
+
+def test_a_place_that_can_not_be_written(run_cli: Cli, tmp_path: Path) -> None:
+    """A file in the way is bad usage; so is nothing else."""
+    file = tmp_path / "file"
+    file.write_text("x")
+    assert run_cli("scripts", "--out", str(file)).code == 2
+    below = run_cli("scripts", "--out", str(file / "below"))
+    assert (below.code, below.out) == (1, "")
+    assert below.err.count("\n") == 1
+
+
+def test_no_server_is_needed() -> None:
+    """Nothing is connected to."""
+    result = in_process_of_its_own("scripts", "--json", PENSTOCK_URL="redis://127.0.0.1:1")
+    assert len(result.document["scripts"]) == len(all_scripts())

@@ -1,0 +1,1 @@
+"""What needs real servers: transports, lost connections, processes, threads."""

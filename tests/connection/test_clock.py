@@ -1,0 +1,162 @@
+"""The server's clock steps; shown on fakeredis, whose clock is that of the process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import fakeredis
+import pytest
+
+from penstock import Penstock, Queue, parse_id
+
+
+class Steps:
+    """The process's clock with an offset that the test sets.
+
+    Attributes:
+        offset: seconds by which it is wrong.
+    """
+
+    def __init__(self) -> None:
+        self.offset = 0.0
+        self._real = time.time
+
+    def __call__(self) -> float:
+        return self._real() + self.offset
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> Steps:
+    """The clock that fakeredis asks."""
+    made = Steps()
+    monkeypatch.setattr(time, "time", made)
+    return made
+
+
+@pytest.fixture
+def raw() -> Iterator[fakeredis.FakeRedis]:
+    """A server of this test's own."""
+    with fakeredis.FakeRedis() as client:
+        yield client
+
+
+@pytest.fixture
+def q(raw: fakeredis.FakeRedis) -> Iterator[Queue]:
+    """A queue on it."""
+    with Penstock(raw) as ps:
+        yield ps.queue("q")
+
+
+def offset(raw: fakeredis.FakeRedis) -> int:
+    """How far the queue's clock is ahead of the server's, in ms."""
+    return int(raw.hget("penstock:{q}:meta", "off") or 0)
+
+
+def test_numbers_keep_rising_when_the_clock_steps_back(q: Queue, steps: Steps) -> None:
+    """By a second, by a day; ids sort in the order of the calls."""
+    ids = []
+    for offset in (0, -1, -1.5, -86_400, -3600, 5, -86_400):
+        steps.offset = offset
+        ids += [q.enqueue(offset).id, *q.enqueue_many([1, 2]).ids]
+    assert ids == sorted(set(ids))
+    assert [job.id for job in q.reserve(100, block=0)] == ids
+
+
+def test_numbers_keep_rising_without_a_queue(q: Queue, steps: Steps) -> None:
+    """Also when the queue was emptied in between."""
+    first = q.enqueue(1).id
+    q.purge()
+    steps.offset = -3600
+    assert q.enqueue(2).id > first
+
+
+def test_leases_end_although_the_clock_stepped_back(q: Queue, steps: Steps) -> None:
+    """After their own length, not after the step and their length."""
+    q.enqueue("x", lease=0.5)
+    (held,) = q.reserve(block=0)
+    steps.offset = -3600
+    q.enqueue("y", lease=60)
+    jobs = q.reserve(block=0)
+    assert [job.body for job in jobs] == ["y"]
+    (again,) = q.reserve(block=5)
+    assert (again.id, again.crashes) == (held.id, 1)
+
+
+def test_delays_end_although_the_clock_stepped_back(q: Queue, steps: Steps) -> None:
+    """A job that was due in 0.3 s is not due in an hour."""
+    q.enqueue("x", delay=0.3)
+    steps.offset = -3600
+    start = time.monotonic()
+    (job,) = q.reserve(block=10)
+    assert job.body == "x"
+    assert time.monotonic() - start < 5
+
+
+def test_the_offset_shrinks(q: Queue, raw: fakeredis.FakeRedis, steps: Steps) -> None:
+    """The queue's clock returns to the server's: by a tenth of the time that passes."""
+    q.enqueue("x")
+    steps.offset = -60
+    q.enqueue("x")
+    assert 55_000 < offset(raw) <= 60_000
+    seen = []
+    for passed in range(0, 900, 50):
+        steps.offset = -60 + passed
+        q.enqueue("x")
+        seen.append(offset(raw))
+    assert seen == sorted(seen, reverse=True)
+    assert seen[4] == pytest.approx(60_000 - 20_000, abs=3000)
+    assert seen[-1] == 0
+    ids = [view.id for view in q.peek(100)]
+    assert ids == sorted(ids)
+
+
+def test_a_moment_is_the_servers(q: Queue, raw: fakeredis.FakeRedis, steps: Steps) -> None:
+    """While the queue's clock is ahead, `at` is still not early by the server's."""
+    q.enqueue("x")
+    steps.offset = -3600
+    q.enqueue("y")
+    assert offset(raw) > 3_000_000
+    moment = time.time() + 60
+    q.enqueue("z", at=moment)
+    (view,) = q.peek(state="scheduled")
+    assert view.due is not None
+    assert view.due - offset(raw) / 1000 == pytest.approx(moment, abs=1)
+
+
+def test_a_step_forward_ends_what_it_must(q: Queue, steps: Steps) -> None:
+    """Leases, delays and ttls that lie within it end early; nothing else is lost."""
+    q.enqueue("leased", lease=30)
+    q.reserve(block=0)
+    q.enqueue("delayed", delay=30)
+    q.enqueue("short", ttl=60)
+    q.enqueue("kept")
+    steps.offset = 3600
+    bodies = [job.body for job in q.reserve(10, block=0)]
+    assert bodies[0] == "leased"
+    assert sorted(bodies) == ["delayed", "kept", "leased"]
+    assert q.stats().swept == 1
+
+
+def test_put_backs_after_a_step_back(q: Queue, steps: Steps) -> None:
+    """A job given back is there at once, though its creation lies ahead of the clock."""
+    q.enqueue("x")
+    steps.offset = -0.5
+    (job,) = q.reserve(block=0)
+    job.release()
+    (job,) = q.reserve(block=0)
+    job.nack(delay=0)
+    (job,) = q.reserve(block=0)
+    job.bury()
+    q.redrive()
+    (job,) = q.reserve(block=0)
+    assert job.deliveries == 4
+    assert q.stats().oldest is None
+
+
+def test_times_of_a_job_are_the_queues(q: Queue, steps: Steps) -> None:
+    """They never run back, so a job is not delivered before it was created."""
+    done = q.enqueue("x")
+    steps.offset = -3600
+    (job,) = q.reserve(block=0)
+    assert job.delivered >= job.created == parse_id(done.id).ms / 1000

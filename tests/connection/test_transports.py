@@ -1,0 +1,204 @@
+"""Ways to reach a server, and ways to be let in."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from urllib.parse import quote
+
+import pytest
+import redis
+import redis.asyncio
+from redis.backoff import ExponentialBackoff
+from redis.exceptions import AuthenticationError, NoPermissionError
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.retry import Retry
+
+from penstock import AsyncPenstock, Penstock
+from penstock.embedded import EmbeddedServer, find_binaries
+from tests.connection.tls import CERTIFICATE, TlsEnd
+from tests.connection.trips import both, by_async, by_sync
+from tests.support.keyspace import Raw
+
+Server = Callable[..., EmbeddedServer]
+MINIMAL = [
+    "+client|id", "+client|unblock", "+client|setinfo", "+client|setname", "+select",
+    "+info", "+time", "+exists", "+del",
+    "+evalsha", "+script|load", "+blpop", "+rpush", "+llen",
+    "+hset", "+hsetnx", "+hget", "+hmget", "+hgetall", "+hdel", "+hlen", "+hexists", "+hincrby",
+    "+xadd", "+xlen", "+xrange", "+xdel", "+xtrim", "+xinfo",
+    "+zadd", "+zrem", "+zcard", "+zcount", "+zscore", "+zmscore", "+zrange", "+zremrangebyscore",
+    "+get", "+set", "+pexpire",
+]  # fmt: skip
+
+
+@pytest.fixture
+def raw_of() -> Iterator[Callable[[str], Raw]]:
+    """Plain clients of any address, closed at the end."""
+    made: list[redis.Redis] = []
+
+    def make(url: str) -> Raw:
+        made.append(redis.Redis.from_url(url, protocol=2))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def native_tls() -> bool:
+    """Whether the server on PATH was built with TLS."""
+    binary = find_binaries().get("path")
+    if binary is None:
+        return False
+    try:
+        with EmbeddedServer(binary, tcp=True, args=tls_options(0)):
+            return True
+    except Exception:  # noqa: BLE001  # it does not start: whatever the reason, not with TLS
+        return False
+
+
+def tls_options(port: int) -> tuple[str, ...]:
+    """A server's options for TLS with our certificate."""
+    pem = str(CERTIFICATE)
+    files = ("--tls-cert-file", pem, "--tls-key-file", pem, "--tls-ca-cert-file", pem)
+    return ("--tls-port", str(port), *files, "--tls-auth-clients", "no")
+
+
+def test_over_tcp_and_over_a_unix_socket(make_server: Server) -> None:
+    """By their URLs."""
+    both(make_server(tcp=True).url)
+    both(make_server().url)
+
+
+def test_the_database_of_a_url(make_server: Server, raw_of: Callable[[str], Raw]) -> None:
+    """All keys lie there, and only there."""
+    server = make_server(tcp=True)
+    both(server.url.removesuffix("/0") + "/3")
+    both(make_server().url + "?db=2")
+    assert raw_of(server.url).dbsize() == 0
+    assert raw_of(server.url.removesuffix("/0") + "/3").exists("penstock:node") == 1
+
+
+def test_a_password(make_server: Server) -> None:
+    """In the URL, percent-encoded; without it, or with another, one is refused at once."""
+    secret = "s:e/c@r%t ü"
+    server = make_server(tcp=True, args=("--requirepass", secret))
+    address = server.url.removeprefix("redis://")
+    both(f"redis://:{quote(secret, safe='')}@{address}")
+    start = time.monotonic()
+    for url in (server.url, f"redis://:wrong@{address}"):
+        with pytest.raises(AuthenticationError):
+            by_sync(url, retry_for=60)
+        with pytest.raises(AuthenticationError):
+            asyncio.run(by_async(url, retry_for=60))
+    assert time.monotonic() - start < 20
+
+
+def test_an_acl_user(make_server: Server, raw_of: Callable[[str], Raw]) -> None:
+    """With the commands that the scripts and the client need, and keys of the prefix alone."""
+    server = make_server(tcp=True)
+    admin = raw_of(server.url)
+    admin.execute_command(
+        "ACL", "SETUSER", "app", "reset", "on", ">secret", "~penstock:*", *_known(admin, MINIMAL)
+    )
+    address = server.url.removeprefix("redis://")
+    both(f"redis://app:secret@{address}")
+    with pytest.raises(NoPermissionError):
+        by_sync(f"redis://app:secret@{address}", prefix="other")
+
+
+def _known(admin: Raw, rules: list[str]) -> list[str]:
+    """Before Redis 7.0 a rule could not name a subcommand that its command does not list."""
+    known = []
+    for rule in rules:
+        try:
+            admin.execute_command("ACL", "SETUSER", "probe", "reset", rule)
+        except redis.ResponseError:
+            rule = rule.partition("|")[0]
+        known.append(rule)
+    admin.execute_command("ACL", "DELUSER", "probe")
+    return known
+
+
+def test_a_user_that_may_not_ask_for_info(
+    make_server: Server, raw_of: Callable[[str], Raw]
+) -> None:
+    """The server is then taken as it is."""
+    server = make_server(tcp=True)
+    raw_of(server.url).execute_command("ACL", "SETUSER", "app", "on", ">x", "~*", "+@all", "-info")
+    both(server.url.replace("redis://", "redis://app:x@"))
+
+
+@pytest.mark.parametrize("end", ["in front", *(["of the server"] if native_tls() else [])])
+def test_tls(make_server: Server, end: str) -> None:
+    """`rediss://` with a certificate authority of one's own, here one that signed itself."""
+    if end == "in front":
+        with TlsEnd(make_server().address) as secured:
+            both(f"{secured.url}?ssl_ca_certs={CERTIFICATE}")
+    else:
+        with TlsEnd("/nowhere") as reserved:  # its port is free a moment later
+            port = int(reserved.url.rpartition(":")[2].removesuffix("/0"))
+        make_server(binary=find_binaries()["path"], tcp=True, args=tls_options(port))
+        both(f"rediss://localhost:{port}/0?ssl_ca_certs={CERTIFICATE}")
+
+
+def test_tls_that_nobody_vouches_for(make_server: Server) -> None:
+    """A certificate that is not trusted is refused, after a bounded time."""
+    with TlsEnd(make_server().address) as secured:
+        with pytest.raises(RedisConnectionError, match=r"(?i)certificate"):
+            by_sync(secured.url, retry_for=0.1)
+        with pytest.raises(RedisConnectionError, match=r"(?i)certificate"):
+            asyncio.run(by_async(secured.url, retry_for=0.1))
+
+
+def test_tls_settings_of_a_client_are_lent(make_server: Server) -> None:
+    """A redis-py client that is passed in brings its own way to connect."""
+    with TlsEnd(make_server().address) as secured:
+        url = f"{secured.url}?ssl_ca_certs={CERTIFICATE}"
+        with redis.Redis.from_url(url) as lent:
+            assert by_sync(lent) == ["one", "two", "three"]
+
+        async def run() -> list[object]:
+            async with redis.asyncio.Redis.from_url(url) as lent:
+                return await by_async(lent)
+
+        assert asyncio.run(run()) == ["one", "two", "three"]
+
+
+def test_a_lent_client_is_left_alone(make_server: Server) -> None:
+    """It is not used for our calls, not changed, and not closed with us."""
+    with redis.Redis.from_url(make_server().url, retry=Retry(ExponentialBackoff(), 7)) as lent:
+        before = dict(lent.connection_pool.connection_kwargs)
+        with Penstock(lent) as ps:
+            ps.queue("q").enqueue(1)
+        assert lent.connection_pool.connection_kwargs == before
+        assert lent.ping()
+        retry = lent.get_retry()
+        assert retry is not None
+        assert retry.get_retries() == 7
+
+
+def test_settings_that_would_repeat_calls_are_not_taken_over(make_server: Server) -> None:
+    """redis-py's own retries resend what must not run twice: ours are the only ones."""
+    retry = Retry(ExponentialBackoff(), 9)
+    with redis.Redis.from_url(
+        make_server().url, retry=retry, retry_on_timeout=True, health_check_interval=5, protocol=3
+    ) as lent:
+        conn = Penstock(lent)._node._factory()
+        assert conn.retry.get_retries() == 0
+        assert conn.health_check_interval == 0
+        assert conn.get_protocol() in (2, "2")
+        assert conn.socket_timeout
+
+
+async def test_settings_of_an_asyncio_client_are_treated_alike(make_server: Server) -> None:
+    """The same for asyncio."""
+    retry = redis.asyncio.retry.Retry(ExponentialBackoff(), 9)
+    url = make_server().url
+    async with redis.asyncio.Redis.from_url(url, retry=retry, health_check_interval=5) as lent:
+        conn = AsyncPenstock(lent)._node._factory()
+        assert conn.retry.get_retries() == 0
+        assert conn.health_check_interval == 0
+        assert conn.socket_timeout

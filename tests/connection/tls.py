@@ -1,0 +1,81 @@
+"""A TLS end in front of a server that speaks none, with a certificate that it signed itself."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import ssl
+import threading
+from pathlib import Path
+from types import TracebackType
+
+from tests.support.proxy import LOOPBACK, Address, Listener
+
+__all__ = ["CERTIFICATE", "TlsEnd"]
+
+CERTIFICATE = Path(__file__).with_name("localhost.pem")
+"""Certificate and key for localhost and 127.0.0.1, signed by itself and valid from 2020 to 2120.
+
+Made for these tests alone; nothing trusts it.
+"""
+
+
+class TlsEnd:
+    """Listens on a free port of loopback, speaks TLS there and passes all on in the clear.
+
+    Args:
+        upstream: path of a unix socket, or host and port.
+    """
+
+    def __init__(self, upstream: Address) -> None:
+        self._upstream = upstream
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._context.load_cert_chain(CERTIFICATE)
+        self._threads: list[threading.Thread] = []
+        self._open: list[socket.socket] = []
+        listening = socket.socket()
+        listening.bind((LOOPBACK, 0))
+        self.url = f"rediss://localhost:{listening.getsockname()[1]}/0"
+        self._listener = Listener(listening, self._accept)
+
+    def _accept(self, accepted: socket.socket) -> None:
+        self._open.append(accepted)
+        thread = threading.Thread(target=self._serve, args=(accepted,), daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _serve(self, accepted: socket.socket) -> None:
+        family = socket.AF_UNIX if isinstance(self._upstream, str) else socket.AF_INET
+        with contextlib.suppress(OSError), accepted, socket.socket(family) as upstream:
+            upstream.connect(self._upstream)
+            with self._context.wrap_socket(accepted, server_side=True) as secured:
+                self._open.append(secured)
+                _copy(secured, upstream)
+
+    def __enter__(self) -> TlsEnd:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._listener.close()
+        for one in self._open:
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join(5)
+
+
+def _copy(secured: ssl.SSLSocket, plain: socket.socket) -> None:
+    """Pass bytes both ways until one side ends."""
+    while True:
+        ready = [secured] if secured.pending() else select.select([secured, plain], [], [])[0]
+        for source in ready:
+            data = source.recv(65536)
+            if not data:
+                return
+            (plain if source is secured else secured).sendall(data)

@@ -1,0 +1,60 @@
+"""The same small piece of work through both clients."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from penstock import AsyncPenstock, Penstock
+
+__all__ = ["both", "by_async", "by_sync"]
+
+
+def by_sync(source: Any, **options: Any) -> list[Any]:
+    """Every kind of call once, a wait included; the bodies that came."""
+    ps = Penstock(source, **options)
+    q = ps.queue("trip")
+    try:
+        q.enqueue("one")
+        q.enqueue_many(["two", "three"], delay=0.05)
+        jobs = q.reserve(3, block=5)
+        _, more = q.settle(jobs, 3, block=5)
+        q.nack(more[:1], delay=60)
+        q.bury(more[1:])
+        q.redrive()
+        q.configure(max_length=10)
+        assert [view.body for view in q.peek()] == ["three"]
+        assert ps.queues() == ["trip"]
+        assert q.stats().acked == 1
+        q.purge()
+        return [job.body for job in [*jobs, *more]]
+    finally:
+        ps.close()
+
+
+async def by_async(source: Any, **options: Any) -> list[Any]:
+    """The same with asyncio."""
+    ps = AsyncPenstock(source, **options)
+    q = ps.queue("trip")
+    try:
+        await q.enqueue("one")
+        await q.enqueue_many(["two", "three"], delay=0.05)
+        jobs = await q.reserve(3, block=5)
+        _, more = await q.settle(jobs, 3, block=5)
+        await q.nack(more[:1], delay=60)
+        await q.bury(more[1:])
+        await q.redrive()
+        await q.configure(max_length=10)
+        assert [view.body for view in await q.peek()] == ["three"]
+        assert await ps.queues() == ["trip"]
+        assert (await q.stats()).acked == 2
+        await q.purge()
+        return [job.body for job in [*jobs, *more]]
+    finally:
+        await ps.close()
+
+
+def both(url: str) -> None:
+    """Both clients do their work at this address."""
+    assert by_sync(url) == ["one", "two", "three"]
+    assert asyncio.run(by_async(url)) == ["one", "two", "three"]

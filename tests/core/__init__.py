@@ -1,0 +1,1 @@
+"""The rules without I/O: no server is needed."""

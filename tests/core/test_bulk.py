@@ -1,0 +1,125 @@
+"""Options of an enqueue, and bodies cut into chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from penstock import BadArgument
+from penstock.core.bulk import CHUNK_BYTES, Prepared, chunks, prepared
+
+PLAIN: dict[str, Any] = {
+    "delay": 0,
+    "at": None,
+    "lease": None,
+    "ttl": None,
+    "headers": None,
+    "max_length": None,
+    "block": 0,
+}
+
+
+def options(**changed: Any) -> Prepared:
+    """The checked options of an enqueue with these arguments."""
+    return prepared(**{**PLAIN, **changed})
+
+
+def test_an_enqueue_without_options() -> None:
+    """The shortest record, at once, for ever."""
+    usual = options()
+    assert (usual.head, usual.json_head) == (b"1\n", b"1;c=json\n")
+    assert (usual.delay, usual.bound, usual.block, usual.ttl_code) == (0, "", 0, "ffff")
+    assert options(delay=0.0, headers={}) == usual
+
+
+def test_all_options() -> None:
+    """Each one where it belongs."""
+    made = options(delay=1.5, lease=60, ttl=120, headers={"a": "b"}, max_length=7, block=2.5)
+    assert made.head == b"1;l=60000;t=120000;h.a=b\n"
+    assert (made.delay, made.bound, made.block, made.ttl_code) == (1500, 7, 2.5, "0003")
+
+
+def test_a_moment_travels_as_it_is() -> None:
+    """The server makes a delay of it."""
+    assert options(at=1_700_000_000).delay == "@1700000000000"
+
+
+def test_at_most_once_has_an_end() -> None:
+    """A day unless it is given."""
+    assert options(lease=0).head == b"1;l=0;t=86400000\n"
+    assert options(lease=0).ttl_code == "05a0"
+    assert options(lease=0, ttl=60).head == b"1;l=0;t=60000\n"
+
+
+@pytest.mark.parametrize(
+    "changed, argument",
+    [
+        ({"delay": -1}, "delay"),
+        ({"delay": False}, "delay"),
+        ({"block": False}, "block"),
+        ({"block": -1}, "block"),
+        ({"at": 5, "delay": 1}, "at"),
+        ({"ttl": 0}, "ttl"),
+        ({"ttl": 5, "delay": 5}, "ttl"),
+        ({"lease": 86_400 * 25}, "lease"),
+        ({"headers": [("a", "b")]}, "headers"),
+        ({"headers": {"a": 1}}, "headers"),
+        ({"max_length": 0}, "max_length"),
+    ],
+)
+def test_what_can_not_be(changed: dict[str, Any], argument: str) -> None:
+    """Named by its argument."""
+    with pytest.raises(BadArgument) as caught:
+        options(**changed)
+    assert caught.value.argument == argument
+
+
+def test_chunks_of_a_thousand() -> None:
+    """The last one may be shorter; none is empty."""
+    assert [len(chunk) for chunk in chunks(range(2001), options())] == [1000, 1000, 1]
+    assert [len(chunk) for chunk in chunks(range(1000), options())] == [1000]
+    assert list(chunks([], options())) == []
+
+
+def test_chunks_of_a_mebibyte() -> None:
+    """Heads included; a body above the bound is a chunk of its own."""
+    half = CHUNK_BYTES // 2
+    sizes = [half - 2, half - 2, 1, CHUNK_BYTES + 5, 3, half, half]
+    cut = [[len(record) - 2 for record in chunk] for chunk in chunks(map(bytes, sizes), options())]
+    assert cut == [[half - 2, half - 2], [1], [CHUNK_BYTES + 5], [3, half], [half]]
+
+
+def test_bodies_are_read_chunk_by_chunk() -> None:
+    """Not further ahead than the chunk that is asked for."""
+    read = []
+
+    def bodies() -> Iterator[int]:
+        for number in range(2500):
+            read.append(number)
+            yield number
+
+    made = chunks(bodies(), options())
+    next(made)
+    assert len(read) == 1000
+    next(made)
+    assert len(read) == 2000
+
+
+def test_each_body_has_its_codec() -> None:
+    """Bytes and JSON may be mixed."""
+    (records,) = chunks([b"x", "x", bytearray(b"y"), None], options(headers={"a": "b"}))
+    assert records == [
+        b"1;h.a=b\nx",
+        b'1;c=json;h.a=b\n"x"',
+        b"1;h.a=b\ny",
+        b"1;c=json;h.a=b\nnull",
+    ]
+
+
+@pytest.mark.parametrize("bodies", ["abc", b"abc", {"a": 1}, 5, None, memoryview(b"x")])
+def test_what_is_one_body_and_not_many(bodies: Any) -> None:
+    """A slip of the pen, refused."""
+    with pytest.raises(BadArgument, match="bodies="):
+        list(chunks(bodies, options()))

@@ -1,0 +1,369 @@
+"""Procedures of several steps: what they ask for, in which order, whatever the answers are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import Any
+
+import pytest
+
+from penstock import QueueDamaged, QueueFull, QueuePaused, UnsupportedVersion
+from penstock.core import flows
+from penstock.core.flows import LOST, TICK, Lookup, Pop, Quit, Register, Reserve, Run
+from penstock.core.operations import QueueOps, Taken
+from penstock.wire.keys import QueueKeys
+
+Flow = Generator[flows.Effect, Any, Any]
+ADDED = [1, b"1", b"1700000000000-1000000000", 1, b"01020304", 0, 0, 0]
+CREATED = [1, b"1", b"1700000000000-1000000000", 1, b"01020304", 1, 0, 0]
+MISSING = [-5, b"1"]
+DAMAGED = [-8, b"1"]
+NOTHING = Taken(-1, [])
+
+
+def ops(name: str = "q") -> QueueOps:
+    """The operations of a queue on no server."""
+    return QueueOps(QueueKeys(name), "me", ["00000000"])
+
+
+class Clock:
+    """A clock that stands still until it is told."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Driven:
+    """A flow that is answered step by step.
+
+    Args:
+        flow: not started yet.
+    """
+
+    def __init__(self, flow: Flow) -> None:
+        self._flow = flow
+        self.effect: Any = next(flow)
+
+    def answer(self, value: Any) -> Any:
+        """Answer the last effect; the next one."""
+        self.effect = self._flow.send(value)
+        return self.effect
+
+    def fail(self, error: BaseException) -> Any:
+        """Let the last effect fail; the next one."""
+        self.effect = self._flow.throw(error)
+        return self.effect
+
+    def ends_with(self, value: Any) -> Any:
+        """Answer the last effect, which has to be the last; the result of the flow."""
+        with pytest.raises(StopIteration) as end:
+            self.answer(value)
+        return end.value.value
+
+
+def enqueue(clock: Clock | None = None, **changed: Any) -> Driven:
+    """An enqueue of one record without options."""
+    given: dict[str, Any] = {"delay": 0, "bound": "", "block": 0, "partial": False, **changed}
+    records = given.pop("records", [b"1\n"])
+    return Driven(flows.enqueue(ops(), records, clock=clock or Clock(), **given))
+
+
+def args(effect: Any, script: str) -> tuple[Any, ...]:
+    """The arguments of a call of that script."""
+    assert isinstance(effect, Run)
+    assert effect.call.script.name == script
+    return effect.call.args
+
+
+def test_an_enqueue_is_one_call() -> None:
+    """When the queue exists and has room."""
+    flow = enqueue()
+    assert args(flow.effect, "enqueue") == ("", 0, "", 0, b"1\n")
+    assert flow.ends_with(ADDED) == ADDED
+
+
+def test_a_queue_is_listed_before_its_first_job() -> None:
+    """A crash between the steps leaves a listed queue without jobs, never the other way round."""
+    flow = enqueue()
+    registered = flow.answer(MISSING)
+    assert isinstance(registered, Register)
+    assert len(registered.epoch) == 8
+    created = flow.answer(None)
+    assert args(created, "enqueue")[0] == registered.epoch
+    again = flow.answer(CREATED)
+    assert again == Register(registered.ops, "01020304")  # the one that won, if two made it
+    assert flow.ends_with(None) == CREATED
+
+
+def test_a_failure_after_the_job_is_in_is_not_raised() -> None:
+    """The job was added, and the caller has to know."""
+    flow = enqueue()
+    flow.answer(MISSING)
+    flow.answer(None)
+    flow.answer(CREATED)
+    with pytest.raises(StopIteration) as end:
+        flow.fail(ConnectionError("gone"))
+    assert end.value.value == CREATED
+
+
+def test_each_life_of_a_queue_has_another_epoch() -> None:
+    """Eight hex digits, never all zero."""
+    epochs = {flows.new_epoch() for _ in range(200)}
+    assert len(epochs) == 200
+    assert {len(epoch) for epoch in epochs} == {8}
+    assert "00000000" not in epochs
+
+
+def test_lost_meta_is_restored_before_the_job_is_added() -> None:
+    """With the epoch that the registry knows."""
+    flow = enqueue()
+    assert isinstance(flow.answer(DAMAGED), Lookup)
+    assert args(flow.answer("0a0b0c0d"), "configure") == ("!0a0b0c0d",)
+    assert args(flow.answer([1, b"1", b"0a0b0c0d", 1]), "enqueue")[0] == ""
+    assert flow.ends_with(ADDED) == ADDED
+
+
+def test_lost_meta_that_nobody_knows() -> None:
+    """A fresh epoch would orphan every id that is out."""
+    flow = enqueue()
+    flow.answer(DAMAGED)
+    with pytest.raises(QueueDamaged, match="the registry does not know"):
+        flow.answer(None)
+
+
+def test_a_full_queue_without_waiting() -> None:
+    """Refused at once, with the figures."""
+    flow = enqueue(bound=5)
+    with pytest.raises(QueueFull, match="'q': 7 jobs wait, 5 may"):
+        flow.answer([-3, b"1", 7, 5, 0])
+
+
+def test_waiting_for_room() -> None:
+    """The server is told, and the producer looks again at a token, at the latest after a tick."""
+    clock = Clock()
+    flow = enqueue(clock, bound=5, block=30.0)
+    assert args(flow.effect, "enqueue")[3] == TICK * 2000
+    waited = flow.answer([-3, b"1", 5, 5, 0])
+    assert waited == Pop((b"penstock:{q}:space",), clock.now + TICK)
+    clock.now += 1
+    args(flow.answer(b"penstock:{q}:space"), "enqueue")
+    waited = flow.answer([-3, b"1", 5, 5, 0])
+    assert waited == Pop((b"penstock:{q}:space",), clock.now + TICK)
+    args(flow.answer(None), "enqueue")
+    assert flow.answer(ADDED) == Quit()
+    assert flow.ends_with(None) == ADDED
+
+
+def test_a_token_taken_on_leaving_is_handed_on() -> None:
+    """Another producer may be waiting for the same room."""
+    flow = enqueue(bound=5, block=30.0)
+    flow.answer([-3, b"1", 5, 5, 0])
+    flow.answer(None)
+    flow.answer(ADDED)
+    handed = flow.answer(b"penstock:{q}:space")
+    assert args(handed, "enqueue")[4:] == ()
+    assert flow.ends_with(ADDED) == ADDED
+
+
+def test_room_that_does_not_appear() -> None:
+    """A last try when the time is over, and the wait is ended before the error."""
+    clock = Clock()
+    flow = enqueue(clock, bound=5, block=2.0)
+    assert flow.answer([-3, b"1", 5, 5, 0]).until == clock.now + 2
+    clock.now += 2
+    assert args(flow.answer(None), "enqueue")[3] == 0
+    assert flow.answer([-3, b"1", 5, 5, 0]) == Quit()
+    with pytest.raises(QueueFull):
+        flow.answer(None)
+
+
+def test_a_bulk_goes_in_as_room_appears() -> None:
+    """As many as fit; the reply tells how many."""
+    flow = enqueue(records=[b"1\na", b"1\nb", b"1\nc"], bound=5, block=None, partial=True)
+    part = flow.answer([-3, b"1", 3, 5, 0])
+    assert args(part, "enqueue")[4:] == (b"1\na", b"1\nb")
+    reply = [1, b"1", b"1700000000000-1000000000", 2, b"01020304", 0, 0, 0]
+    assert flow.ends_with(reply) == reply
+
+
+def test_a_bulk_that_never_fits() -> None:
+    """All or nothing of a chunk beyond the bound is not waited for."""
+    flow = enqueue(records=[b"1\n"] * 6, bound=5, block=None)
+    with pytest.raises(QueueFull):
+        flow.answer([-3, b"1", 0, 5, 0])
+
+
+@pytest.mark.parametrize(
+    "reply, kind",
+    [([-4, b"1", b"in"], QueuePaused), ([-6, b"1", b"2"], UnsupportedVersion)],
+)
+def test_refusals_are_raised(reply: list[Any], kind: type[Exception]) -> None:
+    """They are not waited for."""
+    flow = enqueue(block=30.0)
+    with pytest.raises(kind):
+        flow.answer(reply)
+
+
+def test_configure_makes_the_queue() -> None:
+    """Listed before it exists, as for a first job."""
+    flow = Driven(flows.configure(ops(), ["lease", 5]))
+    assert args(flow.effect, "configure") == ("", "lease", 5)
+    registered = flow.answer(MISSING)
+    assert isinstance(registered, Register)
+    assert args(flow.answer(None), "configure") == (registered.epoch, "lease", 5)
+    made = [1, b"1", registered.epoch.encode(), 1]
+    assert flow.answer(made) == registered
+    assert flow.ends_with(None) == made
+
+
+def reserve(
+    clock: Clock, *names: str, n: int = 1, block: float | None = 30.0
+) -> tuple[Driven, list[QueueOps]]:
+    """A reserve on queues of these names."""
+    sources = [ops(name) for name in names or ("q",)]
+    return Driven(flows.reserve(sources, n, block, clock=clock)), sources
+
+
+def test_a_reserve_that_finds_a_job_does_not_wait() -> None:
+    """One call."""
+    flow, (source,) = reserve(Clock())
+    assert flow.effect == Reserve(source, 1, False)
+    assert flow.ends_with(Taken(-1, ["job"])) == ["job"]
+
+
+def test_a_reserve_that_may_not_wait() -> None:
+    """One call, found or not."""
+    flow, _ = reserve(Clock(), block=0.0)
+    assert flow.ends_with(NOTHING) == []
+
+
+def test_queues_are_asked_left_to_right() -> None:
+    """For what is still wanted; not further when there is enough."""
+    flow, (a, b, c) = reserve(Clock(), "a", "b", "c", n=3)
+    assert flow.effect == Reserve(a, 3, False)
+    assert flow.answer(Taken(-1, ["1"])) == Reserve(b, 2, False)
+    assert flow.ends_with(Taken(-1, ["2", "3"])) == ["1", "2", "3"]
+    assert c.name == "c"
+
+
+def test_a_bound_of_the_script_is_no_end() -> None:
+    """`next` 0 without a job says: call again. It does not mean that there is none."""
+    flow, (source,) = reserve(Clock(), block=0.0)
+    assert flow.answer(Taken(0, [])) == Reserve(source, 1, False)
+    assert flow.ends_with(Taken(-1, ["job"])) == ["job"]
+
+
+def test_waiting_for_a_token() -> None:
+    """Whoever gets one reserves on that queue before anything else."""
+    clock = Clock()
+    flow, (a, b) = reserve(clock, "a", "b")
+    flow.answer(NOTHING)
+    waited = flow.answer(NOTHING)
+    assert waited == Pop((b"penstock:{a}:wake", b"penstock:{b}:wake"), clock.now + TICK)
+    assert flow.answer(b"penstock:{b}:wake") == Reserve(b, 1, True)
+    assert flow.answer(Taken(-1, ["job"])) == Quit()
+    assert flow.ends_with(None) == ["job"]
+    assert a.name == "a"
+
+
+def test_a_token_taken_on_leaving_is_used() -> None:
+    """A reserve of nothing hands it on to the next consumer."""
+    flow, (source,) = reserve(Clock())
+    flow.answer(NOTHING)
+    flow.answer(b"penstock:{q}:wake")
+    flow.answer(Taken(-1, ["job"]))
+    assert flow.answer(b"penstock:{q}:wake") == Reserve(source, 0, True)
+    assert flow.ends_with(NOTHING) == ["job"]
+
+
+def test_a_tick_asks_every_queue() -> None:
+    """Whatever `block` says, and nothing was heard."""
+    clock = Clock()
+    flow, (a, b) = reserve(clock, "a", "b", block=None)
+    flow.answer(NOTHING)
+    flow.answer(NOTHING)
+    clock.now += TICK
+    assert flow.answer(None) == Reserve(a, 1, True)
+    assert flow.answer(NOTHING) == Reserve(b, 1, True)
+    assert flow.answer(NOTHING).until == clock.now + TICK
+
+
+def test_a_near_event_is_waited_for_here() -> None:
+    """The consumer keeps its own timer, and asks only that queue when it has run out."""
+    clock = Clock()
+    flow, (_, b) = reserve(clock, "a", "b")
+    flow.answer(NOTHING)
+    waited = flow.answer(Taken(1500, []))
+    assert waited.until == clock.now + 1.5
+    clock.now += 1.5
+    assert flow.answer(None) == Reserve(b, 1, True)
+
+
+def test_a_near_event_is_handed_on() -> None:
+    """By a consumer that was told of it and leaves with another job."""
+    clock = Clock()
+    flow, (a, b) = reserve(clock, "a", "b")
+    flow.answer(Taken(1500, []))
+    flow.answer(NOTHING)
+    flow.answer(b"penstock:{b}:wake")
+    assert flow.answer(Taken(-1, ["job"])) == Quit()
+    assert flow.answer(None) == Reserve(a, 0, True)
+    assert flow.ends_with(NOTHING) == ["job"]
+    assert b.name == "b"
+
+
+def test_a_lost_connection_is_no_silence() -> None:
+    """A token may have gone with it: all queues are asked."""
+    flow, (a, b) = reserve(Clock(), "a", "b")
+    flow.answer(NOTHING)
+    flow.answer(NOTHING)
+    assert flow.answer(LOST) == Reserve(a, 1, True)
+    assert flow.answer(NOTHING) == Reserve(b, 1, True)
+
+
+def test_a_wait_ends_in_time() -> None:
+    """With a last look, and the pending wait ended."""
+    clock = Clock()
+    flow, (source,) = reserve(clock, block=1.0)
+    assert flow.answer(NOTHING).until == clock.now + 1
+    clock.now += 1
+    assert flow.answer(None) == Reserve(source, 1, True)
+    assert flow.answer(NOTHING) == Quit()
+    assert flow.ends_with(None) == []
+
+
+def test_jobs_that_were_taken_are_the_callers() -> None:
+    """A failure after the first jobs does not lose them."""
+    flow, (_, b) = reserve(Clock(), "a", "b", n=2)
+    assert flow.answer(Taken(-1, ["job"])) == Reserve(b, 1, False)
+    with pytest.raises(StopIteration) as end:
+        flow.fail(ConnectionError("gone"))
+    assert end.value.value == ["job"]
+
+
+def test_a_failure_before_the_first_job_is_raised() -> None:
+    """There is nothing to lose."""
+    flow, _ = reserve(Clock())
+    with pytest.raises(ConnectionError):
+        flow.fail(ConnectionError("gone"))
+
+
+def test_more_than_a_script_takes() -> None:
+    """In calls of a thousand, as long as each is full."""
+    flow, (source,) = reserve(Clock(), n=2500)
+    assert flow.effect == Reserve(source, 1000, False)
+    assert flow.answer(Taken(0, ["job"] * 1000)) == Reserve(source, 1000, False)
+    assert flow.answer(Taken(0, ["job"] * 1000)) == Reserve(source, 500, False)
+    assert len(flow.ends_with(Taken(0, ["job"] * 500))) == 2500
+
+
+def test_flows_do_no_input_or_output() -> None:
+    """They are plain generators: nothing runs until they are driven."""
+    made: list[Callable[[], Flow]] = [
+        lambda: flows.reserve([ops()], 1, None, clock=Clock()),
+        lambda: flows.configure(ops(), []),
+    ]
+    assert all(isinstance(make(), Generator) for make in made)

@@ -1,0 +1,182 @@
+"""What calls return: sequences of results and outcomes, deliveries, errors."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import pytest
+
+from penstock import BulkEnqueued, Outcome, Settled, errors, parse_id
+from penstock.core.ids import encode_id
+from penstock.core.job import Batch, Delivery, Place, parse_counters
+
+PLACE = Place("q", "deadbeef", 0xCAFEBABE, "01020304")
+NUMBER = b"1700000000000-1000000005"
+DONE, GONE, STALE, DEAD, ENDED = (
+    Outcome.DONE, Outcome.GONE, Outcome.STALE, Outcome.DEAD, Outcome.ENDED,
+)  # fmt: skip
+
+
+def delivery(counts: bytes = b"", data: bytes = b"1;l=5000;t=60000;c=json;h.a=b\n[1]") -> Delivery:
+    """A delivery as reserve makes it."""
+    batch = Batch(None, PLACE, "me", tag=0x0AB, now=1_700_000_002_345, lease_ms=30_000)
+    return Delivery(batch, NUMBER, counts, data)
+
+
+def test_a_first_delivery() -> None:
+    """No counters were kept: it is the first one."""
+    job = delivery()
+    assert (job.attempt, job.nacks, job.crashes, job.deliveries, job.last_error) == (1, 0, 0, 1, "")
+    assert (job.body, job.raw, job.headers) == ([1], b"[1]", {"a": "b"})
+    assert (job.lease, job.ttl, job.at_most_once) == (5, 60, False)
+    assert (job.created, job.delivered) == (1_700_000_000.0, 1_700_000_002.345)
+    assert (job.receipt, job.owner, job.queue_name, job.epoch) == ("1-0ab", "me", "q", "01020304")
+    assert parse_id(job.id).number == NUMBER
+
+
+def test_a_later_delivery() -> None:
+    """Deliveries, nacks, crashes, releases, and the text of the last error."""
+    job = delivery(b"7 2 1 3 5 of 6 failed\nwith a line break")
+    assert (job.deliveries, job.nacks, job.crashes, job.attempt) == (7, 2, 1, 4)
+    assert job.counters.releases == 3
+    assert job.last_error == "5 of 6 failed\nwith a line break"
+    assert job.receipt == "7-0ab"
+
+
+def test_the_lease_of_the_queue() -> None:
+    """For a job without its own; 0 is at most once."""
+    assert delivery(data=b"1\n").lease == 30
+    assert delivery(data=b"1;l=0;t=5\n").lease == 0
+    assert delivery(data=b"1;l=0;t=5\n").at_most_once
+
+
+def test_counters_that_are_no_text() -> None:
+    """Bytes of an error that are not UTF-8 hinder nobody."""
+    assert parse_counters(b"2 1 0 0 \xff").error == "\ufffd"
+    assert parse_counters(b"2 1 0 0").error == ""
+
+
+def test_bulk_results_over_several_chunks() -> None:
+    """Indexes and slices go through them as through one list."""
+    results = BulkEnqueued("ffff")
+    assert len(results) == 0
+    assert not results
+    results.add(b"1700000000000-1000000008", 3, PLACE, "ready")
+    results.add(b"1700000000001-1000000000", 2, PLACE, "scheduled")
+    numbers = [parse_id(result.id).number for result in results]
+    assert numbers == [
+        b"1700000000000-1000000008",
+        b"1700000000000-1000000009",
+        b"1700000000000-1000000010",
+        b"1700000000001-1000000000",
+        b"1700000000001-1000000001",
+    ]
+    assert [results[i].id for i in range(-5, 0)] == results.ids
+    assert [one.state for one in results[2:4]] == ["ready", "scheduled"]
+    assert results[::-2] == [results[4], results[2], results[0]]
+    assert results[3] in results
+    assert "5 jobs" in repr(results)
+    for index in (5, -6):
+        with pytest.raises(IndexError):
+            results[index]
+
+
+def test_outcomes_when_all_are_done() -> None:
+    """Nothing was listed by the script."""
+    settled = Settled(["a", "b"], None)
+    assert settled
+    assert list(settled) == [DONE, DONE]
+    assert (settled[-1], settled[:1], settled.done) == (DONE, [DONE], 2)
+    assert settled.ids() == ["a", "b"]
+    assert settled.ids(GONE) == []
+    with pytest.raises(IndexError):
+        settled[2]
+
+
+def test_outcomes_of_each() -> None:
+    """Done and dead count as done: the call did what it says."""
+    settled = Settled(["a", "b", "c", "d"], [1, 3, 0, -1])
+    assert not settled
+    assert list(settled) == [DONE, DEAD, GONE, STALE]
+    assert (settled.done, settled.ids()) == (2, ["a", "b"])
+    assert settled.ids(GONE, STALE) == ["c", "d"]
+    assert Settled(["a", "b"], [1, 3])
+    assert "2 of 4" in repr(settled)
+
+
+def test_outcomes_of_several_calls() -> None:
+    """Joined in order."""
+    both = Settled(["a"], None).joined(Settled(["b", "c"], [0, 1]))
+    assert (list(both), both.ids()) == ([DONE, GONE, DONE], ["a", "c"])
+    assert list(Settled(["a"], None).joined(Settled(["b"], None))) == [DONE, DONE]
+
+
+def test_what_a_first_sending_did_counts_as_done() -> None:
+    """After a lost reply: an ack that finds the job gone, a nack that finds its own mark."""
+    sent = Settled(["a", "b", "c"], [0, 2, -1])
+    assert list(sent.after_resend(0)) == [DONE, ENDED, STALE]
+    assert list(sent.after_resend(2)) == [GONE, DONE, STALE]
+
+
+def test_outcomes_are_words() -> None:
+    """For people and for JSON."""
+    assert [str(outcome) for outcome in (DONE, GONE)] == ["done", "gone"]
+    assert Outcome("stale") is STALE
+
+
+ERRORS: list[Any] = [
+    errors.BadArgument("delay", -1, "can't be negative"),
+    errors.BadJobId("id", "x", "a job id is a str"),
+    errors.StaleReceipt("D-1", "ack"),
+    errors.NotReplicated(2, 1, "cut off"),
+    errors.IncompleteEnqueue([1, 2]),
+    errors.QueueFull("full"),
+    errors.JobGone("gone"),
+]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_errors_survive_pickling(error: errors.PenstockError) -> None:
+    """With their message and their attributes: they cross process borders."""
+    for again in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
+        assert type(again) is type(error)
+        assert str(again) == str(error)
+        assert vars(again) == vars(error)
+
+
+def test_every_error_has_one_root() -> None:
+    """And those about arguments are ValueErrors as well."""
+    kinds = [getattr(errors, name) for name in errors.__all__]
+    assert all(issubclass(kind, errors.PenstockError) for kind in kinds)
+    for kind in (errors.BadJobId, errors.WrongNode, errors.WrongQueue, errors.WrongEpoch):
+        assert issubclass(kind, ValueError)
+    import penstock
+
+    assert {kind.__name__ for kind in kinds} <= set(penstock.__all__)
+
+
+class Unshowable:
+    """Its repr fails."""
+
+    def __repr__(self) -> str:
+        raise RecursionError
+
+
+@pytest.mark.parametrize(
+    "value", ["x" * 10_000, 10**5000, list(range(10_000)), Unshowable()], ids=range(4)
+)
+def test_messages_stay_short(value: Any) -> None:
+    """However long the value is that was passed, or impossible to show."""
+    message = str(errors.BadArgument("body", value, "no good"))
+    assert message.startswith("body=")
+    assert message.endswith(": no good")
+    assert len(message) < 200
+
+
+def test_the_id_of_a_delivery_is_that_of_its_enqueue() -> None:
+    """Both sides build it from the same parts."""
+    job = delivery()
+    assert job.id == encode_id("deadbeef", PLACE.packed, NUMBER, "0001")
+    assert job.id in repr(job)

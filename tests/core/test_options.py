@@ -1,0 +1,144 @@
+"""What callers write, as whole numbers on the wire."""
+
+from __future__ import annotations
+
+import math
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from penstock import BadArgument
+from penstock.core.options import (
+    MAX_LEASE_MS,
+    check_block,
+    check_count,
+    check_text,
+    duration_ms,
+    lease_ms,
+    moment_ms,
+)
+
+
+@pytest.mark.parametrize(
+    "value, ms",
+    [
+        (0, 0),
+        (1, 1000),
+        (0.1, 100),
+        (0.001, 1),
+        (0.0001, 1),
+        (1.0001, 1001),
+        (0.29, 290),
+        (1.1, 1100),
+        (16.1, 16_100),
+        (timedelta(milliseconds=1), 1),
+        (timedelta(microseconds=1), 1),
+        (timedelta(days=1, seconds=1), 86_401_000),
+        (100 * 365 * 86_400, 100 * 365 * 86_400_000),
+    ],
+)
+def test_durations_are_rounded_up_to_ms(value: Any, ms: int) -> None:
+    """But not by what floats can't say: 0.29 s is 290 ms."""
+    assert duration_ms("delay", value) == ms
+
+
+@pytest.mark.parametrize(
+    "value",
+    [-1, -1e-9, math.nan, math.inf, True, False, "1", None, 10**400, timedelta(-1), 1e12, [1]],
+)
+def test_what_is_no_duration(value: Any) -> None:
+    """The error names argument and value."""
+    with pytest.raises(BadArgument, match="delay=") as caught:
+        duration_ms("delay", value)
+    assert caught.value.argument == "delay"
+    assert caught.value.value is value
+
+
+def test_a_duration_that_can_not_be_zero() -> None:
+    """Where nothing makes no sense."""
+    with pytest.raises(BadArgument, match="ttl=0: can't be zero"):
+        duration_ms("ttl", 0, zero=False)
+    assert duration_ms("ttl", 1e-9, zero=False) >= 0
+
+
+def test_leases_end_at_24_days() -> None:
+    """Zero is at most once."""
+    assert lease_ms("lease", 0) == 0
+    assert lease_ms("lease", timedelta(days=24)) == MAX_LEASE_MS
+    with pytest.raises(BadArgument, match="at most 24 days"):
+        lease_ms("lease", timedelta(days=24, milliseconds=1))
+
+
+def test_moments() -> None:
+    """Seconds since 1970, or an aware datetime in any zone; rounded up to ms."""
+    assert moment_ms("at", 0) == 0
+    assert moment_ms("at", 1_700_000_000.1234) == 1_700_000_000_124
+    zone = timezone(timedelta(hours=5, minutes=30))
+    moment = datetime(2030, 1, 2, 3, 4, 5, 678_000, tzinfo=timezone.utc)
+    assert moment_ms("at", moment) == 1_893_553_445_678
+    assert moment_ms("at", moment.astimezone(zone)) == 1_893_553_445_678
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        datetime(2030, 1, 1),  # noqa: DTZ001  # that is the point
+        -0.001,
+        5e9,
+        math.nan,
+        "now",
+        None,
+        True,
+        timedelta(1),
+        10**400,
+    ],
+)
+def test_what_is_no_moment(value: Any) -> None:
+    """Naive, before 1970, beyond 2109, or nothing of the kind."""
+    with pytest.raises(BadArgument, match="at="):
+        moment_ms("at", value)
+
+
+def test_counts() -> None:
+    """Whole numbers within bounds; the message names them."""
+    assert check_count("n", 1) == 1
+    assert check_count("n", 0, low=0) == 0
+    for value in (0, -1, 1.0, "1", None, True, 1 << 60):
+        with pytest.raises(BadArgument, match="a whole number of at least 1"):
+            check_count("n", value)
+    with pytest.raises(BadArgument, match="n=1001: a whole number from 1 to 1000"):
+        check_count("n", 1001, high=1000)
+
+
+def test_blocking() -> None:
+    """None is for ever, 0 not at all."""
+    assert check_block(None) is None
+    assert check_block(0) == 0
+    assert check_block(timedelta(milliseconds=1500)) == 1.5
+    for value in (-1, math.nan, True, "5"):
+        with pytest.raises(BadArgument, match="block="):
+            check_block(value)
+
+
+@pytest.mark.parametrize(
+    "text, limit, expected",
+    [
+        ("abc", 3, "abc"),
+        ("abcd", 3, "abc"),
+        ("üüü", 5, "üü"),
+        ("日本", 5, "日"),
+        ("", 0, ""),
+        ("a\ud800b", 10, "a?b"),
+    ],
+)
+def test_texts_are_cut_at_a_character(text: str, limit: int, expected: str) -> None:
+    """And what UTF-8 can't say is replaced."""
+    assert check_text("error", text, limit=limit) == expected
+
+
+@pytest.mark.parametrize("value", [None, 5, b"x", ValueError("x")])
+def test_what_is_no_text(value: Any) -> None:
+    """An error is passed as text."""
+    with pytest.raises(BadArgument, match=r"error=.*a str"):
+        check_text("error", value, limit=10)

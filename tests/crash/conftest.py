@@ -1,0 +1,50 @@
+"""One server on loopback and one nursery for all crash tests of a process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import redis
+
+from penstock import Penstock
+from penstock.embedded import EmbeddedServer, find_server
+from tests.conftest import SERVER_FOR_FAULTS
+from tests.crash.tasks import QUEUE
+from tests.support.workers import Nursery
+
+
+@pytest.fixture(scope="session")
+def nursery() -> Iterator[Nursery]:
+    """Where clients to be killed are born."""
+    with Nursery("tests.crash.tasks") as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def crash_server() -> Iterator[EmbeddedServer]:
+    """A server on loopback that outlives its clients."""
+    with EmbeddedServer(find_server(SERVER_FOR_FAULTS), tcp=True) as server:
+        yield server
+
+
+@pytest.fixture
+def raw(crash_server: EmbeddedServer) -> Iterator[redis.Redis]:
+    """A plain client of the server, which is empty."""
+    with redis.Redis.from_url(crash_server.url) as client:
+        client.flushall()
+        yield client
+
+
+@pytest.fixture
+def client(crash_server: EmbeddedServer, raw: redis.Redis) -> Iterator[Penstock]:
+    """A client that survives; the queue exists, and the server knows all scripts."""
+    with Penstock(crash_server.url) as made:
+        queue = made.queue(QUEUE)
+        queue.enqueue(b"first")
+        (job,) = queue.reserve(1, block=0)
+        queue.settle([job], 1)
+        queue.enqueue(b"second")
+        queue.ack(queue.reserve(1, block=0))
+        queue.stats()
+        yield made

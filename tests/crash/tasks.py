@@ -1,0 +1,170 @@
+"""What the children of the crash tests do; each runs in a process that is to be killed.
+
+A task tells what it attempts before it does, and what it knows after.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from redis.exceptions import RedisError
+
+from penstock import Job, Outcome, PenstockError, Penstock
+from penstock._sync.connection import Lane
+from penstock.core import bulk
+from penstock.wire.scripts import script
+from tests.support.workers import await_word, die, tell
+
+__all__ = ["QUEUE", "STEPS", "STEPS_AFTER_RUN", "consume", "killed", "produce", "struck"]
+
+QUEUE = "crash"
+STEPS = ("before", "torn", "sent", "answered", "read")
+"""Where a call is struck: before it is sent, in the middle of the sending, sent but not run yet,
+run but the reply not read, reply read but not acted on."""
+STEPS_AFTER_RUN = ("sent", "answered", "read")
+CHUNK = 4
+
+
+def struck(
+    operation: str, step: str, which: int, halt: Callable[[], None], strike: Callable[[], None]
+) -> Callable[[Lane, Any], Any]:
+    """What to put in the place of `Lane._roundtrip`: one call is struck at a step of it.
+
+    Args:
+        operation: a script.
+        step: one of STEPS, or `reading`: struck while it waits for its reply.
+        which: the first call of the operation is number 0.
+        halt: what to do before the call is sent.
+        strike: what to do at the step.
+    """
+    sha = script(operation).sha.encode()
+    roundtrip = Lane._roundtrip
+    seen = itertools.count()
+
+    def call(lane: Lane, packed: Any) -> Any:
+        data = bytes(packed)
+        if sha not in data or next(seen) != which:
+            return roundtrip(lane, packed)
+        conn = lane._conn
+        halt()
+        if step == "before":
+            strike()
+        if step == "torn":
+            conn.connect()
+            conn._sock.sendall(data[: len(data) // 2])
+            strike()
+        conn.send_packed_command((packed,), check_health=False)
+        if step in ("sent", "reading"):
+            strike()
+        if step == "answered":
+            conn.can_read(timeout=30)
+            strike()
+        reply = conn.read_response(disable_decoding=True)
+        if step == "read":
+            strike()
+        return reply
+
+    return call
+
+
+def killed(url: str, operation: str, step: str, bodies: list[str]) -> None:
+    """Run an operation and die at a step of it.
+
+    Args:
+        url: of the server.
+        operation: enqueue, enqueue_many, reserve, ack or settle.
+        step: one of STEPS.
+        bodies: what a producer adds.
+    """
+    queue = Penstock(url).queue(QUEUE)
+    queue.stats()
+    held = queue.reserve(1, block=0) if operation in ("ack", "settle") else []
+    bulk.BATCH = CHUNK
+    which = 1 if operation == "enqueue_many" else 0
+    name = "enqueue" if operation == "enqueue_many" else operation
+
+    def halt() -> None:
+        tell({"held": [job.body.decode() for job in held]})
+        await_word()  # by now the server is frozen if it is to run the call after our death
+
+    Lane._roundtrip = struck(name, step, which, halt, die)  # type: ignore[method-assign]
+    if operation == "enqueue":
+        queue.enqueue(bodies[0].encode())
+    elif operation == "enqueue_many":
+        queue.enqueue_many(body.encode() for body in bodies)
+    elif operation == "reserve":
+        queue.reserve(1, block=0)
+    elif operation == "ack":
+        queue.ack(held)
+    else:
+        queue.settle(held, 1)
+    raise AssertionError("still alive")
+
+
+# -- loops, to be killed at any moment -----------------------------------------------------------
+
+
+class Log:
+    """Lines of several processes in one file; a line is whole, or not there."""
+
+    def __init__(self, path: str) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND)
+
+    def write(self, *words: object) -> None:
+        """Add a line; it is the system's when this returns."""
+        os.write(self._file, (" ".join(map(str, words)) + "\n").encode())
+
+
+def produce(url: str, log: str, name: str) -> None:
+    """Add jobs for ever, one by one and in bulk, ready and delayed."""
+    out = Log(log)
+    bulk.BATCH = 50
+    queue = Penstock(url, retry_for=10).queue(QUEUE)
+    count = 0
+    while True:
+        bodies = [f"{name}.{count + i}" for i in range(random.choice((1, 1, 1, 60)))]
+        count += len(bodies)
+        out.write("attempt", *bodies)
+        delay = random.choice((0, 0, 0, 0.05))
+        with suppress(RedisError, PenstockError):
+            if len(bodies) == 1:
+                queue.enqueue(bodies[0].encode(), delay=delay)
+            else:
+                queue.enqueue_many((body.encode() for body in bodies), delay=delay)
+            out.write("accepted", *bodies)
+
+
+def consume(url: str, log: str) -> None:
+    """Reserve jobs and finish them, or now and then fail or give them back, for ever."""
+    out = Log(log)
+    queue = Penstock(url, retry_for=10).queue(QUEUE)
+    jobs: list[Job] = []
+    while True:
+        with suppress(RedisError, PenstockError):
+            if jobs and random.random() < 0.5:
+                mine, jobs = jobs, []
+                outcomes, jobs = queue.settle(mine, 20, block=0)
+                note_acked(out, mine, list(outcomes))
+            elif jobs:
+                back, mine, jobs = jobs[:1], jobs[1:], []
+                if random.random() < 0.5:
+                    queue.nack(back, delay=0.01)
+                else:
+                    queue.release(back, delay=0.01)
+                note_acked(out, mine, list(queue.ack(mine)))
+            else:
+                jobs = queue.reserve(20, block=0.5)
+            for job in jobs:
+                out.write("got", job.body.decode(), job.id, job.deliveries)
+
+
+def note_acked(out: Log, jobs: list[Job], outcomes: list[Outcome]) -> None:
+    """Write down what was acknowledged for certain."""
+    for job, outcome in zip(jobs, outcomes, strict=True):
+        if outcome is Outcome.DONE:
+            out.write("acked", job.body.decode(), job.deliveries)

@@ -1,0 +1,188 @@
+"""A call that is interrupted by an exception leaves no reply behind for the next call."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any, NoReturn
+
+import pytest
+import redis
+
+from penstock import AsyncPenstock, Penstock, Queue
+from penstock._async.connection import AsyncLane
+from penstock._sync.connection import Lane
+from penstock.core import bulk
+from penstock.embedded import EmbeddedServer
+from tests.crash.tasks import CHUNK, QUEUE, struck
+from tests.support.keyspace import advance, check_invariant, load_scripts
+from tests.support.workers import until
+
+INTERRUPTIONS = 50
+STEPS = ("before", "sent", "reading", "answered", "read")
+SOON = 0.003
+
+
+class Interrupted(Exception):
+    """What the signal handler raises."""
+
+
+@pytest.fixture
+def handler() -> Iterator[None]:
+    """Two signals whose handler raises: one at once, one from a timer."""
+
+    def interrupt(number: int, frame: FrameType | None) -> NoReturn:
+        raise Interrupted
+
+    before = [(number, signal.signal(number, interrupt)) for number in (signal.SIGUSR1, signal.SIGALRM)]
+    yield
+    for number, old in before:
+        signal.signal(number, old)
+
+
+class Interruptions:
+    """Calls that are interrupted at a step.
+
+    Args:
+        server: frozen while a call waits for its reply.
+        patch: for one call.
+    """
+
+    def __init__(self, server: EmbeddedServer, patch: pytest.MonkeyPatch) -> None:
+        self.server = server
+        self.patch = patch
+
+    def of(self, operation: str, step: str, which: int, call: Callable[[], Any]) -> None:
+        """Run a call that does not come to its end."""
+        waits = step in ("sent", "reading")
+
+        def halt() -> None:
+            if waits:
+                self.server.pause()
+
+        def strike() -> None:
+            if step == "reading":  # the handler runs while recv blocks: the server is frozen
+                signal.setitimer(signal.ITIMER_REAL, SOON)
+            else:
+                signal.raise_signal(signal.SIGUSR1)
+
+        with self.patch.context() as patch:
+            patch.setattr(Lane, "_roundtrip", struck(operation, step, which, halt, strike))
+            try:
+                with pytest.raises(Interrupted):
+                    call()
+            finally:
+                if waits:
+                    self.server.resume()
+
+
+@pytest.fixture
+def interruptions(
+    crash_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch, handler: None
+) -> Interruptions:
+    """Interrupted calls."""
+    return Interruptions(crash_server, monkeypatch)
+
+
+@pytest.fixture
+def queue(client: Penstock) -> Queue:
+    """A queue in which a job survives any number of crashes."""
+    found = client.queue(QUEUE)
+    found.configure(max_crashes=1_000_000, max_attempts=1_000_000)
+    return found
+
+
+def check_own_replies(queue: Queue, serial: int) -> None:
+    """The next calls are answered with what is theirs."""
+    body = b"probe %d" % serial
+    result = queue.enqueue(body)
+    view = queue.show(result.id)
+    assert view is not None
+    assert view.raw == body
+    assert list(queue.delete([result.id])) == ["done"]
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("operation", ["enqueue", "enqueue_many", "reserve", "ack", "settle"])
+def test_a_signal_handler_raises(
+    operation: str,
+    step: str,
+    interruptions: Interruptions,
+    queue: Queue,
+    raw: redis.Redis,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The call is done or not done, by the step; the next calls get their own replies."""
+    monkeypatch.setattr(bulk, "BATCH", CHUNK)
+    has_run = step != "before"
+    expected = 0  # jobs that have to be there
+    for i in range(INTERRUPTIONS):
+        if operation in ("reserve", "ack", "settle"):
+            queue.enqueue_many([b"1", b"2"])
+            expected += 2
+        held = queue.reserve(1, block=0) if operation in ("ack", "settle") else []
+        bodies = [b"%d" % n for n in range(3 * CHUNK)]
+        calls: dict[str, Callable[[], Any]] = {
+            "enqueue": lambda: queue.enqueue(b"1"),
+            "enqueue_many": lambda: queue.enqueue_many(bodies),
+            "reserve": lambda: queue.reserve(1, block=0),
+            "ack": lambda held=held: queue.ack(held),
+            "settle": lambda held=held: queue.settle(held, 1),
+        }
+        name, which = ("enqueue", 1) if operation == "enqueue_many" else (operation, 0)
+        interruptions.of(name, step, which, calls[operation])
+        check_own_replies(queue, i)
+        added = {"enqueue": (0, 1), "enqueue_many": (CHUNK, 2 * CHUNK)}.get(operation, (0, 0))
+        expected += added[has_run] - (has_run and operation in ("ack", "settle"))
+        until(lambda expected=expected: len(everything(queue)) == expected)
+        advance(raw, queue.ops, 31)
+    check_invariant(raw)
+    jobs = queue.reserve(1000, block=0)
+    assert len(jobs) == expected
+    assert queue.ack(jobs)
+
+
+def everything(queue: Queue) -> list[Any]:
+    """All jobs, held or not."""
+    return [*queue.peek(1000), *queue.peek(1000, state="active")]
+
+
+async def test_a_task_is_cancelled(
+    crash_server: EmbeddedServer, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task that is cancelled while it waits for its reply leaves none for the next call."""
+    load_scripts(raw)
+    sent = asyncio.Event()
+    roundtrip = AsyncLane._roundtrip
+
+    async def watched(lane: AsyncLane, packed: Any) -> Any:
+        asyncio.get_running_loop().call_soon(sent.set)  # after the sending, in which nothing waits
+        return await roundtrip(lane, packed)
+
+    async with AsyncPenstock(crash_server.url) as client:
+        queue = client.queue(QUEUE)
+        await queue.enqueue(b"0")
+        monkeypatch.setattr(AsyncLane, "_roundtrip", watched)
+        for i in range(INTERRUPTIONS):
+            body = b"cancelled %d" % i
+            crash_server.pause()
+            try:
+                sent.clear()
+                task = asyncio.ensure_future(queue.enqueue(body))
+                await sent.wait()
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+            finally:
+                crash_server.resume()
+            result = await queue.enqueue(b"next %d" % i)
+            view = await queue.show(result.id)
+            assert view is not None
+            assert view.raw == b"next %d" % i
+        stats = await queue.stats()
+        assert INTERRUPTIONS < stats.enqueued <= 2 * INTERRUPTIONS + 1
+        bodies = [view.raw for view in await queue.peek(1000)]
+        assert len(bodies) == len(set(bodies)) == stats.enqueued
+    check_invariant(raw)

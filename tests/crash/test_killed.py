@@ -1,0 +1,135 @@
+"""A client that dies at any step of a call loses no job, doubles none, and leaves nothing behind."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import redis
+
+from penstock import Penstock, Queue
+from penstock.embedded import EmbeddedServer
+from penstock.wire.keys import node_key, registry_key
+from tests.crash.tasks import CHUNK, QUEUE, STEPS, STEPS_AFTER_RUN
+from tests.support.keyspace import advance, check_invariant
+from tests.support.workers import Nursery, until
+
+KILLS = 50
+BULK = 3 * CHUNK
+MEMORY_NOISE = 300_000
+
+
+class Account:
+    """Every body that was ever attempted, and what came of it."""
+
+    def __init__(self, server: EmbeddedServer, nursery: Nursery, queue: Queue) -> None:
+        self.server = server
+        self.nursery = nursery
+        self.queue = queue
+        self.living: list[str] = []  # those that have to be in the queue
+        self.taken = 0  # deliveries whose client died, or that nobody learned of
+        self.serial = 0
+
+    def names(self, count: int) -> list[str]:
+        """Bodies like no others."""
+        self.serial += count
+        return [f"job {i}" for i in range(self.serial - count, self.serial)]
+
+    def add(self, count: int) -> None:
+        """Jobs of a producer that lives."""
+        bodies = self.names(count)
+        self.queue.enqueue_many(body.encode() for body in bodies)
+        self.living += bodies
+
+    def kill(self, operation: str, step: str) -> None:
+        """One client dies; the account is what has to be there then."""
+        has_run = step in STEPS_AFTER_RUN
+        adds = {"enqueue": 1, "enqueue_many": BULK}.get(operation, 0)
+        self.add({"reserve": 1, "ack": 1, "settle": 2}.get(operation, 0))
+        bodies = self.names(adds)
+        child = self.nursery.start(
+            "killed", url=self.server.url, operation=operation, step=step, bodies=bodies
+        )
+        held = child.next_event()["held"]
+        if step == "sent":
+            self.server.pause()
+        try:
+            child.send("go")
+            assert child.wait() == []
+        finally:
+            if step == "sent":
+                self.server.resume()
+        assert child.killed
+        self.settle_account(operation, has_run, held, bodies)
+
+    def settle_account(
+        self, operation: str, has_run: bool, held: list[str], bodies: list[str]
+    ) -> None:
+        """What the call did, if the server ran it, and nothing if not."""
+        if operation == "enqueue":
+            self.living += bodies if has_run else []
+        elif operation == "enqueue_many":
+            self.living += bodies[: 2 * CHUNK if has_run else CHUNK]
+        elif operation == "reserve":
+            self.taken += has_run
+        else:
+            assert len(held) == 1
+            if has_run:
+                self.living.remove(held[0])
+            else:
+                self.taken += 1
+            self.taken += operation == "settle" and has_run
+
+
+@pytest.fixture
+def account(crash_server: EmbeddedServer, nursery: Nursery, client: Penstock) -> Account:
+    """The account of an empty queue, in which a job survives any number of crashes."""
+    queue = client.queue(QUEUE)
+    queue.configure(max_crashes=1_000_000, max_attempts=1_000_000)
+    return Account(crash_server, nursery, queue)
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("operation", ["enqueue", "enqueue_many", "reserve", "ack", "settle"])
+def test_a_client_is_killed(operation: str, step: str, account: Account, raw: redis.Redis) -> None:
+    """Of 50 clients that die here, each one's call is done wholly or not at all; nothing is lost."""
+    queue, ops = account.queue, account.queue.ops
+    before = memory(raw)
+    for _ in range(KILLS):
+        account.kill(operation, step)
+        check_invariant(raw)
+        advance(raw, ops, 31)  # leases of the dead end
+    stats = queue.stats()
+    assert (stats.ready, stats.active, stats.dead) == (len(account.living), 0, 0)
+    assert drained(queue) == Counter(account.living)
+    assert queue.stats().crashed == account.taken
+    assert set(raw.keys()) - producers(raw, queue) - {ops.keys["wake"]} == {
+        ops.keys["meta"],
+        ops.keys["ready"],
+        node_key("penstock"),
+        registry_key("penstock"),
+    }
+    assert raw.xlen(ops.keys["ready"]) == 0
+    raw.delete(*producers(raw, queue))  # the server does so by itself, 10 minutes later
+    until(lambda: memory(raw) - before < MEMORY_NOISE)
+
+
+def drained(queue: Queue) -> Counter[str]:
+    """Take and acknowledge all there is; the bodies, and how often each was there."""
+    bodies: Counter[str] = Counter()
+    while jobs := queue.reserve(1000, block=0):
+        bodies.update(job.body.decode() for job in jobs)
+        assert queue.ack(jobs)
+    return bodies
+
+
+def producers(raw: redis.Redis, queue: Queue) -> set[bytes]:
+    """The keys of producers; each goes by itself."""
+    found = set(raw.scan_iter(queue.ops.keys.producer("*"), count=1000))
+    assert all(0 < raw.pttl(key) <= 600_000 for key in found)
+    return found
+
+
+def memory(raw: redis.Redis) -> int:
+    """What the server has allocated."""
+    return int(raw.info("memory")["used_memory"])

@@ -1,0 +1,89 @@
+"""Each example is run, and prints what its own text says."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from penstock import Penstock
+from tests.cli.support import environment
+from tests.support.backends import Backend
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+NUMBERED = sorted(EXAMPLES.glob("[0-9][0-9]_*.py"))
+PROGRAMS = [path for path in NUMBERED if "tests" not in path.name]
+TESTS = [path for path in NUMBERED if "tests" in path.name]
+TIMEOUT = 120
+
+
+def promised(path: Path) -> str:
+    """What an example says that it prints: the indented lines after "It prints:"."""
+    text = ast.get_docstring(ast.parse(path.read_text())) or ""
+    before, _, after = text.partition("It prints:\n\n")
+    assert before, path.name
+    assert after, path.name
+    return textwrap.dedent(after) + "\n"
+
+
+def run(*command: str, **changes: str) -> str:
+    """What a program prints; it must end well, and complain of nothing."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", *command],
+        capture_output=True,
+        text=True,
+        cwd=EXAMPLES.parent,
+        env=environment(**changes),
+        timeout=TIMEOUT,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
+def test_an_example_prints_what_it_says(path: Path, real_backend: Backend) -> None:
+    """On each server; a second time too, as it leaves neither jobs nor settings behind."""
+    assert real_backend.url
+    assert run(str(path), PENSTOCK_URL=real_backend.url) == promised(path)
+    with Penstock(real_backend.url) as client:
+        [name] = client.queues()
+        stats = client.queue(name).stats()
+    assert (stats.ready, stats.scheduled, stats.active, stats.dead) == (0, 0, 0, 0)
+    assert not any(getattr(stats.settings, field) for field in stats.settings.__slots__)
+
+
+@pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
+def test_an_example_needs_no_server(path: Path, tmp_path: Path) -> None:
+    """Without PENSTOCK_URL it starts one of its own, which ends with it."""
+    assert run(str(path), TMPDIR=str(tmp_path)) == promised(path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("path", TESTS, ids=lambda path: path.stem)
+def test_the_tests_among_the_examples_pass(path: Path, tmp_path: Path) -> None:
+    """With the plugins that a user has: penstock's and one for asyncio."""
+    plugins = ["-p", "penstock.testing", "-p", "pytest_asyncio.plugin"]
+    out = run(
+        *("-m", "pytest", *plugins, "-c", "/dev/null", "--rootdir", str(tmp_path)),
+        *("-o", "asyncio_default_fixture_loop_scope=function", "-p", "no:cacheprovider"),
+        str(path),
+        PYTEST_DISABLE_PLUGIN_AUTOLOAD="1",
+        PYTEST_ADDOPTS="",
+        PENSTOCK_URL="redis://127.0.0.1:1",
+    )
+    assert re.search(r"=+ (.*) in [\d.]+s =+\n$", out)[1] + "\n" == promised(path)  # type: ignore[index]
+
+
+def test_examples_are_numbered_and_short() -> None:
+    """Each fits on a screen and a half, and no number is missing."""
+    assert [int(path.name[:2]) for path in NUMBERED] == list(range(1, len(NUMBERED) + 1))
+    assert {path.name for path in EXAMPLES.glob("*.py")} - {p.name for p in NUMBERED} == {
+        "server.py"
+    }
+    assert [path.name for path in NUMBERED if len(path.read_text().splitlines()) > 75] == []

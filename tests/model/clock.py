@@ -1,0 +1,61 @@
+"""A clock that the test sets: the scripts read it from a key instead of from TIME.
+
+Nothing else of a script changes, so this works alike on fakeredis and on a server.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from functools import cache
+
+import pytest
+import redis
+
+from penstock.core import operations
+from penstock.wire import scripts
+from penstock.wire.scripts import Script
+
+__all__ = ["CLOCK", "TestClock", "use_test_clock"]
+
+CLOCK = b"test:clock"
+REAL = "redis.call('TIME')"
+OURS = f"redis.call('LRANGE', '{CLOCK.decode()}', 0, 1)"
+
+
+@cache
+def clocked(name: str) -> Script:
+    """A script that reads the test's clock."""
+    found = scripts.script(name)
+    source = found.source.replace(REAL, OURS)
+    sha = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
+    return dataclasses.replace(found, source=source, sha=sha)
+
+
+def use_test_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have every queue run on the test's clock."""
+    monkeypatch.setattr(operations, "script", clocked)
+
+
+class TestClock:
+    """The clock of one server.
+
+    Args:
+        raw: a client of it.
+        start: ms since 1970.
+    """
+
+    __test__ = False
+
+    def __init__(self, raw: redis.Redis, start: int) -> None:
+        self._raw = raw
+        self.set(start)
+
+    def set(self, ms: int) -> None:
+        """Set it, forward or back."""
+        self.ms = ms
+        with self._raw.pipeline() as pipe:
+            pipe.delete(CLOCK)
+            # A quarter of a ms, to see that it is left out.
+            pipe.rpush(CLOCK, ms // 1000, ms % 1000 * 1000 + 250)
+            pipe.execute()

@@ -1,0 +1,38 @@
+"""Failures of a connection, at a chosen call: before the server runs it, or after."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from penstock._sync.connection import Lane
+
+__all__ = ["Fault", "Faults"]
+
+Fault = Literal["", "before", "after"]
+
+
+class Faults:
+    """Strikes the next script that is sent: `before` it reaches the server, or `after` it ran.
+
+    The client then sends the same call again, with the same number.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.armed: Fault = ""
+        roundtrip = Lane._roundtrip
+
+        def broken(lane: Lane, packed: Any) -> Any:
+            fault: Fault = self.armed if b"EVALSHA" in bytes(packed) else ""
+            if fault == "before":
+                self.armed = ""
+                raise RedisConnectionError("reset before the call was sent")
+            reply = roundtrip(lane, packed)
+            if fault == "after":
+                self.armed = ""
+                raise RedisConnectionError("reset before the reply came")
+            return reply
+
+        monkeypatch.setattr(Lane, "_roundtrip", broken)

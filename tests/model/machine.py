@@ -1,0 +1,779 @@
+"""Hypothesis drives a queue and its model side by side, and compares all that can be seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import pytest
+import redis
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from penstock import (
+    BulkEnqueued,
+    Enqueued,
+    Job,
+    JobView,
+    Outcome,
+    Penstock,
+    QueueFull,
+    QueuePaused,
+    Settings,
+    WrongEpoch,
+    parse_id,
+)
+from penstock.core.operations import FULL, SETTING_KINDS
+from penstock.wire.keys import node_key, registry_key
+from tests.model.clock import CLOCK, TestClock
+from tests.model.faults import Fault, Faults
+from tests.model.model import Model, ModelJob, Name, Number
+from tests.support.keyspace import check_invariant, numbers
+
+__all__ = ["Bench", "QueueMachine"]
+
+T = TypeVar("T")
+QUEUE = "model"
+OWNER = "tester"
+START = 1_700_000_000_000
+TICK_MS = 4_000
+STATES = ("ready", "scheduled", "active", "dead")
+PLACES = ("active", "once", "scheduled", "dead")
+
+DELAYS = st.sampled_from([0, 0, 0, 1, 50, 3_000, 4_000, 60_000])
+TTLS = st.sampled_from([None, None, None, 1, 60, 2_000, 70_000])
+LEASES = st.sampled_from([None, None, 0, 1, 1_000, 5_000])
+TAGS = st.sampled_from([0, 1, 0x7FF, 0xFFF])
+SPANS = st.sampled_from([1, 9, 100, 999, 1_000, 1_001, 3_000, 10_000, 40_000, 900_000])
+SETTINGS = st.fixed_dictionaries(
+    {},
+    optional={
+        "lease": st.sampled_from([None, 1, 2_000, 60_000]),
+        "max_length": st.sampled_from([None, None, 1, 3, 6]),
+        "max_attempts": st.sampled_from([None, 1, 2, 4]),
+        "max_crashes": st.sampled_from([None, 1, 2]),
+        "max_releases": st.sampled_from([None, 1, 2]),
+        "backoff_base": st.sampled_from([None, 1, 100]),
+        "backoff_cap": st.sampled_from([None, 1, 300]),
+        "dead_max": st.sampled_from([None, 0, 1, 3]),
+        "dead_age": st.sampled_from([None, 1, 5_000]),
+    },
+)
+PICKS = st.lists(
+    st.tuples(st.integers(0, 15), st.booleans()), min_size=1, max_size=5, unique_by=lambda p: p[0]
+)
+"""Jobs to name: how many back in the list of those known, and whether with the receipt."""
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What the machine works on: a client of a server, and the ways to disturb it."""
+
+    raw: redis.Redis
+    faults: Faults
+    tags: list[int]  # what the next reserve draws
+
+
+@dataclass
+class Known:
+    """A job that the test has seen: its id, and the deliveries of it, the youngest last."""
+
+    number: Number
+    id: str
+    life: int
+    deliveries: list[Job]
+
+
+def as_number(text: bytes) -> Number:
+    """A job number as the model writes it."""
+    ms, _, seq = text.partition(b"-")
+    return int(ms), int(seq)
+
+
+class QueueMachine(RuleBasedStateMachine):
+    """One queue, one client, one model."""
+
+    bench: Bench
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.raw = self.bench.raw
+        self.raw.flushdb()
+        self.clock = TestClock(self.raw, START)
+        self.client = Penstock(self.raw, owner=OWNER)
+        self.queue = self.client.queue(QUEUE)
+        self.ops = self.queue.ops
+        self.model = Model()
+        self.known: list[Known] = []
+        self.by_number: dict[Number, Known] = {}
+        self.life = 0
+        self.fault: Fault = ""
+        self.bodies = 0
+        self.must_wake = ""  # why there has to be a wake token now
+        self.had: tuple[int, int] = (0, 0)  # jobs that waited, and until when a producer waits
+        self.latest_seen = 0
+        self.has_changed = False
+
+    def teardown(self) -> None:
+        """Close the client."""
+        self.client.close()
+
+    # -- running a call on both ------------------------------------------------------------
+
+    def meta(self, *names: str) -> list[int]:
+        """Numbers stored in meta; 0 where there is none."""
+        return [int(x or 0) for x in self.raw.hmget(self.ops.keys["meta"], *names)]
+
+    def both(
+        self, model: Callable[[], T], queue: Callable[[], Any], again: Callable[[], T] | None = None
+    ) -> tuple[T, Any, bool]:
+        """Run a call on the model and on the queue, with the fault that was chosen before.
+
+        Args:
+            model, queue: the call.
+            again: what the model does when the server runs the call twice; None = the call.
+
+        Returns:
+            Both answers, and whether the call was sent twice.
+        """
+        fault, self.fault = self.fault, ""
+        self.set_model_clock()
+        self.had = (self.model.waiting, self.meta("full")[0])
+        totals = self.model.totals.copy()
+        wanted = model()
+        if fault == "after":
+            wanted = (again or model)()
+        self.bench.faults.armed = fault
+        try:
+            got = queue()
+        finally:
+            self.bench.faults.armed = ""
+        self.has_changed = self.model.totals != totals
+        return wanted, got, bool(fault)
+
+    def set_model_clock(self) -> None:
+        """The rule of the clock: TIME plus the offset, and never before what was seen."""
+        seen, off = self.meta("seen", "off")
+        assert off >= 0
+        self.model.now = max(self.clock.ms + off, seen)
+
+    def learn(self, job_id: str) -> Known:
+        """Note a job by its id."""
+        number = as_number(parse_id(job_id).number)
+        if number not in self.by_number:
+            self.by_number[number] = Known(number, job_id, self.life, [])
+            self.known.append(self.by_number[number])
+        found = self.by_number[number]
+        assert found.id == job_id
+        return found
+
+    def named(self, picks: Iterable[tuple[int, bool]]) -> tuple[list[Name], list[Any], bool]:
+        """Jobs that were picked, as the model and the queue take them, and if they are of now."""
+        chosen: dict[Number, tuple[Name, Any, bool]] = {}
+        for back, shows_receipt in picks:
+            if not self.known:
+                break
+            known = self.known[-1 - back % len(self.known)]
+            name: Any = known.id
+            receipt = None
+            if shows_receipt and known.deliveries:
+                name = known.deliveries[-1 - back % len(known.deliveries)]
+                first, _, tag = name.receipt.partition("-")
+                receipt = (int(first), int(tag, 16))
+            current = known.life == self.life and self.model.exists
+            chosen[known.number] = ((known.number, receipt), name, current)
+        triples = list(chosen.values())
+        return [t[0] for t in triples], [t[1] for t in triples], all(t[2] for t in triples)
+
+    def settle_with(
+        self,
+        picks: Iterable[tuple[int, bool]],
+        model: Callable[[list[Name]], Sequence[Any]],
+        queue: Callable[[list[Any]], Sequence[Any]],
+        gone: bool = False,
+    ) -> list[Any]:
+        """Name jobs in a call, and compare the outcome of each."""
+        names, jobs, current = self.named(picks)
+        if not jobs:
+            return []
+        if not current:
+            with pytest.raises(WrongEpoch):
+                queue(jobs)
+            return []
+        wanted, got, resent = self.both(lambda: list(model(names)), lambda: list(queue(jobs)))
+        if resent:
+            mine = Outcome.GONE if gone else Outcome.ENDED
+            wanted = [Outcome.DONE if outcome is mine else outcome for outcome in wanted]
+        assert got == wanted
+        return got
+
+    def received(self, wanted: Iterable[ModelJob], got: Sequence[Job]) -> None:
+        """Compare what was delivered with what should have been."""
+        assert [as_number(job.number) for job in got] == [job.number for job in wanted]
+        for mine, job in zip(wanted, got, strict=True):
+            assert job.receipt == f"{mine.deliveries}-{mine.tag:03x}"
+            assert (job.body, job.ttl) == (mine.body, None if mine.ttl is None else mine.ttl / 1000)
+            lease = self.model.setting("lease") if mine.lease is None else mine.lease
+            assert (job.lease, job.at_most_once) == (lease / 1000, mine.lease == 0)
+            counters = (job.deliveries, job.nacks, job.crashes, job.last_error)
+            assert counters == (mine.deliveries, mine.nacks, mine.crashes, mine.error)
+            assert job.attempt == 1 + mine.nacks + mine.crashes
+            assert (job.created, job.delivered) == (mine.number[0] / 1000, self.model.now / 1000)
+            self.learn(job.id).deliveries.append(job)
+
+    # -- adding ----------------------------------------------------------------------------
+
+    @initialize(lives=st.lists(TTLS, max_size=4), leased=st.integers(0, 3))
+    def begin(self, lives: list[int | None], leased: int) -> None:
+        """Most queues have jobs, and some of them are held."""
+        for ttl in lives:
+            self.add([self.body()], 0, None, None, ttl, None, many=False)
+        if lives and leased:
+            self.reserve_some(leased, 5)
+
+    def body(self) -> bytes:
+        """A body like no other."""
+        self.bodies += 1
+        return b"body %d" % self.bodies
+
+    @rule(
+        count=st.sampled_from([1, 1, 1, 2, 3, 120]),
+        many=st.booleans(),
+        delay=DELAYS,
+        at=st.sampled_from([None, None, None, -500, 0, 1, 3_000]),
+        lease=LEASES,
+        ttl=TTLS,
+        bound=st.sampled_from([None, None, None, 1, 4]),
+    )
+    def enqueue(
+        self,
+        count: int,
+        many: bool,
+        delay: int,
+        at: int | None,
+        lease: int | None,
+        ttl: int | None,
+        bound: int | None,
+    ) -> None:
+        """Add one job, or several."""
+        count = count if many else 1
+        if lease == 0 and count > 100:
+            lease = None  # one script removes 100 of them
+        if lease == 0 and ttl is None:
+            ttl = 50_000
+        if at is not None:
+            delay = max(at, 0)
+        elif ttl is not None and ttl <= delay:
+            delay = 0
+        self.add([self.body() for _ in range(count)], delay, at, lease, ttl, bound, many=many)
+
+    def add(
+        self,
+        bodies: list[bytes],
+        delay: int,
+        at: int | None,
+        lease: int | None,
+        ttl: int | None,
+        bound: int | None,
+        *,
+        many: bool,
+    ) -> None:
+        """Add jobs to both."""
+        options: dict[str, Any] = {
+            "delay": delay / 1000 if at is None else 0,
+            "at": None if at is None else (self.clock.ms + at) / 1000,
+            "lease": None if lease is None else lease / 1000,
+            "ttl": None if ttl is None else ttl / 1000,
+            "max_length": bound,
+        }
+        answers: list[Any] = []
+
+        def model() -> Any:
+            if not answers:
+                answers.append(
+                    self.model.enqueue(bodies, delay=delay, lease=lease, ttl=ttl, bound=bound)
+                )
+            return answers[0]
+
+        def queue() -> Sequence[Enqueued] | str:
+            try:
+                if many:
+                    return self.queue.enqueue_many(bodies, **options)
+                return [self.queue.enqueue(bodies[0], **options)]
+            except QueueFull:
+                return "full"
+            except QueuePaused:
+                return "paused"
+
+        wanted, got, _ = self.both(model, queue)
+        if isinstance(wanted, str):
+            assert got == wanted
+            return
+        assert isinstance(got, (list, BulkEnqueued))
+        assert [self.learn(result.id).number for result in got] == [job.number for job in wanted]
+        assert {result.state for result in got} == {"scheduled" if delay else "ready"}
+        if self.model.paused != "out" and not delay:
+            self.must_wake = "jobs were added"
+
+    @precondition(lambda self: self.model.exists)
+    @rule()
+    def wait_for_room(self) -> None:
+        """A producer that would wait tries to add a job."""
+        body = self.body()
+
+        def queue() -> int:
+            call = self.ops.enqueue([b"1\n" + body], wait_ms=8_000)
+            while True:
+                reply, _ = self.client._node.run(call)
+                if reply[0] != FULL or not reply[4]:
+                    break
+            if reply[0] == 1:
+                place = self.ops.place(self.client._node.id, reply[4])
+                self.learn(self.ops.id_of(place, reply[2], "ffff"))
+            return int(reply[0])
+
+        self.fault = ""
+        wanted, got, _ = self.both(lambda: self.model.enqueue([body]), queue)
+        assert got == {"full": -3, "paused": -4}.get(str(wanted), 1)
+
+    @rule()
+    def take_space_token(self) -> None:
+        """A waiting producer is woken."""
+        self.raw.lpop(self.ops.keys["space"])
+
+    # -- delivering ------------------------------------------------------------------------
+
+    @rule(n=st.sampled_from([1, 1, 2, 3, 10, 200]), tag=TAGS)
+    def reserve(self, n: int, tag: int) -> None:
+        """Take jobs."""
+        self.reserve_some(n, tag)
+
+    def reserve_some(self, n: int, tag: int) -> None:
+        """Take jobs from both."""
+        self.bench.tags[:] = [tag]
+
+        def model() -> list[ModelJob]:
+            while True:
+                taken, more = self.model.reserve(n, tag)
+                if taken or not more:
+                    return taken
+
+        def unseen() -> list[ModelJob]:
+            return self.model.reserve(n, tag)[0]  # leased, and nobody knows
+
+        first = unseen if self.fault == "after" else model
+        wanted, got, _ = self.both(first, lambda: self.queue.reserve(n, block=0), model)
+        self.received(wanted, got)
+        self.check_rearmed("reserve left something")
+
+    def check_rearmed(self, why: str) -> None:
+        """A reserve that leaves something to take leaves a token."""
+        if self.model.paused == "in":
+            left = any(job.place == "ready" for job in self.model.jobs.values())
+        else:
+            left = not self.model.paused and bool(self.model.listed("ready"))
+        if left:
+            self.must_wake = why
+
+    @rule(n=st.sampled_from([0, 1, 2]), tag=TAGS)
+    def wake_up(self, n: int, tag: int) -> None:
+        """A consumer takes the wake token and reserves."""
+        if not self.raw.lpop(self.ops.keys["wake"]):
+            return
+        self.bench.tags[:] = [tag]
+        self.fault = ""
+        (wanted, more), got, _ = self.both(
+            lambda: self.model.reserve(n, tag),
+            lambda: self.client._driver.reserve(self.ops, n, idle=True),
+        )
+        self.received(wanted, got.deliveries)
+        self.check_rearmed("whoever was woken left something")
+        events = [
+            job.at - self.model.now
+            for job in self.model.jobs.values()
+            if job.place in ("scheduled", "active")
+        ]
+        if self.model.paused in ("out", "all"):
+            assert got.next_ms == -1
+        elif not self.model.paused:
+            told = {0 if more else min(events, default=-1)}
+            if wanted and not more:  # or the queue's lease, whether or not one of them has it
+                told.add(min([self.model.setting("lease"), *events]))
+            assert got.next_ms in told
+            if (wanted or n == 0) and events and min(events) <= TICK_MS:
+                self.must_wake = "whoever was told of an event leaves the wait"
+
+    # -- settling --------------------------------------------------------------------------
+
+    @rule(picks=PICKS)
+    def ack(self, picks: list[tuple[int, bool]]) -> None:
+        """Finish jobs."""
+        self.settle_with(picks, self.model.ack, self.queue.ack, gone=True)
+
+    @rule(picks=PICKS, n=st.sampled_from([1, 2, 10]), tag=TAGS)
+    def settle(self, picks: list[tuple[int, bool]], n: int, tag: int) -> None:
+        """Finish jobs and take others."""
+        names, jobs, current = self.named(picks)
+        self.bench.tags[:] = [tag]
+        if not current:
+            with pytest.raises(WrongEpoch):
+                self.queue.settle(jobs, n)
+            return
+
+        (outcomes, wanted), (settled, got), resent = self.both(
+            lambda: self.model.settle(names, n, tag), lambda: self.queue.settle(jobs, n)
+        )
+        if resent:
+            outcomes = [Outcome.DONE if o is Outcome.GONE else o for o in outcomes]
+        assert list(settled) == outcomes
+        self.received(wanted, got)
+        self.check_rearmed("settle left something")
+
+    @rule(picks=PICKS, delay=st.one_of(st.none(), DELAYS), error=st.sampled_from(["", "no", "a\nb"]))
+    def nack(self, picks: list[tuple[int, bool]], delay: int | None, error: str) -> None:
+        """Report failures."""
+        seconds = None if delay is None else delay / 1000
+        got = self.settle_with(
+            picks,
+            lambda names: self.model.nack(names, delay, error),
+            lambda jobs: self.queue.nack(jobs, delay=seconds, error=error),
+        )
+        self.take_over_drawn()
+        if Outcome.DONE in got and delay == 0 and not self.model.paused:
+            self.must_wake = "a job was nacked"
+
+    @rule(picks=PICKS, delay=DELAYS)
+    def release(self, picks: list[tuple[int, bool]], delay: int) -> None:
+        """Give jobs back."""
+        got = self.settle_with(
+            picks,
+            lambda names: self.model.release(names, delay),
+            lambda jobs: self.queue.release(jobs, delay=delay / 1000),
+        )
+        if Outcome.DONE in got and delay == 0 and not self.model.paused:
+            self.must_wake = "a job was released"
+
+    @rule(picks=PICKS, reason=st.sampled_from(["", "poison", "é" * 600]))
+    def bury(self, picks: list[tuple[int, bool]], reason: str) -> None:
+        """Give jobs up."""
+        kept = reason.encode()[:1024].decode()
+        self.settle_with(
+            picks,
+            lambda names: self.model.bury(names, kept),
+            lambda jobs: self.queue.bury(jobs, reason),
+        )
+
+    @rule(picks=PICKS, lease=st.sampled_from([None, 1, 3_000, 80_000]))
+    def extend(self, picks: list[tuple[int, bool]], lease: int | None) -> None:
+        """Renew leases."""
+
+        def model(names: list[Name]) -> list[Any]:
+            found = self.model.extend(names, lease)
+            return [x if isinstance(x, Outcome) else x / 1000 for x in found]
+
+        names, jobs, current = self.named(picks)
+        if not current:
+            return
+        seconds = None if lease is None else lease / 1000
+        wanted, got, _ = self.both(
+            lambda: model(names), lambda: self.queue.extend(jobs, seconds)
+        )
+        assert got == wanted
+
+    def take_over_drawn(self) -> None:
+        """Due times that the queue drew by lot: within their bounds, and from now on the model's."""
+        for job in self.model.jobs.values():
+            if job.drawn is not None:
+                number = b"%d-%d" % job.number
+                due = int(self.raw.zscore(self.ops.keys["scheduled"], number) or 0)
+                assert due in job.drawn
+                job.at, job.drawn = due, None
+
+    # -- removing, bringing back -----------------------------------------------------------
+
+    @rule(picks=PICKS)
+    def redrive(self, picks: list[tuple[int, bool]]) -> None:
+        """Bring dead letters back by name."""
+        names, _, current = self.named(picks)
+        ids = [self.by_number[number].id for number, _ in names]
+        if not current:
+            with pytest.raises(WrongEpoch):
+                self.queue.redrive(ids)
+            return
+        named = [number for number, _ in names]
+        wanted, got, resent = self.both(
+            lambda: self.model.redrive(named), lambda: self.queue.redrive(ids)
+        )
+        if resent:  # whatever is alive now may be so by the first sending
+            alive = {number for number, job in self.model.jobs.items() if job.place != "dead"}
+            wanted = len(alive.intersection(named))
+        self.redriven(wanted, got)
+
+    @rule(limit=st.sampled_from([None, 1, 2]))
+    def redrive_oldest(self, limit: int | None) -> None:
+        """Bring the oldest dead letters back."""
+        wanted, got, _ = self.both(
+            lambda: self.model.redrive(None, limit), lambda: self.queue.redrive(limit=limit)
+        )
+        self.redriven(wanted, got)
+
+    def redriven(self, wanted: int, got: int) -> None:
+        """Compare, and expect a token."""
+        assert got == wanted
+        if got and not self.model.paused:
+            self.must_wake = "dead letters were brought back"
+
+    @rule(picks=PICKS)
+    def delete(self, picks: list[tuple[int, bool]]) -> None:
+        """Remove jobs by name."""
+        self.settle_with(
+            picks,
+            lambda names: self.model.delete(number for number, _ in names),
+            self.queue.delete,
+            gone=True,
+        )
+
+    @rule(states=st.lists(st.sampled_from(STATES), unique=True, max_size=4))
+    def purge(self, states: list[str]) -> None:
+        """Remove all jobs of some states."""
+        chosen = states or ["ready", "scheduled"]
+        first = 0 if self.fault == "after" else None  # only the first step is run twice
+        wanted, got, _ = self.both(
+            lambda: self.model.purge(chosen, first),
+            lambda: self.queue.purge(*states),
+            lambda: self.model.purge(chosen),
+        )
+        assert got == wanted
+
+    @rule()
+    def sweep(self) -> None:
+        """Give back what has ended."""
+        existed = self.model.exists
+
+        quiet = self.meta("seen")[0]
+
+        def step() -> tuple[int, bool]:
+            return self.model.sweep(self.model.now - quiet)
+
+        def model() -> int:
+            total, more = 0, True
+            while more:
+                removed, more = step()
+                total += removed
+            return total
+
+        first: Callable[[], Any] = step if self.fault == "after" else model
+        wanted, got, _ = self.both(first, self.queue.sweep, model)
+        self.has_changed = False  # a sweep that keeps a queue alive would never end its life
+        assert got == wanted
+        if existed and not self.model.exists:
+            self.life += 1
+            self.by_number.clear()
+            self.latest_seen = 0
+
+    # -- settings --------------------------------------------------------------------------
+
+    @rule(values=SETTINGS)
+    def configure(self, values: dict[str, int | None]) -> None:
+        """Change settings."""
+        given = {
+            name: value / 1000
+            if value is not None and SETTING_KINDS[name] != "count"
+            else value
+            for name, value in values.items()
+        }
+        _, got, _ = self.both(
+            lambda: self.model.configure(values), lambda: self.queue.configure(**given)
+        )
+        assert got == self.settings()
+        self.check_rearmed("the queue was configured")
+
+    def settings(self) -> Settings:
+        """The model's settings as the queue shows them."""
+        values: dict[str, Any] = {
+            name: value if SETTING_KINDS[name] == "count" else value / 1000
+            for name, value in self.model.settings.items()
+        }
+        return Settings(**values, paused=self.model.paused or None)
+
+    @rule(side=st.sampled_from(["in", "out", "all"]))
+    def pause(self, side: str) -> None:
+        """Pause a side."""
+        self.both(lambda: self.model.pause(side), lambda: self.queue.pause(side))
+
+    @rule()
+    def resume(self) -> None:
+        """End a pause."""
+        self.both(lambda: self.model.pause(""), self.queue.resume)
+        self.must_wake = "the queue was resumed"
+
+    # -- time and failures -----------------------------------------------------------------
+
+    @rule(span=SPANS)
+    def time_passes(self, span: int) -> None:
+        """The clock goes on."""
+        self.clock.set(self.clock.ms + span)
+
+    @rule(pick=st.integers(0, 9), early=st.sampled_from([0, 0, 1]))
+    def time_comes(self, pick: int, early: int) -> None:
+        """The clock goes on to the time of an event, or 1 ms before it."""
+        self.set_model_clock()
+        times = {job.at for job in self.model.jobs.values()}
+        times |= {job.expires for job in self.model.jobs.values() if job.expires is not None}
+        future = sorted(at for at in times if at - early > self.model.now)
+        if pick < len(future):
+            self.clock.set(self.clock.ms + future[pick] - early - self.model.now)
+
+    @rule(span=st.sampled_from([1, 300, 999, 5_000, 100_000]))
+    def clock_steps_back(self, span: int) -> None:
+        """The server's clock is set back."""
+        self.clock.set(self.clock.ms - span)
+
+    @rule(fault=st.sampled_from(["before", "after"]))
+    def connection_will_fail(self, fault: Fault) -> None:
+        """The next call meets a connection that fails, before the server runs it or after."""
+        self.fault = fault
+
+    @rule()
+    def scripts_are_flushed(self) -> None:
+        """The server forgets the scripts."""
+        self.raw.script_flush()
+
+    # -- what can be seen ------------------------------------------------------------------
+
+    @invariant()
+    def counts_agree(self) -> None:
+        """Every figure of stats."""
+        self.set_model_clock()
+        reply, _ = self.client._node.run(self.ops.stats())
+        assert reply[2] == self.model.now
+        stats = self.ops.read_stats(reply)
+        model = self.model
+        assert stats.exists == model.exists
+        assert self.client.queues() == ([QUEUE] if model.exists else [])
+        assert stats.settings == self.settings()
+        for state in STATES:
+            assert getattr(stats, state) == len(model.listed(state)), state
+        assert stats.expired == len(model.listed("expired"))
+        oldest = None if model.oldest is None else model.oldest / 1000
+        if oldest is not None and stats.expired:  # an expired job that lies there still may count
+            assert stats.oldest is not None
+            assert stats.oldest >= oldest
+        else:
+            assert stats.oldest == oldest
+        for total in (
+            "enqueued", "deliveries", "acked", "nacked", "released", "crashed", "died",
+            "redriven", "trimmed", "swept", "deleted", "purged", "dangling",
+        ):  # fmt: skip
+            assert getattr(stats, total) == model.totals[total], total
+
+    @invariant()
+    def lists_agree(self) -> None:
+        """The jobs of every state in order, and all that is known of each."""
+        for state in STATES:
+            views = self.queue.peek(1000, state=state)
+            assert [view.id for view in views] == [
+                self.by_number[job.number].id for job in self.model.listed(state)
+            ], state
+            for view in views:
+                self.compare(view)
+
+    @rule(state=st.sampled_from(STATES), n=st.integers(1, 5), start=st.integers(0, 4))
+    def peek(self, state: str, n: int, start: int) -> None:
+        """A part of a list."""
+        self.set_model_clock()
+        views = self.queue.peek(n, state=state, start=start)
+        assert [view.id for view in views] == [
+            self.by_number[job.number].id for job in self.model.listed(state)[start : start + n]
+        ]
+
+    @invariant()
+    def known_jobs_agree(self) -> None:
+        """Every job that was ever seen in this life of the queue."""
+        ids = [known.id for known in self.by_number.values()]
+        for start in range(0, len(ids) if self.model.exists else 0, 100):
+            reply, _ = self.client._node.run(self.ops.show(ids[start : start + 100]))
+            views = self.ops.views(reply, self.client._node.id)
+            for job_id, view in zip(ids[start : start + 100], views, strict=True):
+                number = as_number(parse_id(job_id).number)
+                assert (view is None) == (number not in self.model.jobs), job_id
+                if view is not None:
+                    self.compare(view)
+
+    def compare(self, view: JobView) -> None:
+        """A job as a reader sees it."""
+        model = self.model
+        job = model.jobs[as_number(parse_id(view.id).number)]
+        state = model.state(job)
+        delivered = job.delivered is not None
+        lease = model.setting("lease") if job.lease is None else job.lease
+        wanted = JobView(
+            id=self.by_number[job.number].id,
+            queue=QUEUE,
+            state=state,
+            raw=job.body,
+            codec="",
+            headers={},
+            created=job.number[0] / 1000,
+            due=job.at / 1000 if state == "scheduled" else None,
+            lease=lease / 1000,
+            lease_until=job.at / 1000 if state == "active" and job.place == "active" else None,
+            expires=None if job.expires is None else job.expires / 1000,
+            died=job.at / 1000 if state == "dead" else None,
+            delivered=(job.delivered or 0) / 1000 if delivered else None,
+            owner=OWNER if delivered else "",
+            deliveries=job.deliveries,
+            nacks=job.nacks,
+            crashes=job.crashes,
+            releases=job.releases,
+            error=job.error,
+        )
+        assert view == wanted
+
+    # -- what must always hold ---------------------------------------------------------------
+
+    @invariant()
+    def structures_agree(self) -> None:
+        """Each job lies where the layout wants it, and there is nothing else on the server."""
+        check_invariant(self.raw)
+        jobs = self.model.jobs.values()
+        ready = [as_number(number) for number in numbers(self.raw, self.ops, "ready")]
+        assert ready == sorted(job.number for job in jobs if job.place == "ready")
+        held = {as_number(number) for number in numbers(self.raw, self.ops, "held")}
+        assert held == {job.number for job in jobs if job.place != "ready"}
+        for place in PLACES:
+            scale = 4096 if place in ("active", "once") else 1
+            assert self.scores(place) == {
+                job.number: job.at * scale + (job.tag if scale > 1 else 0)
+                for job in jobs
+                if job.place == place
+            }, place
+        assert self.scores("expiry") == {job.number: job.expires for job in jobs if job.may_expire}
+        keys = {self.ops.keys[kind] for kind in self.ops.keys.names}
+        keys |= {CLOCK, node_key("penstock"), registry_key("penstock")}
+        producers = self.ops.keys.producer("")
+        others = [key for key in self.raw.keys() if key not in keys]
+        assert [key for key in others if not key.startswith(producers)] == []
+        assert all(self.raw.pttl(key) > 0 for key in others)
+
+    def scores(self, kind: str) -> dict[Number, int]:
+        """An index as the server has it."""
+        pairs = self.raw.zrange(self.ops.keys[kind], 0, -1, withscores=True)
+        return {as_number(number): int(score) for number, score in pairs}
+
+    @invariant()
+    def tokens_are_there(self) -> None:
+        """Whoever must be woken has a token; a clock once seen is not forgotten."""
+        why, self.must_wake = self.must_wake, ""
+        assert not why or self.raw.llen(self.ops.keys["wake"]), why
+        waited, until = self.had
+        limit = self.model.settings.get("max_length", 1 << 53)
+        if self.model.waiting < min(waited, limit) and until > self.model.now:
+            assert self.raw.llen(self.ops.keys["space"]), "room, and a producer waits"
+        self.had = (0, 0)
+        seen = self.meta("seen")[0]
+        assert seen >= self.latest_seen
+        self.latest_seen = seen
+        assert not self.has_changed or self.model.now - seen < 1000, "a change without its time"
+        self.has_changed = False

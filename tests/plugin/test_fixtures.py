@@ -1,0 +1,179 @@
+"""What a user's tests get from the plugin."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cli.support import environment
+from tests.plugin.conftest import Run
+
+PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
+
+RunPytest = Callable[..., Run]
+
+
+def test_a_queue_without_a_server(run_pytest: RunPytest) -> None:
+    """Enqueue, peek, consume, fail, dead letters: all of it works, nothing is connected to."""
+    run = run_pytest(
+        """
+        import socket
+
+        def test_queue(penstock, monkeypatch):
+            monkeypatch.setattr(socket, "socket", None)
+            queue = penstock.queue("emails")
+            queue.enqueue_many([{"to": "ada"}, {"to": "nobody"}])
+            assert [job.body["to"] for job in queue.peek()] == ["ada", "nobody"]
+            done = []
+            for job in queue.consume(block=0):
+                with job:
+                    if job.body["to"] == "nobody":
+                        raise ValueError("who?")
+                    done.append(job.body["to"])
+            assert done == ["ada"]
+            [later] = queue.peek(state="scheduled")
+            assert later.error == "ValueError: who?"
+            assert queue.reserve(block=0.05) == []
+        """
+    )
+    assert (run.code, run.counts) == (0, {"passed": 1}), run.out
+
+
+def test_each_test_has_a_server_of_its_own(run_pytest: RunPytest) -> None:
+    """What one test leaves, jobs in hand included, no other test sees."""
+    run = run_pytest(
+        """
+        import pytest
+
+        @pytest.mark.parametrize("turn", [1, 2, 3])
+        def test_alone(penstock, penstock_server, turn):
+            assert penstock.queues() == []
+            penstock.queue("q").enqueue_many(range(3))
+            penstock.queue("q").reserve(2, block=0)
+        """
+    )
+    assert run.counts == {"passed": 3}, run.out
+
+
+def test_both_clients_share_the_server(run_pytest: RunPytest) -> None:
+    """`penstock`, `apenstock` and a plain fakeredis client see the same keys."""
+    run = run_pytest(
+        """
+        import fakeredis, pytest
+
+        @pytest.mark.asyncio
+        async def test_shared(penstock, apenstock, penstock_server):
+            await apenstock.queue("q").enqueue(b"x")
+            [job] = penstock.queue("q").reserve(block=0)
+            assert (job.body, job.owner) == (b"x", "test")
+            plain = fakeredis.FakeRedis(server=penstock_server)
+            assert plain.hlen("penstock:{q}:held") == 1
+            plain.close()
+        """
+    )
+    assert (run.code, run.counts) == (0, {"passed": 1}), run.out
+
+
+ASYNC_TEST = """
+    import asyncio, pytest
+
+    async def work(apenstock):
+        queue = apenstock.queue("q")
+        assert await queue.reserve(block=0.05) == []
+        await queue.enqueue_many(range(3))
+        async for job in queue.consume(block=0):
+            async with job:
+                pass
+        assert (await queue.stats()).acked == 3
+
+    @pytest.mark.asyncio
+    @pytest.mark.parametrize("turn", [1, 2])
+    async def test_by_the_plugin(apenstock, turn):
+        await work(apenstock)
+
+    def test_by_hand(apenstock):
+        asyncio.run(work(apenstock))
+"""
+
+
+def test_whoever_runs_the_event_loop(run_pytest: RunPytest) -> None:
+    """pytest-asyncio or the test itself; nothing is left open in it, which would be a warning."""
+    run = run_pytest(ASYNC_TEST)
+    assert (run.code, run.counts) == (0, {"passed": 3}), run.out
+
+
+def test_a_fixture_that_is_not_used_for_anything(run_pytest: RunPytest) -> None:
+    """Asked for and left alone, nothing is left open."""
+    run = run_pytest("def test_idle(penstock, apenstock, penstock_server): pass")
+    assert (run.code, run.counts) == (0, {"passed": 1}), run.out
+
+
+def test_the_fixtures_are_listed(run_pytest: RunPytest) -> None:
+    """`pytest --fixtures` shows them with a sentence each, and no others of ours."""
+    run = run_pytest("def test_nothing(): pass", "--fixtures", "-p", "no:asyncio")
+    listed = re.findall(r"^(\w+) -- .*penstock/testing\.py:\d+\n    (\w.*)", run.out, re.MULTILINE)
+    assert [name for name, _ in listed] == ["penstock_server", "penstock", "apenstock"]
+
+
+@pytest.mark.parametrize("missing", ["fakeredis", "lupa"])
+def test_without_the_extra(run_pytest: RunPytest, tmp_path: Path, missing: str) -> None:
+    """A test that asks for a fixture is told what to install; all others run."""
+    (tmp_path / "absent").mkdir()
+    (tmp_path / "absent" / f"{missing}.py").write_text(
+        f"raise ModuleNotFoundError(name={missing!r})"
+    )
+    run = run_pytest(
+        """
+        def test_without(): pass
+        def test_with(penstock): pass
+        def test_async(apenstock): pass
+        """,
+        PYTHONPATH=os.pathsep.join([str(tmp_path / "absent"), environment()["PYTHONPATH"]]),
+    )
+    assert run.counts == {"passed": 1, "errors": 2}, run.out
+    assert f"penstock's fixtures need {missing}: pip install 'penstock[testing]'" in run.out
+    assert "Traceback" not in run.out
+
+
+def test_the_plugin_is_cheap(run_pytest: RunPytest) -> None:
+    """It is loaded by every run of pytest: fakeredis is imported when a fixture is asked for."""
+    run = run_pytest(
+        """
+        import sys
+
+        def test_before():
+            assert "penstock.testing" in sys.modules
+            assert not {"fakeredis", "lupa", "rich", "typer"} & set(sys.modules)
+
+        def test_after(penstock):
+            assert "fakeredis" in sys.modules
+        """
+    )
+    assert (run.code, run.counts) == (0, {"passed": 2}), run.out
+
+
+def test_pytest_finds_it_by_itself(run_pytest: RunPytest, tmp_path: Path) -> None:
+    """The entry point that the package declares is enough."""
+    declared = re.search(
+        r'\[project\.entry-points\.pytest11\]\n(\w+) = "([\w.]+)"\n', PYPROJECT.read_text()
+    )
+    assert declared
+    installed = tmp_path / "site"
+    info = installed / "penstock_of_the_test-1.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: penstock-of-the-test\nVersion: 1\n"
+    )
+    (info / "entry_points.txt").write_text(f"[pytest11]\n{declared[1]} = {declared[2]}\n")
+    run = run_pytest(
+        "def test_found(penstock): assert penstock.queues() == []",
+        *("-p", "no:valkey", "-p", "no:asyncio", "-p", "no:testcontainers"),
+        plugins=(),
+        PYTEST_DISABLE_PLUGIN_AUTOLOAD="",
+        PYTHONPATH=os.pathsep.join([str(installed), environment()["PYTHONPATH"]]),
+    )
+    assert (run.code, run.counts) == (0, {"passed": 1}), run.out

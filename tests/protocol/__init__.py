@@ -1,0 +1,1 @@
+"""Tests of the protocol itself: scripts and documents, without the client."""

@@ -1,0 +1,162 @@
+"""Every event of the state x event table as it goes over the wire."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from penstock.core.states import Condition, Event, Place, State
+from tests.protocol.seeds import AT, EPOCH, SEED_CALL, Job
+
+__all__ = ["EVENTS", "happen"]
+
+NEW = "1\nanother"
+Code = int | None
+Happening = Callable[[Job, Place], Code]
+
+
+def happen(event: Event, job: Job, place: Place) -> Code:
+    """Let it happen at `AT`; the reply's code for the job, None if the reply does not name it."""
+    return EVENTS[event](job, place)
+
+
+def _enqueue(call: int, delay: int = 0, bound: str = "", records: int = 1) -> Happening:
+    def run(job: Job, place: Place) -> Code:
+        args = (call, EPOCH, delay, bound, 0, *[NEW] * records)
+        reply = job.run("enqueue", *args, at=AT)
+        if place is Place.NONE and reply[0] == 1 and not reply[6]:
+            job.number = reply[2]
+        is_named = place is Place.NONE or call <= SEED_CALL
+        return int(reply[0]) if is_named else None
+
+    return run
+
+
+def _paused(side: str, then: Happening) -> Happening:
+    def run(job: Job, place: Place) -> Code:
+        job.run("configure", 7, "", "paused", side)
+        return then(job, place)
+
+    return run
+
+
+def _configured(name: str, then: Happening, value: int = 1) -> Happening:
+    def run(job: Job, place: Place) -> Code:
+        job.run("configure", 7, "", name, value)
+        return then(job, place)
+
+    return run
+
+
+def _reserve(job: Job, place: Place) -> Code:
+    reply = job.run("reserve", 8, 1000, 0xCCC, "eve", 0, at=AT)
+    assert reply[0] == 1
+    return None
+
+
+def _named(name: str, which: str, *args: Any) -> Happening:
+    """A script that names deliveries, with the last receipt, an older one, or none."""
+
+    def run(job: Job, place: Place) -> Code:
+        receipt = {"last": job.last, "older": job.older, "none": ""}[which]
+        reply = job.run(name, 8, EPOCH, receipt, *args, job.number, at=AT)
+        assert reply[0] == 1
+        if name == "settle":
+            return int(reply[7] or 1)
+        if name == "extend":
+            return 1 if reply[3] > 3 else int(reply[3])
+        assert reply[2] == (1 if len(reply) == 3 or reply[3] in (1, 3) else 0)
+        return int(reply[3]) if len(reply) > 3 else 1
+
+    return run
+
+
+def _redrive(job: Job, place: Place) -> Code:
+    reply = job.run("redrive", 8, EPOCH, 0, 0, job.number, at=AT)
+    return int(reply[5]) if len(reply) > 5 else int(reply[2])
+
+
+def _redrive_oldest(job: Job, place: Place) -> Code:
+    assert job.run("redrive", 8, "", 1000, 0, at=AT)[0] == 1
+    return None
+
+
+def _delete(job: Job, place: Place) -> Code:
+    reply = job.run("delete", 8, EPOCH, job.number, at=AT)
+    return int(reply[3]) if len(reply) > 3 else int(reply[2])
+
+
+def _purge(job: Job, place: Place) -> Code:
+    fence: Any = ""
+    more = 1
+    while place is not Place.NONE and more:
+        _, _, _, more, fence, _ = job.run("purge", 8, _purged_state(place), fence, 0, at=AT)
+    return None
+
+
+def _purged_state(place: Place) -> str:
+    """What purge calls it: it goes by what stats counts, and a score is never after a ttl."""
+    has_come = place.condition is not Condition.PLAIN
+    others = {State.SCHEDULED: "due", State.ACTIVE: "ended"}
+    return others.get(place.state, place.state.value) if has_come else place.state.value
+
+
+def _sweep(job: Job, place: Place) -> Code:
+    assert job.run("sweep", 8, 900_000, at=AT)[0] == 1
+    return None
+
+
+def _look(job: Job, place: Place) -> Code:
+    assert len(job.run("show", 8, EPOCH, job.number, at=AT)) == 6
+    for state in ("ready", "scheduled", "active", "once", "dead"):
+        assert job.run("peek", 8, state, 0, 10, at=AT)[0] == 1
+    assert job.run("stats", 8, at=AT)[0] == 1
+    return None
+
+
+def _pause(job: Job, place: Place) -> Code:
+    for side in ("in", "out", "all", ""):
+        assert job.run("configure", 8, "", "paused", side, at=AT)[0] == 1
+    return None
+
+
+EVENTS: Mapping[Event, Happening] = {
+    Event.ENQUEUE: _enqueue(6),
+    Event.ENQUEUE_DELAYED: _enqueue(6, delay=1000),
+    Event.ENQUEUE_REPEATED: _enqueue(SEED_CALL),
+    Event.ENQUEUE_STALE: _enqueue(SEED_CALL - 1),
+    Event.ENQUEUE_FULL: _enqueue(6, bound="1", records=2),
+    Event.ENQUEUE_PAUSED: _paused("in", _enqueue(6)),
+    Event.RESERVE: _reserve,
+    Event.RESERVE_LAST: _configured("max_crashes", _reserve),
+    Event.RESERVE_PAUSED_OUT: _paused("out", _reserve),
+    Event.RESERVE_PAUSED_IN: _paused("in", _reserve),
+    Event.ACK: _named("ack", "last"),
+    Event.ACK_OLD: _named("ack", "older"),
+    Event.ACK_ID: _named("ack", "none"),
+    Event.SETTLE: _named("settle", "last", 0, 0xCCC, "eve"),
+    Event.SETTLE_OLD: _named("settle", "older", 0, 0xCCC, "eve"),
+    Event.SETTLE_ID: _named("settle", "none", 0, 0xCCC, "eve"),
+    Event.NACK: _named("nack", "last", 5000, 1, "broke"),
+    Event.NACK_OLD: _named("nack", "older", 5000, 1, "broke"),
+    Event.NACK_ID: _named("nack", "none", 5000, 1, "broke"),
+    Event.NACK_LAST: _configured("max_attempts", _named("nack", "last", 5000, 1, "broke")),
+    Event.RELEASE: _named("release", "last", 0),
+    Event.RELEASE_OLD: _named("release", "older", 0),
+    Event.RELEASE_ID: _named("release", "none", 0),
+    Event.RELEASE_LAST: _configured("max_releases", _named("release", "last", 0)),
+    Event.BURY: _named("bury", "last", "no use"),
+    Event.BURY_OLD: _named("bury", "older", "no use"),
+    Event.BURY_ID: _named("bury", "none", "no use"),
+    Event.EXTEND: _named("extend", "last", 5000),
+    Event.EXTEND_OLD: _named("extend", "older", 5000),
+    Event.EXTEND_ID: _named("extend", "none", 5000),
+    Event.REDRIVE: _redrive,
+    Event.REDRIVE_OLDEST: _redrive_oldest,
+    Event.DELETE: _delete,
+    Event.PURGE: _purge,
+    Event.SWEEP: _sweep,
+    Event.SWEEP_OVER: _configured("dead_max", _sweep, 0),
+    Event.LOOK: _look,
+    Event.PAUSE: _pause,
+}

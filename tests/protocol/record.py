@@ -1,0 +1,109 @@
+"""Fill in what a vector expects, where nothing is written yet; a person then reads it.
+
+    PYTHONPATH=src python -m tests.protocol.record ack nack
+
+An expectation that is there is never touched: to change one, take `reply` and `after` out of the
+case by hand, run this, and read the difference.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import fakeredis
+
+from tests.protocol.clock import T0
+from tests.protocol.keyspace import LEEWAY_MS
+from tests.protocol.vectors import FOLDER, run_vector, unplaced, vectors_of
+
+
+def fill(name: str) -> Iterator[str]:
+    """Complete the cases of a script that expect nothing yet; what was written, case by case."""
+    path = FOLDER / f"{name}.json"
+    document = json.loads(path.read_text("utf-8"))
+    for case, vector in zip(document["cases"], vectors_of(name), strict=True):
+        if "reply" in case and "after" in case:
+            continue
+        raw = fakeredis.FakeRedis(server=fakeredis.FakeServer(), protocol=2)
+        outcome = run_vector(raw, vector, T0)
+        case["reply"] = unplaced(outcome.reply, T0)
+        after = {key: _unplaced(key, value) for key, value in outcome.after.items()}
+        for key in {*after, *case["before"]}:
+            _round_px(after.get(key, {}), case["before"].get(key, {}))
+        case["after"] = "unchanged" if after == case["before"] else after
+        yield "\n".join([f"{name}: {vector.name}", f"  {case['reply']}", *_difference(case)])
+    path.write_text(written(document), "utf-8")
+
+
+def _unplaced(key: str, value: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = unplaced(value, T0, scored=key.endswith((":active", ":once")))
+    return found
+
+
+def _round_px(new: dict[str, Any], old: dict[str, Any]) -> None:
+    """A time to live that has run for a moment is the one it began with."""
+    for px in (old.get("px", 0), 600_000):
+        if "px" in new and 0 <= px - new["px"] < LEEWAY_MS:
+            new["px"] = px
+            return
+
+
+def _difference(case: dict[str, Any]) -> Iterator[str]:
+    before, after = case["before"], case["after"]
+    if after == "unchanged":
+        yield "  nothing changes"
+        return
+    for key in sorted({*before, *after}):
+        old, new = _flat(before.get(key)), _flat(after.get(key))
+        for part in sorted({*old, *new}):
+            if old.get(part) != new.get(part):
+                yield f"  {key.rpartition(':')[2]:10} {part}: {old.get(part)} -> {new.get(part)}"
+
+
+def _flat(value: dict[str, Any] | None) -> dict[str, str]:
+    flat: dict[str, str] = {}
+    for part, content in (value or {}).items():
+        if part == "type":
+            continue
+        if isinstance(content, dict):
+            flat.update({f"{part} {name}": repr(inner) for name, inner in content.items()})
+        else:
+            flat[part] = repr(content)
+    return flat
+
+
+def written(document: dict[str, Any]) -> str:
+    """A document as its file holds it: a line a key, a case a paragraph."""
+    lines = ["{"]
+    for name, value in document.items():
+        if name != "cases":
+            lines.append(f"  {json.dumps(name)}: {json.dumps(value)},")
+    lines.append('  "cases": [')
+    cases = [_case(case) for case in document["cases"]]
+    return "\n".join([*lines, ",\n".join(cases), "  ]", "}"]) + "\n"
+
+
+def _case(case: dict[str, Any]) -> str:
+    parts = []
+    for name, value in case.items():
+        if name in ("before", "after") and value and isinstance(value, dict):
+            keys = [f"        {json.dumps(k)}: {json.dumps(v)}" for k, v in value.items()]
+            parts.append(f"      {json.dumps(name)}: {{\n" + ",\n".join(keys) + "\n      }")
+        else:
+            parts.append(f"      {json.dumps(name)}: {json.dumps(value)}")
+    return "    {\n" + ",\n".join(parts) + "\n    }"
+
+
+def main(names: Sequence[str]) -> int:
+    """The command."""
+    for name in names:
+        for line in fill(name):
+            print(line)  # noqa: T201 - what a person is to read
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

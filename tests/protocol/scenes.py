@@ -1,0 +1,171 @@
+"""Queues with a job in every place, and calls of every script that do something to them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.wire.keys import QueueKeys
+from tests.protocol.clock import T0, run
+from tests.protocol.keyspace import Raw
+from tests.protocol.seeds import AT, EPOCH
+
+__all__ = ["CALLS", "Act", "Scene", "plain_scene", "rich_scene"]
+
+TAG = 0xABC
+RECEIPT = "1-abc"
+
+
+@dataclass
+class Scene:
+    """A queue and its jobs.
+
+    Attributes:
+        numbers: what the jobs are for -> their numbers.
+        call: number of the last enqueue.
+    """
+
+    raw: Raw
+    keys: QueueKeys
+    numbers: dict[str, list[bytes]]
+    call: int = 10
+
+    def run(self, name: str, *args: Any, at: int = T0) -> list[Any]:
+        """Run a script on the queue."""
+        return run(self.raw, self.keys, name, args, now_ms=at)
+
+    @property
+    def every(self) -> list[bytes]:
+        """The numbers of all jobs."""
+        return [number for numbers in self.numbers.values() for number in numbers]
+
+
+def _add(scene: Scene, name: str, record: str, count: int = 2, delay: int = 0) -> list[bytes]:
+    scene.call += 1
+    first = scene.run("enqueue", scene.call, EPOCH, delay, "", 0, *[record] * count)[2]
+    ms, _, seq = first.partition(b"-")
+    numbers = [b"%s-%d" % (ms, int(seq) + i) for i in range(count)]
+    scene.numbers[name] = numbers
+    return numbers
+
+
+def _deliver(scene: Scene, name: str, record: str, count: int = 2) -> list[bytes]:
+    numbers = _add(scene, name, record, count)
+    assert len(scene.run("reserve", 2, count, TAG, "ada", 0)) == 6 + 3 * count
+    return numbers
+
+
+def plain_scene(raw: Raw, keys: QueueKeys) -> Scene:
+    """Ready and active jobs alone: no optional structure is in use."""
+    scene = Scene(raw, keys, {})
+    _deliver(scene, "active", "1\nbody", 3)
+    _add(scene, "ready", "1\nbody", 3)
+    return scene
+
+
+def rich_scene(raw: Raw, keys: QueueKeys) -> Scene:
+    """Jobs in every place; at `AT` due times, leases and ttls have come."""
+    scene = Scene(raw, keys, {})
+    _deliver(scene, "active", "1\nbody", 3)
+    _deliver(scene, "lease ended", "1;l=100\nbody")
+    _deliver(scene, "active expired", "1;t=200\nbody")
+    _deliver(scene, "once", "1;l=0;t=60000\nbody")
+    _deliver(scene, "once expired", "1;l=0;t=200\nbody")
+    for number in _deliver(scene, "dead", "1\nbody"):
+        scene.run("bury", 3, EPOCH, RECEIPT, "no use", number)
+    for number in _deliver(scene, "backing off", "1\nbody"):
+        scene.run("nack", 3, EPOCH, RECEIPT, 10_000, 1, "broke", number)
+    for number in _deliver(scene, "due", "1;t=60000\nbody"):
+        scene.run("nack", 3, EPOCH, RECEIPT, 100, 1, "broke", number)
+    _add(scene, "delayed", "1\nbody", delay=20_000)
+    _add(scene, "ready expired", "1;t=200\nbody")
+    _add(scene, "ready", "1\nbody", 3)
+    return scene
+
+
+@dataclass(frozen=True)
+class Act:
+    """A call of a script on a scene.
+
+    Attributes:
+        name: for test ids.
+        script: which.
+        args: ARGV; `*name` stands for the numbers of that name, `**` for all, `?` for the number of
+            the last enqueue.
+        settings: configured before.
+    """
+
+    name: str
+    script: str
+    args: tuple[Any, ...]
+    settings: tuple[Any, ...] = ()
+
+    def prepare(self, scene: Scene) -> None:
+        """Store the settings."""
+        if self.settings:
+            scene.run("configure", 4, "", *self.settings)
+
+    def arguments(self, scene: Scene) -> list[Any]:
+        """ARGV with the numbers in place."""
+        return [part for arg in self.args for part in self._spread(arg, scene)]
+
+    def _spread(self, arg: Any, scene: Scene) -> list[Any]:
+        if arg == "**":
+            return list(scene.every)
+        if arg == "?":
+            return [scene.call]
+        if isinstance(arg, str) and arg.startswith("*") and len(arg) > 1:
+            return list(scene.numbers.get(arg[1:], []))
+        return [arg]
+
+    def happen(self, scene: Scene) -> list[Any]:
+        """Run it at `AT`."""
+        return scene.run(self.script, *self.arguments(scene), at=AT)
+
+
+def _calls() -> Iterator[Act]:
+    record, short = "1\nnew", "1;t=5000\nnew"
+    yield Act("enqueue", "enqueue", (90, "", 0, "", 0, record, record))
+    yield Act("enqueue, delayed", "enqueue", (90, "", 500, "", 0, record, short))
+    yield Act("enqueue, ttl", "enqueue", (90, "", 0, "", 0, short))
+    yield Act("enqueue, repeated", "enqueue", ("?", "", 0, "", 0, record))
+    yield Act("enqueue, full", "enqueue", (90, "", 0, 1, 8000, record))
+    yield Act("enqueue, token", "enqueue", (90, "", 0, 1000, 0), ())
+    yield Act("reserve", "reserve", (90, 100, 7, "eve", 0))
+    yield Act("reserve, two", "reserve", (90, 2, 7, "eve", 1))
+    yield Act("reserve, crash", "reserve", (90, 100, 7, "eve", 0),
+              ("max_crashes", 1, "dead_max", 1))  # fmt: skip
+    yield Act("reserve, none", "reserve", (90, 0, 7, "eve", 1))
+    yield Act("ack", "ack", (90, EPOCH, RECEIPT, "*active"))
+    yield Act("ack, waiting", "ack", (90, EPOCH, "", "*delayed", "*ready"))
+    yield Act("ack, by id", "ack", (90, EPOCH, "", "**"))
+    yield Act("settle", "settle", (90, EPOCH, RECEIPT, 100, 7, "eve", "*active"))
+    yield Act("settle, by id", "settle", (90, EPOCH, "", 100, 7, "eve", "**"))
+    yield Act("settle, crash", "settle", (90, EPOCH, RECEIPT, 100, 7, "eve", "*active"),
+              ("max_crashes", 1, "dead_max", 1))  # fmt: skip
+    yield Act("nack", "nack", (90, EPOCH, RECEIPT, -1, 1, "broke", "*active"))
+    yield Act("nack, last", "nack", (90, EPOCH, "", 0, 1, "broke", "**"),
+              ("max_attempts", 1, "dead_max", 1))  # fmt: skip
+    yield Act("release", "release", (90, EPOCH, RECEIPT, 0, "*active"))
+    yield Act("release, last", "release", (90, EPOCH, "", 0, "**"), ("max_releases", 1))
+    yield Act("bury", "bury", (90, EPOCH, RECEIPT, "no use", "*active"))
+    yield Act("bury, by id", "bury", (90, EPOCH, "", "no use", "**"))
+    yield Act("extend", "extend", (90, EPOCH, RECEIPT, 0, "*active"))
+    yield Act("extend, by id", "extend", (90, EPOCH, "", 3000, "**"))
+    yield Act("redrive", "redrive", (90, "", 100, 0))
+    yield Act("redrive, by id", "redrive", (90, EPOCH, 0, 0, "**"))
+    yield Act("delete, active", "delete", (90, EPOCH, "*active"))
+    yield Act("delete, ready", "delete", (90, EPOCH, "*ready"))
+    yield Act("delete", "delete", (90, EPOCH, "**"))
+    for state in ("ready", "due", "scheduled", "ended", "active", "once", "dead"):
+        yield Act(f"purge, {state}", "purge", (90, state, "", 0))
+    yield Act("sweep", "sweep", (90, 900_000), ("dead_max", 1))
+    yield Act("configure", "configure", (90, "", "lease", 5000, "paused", "out", "max_length", ""))
+    yield Act("stats", "stats", (90,))
+    for state in ("ready", "scheduled", "active", "once", "dead"):
+        yield Act(f"peek, {state}", "peek", (90, state, 0, 100))
+    yield Act("show", "show", (90, EPOCH, "**"))
+
+
+CALLS = tuple(_calls())

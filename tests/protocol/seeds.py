@@ -1,0 +1,129 @@
+"""A job in every place of the state x event table, brought there by the scripts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.core.states import Condition, Place, State
+from penstock.wire.keys import QueueKeys
+from tests.protocol.clock import T0, run
+from tests.protocol.keyspace import Raw
+
+__all__ = ["AT", "EPOCH", "HISTORIES", "Job", "place_of", "seed"]
+
+EPOCH = "e0e0e0e0"
+AT = T0 + 500
+"""When the event happens: within a second of the last write, so that `seen` stays as it is."""
+HISTORIES = ("first", "second")
+"""The delivery that counts is the job's first, or its second after a release."""
+SOON, LATER = 200, 60_000
+SEED_CALL = 5
+
+
+@dataclass
+class Job:
+    """A seeded job.
+
+    Attributes:
+        number: its job number.
+        last: receipt of its last delivery; of nobody if there was none.
+        older: receipt of an earlier delivery, or of one that this server never made (a failover
+            lost it): another tag, or another number where the tag is not kept any more.
+    """
+
+    raw: Raw
+    keys: QueueKeys
+    number: bytes = b""
+    last: str = "1-bbb"
+    older: str = "1-aaa"
+
+    def run(self, name: str, *args: Any, at: int = T0) -> list[Any]:
+        """Run a script on the job's queue."""
+        return run(self.raw, self.keys, name, args, now_ms=at)
+
+
+def _record(place: Place, *, once: bool) -> str:
+    lease = ";l=0" if once else ";l=100" if place is Place.LEASE_ENDED else ""
+    is_short = place.condition is Condition.TTL_ENDED
+    ttl = f";t={SOON}" if is_short else f";t={LATER}" if once else ""
+    return f"1{lease}{ttl}\nbody"
+
+
+def seed(raw: Raw, keys: QueueKeys, place: Place, history: str, *, once: bool = False) -> Job:
+    """Bring a new job into a place; its times have come at `AT`.
+
+    Args:
+        history: one of HISTORIES; makes no difference before a delivery.
+        once: whether the job has lease 0.
+    """
+    job = Job(raw, keys)
+    once = once or place.state is State.ONCE
+    is_undelivered = once and place.state is State.SCHEDULED
+    delay = (100 if place is Place.DUE else 10_000) if is_undelivered else 0
+    reply = job.run("enqueue", SEED_CALL, EPOCH, delay, "", 0, _record(place, once=once))
+    job.number = reply[2]
+    if place.state is not State.READY and not is_undelivered:
+        _deliver(job, place, history if not once else "first")
+        _move(job, place)
+    return job
+
+
+def _deliver(job: Job, place: Place, history: str) -> None:
+    if history == "second":
+        assert len(job.run("reserve", 2, 1, 0xAAA, "ada", 0)) == 9
+        assert job.run("release", 3, EPOCH, "1-aaa", 0, job.number) == [1, b"3", 1]
+        job.last = "2-bbb"
+    else:
+        job.older = "7-aaa" if place.state in (State.SCHEDULED, State.DEAD) else "1-aaa"
+    assert len(job.run("reserve", 4, 1, 0xBBB, "bob", 0)) == 9
+
+
+def _move(job: Job, place: Place) -> None:
+    if place.state is State.SCHEDULED:
+        delay = 100 if place is Place.DUE else 10_000
+        job.run("nack", 5, EPOCH, job.last, delay, 1, "broke", job.number)
+    elif place.state is State.DEAD:
+        job.run("bury", 5, EPOCH, job.last, "no use", job.number)
+    elif place is Place.NONE:
+        job.run("ack", 5, EPOCH, job.last, job.number)
+
+
+def place_of(raw: Raw, keys: QueueKeys, number: bytes, now_ms: int = AT) -> Place:
+    """Where a job is, as the structures show it; every one of them is looked at."""
+    in_ready = bool(raw.xrange(keys["ready"], number, number))
+    is_held = raw.hexists(keys["held"], number)
+    indexes = {State.SCHEDULED: "scheduled", State.ACTIVE: "active", State.ONCE: "once"}
+    scores = {
+        state: raw.zscore(keys[kind], number)
+        for state, kind in {**indexes, State.DEAD: "dead"}.items()
+    }
+    found = [state for state, score in scores.items() if score is not None]
+    found += [State.READY] if in_ready else []
+    assert len(found) <= 1, f"{number!r} is in {found}"
+    assert is_held == (bool(found) and not in_ready), f"{number!r} is in {found}, held: {is_held}"
+    if not found:
+        for kind in ("tally", "expiry"):
+            command = "HEXISTS" if kind == "tally" else "ZSCORE"
+            assert not raw.execute_command(command, keys[kind], number), f"left in {kind}"
+        return Place.NONE
+    condition = _condition(raw, keys, number, found[0], scores.get(found[0]), now_ms)
+    return next(p for p in Place if p.state is found[0] and p.condition is condition)
+
+
+def _condition(
+    raw: Raw, keys: QueueKeys, number: bytes, state: State, score: float | None, now_ms: int
+) -> Condition:
+    ends = raw.zscore(keys["expiry"], number)
+    if state is State.DEAD:
+        record = raw.hget(keys["held"], number)
+        ends = int(number[:-11]) + SOON if b";t=%d\n" % SOON in record else None
+    if state is State.ONCE:
+        ends = (score or 0) // 4096
+    if ends is not None and ends <= now_ms:
+        return Condition.TTL_ENDED
+    if state is State.ACTIVE and score is not None and score // 4096 <= now_ms:
+        return Condition.LEASE_ENDED
+    if state is State.SCHEDULED and score is not None and score <= now_ms:
+        return Condition.DUE
+    return Condition.PLAIN

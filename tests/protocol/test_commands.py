@@ -1,0 +1,217 @@
+"""The commands that a script runs: their order, their number, and what a full server does to them.
+
+MONITOR shows every inner command, COMMAND INFO which of them write and which need memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any, NamedTuple
+
+import pytest
+import redis
+
+from penstock.embedded import EmbeddedServer
+from penstock.wire.keys import QueueKeys
+from tests.protocol.keyspace import Raw, dump, load, same
+from tests.protocol.scenes import CALLS, Act, Scene, plain_scene, rich_scene
+from tests.support.backends import Backend
+
+KEYS = QueueKeys("commands")
+SCENES = (plain_scene, rich_scene)
+ADDING = ("enqueue", "enqueue, delayed", "enqueue, ttl")
+NOTHING = ("HDEL", KEYS["held"].decode(), "-")
+
+TRIM = {"HMGET meta", "ZRANGE dead", "ZCARD dead"}
+REST = {"ZRANGE active", "ZRANGE scheduled", "XLEN ready"}
+READ_LATE: dict[str, set[str]] = {
+    "reserve": TRIM | REST,
+    "settle": TRIM | REST,
+    "nack": TRIM | {"ZSCORE expiry"},
+    "release": TRIM | {"ZSCORE expiry"},
+    "bury": TRIM,
+    "sweep": TRIM | {"XLEN ready", "EXISTS held", "EXISTS expiry", "EXISTS tally", "EXISTS once"},
+    "purge": {"XRANGE ready"},
+    "redrive": {"ZCARD dead"},
+    "configure": {"HGETALL meta"},
+}
+"""What a script may still read when it has begun to write (PROTOCOL.md, Scripts): bounds, and what
+is left. None of it can fail: the types are known by then."""
+
+
+class Command(NamedTuple):
+    """An inner command: its name and arguments."""
+
+    name: str
+    args: tuple[str, ...]
+
+    @property
+    def shown(self) -> str:
+        """`ZRANGE dead`: the kind stands for the key."""
+        return f"{self.name} {self.args[0].rpartition(':')[2]}" if self.args else self.name
+
+
+class Flags(NamedTuple):
+    """What the server says of a command."""
+
+    writes: bool
+    needs_memory: bool
+
+
+def flags_of(raw: Raw, name: str) -> Flags:
+    """Whether a command writes, and whether a full server refuses it."""
+    info = raw.execute_command("COMMAND", "INFO", name)
+    found = info[name.lower()]["flags"] if isinstance(info, dict) else info[0][2]
+    names = {flag.decode() if isinstance(flag, bytes) else flag for flag in found}
+    return Flags("write" in names, "denyoom" in names)
+
+
+def watched(backend: Backend, happen: Callable[[], Any]) -> list[Command]:
+    """The inner commands of the scripts that run meanwhile, in order."""
+    raw = backend.sync_client()
+    found = []
+    with raw.monitor() as monitor:
+        happen()
+        raw.echo("that is all")
+        while "that is all" not in (seen := monitor.next_command())["command"]:
+            if seen["client_type"] == "lua":
+                found.append(_command(seen["command"]))
+    return found
+
+
+def _command(text: str) -> Command:
+    parts = text.split(" ")
+    return Command(parts[0].upper(), tuple(parts[1:]))
+
+
+@pytest.mark.parametrize("build", SCENES, ids=lambda build: build.__name__)
+@pytest.mark.parametrize("act", CALLS, ids=lambda act: act.name)
+def test_scripts_look_first_and_write_then(
+    act: Act, build: Callable[[Raw, QueueKeys], Scene], real_backend: Backend
+) -> None:
+    """After its first write a script reads bounds and remains only; writes go to declared keys."""
+    raw = real_backend.sync_client()
+    known = cache(lambda name: flags_of(raw, name))
+    scene = build(raw, KEYS)
+    act.prepare(scene)
+    commands = watched(real_backend, lambda: act.happen(scene))
+    assert commands
+    assert [c.name for c in commands].count("TIME") <= 1
+    writing = [c for c in commands if known(c.name).writes]
+    if not writing:
+        return
+    begun = commands.index(writing[0])
+    if (writing[0].name, *writing[0].args) == NOTHING:  # a check of the type, and no change
+        begun = commands.index(writing[1]) if len(writing) > 1 else len(commands)
+    late = {c.shown for c in commands[begun:] if not known(c.name).writes}
+    assert late <= READ_LATE.get(act.script, set())
+
+
+@pytest.mark.parametrize("build", SCENES, ids=lambda build: build.__name__)
+@pytest.mark.parametrize("act", CALLS, ids=lambda act: act.name)
+def test_the_first_write_decides_for_a_full_server(
+    act: Act, build: Callable[[Raw, QueueKeys], Scene], real_backend: Backend
+) -> None:
+    """Adding a job begins with a command that needs memory, all else with one that does not."""
+    raw = real_backend.sync_client()
+    scene = build(raw, KEYS)
+    act.prepare(scene)
+    commands = watched(real_backend, lambda: act.happen(scene))
+    first = next((flags for c in commands if (flags := flags_of(raw, c.name)).writes), None)
+    if first is not None:
+        assert first.needs_memory == (act.name in ADDING)
+
+
+@contextmanager
+def without_memory(raw: Raw) -> Iterator[None]:
+    """The server is above its maxmemory meanwhile, and evicts nothing."""
+    raw.config_set("maxmemory-policy", "noeviction")
+    raw.config_set("maxmemory", 1)
+    try:
+        yield
+    finally:
+        raw.config_set("maxmemory", 0)
+
+
+@pytest.fixture
+def own_client(real_backend: Backend, make_server: Callable[..., EmbeddedServer]) -> Iterator[Raw]:
+    """A client of a server whose settings are ours: the back end, or a server of the test's own."""
+    if not real_backend.shared:
+        yield real_backend.sync_client()
+        return
+    with redis.Redis.from_url(make_server().url, protocol=2) as client:
+        yield client
+
+
+@pytest.mark.parametrize("build", SCENES, ids=lambda build: build.__name__)
+@pytest.mark.parametrize("act", CALLS, ids=lambda act: act.name)
+def test_a_full_server_refuses_jobs_and_does_all_else(
+    act: Act, build: Callable[[Raw, QueueKeys], Scene], own_client: Raw
+) -> None:
+    """At maxmemory an enqueue changes nothing; every other call does what it does otherwise."""
+    raw = own_client
+    raw.flushdb()
+    scene = build(raw, KEYS)
+    act.prepare(scene)
+    before = dump(raw)
+    reply = act.happen(scene)
+    after = dump(raw)
+    raw.flushdb()
+    load(raw, before)
+    with without_memory(raw):
+        if act.name in ADDING:
+            with pytest.raises(redis.ResponseError, match="maxmemory"):
+                act.happen(scene)
+            assert same(dump(raw), before)
+        else:
+            assert _ordered(act.happen(scene), act.script) == _ordered(reply, act.script)
+            assert same(dump(raw), after)
+
+
+def _ordered(reply: list[Any], script: str) -> list[Any]:
+    """A reply without the order of the fields of meta, which is the server's own."""
+    start = {"stats": 9, "configure": 4}.get(script, len(reply))
+    return [*reply[:start], *sorted(map(str, reply[start:]))]
+
+
+def _one_ready(scene: Scene, count: int) -> None:
+    scene.run("enqueue", 1, "e0e0e0e0", 0, "", 0, *["1\nbody"] * count)
+
+
+@pytest.mark.parametrize("count, most", [(1, 8), (1000, 1007)])
+def test_an_enqueue_runs_few_commands(count: int, most: int, real_backend: Backend) -> None:
+    """Eight for one job in a queue that exists; a bulk adds one for each further job."""
+    scene = Scene(real_backend.sync_client(), KEYS, {})
+    _one_ready(scene, 1)
+    args = (2, "", 0, "", 0, *["1\nbody"] * count)
+    assert len(watched(real_backend, lambda: scene.run("enqueue", *args))) <= most
+
+
+@pytest.mark.parametrize("count, most", [(1, 13), (100, 15), (1000, 15)])
+def test_a_reserve_runs_few_commands(count: int, most: int, real_backend: Backend) -> None:
+    """Thirteen for one job; a batch needs a second look at ready and one for the index."""
+    scene = Scene(real_backend.sync_client(), KEYS, {})
+    _one_ready(scene, 1000)
+    scene.run("enqueue", 2, "", 0, "", 0, "1\nbody")
+    reserve = watched(real_backend, lambda: scene.run("reserve", 3, count, 5, "ada", 0))
+    assert len(reserve) <= most
+
+
+@pytest.mark.parametrize("count, most", [(1, 5), (1000, 5)])
+def test_an_ack_runs_few_commands(count: int, most: int, real_backend: Backend) -> None:
+    """Five, however many first deliveries it ends."""
+    scene = Scene(real_backend.sync_client(), KEYS, {})
+    _one_ready(scene, count)
+    taken = scene.run("reserve", 3, count, 5, "ada", 0)[6::3]
+    ack = watched(real_backend, lambda: scene.run("ack", 4, "e0e0e0e0", "1-005", *taken))
+    assert len(ack) <= most
+
+
+def test_a_large_batch_leaves_no_helper_in_the_index(backend: Backend) -> None:
+    """The long member that turns the index into a skiplist is gone when the script ends."""
+    scene = Scene(backend.sync_client(), KEYS, {})
+    _one_ready(scene, 40)
+    taken = scene.run("reserve", 3, 40, 5, "ada", 0)[6::3]
+    assert scene.raw.zrange(KEYS["active"], 0, -1) == taken

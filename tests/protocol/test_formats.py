@@ -1,0 +1,167 @@
+"""Names, ids, records, counters and receipts as the vectors have them, byte by byte."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from penstock.core.ids import ORDERED, encode_id, parse_id, ttl_code
+from penstock.core.job import parse_counters
+from penstock.core.operations import QueueOps
+from penstock.core.record import encode_body, encode_head, parse_record
+from penstock.errors import BadArgument, BadJobId
+from penstock.wire.keys import KINDS, QueueKeys, check_prefix, check_queue_name, queue_crc, tag
+from tests.protocol.clock import T0, run
+from tests.protocol.seeds import EPOCH
+from tests.protocol.vectors import FOLDER
+from tests.support.backends import Backend
+
+
+def _cases(file: str, part: str) -> list[Any]:
+    found: list[Any] = json.loads((FOLDER / f"{file}.json").read_text("utf-8"))[part]
+    return found
+
+
+def crc16(data: bytes) -> int:
+    """CRC-16/XMODEM, which maps a hash tag to its slot."""
+    crc = 0
+    for byte in data:
+        crc ^= byte << 8
+        for _ in range(8):
+            crc = ((crc << 1) ^ 0x1021 if crc & 0x8000 else crc << 1) & 0xFFFF
+    return crc
+
+
+def hash_tag(key: bytes) -> bytes:
+    """What a cluster hashes of a key: between the first { and the } that follows, if not empty."""
+    start = key.find(b"{")
+    end = key.find(b"}", start + 1)
+    return key[start + 1 : end] if 0 <= start < end - 1 else key
+
+
+@pytest.mark.parametrize("case", _cases("names", "names"), ids=lambda case: ascii(case["tag"])[:30])
+def test_keys_of_a_queue(case: dict[str, Any]) -> None:
+    """Whatever the name, every key of a queue is as the vector says and lies in one slot."""
+    keys = QueueKeys(case["name"], case["prefix"])
+    assert tag(case["name"]) == case["tag"]
+    assert f"{queue_crc(case['name']):08x}" == case["crc32"]
+    for kind, name in case["keys"].items():
+        found = keys.producer("00112233445566ff") if kind == "producer" else keys[kind]
+        assert found == name.encode()
+    names = [*(keys[kind] for kind in KINDS), keys.producer("x")]
+    assert {crc16(hash_tag(name)) % 16384 for name in names} == {case["slot"]}
+
+
+def test_no_two_names_share_keys() -> None:
+    """The escaping can be undone: different names never meet in one key."""
+    tags = [case["tag"] for case in _cases("names", "names")]
+    assert len(set(tags)) == len(tags)
+
+
+@pytest.mark.parametrize("case", _cases("names", "refused"), ids=lambda case: case["why"])
+def test_names_that_are_none(case: dict[str, Any]) -> None:
+    """They are refused before a key is made of them."""
+    with pytest.raises(BadArgument):
+        check_queue_name(case["name"])
+
+
+@pytest.mark.parametrize("case", _cases("names", "refused_prefixes"), ids=lambda case: case["why"])
+def test_prefixes_that_are_none(case: dict[str, Any]) -> None:
+    """They are refused before a key is made of them."""
+    with pytest.raises(BadArgument):
+        check_prefix(case["prefix"])
+
+
+@pytest.mark.parametrize("name", [case["name"] for case in _cases("names", "names")], ids=ascii)
+def test_a_queue_of_any_name_works(name: str, backend: Backend) -> None:
+    """A job goes in and out under every name, and no key lies beside the documented ones."""
+    raw, keys = backend.sync_client(), QueueKeys(name)
+    assert run(raw, keys, "enqueue", (1, EPOCH, 0, "", 0, "1\nbody"))[0] == 1
+    assert run(raw, keys, "reserve", (2, 1, 5, "ada", 0))[8] == b"1\nbody"
+    known = {*(keys[kind] for kind in KINDS), keys.producer("00112233445566ff")}
+    assert set(raw.keys("*")) <= known
+
+
+@pytest.mark.parametrize("case", _cases("ids", "ids"), ids=lambda case: case["case"])
+def test_ids_say_what_they_are_made_of(case: dict[str, Any]) -> None:
+    """An id is made and taken apart as the vector says."""
+    crc = queue_crc(case["queue"])
+    assert f"{crc:08x}" == case["crc32"]
+    place = crc.to_bytes(4, "big") + bytes.fromhex(case["epoch"])
+    ttl = ttl_code(case["ttl_ms"], at_most_once=case["at_most_once"])
+    number = case["number"].encode()
+    assert encode_id(case["node"], place, number, ttl) == case["id"]
+    parsed = parse_id(case["id"])
+    assert (parsed.node, parsed.ms, parsed.seq) == (case["node"], case["ms"], case["seq"])
+    assert (parsed.crc, parsed.epoch, parsed.number) == (crc, case["epoch"], number)
+    assert parsed.ttl_minutes == case["ttl_minutes"]
+    assert parsed.at_most_once == case["at_most_once"]
+    assert len(case["id"]) == 40
+
+
+def test_ids_of_a_node_sort_by_creation() -> None:
+    """The alphabet is in the order of ASCII, so text order is the order of numbers."""
+    alphabet = json.loads((FOLDER / "ids.json").read_text("utf-8"))["alphabet"]
+    assert alphabet.encode() == ORDERED
+    assert sorted(alphabet) == list(alphabet)
+    ids = [case["id"] for case in _cases("ids", "ids") if case["node"] == "e6a1c3f0"]
+    assert sorted(ids) == ids
+
+
+@pytest.mark.parametrize("case", _cases("ids", "refused"), ids=lambda case: case["why"])
+def test_ids_that_are_none(case: dict[str, Any]) -> None:
+    """They are refused before anything is sent."""
+    with pytest.raises(BadJobId):
+        parse_id(case["id"])
+
+
+@pytest.mark.parametrize("case", _cases("records", "records"), ids=lambda case: case["case"])
+def test_records(case: dict[str, Any]) -> None:
+    """A record is read as the vector says, and written with exactly those bytes."""
+    data = case["record"].encode("latin-1")
+    record = parse_record(data)
+    assert (record.lease_ms, record.ttl_ms) == (case["lease_ms"], case["ttl_ms"])
+    assert (record.codec, dict(record.headers)) == (case["codec"], case["headers"])
+    assert record.raw == case["body"].encode("latin-1")
+    if "value" in case:
+        assert record.body() == case["value"]
+    if case["canonical"]:
+        plain, as_json = encode_head(
+            lease_ms=case["lease_ms"], ttl_ms=case["ttl_ms"], headers=case["headers"]
+        )
+        body = encode_body(case["value"])[0] if "value" in case else record.raw
+        assert (as_json if case["codec"] else plain) + body == data
+
+
+@pytest.mark.parametrize(
+    "case", _cases("records", "counters"), ids=lambda case: repr(case["value"])
+)
+def test_counters(case: dict[str, Any]) -> None:
+    """A value of tally is read as the vector says; none at all is a first delivery."""
+    found = parse_counters(case["value"].encode("latin-1"))
+    assert found._asdict() == {name: case[name] for name in found._fields}
+
+
+@pytest.mark.parametrize("case", _cases("records", "receipts"), ids=lambda case: case["receipt"])
+def test_receipts(case: dict[str, Any]) -> None:
+    """A receipt is the number of the delivery and its tag in three hex digits."""
+    ops = QueueOps(QueueKeys("q"), "ada", ["e6a1c3f0"])
+    number, counters = b"1800000000000-1000000000", case["counters"].encode()
+    reply = [1, b"1", -1, EPOCH.encode(), 30_000, T0, number, counters, b"1\nbody"]
+    (found,) = ops.taken(reply, case["tag"], "e6a1c3f0").deliveries
+    assert found.receipt == case["receipt"]
+
+
+@pytest.mark.parametrize("case", _cases("records", "held"), ids=lambda case: repr(case["value"]))
+def test_values_of_held(case: dict[str, Any], backend: Backend) -> None:
+    """The note of a delivery is told apart from the record, whatever the record holds."""
+    raw, keys = backend.sync_client(), QueueKeys("held")
+    number = f"{T0 - 5000}-1000000000"
+    raw.hset(keys["meta"], mapping={"v": 1, "epoch": EPOCH, "uses": "", "seen": T0})
+    raw.hset(keys["held"], number, case["value"].encode("latin-1"))
+    raw.zadd(keys["scheduled"], {number: T0 + 5000})
+    job = run(raw, keys, "show", (1, EPOCH, number))[5]
+    assert job[3] == str(case["delivered_ms"] or 0).encode()
+    assert (job[4], job[6]) == (case["owner"].encode(), case["record"].encode("latin-1"))

@@ -1,0 +1,153 @@
+"""Headers and bodies of the scripts say the same, and only what every server can run."""
+
+from __future__ import annotations
+
+import re
+from importlib import resources
+
+import pytest
+
+from penstock.core.states import CODES
+from penstock.wire.keys import KINDS
+from penstock.wire.scripts import Script, all_scripts
+from tests.protocol.headers import returns_of
+
+SCRIPTS = pytest.mark.parametrize("script", all_scripts(), ids=lambda script: script.name)
+
+WORDS = {
+    "and", "break", "do", "else", "elseif", "end", "false", "for", "function", "goto", "if", "in",
+    "local", "nil", "not", "or", "repeat", "return", "then", "true", "until", "while",
+}  # fmt: skip
+GLOBALS = {
+    "ARGV", "KEYS", "ipairs", "math", "pairs", "redis", "string", "table", "tonumber", "unpack",
+}  # fmt: skip
+FORBIDDEN = ("KEYS", "SCAN", "HSCAN", "ZSCAN", "RANDOMKEY", "FLUSHDB", "EVAL", "PUBLISH", "WAIT")
+
+
+def body_of(script: Script) -> str:
+    """The Lua of a script without comments."""
+    return "\n".join(re.sub(r"--.*", "", line) for line in script.source.splitlines())
+
+
+def code_of(script: Script) -> str:
+    """The same without strings."""
+    return re.sub(r"'(?:[^'\\]|\\.)*'", "''", body_of(script))
+
+
+def names_in(code: str) -> set[str]:
+    """The names that code uses by themselves: no fields, no keys of tables."""
+    found = re.findall(r"(?<![\w.])([A-Za-z_]\w*)(?!\w)(?!\s*=(?!=)[^,}]*[,}])", code)
+    return set(found) - WORDS
+
+
+@SCRIPTS
+def test_every_name_of_the_header_is_used(script: Script) -> None:
+    """KEYS and ARGV name nothing that the body does not touch; names are used, not numbers."""
+    body = body_of(script)
+    for name in script.keys + script.args:
+        uses = len(re.findall(rf"(?<![\w.']){name}(?![\w'])", body))
+        assert uses > 1, f"{script.name} declares {name} and does not use it"
+    assert len(re.findall(r"\bKEYS\[", body)) == len(script.keys)
+
+
+@SCRIPTS
+def test_keys_are_kinds_of_the_layout(script: Script) -> None:
+    """Every declared key is one of the queue's."""
+    assert set(script.keys) <= {*KINDS, "producer"}
+    assert len(set(script.keys)) == len(script.keys)
+    assert script.args[0] == "nonce"
+
+
+@SCRIPTS
+def test_every_command_goes_to_a_declared_key(script: Script) -> None:
+    """No key is built in the script, and none comes from a value."""
+    given = set(script.keys)
+    loop = r"for _, (\w+) in ipairs\(\{([^}]*)\}\)"
+    choice = r"local (\w+) = \(\{([^}]*)\}\)\[\w+\]"
+    pairs = r"for \w+, (\w+) in pairs\(\{([^}]*)\}\)"
+    body = body_of(script)
+    for name, values in [pair for way in (loop, choice, pairs) for pair in re.findall(way, body)]:
+        assert {value.split(" = ")[-1] for value in values.split(", ")} <= set(script.keys)
+        given.add(name)
+    for name in re.findall(r"local function (\w+)\(index", body):
+        calls = re.findall(rf"(?<!function ){name}\((\w+)", body)
+        assert calls
+        assert set(calls) <= {*script.keys, "index"}
+        given.add("index")
+    for command, key in re.findall(r"\bcall\('(\w+)'(?:, ([^,)]+))?", body_of(script)):
+        assert command == "TIME" or key in given or (command, key) == ("XINFO", "'STREAM'")
+    for key in re.findall(r"call\('XINFO', 'STREAM', (\w+)\)", body_of(script)):
+        assert key in script.keys
+
+
+@SCRIPTS
+def test_only_constant_commands_that_may_be_used(script: Script) -> None:
+    """Commands are written out, and none of them looks at other keys or changes the connection."""
+    body = body_of(script)
+    commands = re.findall(r"\bcall\('(\w+)'", body)
+    assert len(re.findall(r"\bcall\(", body)) == len(commands)
+    assert not set(commands) & set(FORBIDDEN)
+    assert body.count("redis.call('TIME')") <= 1
+
+
+@SCRIPTS
+def test_no_global_is_set_or_missing(script: Script) -> None:
+    """Every name is local, an argument, or one of the few globals that all servers have."""
+    code = code_of(script)
+    known = set(GLOBALS)
+    for names in re.findall(r"\blocal function (\w+)", code):
+        known.add(names)
+    for names in re.findall(r"\blocal ((?:\w+)(?:,\s*\w+)*)", code):
+        known |= set(re.split(r",\s*", names))
+    for names in re.findall(r"\bfor ((?:\w+)(?:,\s*\w+)*)\s*(?:=|in\b)", code):
+        known |= set(re.split(r",\s*", names))
+    for names in re.findall(r"\bfunction\s*\w*\(([^)]*)\)", code):
+        known |= set(re.split(r",\s*", names))
+    assert not names_in(code) - known
+    for target in re.findall(r"^\s*((?:\w+)(?:, \w+)*) = ", code, flags=re.MULTILINE):
+        assert set(target.split(", ")) <= known
+
+
+@SCRIPTS
+def test_scripts_run_on_every_server(script: Script) -> None:
+    """No shebang, and no library that fakeredis or an old server lacks; ASCII alone."""
+    assert not script.source.startswith("#")
+    assert not re.search(r"\b(cjson|struct|cmsgpack|bit|pcall|error|loadstring|os)\b\s*[.(]",
+                         code_of(script))  # fmt: skip
+    assert not re.search(r"redis\.(?!call\b)", code_of(script))
+    assert script.source.isascii()
+
+
+@SCRIPTS
+def test_replies_begin_with_code_and_nonce(script: Script) -> None:
+    """Each reply in the body is one of the header, and each of the header is in the body."""
+    said = {line.code for line in returns_of(script)}
+    written = {int(code) for code in re.findall(r"return \{(-?\d+), nonce", body_of(script))}
+    written |= {int(code) for code in re.findall(r"local reply\b[^=]*= \{(-?\d+), nonce",
+                                                 body_of(script))}  # fmt: skip
+    assert said == written
+    for line in re.findall(r"^return (.*)", body_of(script), flags=re.MULTILINE):
+        assert line == "reply" or line.startswith("{1, nonce, ")
+    assert said <= set(CODES)
+
+
+@SCRIPTS
+def test_the_clock_is_read_before_anything_else_but_meta(script: Script) -> None:
+    """`now` is the same for the whole script, and comes from the server."""
+    commands = re.findall(r"\bcall\('(\w+)'", body_of(script))
+    assert "TIME" in commands
+    # EXISTS: whether meta is lost, which ends the call
+    assert commands[: commands.index("TIME")] in (["HMGET"], ["HMGET", "EXISTS"])
+
+
+def test_every_lua_file_is_used() -> None:
+    """No file lies about that no script is made of."""
+    place = resources.files("penstock.wire") / "lua"
+    files = {file.name.removesuffix(".lua") for file in place.iterdir() if file.is_file()}
+    assert files == {script.name for script in all_scripts()}
+    included = "\n".join(
+        file.read_text() for folder in (place, place / "lib") for file in folder.iterdir()
+        if file.is_file()
+    )  # fmt: skip
+    for file in (place / "lib").iterdir():
+        assert f"--@include lib/{file.name.removesuffix('.lua')}" in included

@@ -1,0 +1,172 @@
+"""The state x event table, each pair of it run through the scripts (PROTOCOL.md, Life of a job)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from penstock.core.states import CODES, TABLE, Cell, Condition, Event, Place, State, states_of
+from penstock.wire.keys import QueueKeys
+from penstock.wire.scripts import Script, all_scripts
+from tests.protocol.events import EVENTS, happen
+from tests.protocol.keyspace import Raw, Space, dump, same
+from tests.protocol.seeds import AT, HISTORIES, Job, place_of, seed
+from tests.support.backends import Backend
+
+KEYS = QueueKeys("table")
+TIMES = {Event.DUE: 20_000, Event.LEASE_ENDS: 40_000, Event.TTL_ENDS: 70_000}
+"""When that time has come, in ms after AT."""
+BESIDE = (b"meta", b"wake", b"space")
+WITH_SCRIPT = [event for event in Event if event not in TIMES]
+
+
+def _cases(event: Event) -> Iterator[tuple[Place, str, bool, Cell]]:
+    """Place, history, lease 0 or not, and what the table says.
+
+    A waiting job of lease 0 was never delivered, so code 2 has no counterpart there.
+    """
+    for place, cell in TABLE[event].items():
+        if cell is None:
+            continue
+        for history in HISTORIES:
+            yield place, history, False, cell
+        if place.state in (State.READY, State.SCHEDULED) and cell.code != 2:
+            yield place, HISTORIES[0], True, cell
+
+
+def _without_news(space: Space, keys: QueueKeys) -> Space:
+    """The keys but for those that say something of the whole queue, or of other jobs."""
+    beside = {keys[kind.decode()].decode() for kind in BESIDE}
+    return {name: value for name, value in space.items() if name not in beside}
+
+
+def test_the_table_is_complete() -> None:
+    """Every event has a cell for every place, and something that makes it happen."""
+    for event in Event:
+        assert list(TABLE[event]) == list(Place)
+    assert set(EVENTS) == set(WITH_SCRIPT)
+    codes = {cell.code for row in TABLE.values() for cell in row.values() if cell}
+    assert codes - {None} <= set(CODES)
+
+
+@pytest.mark.parametrize("event", WITH_SCRIPT, ids=lambda event: event.name.lower())
+def test_each_pair_does_what_the_table_says(event: Event, backend: Backend) -> None:
+    """The job is where the table says, the reply has the code of the table."""
+    raw = backend.sync_client()
+    for place, history, once, cell in _cases(event):
+        raw.flushdb()
+        job = seed(raw, KEYS, place, history, once=once)
+        what = f"{event.value} x {place.title} ({history} delivery, lease 0: {once})"
+        assert place is Place.NONE or place_of(raw, KEYS, job.number) is place, f"seed: {what}"
+        assert happen(event, job, place) == cell.code, what
+        wanted = cell.once if once else cell.next
+        assert place_of(raw, KEYS, job.number) is wanted, what
+
+
+REFUSING = [
+    event
+    for event in WITH_SCRIPT
+    if any(cell and cell.code not in (None, 1, 3) for cell in TABLE[event].values())
+]
+
+
+@pytest.mark.parametrize("event", REFUSING, ids=lambda event: event.name.lower())
+def test_what_is_refused_changes_nothing(event: Event, backend: Backend) -> None:
+    """A pair with a refusing code leaves the whole key space as it was."""
+    raw = backend.sync_client()
+    for place, history, once, cell in _cases(event):
+        if cell.code in (None, 1, 3) or cell.next is not place:
+            continue
+        raw.flushdb()
+        job = seed(raw, KEYS, place, history, once=once)
+        before = dump(raw)
+        happen(event, job, place)
+        after = dump(raw)
+        if event in (Event.ENQUEUE_PAUSED, Event.NACK_LAST, Event.RELEASE_LAST):
+            before, after = _without_news(before, KEYS), _without_news(after, KEYS)
+        assert same(after, before), f"{event.value} x {place.title}"
+
+
+UNTOUCHING = [
+    event
+    for event in WITH_SCRIPT
+    if not event.name.startswith("ENQUEUE")
+    and any(cell and cell.code is None for cell in TABLE[event].values())
+]
+
+
+@pytest.mark.parametrize("event", UNTOUCHING, ids=lambda event: event.name.lower())
+def test_what_is_not_meant_is_not_touched(event: Event, backend: Backend) -> None:
+    """An event that is not about a job leaves every structure of jobs as it was."""
+    raw = backend.sync_client()
+    for place, history, once, cell in _cases(event):
+        if cell.code is not None or cell.next is not place:
+            continue
+        raw.flushdb()
+        job = seed(raw, KEYS, place, history, once=once)
+        before = _without_news(dump(raw), KEYS)
+        happen(event, job, place)
+        after = _without_news(dump(raw), KEYS)
+        assert same(after, before), f"{event.value} x {place.title}"
+
+
+@pytest.mark.parametrize("event", TIMES, ids=lambda event: event.name.lower())
+def test_a_time_that_comes_needs_no_script(event: Event, backend: Backend) -> None:
+    """The clock alone moves a job to another place: no key changes."""
+    raw = backend.sync_client()
+    for place, history, _, cell in _cases(event):
+        raw.flushdb()
+        number = _with_times(raw, place, history).number
+        before = dump(raw)
+        reached = _place_later(raw, number, AT + TIMES[event], event)
+        assert reached is cell.next, f"{event.value} x {place.title}"
+        assert same(dump(raw), before)
+
+
+def _with_times(raw: Raw, place: Place, history: str) -> Job:
+    """A job in a place, with a ttl of a minute where it may have one."""
+    job = seed(raw, KEYS, place, history)
+    if place.state in (State.READY, State.SCHEDULED, State.ACTIVE):
+        raw.zadd(KEYS["expiry"], {job.number: int(job.number[:-11]) + 60_000})
+    return job
+
+
+def _place_later(raw: Raw, number: bytes, now_ms: int, event: Event) -> Place:
+    here = place_of(raw, KEYS, number, now_ms)
+    if event is Event.TTL_ENDS and here is Place.DEAD:  # a dead letter's ttl is in its record alone
+        return Place.DEAD_EXPIRED
+    return here
+
+
+@pytest.mark.parametrize("script", all_scripts(), ids=lambda script: script.name)
+def test_headers_name_the_states_of_the_table(script: Script) -> None:
+    """FROM and TO of a script's header are the states of its rows; once counts as active."""
+    found = {
+        line.split()[0]: line for line in script.header.splitlines() if line.startswith("FROM")
+    }
+    if not any(event.script == script.name for event in Event) or script.name == "configure":
+        assert not found
+        return
+    line = found["FROM"].removeprefix("FROM")
+    said = [{part.strip() for part in side.split(",")} for side in line.split("TO")]
+    start, end = states_of(script.name, expired=script.name == "sweep")
+    assert {_shown(state) for state in start} == _meant(said[0], script.name)
+    assert {_shown(state) for state in end} == _meant(said[1], script.name)
+
+
+def _shown(state: State) -> str:
+    return "active" if state is State.ONCE else state.value
+
+
+def _meant(said: set[str], script: str) -> set[str]:
+    """`done` is one way not to be there; the other half of settle is reserve."""
+    meant = {"none" if word == "done" else word for word in said}
+    return meant - {"active", "dead"} if script == "settle" and "none" in meant else meant
+
+
+def test_places_are_states_with_a_condition() -> None:
+    """A time that has come is told apart only where it matters."""
+    assert len({(place.state, place.condition) for place in Place}) == len(Place)
+    assert {p.state for p in Place if p.condition is Condition.LEASE_ENDED} == {State.ACTIVE}
+    assert {p.state for p in Place if p.condition is Condition.DUE} == {State.SCHEDULED}

@@ -1,0 +1,169 @@
+"""Every vector on every back end: the reply and the whole key space (PROTOCOL.md, Vectors)."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from penstock.wire.keys import KINDS
+from penstock.wire.scripts import Script, all_scripts
+from tests.protocol.clock import T0
+from tests.protocol.headers import codes_of, returns_of
+from tests.protocol.vectors import (
+    FOLDER,
+    Outcome,
+    Vector,
+    all_vectors,
+    run_vector,
+    scripts_with_vectors,
+    vectors_of,
+    wanted,
+)
+from tests.support.backends import Backend
+
+VECTORS = all_vectors()
+OTHER_T0 = 1_712_345_678_901
+SCRIPTS = pytest.mark.parametrize("script", all_scripts(), ids=lambda script: script.name)
+CODES_AT = {"ack": 3, "bury": 3, "delete": 3, "nack": 3, "release": 3, "redrive": 5, "extend": 3}
+"""Where in a reply the codes of single jobs begin."""
+
+
+def _named(vector: Vector) -> str:
+    return f"{vector.script}: {vector.name}"
+
+
+def _plain(outcome: Outcome, script: str) -> Outcome:
+    """Fields of meta, at the end of a reply, come in the server's own order."""
+    start = {"stats": 9, "configure": 4}.get(script, 0)
+    if not start or outcome.reply[0] != 1:
+        return outcome
+    fields = sorted(zip(outcome.reply[start::2], outcome.reply[start + 1 :: 2], strict=True))
+    return Outcome([*outcome.reply[:start], fields], outcome.after)
+
+
+def _check(vector: Vector, backend: Backend, t0: int) -> None:
+    raw = backend.sync_client()
+    found = _plain(run_vector(raw, vector, t0), vector.script)
+    expected = _plain(wanted(vector, t0), vector.script)
+    assert found.reply == expected.reply
+    for key in sorted({*found.after, *expected.after}):
+        lives = [space.get(key, {}).pop("px", 0) for space in (found.after, expected.after)]
+        assert found.after.get(key) == expected.after.get(key)
+        assert abs(lives[0] - lives[1]) < 60_000, f"time to live of {key}"
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=_named)
+def test_a_vector_holds(vector: Vector, backend: Backend) -> None:
+    """Reply and keys are those of the file, on every back end."""
+    _check(vector, backend, T0)
+
+
+@pytest.mark.parametrize("script", scripts_with_vectors())
+def test_vectors_hold_at_any_time(script: str, backend: Backend) -> None:
+    """T0 is no special moment: the same files hold at another one."""
+    for vector in vectors_of(script):
+        backend.sync_client().flushdb()
+        _check(vector, backend, OTHER_T0)
+
+
+@SCRIPTS
+def test_every_reply_of_a_header_has_a_vector(script: Script) -> None:
+    """Each RETURNS line is shown by a case whose reply has its form, and no case shows another."""
+    shown = {vector.returns for vector in vectors_of(script.name)}
+    assert shown == {line.shape for line in returns_of(script)}
+    for vector in vectors_of(script.name):
+        line = next(line for line in returns_of(script) if line.shape == vector.returns)
+        assert line.fits(vector.reply), vector.name
+
+
+@pytest.mark.parametrize("name", [*CODES_AT, "settle"])
+def test_every_code_of_a_header_has_a_vector(name: str) -> None:
+    """Each code for a single job that a header lists is in the reply of some case."""
+    shown: set[int] = set()
+    for vector in vectors_of(name):
+        if vector.reply[0] != 1:
+            continue
+        listed = vector.reply[7].split() if name == "settle" else vector.reply[CODES_AT[name] :]
+        shown |= {int(code) for code in listed if not str(code).startswith(":")}
+    said = codes_of(name) - ({1} if name == "extend" else set())
+    said -= codes_of("reserve") - codes_of("ack") if name == "settle" else set()
+    if name == "settle":  # its half of ack is that of ack, which has a case for each
+        assert shown <= said
+    else:
+        assert shown == said
+
+
+def test_names_are_told_apart() -> None:
+    """A case is found by its name."""
+    for name in scripts_with_vectors():
+        names = [vector.name for vector in vectors_of(name)]
+        assert len(names) == len(set(names))
+        assert len(names) == len([case for case in names if case])
+
+
+@SCRIPTS
+def test_cases_name_the_keys_of_their_script(script: Script) -> None:
+    """KEYS stand in the order of the header, of one queue."""
+    for vector in vectors_of(script.name):
+        kinds = [re.sub(r":producer:.*", ":producer", key) for key in vector.keys]
+        assert tuple(kind.rpartition(":")[2] for kind in kinds) == script.keys
+        assert len({kind.rpartition(":")[0] for kind in kinds}) == 1
+
+
+def test_every_kind_of_key_appears() -> None:
+    """Each key of the layout is read in some case and written in some case."""
+    before, changed = set(), set()
+    for vector in VECTORS:
+        before |= {_kind(key) for key in vector.before}
+        if vector.after != "unchanged":
+            changed |= {
+                _kind(key)
+                for key in {*vector.before, *vector.after}
+                if vector.before.get(key) != vector.after.get(key)
+            }
+    assert before == {*KINDS, "producer"}
+    assert changed == {*KINDS, "producer"}
+
+
+def _kind(key: str) -> str:
+    return re.sub(r":producer:.*", ":producer", key).rpartition(":")[2]
+
+
+def meta_fields(script: Script) -> set[str]:
+    """The fields of meta that a script reads or writes."""
+    body = re.sub(r"--.*", "", script.source)
+    fields: set[str] = set()
+    for listed in re.findall(r"call\('HMGET', meta, ([^)]*)\)", body):
+        fields |= set(re.findall(r"'(\w+)'", listed))
+    fields |= set(re.findall(r"call\('(?:HINCRBY|HSET|HGET)', meta, '(\w+)'", body))
+    fields |= set(re.findall(r"changes\[#changes \+ 1\] = '([a-z_]+)'", body))
+    for listed in re.findall(r"\{'v', ([^}]*)\}", body):
+        fields |= set(re.findall(r"'(epoch|uses)'", listed))
+    return fields
+
+
+def test_every_field_of_meta_appears() -> None:
+    """Each field of meta that a script knows stands in some case, before or after it."""
+    known = set.union(*(meta_fields(script) for script in all_scripts()))
+    shown: set[str] = set()
+    for vector in VECTORS:
+        for space in (vector.before, {} if vector.after == "unchanged" else vector.after):
+            for key, value in space.items():
+                if key.endswith(":meta"):
+                    shown |= set(value["fields"])
+    assert shown == known
+
+
+def test_files_are_plain_data() -> None:
+    """Bytes are characters up to U+00FF, and nothing but the documented parts is in a case."""
+    parts = {"name", "returns", "now", "before", "keys", "args", "reply", "after"}
+    for name in scripts_with_vectors():
+        found: dict[str, Any] = json.loads((FOLDER / f"{name}.json").read_text("utf-8"))
+        assert set(found) == {"script", "queue", "cases"}
+        assert found["script"] == name
+        for case in found["cases"]:
+            assert set(case) == parts
+            assert max(json.dumps(case, ensure_ascii=False)) <= "\u00ff"

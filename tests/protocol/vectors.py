@@ -1,0 +1,181 @@
+"""The vectors of tests/vectors: read, times put in, compared (PROTOCOL.md, Vectors)."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from penstock.wire.scripts import Script, script
+from tests.protocol.clock import frozen
+from tests.protocol.keyspace import Raw, Space, dump, load, text
+
+__all__ = [
+    "FOLDER",
+    "Outcome",
+    "Vector",
+    "all_vectors",
+    "placed",
+    "run_vector",
+    "scripts_with_vectors",
+    "unplaced",
+    "vectors_of",
+    "wanted",
+]
+
+FOLDER = Path(__file__).resolve().parent.parent / "vectors"
+MARK = re.compile(r"<T0([+-]\d+)?(?:\|([0-9a-f]{3}))?>")
+WHOLE = re.compile(r":(<T0(?:[+-]\d+)?>)")
+NEAR = 10**12
+"""Numbers that lie at most so many ms from T0 are times, when expectations are recorded."""
+LAST_SCORE_MS = 2**41 - 1
+"""No score of `once` is later; it is no time that moves with T0."""
+
+
+@dataclass(frozen=True)
+class Vector:
+    """One case.
+
+    Attributes:
+        name: what it shows.
+        script: name of the script.
+        returns: the line of RETURNS that its reply has the form of.
+        now: when it runs, as text.
+        keys, args: KEYS and ARGV.
+        before: the whole key space at the start.
+        reply, after: what is expected; `after` is "unchanged" or a whole key space.
+    """
+
+    name: str
+    script: str
+    returns: str
+    now: str
+    keys: tuple[str, ...]
+    args: tuple[Any, ...]
+    before: Space
+    reply: Any
+    after: Any
+
+    @property
+    def source(self) -> Script:
+        """The script it runs."""
+        return script(self.script)
+
+
+def scripts_with_vectors() -> list[str]:
+    """Names of the files that hold cases of a script."""
+    return sorted(path.stem for path in FOLDER.glob("*.json") if "cases" in _read(path))
+
+
+@cache
+def _read(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    return found
+
+
+def vectors_of(name: str) -> list[Vector]:
+    """The cases of a script."""
+    found = _read(FOLDER / f"{name}.json")
+    return [
+        Vector(
+            name=case["name"],
+            script=name,
+            returns=case["returns"],
+            now=case.get("now", "<T0>"),
+            keys=tuple(case["keys"]),
+            args=tuple(case["args"]),
+            before=case["before"],
+            reply=case.get("reply"),
+            after=case.get("after"),
+        )
+        for case in found["cases"]
+    ]
+
+
+def all_vectors() -> list[Vector]:
+    """Every case of every script."""
+    return [vector for name in scripts_with_vectors() for vector in vectors_of(name)]
+
+
+def placed(value: Any, t0: int) -> Any:
+    """A value with its times put in."""
+    if isinstance(value, str):
+        whole = WHOLE.fullmatch(value)
+        if whole:
+            return int(placed(whole.group(1), t0))
+        return MARK.sub(lambda found: _time(found, t0), value)
+    if isinstance(value, dict):
+        return {placed(name, t0): placed(part, t0) for name, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [placed(part, t0) for part in value]
+    return value
+
+
+def _time(found: re.Match[str], t0: int) -> str:
+    ms = t0 + int(found.group(1) or 0)
+    return str(ms if found.group(2) is None else ms * 4096 + int(found.group(2), 16))
+
+
+def unplaced(value: Any, t0: int, *, scored: bool = False) -> Any:
+    """A recorded value with placeholders for its times."""
+    if isinstance(value, dict):
+        return {
+            unplaced(name, t0): unplaced(part, t0, scored=scored) for name, part in value.items()
+        }
+    if isinstance(value, (list, tuple)):
+        return [unplaced(part, t0) for part in value]
+    if isinstance(value, int) and abs(value - t0) < NEAR:
+        return f":{_mark(value, t0)}"
+    if not isinstance(value, str):
+        return value
+    if scored and value.isdigit() and len(value) > 14 and int(value) // 4096 < LAST_SCORE_MS:
+        return _mark(int(value) // 4096, t0)[:-1] + f"|{int(value) % 4096:03x}>"
+    return re.sub(r"(?<!\d)\d{13}(?!\d)", lambda m: _near(m.group(), t0), value)
+
+
+def _near(digits: str, t0: int) -> str:
+    return _mark(int(digits), t0) if abs(int(digits) - t0) < NEAR else digits
+
+
+def _mark(ms: int, t0: int) -> str:
+    return f"<T0{ms - t0:+d}>" if ms != t0 else "<T0>"
+
+
+def as_bytes(value: Any) -> Any:
+    """An argument as it goes over the wire: the character U+00nn is the byte nn."""
+    return value.encode("latin-1") if isinstance(value, str) else value
+
+
+def as_text(reply: Any) -> Any:
+    """A reply as vectors write it."""
+    if isinstance(reply, bytes):
+        return text(reply)
+    return [as_text(part) for part in reply] if isinstance(reply, list) else reply
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run gave: the reply, and the whole key space behind it."""
+
+    reply: Any
+    after: Space
+
+
+def run_vector(raw: Raw, vector: Vector, t0: int) -> Outcome:
+    """Load `before` into an empty database, run the script, dump."""
+    load(raw, placed(vector.before, t0))
+    now = placed(vector.now, t0)
+    source = frozen(vector.source.source, int(now))
+    keys = [as_bytes(key) for key in vector.keys]
+    args = [as_bytes(arg) for arg in placed(vector.args, t0)]
+    reply = raw.execute_command("EVAL", source, len(keys), *keys, *args)
+    return Outcome(as_text(reply), dump(raw))
+
+
+def wanted(vector: Vector, t0: int) -> Outcome:
+    """What is expected of a run."""
+    after = vector.before if vector.after == "unchanged" else vector.after
+    return Outcome(placed(vector.reply, t0), placed(after, t0))

@@ -1,0 +1,130 @@
+"""The keys of a server as a test looks at them: whole dumps, and the invariant of the layout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from penstock.core.operations import QueueOps
+from penstock.wire.keys import DEFAULT_PREFIX, registry_key, tag
+from penstock.wire.scripts import all_scripts
+
+__all__ = [
+    "Raw",
+    "advance",
+    "check_invariant",
+    "dump",
+    "evalshas",
+    "numbers",
+    "queue_time_ms",
+    "raw_time",
+]
+
+Raw: TypeAlias = Any
+"""A redis-py client: what it says of its replies depends on settings that no type shows."""
+
+INDEXES = ("active", "once", "scheduled", "dead")
+
+
+def dump(raw: Raw) -> dict[bytes, Any]:
+    """Every key with its type, its whole value, and whether it will vanish by itself."""
+    return {key: (_value(raw, key), raw.pttl(key) > 0) for key in sorted(raw.scan_iter(count=1000))}
+
+
+def _value(raw: Raw, key: bytes) -> tuple[str, Any]:
+    kind = raw.type(key).decode()
+    if kind == "stream":
+        last = raw.xinfo_stream(key)["last-generated-id"]
+        return kind, (last, raw.xrange(key))
+    readers: dict[str, Callable[[], Any]] = {
+        "string": lambda: raw.get(key),
+        "hash": lambda: raw.hgetall(key),
+        "zset": lambda: raw.zrange(key, 0, -1, withscores=True),
+        "list": lambda: raw.lrange(key, 0, -1),
+        "set": lambda: raw.smembers(key),
+    }
+    return kind, readers[kind]()
+
+
+def numbers(raw: Raw, ops: QueueOps, kind: str) -> list[bytes]:
+    """The job numbers in one structure of a queue, in its order."""
+    key = ops.keys[kind]
+    if kind == "ready":
+        return [entry[0] for entry in raw.xrange(key)]
+    if kind in ("held", "tally"):
+        return sorted(raw.hkeys(key))
+    return list(raw.zrange(key, 0, -1))
+
+
+def check_invariant(raw: Raw, prefix: str = DEFAULT_PREFIX) -> None:
+    """Each record lies in one place, each held job in one index, and all of it is listed.
+
+    Raises:
+        AssertionError: what is wrong, and in which queue.
+    """
+    bases = {
+        key[: key.rindex(b":") + 1]
+        for key in raw.scan_iter(f"{prefix}:{{*", count=1000)
+        if b"}:producer:" not in key
+    }
+    for base in bases:
+        _check_queue(raw, base, raw.hvals(registry_key(prefix)))
+
+
+def _check_queue(raw: Raw, base: bytes, listed: list[bytes]) -> None:
+    ready = {entry[0] for entry in raw.xrange(base + b"ready")}
+    held = set(raw.hkeys(base + b"held"))
+    indexes = {kind: set(raw.zrange(base + kind.encode(), 0, -1)) for kind in INDEXES}
+    assert not ready & held, f"{base!r}: in ready and in held: {ready & held}"
+    for kind, members in indexes.items():
+        assert members <= held, f"{base!r}: in {kind}, not in held: {members - held}"
+    total = sum(len(members) for members in indexes.values())
+    assert total == len(held), f"{base!r}: {len(held)} held jobs have {total} places in indexes"
+    counted = set(raw.hkeys(base + b"tally"))
+    assert counted <= held, f"{base!r}: counters of jobs that are gone: {counted - held}"
+    ends = set(raw.zrange(base + b"expiry", 0, -1))
+    unfinished = ready | indexes["active"] | indexes["scheduled"]
+    assert ends <= unfinished, f"{base!r}: ends of ttl of other jobs: {ends - unfinished}"
+    _check_meta(raw, base, listed, {"r": counted, "t": ends, "o": indexes["once"]})
+    for token in (b"wake", b"space"):
+        assert raw.llen(base + token) <= 1, f"{base!r}: several {token.decode()} tokens"
+
+
+def _check_meta(raw: Raw, base: bytes, listed: list[bytes], uses: dict[str, set[bytes]]) -> None:
+    meta = raw.hgetall(base + b"meta")
+    assert meta.get(b"v") == b"1", f"{base!r}: meta is {meta}"
+    for letter, members in uses.items():
+        noted = letter in meta[b"uses"].decode()
+        assert noted or not members, f"{base!r}: uses lacks {letter!r}"
+    own = base[base.index(b"{") + 1 : base.rindex(b"}")]
+    assert own in {tag(name.decode()).encode() for name in listed}, f"{base!r} is not listed"
+
+
+def queue_time_ms(raw: Raw, ops: QueueOps) -> int:
+    """A queue's clock: the server's with the queue's offset, never behind what it has shown."""
+    off, seen = raw.hmget(ops.keys["meta"], "off", "seen")
+    return max(int(raw_time(raw) * 1000) + int(off or 0), int(seen or 0))
+
+
+def advance(raw: Raw, ops: QueueOps, seconds: float) -> None:
+    """Set a queue's clock forward, by its offset (PROTOCOL.md, Clock)."""
+    wanted = queue_time_ms(raw, ops) + round(seconds * 1000)
+    raw.hset(ops.keys["meta"], "off", wanted - int(raw_time(raw) * 1000))
+
+
+def raw_time(raw: Raw) -> float:
+    """The server's clock, seconds since 1970."""
+    seconds, micros = raw.time()
+    return float(seconds + micros / 1_000_000)
+
+
+def load_scripts(raw: Raw) -> None:
+    """Let the server know every script, so that no call meets NOSCRIPT and is sent twice."""
+    for one in all_scripts():
+        raw.script_load(one.source)
+
+
+def evalshas(raw: Raw) -> int:
+    """How many scripts the server has run by EVALSHA since its start."""
+    found = raw.info("commandstats").get("cmdstat_evalsha", {})
+    return int(found.get("calls", 0))

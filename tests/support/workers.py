@@ -1,0 +1,229 @@
+"""Client processes to kill: one small parent forks a child for each task, in a few milliseconds.
+
+    with Nursery("tests.crash.tasks") as nursery:
+        child = nursery.start("enqueue", url=server.url, step="sent")
+        for event in child.events():      # what the child has to say, up to its end
+            ...
+        assert child.killed
+
+The parent is a process of its own, without threads, so that a fork is cheap and safe.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NoReturn
+
+__all__ = ["Child", "Nursery", "await_word", "die", "tell", "until"]
+
+ROOT = Path(__file__).parents[2]
+PATIENCE = 30.0
+EXIT = "exit"
+PID = "pid"
+
+
+class Child:
+    """One forked process that runs a task.
+
+    Args:
+        nursery: which started it.
+        pid: its process id.
+    """
+
+    def __init__(self, nursery: Nursery, pid: int) -> None:
+        self._nursery = nursery
+        self.pid = pid
+        self.status: int | None = None
+
+    def events(self) -> Iterator[Any]:
+        """What the child tells, until it ends."""
+        while (event := self.next_event()) is not None:
+            yield event
+
+    def next_event(self) -> Any:
+        """The next thing that the child tells; None when it has ended."""
+        if self.status is not None:
+            return None
+        event = self._nursery.read()
+        if isinstance(event, dict) and EXIT in event:
+            self.status = event[EXIT]
+            return None
+        return event
+
+    def wait(self) -> list[Any]:
+        """Let it run to its end; what it told on the way."""
+        return list(self.events())
+
+    def send(self, word: str) -> None:
+        """Say a word to a child that waits for one (`await_word`)."""
+        self._nursery.write(word)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal, unless it has ended."""
+        if self.status is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    @property
+    def killed(self) -> bool:
+        """Whether SIGKILL ended it."""
+        return self.status is not None and os.WIFSIGNALED(self.status)
+
+    @property
+    def finished(self) -> bool:
+        """Whether its task returned."""
+        return self.status == 0
+
+
+class Nursery:
+    """A process that forks children, one at a time.
+
+    Args:
+        module: where the tasks are; it is imported once, before the first fork.
+    """
+
+    def __init__(self, module: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", __name__, module],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+        )
+        self._pending = b""
+        self._child: Child | None = None
+
+    def start(self, task: str, **arguments: Any) -> Child:
+        """Fork a child that runs a function of the module."""
+        self.write(json.dumps([task, arguments]))
+        self._child = Child(self, self.read()[PID])
+        return self._child
+
+    def read(self) -> Any:
+        """The next message.
+
+        Raises:
+            TimeoutError: there was none in a long time.
+            EOFError: the process has ended.
+        """
+        assert self._process.stdout is not None
+        while b"\n" not in self._pending:
+            if not select.select([self._process.stdout], [], [], PATIENCE)[0]:
+                raise TimeoutError(f"the child says nothing for {PATIENCE} s")
+            part = os.read(self._process.stdout.fileno(), 65536)
+            if not part:
+                raise EOFError("the nursery has ended")
+            self._pending += part
+        line, _, self._pending = self._pending.partition(b"\n")
+        return json.loads(line)
+
+    def write(self, line: str) -> None:
+        """Send a line to whoever reads now: the nursery, or its child."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(line.encode() + b"\n")
+
+    def close(self) -> None:
+        """End it and the child that still runs."""
+        if self._child is not None:
+            self._child.signal(signal.SIGKILL)
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(PATIENCE)
+        finally:
+            self._process.kill()
+            self._process.wait()
+            self._process.stdout.close()
+
+    def __enter__(self) -> Nursery:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def until(condition: Callable[[], bool], timeout: float = PATIENCE) -> None:
+    """Wait for a process that can't tell: look every few milliseconds.
+
+    Raises:
+        TimeoutError: the condition did not hold in that time.
+    """
+    deadline = time.monotonic() + timeout
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not so within {timeout} s")
+        time.sleep(0.005)
+
+
+# -- in the child ------------------------------------------------------------------------------
+
+
+def tell(event: Any) -> None:
+    """Send something to the test; it has left this process when this returns."""
+    os.write(1, json.dumps(event).encode() + b"\n")
+
+
+def await_word() -> str:
+    """Wait for a word of the test."""
+    return _line()
+
+
+def die() -> None:
+    """End this process as SIGKILL does: no handler, no flush, no goodbye."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+# -- in the nursery ----------------------------------------------------------------------------
+
+
+def _line() -> str:
+    """One line of our input, byte by byte: what follows may be for another process."""
+    line = b""
+    while not line.endswith(b"\n"):
+        byte = os.read(0, 1)
+        if not byte:
+            raise SystemExit(0)
+        line += byte
+    return line.decode()
+
+
+def _run(module: str) -> None:
+    tasks = importlib.import_module(module)
+    while True:
+        task, arguments = json.loads(_line())
+        pid = os.fork()
+        if pid == 0:
+            _live(getattr(tasks, task), arguments)
+        tell({EXIT: os.waitpid(pid, 0)[1]})
+
+
+def _live(task: Callable[..., None], arguments: dict[str, Any]) -> NoReturn:
+    tell({PID: os.getpid()})
+    try:
+        task(**arguments)
+    except BaseException:  # noqa: BLE001  # nothing may run on in a copy of the nursery
+        traceback.print_exc()
+        os._exit(1)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    _run(sys.argv[1])

@@ -1,0 +1,247 @@
+"""Write the generated parts of PROTOCOL.md: the life of a job, and the reference of the scripts.
+
+    python tools/protocol.py            # bring PROTOCOL.md up to date
+    python tools/protocol.py --check    # only compare; exit status 1 if it is stale
+
+A generated part stands between `<!-- generated: name -->` and `<!-- end -->`; the rest is written
+by hand. What is generated comes from `core/states.py` and from the headers of the Lua files, so the
+document can't say anything else than they do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "src"))  # the scripts of this checkout, installed or not
+
+from penstock.core.states import (  # noqa: E402 - behind the path
+    CODES,
+    TABLE,
+    Cell,
+    Condition,
+    Event,
+    Place,
+    State,
+    edges,
+)
+from penstock.wire.scripts import Script, all_scripts, script  # noqa: E402 - same
+
+__all__ = ["Reply", "arguments", "commands", "main", "replies", "updated"]
+
+PART = re.compile(r"<!-- generated: ([\w-]+) -->\n(.*?)<!-- end -->\n", re.DOTALL)
+CONNECTION_COMMANDS = ("blpop", "client|id", "client|unblock", "evalsha", "info", "script|load")
+CLIENT_COMMANDS = ("hget", "hgetall", "hset", "hsetnx", "hdel")
+PLAIN = [place for place in Place if place.condition is Condition.PLAIN]
+COME = [place for place in Place if place.condition is not Condition.PLAIN]
+
+
+class StaleError(Exception):
+    """The document lacks a part, or names one that nobody writes."""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """One RETURNS line of a header.
+
+    Attributes:
+        shape: `{1, nonce, acked}`.
+        cause: what the header says of it.
+    """
+
+    shape: str
+    cause: str
+
+
+def _field(found: Script, name: str) -> list[str]:
+    """The lines of one part of a header, the first without its name."""
+    lines = found.header.splitlines()
+    start = next(i for i, line in enumerate(lines) if line.split(" ")[0] == name)
+    taken = [lines[start].removeprefix(name)]
+    for line in lines[start + 1 :]:
+        if line[:1] not in ("", " "):
+            break
+        taken.append(line)
+    return taken
+
+
+def arguments(found: Script) -> list[tuple[str, str]]:
+    """What a header says of ARGV, in its order: names and meaning."""
+    described: list[list[str]] = []
+    for line in _field(found, "ARGV")[1:]:
+        named = re.match(r" {9}(\S.*?) {2,}(\S.*)", line)
+        if named:
+            described.append([named.group(1), named.group(2)])
+        else:
+            described[-1][1] += " " + line.strip()
+    return [(name, text) for name, text in described]
+
+
+def replies(found: Script) -> list[Reply]:
+    """The RETURNS lines of a script's header, in order."""
+    described: list[list[str]] = []
+    for line in _field(found, "RETURNS"):
+        text = line.strip()
+        if text.startswith("{"):
+            end = _closing(text) + 1
+            described.append([text[:end], text[end:].strip()])
+        elif text:
+            described[-1][1] += " " + text
+    return [Reply(shape, cause.strip()) for shape, cause in described]
+
+
+def _closing(text: str) -> int:
+    depth = 0
+    for i, character in enumerate(text):
+        depth += (character == "{") - (character == "}")
+        if depth == 0:
+            return i
+    raise ValueError(f"a brace is missing: {text}")
+
+
+def commands() -> list[str]:
+    """Every command that a client needs, in the form of an ACL rule without its sign."""
+    inner: set[str] = set()
+    for found in all_scripts():
+        body = re.sub(r"--.*", "", found.source)
+        inner |= {name.lower() for name in re.findall(r"\bcall\('(\w+)'", body)}
+    inner = {"xinfo|stream" if name == "xinfo" else name for name in inner}
+    return sorted(inner | {*CONNECTION_COMMANDS, *CLIENT_COMMANDS})
+
+
+def _diagram() -> Iterator[str]:
+    yield "```mermaid"
+    yield "stateDiagram-v2"
+    for edge in edges():
+        verbs = dict.fromkeys(event.script for event in edge.events)
+        start, end = ("[*]" if s is State.NONE else s.value for s in (edge.start, edge.end))
+        yield f"  {start} --> {end}: {', '.join(verbs)}"
+    yield "```"
+
+
+def _cell(cell: Cell | None, here: Place) -> str:
+    if cell is None:
+        return "-"
+    code = "" if cell.code is None else str(cell.code)
+    if cell.next is here and cell.once is here:
+        return code or "·"
+    target = cell.next.title if cell.next.state is not here.state else cell.next.condition.value
+    once = f" ({cell.once.title})" if cell.once is not cell.next else ""
+    return f"{code} → {target or cell.next.title}{once}".strip()
+
+
+def _table(places: Sequence[Place]) -> Iterator[str]:
+    yield "| event | " + " | ".join(place.title for place in places) + " |"
+    yield "|---|" + "---|" * len(places)
+    for event in Event:
+        cells = [_cell(TABLE[event][place], place) for place in places]
+        if not all(cell == "-" for cell in cells):
+            yield f"| {event.value} | " + " | ".join(cells) + " |"
+
+
+def _codes() -> Iterator[str]:
+    yield "| code | meaning |"
+    yield "|---|---|"
+    for code, meaning in CODES.items():
+        yield f"| {code} | {meaning} |"
+
+
+def _script(found: Script) -> Iterator[str]:
+    yield found.purpose
+    yield ""
+    yield f"KEYS ({len(found.keys)}): " + " ".join(f"`{key}`" for key in found.keys)
+    rest = f" `[{' '.join(found.rest)}...]`" if found.rest else ""
+    yield ""
+    yield "ARGV: " + " ".join(f"`{name}`" for name in found.args) + rest
+    yield ""
+    for name, text in arguments(found):
+        names = ", ".join(f"`{part}`" for part in name.split(", "))
+        yield f"- {names}: {text}"
+    if arguments(found):
+        yield ""
+    yield "| reply | when |"
+    yield "|---|---|"
+    for reply in replies(found):
+        yield f"| `{reply.shape}` | {reply.cause} |"
+
+
+def _hashes() -> Iterator[str]:
+    yield "```"
+    for found in all_scripts():
+        yield f"{found.sha}  {found.name}.lua"
+    yield "```"
+
+
+def _acl() -> Iterator[str]:
+    yield "```"
+    rules = " ".join(f"+{name}" for name in commands())
+    yield f"ACL SETUSER worker on >secret resetkeys ~penstock:* resetchannels -@all {rules}"
+    yield "```"
+
+
+PARTS: Mapping[str, Callable[[], Iterator[str]]] = {
+    "diagram": _diagram,
+    "table": lambda: _table(PLAIN),
+    "table-come": lambda: _table(COME),
+    "codes": _codes,
+    "acl": _acl,
+    "hashes": _hashes,
+}
+
+
+def _part(name: str) -> str:
+    if name in PARTS:
+        lines = PARTS[name]()
+    elif name.removeprefix("script-") in {found.name for found in all_scripts()}:
+        lines = _script(script(name.removeprefix("script-")))
+    else:
+        raise StaleError(f"PROTOCOL.md names a part that does not exist: {name}")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def updated(text: str) -> str:
+    """The document with its generated parts as they have to be.
+
+    Raises:
+        StaleError: a part is missing, or is not known.
+    """
+    named = [match.group(1) for match in PART.finditer(text)]
+    wanted = {*PARTS, *(f"script-{found.name}" for found in all_scripts())}
+    missing = sorted(wanted - set(named))
+    if missing or len(named) != len(set(named)):
+        raise StaleError(f"PROTOCOL.md has these parts not once: {missing or named}")
+    return PART.sub(
+        lambda m: f"<!-- generated: {m.group(1)} -->\n{_part(m.group(1))}<!-- end -->\n", text
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; 0 if all is well."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--check", action="store_true", help="compare, write nothing")
+    parser.add_argument("--file", type=Path, default=ROOT / "PROTOCOL.md")
+    options = parser.parse_args(arguments)
+    old = options.file.read_text("utf-8")
+    try:
+        new = updated(old)
+    except StaleError as error:
+        print(error, file=sys.stderr)
+        return 2
+    if old == new:
+        print(f"{options.file.name} is up to date")
+        return 0
+    if options.check:
+        print(f"{options.file.name} is stale: run tools/protocol.py", file=sys.stderr)
+        return 1
+    options.file.write_text(new, "utf-8")
+    print(f"{options.file.name} is written")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
