@@ -71,14 +71,16 @@ def _field(found: Script, name: str) -> list[str]:
 
 
 def arguments(found: Script) -> list[tuple[str, str]]:
-    """What a header says of ARGV, in its order: names and meaning."""
+    """What a header says of ARGV, in its order: names (or none) and meaning."""
     described: list[list[str]] = []
     for line in _field(found, "ARGV")[1:]:
         named = re.match(r" {9}(\S.*?) {2,}(\S.*)", line)
         if named:
             described.append([named.group(1), named.group(2)])
-        else:
+        elif described:
             described[-1][1] += " " + line.strip()
+        else:
+            described.append(["", line.strip()])
     return [(name, text) for name, text in described]
 
 
@@ -161,7 +163,7 @@ def _script(found: Script) -> Iterator[str]:
     yield ""
     for name, text in arguments(found):
         names = ", ".join(f"`{part}`" for part in name.split(", "))
-        yield f"- {names}: {text}"
+        yield f"- {names}: {text}" if name else f"- {text}"
     if arguments(found):
         yield ""
     yield "| reply | when |"

@@ -59,6 +59,7 @@ NAMES = {
     "aloop": "loop",
     "apool": "pool",
     "arun": "run",
+    "asend": "send",
     "asleep": "sleep",
     "asliced": "sliced",
     "aspawn": "spawn",

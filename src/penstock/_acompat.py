@@ -6,6 +6,7 @@ Everything else of the client is written once, as async, and generated (tools/un
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 import time
 from typing import Any
@@ -13,8 +14,26 @@ from typing import Any
 from redis import ConnectionPool
 from redis.asyncio import ConnectionPool as AsyncConnectionPool
 from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
-__all__ = ["PENDING", "AsyncReader", "Reader", "alock", "aloop", "asleep", "lock", "loop", "sleep"]
+if sys.version_info >= (3, 11, 3):
+    from asyncio import timeout as async_timeout
+else:  # what redis-py itself uses there
+    from async_timeout import timeout as async_timeout
+
+__all__ = [
+    "PENDING",
+    "AsyncReader",
+    "Reader",
+    "alock",
+    "aloop",
+    "asend",
+    "asleep",
+    "lock",
+    "loop",
+    "send",
+    "sleep",
+]
 
 PENDING = object()
 """No reply yet."""
@@ -42,6 +61,33 @@ def loop() -> object:
 
 asleep = asyncio.sleep
 sleep = time.sleep
+
+
+async def asend(conn: Any, packed: bytes) -> None:
+    """Send a packed command, within the connection's time-out; a cancellation gets through.
+
+    redis-py wraps the write in `asyncio.wait_for`, which before Python 3.12 swallows a cancellation
+    that arrives when the write is done, and costs a task each time.
+
+    Raises:
+        redis.exceptions.TimeoutError: not sent in time; the connection is closed.
+    """
+    if not conn.is_connected:
+        await conn.connect()
+    limit, conn.socket_timeout = conn.socket_timeout, None
+    try:
+        async with async_timeout(limit):
+            await conn.send_packed_command((packed,), check_health=False)
+    except asyncio.TimeoutError as error:
+        await conn.disconnect(nowait=True)
+        raise RedisTimeoutError("Timeout writing to socket") from error
+    finally:
+        conn.socket_timeout = limit
+
+
+def send(conn: Any, packed: bytes) -> None:
+    """Send a packed command, within the connection's time-out."""
+    conn.send_packed_command((packed,), check_health=False)
 
 
 class AsyncReader:

@@ -72,7 +72,11 @@ class AsyncPenstock:
         await self._node.close()
 
     async def __aenter__(self) -> AsyncPenstock:
-        return await self.connect()
+        try:
+            return await self.connect()
+        except BaseException:
+            await self.close()
+            raise
 
     async def __aexit__(
         self,

@@ -30,7 +30,7 @@ from redis.exceptions import (
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from penstock._acompat import PENDING, AsyncReader, alock, aloop, apool, asliced
+from penstock._acompat import PENDING, AsyncReader, alock, aloop, apool, asend, asliced
 from penstock.core.operations import Call
 from penstock.core.servers import EvictionWarning, ServerFacts, parse_info
 from penstock.errors import (
@@ -152,7 +152,7 @@ class AsyncLane:
 
     async def _roundtrip(self, packed: bytes) -> Any:
         conn = self._conn
-        await conn.send_packed_command((packed,), check_health=False)
+        await asend(conn, packed)
         return await conn.read_response(disable_decoding=True)
 
     async def _load(self, script: Script) -> None:
@@ -195,11 +195,10 @@ class AsyncWaiter:
         if self._reader is None:
             self._since = monotonic()
             if not self._id:
-                await self._conn.connect()
-                await self._conn.send_packed_command((pack((b"CLIENT", b"ID")),))
+                await asend(self._conn, pack((b"CLIENT", b"ID")))
                 self._id = b"%d" % await self._conn.read_response(disable_decoding=True)
             packed = pack((b"BLPOP", *keys, b"0"))
-            await self._conn.send_packed_command((packed,), check_health=False)
+            await asend(self._conn, packed)
             self._reader = AsyncReader(self._conn)
         reply = await self._reader.read(timeout)
         if reply is PENDING:
@@ -209,7 +208,7 @@ class AsyncWaiter:
 
     async def _pop_slice(self, keys: tuple[bytes, ...], timeout: float) -> bytes | None:
         packed = pack((b"BLPOP", *keys, b"%.3f" % max(timeout, 0.001)))
-        await self._conn.send_packed_command((packed,), check_health=False)
+        await asend(self._conn, packed)
         reply = await self._conn.read_response(disable_decoding=True)
         return reply[0] if reply else None
 

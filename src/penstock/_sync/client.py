@@ -73,7 +73,11 @@ class Penstock:
         self._node.close()
 
     def __enter__(self) -> Penstock:
-        return self.connect()
+        try:
+            return self.connect()
+        except BaseException:
+            self.close()
+            raise
 
     def __exit__(
         self,

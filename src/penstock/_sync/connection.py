@@ -31,7 +31,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
-from penstock._acompat import PENDING, Reader, lock, loop, pool, sliced
+from penstock._acompat import PENDING, Reader, lock, loop, pool, send, sliced
 from penstock.core.operations import Call
 from penstock.core.servers import EvictionWarning, ServerFacts, parse_info
 from penstock.errors import (
@@ -153,7 +153,7 @@ class Lane:
 
     def _roundtrip(self, packed: bytes) -> Any:
         conn = self._conn
-        conn.send_packed_command((packed,), check_health=False)
+        send(conn, packed)
         return conn.read_response(disable_decoding=True)
 
     def _load(self, script: Script) -> None:
@@ -196,11 +196,10 @@ class Waiter:
         if self._reader is None:
             self._since = monotonic()
             if not self._id:
-                self._conn.connect()
-                self._conn.send_packed_command((pack((b"CLIENT", b"ID")),))
+                send(self._conn, pack((b"CLIENT", b"ID")))
                 self._id = b"%d" % self._conn.read_response(disable_decoding=True)
             packed = pack((b"BLPOP", *keys, b"0"))
-            self._conn.send_packed_command((packed,), check_health=False)
+            send(self._conn, packed)
             self._reader = Reader(self._conn)
         reply = self._reader.read(timeout)
         if reply is PENDING:
@@ -210,7 +209,7 @@ class Waiter:
 
     def _pop_slice(self, keys: tuple[bytes, ...], timeout: float) -> bytes | None:
         packed = pack((b"BLPOP", *keys, b"%.3f" % max(timeout, 0.001)))
-        self._conn.send_packed_command((packed,), check_health=False)
+        send(self._conn, packed)
         reply = self._conn.read_response(disable_decoding=True)
         return reply[0] if reply else None
 

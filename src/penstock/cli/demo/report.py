@@ -15,7 +15,7 @@ __all__ = ["Kill", "Memory", "Report", "Verdict", "check", "percentile", "print_
 
 KEPT_KEYS = 4 << 10
 """Bytes by which the keys may have grown: those of a few more producers."""
-KEPT_SERVER = 512 << 10
+KEPT_SERVER = 256 << 10
 """Bytes by which a server of our own may have: buffers of clients, scripts."""
 SHOWN = 20
 

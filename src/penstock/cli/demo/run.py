@@ -138,6 +138,7 @@ class Run:
     def _run(self) -> Report:
         self._muster()
         pickup = self._probe()
+        self._rehearse()
         before = self._memory()
         self._enqueue()
         full = self._memory()
@@ -175,6 +176,22 @@ class Run:
             self._gather(0.01)
         self.screen.say(f"{PROBES} single jobs were enqueued to idle workers")
         return waits[WARM_UP:]
+
+    def _rehearse(self) -> None:
+        """Do what is to come once, in small.
+
+        A server allocates a histogram for each command, and keeps each script, from the first use
+        on: that is not the run's to give back.
+        """
+        job_id = self.files.enqueue({"probe": 0}, delay=60).id
+        self.files.pause("out")
+        self.files.peek(state="active")
+        self.files.bury([job_id])
+        self.files.redrive()
+        self.files.delete([job_id])
+        self.files.resume()
+        self.client.sweep()
+        self._memory()
 
     def _enqueue(self) -> None:
         """All jobs wait before the first is taken: paused, the workers go on sleeping."""

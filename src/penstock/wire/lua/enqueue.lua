@@ -78,7 +78,11 @@ if limit then
       redis.call('RPUSH', space, '1')
     end
     if waits then
-      redis.call('HSET', meta, 'full', now + wait)
+      changes[#changes + 1] = 'full'
+      changes[#changes + 1] = now + wait
+    end
+    if #changes > 0 and (waits or #lapsed + #spent > 0) then
+      redis.call('HSET', meta, unpack(changes))
     end
     return {-3, nonce, waiting, limit, #lapsed}
   end
