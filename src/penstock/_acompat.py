@@ -16,7 +16,7 @@ from redis.asyncio import ConnectionPool as AsyncConnectionPool
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-if sys.version_info >= (3, 11, 3):
+if sys.version_info >= (3, 11):
     from asyncio import timeout as async_timeout
 else:  # what redis-py itself uses there
     from async_timeout import timeout as async_timeout
