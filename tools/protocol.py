@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "src"))  # the scripts of this checkout, installed or not
+if __name__ == "__main__":  # the scripts of this checkout, installed or not
+    sys.path.insert(0, str(ROOT / "src"))
 
 from penstock.core.states import (  # noqa: E402 - behind the path
     CODES,

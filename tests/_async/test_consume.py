@@ -148,13 +148,13 @@ async def test_a_job_that_is_done_does_not_wait_for_a_slow_one(
     q: AsyncQueue, waits: AsyncWaits
 ) -> None:
     """The first of a batch is not delivered again because the second takes longer than a lease."""
-    await q.enqueue_many(["quick", "slow"], lease=0.6)
+    await q.enqueue_many(["quick", "slow"], lease=0.3)
     again = []
     async for job in q.consume(batch=2, block=0):
         async with job:
             if job.body == "slow":
                 await job.extend(30)
-                again += await q.reserve(block=1.5)
+                again += await q.reserve(block=0.8)
     assert [job.body for job in again] == []
 
 

@@ -176,7 +176,7 @@ def test_counts(ps: Penstock, q: Queue, raw: Raw) -> None:
             refused(raw, argument, value, lambda c=call, v=value: c(v))  # type: ignore[misc]
     refused(raw, "n", 1001, lambda: q.settle([job], 1001))
     refused(raw, "n", 1001, lambda: q.peek(1001))
-    for start in (-1, 10_001, 0.5, None):
+    for start in (-1, 1001, 0.5, None):
         whence: Any = start
         refused(raw, "start", start, lambda w=whence: q.peek(start=w))  # type: ignore[misc]
     for many in (-1, 1001, "1"):

@@ -147,13 +147,13 @@ def test_done_after_the_lease_has_ended(
 
 def test_a_job_that_is_done_does_not_wait_for_a_slow_one(q: Queue, waits: Waits) -> None:
     """The first of a batch is not delivered again because the second takes longer than a lease."""
-    q.enqueue_many(["quick", "slow"], lease=0.6)
+    q.enqueue_many(["quick", "slow"], lease=0.3)
     again = []
     for job in q.consume(batch=2, block=0):
         with job:
             if job.body == "slow":
                 job.extend(30)
-                again += q.reserve(block=1.5)
+                again += q.reserve(block=0.8)
     assert [job.body for job in again] == []
 
 

@@ -5,18 +5,18 @@ A task tells what it attempts before it does, and what it knows after.
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
 from redis.exceptions import RedisError
 
-from penstock import Job, Outcome, PenstockError, Penstock
+from penstock import IncompleteEnqueue, Job, Outcome, Penstock, PenstockError, Queue
 from penstock._sync.connection import Lane
-from penstock.core import bulk
 from penstock.wire.scripts import script
 from tests.support.workers import await_word, die, tell
 
@@ -28,6 +28,12 @@ STEPS = ("before", "torn", "sent", "answered", "read")
 run but the reply not read, reply read but not acted on."""
 STEPS_AFTER_RUN = ("sent", "answered", "read")
 CHUNK = 4
+
+
+def set_chunk(size: int) -> None:
+    """Have a bulk enqueue send so many jobs a call."""
+    bulk: Any = importlib.import_module("penstock.core.bulk")
+    bulk.BATCH = size
 
 
 def struck(
@@ -84,7 +90,7 @@ def killed(url: str, operation: str, step: str, bodies: list[str]) -> None:
     queue = Penstock(url).queue(QUEUE)
     queue.stats()
     held = queue.reserve(1, block=0) if operation in ("ack", "settle") else []
-    bulk.BATCH = CHUNK
+    set_chunk(CHUNK)
     which = 1 if operation == "enqueue_many" else 0
     name = "enqueue" if operation == "enqueue_many" else operation
 
@@ -92,7 +98,8 @@ def killed(url: str, operation: str, step: str, bodies: list[str]) -> None:
         tell({"held": [job.body.decode() for job in held]})
         await_word()  # by now the server is frozen if it is to run the call after our death
 
-    Lane._roundtrip = struck(name, step, which, halt, die)  # type: ignore[method-assign]
+    patched: Any = Lane
+    patched._roundtrip = struck(name, step, which, halt, die)
     if operation == "enqueue":
         queue.enqueue(bodies[0].encode())
     elif operation == "enqueue_many":
@@ -121,22 +128,29 @@ class Log:
 
 
 def produce(url: str, log: str, name: str) -> None:
-    """Add jobs for ever, one by one and in bulk, ready and delayed."""
+    """Add jobs for ever, one by one and in bulk, ready and delayed; wait when there is no room."""
     out = Log(log)
-    bulk.BATCH = 50
+    set_chunk(50)
     queue = Penstock(url, retry_for=10).queue(QUEUE)
-    count = 0
-    while True:
-        bodies = [f"{name}.{count + i}" for i in range(random.choice((1, 1, 1, 60)))]
-        count += len(bodies)
-        out.write("attempt", *bodies)
+    for serial in itertools.count():
+        bodies = [f"{name}.{serial}.{i}" for i in range(random.choice((1, 1, 1, 120)))]
         delay = random.choice((0, 0, 0, 0.05))
+        out.write("attempted", *bodies)
         with suppress(RedisError, PenstockError):
             if len(bodies) == 1:
-                queue.enqueue(bodies[0].encode(), delay=delay)
+                queue.enqueue(bodies[0].encode(), delay=delay, block=1)
+                count = 1
             else:
-                queue.enqueue_many((body.encode() for body in bodies), delay=delay)
-            out.write("accepted", *bodies)
+                count = add_many(queue, bodies, delay)
+            out.write("accepted", *bodies[:count])
+
+
+def add_many(queue: Queue, bodies: list[str], delay: float) -> int:
+    """Add them in chunks; how many were accepted."""
+    try:
+        return len(queue.enqueue_many((body.encode() for body in bodies), delay=delay))
+    except IncompleteEnqueue as error:
+        return len(error.results)
 
 
 def consume(url: str, log: str) -> None:
@@ -146,24 +160,26 @@ def consume(url: str, log: str) -> None:
     jobs: list[Job] = []
     while True:
         with suppress(RedisError, PenstockError):
-            if jobs and random.random() < 0.5:
-                mine, jobs = jobs, []
-                outcomes, jobs = queue.settle(mine, 20, block=0)
-                note_acked(out, mine, list(outcomes))
-            elif jobs:
-                back, mine, jobs = jobs[:1], jobs[1:], []
-                if random.random() < 0.5:
-                    queue.nack(back, delay=0.01)
-                else:
-                    queue.release(back, delay=0.01)
-                note_acked(out, mine, list(queue.ack(mine)))
-            else:
+            mine, jobs = jobs, []
+            back = [mine.pop()] if mine and random.random() < 0.3 else []
+            for job in mine:
+                out.write("acking", job.body.decode())
+            if not mine:
                 jobs = queue.reserve(20, block=0.5)
+            elif random.random() < 0.5:
+                outcomes, jobs = queue.settle(mine, 20)
+                note_acked(out, mine, outcomes)
+            else:
+                note_acked(out, mine, queue.ack(mine))
             for job in jobs:
                 out.write("got", job.body.decode(), job.id, job.deliveries)
+            if random.random() < 0.5:
+                queue.nack(back, delay=0.01)
+            else:
+                queue.release(back, delay=0.01)
 
 
-def note_acked(out: Log, jobs: list[Job], outcomes: list[Outcome]) -> None:
+def note_acked(out: Log, jobs: list[Job], outcomes: Iterable[Outcome]) -> None:
     """Write down what was acknowledged for certain."""
     for job, outcome in zip(jobs, outcomes, strict=True):
         if outcome is Outcome.DONE:

@@ -1,4 +1,4 @@
-"""A client that dies at any step of a call loses no job, doubles none, and leaves nothing behind."""
+"""A client that dies at any step of a call loses no job, doubles none and leaves nothing."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def account(crash_server: EmbeddedServer, nursery: Nursery, client: Penstock) ->
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("operation", ["enqueue", "enqueue_many", "reserve", "ack", "settle"])
 def test_a_client_is_killed(operation: str, step: str, account: Account, raw: redis.Redis) -> None:
-    """Of 50 clients that die here, each one's call is done wholly or not at all; nothing is lost."""
+    """Of 50 clients that die here, each one's call is done wholly or not at all."""
     queue, ops = account.queue, account.queue.ops
     before = memory(raw)
     for _ in range(KILLS):

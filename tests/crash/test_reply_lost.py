@@ -13,7 +13,6 @@ import pytest
 import redis
 
 from penstock import AsyncPenstock, Outcome, Penstock
-from penstock.core import bulk
 from penstock.embedded import EmbeddedServer
 from penstock.wire.scripts import script
 from tests.crash.tasks import CHUNK, QUEUE
@@ -59,11 +58,11 @@ def queue(request: pytest.FixtureRequest, proxy: Proxy, raw: redis.Redis) -> Ite
             yield ready_to_use(client.queue(QUEUE))
         return
     loop = asyncio.new_event_loop()
-    client = AsyncPenstock(proxy.url)
+    late = AsyncPenstock(proxy.url)
     try:
-        yield ready_to_use(Plain(client.queue(QUEUE), loop))
+        yield ready_to_use(Plain(late.queue(QUEUE), loop))
     finally:
-        loop.run_until_complete(client.close())
+        loop.run_until_complete(late.close())
         loop.close()
 
 
@@ -100,7 +99,9 @@ def test_enqueue_with_a_delay(queue: Any, lose: Callable[[str], Fault]) -> None:
     assert (queue.stats().scheduled, queue.stats().enqueued) == (1, 1)
 
 
-def test_first_enqueue_of_a_queue(lose: Callable[[str], Fault], proxy: Proxy) -> None:
+def test_first_enqueue_of_a_queue(
+    lose: Callable[[str], Fault], proxy: Proxy, raw: redis.Redis
+) -> None:
     """A queue that is made by a call whose reply is lost is listed and has one job."""
     with Penstock(proxy.url) as client:
         client.queue("other").stats()
@@ -120,7 +121,7 @@ def test_enqueue_many(
     raw: redis.Redis,
 ) -> None:
     """Whichever chunk's reply is lost: every job is there once, in order, under the id answered."""
-    monkeypatch.setattr(bulk, "BATCH", CHUNK)
+    monkeypatch.setattr("penstock.core.bulk.BATCH", CHUNK)
     faults: list[Fault] = []
 
     def bodies(serial: int) -> Iterator[bytes]:
@@ -168,7 +169,7 @@ def body_of(job: Any) -> bytes:
 
 
 def test_ack(queue: Any, lose: Callable[[str], Fault], raw: redis.Redis) -> None:
-    """The repeat finds the jobs gone, which was the first sending's work: done, and counted once."""
+    """The repeat finds the jobs gone, by the first sending: done, and counted once."""
     for i in range(LOSSES):
         queue.enqueue_many([b"1", b"2"])
         jobs = queue.reserve(2, block=0)
@@ -217,9 +218,7 @@ def test_the_end_of_a_delivery(
         assert (view.state == "dead") == (operation == "bury")
         stats = queue.stats()
         assert stats.nacked + stats.released + stats.died == i + 1
-        assert list(queue.ack([job])) == [
-            Outcome.ENDED if named_by == "receipt" else Outcome.STALE
-        ]
+        assert list(queue.ack([job])) == [Outcome.ENDED if named_by == "receipt" else Outcome.STALE]
         assert list(queue.delete([job.id])) == DONE
     check_invariant(raw)
 

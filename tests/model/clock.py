@@ -10,11 +10,11 @@ import hashlib
 from functools import cache
 
 import pytest
-import redis
 
 from penstock.core import operations
 from penstock.wire import scripts
 from penstock.wire.scripts import Script
+from tests.support.keyspace import Raw
 
 __all__ = ["CLOCK", "TestClock", "use_test_clock"]
 
@@ -47,7 +47,7 @@ class TestClock:
 
     __test__ = False
 
-    def __init__(self, raw: redis.Redis, start: int) -> None:
+    def __init__(self, raw: Raw, start: int) -> None:
         self._raw = raw
         self.set(start)
 

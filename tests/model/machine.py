@@ -3,43 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
-import redis
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, precondition, rule
 
-from penstock import (
-    BulkEnqueued,
-    Enqueued,
-    Job,
-    JobView,
-    Outcome,
-    Penstock,
-    QueueFull,
-    QueuePaused,
-    Settings,
-    WrongEpoch,
-    parse_id,
-)
+from penstock import BulkEnqueued, Enqueued, Outcome, QueueFull, QueuePaused, WrongEpoch
 from penstock.core.operations import FULL, SETTING_KINDS
-from penstock.wire.keys import node_key, registry_key
-from tests.model.clock import CLOCK, TestClock
-from tests.model.faults import Fault, Faults
-from tests.model.model import Model, ModelJob, Name, Number
-from tests.support.keyspace import check_invariant, numbers
+from tests.model.faults import Fault
+from tests.model.model import ModelJob, Name
+from tests.model.side import STATES, SideBySide
 
-__all__ = ["Bench", "QueueMachine"]
+__all__ = ["QueueMachine"]
 
-T = TypeVar("T")
-QUEUE = "model"
-OWNER = "tester"
-START = 1_700_000_000_000
 TICK_MS = 4_000
-STATES = ("ready", "scheduled", "active", "dead")
-PLACES = ("active", "once", "scheduled", "dead")
 
 DELAYS = st.sampled_from([0, 0, 0, 1, 50, 3_000, 4_000, 60_000])
 TTLS = st.sampled_from([None, None, None, 1, 60, 2_000, 70_000])
@@ -66,161 +44,8 @@ PICKS = st.lists(
 """Jobs to name: how many back in the list of those known, and whether with the receipt."""
 
 
-@dataclass(frozen=True)
-class Bench:
-    """What the machine works on: a client of a server, and the ways to disturb it."""
-
-    raw: redis.Redis
-    faults: Faults
-    tags: list[int]  # what the next reserve draws
-
-
-@dataclass
-class Known:
-    """A job that the test has seen: its id, and the deliveries of it, the youngest last."""
-
-    number: Number
-    id: str
-    life: int
-    deliveries: list[Job]
-
-
-def as_number(text: bytes) -> Number:
-    """A job number as the model writes it."""
-    ms, _, seq = text.partition(b"-")
-    return int(ms), int(seq)
-
-
-class QueueMachine(RuleBasedStateMachine):
-    """One queue, one client, one model."""
-
-    bench: Bench
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.raw = self.bench.raw
-        self.raw.flushdb()
-        self.clock = TestClock(self.raw, START)
-        self.client = Penstock(self.raw, owner=OWNER)
-        self.queue = self.client.queue(QUEUE)
-        self.ops = self.queue.ops
-        self.model = Model()
-        self.known: list[Known] = []
-        self.by_number: dict[Number, Known] = {}
-        self.life = 0
-        self.fault: Fault = ""
-        self.bodies = 0
-        self.must_wake = ""  # why there has to be a wake token now
-        self.had: tuple[int, int] = (0, 0)  # jobs that waited, and until when a producer waits
-        self.latest_seen = 0
-        self.has_changed = False
-
-    def teardown(self) -> None:
-        """Close the client."""
-        self.client.close()
-
-    # -- running a call on both ------------------------------------------------------------
-
-    def meta(self, *names: str) -> list[int]:
-        """Numbers stored in meta; 0 where there is none."""
-        return [int(x or 0) for x in self.raw.hmget(self.ops.keys["meta"], *names)]
-
-    def both(
-        self, model: Callable[[], T], queue: Callable[[], Any], again: Callable[[], T] | None = None
-    ) -> tuple[T, Any, bool]:
-        """Run a call on the model and on the queue, with the fault that was chosen before.
-
-        Args:
-            model, queue: the call.
-            again: what the model does when the server runs the call twice; None = the call.
-
-        Returns:
-            Both answers, and whether the call was sent twice.
-        """
-        fault, self.fault = self.fault, ""
-        self.set_model_clock()
-        self.had = (self.model.waiting, self.meta("full")[0])
-        totals = self.model.totals.copy()
-        wanted = model()
-        if fault == "after":
-            wanted = (again or model)()
-        self.bench.faults.armed = fault
-        try:
-            got = queue()
-        finally:
-            self.bench.faults.armed = ""
-        self.has_changed = self.model.totals != totals
-        return wanted, got, bool(fault)
-
-    def set_model_clock(self) -> None:
-        """The rule of the clock: TIME plus the offset, and never before what was seen."""
-        seen, off = self.meta("seen", "off")
-        assert off >= 0
-        self.model.now = max(self.clock.ms + off, seen)
-
-    def learn(self, job_id: str) -> Known:
-        """Note a job by its id."""
-        number = as_number(parse_id(job_id).number)
-        if number not in self.by_number:
-            self.by_number[number] = Known(number, job_id, self.life, [])
-            self.known.append(self.by_number[number])
-        found = self.by_number[number]
-        assert found.id == job_id
-        return found
-
-    def named(self, picks: Iterable[tuple[int, bool]]) -> tuple[list[Name], list[Any], bool]:
-        """Jobs that were picked, as the model and the queue take them, and if they are of now."""
-        chosen: dict[Number, tuple[Name, Any, bool]] = {}
-        for back, shows_receipt in picks:
-            if not self.known:
-                break
-            known = self.known[-1 - back % len(self.known)]
-            name: Any = known.id
-            receipt = None
-            if shows_receipt and known.deliveries:
-                name = known.deliveries[-1 - back % len(known.deliveries)]
-                first, _, tag = name.receipt.partition("-")
-                receipt = (int(first), int(tag, 16))
-            current = known.life == self.life and self.model.exists
-            chosen[known.number] = ((known.number, receipt), name, current)
-        triples = list(chosen.values())
-        return [t[0] for t in triples], [t[1] for t in triples], all(t[2] for t in triples)
-
-    def settle_with(
-        self,
-        picks: Iterable[tuple[int, bool]],
-        model: Callable[[list[Name]], Sequence[Any]],
-        queue: Callable[[list[Any]], Sequence[Any]],
-        gone: bool = False,
-    ) -> list[Any]:
-        """Name jobs in a call, and compare the outcome of each."""
-        names, jobs, current = self.named(picks)
-        if not jobs:
-            return []
-        if not current:
-            with pytest.raises(WrongEpoch):
-                queue(jobs)
-            return []
-        wanted, got, resent = self.both(lambda: list(model(names)), lambda: list(queue(jobs)))
-        if resent:
-            mine = Outcome.GONE if gone else Outcome.ENDED
-            wanted = [Outcome.DONE if outcome is mine else outcome for outcome in wanted]
-        assert got == wanted
-        return got
-
-    def received(self, wanted: Iterable[ModelJob], got: Sequence[Job]) -> None:
-        """Compare what was delivered with what should have been."""
-        assert [as_number(job.number) for job in got] == [job.number for job in wanted]
-        for mine, job in zip(wanted, got, strict=True):
-            assert job.receipt == f"{mine.deliveries}-{mine.tag:03x}"
-            assert (job.body, job.ttl) == (mine.body, None if mine.ttl is None else mine.ttl / 1000)
-            lease = self.model.setting("lease") if mine.lease is None else mine.lease
-            assert (job.lease, job.at_most_once) == (lease / 1000, mine.lease == 0)
-            counters = (job.deliveries, job.nacks, job.crashes, job.last_error)
-            assert counters == (mine.deliveries, mine.nacks, mine.crashes, mine.error)
-            assert job.attempt == 1 + mine.nacks + mine.crashes
-            assert (job.created, job.delivered) == (mine.number[0] / 1000, self.model.now / 1000)
-            self.learn(job.id).deliveries.append(job)
+class QueueMachine(SideBySide):
+    """Everything that can be done to a queue, and everything that can happen to it."""
 
     # -- adding ----------------------------------------------------------------------------
 
@@ -351,7 +176,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     def reserve_some(self, n: int, tag: int) -> None:
         """Take jobs from both."""
-        self.bench.tags[:] = [tag]
+        self.bench.dice.tag = tag
 
         def model() -> list[ModelJob]:
             while True:
@@ -381,7 +206,7 @@ class QueueMachine(RuleBasedStateMachine):
         """A consumer takes the wake token and reserves."""
         if not self.raw.lpop(self.ops.keys["wake"]):
             return
-        self.bench.tags[:] = [tag]
+        self.bench.dice.tag = tag
         self.fault = ""
         (wanted, more), got, _ = self.both(
             lambda: self.model.reserve(n, tag),
@@ -397,14 +222,33 @@ class QueueMachine(RuleBasedStateMachine):
         if self.model.paused in ("out", "all"):
             assert got.next_ms == -1
         elif not self.model.paused:
-            told = {0 if more else min(events, default=-1)}
-            if wanted and not more:  # or the queue's lease, whether or not one of them has it
-                told.add(min([self.model.setting("lease"), *events]))
-            assert got.next_ms in told
+            assert got.next_ms == (0 if more else min(events, default=-1))
             if (wanted or n == 0) and events and min(events) <= TICK_MS:
                 self.must_wake = "whoever was told of an event leaves the wait"
 
     # -- settling --------------------------------------------------------------------------
+
+    def settle_with(
+        self,
+        picks: Iterable[tuple[int, bool]],
+        model: Callable[[list[Name]], Sequence[Any]],
+        queue: Callable[[list[Any]], Sequence[Any]],
+        gone: bool = False,
+    ) -> list[Any]:
+        """Name jobs in a call, and compare the outcome of each."""
+        names, jobs, current = self.named(picks)
+        if not jobs:
+            return []
+        if not current:
+            with pytest.raises(WrongEpoch):
+                queue(jobs)
+            return []
+        wanted, got, resent = self.both(lambda: list(model(names)), lambda: list(queue(jobs)))
+        if resent:
+            mine = Outcome.GONE if gone else Outcome.ENDED
+            wanted = [Outcome.DONE if outcome is mine else outcome for outcome in wanted]
+        assert got == wanted
+        return list(got)
 
     @rule(picks=PICKS)
     def ack(self, picks: list[tuple[int, bool]]) -> None:
@@ -415,7 +259,7 @@ class QueueMachine(RuleBasedStateMachine):
     def settle(self, picks: list[tuple[int, bool]], n: int, tag: int) -> None:
         """Finish jobs and take others."""
         names, jobs, current = self.named(picks)
-        self.bench.tags[:] = [tag]
+        self.bench.dice.tag = tag
         if not current:
             with pytest.raises(WrongEpoch):
                 self.queue.settle(jobs, n)
@@ -430,7 +274,9 @@ class QueueMachine(RuleBasedStateMachine):
         self.received(wanted, got)
         self.check_rearmed("settle left something")
 
-    @rule(picks=PICKS, delay=st.one_of(st.none(), DELAYS), error=st.sampled_from(["", "no", "a\nb"]))
+    @rule(
+        picks=PICKS, delay=st.one_of(st.none(), DELAYS), error=st.sampled_from(["", "no", "a\nb"])
+    )
     def nack(self, picks: list[tuple[int, bool]], delay: int | None, error: str) -> None:
         """Report failures."""
         seconds = None if delay is None else delay / 1000
@@ -476,13 +322,11 @@ class QueueMachine(RuleBasedStateMachine):
         if not current:
             return
         seconds = None if lease is None else lease / 1000
-        wanted, got, _ = self.both(
-            lambda: model(names), lambda: self.queue.extend(jobs, seconds)
-        )
+        wanted, got, _ = self.both(lambda: model(names), lambda: self.queue.extend(jobs, seconds))
         assert got == wanted
 
     def take_over_drawn(self) -> None:
-        """Due times that the queue drew by lot: within their bounds, and from now on the model's."""
+        """Due times that were drawn by lot: within their bounds, and from now on the model's."""
         for job in self.model.jobs.values():
             if job.drawn is not None:
                 number = b"%d-%d" % job.number
@@ -577,10 +421,8 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(values=SETTINGS)
     def configure(self, values: dict[str, int | None]) -> None:
         """Change settings."""
-        given = {
-            name: value / 1000
-            if value is not None and SETTING_KINDS[name] != "count"
-            else value
+        given: dict[str, Any] = {
+            name: value / 1000 if value is not None and SETTING_KINDS[name] != "count" else value
             for name, value in values.items()
         }
         _, got, _ = self.both(
@@ -588,14 +430,6 @@ class QueueMachine(RuleBasedStateMachine):
         )
         assert got == self.settings()
         self.check_rearmed("the queue was configured")
-
-    def settings(self) -> Settings:
-        """The model's settings as the queue shows them."""
-        values: dict[str, Any] = {
-            name: value if SETTING_KINDS[name] == "count" else value / 1000
-            for name, value in self.model.settings.items()
-        }
-        return Settings(**values, paused=self.model.paused or None)
 
     @rule(side=st.sampled_from(["in", "out", "all"]))
     def pause(self, side: str) -> None:
@@ -640,45 +474,6 @@ class QueueMachine(RuleBasedStateMachine):
         """The server forgets the scripts."""
         self.raw.script_flush()
 
-    # -- what can be seen ------------------------------------------------------------------
-
-    @invariant()
-    def counts_agree(self) -> None:
-        """Every figure of stats."""
-        self.set_model_clock()
-        reply, _ = self.client._node.run(self.ops.stats())
-        assert reply[2] == self.model.now
-        stats = self.ops.read_stats(reply)
-        model = self.model
-        assert stats.exists == model.exists
-        assert self.client.queues() == ([QUEUE] if model.exists else [])
-        assert stats.settings == self.settings()
-        for state in STATES:
-            assert getattr(stats, state) == len(model.listed(state)), state
-        assert stats.expired == len(model.listed("expired"))
-        oldest = None if model.oldest is None else model.oldest / 1000
-        if oldest is not None and stats.expired:  # an expired job that lies there still may count
-            assert stats.oldest is not None
-            assert stats.oldest >= oldest
-        else:
-            assert stats.oldest == oldest
-        for total in (
-            "enqueued", "deliveries", "acked", "nacked", "released", "crashed", "died",
-            "redriven", "trimmed", "swept", "deleted", "purged", "dangling",
-        ):  # fmt: skip
-            assert getattr(stats, total) == model.totals[total], total
-
-    @invariant()
-    def lists_agree(self) -> None:
-        """The jobs of every state in order, and all that is known of each."""
-        for state in STATES:
-            views = self.queue.peek(1000, state=state)
-            assert [view.id for view in views] == [
-                self.by_number[job.number].id for job in self.model.listed(state)
-            ], state
-            for view in views:
-                self.compare(view)
-
     @rule(state=st.sampled_from(STATES), n=st.integers(1, 5), start=st.integers(0, 4))
     def peek(self, state: str, n: int, start: int) -> None:
         """A part of a list."""
@@ -687,93 +482,3 @@ class QueueMachine(RuleBasedStateMachine):
         assert [view.id for view in views] == [
             self.by_number[job.number].id for job in self.model.listed(state)[start : start + n]
         ]
-
-    @invariant()
-    def known_jobs_agree(self) -> None:
-        """Every job that was ever seen in this life of the queue."""
-        ids = [known.id for known in self.by_number.values()]
-        for start in range(0, len(ids) if self.model.exists else 0, 100):
-            reply, _ = self.client._node.run(self.ops.show(ids[start : start + 100]))
-            views = self.ops.views(reply, self.client._node.id)
-            for job_id, view in zip(ids[start : start + 100], views, strict=True):
-                number = as_number(parse_id(job_id).number)
-                assert (view is None) == (number not in self.model.jobs), job_id
-                if view is not None:
-                    self.compare(view)
-
-    def compare(self, view: JobView) -> None:
-        """A job as a reader sees it."""
-        model = self.model
-        job = model.jobs[as_number(parse_id(view.id).number)]
-        state = model.state(job)
-        delivered = job.delivered is not None
-        lease = model.setting("lease") if job.lease is None else job.lease
-        wanted = JobView(
-            id=self.by_number[job.number].id,
-            queue=QUEUE,
-            state=state,
-            raw=job.body,
-            codec="",
-            headers={},
-            created=job.number[0] / 1000,
-            due=job.at / 1000 if state == "scheduled" else None,
-            lease=lease / 1000,
-            lease_until=job.at / 1000 if state == "active" and job.place == "active" else None,
-            expires=None if job.expires is None else job.expires / 1000,
-            died=job.at / 1000 if state == "dead" else None,
-            delivered=(job.delivered or 0) / 1000 if delivered else None,
-            owner=OWNER if delivered else "",
-            deliveries=job.deliveries,
-            nacks=job.nacks,
-            crashes=job.crashes,
-            releases=job.releases,
-            error=job.error,
-        )
-        assert view == wanted
-
-    # -- what must always hold ---------------------------------------------------------------
-
-    @invariant()
-    def structures_agree(self) -> None:
-        """Each job lies where the layout wants it, and there is nothing else on the server."""
-        check_invariant(self.raw)
-        jobs = self.model.jobs.values()
-        ready = [as_number(number) for number in numbers(self.raw, self.ops, "ready")]
-        assert ready == sorted(job.number for job in jobs if job.place == "ready")
-        held = {as_number(number) for number in numbers(self.raw, self.ops, "held")}
-        assert held == {job.number for job in jobs if job.place != "ready"}
-        for place in PLACES:
-            scale = 4096 if place in ("active", "once") else 1
-            assert self.scores(place) == {
-                job.number: job.at * scale + (job.tag if scale > 1 else 0)
-                for job in jobs
-                if job.place == place
-            }, place
-        assert self.scores("expiry") == {job.number: job.expires for job in jobs if job.may_expire}
-        keys = {self.ops.keys[kind] for kind in self.ops.keys.names}
-        keys |= {CLOCK, node_key("penstock"), registry_key("penstock")}
-        producers = self.ops.keys.producer("")
-        others = [key for key in self.raw.keys() if key not in keys]
-        assert [key for key in others if not key.startswith(producers)] == []
-        assert all(self.raw.pttl(key) > 0 for key in others)
-
-    def scores(self, kind: str) -> dict[Number, int]:
-        """An index as the server has it."""
-        pairs = self.raw.zrange(self.ops.keys[kind], 0, -1, withscores=True)
-        return {as_number(number): int(score) for number, score in pairs}
-
-    @invariant()
-    def tokens_are_there(self) -> None:
-        """Whoever must be woken has a token; a clock once seen is not forgotten."""
-        why, self.must_wake = self.must_wake, ""
-        assert not why or self.raw.llen(self.ops.keys["wake"]), why
-        waited, until = self.had
-        limit = self.model.settings.get("max_length", 1 << 53)
-        if self.model.waiting < min(waited, limit) and until > self.model.now:
-            assert self.raw.llen(self.ops.keys["space"]), "room, and a producer waits"
-        self.had = (0, 0)
-        seen = self.meta("seen")[0]
-        assert seen >= self.latest_seen
-        self.latest_seen = seen
-        assert not self.has_changed or self.model.now - seen < 1000, "a change without its time"
-        self.has_changed = False

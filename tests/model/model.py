@@ -210,8 +210,10 @@ class Model:
         for job in sorted(due, key=lambda job: (job.at, job.number))[: n - len(taken)]:
             self._deliver(job, tag)
             taken.append(job)
-        more = [job for kind in (*kinds, *["active"] * held) for job in self._at(kind)]
-        return taken, any(self._is_due(job) for job in more)
+        left = [job for kind in kinds for job in self._at(kind)] + (
+            self._at("active") if held else []
+        )
+        return taken, any(self._is_due(job) for job in left)
 
     def _is_due(self, job: ModelJob) -> bool:
         return job.place == "ready" or job.at <= self.now

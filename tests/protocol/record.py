@@ -1,6 +1,7 @@
-"""Fill in what a vector expects, where nothing is written yet; a person then reads it.
+"""Fill in what a vector or a transcript expects where nothing is written yet; a person reads it.
 
-    PYTHONPATH=src python -m tests.protocol.record ack nack
+    PYTHONPATH=src python -m tests.protocol.record ack nack    # these files of tests/vectors
+    PYTHONPATH=src python -m tests.protocol.record PROTOCOL.md # commands without a reply below them
 
 An expectation that is there is never touched: to change one, take `reply` and `after` out of the
 case by hand, run this, and read the difference.
@@ -17,6 +18,7 @@ import fakeredis
 
 from tests.protocol.clock import T0
 from tests.protocol.keyspace import LEEWAY_MS
+from tests.protocol.transcripts import DOCUMENT, Session, blocks
 from tests.protocol.vectors import FOLDER, run_vector, unplaced, vectors_of
 
 
@@ -97,10 +99,28 @@ def _case(case: dict[str, Any]) -> str:
     return "    {\n" + ",\n".join(parts) + "\n    }"
 
 
+def fill_transcripts() -> Iterator[str]:
+    """Write replies below the commands of PROTOCOL.md that have none; what was written."""
+    raw = fakeredis.FakeRedis(server=fakeredis.FakeServer(), protocol=2)
+    session, text = Session(raw), DOCUMENT.read_text("utf-8")
+    lines = text.splitlines()
+    added = 0
+    for block in blocks(text):
+        replies = [(step, reply) for step, reply in session.play(block) if not step.reply]
+        at = block.line + added
+        for step, reply in replies:
+            at = lines.index(step.command, at) + 1
+            shown = [str(unplaced(line, T0)) for line in reply]
+            lines[at:at] = shown
+            added += len(shown)
+            yield "\n".join([step.command, *shown])
+    DOCUMENT.write_text("\n".join(lines) + "\n", "utf-8")
+
+
 def main(names: Sequence[str]) -> int:
     """The command."""
     for name in names:
-        for line in fill(name):
+        for line in fill_transcripts() if name == DOCUMENT.name else fill(name):
             print(line)  # noqa: T201 - what a person is to read
     return 0
 

@@ -70,7 +70,7 @@ def flags_of(raw: Raw, name: str) -> Flags:
 
 def watched(backend: Backend, happen: Callable[[], Any]) -> list[Command]:
     """The inner commands of the scripts that run meanwhile, in order."""
-    raw = backend.sync_client()
+    raw: Raw = backend.sync_client()
     found = []
     with raw.monitor() as monitor:
         happen()

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 
+from penstock.core.ids import parse_id
 from penstock.wire.keys import KINDS
 from penstock.wire.scripts import all_scripts
 from tests.protocol.clock import T0
 from tests.protocol.test_vectors import meta_fields
 from tests.protocol.transcripts import DOCUMENT, Session, blocks
-from tests.protocol.vectors import placed
+from tests.protocol.vectors import FOLDER, placed
 from tests.support.backends import Backend
 from tools import protocol
 
 TEXT = DOCUMENT.read_text("utf-8")
+FENCE = re.DOTALL | re.MULTILINE
 SECTIONS = ("Job id", "Keys", "Record", "Receipt", "Counters", "Clock", "Waking", "Repeats",
             "Procedures", "Connections", "Servers", "Settings", "Life of a job", "Scripts",
             "Vectors", "Versions", "Conformance", "Guarantees")  # fmt: skip
@@ -24,10 +27,11 @@ SECTIONS = ("Job id", "Keys", "Record", "Receipt", "Counters", "Clock", "Waking"
 
 def section(title: str) -> str:
     """The text of a section, its subsections included."""
-    head = re.search(rf"^(#+) {re.escape(title)}\n", TEXT, re.MULTILINE)
+    prose = re.sub(r"^```.*?^```$", lambda m: re.sub("#", "-", m.group()), TEXT, flags=FENCE)
+    head = re.search(rf"^(#+) {re.escape(title)}\n", prose, re.MULTILINE)
     assert head, f"PROTOCOL.md has no section {title!r}"
     level = len(head.group(1))
-    end = re.compile(rf"^#{{1,{level}}} ", re.MULTILINE).search(TEXT, head.end())
+    end = re.compile(rf"^#{{1,{level}}} ", re.MULTILINE).search(prose, head.end())
     return TEXT[head.end() : end.start() if end else len(TEXT)]
 
 
@@ -116,15 +120,29 @@ def test_settings_and_their_defaults() -> None:
     table = re.findall(r"^\| `(\w+)` \|[^|]*\| ([^|]*?) \|", section("Settings"), re.MULTILINE)
     body = "\n".join(script.source for script in all_scripts())
     for name, default in table:
-        if default == "none":
-            assert not re.search(rf"\b{name}\b.* or \d", body), name
-        else:
+        if default != "none":
             number = default.split()[0]
             assert re.search(rf"tonumber\([^)]*\) or {number}\b", body), f"{name}: {number}"
     assert {name for name, _ in table} == {
         "lease", "max_length", "max_attempts", "max_crashes", "max_releases", "backoff_base",
         "backoff_cap", "dead_max", "dead_age", "paused",
     }  # fmt: skip
+
+
+def test_the_worked_example_of_an_id() -> None:
+    """The parts of the example are what its id is made of, and the vectors have it."""
+    text = section("Job id")
+    example = re.search(r"^(D-\S{38})$", text, re.MULTILINE)
+    assert example
+    parsed = parse_id(example.group(1))
+    packed = f"{parsed.ms:012x}{parsed.seq:08x}{parsed.crc:08x}{parsed.epoch}"
+    for part in (str(parsed.ms), f"{parsed.ms:012x}", f"{parsed.seq:08x}", f"{parsed.crc:08x}"):
+        assert f"{part}`" in text or f"`ms` {part}" in text
+    assert f"`{packed}`" in text
+    assert f"`{example.group(1)[11:35]}`" in text
+    cases = json.loads((FOLDER / "ids.json").read_text("utf-8"))["ids"]
+    assert cases[0]["id"] == example.group(1)
+    assert cases[0]["queue"] == "emails"
 
 
 def test_lines_end_where_they_end() -> None:

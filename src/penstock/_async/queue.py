@@ -439,12 +439,23 @@ class AsyncQueue:
         total = 0
         fence: bytes | str = ""
         for part in purge_parts(chosen):
-            skip, more = 0, 1
-            while more:
-                reply, _ = await self._node.run(self.ops.purge(part, fence, skip))
-                self.ops.check(reply)
-                total, more, fence, skip = total + reply[2], reply[3], reply[4], reply[5]
+            again = True
+            while again:
+                fence, removed, steps = await self._purge_pass(part, fence)
+                total += removed
+                # Jobs leave a range as their time comes, and a pass of several steps may miss some.
+                again = steps > 1 and removed > 0
         return total
+
+    async def _purge_pass(self, part: str, fence: bytes | str) -> tuple[bytes | str, int, int]:
+        """Go over a part once; the fence, how many were removed, and in how many steps."""
+        skip, removed, steps, more = 0, 0, 0, 1
+        while more:
+            reply, _ = await self._node.run(self.ops.purge(part, fence, skip))
+            self.ops.check(reply)
+            removed, more, fence, skip = removed + reply[2], reply[3], reply[4], reply[5]
+            steps += 1
+        return fence, removed, steps
 
     async def sweep(self) -> int:
         """Give back the memory of jobs past their ttl and of dead letters past their bounds.

@@ -99,7 +99,8 @@ def raise_typed(error: ResponseError) -> NoReturn:
         OutOfMemory, QueueDamaged, redis.exceptions.ResponseError.
     """
     text = str(error)
-    if "OOM" in text:
+    # Redis 6.2 keeps the code in the text of a script's error; elsewhere redis-py takes it off.
+    if "OOM" in text or "'maxmemory'" in text:
         refused = "the server is at maxmemory and refused the job; nothing was written"
         raise OutOfMemory(refused) from error
     if "WRONGTYPE" in text:

@@ -2,7 +2,7 @@
 --- KEYS     ready held active scheduled once tally expiry meta wake space producer
 --- ARGV     nonce create delay bound wait [record...]
 ---          nonce   the producer's call number: equal to the last one = a repeat, lower = stale
----          create  '' = only if the queue exists; 8 hex = registered, may be made with this epoch;
+---          create  '' = only if the queue exists; 8 hex = registered, may be made with this epoch
 ---          delay   ms from now; or '@' and an absolute time in ms
 ---          bound   '' or the most jobs that may wait, beside the queue's own max_length
 ---          wait    ms for which the producer will wait when the queue is full, 0 = not at all
@@ -16,7 +16,8 @@
 ---          {-6, nonce, version}                              written by a newer protocol
 ---          {-7, nonce, last}                                 a later call of this producer came first
 ---          {-8, nonce}                                       damaged: jobs, but no meta
----          {-10, nonce, index}                               no record of this version; nothing added
+---          {-10, nonce, index}                               record number index is of no known version, or asks for
+---                                                            lease 0 without a ttl; nothing added
 --- FROM none  TO ready, scheduled
 local n = #ARGV - 5
 local m = redis.call('HMGET', meta, 'v', 'epoch', 'last', 'seen', 'off', 'paused', 'uses', 'max_length',

@@ -51,6 +51,8 @@ if index then
     redis.call('HDEL', tally, unpack(old))
     redis.call('ZREM', expiry, unpack(old))
   end
+elseif state ~= 'ready' then -- not a state: nothing is removed
+  more = 0
 elseif redis.call('ZCARD', expiry) == 0 then
   local above = string.match(fence, '^%d+-') .. string.format('%.0f', string.match(fence, '%d+$') + 1)
   removed, more = redis.call('XTRIM', ready, 'MINID', '~', above, 'LIMIT', 2000), 1

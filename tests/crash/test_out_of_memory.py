@@ -1,0 +1,281 @@
+"""A server at maxmemory refuses work, and everything else goes on: it can be drained to empty."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import redis
+
+from penstock import Outcome, OutOfMemory, Penstock, Queue
+from penstock.embedded import EmbeddedServer, ServerBinary, find_binaries
+from penstock.wire.scripts import NAMES
+from tests.support.keyspace import advance, check_invariant, dump, evalshas, load_scripts
+from tests.support.twins import spawn
+from tests.support.workers import until
+
+BINARIES = list(find_binaries().values())
+DONE = [Outcome.DONE]
+
+
+@pytest.fixture(scope="module", params=BINARIES, ids=lambda binary: binary.name)
+def small_server(request: pytest.FixtureRequest) -> Iterator[EmbeddedServer]:
+    """Each server at hand, one that never evicts."""
+    binary: ServerBinary = request.param
+    with EmbeddedServer(binary, args=("--maxmemory-policy", "noeviction")) as server:
+        yield server
+
+
+@pytest.fixture
+def raw(small_server: EmbeddedServer) -> Iterator[redis.Redis]:
+    """A plain client of an empty server."""
+    with redis.Redis.from_url(small_server.url) as client:
+        client.config_set("maxmemory", 0)
+        client.flushall()
+        load_scripts(client)
+        yield client
+        client.config_set("maxmemory", 0)
+
+
+@pytest.fixture
+def client(small_server: EmbeddedServer, raw: redis.Redis) -> Iterator[Penstock]:
+    """A client of it."""
+    with Penstock(small_server.url) as made:
+        yield made
+
+
+@pytest.fixture
+def queue(client: Penstock, raw: redis.Redis) -> Queue:
+    """A queue with jobs in every state, and nothing in it that was never used."""
+    made = client.queue("full")
+    made.configure(max_length=1000, backoff_base=1)
+    made.enqueue_many([b"dead"] * 3)
+    made.bury(made.reserve(3, block=0), "for the test")
+    made.enqueue_many([b"once"] * 2, lease=0, ttl=3600)
+    made.reserve(2, block=0)
+    made.enqueue_many([b"back"] * 3)
+    made.nack(made.reserve(3, block=0), delay=3600)
+    made.enqueue_many([b"again"] * 3)
+    made.release(made.reserve(3, block=0))
+    made.enqueue_many([b"ttl"] * 3, ttl=7200)
+    made.enqueue_many([b"later"] * 3, delay=60, ttl=7200)
+    made.enqueue_many([b"plain"] * 20)
+    return made
+
+
+@contextmanager
+def no_memory(raw: redis.Redis) -> Iterator[None]:
+    """Let the server be full."""
+    raw.config_set("maxmemory", 1)
+    try:
+        with pytest.raises(redis.exceptions.ResponseError, match="maxmemory"):
+            raw.set("more", "than there is room for")
+        yield
+    finally:
+        raw.config_set("maxmemory", 0)
+
+
+@pytest.mark.parametrize("options", [{}, {"delay": 60}, {"ttl": 60}, {"lease": 0}], ids=str)
+def test_enqueue_is_refused(options: dict[str, Any], queue: Queue, raw: redis.Redis) -> None:
+    """The producer is told by a typed error, and not one key is written."""
+    queue.stats()
+    before = dump(raw)
+    with no_memory(raw):
+        for bodies in ([b"1"], [b"1", b"2", b"3"]):
+            with pytest.raises(OutOfMemory):
+                queue.enqueue_many(bodies, **options)
+        with pytest.raises(OutOfMemory):
+            queue.enqueue(b"1", **options)
+        assert dump(raw) == before
+    queue.enqueue(b"1", **options)
+    check_invariant(raw)
+
+
+def test_enqueue_to_a_new_queue_is_refused(
+    client: Penstock, queue: Queue, raw: redis.Redis
+) -> None:
+    """A queue that does not exist yet is not half made."""
+    before = dump(raw)
+    with no_memory(raw):
+        with pytest.raises(OutOfMemory):
+            client.queue("new").enqueue(b"1")
+        assert dump(raw) == before
+    assert client.queues() == ["full"]
+
+
+def _one(queue: Queue) -> Any:
+    (job,) = queue.reserve(1, block=0)
+    return job
+
+
+def _reserve(queue: Queue) -> None:
+    assert len(queue.reserve(5, block=0)) == 5
+
+
+def _ack(queue: Queue) -> None:
+    assert list(queue.ack([_one(queue)])) == DONE
+    assert list(queue.ack([queue.peek(1)[0].id])) == DONE
+
+
+def _settle(queue: Queue) -> None:
+    outcomes, jobs = queue.settle([_one(queue)], 3)
+    assert (list(outcomes), len(jobs)) == (DONE, 3)
+
+
+def _nack(queue: Queue) -> None:
+    assert list(queue.nack([_one(queue)], error="no")) == DONE
+    assert list(queue.nack([_one(queue)], delay=0)) == DONE
+
+
+def _release(queue: Queue) -> None:
+    assert list(queue.release([_one(queue)])) == DONE
+    assert list(queue.release([_one(queue)], delay=5)) == DONE
+
+
+def _bury(queue: Queue) -> None:
+    assert list(queue.bury([_one(queue)], "bad")) == DONE
+    assert list(queue.bury([queue.peek(1)[0].id], "never seen")) == DONE
+
+
+def _extend(queue: Queue) -> None:
+    assert queue.extend([_one(queue)], 60) == [60.0]
+
+
+def _redrive(queue: Queue) -> None:
+    assert queue.redrive(limit=1) == 1
+    assert queue.redrive() == 2
+
+
+def _delete(queue: Queue) -> None:
+    for state in ("ready", "scheduled", "active", "dead"):
+        assert list(queue.delete([queue.peek(1, state=state)[0].id])) == DONE
+
+
+def _purge(queue: Queue) -> None:
+    for state in ("scheduled", "active", "ready", "dead"):
+        before = getattr(queue.stats(), state)
+        assert queue.purge(state) == before > 0
+        assert getattr(queue.stats(), state) == 0
+
+
+def _sweep(queue: Queue) -> None:
+    queue.configure(dead_max=1)
+    assert queue.sweep() == 2
+
+
+def _configure(queue: Queue) -> None:
+    assert queue.configure(max_length=5, dead_max=50).max_length == 5
+    assert queue.configure(max_length=None).max_length is None
+    for side in ("in", "all", "out"):
+        queue.pause(side)
+    assert queue.reserve(1, block=0) == []
+    queue.resume()
+    assert queue.reserve(1, block=0)
+
+
+def _peek(queue: Queue) -> None:
+    assert len(queue.peek(5)) == 5
+
+
+def _show(queue: Queue) -> None:
+    view = queue.peek(1)[0]
+    assert queue.show(view.id) == view
+
+
+def _stats(queue: Queue) -> None:
+    assert queue.stats().dead == 3
+
+
+WORKING: dict[str, Callable[[Queue], None]] = {
+    "reserve": _reserve, "ack": _ack, "settle": _settle, "nack": _nack, "release": _release,
+    "bury": _bury, "extend": _extend, "redrive": _redrive, "delete": _delete, "purge": _purge,
+    "sweep": _sweep, "configure": _configure, "peek": _peek, "show": _show, "stats": _stats,
+}  # fmt: skip
+
+
+def test_every_script_is_tried() -> None:
+    """Each script of the protocol but enqueue is among those that must work."""
+    assert {*WORKING, "enqueue"} == {*NAMES}
+
+
+@pytest.mark.parametrize("work", WORKING.values(), ids=WORKING)
+def test_everything_else_works(
+    work: Callable[[Queue], None], queue: Queue, raw: redis.Redis
+) -> None:
+    """On a full server the other scripts do what they do on any, in every state of the queue."""
+    with no_memory(raw):
+        work(queue)
+        check_invariant(raw)
+    advance(raw, queue.ops, 40)  # leases have ended, delayed jobs are due: the other branches
+    queue.enqueue_many([b"more"] * 10, delay=60)
+    queue.reserve(1, block=0)
+    queue.bury([view.id for view in queue.peek(3)])
+    with no_memory(raw):
+        if work not in (_sweep, _purge, _redrive, _stats):  # these count what the fixture made
+            work(queue)
+        check_invariant(raw)
+
+
+def test_a_new_client_drains_it(
+    small_server: EmbeddedServer, queue: Queue, raw: redis.Redis
+) -> None:
+    """A client that starts on a full server brings a queue with every kind of job to empty."""
+    advance(raw, queue.ops, 3601)
+    living = queue.stats().ready + queue.stats().dead
+    with no_memory(raw), Penstock(small_server.url) as late:
+        mine = late.queue("full")
+        assert mine.redrive() == 3
+        drained = 0
+        while jobs := mine.reserve(7, block=0):
+            drained += mine.ack(jobs).done
+        assert drained == living
+        mine.sweep()
+        stats = mine.stats()
+        assert (stats.ready, stats.scheduled, stats.dead, stats.expired) == (0, 0, 0, 0)
+        keys = mine.ops.keys
+        assert not raw.exists(*keys.of(("held", "active", "once", "scheduled", "dead", "tally")))
+        assert raw.xlen(keys["ready"]) == 0
+        check_invariant(raw)
+
+
+@pytest.mark.parametrize("is_paused", [False, True], ids=["empty", "paused"])
+def test_an_idle_consumer_stays_idle(is_paused: bool, client: Penstock, raw: redis.Redis) -> None:
+    """A consumer that waits on a full server neither fails nor spins, and takes what falls due."""
+    queue = client.queue("idle")
+    queue.enqueue(b"1", delay=1)
+    if is_paused:
+        queue.pause("out")
+    with no_memory(raw):
+        before = evalshas(raw)
+        jobs = queue.reserve(1, block=2)
+        assert evalshas(raw) - before < 10
+    assert [job.body for job in jobs] == ([] if is_paused else [b"1"])
+
+
+def test_a_waiting_consumer_is_woken(small_server: EmbeddedServer, client: Penstock) -> None:
+    """A job that comes back on a full server reaches a consumer that waits."""
+    queue = client.queue("wake")
+    queue.enqueue(b"1")
+    (job,) = queue.reserve(1, block=0)
+    with redis.Redis.from_url(small_server.url) as raw, no_memory(raw):
+        work = spawn(lambda: queue.reserve(1, block=10))
+        until(lambda: raw.info("clients")["blocked_clients"] == 1)
+        assert queue.nack([job], delay=0)
+        (again,) = work.result()
+        assert (again.body, again.nacks) == (b"1", 1)
+
+
+def test_a_waiting_producer_is_told(client: Penstock, raw: redis.Redis) -> None:
+    """A producer that would wait for room in a queue does not wait for the server's memory."""
+    queue = client.queue("bounded")
+    queue.configure(max_length=1)
+    queue.enqueue(b"1")
+    work = spawn(lambda: queue.enqueue(b"2", block=10))
+    until(lambda: raw.info("clients")["blocked_clients"] == 1)
+    with no_memory(raw):
+        queue.ack(queue.reserve(1, block=0))
+        with pytest.raises(OutOfMemory):
+            work.result()
+    check_invariant(raw)

@@ -1,0 +1,145 @@
+"""The access rules of PROTOCOL.md are enough for every operation, and for nothing else."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+
+from penstock import Penstock
+from penstock.embedded import EmbeddedServer
+from penstock.wire.keys import QueueKeys
+from penstock.wire.scripts import script
+from tests.protocol.clock import frozen, keys_of
+from tests.protocol.keyspace import Raw
+from tests.protocol.scenes import CALLS, Act, Scene, plain_scene, rich_scene
+from tests.protocol.seeds import AT
+from tests.protocol.transcripts import DOCUMENT
+from tests.support.backends import Backend
+
+KEYS = QueueKeys("access")
+PATIENCE = 20
+
+
+def acl_line() -> list[str]:
+    """The ACL SETUSER line of the document, in words."""
+    found = re.search(r"^(ACL SETUSER worker .*)$", DOCUMENT.read_text("utf-8"), re.MULTILINE)
+    assert found
+    return found.group(1).split()
+
+
+@pytest.fixture
+def admin(real_backend: Backend, make_server: Callable[..., EmbeddedServer]) -> Iterator[Raw]:
+    """A client that may do everything, on a server whose users are ours to make."""
+    url = make_server().url if real_backend.shared else real_backend.url
+    assert url is not None
+    with redis.Redis.from_url(url, protocol=2) as client:
+        client.execute_command(*acl_line())
+        yield client
+        client.execute_command("ACL", "DELUSER", "worker")
+
+
+@pytest.fixture
+def worker(admin: Raw) -> Iterator[Raw]:
+    """A client with the rights of the document's line."""
+    with as_worker(admin) as client:
+        yield client
+
+
+def as_worker(admin: Raw) -> redis.Redis:
+    """A new client of the same server, as the user `worker`."""
+    options = dict(admin.connection_pool.connection_kwargs)
+    options.update(username="worker", password="secret")
+    kind = admin.connection_pool.connection_class
+    return redis.Redis(connection_pool=redis.ConnectionPool(connection_class=kind, **options))
+
+
+@pytest.mark.parametrize("build", [plain_scene, rich_scene], ids=lambda build: build.__name__)
+def test_every_script_runs(
+    build: Callable[[Raw, QueueKeys], Scene], admin: Raw, worker: Raw
+) -> None:
+    """Each call of each script runs with these rights alone, the commands inside it included."""
+    for act in CALLS:
+        admin.flushdb()
+        scene = build(admin, KEYS)
+        act.prepare(scene)
+        reply = _evalsha(worker, act, scene)
+        assert int(reply[0]) in (1, -3), act.name
+
+
+def _evalsha(raw: Raw, act: Act, scene: Scene) -> list[Any]:
+    found = script(act.script)
+    sha = raw.script_load(frozen(found.source, AT))
+    keys = keys_of(KEYS, found)
+    reply: list[Any] = raw.execute_command("EVALSHA", sha, len(keys), *keys, *act.arguments(scene))
+    return reply
+
+
+def test_a_whole_life_of_jobs(admin: Raw) -> None:
+    """Create, wait, work, fail, wait for room, look, redrive, purge, sweep: all as that user."""
+    with Penstock(as_worker(admin)) as ours, Penstock(as_worker(admin)) as theirs:
+        queue = ours.queue("life")
+        got: list[Any] = []
+        waiting = threading.Thread(
+            target=lambda: got.extend(theirs.queue("life").reserve(block=PATIENCE)), daemon=True
+        )
+        waiting.start()
+        queue.enqueue({"n": 1})
+        waiting.join(PATIENCE)
+        (job,) = got
+        assert job.body == {"n": 1}
+        job.extend(60)
+        job.nack(delay=0, error="broke")
+        (job,) = queue.reserve(block=PATIENCE)
+        job.bury("no use")
+        assert queue.redrive() == 1
+        (job,) = queue.reserve(block=PATIENCE)
+        job.release()
+        (job,) = queue.reserve(block=PATIENCE)
+        job.ack()
+        assert queue.reserve(block=0.2) == []
+        _bounded(ours, theirs)
+        queue.enqueue(b"raw", ttl=60, delay=30)
+        assert queue.stats().scheduled == 1
+        assert len(queue.peek(state="scheduled")) == 1
+        assert queue.purge() == 1
+        assert queue.sweep() == 0
+        assert "life" in ours.queues()
+        assert ours.server_facts().version >= (6, 2)
+
+
+def _bounded(ours: Penstock, theirs: Penstock) -> None:
+    queue = ours.queue("bounded")
+    queue.configure(max_length=1)
+    queue.enqueue(b"first")
+    done: list[Any] = []
+    waiting = threading.Thread(
+        target=lambda: done.append(theirs.queue("bounded").enqueue(b"second", block=PATIENCE)),
+        daemon=True,
+    )
+    waiting.start()
+    for body in (b"first", b"second"):
+        (job,) = queue.reserve(block=PATIENCE)
+        assert job.body == body
+        job.ack()
+    waiting.join(PATIENCE)
+    assert len(done) == 1
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("FLUSHALL",), ("KEYS", "*"), ("GET", "other:key"), ("EVAL", "return 1", 0),
+        ("SCRIPT", "FLUSH"), ("CLIENT", "KILL", "ID", 1), ("CONFIG", "GET", "*"),
+        ("LPUSH", "penstock:{access}:wake", 1),
+    ],
+    ids=lambda command: " ".join(map(str, command[:2])),
+)  # fmt: skip
+def test_nothing_else_is_allowed(command: tuple[Any, ...], worker: Raw) -> None:
+    """Other keys and other commands are refused."""
+    with pytest.raises(redis.exceptions.NoPermissionError):
+        worker.execute_command(*command)

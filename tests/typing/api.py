@@ -1,0 +1,292 @@
+"""The public surface as callers write it. Not run: the type checker is the test."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import redis
+import redis.asyncio
+from typing_extensions import assert_type
+
+import penstock
+from penstock import (
+    AsyncJob,
+    AsyncPenstock,
+    AsyncQueue,
+    BadArgument,
+    BadJobId,
+    BulkEnqueued,
+    Enqueued,
+    EvictionWarning,
+    IncompleteEnqueue,
+    Job,
+    JobId,
+    JobView,
+    NotReplicated,
+    Outcome,
+    Penstock,
+    PenstockError,
+    Queue,
+    QueueFull,
+    QueueStats,
+    Settings,
+    Settled,
+    StaleReceipt,
+    parse_id,
+)
+
+
+def clients(lent: redis.Redis) -> None:
+    Penstock()
+    Penstock("redis://localhost:6379/0", prefix="app", owner="worker 1", retry_for=10)
+    Penstock(lent, retry_for=timedelta(seconds=1))
+    with Penstock("unix:///run/redis.sock") as ps:
+        assert_type(ps, Penstock)
+        assert_type(ps.connect(), Penstock)
+        assert_type(ps.queue("emails"), Queue)
+        assert_type(ps.queues(), list[str])
+        assert_type(ps.sweep(), int)
+        assert_type(ps.prefix, str)
+        assert_type(ps.owner, str)
+        assert_type(ps.reserve(["a", ps.queue("b")], 10, block=None), list[Job])
+        assert_type(ps.close(), None)
+
+
+async def async_clients(lent: redis.asyncio.Redis) -> None:
+    AsyncPenstock(lent)
+    async with AsyncPenstock("rediss://user:secret@host:6380/1") as ps:
+        assert_type(ps, AsyncPenstock)
+        assert_type(await ps.connect(), AsyncPenstock)
+        assert_type(ps.queue("emails"), AsyncQueue)
+        assert_type(await ps.queues(), list[str])
+        assert_type(await ps.sweep(), int)
+        assert_type(await ps.reserve(("a", ps.queue("b"))), list[AsyncJob])
+        assert_type(await ps.close(), None)
+
+
+def producing(q: Queue) -> None:
+    done = q.enqueue({"to": "ada"})
+    assert_type(done, Enqueued)
+    assert_type(done.id, str)
+    assert_type(done.state, str)
+    assert_type(done.duplicate, bool)
+    assert_type(done.replicas, int)
+    q.enqueue(b"bytes", delay=5, lease=60, ttl=3600, headers={"trace": "1"})
+    q.enqueue(None, delay=timedelta(minutes=1), lease=timedelta(hours=1), block=2.5)
+    q.enqueue(5, at=1_900_000_000.5, max_length=1000, block=None)
+    q.enqueue([1], at=datetime(2030, 1, 1, tzinfo=timezone.utc), replicas=0)
+    many = q.enqueue_many(({"n": n} for n in range(10)), delay=1, ttl=60)
+    assert_type(many, BulkEnqueued)
+    assert_type(many[0], Enqueued)
+    assert_type(many[1:], list[Enqueued])
+    assert_type(many.ids, list[str])
+    assert_type(len(many), int)
+    for one in many:
+        assert_type(one, Enqueued)
+    try:
+        q.enqueue_many([b"a"])
+    except IncompleteEnqueue as error:
+        assert_type(error.results, Any)
+    except QueueFull as error:
+        assert_type(str(error), str)
+
+
+async def async_producing(q: AsyncQueue) -> None:
+    assert_type(await q.enqueue("x", delay=1), Enqueued)
+    many = await q.enqueue_many(range(5), block=None)
+    assert_type(many, BulkEnqueued)
+    assert_type([one.id for one in many], list[str])
+
+
+def consuming(q: Queue) -> None:
+    assert_type(q.reserve(), list[Job])
+    assert_type(q.reserve(100, block=timedelta(seconds=5)), list[Job])
+    for job in q.consume():
+        assert_type(job, Job)
+        with job as same:
+            assert_type(same, Job)
+    for job in q.consume(batch=10, block=1):
+        a_job(job)
+
+
+def a_job(job: Job) -> None:
+    assert_type(job.id, str)
+    assert_type(job.queue, Queue)
+    assert_type(job.queue_name, str)
+    assert_type(job.body, Any)
+    assert_type(job.raw, bytes)
+    assert_type(job.headers, Mapping[str, str])
+    assert_type(job.attempt, int)
+    assert_type(job.nacks, int)
+    assert_type(job.crashes, int)
+    assert_type(job.deliveries, int)
+    assert_type(job.last_error, str)
+    assert_type(job.created, float)
+    assert_type(job.delivered, float)
+    assert_type(job.lease, float)
+    assert_type(job.ttl, float | None)
+    assert_type(job.at_most_once, bool)
+    assert_type(job.owner, str)
+    assert_type(job.receipt, str)
+    assert_type(job.settled, bool)
+    assert_type(job.ack(), bool)
+    assert_type(job.nack(), bool)
+    assert_type(job.nack(delay=0, error="why"), bool)
+    assert_type(job.release(), bool)
+    assert_type(job.release(delay=timedelta(seconds=3)), bool)
+    assert_type(job.bury("why"), bool)
+    assert_type(job.extend(), float)
+    assert_type(job.extend(60), float)
+
+
+async def async_consuming(q: AsyncQueue) -> None:
+    assert_type(await q.reserve(10, block=0), list[AsyncJob])
+    async for job in q.consume(batch=2):
+        assert_type(job, AsyncJob)
+        async with job as same:
+            assert_type(same, AsyncJob)
+    (job,) = await q.reserve()
+    assert_type(job.queue, AsyncQueue)
+    assert_type(await job.ack(), bool)
+    assert_type(await job.nack(delay=5), bool)
+    assert_type(await job.release(), bool)
+    assert_type(await job.bury(), bool)
+    assert_type(await job.extend(timedelta(seconds=5)), float)
+
+
+def settling(q: Queue, jobs: list[Job], ids: list[str]) -> None:
+    outcomes = q.ack(jobs)
+    assert_type(outcomes, Settled)
+    assert_type(outcomes[0], Outcome)
+    assert_type(outcomes[:2], list[Outcome])
+    assert_type(outcomes.done, int)
+    assert_type(outcomes.ids(), list[str])
+    assert_type(outcomes.ids(Outcome.GONE, Outcome.STALE), list[str])
+    assert_type(bool(outcomes), bool)
+    q.ack(ids)
+    q.ack([jobs[0], ids[0]])
+    q.ack(job for job in jobs)
+    assert_type(q.nack(jobs, delay=5, error="why"), Settled)
+    assert_type(q.release(jobs, delay=5), Settled)
+    assert_type(q.bury(ids, "why"), Settled)
+    assert_type(q.delete(ids), Settled)
+    assert_type(q.extend(jobs, 60), list[float | Outcome])
+    assert_type(q.settle(jobs, 10), tuple[Settled, list[Job]])
+    assert_type(q.settle(jobs, 10, block=5), tuple[Settled, list[Job]])
+    assert_type(q.redrive(), int)
+    assert_type(q.redrive(limit=10), int)
+    assert_type(q.redrive(ids), int)
+
+
+async def async_settling(q: AsyncQueue, jobs: list[AsyncJob], ids: list[str]) -> None:
+    assert_type(await q.ack(jobs), Settled)
+    assert_type(await q.ack([*jobs, *ids]), Settled)
+    assert_type(await q.nack(jobs), Settled)
+    assert_type(await q.release(ids), Settled)
+    assert_type(await q.bury(ids), Settled)
+    assert_type(await q.delete(jobs), Settled)
+    assert_type(await q.extend(ids), list[float | Outcome])
+    assert_type(await q.settle(jobs, 1), tuple[Settled, list[AsyncJob]])
+    assert_type(await q.redrive(jobs), int)
+
+
+def looking(q: Queue, job: Job) -> None:
+    stats = q.stats()
+    assert_type(stats, QueueStats)
+    assert_type(stats.ready + stats.scheduled + stats.active + stats.dead + stats.expired, int)
+    assert_type(stats.oldest, float | None)
+    assert_type(stats.settings, Settings)
+    views = q.peek(10, state="dead", start=5)
+    assert_type(views, list[JobView])
+    view = q.show(job)
+    assert_type(view, JobView | None)
+    if view is not None:
+        assert_type(view.body, Any)
+        assert_type(view.raw, bytes)
+        assert_type(view.headers, Mapping[str, str])
+        assert_type(view.state, str)
+        assert_type(view.due, float | None)
+        assert_type(view.lease_until, float | None)
+        assert_type(view.attempt, int)
+    assert_type(q.show(job.id), JobView | None)
+    assert_type(q.purge(), int)
+    assert_type(q.purge("ready", "dead"), int)
+    assert_type(q.sweep(), int)
+    assert_type(q.name, str)
+
+
+def settings(q: Queue) -> None:
+    stored = q.configure(
+        lease=30,
+        max_length=1000,
+        max_attempts=5,
+        max_crashes=3,
+        max_releases=10,
+        backoff_base=timedelta(seconds=1),
+        backoff_cap=3600,
+        dead_max=0,
+        dead_age=timedelta(days=1),
+    )
+    assert_type(stored, Settings)
+    assert_type(q.configure(lease=None), Settings)
+    assert_type(stored.lease, float | None)
+    assert_type(stored.max_length, int | None)
+    assert_type(stored.paused, str | None)
+    assert_type(q.pause("in"), None)
+    assert_type(q.pause(), None)
+    assert_type(q.resume(), None)
+
+
+async def async_looking(q: AsyncQueue) -> None:
+    assert_type(await q.stats(), QueueStats)
+    assert_type(await q.peek(), list[JobView])
+    assert_type(await q.show("D-"), JobView | None)
+    assert_type(await q.configure(max_attempts=1), Settings)
+    assert_type(await q.pause(), None)
+    assert_type(await q.purge(), int)
+
+
+def ids() -> None:
+    parts = parse_id("D-")
+    assert_type(parts, JobId)
+    assert_type(parts.node, str)
+    assert_type(parts.ms, int)
+    assert_type(parts.ttl_minutes, int | None)
+    assert_type(parts.at_most_once, bool)
+
+
+def errors(q: Queue) -> None:
+    try:
+        q.enqueue(1)
+    except BadJobId as error:
+        assert_type(error.argument, str)
+    except BadArgument as error:
+        assert_type(error.value, Any)
+        assert_type(error.reason, str)
+    except StaleReceipt as error:
+        assert_type(error.job_id, str)
+        assert_type(error.operation, str)
+    except NotReplicated as error:
+        assert_type(error.wanted - error.got, int)
+    except PenstockError as error:
+        assert_type(error, PenstockError)
+    assert_type(penstock.__version__, str)
+    assert_type(EvictionWarning, type[EvictionWarning])
+
+
+def mistakes(q: Queue, aq: AsyncQueue, job: Job, client: redis.Redis) -> None:
+    q.enqueue("x", "y")  # type: ignore[call-arg, arg-type]  # options are named
+    q.enqueue("x", delay="soon")  # type: ignore[arg-type]
+    q.enqueue("x", headers={"a": 1})  # type: ignore[dict-item]
+    q.enqueue_many(5)  # type: ignore[arg-type]
+    q.ack(job)  # type: ignore[arg-type]  # one job is no list of jobs
+    q.peek("dead")  # type: ignore[arg-type]
+    q.reserve(block="5")  # type: ignore[arg-type]
+    q.configure(leases=5)  # type: ignore[call-arg]
+    AsyncPenstock(client)  # type: ignore[arg-type]  # a client of the other world
+    Penstock(5)  # type: ignore[arg-type]
+    aq.enqueue("x")  # type: ignore[unused-coroutine]  # a forgotten await is found
+    with job as same:
+        same.id = "other"  # type: ignore[misc]  # it can only be read
