@@ -14,6 +14,7 @@ from penstock import (
     BadArgument,
     Enqueued,
     NotReplicated,
+    StaleCall,
     parse_id,
 )
 from penstock.core import record
@@ -242,6 +243,45 @@ async def test_replicas_that_can_not_be_waited_for(q: AsyncQueue, raw: Raw) -> N
     with pytest.raises(NotReplicated):
         await q.enqueue_many(["x"], replicas=1)
     assert dump(raw) == before
+
+
+async def test_a_call_that_is_repeated_adds_nothing(ps: AsyncPenstock, q: AsyncQueue) -> None:
+    """The same producer and the same number: the first answer again, for one job and for many."""
+    await q.enqueue("make the queue")
+    (lane,) = ps._node._lanes
+    one = await q.enqueue("one")
+    lane.calls -= 1
+    assert await q.enqueue("one") == one
+    many = await q.enqueue_many(range(5), delay=60)
+    lane.calls -= 1
+    assert list(await q.enqueue_many(range(5), delay=60)) == list(many)
+    stats = await q.stats()
+    assert (stats.enqueued, stats.ready, stats.scheduled) == (7, 2, 5)
+
+
+async def test_a_call_that_was_overtaken_does_nothing(
+    ps: AsyncPenstock, q: AsyncQueue, raw: Raw
+) -> None:
+    """A lower number than the producer's last: it came late, and its job was given up."""
+    for number in range(4):
+        await q.enqueue(number)
+    (lane,) = ps._node._lanes
+    before = dump(raw)
+    lane.calls -= 3
+    with pytest.raises(StaleCall, match=r"call \d+ came after call \d+"):
+        await q.enqueue("late")
+    assert dump(raw) == before
+
+
+async def test_producers_are_told_apart(backend: Backend, raw: Raw) -> None:
+    """Equal numbers of two clients, and of two queues, are no repeats."""
+    async with backend.async_client() as lent:
+        for _ in range(3):
+            async with AsyncPenstock(lent) as ps:
+                await ps.queue("a").enqueue(1)
+                await ps.queue("b").enqueue(1)
+    assert raw.xlen("penstock:{a}:ready") == raw.xlen("penstock:{b}:ready") == 3
+    assert all(0 < raw.pttl(key) <= 600_000 for key in raw.keys("penstock:*producer*"))
 
 
 async def test_a_closed_client_opens_again(backend: Backend, raw: Raw) -> None:

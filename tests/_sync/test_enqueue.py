@@ -15,6 +15,7 @@ from penstock import (
     NotReplicated,
     Penstock,
     Queue,
+    StaleCall,
     parse_id,
 )
 from penstock.core import record
@@ -239,6 +240,43 @@ def test_replicas_that_can_not_be_waited_for(q: Queue, raw: Raw) -> None:
     with pytest.raises(NotReplicated):
         q.enqueue_many(["x"], replicas=1)
     assert dump(raw) == before
+
+
+def test_a_call_that_is_repeated_adds_nothing(ps: Penstock, q: Queue) -> None:
+    """The same producer and the same number: the first answer again, for one job and for many."""
+    q.enqueue("make the queue")
+    (lane,) = ps._node._lanes
+    one = q.enqueue("one")
+    lane.calls -= 1
+    assert q.enqueue("one") == one
+    many = q.enqueue_many(range(5), delay=60)
+    lane.calls -= 1
+    assert list(q.enqueue_many(range(5), delay=60)) == list(many)
+    stats = q.stats()
+    assert (stats.enqueued, stats.ready, stats.scheduled) == (7, 2, 5)
+
+
+def test_a_call_that_was_overtaken_does_nothing(ps: Penstock, q: Queue, raw: Raw) -> None:
+    """A lower number than the producer's last: it came late, and its job was given up."""
+    for number in range(4):
+        q.enqueue(number)
+    (lane,) = ps._node._lanes
+    before = dump(raw)
+    lane.calls -= 3
+    with pytest.raises(StaleCall, match=r"call \d+ came after call \d+"):
+        q.enqueue("late")
+    assert dump(raw) == before
+
+
+def test_producers_are_told_apart(backend: Backend, raw: Raw) -> None:
+    """Equal numbers of two clients, and of two queues, are no repeats."""
+    with backend.sync_client() as lent:
+        for _ in range(3):
+            with Penstock(lent) as ps:
+                ps.queue("a").enqueue(1)
+                ps.queue("b").enqueue(1)
+    assert raw.xlen("penstock:{a}:ready") == raw.xlen("penstock:{b}:ready") == 3
+    assert all(0 < raw.pttl(key) <= 600_000 for key in raw.keys("penstock:*producer*"))
 
 
 def test_a_closed_client_opens_again(backend: Backend, raw: Raw) -> None:

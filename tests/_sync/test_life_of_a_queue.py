@@ -135,6 +135,15 @@ def test_the_node_has_an_id_for_good(backend: Backend, raw: Raw) -> None:
     assert ids == {raw.hget("penstock:node", "id").decode()[:8]}
 
 
+def test_what_a_server_says_of_itself(backend: Backend, ps: Penstock) -> None:
+    """Its version; fakeredis has no INFO and is taken as it is."""
+    facts = ps.server_facts()
+    assert facts.version[:2] >= (6, 2) or backend.is_fake
+    assert facts.name == "unknown server" or backend.version in facts.name
+    assert facts.warnings() == []
+    assert ps.command("GET", "nothing") is None
+
+
 def test_a_client_outlives_a_flushall(q: Queue, raw: Raw) -> None:
     """Everything is gone, the node's id too: the next job makes all anew, under a new id."""
     before = q.enqueue(1)

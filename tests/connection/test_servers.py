@@ -13,6 +13,7 @@ import redis
 
 from penstock import (
     AsyncPenstock,
+    BadArgument,
     EvictionWarning,
     Penstock,
     ProtocolError,
@@ -181,6 +182,18 @@ async def test_a_call_that_is_cancelled(make_server: Server) -> None:
         stats = await q.stats()
         assert stats.enqueued == stats.ready
         assert (stats.ready - 1 - steps) % 100 == 0
+
+
+def test_a_body_of_512_mib_is_not_sent(make_server: Server) -> None:
+    """It is refused here: the server hears nothing of it."""
+    server = make_server()
+    with Penstock(server.url) as ps, redis.Redis.from_url(server.url) as raw:
+        q = ps.queue("q")
+        q.enqueue(b"small")
+        with pytest.raises(BadArgument, match=r"body='<\d+ bytes>': .*below 512 MiB"):
+            q.enqueue(bytes(1 << 29))
+        assert raw.info("stats")["total_net_input_bytes"] < 1 << 20
+        assert q.stats().ready == 1
 
 
 def test_scripts_are_loaded_once(make_server: Server) -> None:
