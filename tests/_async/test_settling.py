@@ -226,6 +226,7 @@ async def test_a_call_by_id_ends_the_delivery(q: AsyncQueue, raw: Raw, how: str,
     before = dump(raw)
     with pytest.raises(StaleReceipt):
         await settle(then, holder)
+    assert await settle_many(q, then, [holder]) == [STALE]
     assert dump(raw) == before
 
 

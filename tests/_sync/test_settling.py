@@ -225,6 +225,7 @@ def test_a_call_by_id_ends_the_delivery(q: Queue, raw: Raw, how: str, then: str)
     before = dump(raw)
     with pytest.raises(StaleReceipt):
         settle(then, holder)
+    assert settle_many(q, then, [holder]) == [STALE]
     assert dump(raw) == before
 
 

@@ -245,6 +245,18 @@ class Delivery:
             return self.batch.receipt
         return f"{self.counters.deliveries}-{self.batch.tag:03x}"
 
+    @property
+    def hinted(self) -> str:
+        """The receipt of a first delivery, with the end of its lease as this client knows it."""
+        if self._data[2:3] not in b"lt":
+            return self.batch.hinted
+        record, batch = self.record, self.batch
+        own, ttl = record.lease_ms, record.ttl_ms
+        until = batch.now + (batch.lease_ms if own is None else own)
+        if ttl is not None:
+            until = min(until, int(self.number[:-11]) + ttl)
+        return f"{batch.receipt}@{until}"
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id} attempt {self.attempt} of {self.queue_name!r}>"
 

@@ -226,7 +226,7 @@ class QueueOps:
             return "", "", []
         alike = _alike(names, self.name)
         if alike is not None:
-            receipt = alike.hinted if receipts else ""
+            receipt = names[0].hinted if receipts else ""
             return alike.place.epoch, receipt, [name.number for name in names]
         numbers, epoch = [], None
         shown: list[str] = []

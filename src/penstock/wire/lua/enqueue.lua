@@ -127,19 +127,23 @@ if n > 1 then -- only each tenth number is formatted, which costs three times a 
   end
 end
 local call, byte = redis.call, string.byte
+local head, ttl, stop = nil, nil, nil
 for i = 1, n do
-  local version, _, third, _, zero = byte(ARGV[i + 5], 1, 5)
-  local ttl = nil
-  if third == 108 or third == 116 then
-    ttl = string.match(ARGV[i + 5], '^1[;l=%d]*;t=(%d+)')
+  local record = ARGV[i + 5]
+  local version, _, third, _, zero = byte(record, 1, 5)
+  local own = third == 108 or third == 116
+  if own and not (head and string.sub(record, 1, #head) == head) then -- mostly the same as that of the record before
+    head = string.match(record, '^[^\n]*\n')
+    ttl = string.match(record, '^1[;l=%d]*;t=(%d+)')
+    stop = ttl and string.format('%.0f', ms + ttl)
   end
   -- at most once (l=0) needs an end: nothing else would ever remove a job that nobody acknowledges
   if version ~= 49 or third == 108 and zero == 48 and not ttl then
     return {-10, nonce, i}
   end
-  if ttl then
+  if own and ttl then
     lives = lives or {}
-    lives[#lives + 1] = ms + ttl
+    lives[#lives + 1] = stop
     lives[#lives + 1] = ids[i]
   end
 end
@@ -159,9 +163,11 @@ if later > 0 then
   for i = 2, lives and #lives or 0, 2 do
     ends[lives[i]] = lives[i - 1]
   end
+  local at = string.format('%.0f', now + later)
   for i = 1, n do
+    local last = ends[ids[i]]
     records[i * 2 - 1], records[i * 2] = ids[i], ARGV[i + 5]
-    due[i * 2 - 1], due[i * 2] = math.min(now + later, ends[ids[i]] or now + later), ids[i]
+    due[i * 2 - 1], due[i * 2] = last and tonumber(last) < now + later and last or at, ids[i]
   end
   call('HSET', held, unpack(records))
   call('ZADD', scheduled, unpack(due))

@@ -5,12 +5,16 @@ if #numbers > 0 then
   local note = '@' .. fmt('%.0f', now) .. ' ' .. owner .. '\n'
   local plain = fmt('%.0f', (now + lease) * 4096 + tag)
   local at, usual = 1, false
+  local head, own, ttl, last, written = nil, nil, nil, nil, nil
   soonest = math.huge
   for i = 1, #numbers do
     local id, record = numbers[i], records[i]
     local third, score = byte(record, 3), plain
     if third == 108 or third == 116 then
-      local own, ttl = terms(record)
+      if not head or string.sub(record, 1, #head) ~= head then -- mostly the same as that of the job before
+        head = string.match(record, '^[^\n]*\n')
+        own, ttl = terms(record)
+      end
       local stop = ttl and string.sub(id, 1, -12) + ttl
       if own == 0 then
         score = nil
@@ -18,8 +22,11 @@ if #numbers > 0 then
         onces[#onces + 1] = id
       else
         local till = math.min(now + (own or lease), stop or math.huge)
-        soonest = math.min(soonest, till)
-        score = fmt('%.0f', till * 4096 + tag)
+        if till ~= last then
+          last, written = till, fmt('%.0f', till * 4096 + tag)
+          soonest = math.min(soonest, till)
+        end
+        score = written
       end
     else
       usual = true

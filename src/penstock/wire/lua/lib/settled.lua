@@ -7,7 +7,7 @@
 -- is the score modulo 4096 (PROTOCOL.md, Receipt).
 local stride = common == '*' and 2 or 1
 local count = (#ARGV - base + 1) / stride
-local delivery, mark, till = string.match(common, '^(%d+)-(%x+)@?(%d*)$')
+local delivery, mark, till = string.match(common, '^(%d+)-(%x%x%x)@?(%d*)$')
 local low = mark and tonumber(mark, 16)
 if common ~= '' and common ~= '*' and not mark then -- shown, but no receipt of any delivery
   delivery, mark, low = '', '', -1
@@ -17,7 +17,13 @@ local ids, codes, where, counts = {}, {}, {}, {}
 local scores, all, whole = {}, false, nil
 if count > 0 then
   if stride == 1 then
-    all = delivery == '1' and not counted
+    all = delivery == '1'
+    if all and counted then -- a first delivery has no counters
+      counts = redis.call('HMGET', tally, unpack(ARGV, base))
+      for i = 1, count do
+        all = all and not counts[i]
+      end
+    end
     if all and till ~= '' and count > 4 then -- a whole reservation, in order: one range instead of a score each
       whole = string.format('%.0f', till * 4096 + low)
       local there = redis.call('ZRANGE', active, whole, whole, 'BYSCORE', 'LIMIT', 0, count + 1)
@@ -51,7 +57,7 @@ if count > 0 and not all then
       ids[i] = ARGV[base + i - 1]
     end
   end
-  if counted then
+  if counted and #counts == 0 then
     counts = redis.call('HMGET', tally, unpack(ids))
   end
   for i = 1, count do
@@ -60,7 +66,7 @@ if count > 0 and not all then
       score, place = redis.call('ZSCORE', once, id), 'once'
     end
     if stride == 2 then
-      delivery, mark = string.match(ARGV[base + i * 2 - 1], '^(%d+)-(%x+)$')
+      delivery, mark = string.match(ARGV[base + i * 2 - 1], '^(%d+)-(%x%x%x)$')
       low = mark and tonumber(mark, 16)
       if ARGV[base + i * 2 - 1] ~= '' and not mark then
         delivery, mark, low = '', '', -1
