@@ -62,6 +62,13 @@ def sync_check(session: nox.Session) -> None:
     session.notify("sync", ["--check"])
 
 
+@nox.session
+def protocol(session: nox.Session) -> None:
+    """Write the generated parts of PROTOCOL.md; `-- --check` only compares."""
+    session.install(".")
+    session.run("python", "tools/protocol.py", *session.posargs)
+
+
 @nox.session(name="format")
 def format_(session: nox.Session) -> None:
     """Sort imports and format everything."""
