@@ -29,9 +29,9 @@ def demo(session: nox.Session) -> None:
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """Run the tests on every back end at hand; arguments go to pytest."""
+    """Run the tests on every back end at hand; arguments go to pytest, in place of its workers."""
     session.install(".", *groups("test"))
-    session.run("pytest", *session.posargs)
+    session.run("pytest", *(session.posargs or ("-n", "auto", "--maxprocesses", "4")))
 
 
 @nox.session
