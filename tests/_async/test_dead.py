@@ -62,6 +62,19 @@ async def test_death_by_crashes(q: AsyncQueue, raw: Raw) -> None:
     assert (stats.crashed, stats.died, stats.dead) == (3, 1, 1)
 
 
+async def test_a_consumer_that_was_too_slow_for_good(q: AsyncQueue, raw: Raw) -> None:
+    """Its job died because it did not speak in time; what it says then changes nothing."""
+    await q.configure(max_crashes=1)
+    await q.enqueue("x", lease=10)
+    (job,) = await q.reserve(block=0)
+    advance(raw, q.ops, 11)
+    assert await q.reserve(block=0) == []
+    before = dump(raw)
+    for call in (q.ack, q.nack, q.release, q.bury):
+        assert list(await call([job])) == [Outcome.STALE]
+    assert dump(raw) == before
+
+
 async def test_crashes_may_be_bounded_otherwise(q: AsyncQueue, raw: Raw) -> None:
     """By a setting of the queue."""
     await q.configure(max_crashes=1)

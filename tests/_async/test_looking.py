@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from penstock import AsyncPenstock, AsyncQueue, Outcome
+from penstock import AsyncPenstock, AsyncQueue, Outcome, Penstock
+from penstock.core.operations import Call
+from tests.support.backends import Backend
 from tests.support.keyspace import Raw, advance, dump, numbers, raw_time
 
 
@@ -301,6 +303,30 @@ async def test_purge_of_a_long_queue(q: AsyncQueue) -> None:
     after = await q.enqueue("after")
     assert after.id > first[-1].id
     assert [job.id for job in await q.reserve(5, block=0)] == [after.id]
+
+
+@pytest.mark.parametrize("state", ["ready", "scheduled", "dead"])
+async def test_a_purge_leaves_what_comes_after_its_start(
+    backend: Backend, q: AsyncQueue, monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    """A producer beside it is not robbed of its jobs, and does not keep it going."""
+    delay = 60 if state == "scheduled" else 0
+    await q.enqueue_many(range(1200), delay=delay)
+    if state == "dead":
+        await q.bury(await q.reserve(1200, block=0))
+    beside = Penstock(backend.sync_client()).queue("q")
+    step = q.ops.purge
+
+    def purge(which: str, fence: bytes | str, skip: int) -> Call:
+        if fence and not beside.stats().enqueued > 1200:
+            beside.enqueue("after", delay=delay)
+            if state == "dead":
+                beside.bury(beside.reserve(1, block=0))
+        return step(which, fence, skip)
+
+    monkeypatch.setattr(q.ops, "purge", purge)
+    assert await q.purge(state) == 1200
+    assert [view.body for view in await q.peek(state=state)] == ["after"]
 
 
 async def test_purge_of_long_bodies_with_a_ttl(q: AsyncQueue) -> None:

@@ -216,6 +216,24 @@ async def test_release_and_reserve_again_voids_the_receipt(
     assert await second.ack() is True
 
 
+@pytest.mark.parametrize("how", WAYS)
+@pytest.mark.parametrize("count", [1, 8])
+async def test_a_receipt_that_was_guessed(q: AsyncQueue, raw: Raw, how: str, count: int) -> None:
+    """The number of the delivery is not enough: the random part has to be the one given out."""
+    await q.enqueue_many(range(count))
+    jobs = await q.reserve(count, block=0)
+    batch = jobs[0].batch
+    given = (batch.tag, batch.receipt, batch.hinted)
+    batch.tag ^= 1
+    batch.receipt = f"1-{batch.tag:03x}"
+    batch.hinted = batch.receipt + batch.hinted[5:]
+    before = dump(raw)
+    assert await settle_many(q, how, [*jobs]) == [STALE] * count
+    assert dump(raw) == before
+    batch.tag, batch.receipt, batch.hinted = given
+    assert await settle_many(q, how, [*jobs]) == [DONE] * count
+
+
 @pytest.mark.parametrize("how", ["nack", "release", "bury"])
 @pytest.mark.parametrize("then", WAYS)
 async def test_a_call_by_id_ends_the_delivery(q: AsyncQueue, raw: Raw, how: str, then: str) -> None:

@@ -63,6 +63,19 @@ def test_death_by_crashes(q: Queue, raw: Raw) -> None:
     assert (stats.crashed, stats.died, stats.dead) == (3, 1, 1)
 
 
+def test_a_consumer_that_was_too_slow_for_good(q: Queue, raw: Raw) -> None:
+    """Its job died because it did not speak in time; what it says then changes nothing."""
+    q.configure(max_crashes=1)
+    q.enqueue("x", lease=10)
+    (job,) = q.reserve(block=0)
+    advance(raw, q.ops, 11)
+    assert q.reserve(block=0) == []
+    before = dump(raw)
+    for call in (q.ack, q.nack, q.release, q.bury):
+        assert list(call([job])) == [Outcome.STALE]
+    assert dump(raw) == before
+
+
 def test_crashes_may_be_bounded_otherwise(q: Queue, raw: Raw) -> None:
     """By a setting of the queue."""
     q.configure(max_crashes=1)

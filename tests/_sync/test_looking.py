@@ -6,6 +6,8 @@ from __future__ import annotations
 import pytest
 
 from penstock import Outcome, Penstock, Queue
+from penstock.core.operations import Call
+from tests.support.backends import Backend
 from tests.support.keyspace import Raw, advance, dump, numbers, raw_time
 
 
@@ -302,6 +304,30 @@ def test_purge_of_a_long_queue(q: Queue) -> None:
     after = q.enqueue("after")
     assert after.id > first[-1].id
     assert [job.id for job in q.reserve(5, block=0)] == [after.id]
+
+
+@pytest.mark.parametrize("state", ["ready", "scheduled", "dead"])
+def test_a_purge_leaves_what_comes_after_its_start(
+    backend: Backend, q: Queue, monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    """A producer beside it is not robbed of its jobs, and does not keep it going."""
+    delay = 60 if state == "scheduled" else 0
+    q.enqueue_many(range(1200), delay=delay)
+    if state == "dead":
+        q.bury(q.reserve(1200, block=0))
+    beside = Penstock(backend.sync_client()).queue("q")
+    step = q.ops.purge
+
+    def purge(which: str, fence: bytes | str, skip: int) -> Call:
+        if fence and not beside.stats().enqueued > 1200:
+            beside.enqueue("after", delay=delay)
+            if state == "dead":
+                beside.bury(beside.reserve(1, block=0))
+        return step(which, fence, skip)
+
+    monkeypatch.setattr(q.ops, "purge", purge)
+    assert q.purge(state) == 1200
+    assert [view.body for view in q.peek(state=state)] == ["after"]
 
 
 def test_purge_of_long_bodies_with_a_ttl(q: Queue) -> None:

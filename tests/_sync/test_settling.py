@@ -215,6 +215,24 @@ def test_release_and_reserve_again_voids_the_receipt(q: Queue, raw: Raw, how: st
     assert second.ack() is True
 
 
+@pytest.mark.parametrize("how", WAYS)
+@pytest.mark.parametrize("count", [1, 8])
+def test_a_receipt_that_was_guessed(q: Queue, raw: Raw, how: str, count: int) -> None:
+    """The number of the delivery is not enough: the random part has to be the one given out."""
+    q.enqueue_many(range(count))
+    jobs = q.reserve(count, block=0)
+    batch = jobs[0].batch
+    given = (batch.tag, batch.receipt, batch.hinted)
+    batch.tag ^= 1
+    batch.receipt = f"1-{batch.tag:03x}"
+    batch.hinted = batch.receipt + batch.hinted[5:]
+    before = dump(raw)
+    assert settle_many(q, how, [*jobs]) == [STALE] * count
+    assert dump(raw) == before
+    batch.tag, batch.receipt, batch.hinted = given
+    assert settle_many(q, how, [*jobs]) == [DONE] * count
+
+
 @pytest.mark.parametrize("how", ["nack", "release", "bury"])
 @pytest.mark.parametrize("then", WAYS)
 def test_a_call_by_id_ends_the_delivery(q: Queue, raw: Raw, how: str, then: str) -> None:
