@@ -11,7 +11,7 @@ from penstock._sync.connection import Lane
 
 __all__ = ["Fault", "Faults"]
 
-Fault = Literal["", "before", "after"]
+Fault = Literal["", "before", "after", "flushed"]
 
 
 class Faults:

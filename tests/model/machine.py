@@ -38,10 +38,29 @@ SETTINGS = st.fixed_dictionaries(
         "dead_age": st.sampled_from([None, 1, 5_000]),
     },
 )
+FAULTS: st.SearchStrategy[Fault] = st.sampled_from(["", "", "", "", "before", "after", "flushed"])
 PICKS = st.lists(
-    st.tuples(st.integers(0, 15), st.booleans()), min_size=1, max_size=5, unique_by=lambda p: p[0]
+    st.tuples(st.integers(0, 7), st.sampled_from(["receipt", "receipt", "old receipt", "id"])),
+    min_size=1,
+    max_size=4,
+    unique_by=lambda pick: pick[0],
 )
-"""Jobs to name: how many back in the list of those known, and whether with the receipt."""
+"""Jobs to name: which of those known, and how."""
+
+
+def call(**arguments: Any) -> Callable[[Callable[..., None]], Any]:
+    """A rule whose call may meet a connection that fails, or a server that lost its scripts."""
+
+    def made(method: Callable[..., None]) -> Any:
+        def with_fault(self: Any, fault: Fault, **values: Any) -> None:
+            self.fault = fault
+            method(self, **values)
+
+        with_fault.__name__, with_fault.__doc__ = method.__name__, method.__doc__
+        make: Any = rule(fault=FAULTS, **arguments)
+        return make(with_fault)
+
+    return made
 
 
 class QueueMachine(SideBySide):
@@ -49,20 +68,24 @@ class QueueMachine(SideBySide):
 
     # -- adding ----------------------------------------------------------------------------
 
-    @initialize(lives=st.lists(TTLS, max_size=4), leased=st.integers(0, 3))
-    def begin(self, lives: list[int | None], leased: int) -> None:
+    @initialize(lives=st.lists(TTLS, max_size=4), n=st.integers(0, 3))
+    def begin(self, lives: list[int | None], n: int) -> None:
         """Most queues have jobs, and some of them are held."""
+        self.begin_with(lives, n, 5)
+
+    def begin_with(self, lives: list[int | None], n: int, tag: int) -> None:
+        """Add jobs, and take some."""
         for ttl in lives:
             self.add([self.body()], 0, None, None, ttl, None, many=False)
-        if lives and leased:
-            self.reserve_some(leased, 5)
+        if lives and n:
+            self.reserve_some(n, tag)
 
     def body(self) -> bytes:
         """A body like no other."""
         self.bodies += 1
         return b"body %d" % self.bodies
 
-    @rule(
+    @call(
         count=st.sampled_from([1, 1, 1, 2, 3, 120]),
         many=st.booleans(),
         delay=DELAYS,
@@ -144,7 +167,8 @@ class QueueMachine(SideBySide):
     @precondition(lambda self: self.model.exists)
     @rule()
     def wait_for_room(self) -> None:
-        """A producer that would wait tries to add a job."""
+        """A producer that waits takes the token of room, and tries to add a job."""
+        self.raw.lpop(self.ops.keys["space"])
         body = self.body()
 
         def queue() -> int:
@@ -162,14 +186,14 @@ class QueueMachine(SideBySide):
         wanted, got, _ = self.both(lambda: self.model.enqueue([body]), queue)
         assert got == {"full": -3, "paused": -4}.get(str(wanted), 1)
 
-    @rule()
-    def take_space_token(self) -> None:
-        """A waiting producer is woken."""
-        self.raw.lpop(self.ops.keys["space"])
-
     # -- delivering ------------------------------------------------------------------------
 
-    @rule(n=st.sampled_from([1, 1, 2, 3, 10, 200]), tag=TAGS)
+    @rule(lives=st.lists(TTLS, min_size=1, max_size=4), n=st.integers(1, 4), tag=TAGS)
+    def produce_and_consume(self, lives: list[int | None], n: int, tag: int) -> None:
+        """Some jobs more, and some of them held."""
+        self.begin_with(lives, n, tag)
+
+    @call(n=st.sampled_from([1, 1, 2, 3, 10, 200]), tag=TAGS)
     def reserve(self, n: int, tag: int) -> None:
         """Take jobs."""
         self.reserve_some(n, tag)
@@ -230,12 +254,12 @@ class QueueMachine(SideBySide):
 
     def settle_with(
         self,
-        picks: Iterable[tuple[int, bool]],
+        picks: Iterable[tuple[int, str]],
         model: Callable[[list[Name]], Sequence[Any]],
         queue: Callable[[list[Any]], Sequence[Any]],
         gone: bool = False,
     ) -> list[Any]:
-        """Name jobs in a call, and compare the outcome of each."""
+        """Name jobs in a call, and compare the outcome of each; what the (last) sending did."""
         names, jobs, current = self.named(picks)
         if not jobs:
             return []
@@ -243,20 +267,19 @@ class QueueMachine(SideBySide):
             with pytest.raises(WrongEpoch):
                 queue(jobs)
             return []
-        wanted, got, resent = self.both(lambda: list(model(names)), lambda: list(queue(jobs)))
-        if resent:
-            mine = Outcome.GONE if gone else Outcome.ENDED
-            wanted = [Outcome.DONE if outcome is mine else outcome for outcome in wanted]
-        assert got == wanted
-        return list(got)
+        plain, got, resent = self.both(lambda: list(model(names)), lambda: list(queue(jobs)))
+        mine = Outcome.GONE if gone else Outcome.ENDED
+        told = [Outcome.DONE if resent and outcome is mine else outcome for outcome in plain]
+        assert got == told
+        return plain
 
-    @rule(picks=PICKS)
-    def ack(self, picks: list[tuple[int, bool]]) -> None:
+    @call(picks=PICKS)
+    def ack(self, picks: list[tuple[int, str]]) -> None:
         """Finish jobs."""
         self.settle_with(picks, self.model.ack, self.queue.ack, gone=True)
 
-    @rule(picks=PICKS, n=st.sampled_from([1, 2, 10]), tag=TAGS)
-    def settle(self, picks: list[tuple[int, bool]], n: int, tag: int) -> None:
+    @call(picks=PICKS, n=st.sampled_from([1, 2, 10]), tag=TAGS)
+    def settle(self, picks: list[tuple[int, str]], n: int, tag: int) -> None:
         """Finish jobs and take others."""
         names, jobs, current = self.named(picks)
         self.bench.dice.tag = tag
@@ -274,34 +297,34 @@ class QueueMachine(SideBySide):
         self.received(wanted, got)
         self.check_rearmed("settle left something")
 
-    @rule(
+    @call(
         picks=PICKS, delay=st.one_of(st.none(), DELAYS), error=st.sampled_from(["", "no", "a\nb"])
     )
-    def nack(self, picks: list[tuple[int, bool]], delay: int | None, error: str) -> None:
+    def nack(self, picks: list[tuple[int, str]], delay: int | None, error: str) -> None:
         """Report failures."""
         seconds = None if delay is None else delay / 1000
-        got = self.settle_with(
+        done = self.settle_with(
             picks,
             lambda names: self.model.nack(names, delay, error),
             lambda jobs: self.queue.nack(jobs, delay=seconds, error=error),
         )
         self.take_over_drawn()
-        if Outcome.DONE in got and delay == 0 and not self.model.paused:
+        if Outcome.DONE in done and delay == 0 and not self.model.paused:
             self.must_wake = "a job was nacked"
 
-    @rule(picks=PICKS, delay=DELAYS)
-    def release(self, picks: list[tuple[int, bool]], delay: int) -> None:
+    @call(picks=PICKS, delay=DELAYS)
+    def release(self, picks: list[tuple[int, str]], delay: int) -> None:
         """Give jobs back."""
-        got = self.settle_with(
+        done = self.settle_with(
             picks,
             lambda names: self.model.release(names, delay),
             lambda jobs: self.queue.release(jobs, delay=delay / 1000),
         )
-        if Outcome.DONE in got and delay == 0 and not self.model.paused:
+        if Outcome.DONE in done and delay == 0 and not self.model.paused:
             self.must_wake = "a job was released"
 
-    @rule(picks=PICKS, reason=st.sampled_from(["", "poison", "é" * 600]))
-    def bury(self, picks: list[tuple[int, bool]], reason: str) -> None:
+    @call(picks=PICKS, reason=st.sampled_from(["", "poison", "é" * 600]))
+    def bury(self, picks: list[tuple[int, str]], reason: str) -> None:
         """Give jobs up."""
         kept = reason.encode()[:1024].decode()
         self.settle_with(
@@ -310,8 +333,8 @@ class QueueMachine(SideBySide):
             lambda jobs: self.queue.bury(jobs, reason),
         )
 
-    @rule(picks=PICKS, lease=st.sampled_from([None, 1, 3_000, 80_000]))
-    def extend(self, picks: list[tuple[int, bool]], lease: int | None) -> None:
+    @call(picks=PICKS, lease=st.sampled_from([None, 1, 3_000, 80_000]))
+    def extend(self, picks: list[tuple[int, str]], lease: int | None) -> None:
         """Renew leases."""
 
         def model(names: list[Name]) -> list[Any]:
@@ -336,30 +359,26 @@ class QueueMachine(SideBySide):
 
     # -- removing, bringing back -----------------------------------------------------------
 
-    @rule(picks=PICKS)
-    def redrive(self, picks: list[tuple[int, bool]]) -> None:
-        """Bring dead letters back by name."""
-        names, _, current = self.named(picks)
-        ids = [self.by_number[number].id for number, _ in names]
-        if not current:
+    @call(picks=st.one_of(st.none(), PICKS), limit=st.sampled_from([None, 1, 2]))
+    def redrive(self, picks: list[tuple[int, str]] | None, limit: int | None) -> None:
+        """Bring dead letters back: by name, or the oldest."""
+        names, jobs, current = self.named(picks or [])
+        if picks is None:
+            wanted, got, _ = self.both(
+                lambda: self.model.redrive(None, limit), lambda: self.queue.redrive(limit=limit)
+            )
+        elif current:
+            named = [number for number, _ in names]
+            wanted, got, resent = self.both(
+                lambda: self.model.redrive(named), lambda: self.queue.redrive(jobs)
+            )
+            if resent:  # whatever is alive now may be so by the first sending
+                alive = {number for number, job in self.model.jobs.items() if job.place != "dead"}
+                wanted = len(alive.intersection(named))
+        else:
             with pytest.raises(WrongEpoch):
-                self.queue.redrive(ids)
+                self.queue.redrive(jobs)
             return
-        named = [number for number, _ in names]
-        wanted, got, resent = self.both(
-            lambda: self.model.redrive(named), lambda: self.queue.redrive(ids)
-        )
-        if resent:  # whatever is alive now may be so by the first sending
-            alive = {number for number, job in self.model.jobs.items() if job.place != "dead"}
-            wanted = len(alive.intersection(named))
-        self.redriven(wanted, got)
-
-    @rule(limit=st.sampled_from([None, 1, 2]))
-    def redrive_oldest(self, limit: int | None) -> None:
-        """Bring the oldest dead letters back."""
-        wanted, got, _ = self.both(
-            lambda: self.model.redrive(None, limit), lambda: self.queue.redrive(limit=limit)
-        )
         self.redriven(wanted, got)
 
     def redriven(self, wanted: int, got: int) -> None:
@@ -368,8 +387,8 @@ class QueueMachine(SideBySide):
         if got and not self.model.paused:
             self.must_wake = "dead letters were brought back"
 
-    @rule(picks=PICKS)
-    def delete(self, picks: list[tuple[int, bool]]) -> None:
+    @call(picks=PICKS)
+    def delete(self, picks: list[tuple[int, str]]) -> None:
         """Remove jobs by name."""
         self.settle_with(
             picks,
@@ -378,7 +397,7 @@ class QueueMachine(SideBySide):
             gone=True,
         )
 
-    @rule(states=st.lists(st.sampled_from(STATES), unique=True, max_size=4))
+    @call(states=st.lists(st.sampled_from(STATES), unique=True, max_size=4))
     def purge(self, states: list[str]) -> None:
         """Remove all jobs of some states."""
         chosen = states or ["ready", "scheduled"]
@@ -390,7 +409,7 @@ class QueueMachine(SideBySide):
         )
         assert got == wanted
 
-    @rule()
+    @call()
     def sweep(self) -> None:
         """Give back what has ended."""
         existed = self.model.exists
@@ -418,7 +437,7 @@ class QueueMachine(SideBySide):
 
     # -- settings --------------------------------------------------------------------------
 
-    @rule(values=SETTINGS)
+    @call(values=SETTINGS)
     def configure(self, values: dict[str, int | None]) -> None:
         """Change settings."""
         given: dict[str, Any] = {
@@ -431,16 +450,14 @@ class QueueMachine(SideBySide):
         assert got == self.settings()
         self.check_rearmed("the queue was configured")
 
-    @rule(side=st.sampled_from(["in", "out", "all"]))
+    @call(side=st.sampled_from(["in", "out", "all", "", "", "", ""]))
     def pause(self, side: str) -> None:
-        """Pause a side."""
-        self.both(lambda: self.model.pause(side), lambda: self.queue.pause(side))
-
-    @rule()
-    def resume(self) -> None:
-        """End a pause."""
-        self.both(lambda: self.model.pause(""), self.queue.resume)
-        self.must_wake = "the queue was resumed"
+        """Pause a side, or resume."""
+        if side:
+            self.both(lambda: self.model.pause(side), lambda: self.queue.pause(side))
+        else:
+            self.both(lambda: self.model.pause(""), self.queue.resume)
+            self.must_wake = "the queue was resumed"
 
     # -- time and failures -----------------------------------------------------------------
 
@@ -463,16 +480,6 @@ class QueueMachine(SideBySide):
     def clock_steps_back(self, span: int) -> None:
         """The server's clock is set back."""
         self.clock.set(self.clock.ms - span)
-
-    @rule(fault=st.sampled_from(["before", "after"]))
-    def connection_will_fail(self, fault: Fault) -> None:
-        """The next call meets a connection that fails, before the server runs it or after."""
-        self.fault = fault
-
-    @rule()
-    def scripts_are_flushed(self) -> None:
-        """The server forgets the scripts."""
-        self.raw.script_flush()
 
     @rule(state=st.sampled_from(STATES), n=st.integers(1, 5), start=st.integers(0, 4))
     def peek(self, state: str, n: int, start: int) -> None:

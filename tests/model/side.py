@@ -118,6 +118,9 @@ class SideBySide(RuleBasedStateMachine):
             Both answers, and whether the call was sent twice.
         """
         fault, self.fault = self.fault, ""
+        if fault == "flushed":
+            self.raw.script_flush()
+            fault = ""
         self.set_model_clock()
         self.had = (self.model.waiting, self.meta("full")[0])
         totals = self.model.totals.copy()
@@ -148,17 +151,23 @@ class SideBySide(RuleBasedStateMachine):
         assert found.id == job_id
         return found
 
-    def named(self, picks: Iterable[tuple[int, bool]]) -> tuple[list[Name], list[Any], bool]:
-        """Jobs that were picked, as the model and the queue take them, and if they are of now."""
+    def named(self, picks: Iterable[tuple[int, str]]) -> tuple[list[Name], list[Any], bool]:
+        """Jobs that were picked, as the model and the queue take them, and if they are of now.
+
+        The held come first, then the living, then those that are gone.
+        """
+        held = {number for number, job in self.model.jobs.items() if job.place == "active"}
+        ranks = [(k.number in held) + (k.number in self.model.jobs) for k in self.known]
+        order = sorted(range(len(self.known)), key=lambda i: (ranks[i], i), reverse=True)
         chosen: dict[Number, tuple[Name, Any, bool]] = {}
-        for back, shows_receipt in picks:
-            if not self.known:
+        for place, how in picks:
+            if not order:
                 break
-            known = self.known[-1 - back % len(self.known)]
+            known = self.known[order[place % len(order)]]
             name: Any = known.id
             receipt = None
-            if shows_receipt and known.deliveries:
-                name = known.deliveries[-1 - back % len(known.deliveries)]
+            if how != "id" and known.deliveries:
+                name = known.deliveries[0 if how == "old receipt" else -1]
                 first, _, tag = name.receipt.partition("-")
                 receipt = (int(first), int(tag, 16))
             current = known.life == self.life and self.model.exists

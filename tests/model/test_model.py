@@ -25,7 +25,7 @@ PROFILE = settings(
     print_blob=True,
     report_multiple_bugs=False,
     suppress_health_check=list(HealthCheck),
-    phases=[Phase.generate] if "F_NOSHRINK" in os.environ else [Phase.generate, Phase.shrink],
+    phases=[Phase.generate, Phase.shrink],
 )
 
 
