@@ -194,18 +194,25 @@ class AsyncWaiter:
             if key is not None:
                 return key
         if self._reader is None:
-            self._since = monotonic()
-            if not self._id:
-                await asend(self._conn, pack((b"CLIENT", b"ID")))
-                self._id = b"%d" % await self._conn.read_response(disable_decoding=True)
-            packed = pack((b"BLPOP", *keys, b"0"))
-            await asend(self._conn, packed)
-            self._reader = AsyncReader(self._conn)
+            try:
+                self._reader = await self._block(keys)
+            except BaseException:
+                await self.drop()  # half a handshake may be under way on it
+                raise
         reply = await self._reader.read(timeout)
         if reply is PENDING:
             return None
         self._reader = None
         return reply[0] if reply else None
+
+    async def _block(self, keys: tuple[bytes, ...]) -> AsyncReader:
+        """Send the BLPOP, on a connection whose id is known."""
+        self._since = monotonic()
+        if not self._id:
+            await asend(self._conn, pack((b"CLIENT", b"ID")))
+            self._id = b"%d" % await self._conn.read_response(disable_decoding=True)
+        await asend(self._conn, pack((b"BLPOP", *keys, b"0")))
+        return AsyncReader(self._conn)
 
     async def _pop_slice(self, keys: tuple[bytes, ...], timeout: float) -> bytes | None:
         packed = pack((b"BLPOP", *keys, b"%.3f" % max(timeout, 0.001)))

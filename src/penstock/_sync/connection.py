@@ -195,18 +195,25 @@ class Waiter:
             if key is not None:
                 return key
         if self._reader is None:
-            self._since = monotonic()
-            if not self._id:
-                send(self._conn, pack((b"CLIENT", b"ID")))
-                self._id = b"%d" % self._conn.read_response(disable_decoding=True)
-            packed = pack((b"BLPOP", *keys, b"0"))
-            send(self._conn, packed)
-            self._reader = Reader(self._conn)
+            try:
+                self._reader = self._block(keys)
+            except BaseException:
+                self.drop()  # half a handshake may be under way on it
+                raise
         reply = self._reader.read(timeout)
         if reply is PENDING:
             return None
         self._reader = None
         return reply[0] if reply else None
+
+    def _block(self, keys: tuple[bytes, ...]) -> Reader:
+        """Send the BLPOP, on a connection whose id is known."""
+        self._since = monotonic()
+        if not self._id:
+            send(self._conn, pack((b"CLIENT", b"ID")))
+            self._id = b"%d" % self._conn.read_response(disable_decoding=True)
+        send(self._conn, pack((b"BLPOP", *keys, b"0")))
+        return Reader(self._conn)
 
     def _pop_slice(self, keys: tuple[bytes, ...], timeout: float) -> bytes | None:
         packed = pack((b"BLPOP", *keys, b"%.3f" % max(timeout, 0.001)))
