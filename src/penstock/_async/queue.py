@@ -114,15 +114,15 @@ class AsyncQueue:
             OutOfMemory: the server is at maxmemory; the job was not added.
             NotReplicated: replicas were asked for and there are none.
         """
-        if not self._node.id:
-            await self._client.connect()
         options = prepared(delay, at, lease, ttl, headers, max_length, block)
         if replicas:
-            await self._check_replicas(replicas)
+            self._check_replicas(replicas)
         raw, is_json = encode_body(body)
         record = (options.json_head if is_json else options.head) + raw
         if len(record) > 1_000_000:
             check_size(len(record))
+        if not self._node.id:
+            await self._client.connect()
         ops = self.ops
         reply: list[Any] | None = None
         if options.block == 0:
@@ -162,14 +162,14 @@ class AsyncQueue:
                 cause is the error.
             As `enqueue`: nothing was accepted.
         """
-        if not self._node.id:
-            await self._client.connect()
         options = prepared(delay, at, lease, ttl, headers, max_length, block)
         if replicas:
-            await self._check_replicas(replicas)
+            self._check_replicas(replicas)
         results = BulkEnqueued(options.ttl_code)
         try:
             for chunk in chunks(bodies, options):
+                if not self._node.id:
+                    await self._client.connect()
                 await self._add_chunk(chunk, options, results)
         except Exception as error:
             if len(results):
@@ -204,7 +204,7 @@ class AsyncQueue:
         reply: list[Any] = await self._driver.drive(flow)
         return reply
 
-    async def _check_replicas(self, replicas: int) -> None:
+    def _check_replicas(self, replicas: int) -> None:
         check_count("replicas", replicas, low=0, high=1000)
         raise NotReplicated(replicas, 0, "this client does not wait for replicas yet")
 
@@ -293,10 +293,10 @@ class AsyncQueue:
         Returns:
             An outcome for each of `done` as in `ack`, and the jobs taken.
         """
-        await self._client.connect()
         names = self._listed("done", done, most=BATCH)
         check_count("n", n, high=BATCH)
         wait = check_block(block)
+        await self._client.connect()
         call, tag = self.ops.settle(names, n)
         reply, resent = await self._driver.run(self.ops, call)
         outcomes = self.ops.settled(names, reply)
@@ -400,11 +400,11 @@ class AsyncQueue:
         Returns:
             How many were brought back. A job whose ttl has ended stays dead.
         """
+        left = check_count("limit", limit) if limit is not None else 1 << 53
         await self._client.connect()
         if jobs is not None:
             settled = await self._each(jobs, self.ops.redrive, start=5, resent_code=REFUSED)
             return settled.done
-        left = check_count("limit", limit) if limit is not None else 1 << 53
         total = skip = 0
         while left > 0:
             reply, _ = await self._node.run(self.ops.redrive(None, min(left, BATCH), skip))
@@ -434,8 +434,8 @@ class AsyncQueue:
         Returns:
             How many were removed. A crash midway leaves the rest as it was.
         """
-        await self._client.connect()
         chosen = {check_state("states", state) for state in states} or {"ready", "scheduled"}
+        await self._client.connect()
         total = 0
         fence: bytes | str = ""
         for part in purge_parts(chosen):
@@ -491,10 +491,11 @@ class AsyncQueue:
             state: ready, scheduled, active or dead.
             start: how many to pass over, up to 1000.
         """
-        await self._client.connect()
         check_count("n", n, high=BATCH)
         check_count("start", start, low=0, high=BATCH)
-        reply, _ = await self._node.run(self.ops.peek(check_state("state", state), start, n))
+        call = self.ops.peek(check_state("state", state), start, n)
+        await self._client.connect()
+        reply, _ = await self._node.run(call)
         return [view for view in self.ops.views(reply, self._node.id) if view]
 
     async def show(self, job: Named) -> JobView | None:
@@ -532,7 +533,6 @@ class AsyncQueue:
         Returns:
             All settings as they are now.
         """
-        await self._client.connect()
         fields = setting_fields(
             lease=lease,
             max_length=max_length,
@@ -544,6 +544,7 @@ class AsyncQueue:
             dead_max=dead_max,
             dead_age=dead_age,
         )
+        await self._client.connect()
         reply = await self._driver.drive(flows.configure(self.ops, fields))
         return self.ops.settings(reply)
 
@@ -554,9 +555,9 @@ class AsyncQueue:
             side: "in" = producers are refused, and retries, due jobs and ended leases wait; "out" =
                 nothing is delivered; "all" = both. It replaces what was paused before.
         """
-        await self._client.connect()
         if side not in ("in", "out", "all"):
             raise BadArgument("side", side, "one of in, out, all")
+        await self._client.connect()
         await self._driver.drive(flows.configure(self.ops, ["paused", side]))
 
     async def resume(self) -> None:

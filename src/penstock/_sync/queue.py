@@ -115,8 +115,6 @@ class Queue:
             OutOfMemory: the server is at maxmemory; the job was not added.
             NotReplicated: replicas were asked for and there are none.
         """
-        if not self._node.id:
-            self._client.connect()
         options = prepared(delay, at, lease, ttl, headers, max_length, block)
         if replicas:
             self._check_replicas(replicas)
@@ -124,6 +122,8 @@ class Queue:
         record = (options.json_head if is_json else options.head) + raw
         if len(record) > 1_000_000:
             check_size(len(record))
+        if not self._node.id:
+            self._client.connect()
         ops = self.ops
         reply: list[Any] | None = None
         if options.block == 0:
@@ -163,14 +163,14 @@ class Queue:
                 cause is the error.
             As `enqueue`: nothing was accepted.
         """
-        if not self._node.id:
-            self._client.connect()
         options = prepared(delay, at, lease, ttl, headers, max_length, block)
         if replicas:
             self._check_replicas(replicas)
         results = BulkEnqueued(options.ttl_code)
         try:
             for chunk in chunks(bodies, options):
+                if not self._node.id:
+                    self._client.connect()
                 self._add_chunk(chunk, options, results)
         except Exception as error:
             if len(results):
@@ -290,10 +290,10 @@ class Queue:
         Returns:
             An outcome for each of `done` as in `ack`, and the jobs taken.
         """
-        self._client.connect()
         names = self._listed("done", done, most=BATCH)
         check_count("n", n, high=BATCH)
         wait = check_block(block)
+        self._client.connect()
         call, tag = self.ops.settle(names, n)
         reply, resent = self._driver.run(self.ops, call)
         outcomes = self.ops.settled(names, reply)
@@ -393,11 +393,11 @@ class Queue:
         Returns:
             How many were brought back. A job whose ttl has ended stays dead.
         """
+        left = check_count("limit", limit) if limit is not None else 1 << 53
         self._client.connect()
         if jobs is not None:
             settled = self._each(jobs, self.ops.redrive, start=5, resent_code=REFUSED)
             return settled.done
-        left = check_count("limit", limit) if limit is not None else 1 << 53
         total = skip = 0
         while left > 0:
             reply, _ = self._node.run(self.ops.redrive(None, min(left, BATCH), skip))
@@ -427,8 +427,8 @@ class Queue:
         Returns:
             How many were removed. A crash midway leaves the rest as it was.
         """
-        self._client.connect()
         chosen = {check_state("states", state) for state in states} or {"ready", "scheduled"}
+        self._client.connect()
         total = 0
         fence: bytes | str = ""
         for part in purge_parts(chosen):
@@ -484,10 +484,11 @@ class Queue:
             state: ready, scheduled, active or dead.
             start: how many to pass over, up to 1000.
         """
-        self._client.connect()
         check_count("n", n, high=BATCH)
         check_count("start", start, low=0, high=BATCH)
-        reply, _ = self._node.run(self.ops.peek(check_state("state", state), start, n))
+        call = self.ops.peek(check_state("state", state), start, n)
+        self._client.connect()
+        reply, _ = self._node.run(call)
         return [view for view in self.ops.views(reply, self._node.id) if view]
 
     def show(self, job: Named) -> JobView | None:
@@ -525,7 +526,6 @@ class Queue:
         Returns:
             All settings as they are now.
         """
-        self._client.connect()
         fields = setting_fields(
             lease=lease,
             max_length=max_length,
@@ -537,6 +537,7 @@ class Queue:
             dead_max=dead_max,
             dead_age=dead_age,
         )
+        self._client.connect()
         reply = self._driver.drive(flows.configure(self.ops, fields))
         return self.ops.settings(reply)
 
@@ -547,9 +548,9 @@ class Queue:
             side: "in" = producers are refused, and retries, due jobs and ended leases wait; "out" =
                 nothing is delivered; "all" = both. It replaces what was paused before.
         """
-        self._client.connect()
         if side not in ("in", "out", "all"):
             raise BadArgument("side", side, "one of in, out, all")
+        self._client.connect()
         self._driver.drive(flows.configure(self.ops, ["paused", side]))
 
     def resume(self) -> None:
