@@ -176,7 +176,9 @@ async def test_many_tasks_share_a_client(url: str) -> None:
         assert sorted(got) == list(range(16))
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.filterwarnings(
+    "ignore::ResourceWarning"
+)  # as an error it would keep the sockets alive
 def test_one_client_in_two_event_loops(url: str) -> None:
     """Connections belong to a loop; the client makes new ones in the next."""
     ps = AsyncPenstock(url)

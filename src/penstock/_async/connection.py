@@ -366,7 +366,7 @@ class AsyncNode:
             await lane.close()
             return await lane.exchange(call, lane.calls)
 
-        return await self._retrying(repeat)
+        return await self._retrying.copy()(repeat)
 
     async def command(self, *args: Any) -> Any:
         """A plain command that may be repeated, its reply undecoded."""
@@ -380,7 +380,9 @@ class AsyncNode:
                 raise
 
         try:
-            reply: Any = await self._retrying(attempt)
+            reply: Any = await self._retrying.copy()(
+                attempt
+            )  # a copy: concurrent calls would mix their state
         except ResponseError as error:
             self._lanes.append(lane)
             raise_typed(error)

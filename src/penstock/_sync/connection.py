@@ -367,7 +367,7 @@ class Node:
             lane.close()
             return lane.exchange(call, lane.calls)
 
-        return self._retrying(repeat)
+        return self._retrying.copy()(repeat)
 
     def command(self, *args: Any) -> Any:
         """A plain command that may be repeated, its reply undecoded."""
@@ -381,7 +381,9 @@ class Node:
                 raise
 
         try:
-            reply: Any = self._retrying(attempt)
+            reply: Any = self._retrying.copy()(
+                attempt
+            )  # a copy: concurrent calls would mix their state
         except ResponseError as error:
             self._lanes.append(lane)
             raise_typed(error)
