@@ -37,7 +37,7 @@ __all__ = ["Reply", "arguments", "commands", "main", "replies", "updated"]
 
 PART = re.compile(r"<!-- generated: ([\w-]+) -->\n(.*?)<!-- end -->\n", re.DOTALL)
 CONNECTION_COMMANDS = ("blpop", "client|id", "client|unblock", "evalsha", "info", "script|load")
-CLIENT_COMMANDS = ("hget", "hgetall", "hset", "hsetnx", "hdel")
+CLIENT_COMMANDS = ("hdel", "hget", "hgetall", "hscan", "hset", "hsetnx", "wait")
 PLAIN = [place for place in Place if place.condition is Condition.PLAIN]
 COME = [place for place in Place if place.condition is not Condition.PLAIN]
 
@@ -130,12 +130,19 @@ def _diagram() -> Iterator[str]:
 def _cell(cell: Cell | None, here: Place) -> str:
     if cell is None:
         return "-"
-    code = "" if cell.code is None else str(cell.code)
-    if cell.next is here and cell.once is here:
-        return code or "·"
-    target = cell.next.title if cell.next.state is not here.state else cell.next.condition.value
-    once = f" ({cell.once.title})" if cell.once is not cell.next else ""
-    return f"{code} → {target or cell.next.title}{once}".strip()
+    usual = _outcome(cell.code, cell.next, here)
+    if cell.once_code == cell.code:
+        return usual if cell.once is cell.next else f"{usual} ({cell.once.title})"
+    return f"{usual} ({_outcome(cell.once_code, cell.once, here)})"
+
+
+def _outcome(code: int | None, target: Place, here: Place) -> str:
+    shown = "" if code is None else str(code)
+    if target is here:
+        return shown or "·"
+    same_state = target.state is here.state
+    title = (same_state and target.condition.value) or target.title
+    return f"{shown} → {title}".strip()
 
 
 def _table(places: Sequence[Place]) -> Iterator[str]:

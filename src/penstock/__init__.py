@@ -9,16 +9,18 @@ from penstock._sync.client import Penstock
 from penstock._sync.job import Job
 from penstock._sync.queue import Queue
 from penstock.core.ids import JobId, parse_id
-from penstock.core.job import (
-    BulkEnqueued,
-    Enqueued,
-    JobView,
-    Outcome,
-    QueueStats,
-    Settings,
-    Settled,
-)
+from penstock.core.job import BulkEnqueued, Enqueued, Outcome, Settled
 from penstock.core.servers import EvictionWarning
+from penstock.core.views import (
+    Hello,
+    Info,
+    JobView,
+    NodeView,
+    QueuePage,
+    QueueStats,
+    ScanPage,
+    Settings,
+)
 from penstock.errors import (
     BadArgument,
     BadJobId,
@@ -38,6 +40,7 @@ from penstock.errors import (
     QueuePaused,
     StaleCall,
     StaleReceipt,
+    TooLate,
     UnsupportedServer,
     UnsupportedVersion,
     WrongEpoch,
@@ -58,7 +61,9 @@ __all__ = [
     "EmbeddedServerError",
     "Enqueued",
     "EvictionWarning",
+    "Hello",
     "IncompleteEnqueue",
+    "Info",
     "Job",
     "JobExpired",
     "JobGone",
@@ -66,6 +71,7 @@ __all__ = [
     "JobNotActive",
     "JobView",
     "MetaLost",
+    "NodeView",
     "NotReplicated",
     "OutOfMemory",
     "Outcome",
@@ -75,12 +81,15 @@ __all__ = [
     "Queue",
     "QueueDamaged",
     "QueueFull",
+    "QueuePage",
     "QueuePaused",
     "QueueStats",
+    "ScanPage",
     "Settings",
     "Settled",
     "StaleCall",
     "StaleReceipt",
+    "TooLate",
     "UnsupportedServer",
     "UnsupportedVersion",
     "WrongEpoch",

@@ -27,6 +27,7 @@ __all__ = [
     "QueuePaused",
     "StaleCall",
     "StaleReceipt",
+    "TooLate",
     "UnsupportedServer",
     "UnsupportedVersion",
     "WrongEpoch",
@@ -149,24 +150,31 @@ class JobNotActive(PenstockError):
     """The call needs a delivered job and this one is in another state; nothing changed."""
 
 
+class TooLate(PenstockError):
+    """More than half of the job's ttl has passed, so its lease is not extended by hand any more."""
+
+
 class NotReplicated(PenstockError):
-    """Fewer replicas than asked for confirmed the write.
+    """Fewer replicas than asked for confirmed the write in time.
 
     Args:
         wanted: replicas asked for.
         got: replicas that confirmed.
+        withdrawn: True = the jobs were taken back, nobody gets them; False = some of them had been
+            delivered meanwhile and stay; None = not known, as the connection failed.
     """
 
-    def __init__(self, wanted: int, got: int, reason: str = "") -> None:
-        super().__init__(
-            f"{got} of {wanted} replicas confirmed" + (f": {reason}" if reason else "")
-        )
+    def __init__(self, wanted: int, got: int, withdrawn: bool | None = True) -> None:
+        outcome = "withdrawn" if withdrawn else "some were delivered before they were withdrawn"
+        if withdrawn is None:
+            outcome = "whether they were withdrawn is not known"
+        super().__init__(f"{got} of {wanted} replicas confirmed: {outcome}")
         self.wanted = wanted
         self.got = got
-        self.reason = reason
+        self.withdrawn = withdrawn
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (type(self), (self.wanted, self.got, self.reason))
+        return (type(self), (self.wanted, self.got, self.withdrawn))
 
 
 class IncompleteEnqueue(PenstockError):

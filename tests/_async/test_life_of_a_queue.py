@@ -10,6 +10,7 @@ import pytest
 from penstock import (
     AsyncPenstock,
     AsyncQueue,
+    Outcome,
     QueueDamaged,
     UnsupportedVersion,
     WrongEpoch,
@@ -204,8 +205,9 @@ async def test_no_id_comes_back(ps: AsyncPenstock, q: AsyncQueue, raw: Raw) -> N
     advance(raw, q.ops, IDLE + 10)
     await q.sweep()
     assert await ps.queues() == []
-    with pytest.raises(WrongEpoch):
-        await q.ack([old.id])
+    assert list(await q.ack([old.id])) == [Outcome.GONE]
+    assert await job.ack() is False
+    assert await q.show(old.id) is None
     new = await q.enqueue("y")
     assert parse_id(new.id).epoch != parse_id(old.id).epoch
     before = dump(raw)

@@ -26,12 +26,13 @@ async def fill(q: AsyncQueue, raw: Raw) -> None:
 
 
 async def test_counts_are_exact(q: AsyncQueue, raw: Raw) -> None:
-    """A due job and an ended lease count as ready; an expired one not yet swept is told apart."""
+    """A due job and an ended lease count as ready; expired ones are swept by the look."""
     await fill(q, raw)
+    await q.stats()
     before = dump(raw)
     stats = await q.stats()
     assert (stats.ready, stats.scheduled, stats.active) == (9 + 5 + 2, 6, 4 + 1)
-    assert (stats.dead, stats.expired) == (3, 8)
+    assert (stats.dead, stats.expired, stats.swept) == (3, 0, 8)
     assert (stats.enqueued, stats.deliveries, stats.died) == (38, 10, 3)
     assert (stats.name, stats.exists) == ("q", True)
     assert dump(raw) == before
@@ -43,21 +44,39 @@ async def test_counts_are_exact(q: AsyncQueue, raw: Raw) -> None:
 
 
 async def test_expired_jobs_in_each_place_are_told_apart(q: AsyncQueue, raw: Raw) -> None:
-    """Waiting, delayed, leased, or delivered at most once: in no other figure."""
+    """Waiting, delayed, leased, or delivered at most once: in no other figure, swept by 100."""
     await q.enqueue("delayed", delay=5, ttl=10)
     await q.enqueue("leased", ttl=10)
     await q.enqueue("once", lease=0, ttl=10)
     await q.reserve(2, block=0)
-    await q.enqueue("waits", ttl=10)
+    await q.enqueue_many(range(300), ttl=10)
     stats = await q.stats()
-    assert (stats.ready, stats.scheduled, stats.active, stats.expired) == (1, 1, 2, 0)
+    assert (stats.ready, stats.scheduled, stats.active, stats.expired) == (300, 1, 2, 0)
     advance(raw, q.ops, 11)
     stats = await q.stats()
-    assert (stats.ready, stats.scheduled, stats.active, stats.expired) == (0, 0, 0, 4)
-    for state in ("ready", "scheduled", "active", "dead"):
+    assert (stats.ready, stats.scheduled, stats.active) == (0, 0, 0)
+    assert (stats.expired, stats.swept) == (
+        202,
+        101,
+    )  # those at most once are counted by themselves
+    assert await q.peek() == []
+    assert len(numbers(raw, q.ops, "expiry")) == 102
+    for state in ("scheduled", "active", "dead"):
         assert await q.peek(state=state) == []
-    assert await q.sweep() == 4
-    assert (await q.stats()).expired == 0
+    stats = await q.stats()
+    assert (stats.expired, stats.swept) == (0, 303)
+    assert await q.sweep() == 0
+
+
+async def test_a_look_makes_room(ps: AsyncPenstock, q: AsyncQueue, raw: Raw) -> None:
+    """A producer that waits for room is told when a look has swept jobs past their ttl."""
+    await q.configure(max_length=1)
+    await q.enqueue("milk", ttl=5)
+    advance(raw, q.ops, 6)
+    until = round(raw_time(raw) * 1000) + 60_000
+    raw.hset(q.ops.keys["meta"], "full", until)  # as a producer that waits does
+    await q.peek()
+    assert raw.lrange(q.ops.keys["space"], 0, -1) == [b"1"]
 
 
 async def test_the_age_of_the_longest_waiting(q: AsyncQueue, raw: Raw) -> None:
@@ -113,6 +132,7 @@ async def test_a_queue_that_is_not_there(q: AsyncQueue, raw: Raw) -> None:
 async def test_peek_of_ready(q: AsyncQueue, raw: Raw, start: int, n: int) -> None:
     """In the order in which reserve would take them; nothing changes."""
     await fill(q, raw)
+    await q.peek()
     before = dump(raw)
     seen = await q.peek(n, start=start)
     assert dump(raw) == before
@@ -272,9 +292,9 @@ def numbers_left(raw: Raw, q: AsyncQueue, kind: str) -> bool:
     [
         ((), {"active": 5, "dead": 3}),
         (("ready",), {"scheduled": 6, "active": 5, "dead": 3}),
-        (("scheduled",), {"ready": 16, "active": 5, "dead": 3, "expired": 8}),
-        (("dead",), {"ready": 16, "scheduled": 6, "active": 5, "expired": 8}),
-        (("active",), {"ready": 16, "scheduled": 6, "dead": 3, "expired": 8}),
+        (("scheduled",), {"ready": 16, "active": 5, "dead": 3, "swept": 8}),
+        (("dead",), {"ready": 16, "scheduled": 6, "active": 5, "swept": 8}),
+        (("active",), {"ready": 16, "scheduled": 6, "dead": 3, "swept": 8}),
         (("ready", "scheduled", "active", "dead"), {}),
     ],
 )
@@ -289,7 +309,7 @@ async def test_purge(q: AsyncQueue, raw: Raw, states: tuple[str, ...], left: obj
         "scheduled": stats.scheduled,
         "active": stats.active,
         "dead": stats.dead,
-        "expired": stats.expired,
+        "swept": stats.swept,
     }
     assert removed == stats.purged == total - sum(counts.values())
     assert {state: count for state, count in counts.items() if count} == left

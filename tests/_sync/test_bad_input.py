@@ -162,27 +162,63 @@ def test_counts(ps: Penstock, q: Queue, raw: Raw) -> None:
             ("n", lambda v: ps.reserve(["q"], v, block=0)),
             ("n", lambda v: q.settle([job], v)),
             ("n", q.peek),
+            ("n", q.evict),
+            ("n", lambda v: q.recover(v, idle=1)),
+            ("n", lambda v: q.scan(n=v)),
+            ("n", lambda v: ps.scan_queues(n=v)),
         ]
         if value is not None:
             calls += [
                 ("max_length", lambda v: q.enqueue(1, max_length=v)),
                 ("limit", lambda v: q.redrive(limit=v)),
                 ("max_length", lambda v: q.configure(max_length=v)),
-                ("max_attempts", lambda v: q.configure(max_attempts=v)),
-                ("max_crashes", lambda v: q.configure(max_crashes=v)),
-                ("max_releases", lambda v: q.configure(max_releases=v)),
             ]
         for argument, call in calls:
             refused(raw, argument, value, lambda c=call, v=value: c(v))  # type: ignore[misc]
     refused(raw, "n", 1001, lambda: q.settle([job], 1001))
     refused(raw, "n", 1001, lambda: q.peek(1001))
-    for start in (-1, 1001, 0.5, None):
+    refused(raw, "start", -1, lambda: q.peek(start=-1, newest=True))
+    for start in (-1001, 1001, 0.5, None):
         whence: Any = start
         refused(raw, "start", start, lambda w=whence: q.peek(start=w))  # type: ignore[misc]
     for many in (-1, 1001, "1"):
         count: Any = many
         refused(raw, "replicas", many, lambda c=count: q.enqueue(1, replicas=c))  # type: ignore[misc]
-    refused(raw, "dead_max", -1, lambda: q.configure(dead_max=-1))
+    refused(raw, "replicas", 1, lambda: q.enqueue(1, replicas=1, lease=0))
+    for span in (0, -1, True, "1", 3601):
+        wait: Any = span
+        refused(raw, "timeout", span, lambda w=wait: q.enqueue(1, timeout=w))  # type: ignore[misc]
+    for idle in (-1, "1", None, True):
+        silent: Any = idle
+        refused(raw, "idle", idle, lambda i=silent: q.recover(idle=i))  # type: ignore[misc]
+
+
+def test_bounds_of_counts_and_limits(q: Queue, raw: Raw) -> None:
+    """At most 1000 a call; a limit may be 0."""
+    q.enqueue(1)
+    for call in (q.evict, q.scan, lambda n: q.recover(n, idle=1)):
+        refused(raw, "n", 1001, lambda c=call: c(n=1001))  # type: ignore[misc]
+    for limit in ("max_attempts", "max_crashes", "max_releases", "replicas", "dead_max"):
+        for wrong in (-1, "5", 1.5, True):
+            refused(raw, limit, wrong, lambda k=limit, v=wrong: q.configure(**{k: v}))  # type: ignore[misc]
+
+
+def test_where_a_scan_goes_on(ps: Penstock, q: Queue, raw: Raw) -> None:
+    """Only "0" and what a page said; bounds on queues are whole numbers and spans."""
+    q.enqueue(1)
+    for value in ("", "1", "r", "h", "r5", "h-1", "R1-1000000000", "0 ", 0, None, b"0"):
+        cursor: Any = value
+        refused(raw, "cursor", value, lambda c=cursor: q.scan(c))  # type: ignore[misc]
+    for value in ("", "x", "-1", "h0", "1 ", "\u0664", 0, None):
+        cursor = value
+        refused(raw, "cursor", value, lambda c=cursor: ps.scan_queues(c))  # type: ignore[misc]
+    for value in ((), "ready", ["once"], [None], 5):
+        states: Any = value
+        with pytest.raises(BadArgument) as caught:
+            q.scan(states=states)
+        assert caught.value.argument == "states"
+    for bound in ("min_length", "max_length", "max_idle"):
+        refused(raw, bound, -1, lambda b=bound: ps.scan_queues(**{b: -1}))  # type: ignore[misc]
 
 
 def test_names_of_states_and_sides(q: Queue, raw: Raw) -> None:

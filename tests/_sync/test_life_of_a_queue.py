@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from penstock import (
+    Outcome,
     Penstock,
     Queue,
     QueueDamaged,
@@ -203,8 +204,9 @@ def test_no_id_comes_back(ps: Penstock, q: Queue, raw: Raw) -> None:
     advance(raw, q.ops, IDLE + 10)
     q.sweep()
     assert ps.queues() == []
-    with pytest.raises(WrongEpoch):
-        q.ack([old.id])
+    assert list(q.ack([old.id])) == [Outcome.GONE]
+    assert job.ack() is False
+    assert q.show(old.id) is None
     new = q.enqueue("y")
     assert parse_id(new.id).epoch != parse_id(old.id).epoch
     before = dump(raw)

@@ -27,12 +27,13 @@ def fill(q: Queue, raw: Raw) -> None:
 
 
 def test_counts_are_exact(q: Queue, raw: Raw) -> None:
-    """A due job and an ended lease count as ready; an expired one not yet swept is told apart."""
+    """A due job and an ended lease count as ready; expired ones are swept by the look."""
     fill(q, raw)
+    q.stats()
     before = dump(raw)
     stats = q.stats()
     assert (stats.ready, stats.scheduled, stats.active) == (9 + 5 + 2, 6, 4 + 1)
-    assert (stats.dead, stats.expired) == (3, 8)
+    assert (stats.dead, stats.expired, stats.swept) == (3, 0, 8)
     assert (stats.enqueued, stats.deliveries, stats.died) == (38, 10, 3)
     assert (stats.name, stats.exists) == ("q", True)
     assert dump(raw) == before
@@ -44,21 +45,39 @@ def test_counts_are_exact(q: Queue, raw: Raw) -> None:
 
 
 def test_expired_jobs_in_each_place_are_told_apart(q: Queue, raw: Raw) -> None:
-    """Waiting, delayed, leased, or delivered at most once: in no other figure."""
+    """Waiting, delayed, leased, or delivered at most once: in no other figure, swept by 100."""
     q.enqueue("delayed", delay=5, ttl=10)
     q.enqueue("leased", ttl=10)
     q.enqueue("once", lease=0, ttl=10)
     q.reserve(2, block=0)
-    q.enqueue("waits", ttl=10)
+    q.enqueue_many(range(300), ttl=10)
     stats = q.stats()
-    assert (stats.ready, stats.scheduled, stats.active, stats.expired) == (1, 1, 2, 0)
+    assert (stats.ready, stats.scheduled, stats.active, stats.expired) == (300, 1, 2, 0)
     advance(raw, q.ops, 11)
     stats = q.stats()
-    assert (stats.ready, stats.scheduled, stats.active, stats.expired) == (0, 0, 0, 4)
-    for state in ("ready", "scheduled", "active", "dead"):
+    assert (stats.ready, stats.scheduled, stats.active) == (0, 0, 0)
+    assert (stats.expired, stats.swept) == (
+        202,
+        101,
+    )  # those at most once are counted by themselves
+    assert q.peek() == []
+    assert len(numbers(raw, q.ops, "expiry")) == 102
+    for state in ("scheduled", "active", "dead"):
         assert q.peek(state=state) == []
-    assert q.sweep() == 4
-    assert q.stats().expired == 0
+    stats = q.stats()
+    assert (stats.expired, stats.swept) == (0, 303)
+    assert q.sweep() == 0
+
+
+def test_a_look_makes_room(ps: Penstock, q: Queue, raw: Raw) -> None:
+    """A producer that waits for room is told when a look has swept jobs past their ttl."""
+    q.configure(max_length=1)
+    q.enqueue("milk", ttl=5)
+    advance(raw, q.ops, 6)
+    until = round(raw_time(raw) * 1000) + 60_000
+    raw.hset(q.ops.keys["meta"], "full", until)  # as a producer that waits does
+    q.peek()
+    assert raw.lrange(q.ops.keys["space"], 0, -1) == [b"1"]
 
 
 def test_the_age_of_the_longest_waiting(q: Queue, raw: Raw) -> None:
@@ -114,6 +133,7 @@ def test_a_queue_that_is_not_there(q: Queue, raw: Raw) -> None:
 def test_peek_of_ready(q: Queue, raw: Raw, start: int, n: int) -> None:
     """In the order in which reserve would take them; nothing changes."""
     fill(q, raw)
+    q.peek()
     before = dump(raw)
     seen = q.peek(n, start=start)
     assert dump(raw) == before
@@ -273,9 +293,9 @@ def numbers_left(raw: Raw, q: Queue, kind: str) -> bool:
     [
         ((), {"active": 5, "dead": 3}),
         (("ready",), {"scheduled": 6, "active": 5, "dead": 3}),
-        (("scheduled",), {"ready": 16, "active": 5, "dead": 3, "expired": 8}),
-        (("dead",), {"ready": 16, "scheduled": 6, "active": 5, "expired": 8}),
-        (("active",), {"ready": 16, "scheduled": 6, "dead": 3, "expired": 8}),
+        (("scheduled",), {"ready": 16, "active": 5, "dead": 3, "swept": 8}),
+        (("dead",), {"ready": 16, "scheduled": 6, "active": 5, "swept": 8}),
+        (("active",), {"ready": 16, "scheduled": 6, "dead": 3, "swept": 8}),
         (("ready", "scheduled", "active", "dead"), {}),
     ],
 )
@@ -290,7 +310,7 @@ def test_purge(q: Queue, raw: Raw, states: tuple[str, ...], left: object) -> Non
         "scheduled": stats.scheduled,
         "active": stats.active,
         "dead": stats.dead,
-        "expired": stats.expired,
+        "swept": stats.swept,
     }
     assert removed == stats.purged == total - sum(counts.values())
     assert {state: count for state, count in counts.items() if count} == left

@@ -100,7 +100,7 @@ class WrongNonces:
             return self.reply
         number = bulk(b"1700000000000-1000000000")
         epoch = bulk(b"01020304")
-        return b"*8\r\n:1\r\n%b%b:1\r\n%b:0\r\n:0\r\n:0\r\n" % (bulk(nonce), number, epoch)
+        return b"*9\r\n:1\r\n%b%b:1\r\n%b:0\r\n:0\r\n:0\r\n:0\r\n" % (bulk(nonce), number, epoch)
 
 
 STALE = b"*2\r\n:1\r\n" + bulk(b"999999")

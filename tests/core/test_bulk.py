@@ -9,6 +9,7 @@ import pytest
 
 from penstock import BadArgument
 from penstock.core.bulk import CHUNK_BYTES, Prepared, chunks, prepared
+from penstock.core.operations import Wait
 
 PLAIN: dict[str, Any] = {
     "delay": 0,
@@ -18,6 +19,8 @@ PLAIN: dict[str, Any] = {
     "headers": None,
     "max_length": None,
     "block": 0,
+    "replicas": None,
+    "timeout": 1,
 }
 
 
@@ -39,6 +42,15 @@ def test_all_options() -> None:
     made = options(delay=1.5, lease=60, ttl=120, headers={"a": "b"}, max_length=7, block=2.5)
     assert made.head == b"1;l=60000;t=120000;h.a=b\n"
     assert (made.delay, made.bound, made.block, made.ttl_code) == (1500, 7, 2.5, "0003")
+
+
+def test_replicas_that_are_waited_for() -> None:
+    """Those of the queue's setting, unless a number is given; none for a job at most once."""
+    assert options().wait == Wait(None, 1000)
+    assert options(delay=1).wait == Wait(None, 1000)
+    assert options(replicas=2, timeout=0.5).wait == Wait(2, 500)
+    assert options(replicas=0).wait is None
+    assert options(lease=0).wait is None
 
 
 def test_a_moment_travels_as_it_is() -> None:
@@ -67,6 +79,13 @@ def test_at_most_once_has_an_end() -> None:
         ({"headers": [("a", "b")]}, "headers"),
         ({"headers": {"a": 1}}, "headers"),
         ({"max_length": 0}, "max_length"),
+        ({"replicas": -1}, "replicas"),
+        ({"replicas": True}, "replicas"),
+        ({"replicas": 1001}, "replicas"),
+        ({"replicas": 1, "lease": 0}, "replicas"),
+        ({"timeout": 0}, "timeout"),
+        ({"timeout": True}, "timeout"),
+        ({"timeout": 3601}, "timeout"),
     ],
 )
 def test_what_can_not_be(changed: dict[str, Any], argument: str) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
-from penstock import QueueDamaged, QueueFull, QueuePaused, UnsupportedVersion
+from penstock import NotReplicated, QueueDamaged, QueueFull, QueuePaused, UnsupportedVersion
 from penstock.core import flows
 from penstock.core.flows import LOST, TICK, Lookup, Pop, Quit, Register, Reserve, Run
 from penstock.core.operations import QueueOps, Taken
@@ -24,6 +25,11 @@ NOTHING = Taken(-1, [])
 def ops(name: str = "q") -> QueueOps:
     """The operations of a queue on no server."""
     return QueueOps(QueueKeys(name), "me", ["00000000"])
+
+
+def is_transient(error: BaseException) -> bool:
+    """Here: a failure of the connection."""
+    return isinstance(error, ConnectionError)
 
 
 class Clock:
@@ -224,7 +230,7 @@ def reserve(
 ) -> tuple[Driven, list[QueueOps]]:
     """A reserve on queues of these names."""
     sources = [ops(name) for name in names or ("q",)]
-    return Driven(flows.reserve(sources, n, block, clock=clock)), sources
+    return Driven(flows.reserve(sources, n, block, clock=clock, transient=is_transient)), sources
 
 
 def test_a_reserve_that_finds_a_job_does_not_wait() -> None:
@@ -344,6 +350,111 @@ def test_jobs_that_were_taken_are_the_callers() -> None:
     assert end.value.value == ["job"]
 
 
+@dataclass
+class Taking:
+    """A job as a flow sees it."""
+
+    queue_name: str
+    number: bytes = b"1700000000000-1000000000"
+    at_most_once: bool = False
+    receipt: str = "1-abc"
+    epoch: str = "01020304"
+
+
+def test_a_refusal_gives_the_jobs_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that were taken from other queues in this call are released, and the error travels."""
+    flow, (a, _) = reserve(Clock(), "a", "b", n=3)
+    released: list[tuple[Any, int]] = []
+    monkeypatch.setattr(a, "release", lambda jobs, delay: released.append((list(jobs), delay)))
+    held = [Taking("a"), Taking("a")]
+    flow.answer(Taken(-1, held))
+    assert flow.fail(QueueDamaged("another type")) == Run(None)  # type: ignore[arg-type]  # no call was made
+    assert released == [(held, 0)]
+    with pytest.raises(QueueDamaged, match="another type"):
+        flow.fail(ConnectionError("gone"))
+
+
+def test_a_refusal_gives_nothing_back_that_comes_once() -> None:
+    """A job at most once would be lost: the caller gets what was taken, and hears of it later."""
+    flow, _ = reserve(Clock(), "a", "b", n=3)
+    held = [Taking("a"), Taking("a", at_most_once=True)]
+    flow.answer(Taken(-1, held))
+    with pytest.raises(StopIteration) as end:
+        flow.fail(QueueDamaged("another type"))
+    assert end.value.value == held
+
+
+def withdrawal(answer: Any, resent: bool) -> NotReplicated:
+    """What becomes of an enqueue that too few replicas confirmed."""
+    flow = Driven(flows.withdraw(ops(), ADDED, 2, 1))
+    assert flow.effect.call.script.name == "withdraw"
+    assert flow.effect.call.args == (b"01020304", b"1700000000000-1000000000")
+    with pytest.raises(StopIteration) as end:
+        flow.fail(answer) if isinstance(answer, Exception) else flow.answer((answer, resent))
+    error: NotReplicated = end.value.value
+    assert (error.wanted, error.got) == (2, 1)
+    return error
+
+
+@pytest.mark.parametrize(
+    "answer, resent, withdrawn",
+    [
+        ([1, b"1", 1], False, True),
+        ([1, b"1", 1], True, True),
+        ([1, b"1", 0, 0], False, False),  # somebody has got it and was quick
+        ([1, b"1", 0, 0], True, None),  # or the first sending has done it
+        ([1, b"1", 0, -2], False, False),
+        ([1, b"1", 0, -2], True, False),
+        (ConnectionError("gone"), False, None),
+        ([-9, b"1", b"ffffffff"], False, None),
+    ],
+)
+def test_what_too_few_replicas_have_is_withdrawn(
+    answer: Any, resent: bool, withdrawn: bool | None
+) -> None:
+    """And the error says whether nobody can get it any more."""
+    assert withdrawal(answer, resent).withdrawn is withdrawn
+
+
+def page(*deliveries: tuple[bytes, int], score: bytes = b"", skip: int = 0) -> list[Any]:
+    """A reply of pending: numbers and times of delivery."""
+    flat = [part for number, at in deliveries for part in (number, b"1-abc", b"%d" % at)]
+    return [1, b"1", 0, b"01020304", score, skip, *flat]
+
+
+def test_deliveries_are_recovered_oldest_first() -> None:
+    """All pages are read before the first is taken; what comes twice is named once."""
+    source = ops()
+    flow = Driven(flows.recover(source, 2, 5, "00000000"))
+    assert flow.effect == Run(source.pending("-inf", 0, 5))
+    flow.answer(page((b"1-3", 30), (b"1-2", 20), score=b"77", skip=1))
+    assert flow.effect == Run(source.pending(b"77", 1, 5))
+    flow.answer(page((b"1-2", 20), (b"1-1", 10)))
+    assert flow.effect.call.args[4:] == (b"1-1", b"1-abc", b"1-2", b"1-abc")
+    # one had ended meanwhile: the next oldest stands in for it
+    flow.answer([1, b"2", 2, b"01020304", 30_000, 50, b"1-1", b"2 0 1 0", b"1\nx"])
+    assert flow.effect.call.args[4:] == (b"1-3", b"1-abc")
+    jobs = flow.ends_with([1, b"3", 1, b"01020304", 30_000, 50])
+    assert [job.number for job in jobs] == [b"1-1"]
+
+
+def test_nothing_to_recover() -> None:
+    """One look, and no call that takes."""
+    flow = Driven(flows.recover(ops(), 5, 5, "00000000"))
+    assert flow.ends_with(page()) == []
+
+
+def test_deliveries_of_a_queue_that_lost_its_meta() -> None:
+    """It is restored first: the jobs' ids need its epoch."""
+    flow = Driven(flows.recover(ops(), 5, 5, "00000000"))
+    lost = page((b"1-1", 10))
+    lost[3] = b""
+    assert isinstance(flow.answer(lost), Lookup)
+    assert flow.answer("01020304").call.script.name == "configure"
+    assert flow.answer([1, b"1", b"01020304", 1]).call.script.name == "pending"
+    assert flow.answer(page((b"1-1", 10))).call.script.name == "recover"
+
+
 def test_a_failure_before_the_first_job_is_raised() -> None:
     """There is nothing to lose."""
     flow, _ = reserve(Clock())
@@ -363,7 +474,7 @@ def test_more_than_a_script_takes() -> None:
 def test_flows_do_no_input_or_output() -> None:
     """They are plain generators: nothing runs until they are driven."""
     made: list[Callable[[], Flow]] = [
-        lambda: flows.reserve([ops()], 1, None, clock=Clock()),
+        lambda: flows.reserve([ops()], 1, None, clock=Clock(), transient=is_transient),
         lambda: flows.configure(ops(), []),
     ]
     assert all(isinstance(make(), Generator) for make in made)

@@ -71,6 +71,24 @@ def _named(name: str, which: str, *args: Any) -> Happening:
     return run
 
 
+def _recover(job: Job, place: Place) -> Code:
+    reply = job.run("pending", 8, "-inf", 0, 0, at=AT)
+    pairs = [part for i in range(6, len(reply), 3) for part in reply[i : i + 2]]
+    taken = job.run("recover", 8, EPOCH, "*", 0xCCC, "eve", *pairs, at=AT)
+    return int(taken[0]) if job.number in taken[6::3] else None
+
+
+def _by_id(name: str) -> Happening:
+    """A script that names jobs by id alone."""
+
+    def run(job: Job, place: Place) -> Code:
+        reply = job.run(name, 8, EPOCH, job.number, at=AT)
+        assert reply[:2] == [1, b"8"]
+        return int(reply[3]) if len(reply) > 3 else int(reply[2])
+
+    return run
+
+
 def _redrive(job: Job, place: Place) -> Code:
     reply = job.run("redrive", 8, EPOCH, 0, 0, job.number, at=AT)
     return int(reply[5]) if len(reply) > 5 else int(reply[2])
@@ -79,11 +97,6 @@ def _redrive(job: Job, place: Place) -> Code:
 def _redrive_oldest(job: Job, place: Place) -> Code:
     assert job.run("redrive", 8, "", 1000, 0, at=AT)[0] == 1
     return None
-
-
-def _delete(job: Job, place: Place) -> Code:
-    reply = job.run("delete", 8, EPOCH, job.number, at=AT)
-    return int(reply[3]) if len(reply) > 3 else int(reply[2])
 
 
 def _purge(job: Job, place: Place) -> Code:
@@ -108,9 +121,24 @@ def _sweep(job: Job, place: Place) -> Code:
 
 def _look(job: Job, place: Place) -> Code:
     assert len(job.run("show", 8, EPOCH, job.number, at=AT)) == 6
-    for state in ("ready", "scheduled", "active", "once", "dead"):
-        assert job.run("peek", 8, state, 0, 10, at=AT)[0] == 1
+    assert job.run("scan", 8, "0", 10, 1, at=AT)[0] == 1
+    assert job.run("pending", 8, "-inf", 0, 0, at=AT)[0] == 1
+    return None
+
+
+def _stats(job: Job, place: Place) -> Code:
     assert job.run("stats", 8, at=AT)[0] == 1
+    return None
+
+
+def _peek(job: Job, place: Place) -> Code:
+    for state in ("ready", "scheduled", "active", "dead"):
+        assert job.run("peek", 8, state, 0, 10, 0, at=AT)[0] == 1
+    return None
+
+
+def _evict(job: Job, place: Place) -> Code:
+    assert job.run("evict", 8, 10, 1, at=AT)[0] == 1
     return None
 
 
@@ -131,6 +159,9 @@ EVENTS: Mapping[Event, Happening] = {
     Event.RESERVE_LAST: _configured("max_crashes", _reserve),
     Event.RESERVE_PAUSED_OUT: _paused("out", _reserve),
     Event.RESERVE_PAUSED_IN: _paused("in", _reserve),
+    Event.RECOVER: _recover,
+    Event.RECOVER_LAST: _configured("max_crashes", _recover),
+    Event.RECOVER_PAUSED: _paused("in", _recover),
     Event.ACK: _named("ack", "last"),
     Event.ACK_OLD: _named("ack", "older"),
     Event.ACK_ID: _named("ack", "none"),
@@ -148,15 +179,21 @@ EVENTS: Mapping[Event, Happening] = {
     Event.BURY: _named("bury", "last", "no use"),
     Event.BURY_OLD: _named("bury", "older", "no use"),
     Event.BURY_ID: _named("bury", "none", "no use"),
-    Event.EXTEND: _named("extend", "last", 5000),
-    Event.EXTEND_OLD: _named("extend", "older", 5000),
-    Event.EXTEND_ID: _named("extend", "none", 5000),
+    Event.EXTEND: _named("extend", "last", 5000, 0),
+    Event.EXTEND_OLD: _named("extend", "older", 5000, 0),
+    Event.EXTEND_ID: _named("extend", "none", 5000, 0),
+    Event.PROMOTE: _by_id("promote"),
+    Event.DEQUEUE: _by_id("dequeue"),
+    Event.WITHDRAW: _by_id("withdraw"),
     Event.REDRIVE: _redrive,
     Event.REDRIVE_OLDEST: _redrive_oldest,
-    Event.DELETE: _delete,
+    Event.DELETE: _by_id("delete"),
     Event.PURGE: _purge,
     Event.SWEEP: _sweep,
     Event.SWEEP_OVER: _configured("dead_max", _sweep, 0),
+    Event.EVICT: _evict,
+    Event.STATS: _stats,
+    Event.PEEK: _peek,
     Event.LOOK: _look,
     Event.PAUSE: _pause,
 }

@@ -51,7 +51,7 @@ def returns_of(found: Script) -> list[Returns]:
 def codes_of(name: str) -> set[int]:
     """The codes of single jobs that a script's header lists, following `as in ...`."""
     causes = " ".join(line.cause for line in returns_of(script(name)))
-    found = {int(code) for code in re.findall(r"(?<![\w'.-])(-?[0-9]) (?=[a-z])", causes)}
+    found = {int(code) for code in re.findall(r"(?<![\w'.-])(-?[0-9]+) (?=[a-z])", causes)}
     for other in re.findall(r"codes? as in (\w+)|each as in (\w+)", causes):
         found |= codes_of(next(filter(None, other)))
     return found

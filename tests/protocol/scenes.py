@@ -11,7 +11,15 @@ from tests.protocol.clock import T0, run
 from tests.protocol.keyspace import Raw
 from tests.protocol.seeds import AT, EPOCH
 
-__all__ = ["CALLS", "Act", "Scene", "plain_scene", "rich_scene"]
+__all__ = [
+    "CALLS",
+    "Act",
+    "Scene",
+    "expired_scene",
+    "plain_scene",
+    "rich_scene",
+    "spent_scene",
+]
 
 TAG = 0xABC
 RECEIPT = "1-abc"
@@ -84,6 +92,22 @@ def rich_scene(raw: Raw, keys: QueueKeys) -> Scene:
     return scene
 
 
+def expired_scene(raw: Raw, keys: QueueKeys) -> Scene:
+    """As `plain_scene`, and jobs whose ttl has ended at `AT`; no other structure is in use."""
+    scene = plain_scene(raw, keys)
+    _add(scene, "ready expired", "1;t=200\nbody")
+    return scene
+
+
+def spent_scene(raw: Raw, keys: QueueKeys) -> Scene:
+    """As `plain_scene`, and jobs delivered at most once whose ttl has ended at `AT`."""
+    scene = Scene(raw, keys, {})
+    _deliver(scene, "once expired", "1;l=0;t=200\nbody")
+    _deliver(scene, "active", "1\nbody", 3)
+    _add(scene, "ready", "1\nbody", 3)
+    return scene
+
+
 @dataclass(frozen=True)
 class Act:
     """A call of a script on a scene.
@@ -115,6 +139,9 @@ class Act:
             return list(scene.every)
         if arg == "?":
             return [scene.call]
+        if isinstance(arg, str) and arg.endswith(" pairs"):
+            numbers = scene.numbers[arg[1:].removesuffix(" pairs")]
+            return [part for number in numbers for part in (number, RECEIPT)]
         if isinstance(arg, str) and arg.startswith("*") and len(arg) > 1:
             return list(scene.numbers.get(arg[1:], []))
         return [arg]
@@ -151,8 +178,18 @@ def _calls() -> Iterator[Act]:
     yield Act("release, last", "release", (90, EPOCH, "", 0, "**"), ("max_releases", 1))
     yield Act("bury", "bury", (90, EPOCH, RECEIPT, "no use", "*active"))
     yield Act("bury, by id", "bury", (90, EPOCH, "", "no use", "**"))
-    yield Act("extend", "extend", (90, EPOCH, RECEIPT, 0, "*active"))
-    yield Act("extend, by id", "extend", (90, EPOCH, "", 3000, "**"))
+    yield Act("extend", "extend", (90, EPOCH, RECEIPT, 0, 0, "*active"))
+    yield Act("extend, by id", "extend", (90, EPOCH, "", 3000, 1, "**"))
+    yield Act("recover", "recover", (90, EPOCH, "*", 7, "eve", "*active pairs"))
+    yield Act("recover, crash", "recover", (90, EPOCH, "*", 7, "eve", "*active pairs"),
+              ("max_crashes", 1, "dead_max", 1))  # fmt: skip
+    yield Act("promote", "promote", (90, EPOCH, "**"))
+    yield Act("dequeue", "dequeue", (90, EPOCH, "**"))
+    yield Act("withdraw", "withdraw", (90, EPOCH, "**"))
+    yield Act("evict", "evict", (90, 100, 1))
+    yield Act("pending", "pending", (90, "-inf", 0, 0))
+    yield Act("scan", "scan", (90, "0", 100, 1))
+    yield Act("scan, some", "scan", (90, "0", 100, 0, "active", "dead"))
     yield Act("redrive", "redrive", (90, "", 100, 0))
     yield Act("redrive, by id", "redrive", (90, EPOCH, 0, 0, "**"))
     yield Act("delete, active", "delete", (90, EPOCH, "*active"))
@@ -163,8 +200,9 @@ def _calls() -> Iterator[Act]:
     yield Act("sweep", "sweep", (90, 900_000), ("dead_max", 1))
     yield Act("configure", "configure", (90, "", "lease", 5000, "paused", "out", "max_length", ""))
     yield Act("stats", "stats", (90,))
-    for state in ("ready", "scheduled", "active", "once", "dead"):
-        yield Act(f"peek, {state}", "peek", (90, state, 0, 100))
+    for state in ("ready", "scheduled", "active", "dead"):
+        yield Act(f"peek, {state}", "peek", (90, state, 0, 100, 0))
+        yield Act(f"peek, {state}, backwards", "peek", (90, state, -2, 100, 0))
     yield Act("show", "show", (90, EPOCH, "**"))
 
 

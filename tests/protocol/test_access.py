@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import redis
 
-from penstock import Penstock
+from penstock import NotReplicated, Penstock
 from penstock.embedded import EmbeddedServer
 from penstock.wire.keys import QueueKeys
 from penstock.wire.scripts import script
@@ -103,6 +103,7 @@ def test_a_whole_life_of_jobs(admin: Raw) -> None:
         job.ack()
         assert queue.reserve(block=0.2) == []
         _bounded(ours, theirs)
+        _moved(ours)
         queue.enqueue(b"raw", ttl=60, delay=30)
         assert queue.stats().scheduled == 1
         assert len(queue.peek(state="scheduled")) == 1
@@ -110,6 +111,25 @@ def test_a_whole_life_of_jobs(admin: Raw) -> None:
         assert queue.sweep() == 0
         assert "life" in ours.queues()
         assert ours.server_facts().version >= (6, 2)
+
+
+def _moved(ours: Penstock) -> None:
+    queue = ours.queue("moved")
+    with pytest.raises(NotReplicated) as caught:
+        queue.enqueue(b"alone", replicas=1, timeout=0.01)
+    assert caught.value.withdrawn
+    (first, second) = queue.enqueue_many([b"first", b"second"], delay=60).ids
+    assert queue.promote([first]).done == 1
+    assert queue.dequeue([first]).done == 1
+    assert queue.promote([first, second]).done == 2
+    (job,) = queue.reserve()
+    (again,) = queue.recover(idle=0)
+    assert again.id == job.id
+    assert {view.id for view in queue.scan_iter()} == {first, second}
+    assert "moved" in {stats.name for stats in ours.scan_queues_iter()}
+    again.bury()
+    assert queue.evict() == 1
+    assert ours.hello().node == ours.info().node
 
 
 def _bounded(ours: Penstock, theirs: Penstock) -> None:

@@ -11,11 +11,24 @@ from penstock.wire.keys import QueueKeys
 from penstock.wire.scripts import all_scripts, script
 from tests.protocol.clock import PRODUCER
 from tests.protocol.keyspace import Raw, dump, load, same
-from tests.protocol.scenes import CALLS, Act, Scene, plain_scene, rich_scene
+from tests.protocol.scenes import (
+    CALLS,
+    Act,
+    Scene,
+    expired_scene,
+    plain_scene,
+    rich_scene,
+    spent_scene,
+)
 from tests.support.backends import Backend
 
 KEYS = QueueKeys("atomic")
-SCENES = (plain_scene, rich_scene)
+REMOVING = ("enqueue", "reserve", "settle", "stats", "peek", "sweep")
+"""Scripts that remove, beside their work, what has expired."""
+CASES = [
+    *((build, act) for build in (plain_scene, rich_scene) for act in CALLS),
+    *((b, act) for b in (expired_scene, spent_scene) for act in CALLS if act.script in REMOVING),
+]
 
 
 def test_every_script_is_called() -> None:
@@ -23,10 +36,11 @@ def test_every_script_is_called() -> None:
     assert {act.script for act in CALLS} == {found.name for found in all_scripts()}
 
 
-@pytest.mark.parametrize("build", SCENES, ids=lambda build: build.__name__)
-@pytest.mark.parametrize("act", CALLS, ids=lambda act: act.name)
+@pytest.mark.parametrize(
+    "build, act", CASES, ids=[f"{act.name}-{build.__name__}" for build, act in CASES]
+)
 def test_a_key_of_another_type_stops_the_call_before_it_writes(
-    act: Act, build: Callable[[Raw, QueueKeys], Scene], backend: Backend
+    build: Callable[[Raw, QueueKeys], Scene], act: Act, backend: Backend
 ) -> None:
     """Whichever key holds another type, a call either does not need it or changes nothing."""
     raw = backend.sync_client()

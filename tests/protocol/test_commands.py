@@ -26,6 +26,7 @@ NOTHING = ("HDEL", KEYS["held"].decode(), "-")
 
 TRIM = {"HMGET meta", "ZRANGE dead", "ZCARD dead"}
 REST = {"ZRANGE active", "ZRANGE scheduled", "XLEN ready"}
+INDEXES = ("active", "scheduled", "once", "dead")
 READ_LATE: dict[str, set[str]] = {
     "reserve": TRIM | REST,
     "settle": TRIM | REST,
@@ -35,10 +36,19 @@ READ_LATE: dict[str, set[str]] = {
     "sweep": TRIM | {"XLEN ready", "EXISTS held", "EXISTS expiry", "EXISTS tally", "EXISTS once"},
     "purge": {"XRANGE ready"},
     "redrive": {"ZCARD dead"},
+    "promote": {"ZSCORE expiry"},
+    "dequeue": {"ZSCORE expiry"},
+    "recover": TRIM,
+    "stats": REST
+    | {"HGETALL meta", "XRANGE ready", "ZCOUNT expiry"}
+    | {f"{name} {index}" for name in ("ZCARD", "ZCOUNT") for index in INDEXES},
+    "peek": {"XRANGE ready", "XREVRANGE ready", "HGET held", "HGET tally", "ZSCORE expiry"}
+    | {f"ZRANGE {index}" for index in INDEXES},
     "configure": {"HGETALL meta"},
 }
 """What a script may still read when it has begun to write (PROTOCOL.md, Scripts): bounds, and what
-is left. None of it can fail: the types are known by then."""
+is left; `stats` and `peek` remove what has expired, and then look. None of it can fail: the types
+are known by then."""
 
 
 class Command(NamedTuple):

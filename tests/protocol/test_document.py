@@ -92,6 +92,16 @@ def test_citations_name_sections() -> None:
     assert cited <= titles
 
 
+def test_links_lead_somewhere() -> None:
+    """Every link within the document has the name of a heading, as GitHub makes it."""
+    prose = re.sub(r"^```.*?^```$", "", TEXT, flags=FENCE)
+    titles = re.findall(r"^#+ (.*)$", prose, re.MULTILINE)
+    names = {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+    linked = set(re.findall(r"\]\(#([^)]*)\)", TEXT))
+    assert linked
+    assert linked <= names
+
+
 def first_column(title: str, header: str) -> list[str]:
     """The words of the first column of a table that begins with this header."""
     table = rf"^\| {re.escape(header)} .*?\n\|[-|]*\n((?:\|.*\n)+)"
@@ -122,10 +132,11 @@ def test_settings_and_their_defaults() -> None:
     for name, default in table:
         if default != "none":
             number = default.split()[0]
-            assert re.search(rf"tonumber\([^)]*\) or {number}\b", body), f"{name}: {number}"
+            taken = rf"(?:tonumber\([^)]*\) or|limit\([^,)]*,) {number}\b"
+            assert re.search(taken, body), f"{name}: {number}"
     assert {name for name, _ in table} == {
         "lease", "max_length", "max_attempts", "max_crashes", "max_releases", "backoff_base",
-        "backoff_cap", "dead_max", "dead_age", "paused",
+        "backoff_cap", "dead_max", "dead_age", "paused", "replicas",
     }  # fmt: skip
 
 

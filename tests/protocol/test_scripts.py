@@ -21,7 +21,7 @@ WORDS = {
 GLOBALS = {
     "ARGV", "KEYS", "ipairs", "math", "pairs", "redis", "string", "table", "tonumber", "unpack",
 }  # fmt: skip
-FORBIDDEN = ("KEYS", "SCAN", "HSCAN", "ZSCAN", "RANDOMKEY", "FLUSHDB", "EVAL", "PUBLISH", "WAIT")
+FORBIDDEN = ("KEYS", "SCAN", "ZSCAN", "RANDOMKEY", "FLUSHDB", "EVAL", "PUBLISH", "WAIT")
 
 
 def body_of(script: Script) -> str:

@@ -29,6 +29,8 @@ __all__ = [
 FOLDER = Path(__file__).resolve().parent.parent / "vectors"
 MARK = re.compile(r"<T0([+-]\d+)?(?:\|([0-9a-f]{3}))?>")
 WHOLE = re.compile(r":(<T0(?:[+-]\d+)?>)")
+REPEAT = re.compile(r"<(\d+)\*(.)>")
+RUN = re.compile(r"(.)\1{9999,}")
 NEAR = 10**12
 """Numbers that lie at most so many ms from T0 are times, when expectations are recorded."""
 LAST_SCORE_MS = 2**41 - 1
@@ -101,11 +103,12 @@ def all_vectors() -> list[Vector]:
 
 
 def placed(value: Any, t0: int) -> Any:
-    """A value with its times put in."""
+    """A value with its times and long bodies put in."""
     if isinstance(value, str):
         whole = WHOLE.fullmatch(value)
         if whole:
             return int(placed(whole.group(1), t0))
+        value = REPEAT.sub(lambda found: found.group(2) * int(found.group(1)), value)
         return MARK.sub(lambda found: _time(found, t0), value)
     if isinstance(value, dict):
         return {placed(name, t0): placed(part, t0) for name, part in value.items()}
@@ -120,7 +123,7 @@ def _time(found: re.Match[str], t0: int) -> str:
 
 
 def unplaced(value: Any, t0: int, *, scored: bool = False) -> Any:
-    """A recorded value with placeholders for its times."""
+    """A recorded value with placeholders for its times and long bodies."""
     if isinstance(value, dict):
         return {
             unplaced(name, t0): unplaced(part, t0, scored=scored) for name, part in value.items()
@@ -131,9 +134,15 @@ def unplaced(value: Any, t0: int, *, scored: bool = False) -> Any:
         return f":{_mark(value, t0)}"
     if not isinstance(value, str):
         return value
-    if scored and value.isdigit() and len(value) > 14 and int(value) // 4096 < LAST_SCORE_MS:
+    if value.isdigit() and len(value) > 14 and _is_score(int(value) // 4096, t0, scored):
         return _mark(int(value) // 4096, t0)[:-1] + f"|{int(value) % 4096:03x}>"
+    value = RUN.sub(lambda found: f"<{len(found.group())}*{found.group(1)}>", value)
     return re.sub(r"(?<!\d)\d{13}(?!\d)", lambda m: _near(m.group(), t0), value)
+
+
+def _is_score(ms: int, t0: int, scored: bool) -> bool:
+    """Whether this is the time of a score; a cursor in a reply may be one."""
+    return ms < LAST_SCORE_MS and (scored or abs(ms - t0) < NEAR)
 
 
 def _near(digits: str, t0: int) -> str:

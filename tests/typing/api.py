@@ -20,20 +20,26 @@ from penstock import (
     BulkEnqueued,
     Enqueued,
     EvictionWarning,
+    Hello,
     IncompleteEnqueue,
+    Info,
     Job,
     JobId,
     JobView,
+    NodeView,
     NotReplicated,
     Outcome,
     Penstock,
     PenstockError,
     Queue,
     QueueFull,
+    QueuePage,
     QueueStats,
+    ScanPage,
     Settings,
     Settled,
     StaleReceipt,
+    TooLate,
     parse_id,
 )
 
@@ -217,6 +223,52 @@ def looking(q: Queue, job: Job) -> None:
     assert_type(q.name, str)
 
 
+def moving(q: Queue, jobs: list[Job], ids: list[str]) -> None:
+    assert_type(q.promote(ids), Settled)
+    assert_type(q.dequeue([*ids, *jobs]), Settled)
+    assert_type(q.withdraw(ids), Settled)
+    assert_type(q.evict(), int)
+    assert_type(q.evict(1000, dead=False), int)
+    assert_type(q.recover(10, idle=60), list[Job])
+    assert_type(q.extend(jobs, late=True), list[float | Outcome])
+    assert_type(jobs[0].extend(late=True), float)
+    assert_type(jobs[0].redeliveries, int)
+    q.enqueue(1, replicas=2, timeout=timedelta(milliseconds=500))
+
+
+def scanning(ps: Penstock, q: Queue) -> None:
+    page = q.scan("0", 50, states=["ready", "dead"], full=False)
+    assert_type(page, ScanPage)
+    assert_type(page.cursor, str)
+    assert_type(page.ids, list[str])
+    assert_type(page.jobs, list[JobView])
+    assert_type(list(q.scan_iter(states={"active"})), list[JobView])
+    assert_type(q.peek(newest=True), list[JobView])
+    queues = ps.scan_queues(min_length=1, max_length=10, max_idle=60)
+    assert_type(queues, QueuePage)
+    assert_type(queues.queues, list[QueueStats])
+    assert_type(list(ps.scan_queues_iter()), list[QueueStats])
+    assert_type(list(ps.scan_iter(queues=["a", q])), list[JobView])
+    hello = ps.hello()
+    assert_type(hello, Hello)
+    assert_type(hello.nodes, tuple[NodeView, ...])
+    assert_type(hello.nodes[0].used_memory, int | None)
+    assert_type(ps.info(), Info)
+    for view in page.jobs:
+        assert_type(view.idle, float | None)
+        assert_type(view.next_in, float | None)
+        assert_type(view.ttl_left, float | None)
+
+
+async def async_scanning(ps: AsyncPenstock, q: AsyncQueue) -> None:
+    assert_type(await q.scan(), ScanPage)
+    assert_type([view async for view in q.scan_iter()], list[JobView])
+    assert_type([stats async for stats in ps.scan_queues_iter(n=5)], list[QueueStats])
+    assert_type([view async for view in ps.scan_iter()], list[JobView])
+    assert_type(await q.recover(idle=timedelta(minutes=1)), list[AsyncJob])
+    assert_type(await q.promote(["D-"]), Settled)
+
+
 def settings(q: Queue) -> None:
     stored = q.configure(
         lease=30,
@@ -224,6 +276,7 @@ def settings(q: Queue) -> None:
         max_attempts=5,
         max_crashes=3,
         max_releases=10,
+        replicas=1,
         backoff_base=timedelta(seconds=1),
         backoff_cap=3600,
         dead_max=0,
@@ -270,6 +323,9 @@ def errors(q: Queue) -> None:
         assert_type(error.operation, str)
     except NotReplicated as error:
         assert_type(error.wanted - error.got, int)
+        assert_type(error.withdrawn, bool | None)
+    except TooLate as error:
+        assert_type(str(error), str)
     except PenstockError as error:
         assert_type(error, PenstockError)
     assert_type(penstock.__version__, str)

@@ -78,7 +78,8 @@ class AsyncDriver:
         if isinstance(effect, flows.Reserve):
             return await self.reserve(effect.ops, effect.n, idle=effect.idle)
         if isinstance(effect, flows.Run):
-            return (await self.node.run(effect.call))[0]
+            answer = await self.node.run(effect.call)
+            return answer if effect.told else answer[0]
         if isinstance(effect, flows.Pop):
             return await wait.pop(effect)
         if isinstance(effect, flows.Quit):
@@ -104,6 +105,15 @@ class AsyncDriver:
             (flat[i + 1].decode("utf-8", "replace"), flat[i].decode()[8:])
             for i in range(0, len(flat), 2)
         ]
+
+    async def registry_page(self, cursor: str, n: int) -> tuple[str, list[tuple[str, str]]]:
+        """One step through the registry: the next cursor, names and epochs."""
+        after, flat = await self.node.command("HSCAN", self._registry, cursor, "COUNT", n)
+        found = [
+            (flat[i + 1].decode("utf-8", "replace"), flat[i].decode()[8:])
+            for i in range(0, len(flat), 2)
+        ]
+        return after.decode(), found
 
     async def unregister(self, ops: QueueOps, epoch: str) -> None:
         """Take a removed queue's epoch out of the registry; that epoch never returns."""

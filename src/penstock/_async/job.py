@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from penstock.core.job import Delivery, Outcome
 from penstock.core.options import Duration
-from penstock.errors import JobGone, JobNotActive, StaleReceipt
+from penstock.errors import JobGone, JobNotActive, StaleReceipt, TooLate
 
 if TYPE_CHECKING:
     from penstock._async.queue import AsyncQueue
@@ -80,21 +80,23 @@ class AsyncJob(Delivery):
         """
         return await self._settle("bury", (await self.queue.bury([self], reason))[0])
 
-    async def extend(self, lease: Duration | None = None) -> float:
+    async def extend(self, lease: Duration | None = None, *, late: bool = False) -> float:
         """Renew the lease, from now.
 
         Args:
             lease: seconds; None = the job's own lease. The end of the job's ttl bounds it.
+            late: also when more than half of the job's ttl has passed.
 
         Returns:
-            Seconds from now for which the lease holds.
+            Seconds gained: from now on, for which the lease holds.
 
         Raises:
             StaleReceipt: a later delivery holds the job.
             JobGone: it finished, expired or was deleted.
             JobNotActive: it is delivered at most once and has no lease.
+            TooLate: more than half of its ttl has passed.
         """
-        result = (await self.queue.extend([self], lease))[0]
+        result = (await self.queue.extend([self], lease, late=late))[0]
         if isinstance(result, Outcome):
             raise lost("extend", self.id, result)
         return result
@@ -143,4 +145,6 @@ def lost(operation: str, job_id: str, outcome: Outcome) -> Exception:
         return JobGone(f"{operation} of {job_id}: finished, expired or deleted")
     if outcome is Outcome.REFUSED:
         return JobNotActive(f"{operation} of {job_id}: not active, or at most once")
+    if outcome is Outcome.TOO_LATE:
+        return TooLate(f"{operation} of {job_id}: more than half of its ttl has passed")
     return StaleReceipt(job_id, operation)

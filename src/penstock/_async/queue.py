@@ -5,27 +5,18 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from penstock._async.connection import monotonic
 from penstock._async.job import AsyncJob
+from penstock._async.management import AsyncManagement, Named
 from penstock.core import flows
-from penstock.core.bulk import chunks, prepared
-from penstock.core.job import (
-    OUTCOMES,
-    BulkEnqueued,
-    Delivery,
-    Enqueued,
-    JobView,
-    Outcome,
-    QueueStats,
-    Settings,
-    Settled,
-)
-from penstock.core.operations import ENDED, GONE, REFUSED, QueueOps, check_state, purge_parts
+from penstock.core.bulk import Prepared, chunks, prepared
+from penstock.core.job import OUTCOMES, BulkEnqueued, Enqueued, Outcome, Settled
+from penstock.core.operations import GONE
 from penstock.core.options import (
     BATCH,
     Duration,
@@ -37,42 +28,18 @@ from penstock.core.options import (
     lease_ms,
 )
 from penstock.core.record import check_size, encode_body
-from penstock.core.settings import KEEP, setting_fields
-from penstock.errors import BadArgument, IncompleteEnqueue, NotReplicated
-from penstock.wire.keys import QueueKeys
-
-if TYPE_CHECKING:
-    from penstock._async.client import AsyncPenstock
-
-Named = Delivery | str
-"""A job is named by its delivery, which proves who holds it, or by its id alone."""
-IDLE_MS = 900_000
+from penstock.errors import BadArgument, IncompleteEnqueue
 
 logger = logging.getLogger("penstock")
 
 
-class AsyncQueue:
+class AsyncQueue(AsyncManagement):
     """One queue. Made by `AsyncPenstock.queue`; it exists on the server from its first use.
 
     Args:
         client: whose connections it uses.
         name: any non-empty text.
     """
-
-    def __init__(self, client: AsyncPenstock, name: str) -> None:
-        self._client = client
-        self._driver = client._driver
-        self._node = client._node
-        keys = QueueKeys(name, client.prefix)
-        self.ops = QueueOps(keys, client.owner, self._node.known, self, AsyncJob)
-
-    @property
-    def name(self) -> str:
-        """The queue's name."""
-        return self.ops.name
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name!r}>"
 
     # -- producing -------------------------------------------------------------------------
 
@@ -87,7 +54,8 @@ class AsyncQueue:
         headers: Mapping[str, str] | None = None,
         max_length: int | None = None,
         block: Duration | None = 0,
-        replicas: int = 0,
+        replicas: int | None = None,
+        timeout: Duration = 1,
     ) -> Enqueued:
         """Add one job: it waits in `ready`, or in `scheduled` until its time comes.
 
@@ -103,20 +71,21 @@ class AsyncQueue:
             headers: names and values carried with the job.
             max_length: refuse if more jobs than this would wait; beside the queue's own bound.
             block: seconds to wait for room in a full queue; 0 = refuse at once, None = for ever.
-            replicas: replicas that must confirm.
+            replicas: how many replicas must confirm, in the same trip; None = as the queue's
+                setting says (0), or none for a job delivered at most once.
+            timeout: seconds to wait for them.
 
         Returns:
-            The job's id and state.
+            The job's id and state, and how many replicas confirmed.
 
         Raises:
             BadArgument: an argument can't be used.
             QueueFull, QueuePaused: the job was not added.
             OutOfMemory: the server is at maxmemory; the job was not added.
-            NotReplicated: replicas were asked for and there are none.
+            NotReplicated: too few replicas confirmed in time; the job was taken back, unless
+                somebody had got it already.
         """
-        options = prepared(delay, at, lease, ttl, headers, max_length, block)
-        if replicas:
-            self._check_replicas(replicas)
+        options = prepared(delay, at, lease, ttl, headers, max_length, block, replicas, timeout)
         raw, is_json = encode_body(body)
         record = (options.json_head if is_json else options.head) + raw
         if len(record) > 1_000_000:
@@ -127,12 +96,14 @@ class AsyncQueue:
         reply: list[Any] | None = None
         if options.block == 0:
             reply, _ = await self._node.run(
-                ops.enqueue((record,), delay=options.delay, bound=options.bound)
+                ops.enqueue((record,), delay=options.delay, bound=options.bound, wait=options.wait)
             )
         if reply is None or reply[0] != 1:
             reply = await self._enqueue_flow((record,), options, partial=False)
+        replicated = await self._replicated(reply, options) if options.wait else 0
         place = ops.place(self._node.id, reply[4])
-        return Enqueued(ops.id_of(place, reply[2], options.ttl_code), ops.state_of(reply))
+        job_id = ops.id_of(place, reply[2], options.ttl_code)
+        return Enqueued(job_id, ops.state_of(reply), False, replicated)
 
     async def enqueue_many(
         self,
@@ -145,14 +116,15 @@ class AsyncQueue:
         headers: Mapping[str, str] | None = None,
         max_length: int | None = None,
         block: Duration | None = 0,
-        replicas: int = 0,
+        replicas: int | None = None,
+        timeout: Duration = 1,
     ) -> BulkEnqueued:
         """Add many jobs in chunks of up to 1,000 or 1 MiB: one trip a chunk, each all or nothing.
 
         Args:
             bodies: any iterable, also a generator; read as the chunks go out.
-            delay, at, lease, ttl, headers, max_length, block, replicas: as in `enqueue`, for every
-                job. With `block`, jobs go in as room appears.
+            delay, at, lease, ttl, headers, max_length, block, replicas, timeout: as in `enqueue`,
+                for every job. With `block`, jobs go in as room appears. Replicas confirm a chunk.
 
         Returns:
             The results in the order of the bodies; ids are built when looked at.
@@ -162,9 +134,7 @@ class AsyncQueue:
                 cause is the error.
             As `enqueue`: nothing was accepted.
         """
-        options = prepared(delay, at, lease, ttl, headers, max_length, block)
-        if replicas:
-            self._check_replicas(replicas)
+        options = prepared(delay, at, lease, ttl, headers, max_length, block, replicas, timeout)
         results = BulkEnqueued(options.ttl_code)
         try:
             for chunk in chunks(bodies, options):
@@ -177,20 +147,25 @@ class AsyncQueue:
             raise
         return results
 
-    async def _add_chunk(self, chunk: list[bytes], options: Any, results: BulkEnqueued) -> None:
+    async def _add_chunk(
+        self, chunk: list[bytes], options: Prepared, results: BulkEnqueued
+    ) -> None:
         while chunk:
             reply: list[Any] | None = None
             if options.block == 0:
-                call = self.ops.enqueue(chunk, delay=options.delay, bound=options.bound)
+                call = self.ops.enqueue(
+                    chunk, delay=options.delay, bound=options.bound, wait=options.wait
+                )
                 reply, _ = await self._node.run(call)
             if reply is None or reply[0] != 1:
                 reply = await self._enqueue_flow(chunk, options, partial=options.block != 0)
+            replicated = await self._replicated(reply, options)
             place = self.ops.place(self._node.id, reply[4])
-            results.add(reply[2], reply[3], place, self.ops.state_of(reply))
+            results.add(reply[2], reply[3], place, self.ops.state_of(reply), replicated)
             chunk = chunk[reply[3] :]
 
     async def _enqueue_flow(
-        self, records: Sequence[bytes], options: Any, *, partial: bool
+        self, records: Sequence[bytes], options: Prepared, *, partial: bool
     ) -> list[Any]:
         flow = flows.enqueue(
             self.ops,
@@ -200,13 +175,21 @@ class AsyncQueue:
             block=options.block,
             partial=partial,
             clock=monotonic,
+            wait=options.wait,
         )
         reply: list[Any] = await self._driver.drive(flow)
         return reply
 
-    def _check_replicas(self, replicas: int) -> None:
-        check_count("replicas", replicas, low=0, high=1000)
-        raise NotReplicated(replicas, 0, "this client does not wait for replicas yet")
+    async def _replicated(self, reply: list[Any], options: Prepared) -> int:
+        """How many replicas have what was added.
+
+        Raises:
+            NotReplicated: too few; it was taken back.
+        """
+        wanted, got = self.ops.replicated(reply, options.wait)
+        if got < wanted:
+            raise await self._driver.drive(flows.withdraw(self.ops, reply, wanted, got))
+        return got
 
     # -- consuming -------------------------------------------------------------------------
 
@@ -279,6 +262,27 @@ class AsyncQueue:
             BadJobId: an id is malformed, of another queue, node or epoch; nothing was done.
         """
         return await self._each(jobs, self.ops.ack, resent_code=GONE)
+
+    async def recover(self, n: int = 1, *, idle: Duration) -> list[AsyncJob]:
+        """Take over deliveries of consumers that have fallen silent, before their leases end.
+
+        Each is a new delivery under a lease of its own, and counts as a crash of the old one: a job
+        that has crashed too often becomes a dead letter instead. The old holder's receipt is void.
+        Nothing is taken while the queue is paused, and nothing that is delivered at most once.
+
+        Args:
+            n: at most so many, up to 1000.
+            idle: seconds; only deliveries made at least so long ago, extended or not.
+
+        Returns:
+            The jobs, oldest delivery first.
+        """
+        check_count("n", n, high=BATCH)
+        span = duration_ms("idle", idle)
+        await self._client.connect()
+        flow = flows.recover(self.ops, n, span, self._node.id)
+        jobs: list[AsyncJob] = await self._driver.drive(flow)
+        return jobs
 
     async def settle(
         self, done: Iterable[Named], n: int, *, block: Duration | None = 0
@@ -356,17 +360,20 @@ class AsyncQueue:
         return await self._each(jobs, lambda names: self.ops.bury(names, text))
 
     async def extend(
-        self, jobs: Iterable[Named], lease: Duration | None = None
+        self, jobs: Iterable[Named], lease: Duration | None = None, *, late: bool = False
     ) -> list[float | Outcome]:
         """Renew leases, from now, never beyond the end of a job's ttl.
 
         Args:
             jobs: deliveries, or ids of delivered jobs.
             lease: seconds; None = each job's own lease.
+            late: also when more than half of a job's ttl has passed: a job that is not finished by
+                then is better given to somebody else, unless a worker is known to be at it.
 
         Returns:
             For each, in order: seconds from now for which its lease holds, or the outcome that says
-            why it does not: gone, stale, ended or refused (not active, or at most once).
+            why it does not: gone, stale, ended, too late (see `late`) or refused (not active, or at
+            most once).
 
         Raises:
             BadArgument, BadJobId: nothing was done.
@@ -378,229 +385,13 @@ class AsyncQueue:
         names = self._checked("jobs", jobs)
         results: list[float | Outcome] = []
         for start in range(0, len(names), BATCH):
-            call = self.ops.extend(names[start : start + BATCH], span)
+            call = self.ops.extend(names[start : start + BATCH], span, late=late)
             reply, _ = await self._driver.run(self.ops, call)
             self.ops.check(reply)
             results += [
                 OUTCOMES[code] if code <= 3 else (code - reply[2]) / 1000 for code in reply[3:]
             ]
         return results
-
-    # -- dead letters, removal -------------------------------------------------------------
-
-    async def redrive(
-        self, jobs: Iterable[Named] | None = None, *, limit: int | None = None
-    ) -> int:
-        """Bring dead letters back to where their age puts them; their attempts start anew.
-
-        Args:
-            jobs: these dead letters; None = the oldest.
-            limit: at most so many of the oldest; None = all there are.
-
-        Returns:
-            How many were brought back. A job whose ttl has ended stays dead.
-        """
-        left = check_count("limit", limit) if limit is not None else 1 << 53
-        await self._client.connect()
-        if jobs is not None:
-            settled = await self._each(jobs, self.ops.redrive, start=5, resent_code=REFUSED)
-            return settled.done
-        total = skip = 0
-        while left > 0:
-            reply, _ = await self._node.run(self.ops.redrive(None, min(left, BATCH), skip))
-            self.ops.check(reply)
-            total, left, skip = total + reply[2], left - reply[2], skip + reply[4]
-            if reply[3] == 0:
-                break
-        return total
-
-    async def delete(self, jobs: Iterable[Named]) -> Settled:
-        """Remove jobs, whatever state they are in; a delivery of theirs ends.
-
-        Args:
-            jobs: deliveries, or ids.
-
-        Returns:
-            An outcome for each, in order: done or gone.
-        """
-        return await self._each(jobs, self.ops.delete, resent_code=GONE)
-
-    async def purge(self, *states: str) -> int:
-        """Remove the jobs that exist now, in bounded steps; jobs that are added meanwhile stay.
-
-        Args:
-            states: of ready, scheduled, active, dead; none given = ready and scheduled.
-
-        Returns:
-            How many were removed. A crash midway leaves the rest as it was.
-        """
-        chosen = {check_state("states", state) for state in states} or {"ready", "scheduled"}
-        await self._client.connect()
-        total = 0
-        fence: bytes | str = ""
-        for part in purge_parts(chosen):
-            again = True
-            while again:
-                fence, removed, steps = await self._purge_pass(part, fence)
-                total += removed
-                # Jobs leave a range as their time comes, and a pass of several steps may miss some.
-                again = steps > 1 and removed > 0
-        return total
-
-    async def _purge_pass(self, part: str, fence: bytes | str) -> tuple[bytes | str, int, int]:
-        """Go over a part once; the fence, how many were removed, and in how many steps."""
-        skip, removed, steps, more = 0, 0, 0, 1
-        while more:
-            reply, _ = await self._node.run(self.ops.purge(part, fence, skip))
-            self.ops.check(reply)
-            removed, more, fence, skip = removed + reply[2], reply[3], reply[4], reply[5]
-            steps += 1
-        return fence, removed, steps
-
-    async def sweep(self) -> int:
-        """Give back the memory of jobs past their ttl and of dead letters past their bounds.
-
-        A queue without jobs and settings on which nothing was written for 15 minutes is removed.
-
-        Returns:
-            How many jobs were removed.
-        """
-        await self._client.connect()
-        total, more = 0, 1
-        while more:
-            reply, _ = await self._node.run(self.ops.sweep(IDLE_MS))
-            self.ops.check(reply)
-            total, more = total + reply[2] + reply[3], reply[4]
-            if reply[5]:
-                await self._driver.unregister(self.ops, reply[5].decode())
-        return total
-
-    # -- looking ---------------------------------------------------------------------------
-
-    async def stats(self) -> QueueStats:
-        """Count the jobs, exactly, in time that does not grow with their number."""
-        await self._client.connect()
-        reply, _ = await self._node.run(self.ops.stats())
-        return self.ops.read_stats(reply)
-
-    async def peek(self, n: int = 10, *, state: str = "ready", start: int = 0) -> list[JobView]:
-        """Look at jobs without taking them: of ready in the order in which `reserve` would.
-
-        Args:
-            n: at most so many, up to 1000; about 1 MiB of bodies is read.
-            state: ready, scheduled, active or dead.
-            start: how many to pass over, up to 1000.
-        """
-        check_count("n", n, high=BATCH)
-        check_count("start", start, low=0, high=BATCH)
-        call = self.ops.peek(check_state("state", state), start, n)
-        await self._client.connect()
-        reply, _ = await self._node.run(call)
-        return [view for view in self.ops.views(reply, self._node.id) if view]
-
-    async def show(self, job: Named) -> JobView | None:
-        """Everything about one job, or None if it is gone.
-
-        Raises:
-            BadJobId: malformed, or of another queue, node or epoch.
-        """
-        await self._client.connect()
-        names = self._listed("job", [job])
-        reply, _ = await self._driver.run(self.ops, self.ops.show(names))
-        return self.ops.views(reply, self._node.id)[0]
-
-    # -- settings --------------------------------------------------------------------------
-
-    async def configure(
-        self,
-        *,
-        lease: Duration | None = KEEP,
-        max_length: int | None = KEEP,
-        max_attempts: int | None = KEEP,
-        max_crashes: int | None = KEEP,
-        max_releases: int | None = KEEP,
-        backoff_base: Duration | None = KEEP,
-        backoff_cap: Duration | None = KEEP,
-        dead_max: int | None = KEEP,
-        dead_age: Duration | None = KEEP,
-    ) -> Settings:
-        """Store settings on the queue, for all its clients; what is not named stays as it is.
-
-        Args:
-            lease, max_length, max_attempts, max_crashes, max_releases, backoff_base, backoff_cap,
-                dead_max, dead_age: as in `Settings`; None = the default again.
-
-        Returns:
-            All settings as they are now.
-        """
-        fields = setting_fields(
-            lease=lease,
-            max_length=max_length,
-            max_attempts=max_attempts,
-            max_crashes=max_crashes,
-            max_releases=max_releases,
-            backoff_base=backoff_base,
-            backoff_cap=backoff_cap,
-            dead_max=dead_max,
-            dead_age=dead_age,
-        )
-        await self._client.connect()
-        reply = await self._driver.drive(flows.configure(self.ops, fields))
-        return self.ops.settings(reply)
-
-    async def pause(self, side: str = "all") -> None:
-        """Stop a side of the queue; it survives a restart, and a paused empty queue stays.
-
-        Args:
-            side: "in" = producers are refused, and retries, due jobs and ended leases wait; "out" =
-                nothing is delivered; "all" = both. It replaces what was paused before.
-        """
-        if side not in ("in", "out", "all"):
-            raise BadArgument("side", side, "one of in, out, all")
-        await self._client.connect()
-        await self._driver.drive(flows.configure(self.ops, ["paused", side]))
-
-    async def resume(self) -> None:
-        """End a pause; whoever waits is woken."""
-        await self._client.connect()
-        await self._driver.drive(flows.configure(self.ops, ["paused", ""]))
-
-    # -- helpers ---------------------------------------------------------------------------
-
-    def _listed(self, argument: str, jobs: Any, most: int | None = None) -> list[Any]:
-        if isinstance(jobs, (Delivery, str, bytes)) or not isinstance(jobs, Iterable):
-            raise BadArgument(argument, jobs, "an iterable of jobs or ids")
-        names = list(jobs)
-        if most is not None and len(names) > most:
-            raise BadArgument(argument, f"<{len(names)} jobs>", f"at most {most}")
-        return names
-
-    def _checked(self, argument: str, jobs: Any) -> list[Any]:
-        """The jobs as a list; every id is looked at before the first of several calls is sent."""
-        names = self._listed(argument, jobs)
-        if len(names) > BATCH:
-            for name in names:
-                self.ops.number_of(name)
-        return names
-
-    async def _each(
-        self, jobs: Iterable[Named], build: Any, *, resent_code: int = ENDED, start: int = 3
-    ) -> Settled:
-        if not self._node.id:
-            await self._client.connect()
-        names = self._checked("jobs", jobs)
-        whole: Settled | None = None
-        for at in range(0, max(len(names), 1), BATCH):
-            part = names[at : at + BATCH]
-            if not part:
-                return Settled(part, None)
-            reply, resent = await self._driver.run(self.ops, build(part))
-            settled = self.ops.codes(part, reply, start)
-            if resent:
-                settled = settled.after_resend(resent_code)
-            whole = settled if whole is None else whole.joined(settled)
-        assert whole is not None
-        return whole
 
 
 __all__ = ["AsyncQueue"]

@@ -3,22 +3,32 @@
 
 from __future__ import annotations
 
+import math
 import os
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
 from redis import Redis
 
-from penstock._sync.connection import Node, monotonic
+from penstock._sync.connection import Node, monotonic, transient
 from penstock._sync.driver import Driver
 from penstock._sync.job import Job
 from penstock._sync.queue import Queue
 from penstock.core import flows
-from penstock.core.options import BATCH, Duration, check_block, check_count, duration_ms
-from penstock.core.servers import ServerFacts
+from penstock.core.options import (
+    BATCH,
+    QUEUE_CURSOR,
+    Duration,
+    check_block,
+    check_count,
+    check_cursor,
+    duration_ms,
+)
+from penstock.core.servers import PROTOCOL_VERSION, ServerFacts
+from penstock.core.views import Hello, Info, JobView, NodeView, QueuePage, QueueStats
 from penstock.errors import BadArgument, MetaLost
 from penstock.wire.keys import DEFAULT_PREFIX, QueueKeys, check_prefix, check_queue_name
 
@@ -106,12 +116,18 @@ class Penstock:
     ) -> list[Job]:
         """Take up to n jobs from several queues, the first queue first.
 
+        When a queue's key turns out to be of another type, jobs that were taken from others in this
+        call are given back.
+
         Args:
             queues: queues or names, in order of preference; each named once.
             n, block: as in `Queue.reserve`.
 
         Returns:
             The jobs in order; empty if there was none in time.
+
+        Raises:
+            QueueDamaged: a key of one of the queues is of another type.
         """
         check_count("n", n)
         wait = check_block(block)
@@ -128,7 +144,7 @@ class Penstock:
                 if taken.deliveries or (wait == 0 and taken.next_ms != 0):
                     return taken.deliveries
                 seen = taken if taken.next_ms != 0 else None
-        flow = flows.reserve(sources, n, wait, clock=monotonic, seen=seen)
+        flow = flows.reserve(sources, n, wait, clock=monotonic, transient=transient, seen=seen)
         jobs: list[Job] = self._driver.drive(flow)
         return jobs
 
@@ -137,10 +153,117 @@ class Penstock:
         self.connect()
         names = []
         for name, epoch in self._driver.registry():
-            key = QueueKeys(name, self.prefix)["meta"]
-            if self._node.command("HGET", key, "epoch") == epoch.encode():
+            if self._exists(name, epoch):
                 names.append(name)
         return sorted(names)
+
+    def scan_queues(
+        self,
+        cursor: str = "0",
+        n: int = 100,
+        *,
+        min_length: int | None = None,
+        max_length: int | None = None,
+        max_idle: Duration | None = None,
+    ) -> QueuePage:
+        """One bounded step through all queues, in no order, with their figures.
+
+        A queue that exists from the first step to the last is found at least once, perhaps twice.
+
+        Args:
+            cursor: "0" to begin, then that of the page before, until it is "0" again.
+            n: about so many queues a step, up to 1000.
+            min_length, max_length: only queues with so many jobs that could be reserved now.
+            max_idle: only queues that were written to in the last so many seconds.
+        """
+        check_count("n", n, high=BATCH)
+        is_wanted = queue_filter(min_length, max_length, max_idle)
+        at = check_cursor("cursor", cursor, QUEUE_CURSOR)
+        self.connect()
+        after, entries = self._driver.registry_page(at, n)
+        found = []
+        for name, epoch in entries:
+            if self._exists(name, epoch):
+                found.append(self.queue(name).stats())
+        return QueuePage(after, [stats for stats in found if is_wanted(stats)])
+
+    def scan_queues_iter(
+        self,
+        *,
+        min_length: int | None = None,
+        max_length: int | None = None,
+        max_idle: Duration | None = None,
+        n: int = 100,
+    ) -> Iterator[QueueStats]:
+        """Every queue with its figures, step by step; arguments as in `scan_queues`."""
+        cursor = "0"
+        while True:
+            page = self.scan_queues(
+                cursor, n, min_length=min_length, max_length=max_length, max_idle=max_idle
+            )
+            for stats in page.queues:
+                yield stats
+            cursor = page.cursor
+            if cursor == "0":
+                return
+
+    def scan_iter(
+        self,
+        *,
+        queues: Iterable[Queue | str] | None = None,
+        states: Iterable[str] | None = None,
+        n: int = 100,
+    ) -> Iterator[JobView]:
+        """Every job of several queues, step by step; see `Queue.scan`.
+
+        Args:
+            queues: queues or names; None = all that exist.
+            states: only jobs in one of these: ready, scheduled, active, dead; None = all.
+            n: about so many jobs a step.
+        """
+        if isinstance(queues, (str, bytes)):
+            raise BadArgument("queues", queues, "an iterable of queues or names")
+        wanted = None if states is None else list(states)
+        for queue in self.queues() if queues is None else queues:
+            found = self.queue(queue) if isinstance(queue, str) else queue
+            for view in found.scan_iter(states=wanted, n=n):
+                yield view
+
+    def hello(self) -> Hello:
+        """Who answers: the version of the protocol, and the nodes with their ids."""
+        self.connect()
+        node = self._node.whole_id()
+        facts = self._node.server_facts()
+        view = NodeView(
+            id=node,
+            address=self._node.address,
+            priority=10 if facts.is_crowded else 1,
+            used_memory=facts.number("used_memory"),
+            max_memory=facts.number("maxmemory"),
+        )
+        return Hello(PROTOCOL_VERSION, node, (view,))
+
+    def info(self) -> Info:
+        """The state of the node, and how many queues and jobs are there.
+
+        Asks every queue for its figures.
+        """
+        self.connect()
+        facts = self._node.server_facts()
+        queues = [self.queue(name).stats() for name in self.queues()]
+        waiting = sum(stats.ready + stats.scheduled for stats in queues)
+        return facts.info(
+            node=self._node.whole_id(),
+            queues=len(queues),
+            jobs=waiting + sum(stats.active + stats.dead for stats in queues),
+            waiting=waiting,
+        )
+
+    def _exists(self, name: str, epoch: str) -> bool:
+        """Whether an entry of the registry is that of a living queue."""
+        key = QueueKeys(name, self.prefix)["meta"]
+        found = self._node.command("HGET", key, "epoch")
+        return bool(found == epoch.encode())
 
     def sweep(self) -> int:
         """Sweep every queue; see `Queue.sweep`. Returns how many jobs were removed."""
@@ -153,6 +276,22 @@ class Penstock:
     def command(self, *args: Any) -> Any:
         """A plain Redis command on a connection of this client, its reply undecoded; for tools."""
         return self._node.command(*args)
+
+
+def queue_filter(min_length: Any, max_length: Any, max_idle: Any) -> Callable[[QueueStats], bool]:
+    """Whether a queue is wanted, by its figures.
+
+    Raises:
+        BadArgument: a bound can't be used.
+    """
+    low = 0 if min_length is None else check_count("min_length", min_length, low=0)
+    high = math.inf if max_length is None else check_count("max_length", max_length, low=0)
+    idle = math.inf if max_idle is None else duration_ms("max_idle", max_idle) / 1000
+
+    def is_wanted(stats: QueueStats) -> bool:
+        return low <= stats.ready <= high and (stats.idle or 0) <= idle
+
+    return is_wanted
 
 
 def check_owner(owner: object) -> str:

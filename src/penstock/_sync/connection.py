@@ -20,6 +20,7 @@ import hiredis
 import tenacity
 from redis import Redis
 from redis.backoff import NoBackoff
+from redis.client import Pipeline
 from redis.exceptions import (
     AuthenticationError,
     AuthorizationError,
@@ -32,7 +33,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
 from penstock._acompat import PENDING, Reader, lock, loop, pool, send, sliced
-from penstock.core.operations import Call
+from penstock.core.operations import Call, Wait
 from penstock.core.servers import EvictionWarning, ServerFacts, parse_info
 from penstock.errors import (
     BadArgument,
@@ -53,13 +54,15 @@ monotonic = time.monotonic
 SOCKET_TIMEOUT = 5.0
 STOP_TIMEOUT = 2.0
 """Seconds after which a BLPOP that does not end makes the connection a dead one."""
+SLICE_MS = 100
+"""Most ms of one WAIT."""
 RENEW = 60.0
 """Seconds after which a pending BLPOP is ended and sent anew, which tells a dead connection."""
 UNLESS = (AuthenticationError, AuthorizationError, MaxConnectionsError)
 
 
-def connection_factory(source: object) -> Any:
-    """What makes our connections, from a URL or a redis-py client's own settings.
+def connection_factory(source: object) -> tuple[Any, str]:
+    """What makes our connections, and where to, from a URL or a redis-py client's own settings.
 
     Raises:
         BadArgument: neither of the two, or a URL that redis-py does not know.
@@ -70,10 +73,10 @@ def connection_factory(source: object) -> Any:
             given = pool.from_url(source)
         except ValueError as error:
             raise BadArgument("source", source, str(error)) from error
-    elif isinstance(source, Redis):
+    elif isinstance(source, Redis) and not isinstance(source, Pipeline):
         given = source.connection_pool
     else:
-        raise BadArgument("source", source, f"a URL or a {Redis.__module__} client")
+        raise BadArgument("source", source, f"a URL or a {Redis.__module__} client, no pipeline")
     kwargs = dict(given.connection_kwargs)
     if kwargs.get("decode_responses"):
         raise ConfigurationError(
@@ -89,7 +92,8 @@ def connection_factory(source: object) -> Any:
     def factory(**changed: Any) -> Any:
         return make(**{**kwargs, **changed})
 
-    return factory
+    host = f"{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}"
+    return factory, str(kwargs.get("path") or host)
 
 
 def raise_typed(error: ResponseError) -> NoReturn:
@@ -134,15 +138,57 @@ class Lane:
         if call.queue is not None:
             head = (*head, self._producer_key(call.queue))
         packed = pack((b"EVALSHA", call.script.sha, *head, nonce, *call.args))
+        wait = call.wait
+        ahead = wait.expected if wait is not None else 0
+        if wait is not None and ahead:
+            packed += pack((b"WAIT", ahead, min(wait.timeout_ms, SLICE_MS)))
         try:
             reply = self._roundtrip(packed)
-        except NoScriptError:
+        except ResponseError as error:
+            if ahead:
+                self._confirmed()
+            if not isinstance(error, NoScriptError):
+                raise
             self._load(call.script)
-            reply = self._roundtrip(packed)
+            reply = self._again(packed)
         if not isinstance(reply, list) or len(reply) < 2 or reply[1] != nonce:
             self.close()
             raise ProtocolError(f"{call.script.name}: not the reply to call {number}")
+        if wait is not None:
+            got = self._confirmed() if ahead else 0
+            if reply[0] == 1:
+                wanted = reply[8] if wait.replicas is None else wait.replicas
+                reply.append(self._replicated(wanted, got, wait, ahead) if wanted > got else got)
         return reply
+
+    def _again(self, packed: bytes) -> Any:
+        """Send once more; a refusal closes the connection, as a WAIT may be under way behind it."""
+        try:
+            return self._roundtrip(packed)
+        except ResponseError:
+            self.close()
+            raise
+
+    def _confirmed(self) -> int:
+        """The answer to a WAIT; a server that knows none has no replica that could confirm."""
+        try:
+            return int(self._conn.read_response(disable_decoding=True))
+        except ResponseError as error:
+            logger.info("WAIT: %s", error)
+            return 0
+
+    def _replicated(self, wanted: int, got: int, wait: Wait, ahead: int) -> int:
+        """Wait for replicas on this connection, whose last write is the one that is meant.
+
+        In slices: a blocked connection says nothing, and must not be taken for a dead one.
+        """
+        spent = min(wait.timeout_ms, SLICE_MS) if ahead else 0
+        until = monotonic() + (wait.timeout_ms - spent) / 1000
+        while got < wanted and monotonic() < until:
+            left = max(1, min(SLICE_MS, round((until - monotonic()) * 1000)))
+            send(self._conn, pack((b"WAIT", wanted, left)))
+            got = self._confirmed()
+        return got
 
     def _producer_key(self, queue: QueueKeys) -> bytes:
         key = self._keys.get(queue.name)
@@ -261,7 +307,7 @@ class Node:
     """
 
     def __init__(self, source: str | Redis, *, prefix: str, retry_for: float) -> None:
-        self._factory = connection_factory(source)
+        self._factory, self.address = connection_factory(source)
         self._prefix = prefix
         self._lanes: list[Lane] = []
         self._waiters: list[Waiter] = []
@@ -308,11 +354,16 @@ class Node:
         self.id = found.decode()[:8]
         self.known[:] = [self.id]
 
+    def whole_id(self) -> str:
+        """The node's id, all 40 digits."""
+        found = self.command("HGET", node_key(self._prefix), "id")
+        return str(found.decode()) if found else ""
+
     def server_facts(self) -> ServerFacts:
         """INFO, if the server has it and allows it."""
         fields: dict[str, str] = {}
         try:
-            for section in ("server", "memory", "persistence", "replication", "stats"):
+            for section in ("server", "clients", "memory", "persistence", "replication", "stats"):
                 fields.update(parse_info(self.command("INFO", section)))
         except ResponseError as error:
             logger.info("INFO: %s; the server is taken as it is", error)

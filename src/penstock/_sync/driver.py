@@ -62,7 +62,8 @@ class Driver:
         if isinstance(effect, flows.Reserve):
             return self.reserve(effect.ops, effect.n, idle=effect.idle)
         if isinstance(effect, flows.Run):
-            return self.node.run(effect.call)[0]
+            answer = self.node.run(effect.call)
+            return answer if effect.told else answer[0]
         if isinstance(effect, flows.Pop):
             return wait.pop(effect)
         if isinstance(effect, flows.Quit):
@@ -88,6 +89,15 @@ class Driver:
             (flat[i + 1].decode("utf-8", "replace"), flat[i].decode()[8:])
             for i in range(0, len(flat), 2)
         ]
+
+    def registry_page(self, cursor: str, n: int) -> tuple[str, list[tuple[str, str]]]:
+        """One step through the registry: the next cursor, names and epochs."""
+        after, flat = self.node.command("HSCAN", self._registry, cursor, "COUNT", n)
+        found = [
+            (flat[i + 1].decode("utf-8", "replace"), flat[i].decode()[8:])
+            for i in range(0, len(flat), 2)
+        ]
+        return after.decode(), found
 
     def unregister(self, ops: QueueOps, epoch: str) -> None:
         """Take a removed queue's epoch out of the registry; that epoch never returns."""

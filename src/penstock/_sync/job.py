@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from penstock.core.job import Delivery, Outcome
 from penstock.core.options import Duration
-from penstock.errors import JobGone, JobNotActive, StaleReceipt
+from penstock.errors import JobGone, JobNotActive, StaleReceipt, TooLate
 
 if TYPE_CHECKING:
     from penstock._sync.queue import Queue
@@ -79,21 +79,23 @@ class Job(Delivery):
         """
         return self._settle("bury", self.queue.bury([self], reason)[0])
 
-    def extend(self, lease: Duration | None = None) -> float:
+    def extend(self, lease: Duration | None = None, *, late: bool = False) -> float:
         """Renew the lease, from now.
 
         Args:
             lease: seconds; None = the job's own lease. The end of the job's ttl bounds it.
+            late: also when more than half of the job's ttl has passed.
 
         Returns:
-            Seconds from now for which the lease holds.
+            Seconds gained: from now on, for which the lease holds.
 
         Raises:
             StaleReceipt: a later delivery holds the job.
             JobGone: it finished, expired or was deleted.
             JobNotActive: it is delivered at most once and has no lease.
+            TooLate: more than half of its ttl has passed.
         """
-        result = self.queue.extend([self], lease)[0]
+        result = self.queue.extend([self], lease, late=late)[0]
         if isinstance(result, Outcome):
             raise lost("extend", self.id, result)
         return result
@@ -142,4 +144,6 @@ def lost(operation: str, job_id: str, outcome: Outcome) -> Exception:
         return JobGone(f"{operation} of {job_id}: finished, expired or deleted")
     if outcome is Outcome.REFUSED:
         return JobNotActive(f"{operation} of {job_id}: not active, or at most once")
+    if outcome is Outcome.TOO_LATE:
+        return TooLate(f"{operation} of {job_id}: more than half of its ttl has passed")
     return StaleReceipt(job_id, operation)

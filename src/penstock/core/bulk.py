@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.core.ids import AT_LEAST_ONCE_FOREVER, ttl_code
+from penstock.core.operations import Wait
 from penstock.core.options import BATCH, check_block, check_count, duration_ms, lease_ms, moment_ms
 from penstock.core.record import PLAIN, PLAIN_JSON, check_size, encode_body, encode_head
 from penstock.errors import BadArgument
@@ -27,6 +28,7 @@ class Prepared:
         bound: '' or the most jobs that may wait.
         block: seconds to wait for room, None = for ever.
         ttl_code: the last four digits of the ids.
+        wait: replicas to wait for, or None = for none, whatever the queue's setting says.
     """
 
     head: bytes
@@ -35,9 +37,11 @@ class Prepared:
     bound: int | str
     block: float | None
     ttl_code: str
+    wait: Wait | None
 
 
-USUAL = Prepared(PLAIN, PLAIN_JSON, 0, "", 0.0, AT_LEAST_ONCE_FOREVER)
+MAX_WAIT_MS = 3_600_000
+USUAL = Prepared(PLAIN, PLAIN_JSON, 0, "", 0.0, AT_LEAST_ONCE_FOREVER, Wait(None, 1000))
 
 
 def prepared(
@@ -48,6 +52,8 @@ def prepared(
     headers: Mapping[str, str] | None,
     max_length: Any,
     block: Any,
+    replicas: Any,
+    timeout: Any,
 ) -> Prepared:
     """Check the options of an enqueue.
 
@@ -57,9 +63,11 @@ def prepared(
     if (
         delay == 0
         and block == 0
-        and at is lease is ttl is headers is max_length is None
+        and timeout == 1
+        and at is lease is ttl is headers is max_length is replicas is None
         and delay is not False
         and block is not False
+        and timeout is not True
     ):
         return USUAL
     wait: str | int = duration_ms("delay", delay)
@@ -84,7 +92,20 @@ def prepared(
         "" if max_length is None else check_count("max_length", max_length),
         check_block(block),
         ttl_code(own_ttl, at_most_once=once),
+        _waited(replicas, timeout, once=once),
     )
+
+
+def _waited(replicas: Any, timeout: Any, *, once: bool) -> Wait | None:
+    """How many replicas are waited for; none for a job at most once: it must not be known twice."""
+    span = duration_ms("timeout", timeout, zero=False)
+    if span > MAX_WAIT_MS:
+        raise BadArgument("timeout", timeout, "at most an hour")
+    if replicas is not None:
+        check_count("replicas", replicas, low=0, high=1000)
+    if once and replicas:
+        raise BadArgument("replicas", replicas, "a job of lease 0 is kept by one server alone")
+    return None if once or replicas == 0 else Wait(replicas, span)
 
 
 def chunks(bodies: Iterable[Any], options: Prepared) -> Iterator[list[bytes]]:

@@ -13,9 +13,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.core.operations import DAMAGED, FULL, MISSING, Call, QueueOps, Taken
+from penstock.core.operations import DAMAGED, FULL, GONE, MISSING, Call, QueueOps, Taken, Wait
 from penstock.core.options import BATCH
-from penstock.errors import MetaLost, QueueFull
+from penstock.errors import MetaLost, NotReplicated, QueueFull
 
 __all__ = [
     "LOST",
@@ -27,7 +27,9 @@ __all__ = [
     "Run",
     "configure",
     "enqueue",
+    "recover",
     "reserve",
+    "withdraw",
 ]
 
 TICK = 4.0
@@ -36,9 +38,10 @@ TICK = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Run a script; the answer is its reply."""
+    """Run a script; the answer is its reply, or with `told` that and whether it was sent again."""
 
     call: Call
+    told: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +111,13 @@ def enqueue(
     block: float | None,
     partial: bool,
     clock: Clock,
+    wait: Wait | None = None,
 ) -> Generator[Effect, Any, list[Any]]:
     """Add records in one script; make the queue first if need be; wait for room if asked to.
 
     Args:
         block: seconds to wait for room, 0 = not at all, None = for ever.
+        wait: replicas that are waited for.
         partial: whether to add as many as there is room for, when not all of them fit (the reply
             then counts fewer than were given).
 
@@ -131,6 +136,7 @@ def enqueue(
                 delay=delay,
                 bound=bound,
                 wait_ms=0 if over else int(TICK * 2000),
+                wait=wait,
             )
         )
         todo = records
@@ -160,6 +166,18 @@ def enqueue(
                     yield Register(ops, reply[4].decode())
                 yield from _leave_producer(ops, waited)
             return reply
+
+
+def withdraw(
+    ops: QueueOps, reply: list[Any], wanted: int, got: int
+) -> Generator[Effect, Any, NotReplicated]:
+    """Take back what too few replicas confirmed; the error that says what became of it."""
+    withdrawn: bool | None = None
+    with suppress(Exception):
+        answer, resent = yield Run(ops.withdraw_added(reply), told=True)
+        if answer[0] == 1 and not (resent and GONE in answer[3:]):
+            withdrawn = len(answer) == 3  # what is gone was delivered and finished
+    return NotReplicated(wanted, got, withdrawn)
 
 
 def restore(ops: QueueOps) -> Generator[Effect, Any, None]:
@@ -208,6 +226,7 @@ def reserve(
     block: float | None,
     *,
     clock: Clock,
+    transient: Callable[[BaseException], bool],
     seen: Taken | None = None,
 ) -> Generator[Effect, Any, list[Any]]:
     """Take up to n jobs from queues, the first queue first; wait until there is one.
@@ -218,6 +237,7 @@ def reserve(
 
     Args:
         block: seconds to wait, 0 = not at all, None = for ever.
+        transient: whether an error is the connection's and may pass by itself.
         seen: what the first queue answered a moment ago: nothing.
     """
     deadline = None if block is None else clock() + block
@@ -231,7 +251,7 @@ def reserve(
             lap = clock() + TICK
         for i in asked:
             if len(got) < n:
-                taken = seen or (yield from _take(sources[i], n - len(got), idle, got))
+                taken = seen or (yield from _take(sources, i, n, idle, got, transient))
                 seen = None
                 got += taken.deliveries
                 due[i] = _due(taken, clock)
@@ -274,17 +294,26 @@ def _leave_consumer(
             yield Reserve(ops, 0, True)
 
 
-def _take(ops: QueueOps, n: int, idle: bool, got: Sequence[Any]) -> Generator[Effect, Any, Taken]:
-    """Reserve on one queue, again while a bound of the script stopped it before the first job.
+def _take(
+    sources: Sequence[QueueOps],
+    i: int,
+    n: int,
+    idle: bool,
+    got: Sequence[Any],
+    transient: Callable[[BaseException], bool],
+) -> Generator[Effect, Any, Taken]:
+    """Reserve on one queue what `got` lacks, again while a bound of the script stopped it early.
 
-    A failure after jobs were taken (`got`, or in an earlier call) is the next call's to report:
-    those jobs are the caller's.
+    When that fails after jobs were taken (`got`, or in an earlier call): a failure of the
+    connection is the next call's to report, those jobs are the caller's. A refusal (a key of
+    another type) is reported now, and the jobs are given back; unless one of them is delivered at
+    most once, so nobody would get it again.
     """
-    jobs: list[Any] = []
+    ops, jobs = sources[i], list[Any]()
     next_ms = 0
     try:
-        while len(jobs) < n:
-            asked = min(n - len(jobs), BATCH)
+        while len(jobs) + len(got) < n:
+            asked = min(n - len(jobs) - len(got), BATCH)
             try:
                 taken = yield Reserve(ops, asked, idle)
             except MetaLost:
@@ -294,10 +323,63 @@ def _take(ops: QueueOps, n: int, idle: bool, got: Sequence[Any]) -> Generator[Ef
             next_ms = taken.next_ms
             if next_ms != 0 or (taken.deliveries and len(taken.deliveries) < asked):
                 break
-    except Exception:
-        if not got and not jobs:
+    except Exception as error:
+        held = [*got, *jobs]
+        if not held:
+            raise
+        if not transient(error) and not any(job.at_most_once for job in held):
+            yield from _give_back(sources, held)
             raise
     return Taken(next_ms, jobs)
+
+
+def _give_back(sources: Sequence[QueueOps], jobs: Sequence[Any]) -> Generator[Effect, Any, None]:
+    """Release jobs that no caller has seen; what can't be released comes back with its lease."""
+    for ops in sources:
+        own = [job for job in jobs if job.queue_name == ops.name]
+        for at in range(0, len(own), BATCH):
+            with suppress(Exception):
+                yield Run(ops.release(own[at : at + BATCH], 0))
+
+
+def recover(ops: QueueOps, n: int, idle_ms: int, node: str) -> Generator[Effect, Any, list[Any]]:
+    """Take over up to n deliveries that were made at least so long ago, the oldest first.
+
+    The deliveries are looked through page by page, then the oldest are named to `recover` with
+    their receipts: whatever ends meanwhile is left out, and nobody takes the same one.
+    """
+    found, epoch = yield from _pending(ops, idle_ms)
+    if found and not epoch:
+        yield from restore(ops)
+        found, epoch = yield from _pending(ops, idle_ms)
+    found.sort()
+    jobs: list[Any] = []
+    at = 0
+    while at < len(found) and len(jobs) < n:
+        part = found[at : at + min(n - len(jobs), BATCH)]
+        pairs = [text for _, number, receipt in part for text in (number, receipt)]
+        call, tag = ops.recover(epoch, pairs)
+        reply = yield Run(call)
+        jobs += ops.taken(reply, tag, node).deliveries
+        if reply[2] == 0:
+            break
+        at += reply[2]
+    return jobs
+
+
+def _pending(
+    ops: QueueOps, idle_ms: int
+) -> Generator[Effect, Any, tuple[list[tuple[int, bytes, bytes]], str]]:
+    """Time, number and receipt of the deliveries made so long ago, and the queue's epoch."""
+    found: dict[bytes, tuple[int, bytes, bytes]] = {}
+    score: bytes | str = "-inf"
+    skip, epoch = 0, ""
+    while score:
+        reply = ops.check((yield Run(ops.pending(score, skip, idle_ms))))
+        epoch, score, skip = reply[3].decode(), reply[4], reply[5]
+        for number, receipt, delivered in zip(reply[6::3], reply[7::3], reply[8::3], strict=True):
+            found[number] = (int(delivered), number, receipt)
+    return list(found.values()), epoch
 
 
 __all__ += ["Effect", "QueueFull", "new_epoch"]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from penstock.errors import BadJobId
 
-__all__ = ["AT_LEAST_ONCE_FOREVER", "JobId", "encode_id", "parse_id", "ttl_code"]
+__all__ = ["AT_LEAST_ONCE_FOREVER", "JobId", "encode_id", "number_after", "parse_id", "ttl_code"]
 
 STANDARD = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 ORDERED = b"-0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz"
@@ -37,6 +37,12 @@ def ttl_code(ttl_ms: int | None, *, at_most_once: bool = False) -> str:
     else:
         minutes += 1
     return f"{min(minutes, 0xFFFE if at_most_once else 0xFFFF):04x}"
+
+
+def number_after(number: bytes, count: int) -> bytes:
+    """The job number so many places further on in its ms."""
+    ms, _, seq = number.partition(b"-")
+    return b"%s-%010d" % (ms, int(seq) + count)
 
 
 def encode_id(node: str, place: bytes, number: bytes, ttl: str) -> str:

@@ -1,24 +1,21 @@
-"""What calls return: deliveries, results, outcomes, views. Plain data, parsed when looked at."""
+"""What calls return: deliveries, results, outcomes. Plain data, parsed when looked at."""
 
 from __future__ import annotations
 
 import enum
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple, overload
 
-from penstock.core.ids import encode_id, ttl_code
+from penstock.core.ids import encode_id, number_after, ttl_code
 from penstock.core.record import Record, parse_record
 
 __all__ = [
     "BulkEnqueued",
     "Delivery",
     "Enqueued",
-    "JobView",
     "Outcome",
-    "QueueStats",
-    "Settings",
     "Settled",
 ]
 
@@ -37,12 +34,16 @@ FIRST = Counters(1, 0, 0, 0, "")
 
 
 def parse_counters(text: bytes) -> Counters:
-    """`deliveries nacks crashes releases[ last error or reason]`; empty = a first delivery."""
+    """`deliveries nacks crashes releases[ last error or reason]`; empty = a first delivery.
+
+    A plus behind the first says that this number is set aside for the next delivery.
+    """
     if not text:
         return FIRST
     parts = text.split(b" ", 4)
     error = parts[4].decode("utf-8", "replace") if len(parts) > 4 else ""
-    return Counters(int(parts[0]), int(parts[1]), int(parts[2]), int(parts[3]), error)
+    made = int(parts[0][:-1]) - 1 if parts[0].endswith(b"+") else int(parts[0])
+    return Counters(made, int(parts[1]), int(parts[2]), int(parts[3]), error)
 
 
 class Place:
@@ -207,6 +208,14 @@ class Delivery:
         return self.counters.deliveries
 
     @property
+    def redeliveries(self) -> int:
+        """Deliveries before this one that ended otherwise than by a nack: Disque's additional ones.
+
+        Exact until a redrive, which begins the nacks anew and not the deliveries.
+        """
+        return self.counters.deliveries - 1 - self.counters.nacks
+
+    @property
     def last_error(self) -> str:
         """Text of the last nack, empty if there was none."""
         return self.counters.error
@@ -285,6 +294,7 @@ class _Span:
     count: int
     place: Place
     state: str
+    replicas: int
 
 
 class BulkEnqueued(Sequence[Enqueued]):
@@ -298,9 +308,9 @@ class BulkEnqueued(Sequence[Enqueued]):
         self._starts: list[int] = []
         self._length = 0
 
-    def add(self, first: bytes, count: int, place: Place, state: str) -> None:
+    def add(self, first: bytes, count: int, place: Place, state: str, replicas: int = 0) -> None:
         """Append the jobs of one chunk: numbers first, first + 1, …"""
-        self._spans.append(_Span(self._length, first, count, place, state))
+        self._spans.append(_Span(self._length, first, count, place, state, replicas))
         self._starts.append(self._length)
         self._length += count
 
@@ -326,10 +336,9 @@ class BulkEnqueued(Sequence[Enqueued]):
                 yield self._result(span, i)
 
     def _result(self, span: _Span, offset: int) -> Enqueued:
-        ms, _, seq = span.first.partition(b"-")
-        number = b"%s-%010d" % (ms, int(seq) + offset)
+        number = number_after(span.first, offset)
         job_id = encode_id(span.place.node, span.place.packed, number, self._ttl)
-        return Enqueued(job_id, span.state)
+        return Enqueued(job_id, span.state, replicas=span.replicas)
 
     @property
     def ids(self) -> list[str]:
@@ -357,6 +366,8 @@ class Outcome(str, enum.Enum):
     """It is in a state in which the call is not allowed; nothing changed."""
     EXPIRED = "expired"
     """Its ttl has ended; nothing changed."""
+    TOO_LATE = "too late"
+    """More than half of its ttl has passed; nothing changed."""
 
     def __str__(self) -> str:
         return self.value
@@ -370,6 +381,7 @@ OUTCOMES = {
     -1: Outcome.STALE,
     -2: Outcome.REFUSED,
     -3: Outcome.EXPIRED,
+    -11: Outcome.TOO_LATE,
 }
 
 
@@ -406,13 +418,18 @@ class Settled(Sequence[Outcome]):
         return OUTCOMES[self._codes[index]]
 
     def ids(self, *outcomes: Outcome) -> list[str]:
-        """The ids of the jobs with one of these outcomes, in order; none given = done or dead."""
+        """The ids of the jobs with one of these outcomes, in order, each once.
+
+        Args:
+            outcomes: which; none given = done or dead.
+        """
         wanted = outcomes or (Outcome.DONE, Outcome.DEAD)
-        return [
+        found = (
             name if isinstance(name, str) else name.id
             for name, outcome in zip(self._names, self, strict=True)
             if outcome in wanted
-        ]
+        )
+        return list(dict.fromkeys(found))
 
     def joined(self, other: Settled) -> Settled:
         """These outcomes and the other's behind them."""
@@ -440,146 +457,3 @@ class Settled(Sequence[Outcome]):
 
     def __repr__(self) -> str:
         return f"<Settled {self.done} of {self._count}>"
-
-
-@dataclass(frozen=True, slots=True)
-class JobView:
-    """A job as a reader sees it: nothing was leased and nothing changed.
-
-    Times are seconds since 1970 by the server's clock; None where there is none.
-
-    Attributes:
-        id: the job's id.
-        queue: its queue's name.
-        state: ready, scheduled, active, dead or expired (ttl ended, not swept yet).
-        raw: the body's bytes.
-        codec: "json", or "" for bytes.
-        headers: as the producer gave them.
-        created: when it was enqueued.
-        due: when a scheduled job may start.
-        lease: its lease in seconds; 0 = at most once.
-        lease_until: end of the lease of an active job.
-        expires: end of its ttl.
-        died: when a dead letter died.
-        delivered: time of the last delivery.
-        owner: who took the last delivery, empty if nobody did.
-        deliveries: how often it was delivered.
-        nacks: how often it was reported as failed.
-        crashes: how often a lease ended without a word.
-        releases: how often it was given back at once.
-        error: last error, or the reason why it is dead.
-    """
-
-    id: str
-    queue: str
-    state: str
-    raw: bytes = field(repr=False)
-    codec: str
-    headers: Mapping[str, str]
-    created: float
-    due: float | None
-    lease: float
-    lease_until: float | None
-    expires: float | None
-    died: float | None
-    delivered: float | None
-    owner: str
-    deliveries: int
-    nacks: int
-    crashes: int
-    releases: int
-    error: str
-
-    @property
-    def body(self) -> Any:
-        """What the producer gave: bytes, or the object that JSON says."""
-        record = Record(self.raw)
-        record.codec = self.codec
-        return record.body()
-
-    @property
-    def attempt(self) -> int:
-        """Number of the current or next try."""
-        return 1 + self.nacks + self.crashes
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """The settings stored on a queue; None = the default applies (PROTOCOL.md, Settings).
-
-    Attributes:
-        lease: seconds; default 30.
-        max_length: most jobs that wait (ready and scheduled); default no bound.
-        max_attempts: nacks and crashes after which a job is dead; default 20.
-        max_crashes: leases ended without a word after which a job is dead; default 3.
-        max_releases: releases without delay after which a job is dead; default 1000.
-        backoff_base: seconds; default 5.
-        backoff_cap: seconds; default 6 hours.
-        dead_max: most dead letters kept; default 100000.
-        dead_age: seconds for which a dead letter is kept; default 14 days.
-        paused: "in", "out", "all" or None.
-    """
-
-    lease: float | None = None
-    max_length: int | None = None
-    max_attempts: int | None = None
-    max_crashes: int | None = None
-    max_releases: int | None = None
-    backoff_base: float | None = None
-    backoff_cap: float | None = None
-    dead_max: int | None = None
-    dead_age: float | None = None
-    paused: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class QueueStats:
-    """Exact counts of one moment.
-
-    Attributes:
-        name: the queue.
-        exists: whether it has ever been used and not been removed since.
-        ready: could be reserved now: waiting, due, or with an ended lease.
-        scheduled: due later.
-        active: leased, and at-most-once jobs that were delivered and not acknowledged.
-        dead: dead letters.
-        expired: ttl ended, not swept yet; in no other figure.
-        oldest: seconds for which the longest waiting job could have been reserved; None = none.
-        enqueued: total of jobs added, like the following since the queue was made.
-        deliveries: total of deliveries.
-        acked: total of jobs finished.
-        nacked: total of reported failures.
-        released: total of releases.
-        crashed: total of leases that ended without a word.
-        died: total of jobs that became dead letters.
-        redriven: total of dead letters brought back.
-        trimmed: total of dead letters dropped by age or number.
-        swept: total of jobs whose ttl ended.
-        deleted: total of jobs deleted one by one.
-        purged: total of jobs purged.
-        dangling: total of index entries found without a job: evicted, or a damaged restore.
-        settings: what is stored on the queue.
-    """
-
-    name: str
-    exists: bool
-    ready: int
-    scheduled: int
-    active: int
-    dead: int
-    expired: int
-    oldest: float | None
-    enqueued: int
-    deliveries: int
-    acked: int
-    nacked: int
-    released: int
-    crashed: int
-    died: int
-    redriven: int
-    trimmed: int
-    swept: int
-    deleted: int
-    purged: int
-    dangling: int
-    settings: Settings

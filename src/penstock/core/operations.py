@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from penstock.core import job as jobs
-from penstock.core.ids import encode_id, parse_id, ttl_code
-from penstock.core.job import Batch, Delivery, JobView, Place, QueueStats, Settings, Settled
-from penstock.core.record import parse_record
+from penstock.core.ids import encode_id, number_after, parse_id
+from penstock.core.job import Batch, Delivery, Place, Settled
+from penstock.core.views import (
+    JobView,
+    QueueStats,
+    ScanPage,
+    Settings,
+    read_settings,
+    read_stats,
+    read_view,
+)
 from penstock.errors import (
     BadArgument,
     BadJobId,
@@ -25,7 +32,7 @@ from penstock.errors import (
 from penstock.wire.keys import QueueKeys, queue_crc
 from penstock.wire.scripts import Script, script
 
-__all__ = ["Call", "QueueOps", "Taken"]
+__all__ = ["Call", "QueueOps", "Taken", "Wait"]
 
 GONE = 0
 ENDED = 2
@@ -34,17 +41,20 @@ MISSING = -5
 DAMAGED = -8
 FULL = -3
 STATES = ("ready", "scheduled", "active", "dead")
-SETTING_KINDS: Mapping[str, str] = {
-    "lease": "lease",
-    "max_length": "count",
-    "max_attempts": "count",
-    "max_crashes": "count",
-    "max_releases": "count",
-    "backoff_base": "duration",
-    "backoff_cap": "duration",
-    "dead_max": "count",
-    "dead_age": "duration",
-}
+
+
+class Wait(NamedTuple):
+    """Replicas that an enqueue waits for, on its own connection.
+
+    Attributes:
+        replicas: how many; None = as many as the queue's setting says.
+        timeout_ms: for how long.
+        expected: how many this client takes the setting for; its WAIT goes out with the call.
+    """
+
+    replicas: int | None
+    timeout_ms: int
+    expected: int = 0
 
 
 class Call(NamedTuple):
@@ -55,12 +65,14 @@ class Call(NamedTuple):
         head: keys' count and keys, as EVALSHA takes them after the SHA.
         args: ARGV after the nonce.
         queue: keys of the queue when the producer's key is to be added (enqueue), else None.
+        wait: replicas to wait for, or None; how many confirmed is added to the reply.
     """
 
     script: Script
     head: tuple[Any, ...]
     args: tuple[Any, ...]
     queue: QueueKeys | None = None
+    wait: Wait | None = None
 
 
 class Taken(NamedTuple):
@@ -102,6 +114,7 @@ class QueueOps:
         self._owner = owner.encode()
         self._heads: dict[str, tuple[Any, ...]] = {}
         self._place: Place | None = None
+        self._replicas = 0
         self.known_nodes = known_nodes
 
     @property
@@ -143,6 +156,8 @@ class QueueOps:
             raise StaleCall(f"call {int(reply[1])} came after call {int(reply[2])}")
         if code == -10:
             raise BadArgument("records", reply[2], "not a record of this version of the protocol")
+        if code == -12:
+            raise BadArgument("start", "<the one given>", "more than 8 MiB of bodies lie before it")
         if code == -9:
             raise WrongEpoch(
                 "id", "<ids of another epoch>", f"queue {self.name!r} has been made anew since"
@@ -159,9 +174,31 @@ class QueueOps:
         delay: str | int = 0,
         bound: int | str = "",
         wait_ms: int = 0,
+        wait: Wait | None = None,
     ) -> Call:
         """Add records; none = only put the space token back."""
-        return self._call("enqueue", create, delay, bound, wait_ms, *records)
+        call = self._call("enqueue", create, delay, bound, wait_ms, *records)
+        if wait is None:
+            return call
+        expected = self._replicas if wait.replicas is None else wait.replicas
+        return call._replace(wait=wait._replace(expected=expected) if expected else wait)
+
+    def replicated(self, reply: list[Any], wait: Wait | None) -> tuple[int, int]:
+        """How many replicas were to confirm an enqueue, and how many did."""
+        self._replicas = reply[8]
+        if wait is None:
+            return 0, 0
+        return (reply[8] if wait.replicas is None else wait.replicas), reply[9]
+
+    def withdraw(self, names: Sequence[Any]) -> Call:
+        """Remove jobs that were never delivered."""
+        epoch, _, rest = self._named(names, receipts=False)
+        return self._call("withdraw", epoch, *rest)
+
+    def withdraw_added(self, reply: list[Any]) -> Call:
+        """Remove what an enqueue has added, as far as nobody got it."""
+        numbers = [number_after(reply[2], i) for i in range(reply[3])]
+        return self._call("withdraw", reply[4], *numbers)
 
     def id_of(self, place: Place, number: bytes, ttl: str) -> str:
         """The id of a job of this queue."""
@@ -285,10 +322,31 @@ class QueueOps:
         epoch, common, rest = self._named(names, receipts=True)
         return self._call("bury", epoch, common, reason, *rest)
 
-    def extend(self, names: Sequence[Any], lease_ms: int) -> Call:
-        """Renew leases; 0 = each job's own lease."""
+    def extend(self, names: Sequence[Any], lease_ms: int, *, late: bool) -> Call:
+        """Renew leases; 0 = each job's own lease; late = in the second half of a ttl, too."""
         epoch, common, rest = self._named(names, receipts=True)
-        return self._call("extend", epoch, common, lease_ms, *rest)
+        return self._call("extend", epoch, common, lease_ms, 1 if late else 0, *rest)
+
+    def pending(self, score: bytes | str, skip: int, idle_ms: int) -> Call:
+        """A page of the deliveries that nobody has ended."""
+        return self._call("pending", score, skip, idle_ms)
+
+    def recover(self, epoch: str, pairs: Sequence[Any]) -> tuple[Call, int]:
+        """Take deliveries over: number, receipt, number, receipt …"""
+        tag = random.getrandbits(12)
+        return self._call("recover", epoch, "*", tag, self._owner, *pairs), tag
+
+    # -- moving ----------------------------------------------------------------------------
+
+    def promote(self, names: Sequence[Any]) -> Call:
+        """Bring jobs forward to the place of their creation."""
+        epoch, _, rest = self._named(names, receipts=False)
+        return self._call("promote", epoch, *rest)
+
+    def dequeue(self, names: Sequence[Any]) -> Call:
+        """Take jobs out for the time of a lease."""
+        epoch, _, rest = self._named(names, receipts=False)
+        return self._call("dequeue", epoch, *rest)
 
     # -- dead letters, removal -------------------------------------------------------------
 
@@ -312,15 +370,23 @@ class QueueOps:
         """One step of a sweep."""
         return self._call("sweep", idle_ms)
 
+    def evict(self, count: int, *, letters: bool) -> Call:
+        """Remove what nobody will be given again."""
+        return self._call("evict", count, 1 if letters else 0)
+
     # -- looking ---------------------------------------------------------------------------
 
     def stats(self) -> Call:
         """Counts."""
         return self._call("stats")
 
-    def peek(self, state: str, start: int, count: int) -> Call:
-        """Jobs of a state, in order."""
-        return self._call("peek", state, start, count)
+    def peek(self, state: str, start: int, count: int, *, newest: bool) -> Call:
+        """Jobs of a state, in order or backwards."""
+        return self._call("peek", state, start, count, 1 if newest else 0)
+
+    def scan(self, cursor: str, count: int, states: Collection[str], *, full: bool) -> Call:
+        """A step through all jobs."""
+        return self._call("scan", cursor, count, 1 if full else 0, *states)
 
     def show(self, names: Sequence[Any]) -> Call:
         """Jobs by id."""
@@ -337,77 +403,23 @@ class QueueOps:
             {reply[i].decode(): reply[i + 1].decode() for i in range(4, len(reply), 2)}
         )
 
-    def views(self, reply: list[Any], node: str) -> list[JobView | None]:
+    def views(self, reply: list[Any], node: str, start: int = 5) -> list[JobView | None]:
         """Read `{1, nonce, now, lease, epoch, job…}`; None for a job that is gone."""
         self.check(reply)
-        lease, epoch = reply[3], reply[4]
-        return [self._view(entry, lease, node, epoch) if entry else None for entry in reply[5:]]
+        place = self.place(node, reply[4])
+        return [
+            read_view(place, entry, reply[3], reply[2]) if entry else None
+            for entry in reply[start:]
+        ]
 
-    def _view(self, entry: list[Any], lease: int, node: str, epoch: bytes) -> JobView:
-        number, state, score, delivered, owner, counts, data = entry
-        record = parse_record(data)
-        once = record.lease_ms == 0
-        name = "active" if state == b"once" else state.decode()
-        at = int(score) / 1000
-        created = int(number[:-11])
-        was = int(delivered)
-        counters = jobs.parse_counters(counts)
-        place = self.place(node, epoch)
-        ttl = ttl_code(record.ttl_ms, at_most_once=once)
-        return JobView(
-            id=encode_id(node, place.packed, number, ttl),
-            queue=self.name,
-            state=name,
-            raw=record.raw,
-            codec=record.codec,
-            headers=record.headers,
-            created=created / 1000,
-            due=at if name == "scheduled" else None,
-            lease=(lease if record.lease_ms is None else record.lease_ms) / 1000,
-            lease_until=at if state == b"active" else None,
-            expires=None if record.ttl_ms is None else (created + record.ttl_ms) / 1000,
-            died=at if name == "dead" else None,
-            delivered=was / 1000 if was else None,
-            owner=owner.decode("utf-8", "replace"),
-            deliveries=counters.deliveries if counts else int(was > 0),
-            nacks=counters.nacks,
-            crashes=counters.crashes,
-            releases=counters.releases,
-            error=counters.error,
-        )
+    def page(self, reply: list[Any], node: str, *, full: bool) -> ScanPage:
+        """Read the reply of scan."""
+        jobs = [view for view in self.views(reply, node, 6) if view]
+        return ScanPage(reply[5].decode(), [view.id for view in jobs], jobs if full else [])
 
-    def read_stats(self, reply: list[Any]) -> QueueStats:
+    def stats_of(self, reply: list[Any]) -> QueueStats:
         """Read the reply of stats."""
-        self.check(reply)
-        fields = {reply[i].decode(): reply[i + 1].decode() for i in range(9, len(reply), 2)}
-
-        def total(name: str) -> int:
-            return int(fields.get(name, 0))
-
-        return QueueStats(
-            name=self.name,
-            exists="epoch" in fields,
-            ready=reply[3],
-            scheduled=reply[4],
-            active=reply[5],
-            dead=reply[6],
-            expired=reply[7],
-            oldest=None if reply[8] < 0 else reply[8] / 1000,
-            enqueued=total("enqueued"),
-            deliveries=total("delivered"),
-            acked=total("acked"),
-            nacked=total("nacked"),
-            released=total("released"),
-            crashed=total("crashed"),
-            died=total("died"),
-            redriven=total("redriven"),
-            trimmed=total("trimmed"),
-            swept=total("expired"),
-            deleted=total("deleted"),
-            purged=total("purged"),
-            dangling=total("dangling"),
-            settings=read_settings(fields),
-        )
+        return read_stats(self.name, self.check(reply))
 
 
 def _alike(names: Sequence[Any], queue: str) -> Batch | None:
@@ -421,16 +433,6 @@ def _alike(names: Sequence[Any], queue: str) -> Batch | None:
     return batch
 
 
-def read_settings(fields: Mapping[str, str]) -> Settings:
-    """The settings among the fields of meta."""
-    values: dict[str, Any] = {"paused": fields.get("paused")}
-    for name, kind in SETTING_KINDS.items():
-        if name in fields:
-            number = int(fields[name])
-            values[name] = number if kind == "count" else number / 1000
-    return Settings(**values)
-
-
 def purge_parts(states: Collection[str]) -> list[str]:
     """What to purge for these states, in an order in which no job slips by when its time comes."""
     parts = {
@@ -440,6 +442,22 @@ def purge_parts(states: Collection[str]) -> list[str]:
         "dead": ("dead",),
     }
     return [part for state, found in parts.items() if state in states for part in found]
+
+
+def check_states(argument: str, values: object) -> tuple[str, ...]:
+    """Names of states, each once; None = all.
+
+    Raises:
+        BadArgument: not a collection of ready, scheduled, active, dead.
+    """
+    if values is None:
+        return ()
+    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
+        raise BadArgument(argument, values, f"names out of {', '.join(STATES)}")
+    found = tuple(dict.fromkeys(check_state(argument, value) for value in values))
+    if not found:
+        raise BadArgument(argument, values, "at least one state, or None for all")
+    return found
 
 
 def check_state(argument: str, value: object) -> str:
@@ -453,4 +471,4 @@ def check_state(argument: str, value: object) -> str:
     return str(value)
 
 
-__all__ += ["BadJobId", "check_state", "purge_parts", "read_settings"]
+__all__ += ["BadJobId", "check_state", "check_states", "purge_parts"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 
@@ -13,6 +14,7 @@ __all__ = [
     "Moment",
     "check_block",
     "check_count",
+    "check_cursor",
     "check_text",
     "duration_ms",
     "lease_ms",
@@ -24,6 +26,8 @@ Duration: TypeAlias = int | float | timedelta
 Moment: TypeAlias = int | float | datetime
 """Seconds since 1970 as a number, or an aware datetime."""
 
+JOB_CURSOR = r"0|r[0-9]{1,16}-[0-9]{10}:(\+|[0-9]{1,16}-[0-9]{10})|h(0|[1-9][0-9]{0,18})"
+QUEUE_CURSOR = r"0|[1-9][0-9]{0,18}"
 MAX_LEASE_MS = 24 * 86_400_000
 MAX_DURATION_MS = 100 * 366 * 86_400_000
 BATCH = 1000
@@ -100,6 +104,18 @@ def check_count(argument: str, value: Any, *, low: int = 1, high: int = 1 << 53)
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         bound = f"from {low} to {high}" if high < 1 << 53 else f"of at least {low}"
         raise BadArgument(argument, value, f"a whole number {bound}")
+    return value
+
+
+def check_cursor(argument: str, value: Any, form: str) -> str:
+    """Where a scan goes on; `form` says what its cursors look like.
+
+    Raises:
+        BadArgument: not "0", nor the cursor of a page.
+    """
+    fits = isinstance(value, str) and re.fullmatch(form, value)
+    if not isinstance(value, str) or not fits or int(re.findall("[0-9]+", value)[0]) >= 1 << 63:
+        raise BadArgument(argument, value, 'the cursor of a page, or "0" to begin')
     return value
 
 

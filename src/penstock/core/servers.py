@@ -6,10 +6,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from penstock.core.views import Info
 from penstock.errors import UnsupportedServer
 
-__all__ = ["EvictionWarning", "ServerFacts", "parse_info"]
+__all__ = ["PROTOCOL_VERSION", "EvictionWarning", "ServerFacts", "parse_info"]
 
+PROTOCOL_VERSION = 1
 OLDEST = (6, 2)
 
 
@@ -54,6 +56,36 @@ class ServerFacts:
         """The maxmemory policy if it may evict a queue's keys, else ''."""
         policy = self.fields.get("maxmemory_policy", "")
         return policy if policy.startswith("allkeys-") else ""
+
+    def number(self, field: str) -> int | None:
+        """A field that is a whole number; None where the server does not tell."""
+        text = self.fields.get(field, "")
+        return int(text) if text.isdecimal() else None
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether more than three quarters of the memory it may use are in use."""
+        used, most = self.number("used_memory"), self.number("maxmemory")
+        return bool(used and most and used * 4 > most * 3)
+
+    def info(self, *, node: str, queues: int, jobs: int, waiting: int) -> Info:
+        """These facts together with what was counted."""
+        aof = self.number("aof_enabled")
+        return Info(
+            node=node,
+            server=self.name,
+            uptime=self.number("uptime_in_seconds"),
+            connected_clients=self.number("connected_clients"),
+            blocked_clients=self.number("blocked_clients"),
+            used_memory=self.number("used_memory"),
+            max_memory=self.number("maxmemory"),
+            maxmemory_policy=self.fields.get("maxmemory_policy"),
+            aof_enabled=None if aof is None else aof == 1,
+            connected_replicas=self.number("connected_slaves"),
+            registered_queues=queues,
+            registered_jobs=jobs,
+            waiting_jobs=waiting,
+        )
 
     def check(self) -> None:
         """Refuse a server that lacks what the scripts use.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import enum
 from typing import Any
 
-from penstock.core.operations import SETTING_KINDS
 from penstock.core.options import check_count, duration_ms, lease_ms
+from penstock.core.views import SETTING_KINDS
 
 __all__ = ["KEEP", "setting_fields"]
 
@@ -34,4 +34,4 @@ def _field(name: str, value: Any) -> int:
         return ms or duration_ms(name, value, zero=False)
     if SETTING_KINDS[name] == "duration":
         return duration_ms(name, value, zero=False)
-    return check_count(name, value, low=0 if name == "dead_max" else 1)
+    return check_count(name, value, low=0 if SETTING_KINDS[name] == "limit" else 1)

@@ -92,6 +92,9 @@ class Event(str, enum.Enum):
     RESERVE_LAST = "reserve, crashes used up"
     RESERVE_PAUSED_OUT = "reserve, paused out"
     RESERVE_PAUSED_IN = "reserve, paused in"
+    RECOVER = "recover"
+    RECOVER_LAST = "recover, crashes used up"
+    RECOVER_PAUSED = "recover, paused"
     ACK = "ack, receipt"
     ACK_OLD = "ack, older receipt"
     ACK_ID = "ack, by id"
@@ -112,13 +115,19 @@ class Event(str, enum.Enum):
     EXTEND = "extend, receipt"
     EXTEND_OLD = "extend, older receipt"
     EXTEND_ID = "extend, by id"
+    PROMOTE = "promote"
+    DEQUEUE = "dequeue"
+    WITHDRAW = "withdraw"
     REDRIVE = "redrive, by id"
     REDRIVE_OLDEST = "redrive, the oldest"
     DELETE = "delete"
     PURGE = "purge, of its state"
     SWEEP = "sweep"
     SWEEP_OVER = "sweep, too many dead"
-    LOOK = "show, peek, stats"
+    EVICT = "evict"
+    STATS = "stats"
+    PEEK = "peek"
+    LOOK = "show, scan, pending"
     PAUSE = "configure, paused"
     DUE = "(its due time comes)"
     LEASE_ENDS = "(its lease ends)"
@@ -146,6 +155,8 @@ CODES: Mapping[int, str] = {
     -8: "damaged: jobs, but no meta; nothing changed",
     -9: "another epoch: the ids are of an earlier life of the queue; nothing changed",
     -10: "a record is not of this version; nothing changed",
+    -11: "too late: more than half of its ttl has passed; nothing changed",
+    -12: "too far: more than 8 MiB of bodies would have to be read",
 }
 """The codes of replies: of a whole call, or of one job in it."""
 
@@ -157,16 +168,18 @@ class Cell:
     Attributes:
         code: the reply's code for this job; None where the reply does not name it.
         next: where the job is then.
-        once: the same for a job of lease 0, where that differs.
+        once, once_code: the same for a waiting job of lease 0, which was never delivered.
     """
 
     code: int | None
     next: Place
     once: Place
+    once_code: int | None
 
 
 # A cell: `.` the job is not touched and not named; `-` can't happen; `-2` the reply's code, nothing
-# changed; `1>S` code and next place; `>A/O` next place, not named, after the slash for lease 0.
+# changed; `1>S` code and next place; `>A/O` next place, not named, after the slash for lease 0,
+# which may have a code of its own: `1>S/-2`.
 _COLUMNS = "N R R! S S* S! A A* A! O O! D D!"
 _ROWS = """
 enqueue                   | 1>R  .     >N    .    .     >N    .     .     >N    .    >N    .     .
@@ -179,6 +192,9 @@ reserve                   | .    >A/O  >N    .    >A/O  >N    .     >A    >N    
 reserve, crashes used up  | .    >A/O  >N    .    >A/O  >N    .     >D    >N    .    >N    .     .
 reserve, paused out       | .    .     >N    .    .     >N    .     .     >N    .    >N    .     .
 reserve, paused in        | .    >A/O  >N    .    .     >N    .     .     >N    .    >N    .     .
+recover                   | .    .     .     .    .     .     1>A   1>A   .     .    .     .     .
+recover, crashes used up  | .    .     .     .    .     .     >D    >D    .     .    .     .     .
+recover, paused           | .    .     .     .    .     .     .     .     .     .    .     .     .
 ack, receipt              | 0    0     0     2    2     2     1>N   1>N   1>N   1>N  1>N   2     2
 ack, older receipt        | 0    0     0     -1   -1    -1    -1    -1    -1    -1   -1    -1    -1
 ack, by id                | 0    1>N   1>N   1>N  1>N   1>N   1>N   1>N   1>N   1>N  1>N   -2    -2
@@ -199,13 +215,19 @@ bury, by id               | 0    1>D   1>D!  1>D  1>D   1>D!  1>D   1>D   1>D!  
 extend, receipt           | 0    0     0     2    2     2     1     1>A   0     -2   -2    2     2
 extend, older receipt     | 0    0     0     -1   -1    -1    -1    -1    -1    -1   -1    -1    -1
 extend, by id             | 0    -2    -2    -2   -2    -2    1     1>A   0     -2   -2    -2    -2
+promote                   | 0    -2    -3    1>S* 1     -3    1>S*  1>S*  -3    -2   -2    -2    -2
+dequeue                   | 0    1>S/-2 -3   -2   1>S/-2 -3   -2    1>S   -3    -2   -2    -2    -2
+withdraw                  | 0    1>N   1>N   -2/1>N -2/1>N -2/1>N -2  -2   -2    -2   -2    -2    -2
 redrive, by id            | 0    -2    -2    -2   -2    -2    -2    -2    -2    -2   -2    1>S*  -3
 redrive, the oldest       | .    .     .     .    .     .     .     .     .     .    .     >S*   .
 delete                    | 0    1>N   1>N   1>N  1>N   1>N   1>N   1>N   1>N   1>N  1>N   1>N   1>N
 purge, of its state       | .    >N    >N    >N   >N    >N    >N    >N    >N    >N   .     >N    >N
 sweep                     | .    .     >N    .    .     >N    .     .     >N    .    >N    .     .
 sweep, too many dead      | .    .     >N    .    .     >N    .     .     >N    .    >N    >N    >N
-show, peek, stats         | .    .     .     .    .     .     .     .     .     .    .     .     .
+evict                     | .    .     .     .    .     .     .     .     .     >N   >N    >N    >N
+stats                     | .    .     >N    .    .     >N    .     .     >N    .    >N    .     .
+peek                      | .    .     >N    .    .     >N    .     .     >N    .    >N    .     .
+show, scan, pending       | .    .     .     .    .     .     .     .     .     .    .     .     .
 configure, paused         | .    .     .     .    .     .     .     .     .     .    .     .     .
 (its due time comes)      | -    -     -     >S*  -     -     -     -     -     -    -     -     -
 (its lease ends)          | -    -     -     -    -     -     >A*   -     -     -    -     -     -
@@ -218,12 +240,20 @@ IMPOSSIBLE, UNTOUCHED = "-", "."
 def _cell(text: str, here: Place) -> Cell | None:
     if text == IMPOSSIBLE:
         return None
+    plain, _, once = text.partition("/")
+    code, place = _half(plain, here)
+    if not once:
+        return Cell(code, place, place, code)
+    if once in _BY_LETTER:
+        return Cell(code, place, _BY_LETTER[once], code)
+    once_code, once_place = _half(once, here)
+    return Cell(code, place, once_place, once_code)
+
+
+def _half(text: str, here: Place) -> tuple[int | None, Place]:
     code, arrow, target = text.partition(">")
     number = int(code) if code not in ("", UNTOUCHED) else None
-    if not arrow:
-        return Cell(number, here, here)
-    plain, _, once = target.partition("/")
-    return Cell(number, _BY_LETTER[plain], _BY_LETTER[once or plain])
+    return number, _BY_LETTER[target] if arrow else here
 
 
 def _row(line: str) -> tuple[Event, dict[Place, Cell | None]]:
@@ -274,7 +304,9 @@ def states_of(script: str, *, expired: bool = False) -> tuple[set[State], set[St
         for place, cell in row.items() if event.script == script else ():
             if cell is None or (place.condition is Condition.TTL_ENDED and not expired):
                 continue
-            if cell.next is not place or (script == "extend" and cell.code == 1):
-                start.add(place.state)
-                end |= {cell.next.state, cell.once.state}
+            renewed = script in ("extend", "recover") and cell.code == 1
+            for target in (cell.next, cell.once):
+                if target is not place or renewed:
+                    start.add(place.state)
+                    end.add(target.state)
     return start, end

@@ -15,8 +15,9 @@ from importlib import resources
 __all__ = ["Script", "all_scripts", "script"]
 
 NAMES = (
-    "ack", "bury", "configure", "delete", "enqueue", "extend", "nack", "peek", "purge", "redrive",
-    "release", "reserve", "settle", "show", "stats", "sweep",
+    "ack", "bury", "configure", "delete", "dequeue", "enqueue", "evict", "extend", "nack", "peek",
+    "pending", "promote", "purge", "recover", "redrive", "release", "reserve", "scan", "settle",
+    "show", "stats", "sweep", "withdraw",
 )  # fmt: skip
 
 

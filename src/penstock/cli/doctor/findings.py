@@ -56,7 +56,7 @@ class Patient:
 
     def __init__(self, url: str, prefix: str) -> None:
         self.prefix = prefix
-        self._connection = connection_factory(url)()
+        self._connection = connection_factory(url)[0]()
         self._facts: ServerFacts | None = None
 
     @property

@@ -41,10 +41,10 @@ for i = 1, count do
   end
   if codes[i] == 1 then
     twice[id] = true
-    local d, rest = string.match(counts[i] or (where[i] and '1 0 0 0' or '0 0 0 0'), '^(%d+)( %d+ %d+ %d+)')
+    local d, rest = string.match(counts[i] or (where[i] and '1 0 0 0' or '0 0 0 0'), '^(%d+%+?)( %d+ %d+ %d+)')
     valid = valid + 1
     if not receipts[i] and where[i] then
-      d = d + 1
+      d = d + 1 .. '+'
     end
     fallen[#fallen + 1] = id
     recount[#recount + 1] = id

@@ -3,7 +3,7 @@
 --- ARGV     nonce create [field value...]
 ---          create  as in enqueue: a queue may be configured before its first job; or '!' and the epoch that the registry
 ---                  knows: meta is lost while jobs exist, make it anew
----          field   paused (in, out, all), lease, max_length, max_attempts, max_crashes, max_releases, backoff_base,
+---          field   paused (in, out, all), lease, max_length, max_attempts, max_crashes, max_releases, replicas, backoff_base,
 ---                  backoff_cap, dead_max, dead_age; value '' drops the setting
 --- RETURNS  {1, nonce, epoch, created, (field, value)...}  stored; every field of meta as it is now
 ---          {-5, nonce}                   no such queue: register it, then create
@@ -22,12 +22,12 @@ if not epoch then
     return {-5, nonce}
   end
   epoch, created = string.sub(create, -8), 1
-  local made = {'v', '1', 'epoch', epoch, 'uses', anew and 'tro' or ''}
+  local made = {'v', '1', 'epoch', epoch, 'uses', anew and 'tro' or '', 'made', now}
   if anew and redis.call('EXISTS', ready) == 1 then
     local info = redis.call('XINFO', 'STREAM', ready)
     for i = 1, #info, 2 do
       if info[i] == 'last-generated-id' and info[i + 1] ~= '0-0' then
-        made[7], made[8] = 'last', info[i + 1]
+        made[9], made[10] = 'last', info[i + 1]
       end
     end
   end

@@ -7,8 +7,8 @@
 ---          bound   '' or the most jobs that may wait, beside the queue's own max_length
 ---          wait    ms for which the producer will wait when the queue is full, 0 = not at all
 ---          record  1 to 1000 of them; none = only put the space token back if there is room
---- RETURNS  {1, nonce, first, count, epoch, created, repeat, scheduled}  added: numbers first, first + 1, ...;
----                                                            scheduled: 1, or 0 = ready
+--- RETURNS  {1, nonce, first, count, epoch, created, repeat, scheduled, replicas}  added: numbers first, first + 1, ...;
+---                                                            scheduled: 1, or 0 = ready; replicas: the queue's setting
 ---          {-3, nonce, waiting, limit, swept}                full; nothing added; swept > 0: ended jobs were removed,
 ---                                                            try again
 ---          {-4, nonce, paused}                               paused for producers; nothing added
@@ -21,7 +21,7 @@
 --- FROM none  TO ready, scheduled
 local n = #ARGV - 5
 local m = redis.call('HMGET', meta, 'v', 'epoch', 'last', 'seen', 'off', 'paused', 'uses', 'max_length',
-  'full', 'alarm', 'enqueued')
+  'full', 'alarm', 'enqueued', 'replicas')
 --@include lib/version
 local changes = {}
 local seen, off = tonumber(m[4]) or 0, tonumber(m[5]) or 0
@@ -40,7 +40,7 @@ if before then
     if #changes > 0 then
       redis.call('HSET', meta, unpack(changes))
     end
-    return {1, nonce, from, tonumber(total), epoch, 0, 1, tonumber(later)}
+    return {1, nonce, from, tonumber(total), epoch, 0, 1, tonumber(later), tonumber(m[12]) or 0}
   elseif number > wanted then
     return {-7, nonce, string.match(before, '^%d+')}
   end
@@ -93,7 +93,7 @@ if n == 0 then
     redis.call('HDEL', held, '-')
     redis.call('RPUSH', space, '1')
   end
-  return {1, nonce, '', 0, epoch, 0, 0, 0}
+  return {1, nonce, '', 0, epoch, 0, 0, 0, 0}
 end
 -- Numbers: this ms, or the last one's, never lower. seq starts at 1000000000: it always has ten digits.
 local ms, seq = now, 1000000000
@@ -193,6 +193,8 @@ if created == 1 then
   changes[#changes + 1] = epoch
   changes[#changes + 1] = 'uses'
   changes[#changes + 1] = uses
+  changes[#changes + 1] = 'made'
+  changes[#changes + 1] = now
 end
 changes[#changes + 1] = 'last'
 changes[#changes + 1] = final
@@ -205,4 +207,4 @@ call('SET', producer, nonce .. ' ' .. first .. ' ' .. n .. ' ' .. epoch .. (late
 if full > now and hungry and (waiting + n < limit or #lapsed > 0) then
   call('RPUSH', space, '1')
 end
-return {1, nonce, first, n, epoch, created, 0, later > 0 and 1 or 0}
+return {1, nonce, first, n, epoch, created, 0, later > 0 and 1 or 0, tonumber(m[12]) or 0}

@@ -1,10 +1,12 @@
 --- Renew leases, from now; never beyond the end of the job's ttl.
 --- KEYS     ready held active once tally expiry meta wake
---- ARGV     nonce wanted common lease [number...]
+--- ARGV     nonce wanted common lease late [number...]
 ---          lease   ms from now; 0 = the job's own lease, or the queue's
+---          late    1 = also when more than half of the job's ttl has passed, else 0
 ---          wanted, common, number   as in nack
 --- RETURNS  {1, nonce, now, until...}     for each: the new deadline in ms, or a code: 0 gone, -1 stale receipt, -2 not
----                                        active or at most once, 2 ended before with this same receipt
+---                                        active or at most once, 2 ended before with this same receipt,
+---                                        -11 more than half of its ttl has passed
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 ---          {-9, nonce, epoch}            another epoch
@@ -15,7 +17,7 @@ local m = redis.call('HMGET', meta, 'v', 'epoch', 'uses', 'seen', 'off', 'alarm'
 local changes = {}
 local seen, off = tonumber(m[4]) or 0, tonumber(m[5]) or 0
 --@include lib/now
-local uses, alarm, base = m[3] or '', tonumber(m[6]) or 0, 5
+local uses, alarm, base = m[3] or '', tonumber(m[6]) or 0, 6
 --@include lib/settled
 --@include lib/listed
 --@include lib/terms
@@ -32,11 +34,12 @@ for i = 1, count do
       span = terms(string.match(value, '^@[^\n]*\n(.*)$') or value) or tonumber(m[7]) or 30000
     end
     local till = now + span
-    if string.find(uses, 't', 1, true) then
-      till = math.min(till, tonumber(redis.call('ZSCORE', expiry, id)) or till)
-    end
+    local ends = string.find(uses, 't', 1, true) and tonumber(redis.call('ZSCORE', expiry, id))
+    till = ends and math.min(till, ends) or till
     if till <= now then
       codes[i] = 0
+    elseif ends and late ~= '1' and (now - string.sub(id, 1, -12)) * 2 > ends - string.sub(id, 1, -12) then
+      codes[i] = -11
     else
       scored[#scored + 1] = string.format('%.0f', till * 4096 + (whole or scores[i]) % 4096)
       scored[#scored + 1] = id

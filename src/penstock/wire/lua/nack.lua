@@ -21,7 +21,8 @@ local changes = {}
 local seen, off = tonumber(m[4]) or 0, tonumber(m[5]) or 0
 --@include lib/now
 local uses, paused, alarm, base = m[3] or '', m[6], tonumber(m[7]) or 0, 7
-local max_attempts, first, cap = tonumber(m[8]) or 20, tonumber(m[9]) or 5000, tonumber(m[10]) or 21600000
+--@include lib/limit
+local max_attempts, first, cap = limit(m[8], 20), tonumber(m[9]) or 5000, tonumber(m[10]) or 21600000
 --@include lib/settled
 --@include lib/listed
 local back, fallen, recount, valid, draw = {}, {}, {}, 0, seed + 1
@@ -34,7 +35,7 @@ for i = 1, count do
     nacked, valid = nacked + 1, valid + 1
     why = error == '' and why or ' ' .. string.sub(error, 1, 1024)
     if not receipts[i] then
-      d = d + 1
+      d = d + 1 .. '+'
     end
     if nacked + c >= max_attempts then
       codes[i] = 3

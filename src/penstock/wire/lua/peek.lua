@@ -1,18 +1,30 @@
 --- The jobs of a state, in order, without taking them: of ready in the order in which reserve would.
---- KEYS     ready held active scheduled once dead tally expiry meta
---- ARGV     nonce state start count
----          state  ready, scheduled, active (leased, then delivered at most once) or dead
----          start  0 to 1000 = how many to pass over
----          count  1 to 1000; about 1 MiB is answered and at most 8 MiB are read
+--- KEYS     ready held active scheduled once dead tally expiry meta space
+--- ARGV     nonce state start count newest
+---          state   ready, scheduled, active (leased, then delivered at most once) or dead
+---          start   0 to 1000 = how many to pass over; -1 to -1000 = the first one, counted from the end: further than there
+---                  are jobs = none
+---          count   1 to 1000; about 1 MiB is answered, at least one job; at most 8 MiB are passed over
+---          newest  1 = from the end backwards (start is not negative then), else 0
 --- RETURNS  {1, nonce, now, lease, epoch, job...}  job as in show
 ---          {-6, nonce, version}          written by a newer protocol
-local m = redis.call('HMGET', meta, 'v', 'epoch', 'seen', 'off', 'lease')
+---          {-12, nonce}                  start is further than 8 MiB of bodies away
+--- FROM ready, scheduled, active  TO none
+local m = redis.call('HMGET', meta, 'v', 'epoch', 'seen', 'off', 'lease', 'uses', 'full')
 --@include lib/version
 local changes, seen, off = {}, tonumber(m[3]) or 0, tonumber(m[4]) or 0
 --@include lib/now
+local uses, full = m[6] or '', m[7]
+redis.call('ZCARD', dead)
+--@include lib/tidy
 --@include lib/facts
-local reply, bytes, read = {1, nonce, now, tonumber(m[5]) or 30000, m[2] or ''}, 0, 0
+local jobs, bytes, read = {}, 0, 0
 local skip, left = tonumber(start), tonumber(count)
+local tail, from_end = 0, newest == '1'
+if skip < 0 then -- gathered backwards, and turned round at the end
+  tail, from_end = math.min(left, -skip), true
+  skip, left = -skip - tail, tail
+end
 local function see(id, where, score, value)
   read = read + #value
   local job = facts(id, where, score, value)
@@ -20,19 +32,35 @@ local function see(id, where, score, value)
     return
   elseif skip > 0 then
     skip = skip - 1
-  elseif left > 0 and bytes < 1048576 then
-    reply[#reply + 1] = job
+    read = skip > 0 and read or 0
+  elseif left > 0 and (tail > 0 or bytes < 1048576) then
+    jobs[#jobs + 1] = job
     left, bytes = left - 1, bytes + #value
   end
 end
-local function seen_in(index, where, from, to)
+local function unfinished()
+  if skip > 0 or tail > 0 then
+    return left > 0 and read < 8388608
+  end
+  return left > 0 and (#jobs == 0 or bytes < 1048576)
+end
+local function page_of(index, low, high, at)
+  if from_end then
+    return redis.call('ZRANGE', index, high, low, 'BYSCORE', 'REV', 'LIMIT', at, 100, 'WITHSCORES')
+  end
+  return redis.call('ZRANGE', index, low, high, 'BYSCORE', 'LIMIT', at, 100, 'WITHSCORES')
+end
+local function seen_in(index, where, low, high)
   local scale = (index == active or index == once) and 4096 or 1
   local at = 0
-  while left > 0 and bytes < 1048576 and read < 8388608 do
-    local page = redis.call('ZRANGE', index, from, to, 'BYSCORE', 'LIMIT', at, 100, 'WITHSCORES')
+  while unfinished() do
+    local page = page_of(index, low, high, at)
     for i = 1, #page, 2 do
-      local value = redis.call('HGET', held, page[i])
-      if value then
+      if not unfinished() then
+        return
+      end
+      local value = skip > 0 and '' or redis.call('HGET', held, page[i])
+      if value then -- what is passed over is not read
         see(page[i], where, math.floor(page[i + 1] / scale), value)
       end
     end
@@ -42,32 +70,36 @@ local function seen_in(index, where, from, to)
     at = at + 100
   end
 end
-if state == 'ready' then
-  seen_in(active, 'ready', '-inf', now * 4096 + 4095)
-  local at, after, page, e, due, d = 0, '-', {}, 1, {}, 1
+local function merged() -- what is due and what lies in the stream, by due time or creation, ties by number
+  local at, bound, page, e, due, d = 0, from_end and '+' or '-', {}, 1, {}, 1
   local ended, drained = false, false
-  while left > 0 and bytes < 1048576 and read < 8388608 do
+  while unfinished() do
     if d > #due and not ended then
-      due, d = redis.call('ZRANGE', scheduled, '-inf', now, 'BYSCORE', 'LIMIT', at, 100, 'WITHSCORES'), 1
+      due, d = page_of(scheduled, '-inf', now, at), 1
       at, ended = at + 100, #due < 200
     end
     if e > #page and not drained then
-      page, e = redis.call('XRANGE', ready, after, '+', 'COUNT', 16), 1
+      if from_end then
+        page, e = redis.call('XREVRANGE', ready, bound, '-', 'COUNT', 16), 1
+      else
+        page, e = redis.call('XRANGE', ready, bound, '+', 'COUNT', 16), 1
+      end
       drained = #page < 16
       if #page > 0 then
         local last = page[#page][1]
-        after = string.sub(last, 1, -11) .. string.format('%.0f', string.sub(last, -10) + 1)
+        bound = string.sub(last, 1, -11) .. string.format('%.0f', string.sub(last, -10) + (from_end and -1 or 1))
       end
     end
     local id, entry = due[d], page[e]
     if id and entry then
       local own, score = tonumber(string.sub(entry[1], 1, -12)), tonumber(due[d + 1])
-      if own < score or own == score and entry[1] < id then
+      local is_first = own < score or own == score and entry[1] < id
+      if is_first ~= from_end then
         id = nil
       end
     end
     if id then
-      local value = redis.call('HGET', held, id)
+      local value = skip > 0 and '' or redis.call('HGET', held, id)
       if value then
         see(id, 'ready', due[d + 1], value)
       end
@@ -79,15 +111,43 @@ if state == 'ready' then
       break
     end
   end
+end
+local over = string.format('%.0f', now * 4096 + 4095)
+if state == 'ready' then
+  if not from_end then
+    seen_in(active, 'ready', '-inf', over)
+  end
+  merged()
+  if from_end then
+    seen_in(active, 'ready', '-inf', over)
+  end
+elseif state == 'scheduled' then
+  seen_in(scheduled, 'scheduled', '(' .. string.format('%.0f', now), '+inf')
 elseif state == 'dead' then
   seen_in(dead, 'dead', '-inf', '+inf')
 else
-  local after = '(' .. string.format('%.0f', state == 'scheduled' and now or now * 4096 + 4095)
-  if state == 'scheduled' then
-    seen_in(scheduled, 'scheduled', after, '+inf')
-  else
-    seen_in(active, 'active', after, '+inf')
-    seen_in(once, 'once', after, '+inf')
+  if from_end then
+    seen_in(once, 'once', '(' .. over, '+inf')
+  end
+  seen_in(active, 'active', '(' .. over, '+inf')
+  if not from_end then
+    seen_in(once, 'once', '(' .. over, '+inf')
+  end
+end
+if read >= 8388608 and (skip > 0 or #jobs < tail) then
+  return {-12, nonce}
+end
+local reply = {1, nonce, now, tonumber(m[5]) or 30000, m[2] or ''}
+if tail == 0 then
+  for i = 1, #jobs do
+    reply[#reply + 1] = jobs[i]
+  end
+elseif #jobs == tail then
+  for i = tail, 1, -1 do
+    if i == tail or bytes < 1048576 then
+      reply[#reply + 1] = jobs[i]
+      bytes = (i == tail and 0 or bytes) + #jobs[i][7]
+    end
   end
 end
 return reply

@@ -45,7 +45,7 @@ for i = 1, #ids do
       back[#back + 1] = math.min(now, created)
       back[#back + 1] = id
       recount[#recount + 1] = id
-      recount[#recount + 1] = string.match(count, '^%d+') .. ' 0 0 0'
+      recount[#recount + 1] = string.match(count, '^%d+%+?') .. ' 0 0 0'
     end
   else
     codes[i] = (redis.call('HEXISTS', held, id) == 1 or #redis.call('XRANGE', ready, id, id) == 1) and -2 or 0

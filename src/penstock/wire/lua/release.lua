@@ -17,7 +17,8 @@ local changes = {}
 local seen, off = tonumber(m[4]) or 0, tonumber(m[5]) or 0
 --@include lib/now
 local uses, paused, alarm, base = m[3] or '', m[6], tonumber(m[7]) or 0, 5
-local most, later = tonumber(m[8]) or 1000, tonumber(delay)
+--@include lib/limit
+local most, later = limit(m[8], 1000), tonumber(delay)
 --@include lib/settled
 --@include lib/listed
 local back, fallen, recount, valid = {}, {}, {}, 0
@@ -29,7 +30,7 @@ for i = 1, count do
     local d, nacked, c, r, why = string.match(counts[i] or '1 0 0 0', '^(%d+) (%d+) (%d+) (%d+)(.*)$')
     valid = valid + 1
     if not receipts[i] then
-      d = d + 1
+      d = d + 1 .. '+'
     end
     if later == 0 then
       r = r + 1

@@ -30,8 +30,8 @@ local base = 7
 --@include lib/acked
 local settlings = acked
 --@include lib/lapsed
-if acked > 0 and #lapsed > 0 then -- what is finished here has not expired
-  local ending, left = {}, {}
+if acked > 0 and #lapsed + #spent > 0 then -- what is finished here has not expired
+  local ending, left, kept = {}, {}, {}
   for i = 1, acked do
     ending[all and ARGV[base + i - 1] or finished[i]] = true
   end
@@ -40,7 +40,12 @@ if acked > 0 and #lapsed > 0 then -- what is finished here has not expired
       left[#left + 1] = lapsed[i]
     end
   end
-  lapsed = left
+  for i = 1, #spent do
+    if not ending[spent[i]] then
+      kept[#kept + 1] = spent[i]
+    end
+  end
+  lapsed, spent = left, kept
 end
 --@include lib/take
 --@include lib/leases

@@ -1,14 +1,18 @@
---- Count the jobs of a queue, exactly, without reading them.
---- KEYS     ready active scheduled once dead expiry meta
+--- Count the jobs of a queue, exactly, without reading them; remove up to 100 whose ttl has ended.
+--- KEYS     ready held active scheduled once dead tally expiry meta space
 --- ARGV     nonce
 --- RETURNS  {1, nonce, now, ready, scheduled, active, dead, expired, oldest, (field, value)...}  ready: could
 ---                     be reserved now; expired: ttl ended, not swept yet, in no other figure; oldest: ms for which the one
 ---                     that has waited longest could have been reserved, -1 = none; then every field of meta
 ---          {-6, nonce, version}          written by a newer protocol
-local m = redis.call('HMGET', meta, 'v', 'epoch', 'seen', 'off')
+--- FROM ready, scheduled, active  TO none
+local m = redis.call('HMGET', meta, 'v', 'epoch', 'seen', 'off', 'uses', 'full')
 --@include lib/version
 local changes, seen, off = {}, tonumber(m[3]) or 0, tonumber(m[4]) or 0
 --@include lib/now
+local uses, full = m[5] or '', m[6]
+redis.call('ZCARD', dead)
+--@include lib/tidy
 local fields = redis.call('HGETALL', meta)
 local stream, due = redis.call('XLEN', ready), redis.call('ZCOUNT', scheduled, '-inf', now)
 local over, lapsed = redis.call('ZCOUNT', active, '-inf', now * 4096 + 4095), redis.call('ZCOUNT', expiry, '-inf', now)

@@ -8,7 +8,7 @@
 ---          {-6, nonce, version}          written by a newer protocol
 --- FROM ready, scheduled, active, dead  TO none
 local m = redis.call('HMGET', meta, 'v', 'epoch', 'seen', 'off', 'uses', 'paused', 'lease', 'max_length',
-  'max_attempts', 'max_crashes', 'max_releases', 'backoff_base', 'backoff_cap', 'dead_max', 'dead_age', 'full')
+  'max_attempts', 'max_crashes', 'max_releases', 'backoff_base', 'backoff_cap', 'dead_max', 'dead_age', 'replicas', 'full')
 --@include lib/version
 local changes, seen, off = {}, tonumber(m[3]) or 0, tonumber(m[4]) or 0
 if not m[2] then
@@ -18,7 +18,7 @@ local quiet = seen
 --@include lib/now
 local uses = m[5] or ''
 --@include lib/lapsed
-local letters, hungry = redis.call('ZCARD', dead), (tonumber(m[16]) or 0) > now and redis.call('LLEN', space) == 0
+local letters, hungry = redis.call('ZCARD', dead), (tonumber(m[17]) or 0) > now and redis.call('LLEN', space) == 0
 redis.call('HLEN', tally)
 redis.call('HDEL', held, '-')
 --@include lib/expire
@@ -32,7 +32,7 @@ end
 local removed = ''
 if #lapsed + #spent + letters == 0 then
   local set = false
-  for i = 6, 15 do
+  for i = 6, 16 do
     set = set or m[i]
   end
   if not set and now - quiet >= tonumber(idle) and redis.call('XLEN', ready) == 0 and redis.call('EXISTS', held) == 0 then

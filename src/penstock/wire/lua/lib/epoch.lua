@@ -1,7 +1,8 @@
--- An id of an earlier life of the queue, or of a queue that never was, names no job here.
+-- An id of an earlier life of the queue names no job here; where there is no queue, every job is gone.
 if wanted ~= '' and m[2] ~= wanted then
-  if not m[2] and redis.call('EXISTS', ready, held) > 0 then
+  if m[2] then
+    return {-9, nonce, m[2]}
+  elseif redis.call('EXISTS', ready, held) > 0 then
     return {-8, nonce}
   end
-  return {-9, nonce, m[2] or ''}
 end

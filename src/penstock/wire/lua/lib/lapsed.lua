@@ -6,16 +6,16 @@ if uses ~= '' and string.find(uses, 't', 1, true) then
   for i = 1, #lapsed do
     lapse[lapsed[i]] = true
   end
-  if #lapsed > 0 then -- nothing is written before every key is known to be of its type
-    redis.call('ZCARD', active)
-    redis.call('ZCARD', scheduled)
-    redis.call('HLEN', tally)
-    redis.call('XLEN', ready)
-    redis.call('HLEN', held)
-  end
 end
 if uses ~= '' and string.find(uses, 'o', 1, true) then
   spent = redis.call('ZRANGE', once, '-inf', now * 4096 + 4095, 'BYSCORE', 'LIMIT', 0, 100)
+end
+if #lapsed + #spent > 0 then -- nothing is written before every key is known to be of its type
+  redis.call('ZCARD', active)
+  redis.call('ZCARD', scheduled)
+  redis.call('ZCARD', once)
+  redis.call('ZCARD', expiry)
   redis.call('HLEN', tally)
+  redis.call('XLEN', ready)
   redis.call('HLEN', held)
 end

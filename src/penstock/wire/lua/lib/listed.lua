@@ -5,9 +5,9 @@ for i = 1, count do
   if all then
     ids[i], codes[i], where[i] = ARGV[base + i - 1], 1, 'active'
   end
-  if named[ids[i]] and codes[i] == 1 then
-    codes[i] = 2
+  if codes[i] == 1 and where[i] ~= 'once' then
+    codes[i] = named[ids[i]] and 2 or 1
+    named[ids[i]] = true
   end
-  named[ids[i]] = true
   receipts[i] = common ~= '' and (common ~= '*' or ARGV[base + i * 2 - 1] ~= '')
 end

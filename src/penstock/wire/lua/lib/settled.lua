@@ -72,7 +72,7 @@ if count > 0 and not all then
         delivery, mark, low = '', '', -1
       end
     end
-    local number = counts[i] and string.match(counts[i], '^%d+') or '1'
+    local number = counts[i] and string.match(counts[i], '^(%d+) ') or not counts[i] and '1'
     if score then
       if mark and (score % 4096 ~= low or number ~= delivery) then
         codes[i] = -1

@@ -2,6 +2,7 @@
 -- merged by one key (due time or creation ms, ties by number). Needs n, and of the jobs that this same call finishes: settlings (how many), all, finished, base.
 -- Gives numbers, records, counts ('' = first delivery) in order of delivery, and what else has to be written.
 --@include lib/terms
+--@include lib/limit
 local numbers, records, counts = {}, {}, {}
 local due, cut, dropped, fallen, crashes = {}, nil, {}, {}, 0
 local more, soonest = false, false
@@ -35,7 +36,7 @@ if delivers then
   if n > 0 and a and a <= now then
     local over = call('ZRANGE', active, '-inf', now * 4096 + 4095, 'BYSCORE', 'LIMIT', 0, n + #lapsed + settlings + 16)
     local policy = call('HMGET', meta, 'max_attempts', 'max_crashes')
-    local max_attempts, max_crashes = tonumber(policy[1]) or 20, tonumber(policy[2]) or 3
+    local max_attempts, max_crashes = limit(policy[1], 20), limit(policy[2], 3)
     for i = 1, #over do
       local id = over[i]
       if took == n or bytes >= 1048576 then
@@ -46,14 +47,14 @@ if delivers then
           dropped[#dropped + 1] = id
         else
           local d, nacked, c, r, why = string.match(count or '1 0 0 0', '^(%d+) (%d+) (%d+) (%d+)(.*)$')
-          c, crashes = c + 1, crashes + 1
+          c, crashes, bytes = c + 1, crashes + 1, bytes + #record
           if c >= max_crashes or nacked + c >= max_attempts then
             why = c >= max_crashes and ' lease ended ' .. c .. ' times' or ' ' .. nacked + c .. ' attempts'
             fallen[#fallen + 1] = id
             -- one more delivery than there were: the holder that never spoke is stale from now on
-            fallen[#fallen + 1] = d + 1 .. ' ' .. nacked .. ' ' .. c .. ' ' .. r .. why
+            fallen[#fallen + 1] = d + 1 .. '+ ' .. nacked .. ' ' .. c .. ' ' .. r .. why
           else
-            took, bytes = took + 1, bytes + #record
+            took = took + 1
             numbers[took], records[took] = id, record
             counts[took] = d + 1 .. ' ' .. nacked .. ' ' .. c .. ' ' .. r .. why
           end
@@ -100,8 +101,9 @@ if delivers then
           took, bytes = took + 1, bytes + #record
           numbers[took], records[took], counts[took] = id, record, ''
           if count then
-            local d, rest = string.match(count, '^(%d+)(.*)$')
-            counts[took] = d + 1 .. rest
+            local d, rest = string.match(count, '^(%d+) (.*)$')
+            -- a number with a plus has been set aside for this delivery
+            counts[took] = d and d + 1 .. ' ' .. rest or string.gsub(count, '%+', '', 1)
           end
         end
       end

@@ -1,0 +1,413 @@
+"""What readers see: a job, a queue, a node, pages of them. Nothing was leased, nothing changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.core.ids import encode_id, ttl_code
+from penstock.core.job import Place, parse_counters
+from penstock.core.record import Record, parse_record
+
+__all__ = [
+    "SETTING_KINDS",
+    "Hello",
+    "Info",
+    "JobView",
+    "NodeView",
+    "QueuePage",
+    "QueueStats",
+    "ScanPage",
+    "Settings",
+    "read_settings",
+    "read_stats",
+    "read_view",
+]
+
+SETTING_KINDS: Mapping[str, str] = {
+    "lease": "lease",
+    "max_length": "count",
+    "max_attempts": "limit",
+    "max_crashes": "limit",
+    "max_releases": "limit",
+    "replicas": "limit",
+    "backoff_base": "duration",
+    "backoff_cap": "duration",
+    "dead_max": "limit",
+    "dead_age": "duration",
+}
+"""What each setting is: a lease, a duration, a count from 1, or a limit, which may be 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """A job as a reader sees it: nothing was leased and nothing changed.
+
+    Times are seconds since 1970 by the server's clock; None where there is none.
+
+    Attributes:
+        id: the job's id.
+        queue: its queue's name.
+        state: ready, scheduled, active, dead or expired (ttl ended, not swept yet).
+        raw: the body's bytes.
+        codec: "json", or "" for bytes.
+        headers: as the producer gave them.
+        now: when it was looked at.
+        created: when it was enqueued.
+        due: when a scheduled job may start.
+        lease: its lease in seconds; 0 = at most once.
+        lease_until: end of the lease of an active job.
+        expires: end of its ttl.
+        died: when a dead letter died.
+        delivered: time of the last delivery.
+        owner: who took the last delivery, empty if nobody did.
+        deliveries: how often it was delivered.
+        nacks: how often it was reported as failed.
+        crashes: how often a lease ended without a word.
+        releases: how often it was given back at once.
+        error: last error, or the reason why it is dead.
+    """
+
+    id: str
+    queue: str
+    state: str
+    raw: bytes = field(repr=False)
+    codec: str
+    headers: Mapping[str, str]
+    now: float
+    created: float
+    due: float | None
+    lease: float
+    lease_until: float | None
+    expires: float | None
+    died: float | None
+    delivered: float | None
+    owner: str
+    deliveries: int
+    nacks: int
+    crashes: int
+    releases: int
+    error: str
+
+    @property
+    def body(self) -> Any:
+        """What the producer gave: bytes, or the object that JSON says."""
+        record = Record(self.raw)
+        record.codec = self.codec
+        return record.body()
+
+    @property
+    def attempt(self) -> int:
+        """Number of the current or next try."""
+        return 1 + self.nacks + self.crashes
+
+    @property
+    def redeliveries(self) -> int:
+        """Deliveries that ended otherwise than by a nack: Disque's additional deliveries.
+
+        Exact until a redrive, which begins the nacks anew and not the deliveries.
+        """
+        ended = self.deliveries - (self.state == "active")
+        return max(0, ended - self.nacks)
+
+    @property
+    def ttl(self) -> float | None:
+        """Seconds from its creation to the end of its ttl; None = no ttl."""
+        return None if self.expires is None else self.expires - self.created
+
+    @property
+    def ttl_left(self) -> float | None:
+        """Seconds until its ttl ends; None = no ttl."""
+        return None if self.expires is None else self.expires - self.now
+
+    @property
+    def idle(self) -> float | None:
+        """Seconds since its last delivery; None = never delivered."""
+        return None if self.delivered is None else self.now - self.delivered
+
+    @property
+    def next_in(self) -> float | None:
+        """Seconds until it is due or its lease ends; None where nothing is to come."""
+        at = self.lease_until if self.due is None else self.due
+        return None if at is None else at - self.now
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The settings stored on a queue; None = the default applies (PROTOCOL.md, Settings).
+
+    Attributes:
+        lease: seconds; default 30.
+        max_length: most jobs that wait (ready and scheduled); default no bound.
+        max_attempts: nacks and crashes after which a job is dead; default 20; 0 = never.
+        max_crashes: leases ended without a word after which a job is dead; default 3; 0 = never.
+        max_releases: releases without delay after which a job is dead; default 1000; 0 = never.
+        replicas: replicas that must confirm an enqueue which names no number; default 0.
+        backoff_base: seconds; default 5.
+        backoff_cap: seconds; default 6 hours.
+        dead_max: most dead letters kept; default 100000.
+        dead_age: seconds for which a dead letter is kept; default 14 days.
+        paused: "in", "out", "all" or None.
+    """
+
+    lease: float | None = None
+    max_length: int | None = None
+    max_attempts: int | None = None
+    max_crashes: int | None = None
+    max_releases: int | None = None
+    replicas: int | None = None
+    backoff_base: float | None = None
+    backoff_cap: float | None = None
+    dead_max: int | None = None
+    dead_age: float | None = None
+    paused: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStats:
+    """Exact counts of one moment.
+
+    Attributes:
+        name: the queue.
+        exists: whether it has ever been used and not been removed since.
+        ready: could be reserved now, but for a pause: waiting, due, or with an ended lease.
+        scheduled: due later.
+        active: leased, and at-most-once jobs that were delivered and not acknowledged.
+        dead: dead letters.
+        expired: ttl ended, not swept yet; in no other figure.
+        oldest: seconds for which the longest waiting job could have been reserved; None = none.
+        age: seconds since the queue was made; None = it does not exist.
+        idle: seconds since it was last written to, to a second; None = it does not exist.
+        enqueued: total of jobs added, like the following since the queue was made.
+        deliveries: total of deliveries.
+        acked: total of jobs finished.
+        nacked: total of reported failures.
+        released: total of releases.
+        crashed: total of leases that ended without a word.
+        died: total of jobs that became dead letters.
+        redriven: total of dead letters brought back.
+        trimmed: total of dead letters dropped by age or number.
+        swept: total of jobs whose ttl ended.
+        deleted: total of jobs deleted one by one.
+        purged: total of jobs purged.
+        promoted: total of jobs brought forward by `promote`.
+        dequeued: total of jobs taken out for a lease by `dequeue`.
+        withdrawn: total of jobs taken back before anybody got them.
+        evicted: total of jobs removed to make room.
+        dangling: total of index entries found without a job: evicted, or a damaged restore.
+        settings: what is stored on the queue.
+    """
+
+    name: str
+    exists: bool
+    ready: int
+    scheduled: int
+    active: int
+    dead: int
+    expired: int
+    oldest: float | None
+    age: float | None
+    idle: float | None
+    enqueued: int
+    deliveries: int
+    acked: int
+    nacked: int
+    released: int
+    crashed: int
+    died: int
+    redriven: int
+    trimmed: int
+    swept: int
+    deleted: int
+    purged: int
+    promoted: int
+    dequeued: int
+    withdrawn: int
+    evicted: int
+    dangling: int
+    settings: Settings
+
+
+@dataclass(frozen=True, slots=True)
+class ScanPage:
+    """One step of a scan.
+
+    Attributes:
+        cursor: where the next step goes on; "0" = this was the last one.
+        ids: of the jobs found.
+        jobs: the same in full, or empty if only ids were asked for.
+    """
+
+    cursor: str
+    ids: list[str]
+    jobs: list[JobView]
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePage:
+    """One step of a scan over queues.
+
+    Attributes:
+        cursor: where the next step goes on; "0" = this was the last one.
+        queues: the queues found, with their figures.
+    """
+
+    cursor: str
+    queues: list[QueueStats]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """A node as this client sees it.
+
+    Attributes:
+        id: 40 hex digits; the first 8 stand in the ids of its jobs.
+        address: host and port, or the path of its socket.
+        priority: 1 = in good order, 10 = above three quarters of its `maxmemory`.
+        used_memory: bytes; None where the server does not tell.
+        max_memory: bytes; 0 = no limit; None where the server does not tell.
+    """
+
+    id: str
+    address: str
+    priority: int
+    used_memory: int | None
+    max_memory: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """Who answers.
+
+    Attributes:
+        version: of the protocol.
+        node: id of the node that answered, 40 hex digits.
+        nodes: every node this client knows, that one first.
+    """
+
+    version: int
+    node: str
+    nodes: tuple[NodeView, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Info:
+    """The state of a node; figures of the server are None where it does not tell.
+
+    Attributes:
+        node: its id, 40 hex digits.
+        server: product and version.
+        uptime: seconds since the server was started.
+        connected_clients: of the whole server.
+        blocked_clients: clients in a blocking call, of the whole server: Redis does not tell who
+            waits for which queue.
+        used_memory, max_memory: bytes.
+        maxmemory_policy: what the server does at `max_memory`; "noeviction" is the right one.
+        aof_enabled: whether it writes an append-only file.
+        connected_replicas: how many replicas follow it.
+        registered_queues: queues that exist.
+        registered_jobs: jobs in all of them, in every state.
+        waiting_jobs: of those, ready or scheduled.
+    """
+
+    node: str
+    server: str
+    uptime: int | None
+    connected_clients: int | None
+    blocked_clients: int | None
+    used_memory: int | None
+    max_memory: int | None
+    maxmemory_policy: str | None
+    aof_enabled: bool | None
+    connected_replicas: int | None
+    registered_queues: int
+    registered_jobs: int
+    waiting_jobs: int
+
+
+def read_view(place: Place, entry: list[Any], lease_ms: int, now: int) -> JobView:
+    """A job as scripts describe it: number, state, score, delivered, owner, counters, record."""
+    number, state, score, delivered, owner, counts, data = entry
+    record = parse_record(data)
+    once = record.lease_ms == 0
+    name = "active" if state == b"once" else state.decode()
+    at = int(score) / 1000
+    created = int(number[:-11])
+    was = int(delivered)
+    counters = parse_counters(counts)
+    ttl = ttl_code(record.ttl_ms, at_most_once=once)
+    return JobView(
+        id=encode_id(place.node, place.packed, number, ttl),
+        queue=place.queue,
+        state=name,
+        raw=record.raw,
+        codec=record.codec,
+        headers=record.headers,
+        now=now / 1000,
+        created=created / 1000,
+        due=at if name == "scheduled" else None,
+        lease=(lease_ms if record.lease_ms is None else record.lease_ms) / 1000,
+        lease_until=at if state == b"active" else None,
+        expires=None if record.ttl_ms is None else (created + record.ttl_ms) / 1000,
+        died=at if name == "dead" else None,
+        delivered=was / 1000 if was else None,
+        owner=owner.decode("utf-8", "replace"),
+        deliveries=counters.deliveries if counts else int(was > 0),
+        nacks=counters.nacks,
+        crashes=counters.crashes,
+        releases=counters.releases,
+        error=counters.error,
+    )
+
+
+def read_stats(name: str, reply: list[Any]) -> QueueStats:
+    """The reply of stats."""
+    fields = {reply[i].decode(): reply[i + 1].decode() for i in range(9, len(reply), 2)}
+
+    def total(field: str) -> int:
+        return int(fields.get(field, 0))
+
+    def since(field: str) -> float | None:
+        return max(0, reply[2] - int(fields[field])) / 1000 if field in fields else None
+
+    return QueueStats(
+        name=name,
+        exists="epoch" in fields,
+        ready=reply[3],
+        scheduled=reply[4],
+        active=reply[5],
+        dead=reply[6],
+        expired=reply[7],
+        oldest=None if reply[8] < 0 else reply[8] / 1000,
+        age=since("made"),
+        idle=since("seen"),
+        enqueued=total("enqueued"),
+        deliveries=total("delivered"),
+        acked=total("acked"),
+        nacked=total("nacked"),
+        released=total("released"),
+        crashed=total("crashed"),
+        died=total("died"),
+        redriven=total("redriven"),
+        trimmed=total("trimmed"),
+        swept=total("expired"),
+        deleted=total("deleted"),
+        purged=total("purged"),
+        promoted=total("promoted"),
+        dequeued=total("dequeued"),
+        withdrawn=total("withdrawn"),
+        evicted=total("evicted"),
+        dangling=total("dangling"),
+        settings=read_settings(fields),
+    )
+
+
+def read_settings(fields: Mapping[str, str]) -> Settings:
+    """The settings among the fields of meta."""
+    values: dict[str, Any] = {"paused": fields.get("paused")}
+    for name, kind in SETTING_KINDS.items():
+        if name in fields:
+            number = int(fields[name])
+            values[name] = number if kind in ("count", "limit") else number / 1000
+    return Settings(**values)

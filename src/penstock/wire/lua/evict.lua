@@ -1,0 +1,35 @@
+--- Make room on a full server: remove what nobody will be given again.
+--- KEYS     held once dead tally meta
+--- ARGV     nonce count letters
+---          count    1 to 1000: at most so many; first jobs that were delivered at most once, nearest end of ttl first, then
+---                   dead letters, the oldest first
+---          letters  1 = dead letters too, 0 = leave them
+--- RETURNS  {1, nonce, once, dead}        how many of either were removed
+---          {-6, nonce, version}          written by a newer protocol
+--- FROM active, dead  TO none
+local m = redis.call('HMGET', meta, 'v', 'seen', 'off')
+--@include lib/version
+local changes, seen, off = {}, tonumber(m[2]) or 0, tonumber(m[3]) or 0
+--@include lib/now
+local most = tonumber(count)
+local spent, old = redis.call('ZRANGE', once, 0, most - 1), {}
+redis.call('ZCARD', dead)
+if letters == '1' and #spent < most then
+  old = redis.call('ZRANGE', dead, 0, most - #spent - 1)
+end
+redis.call('HLEN', tally)
+if #spent + #old > 0 then
+  local gone = {unpack(spent)}
+  for i = 1, #old do
+    gone[#gone + 1] = old[i]
+  end
+  redis.call('HDEL', held, unpack(gone))
+  redis.call('ZREM', once, unpack(gone))
+  redis.call('ZREM', dead, unpack(gone))
+  redis.call('HDEL', tally, unpack(gone))
+  redis.call('HINCRBY', meta, 'evicted', #spent + #old)
+  if #changes > 0 then
+    redis.call('HSET', meta, unpack(changes))
+  end
+end
+return {1, nonce, #spent, #old}

@@ -1,0 +1,53 @@
+--- Bring jobs forward: each may be delivered at once, at the place of its creation. A delivery of theirs ends.
+--- KEYS     ready held active scheduled once dead tally expiry meta wake
+--- ARGV     nonce wanted [number...]
+---          number  1 to 1000
+--- RETURNS  {1, nonce, done}              all of them
+---          {1, nonce, done, code...}     1 done, 0 gone, -2 ready, dead or delivered at most once, -3 its ttl has ended
+---          {-6, nonce, version}          written by a newer protocol
+---          {-8, nonce}                   damaged: jobs, but no meta; see configure
+---          {-9, nonce, epoch}            another epoch
+--- FROM scheduled, active  TO scheduled
+local m = redis.call('HMGET', meta, 'v', 'epoch', 'uses', 'seen', 'off', 'paused', 'alarm')
+--@include lib/version
+--@include lib/epoch
+local changes = {}
+local seen, off = tonumber(m[4]) or 0, tonumber(m[5]) or 0
+--@include lib/now
+local uses, paused, alarm = m[3] or '', m[6], tonumber(m[7]) or 0
+local codes, back, fallen, recount, first, refused = {}, {}, {}, {}, {}, false
+for i = 3, #ARGV do
+  local id = ARGV[i]
+  local code = first[id]
+  if not code then
+    local waits = redis.call('ZSCORE', scheduled, id)
+    local leased = not waits and redis.call('ZSCORE', active, id)
+    local ends = redis.call('ZSCORE', expiry, id)
+    if ends and tonumber(ends) <= now then
+      code = -3
+    elseif waits or leased then
+      code = 1
+      back[#back + 1] = id
+      back[#back + 1] = math.min(now, tonumber(string.sub(id, 1, -12)))
+      if leased then
+        local d, rest = string.match(redis.call('HGET', tally, id) or '1 0 0 0', '^(%d+)(.*)$')
+        recount[#recount + 1] = id
+        recount[#recount + 1] = d + 1 .. '+' .. rest
+      end
+    else
+      code = (redis.call('HEXISTS', held, id) == 1 or #redis.call('XRANGE', ready, id, id) == 1) and -2 or 0
+    end
+    first[id] = code
+  end
+  codes[#codes + 1], refused = code, refused or code < 1
+end
+redis.call('ZCARD', once)
+--@include lib/placing
+--@include lib/putback
+if #back > 0 then
+  redis.call('HINCRBY', meta, 'promoted', #back / 2)
+end
+if not refused then
+  return {1, nonce, #back / 2}
+end
+return {1, nonce, #back / 2, unpack(codes)}

@@ -1,0 +1,79 @@
+--- Take deliveries over from whoever has them: each counts as a crash, and is the caller's under a lease of its own.
+--- KEYS     ready held active once dead tally expiry meta wake scheduled
+--- ARGV     nonce wanted common tag owner [number...]
+---          common  '*': after each number comes the receipt of the delivery that is meant, as pending answers it
+---          wanted, tag, owner   as in ack and reserve
+--- RETURNS  {1, nonce, seen, epoch, lease, now, (number, counters, record)...}  seen: of how many of the named this call has
+---                                        decided, in order; the others did not fit into 1 MiB, name them again. A delivery
+---                                        that has ended meanwhile is left out, and so is a job that died of this crash
+---          {-6, nonce, version}          written by a newer protocol
+---          {-8, nonce}                   damaged: jobs, but no meta; see configure
+---          {-9, nonce, epoch}            another epoch
+--- FROM active  TO active, dead
+local m = redis.call('HMGET', meta, 'v', 'epoch', 'uses', 'seen', 'off', 'paused', 'alarm', 'lease', 'delivered',
+  'max_attempts', 'max_crashes')
+--@include lib/version
+--@include lib/epoch
+local changes = {}
+local seen, off = tonumber(m[4]) or 0, tonumber(m[5]) or 0
+--@include lib/now
+--@include lib/limit
+--@include lib/terms
+local uses, alarm, lease, delivered, base = m[3] or '', tonumber(m[7]) or 0, tonumber(m[8]) or 30000, m[9], 6
+local max_attempts, max_crashes = limit(m[10], 20), limit(m[11], 3)
+local decided = (#ARGV - base + 1) / 2
+local reply = {1, nonce, decided, m[2] or '', lease, now}
+if m[6] or decided == 0 then -- paused: nothing is delivered again
+  return reply
+end
+--@include lib/settled
+local tallied = counts
+local numbers, records, counts = {}, {}, {}
+local due, cut, dropped, fallen, crashes, lapsed, spent = {}, nil, {}, {}, 0, {}, {}
+local bytes, soonest, named = 0, false, {}
+for i = 1, decided do
+  local id = ids[i]
+  if codes[i] == 1 and where[i] == 'active' and not named[id] then
+    if bytes >= 1048576 then
+      reply[3] = i - 1
+      break
+    end
+    named[id] = true
+    local value = redis.call('HGET', held, id)
+    local ends = redis.call('ZSCORE', expiry, id)
+    bytes = bytes + (value and #value or 0)
+    if value and not (ends and tonumber(ends) <= now) then
+      local record = string.match(value, '^@[^\n]*\n(.*)$') or value
+      local d, nacked, c, r, why = string.match(tallied[i] or '1 0 0 0', '^(%d+) (%d+) (%d+) (%d+)(.*)$')
+      c, crashes = c + 1, crashes + 1
+      if c >= max_crashes or nacked + c >= max_attempts then
+        why = c >= max_crashes and ' lease ended ' .. c .. ' times' or ' ' .. nacked + c .. ' attempts'
+        fallen[#fallen + 1] = id
+        fallen[#fallen + 1] = d + 1 .. '+ ' .. nacked .. ' ' .. c .. ' ' .. r .. why
+      else
+        numbers[#numbers + 1], records[#records + 1] = id, record
+        counts[#counts + 1] = d + 1 .. ' ' .. nacked .. ' ' .. c .. ' ' .. r .. why
+      end
+    end
+  end
+end
+redis.call('ZCARD', scheduled)
+redis.call('ZCARD', once)
+redis.call('ZCARD', expiry)
+redis.call('XLEN', ready)
+local asleep = redis.call('LLEN', wake) == 0
+--@include lib/leases
+--@include lib/deliver
+--@include lib/announce
+local token = soonest and announce(soonest, false)
+if #changes > 0 and wrote then
+  redis.call('HSET', meta, unpack(changes))
+end
+if wrote then
+  --@include lib/wake
+end
+for i = 1, #numbers do
+  local at = i * 3 + 4
+  reply[at], reply[at + 1], reply[at + 2] = numbers[i], counts[i], records[i]
+end
+return reply

@@ -1,0 +1,95 @@
+--- A step through all jobs of a queue, in no order: first those in the stream, then those that are held.
+--- KEYS     ready held active scheduled once dead tally expiry meta
+--- ARGV     nonce cursor count full [state...]
+---          cursor  '0' at first, then the answer of the step before, until that is '0' again
+---          count   1 to 1000: about so many jobs are answered, and at most ten times as many are looked at
+---          full    1 = with their bodies, of which about 1 MiB is answered; 0 = with the header of each record alone
+---          state   ready, scheduled, active, dead: only jobs in one of them; none given = all
+--- RETURNS  {1, nonce, now, lease, epoch, cursor, job...}  job as in show; jobs whose ttl has ended are left out
+---          {-6, nonce, version}          written by a newer protocol
+local m = redis.call('HMGET', meta, 'v', 'epoch', 'seen', 'off', 'lease', 'last')
+--@include lib/version
+local changes, seen, off = {}, tonumber(m[3]) or 0, tonumber(m[4]) or 0
+--@include lib/now
+--@include lib/facts
+local wanted, most = {}, tonumber(count)
+for i = 5, #ARGV do
+  wanted[ARGV[i]] = true
+end
+local reply, found, looked, bytes = {1, nonce, now, tonumber(m[5]) or 30000, m[2] or '', '0'}, 0, 0, 0
+local function see(id, state, score, value)
+  looked, bytes = looked + 1, bytes + #value
+  if #ARGV == 4 or wanted[state == 'once' and 'active' or state] then
+    local job = facts(id, state, score, value)
+    if job[2] ~= 'expired' then
+      found = found + 1
+      job[7] = full == '1' and job[7] or string.match(job[7], '^[^\n]*\n') or ''
+      reply[#reply + 1] = job
+    end
+  end
+end
+local function state_of(id)
+  local ends = redis.call('ZSCORE', active, id)
+  if ends then
+    local at = math.floor(ends / 4096)
+    return at <= now and 'ready' or 'active', at
+  end
+  local at = redis.call('ZSCORE', scheduled, id)
+  if at then
+    return tonumber(at) <= now and 'ready' or 'scheduled', tonumber(at)
+  end
+  at = redis.call('ZSCORE', dead, id)
+  if at then
+    return 'dead', tonumber(at)
+  end
+  at = redis.call('ZSCORE', once, id)
+  if at then
+    at = math.floor(at / 4096)
+    return at <= now and 'expired' or 'once', at
+  end
+  return 'dangling', 0
+end
+local function step()
+  local room = math.min(most - found, most * 10 - looked)
+  local size = looked > 0 and bytes / looked or 1048575
+  return math.max(1, math.min(room, math.floor((1048576 - bytes) / (size + 1)), 100))
+end
+local function unfinished()
+  return found < most and looked < most * 10 and bytes < 1048576
+end
+local where, at = string.match(cursor, '^([rh])(.*)$')
+local fence = m[6] or '+' -- jobs that are added meanwhile are left out, or a scan beside a producer had no end
+if where == 'r' then
+  at, fence = string.match(at, '^(.*):(.*)$')
+elseif not where then
+  where, at = 'r', '-'
+end
+if where == 'r' and #ARGV > 4 and not wanted.ready then
+  where, at = 'h', '0'
+end
+while where == 'r' and unfinished() do
+  local n = step()
+  local entries = redis.call('XRANGE', ready, at, fence, 'COUNT', n)
+  for i = 1, #entries do
+    see(entries[i][1], 'ready', string.sub(entries[i][1], 1, -12), entries[i][2][2])
+  end
+  if #entries < n then
+    where, at = 'h', '0'
+  else
+    local last = entries[n][1]
+    at = string.sub(last, 1, -11) .. string.format('%.0f', string.sub(last, -10) + 1)
+  end
+end
+local over = false
+while where == 'h' and not over and unfinished() do
+  local page = redis.call('HSCAN', held, at, 'COUNT', step())
+  at, over = page[1], page[1] == '0'
+  for i = 1, #page[2], 2 do
+    local state, score = state_of(page[2][i])
+    see(page[2][i], state, score, page[2][i + 1])
+  end
+end
+if not over then
+  reply[6] = where .. at .. (where == 'r' and ':' .. fence or '')
+end
+return reply

@@ -1,0 +1,56 @@
+--- Remove jobs that were never delivered; others stay as they are.
+--- KEYS     ready held scheduled tally expiry meta space
+--- ARGV     nonce wanted [number...]
+---          number  1 to 1000
+--- RETURNS  {1, nonce, done}              all of them
+---          {1, nonce, done, code...}     1 done, 0 gone, -2 has been delivered, or is dead
+---          {-6, nonce, version}          written by a newer protocol
+---          {-8, nonce}                   damaged: jobs, but no meta; see configure
+---          {-9, nonce, epoch}            another epoch
+--- FROM ready, scheduled  TO none
+local m = redis.call('HMGET', meta, 'v', 'epoch', 'full', 'seen', 'off')
+--@include lib/version
+--@include lib/epoch
+local changes, seen, off = {}, tonumber(m[4]) or 0, tonumber(m[5]) or 0
+--@include lib/now
+local codes, found, first, refused = {}, {}, {}, false
+for i = 3, #ARGV do
+  local id = ARGV[i]
+  local code = first[id]
+  if not code then
+    local value = redis.call('HGET', held, id)
+    if not value then
+      code = #redis.call('XRANGE', ready, id, id)
+    else -- a delivery leaves its note
+      code = string.byte(value) ~= 64 and redis.call('ZSCORE', scheduled, id) and 1 or -2
+    end
+    first[id] = code
+    if code == 1 then
+      found[#found + 1] = id
+    end
+  end
+  codes[#codes + 1], refused = code, refused or code < 1
+end
+redis.call('ZCARD', scheduled)
+redis.call('ZCARD', expiry)
+redis.call('HLEN', tally)
+redis.call('XLEN', ready)
+local hungry = (tonumber(m[3]) or 0) > now and redis.call('LLEN', space) == 0
+if #found > 0 then
+  redis.call('HDEL', held, unpack(found))
+  redis.call('XDEL', ready, unpack(found))
+  redis.call('ZREM', scheduled, unpack(found))
+  redis.call('ZREM', expiry, unpack(found))
+  redis.call('HDEL', tally, unpack(found))
+  redis.call('HINCRBY', meta, 'withdrawn', #found)
+  if #changes > 0 then
+    redis.call('HSET', meta, unpack(changes))
+  end
+  if hungry then
+    redis.call('RPUSH', space, '1')
+  end
+end
+if not refused then
+  return {1, nonce, #found}
+end
+return {1, nonce, #found, unpack(codes)}

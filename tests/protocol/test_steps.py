@@ -1,0 +1,348 @@
+"""What several calls give together: counters, pages of deliveries, a scan of a moving queue."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import pytest
+
+from penstock.core.job import parse_counters
+from penstock.wire.keys import QueueKeys
+from tests.protocol.clock import T0
+from tests.protocol.scenes import Scene
+from tests.protocol.seeds import EPOCH
+from tests.protocol.test_commands import watched
+from tests.support.backends import Backend
+
+KEYS = QueueKeys("steps")
+
+
+def scene_of(backend: Backend) -> Scene:
+    """An empty queue without limits."""
+    scene = Scene(backend.sync_client(), KEYS, {})
+    scene.run("configure", 1, EPOCH, "max_attempts", 0, "max_crashes", 0, "max_releases", 0)
+    return scene
+
+
+@dataclass
+class History:
+    """One job, and what was done to it.
+
+    Attributes:
+        now: the clock.
+        receipts: of all its deliveries, in order.
+        held: whether the last one has not been ended.
+    """
+
+    scene: Scene
+    number: bytes
+    now: int = T0
+    receipts: list[str] = field(default_factory=list)
+    held: bool = False
+
+    def run(self, name: str, *args: Any) -> list[Any]:
+        """Run a script at the history's time; each script is 1 ms after the one before."""
+        self.now += 1
+        return self.scene.run(name, 7, *args, at=self.now)
+
+    def note(self, reply: list[Any], tag: int) -> None:
+        """Remember the delivery in a reply of reserve or recover, if there is one."""
+        if self.number in reply[6::3]:
+            counters = parse_counters(reply[7])
+            self.receipts.append(f"{counters.deliveries}-{tag:03x}")
+            self.held = True
+
+
+def _reserve(job: History, draw: random.Random) -> None:
+    tag = draw.randrange(4096)
+    job.note(job.run("reserve", 1, tag, "ada", 0), tag)
+
+
+def _lease_ends(job: History, draw: random.Random) -> None:
+    job.now += 40_000
+
+
+def _recover(job: History, draw: random.Random) -> None:
+    found = job.run("pending", "-inf", 0, 0)[6:8]
+    tag = draw.randrange(4096)
+    job.note(job.run("recover", EPOCH, "*", tag, "eve", *found), tag)
+
+
+def _with_receipt(job: History, draw: random.Random) -> None:
+    if job.receipts:
+        name = draw.choice(["nack", "release", "bury"])
+        args = {"nack": (0, 1, "broke"), "release": (0,), "bury": ("no use",)}[name]
+        done = job.run(name, EPOCH, job.receipts[-1], *args, job.number)[2]
+        assert done == job.held, name
+        job.held = False
+
+
+def _by_id(job: History, draw: random.Random) -> None:
+    name = draw.choice(["nack", "release", "bury", "promote", "dequeue"])
+    args: tuple[Any, ...] = {
+        "nack": ("", 0, 1, "broke"),
+        "release": ("", 0),
+        "bury": ("", "no use"),
+    }.get(name, ())
+    if job.run(name, EPOCH, *args, job.number)[2]:
+        job.held = False
+
+
+def _redrive(job: History, draw: random.Random) -> None:
+    job.run("redrive", EPOCH, 0, 0, job.number)
+
+
+EVENTS = (_reserve, _reserve, _reserve, _lease_ends, _recover, _with_receipt, _by_id, _redrive)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_deliveries_of_a_job_are_counted_exactly(seed: int, backend: Backend) -> None:
+    """Each has the next number, whatever ended the one before; only the last one's receipt fits."""
+    draw = random.Random(seed)
+    scene = scene_of(backend)
+    job = History(scene, scene.run("enqueue", 2, "", 0, "", 0, "1\nbody")[2])
+    for _ in range(60):
+        draw.choice(EVENTS)(job, draw)
+        count = parse_counters(job.run("show", EPOCH, job.number)[5][5]).deliveries
+        assert count == len(job.receipts) or not job.receipts
+        fits = [job.held] if job.receipts and draw.random() < 0.3 else []
+        asked = job.receipts if fits else job.receipts[:-1]
+        taken = [job.run("extend", EPOCH, r, 0, 0, job.number)[3] > 2 for r in asked]
+        assert taken == [False] * (len(asked) - len(fits)) + fits
+    assert [int(r.split("-")[0]) for r in job.receipts] == [*range(1, len(job.receipts) + 1)]
+    assert len(job.receipts) > 3
+
+
+def pages(scene: Scene, idle_ms: int, at: int) -> list[list[Any]]:
+    """The replies of pending, from the first page to the last."""
+    found: list[list[Any]] = []
+    score: Any = "-inf"
+    skip = 0
+    while score:
+        found.append(scene.run("pending", 3, score, skip, idle_ms, at=at))
+        score, skip = found[-1][4:6]
+    return found
+
+
+def test_all_pages_together_have_every_delivery(backend: Backend) -> None:
+    """More than one page, many of one score, own leases: each old enough delivery is there."""
+    scene = scene_of(backend)
+    leases = ("1\nb", "1;l=90000\nb", "1;l=40000\nb")
+    for call, record in enumerate(leases, 2):
+        scene.run("enqueue", call, "", 0, "", 0, *[record] * 1000)
+        for part in range(4):
+            scene.run("reserve", 3, 250, 9, "ada", 0, at=T0 + call * 100 + part)
+    found = pages(scene, 50, T0 + 453)
+    assert len(found) > 1
+    triples = {
+        reply[i]: tuple(reply[i + 1 : i + 3]) for reply in found for i in range(6, len(reply), 3)
+    }
+    assert len(triples) == 3000
+    assert set(triples.values()) == {
+        (b"1-009", b"%d" % (T0 + call * 100 + part)) for call in (2, 3, 4) for part in range(4)
+    }
+    assert sum(len(reply) - 6 for reply in pages(scene, 52, T0 + 453)) // 3 >= 2500
+
+
+def test_pages_pass_over_nothing_when_what_they_had_ends(backend: Backend) -> None:
+    """Deliveries that end between two pages move no other out of the pages that follow."""
+    scene = scene_of(backend)
+    for call in (2, 3, 4):
+        scene.run("enqueue", call, "", 0, "", 0, *["1\nb"] * 1000)
+    first = scene.run("reserve", 3, 600, 9, "ada", 0)[6::3]
+    later = [
+        n for _ in range(3) for n in scene.run("reserve", 3, 800, 9, "ada", 0, at=T0 + 1)[6::3]
+    ]
+    page = scene.run("pending", 4, "-inf", 0, 0, at=T0 + 2)
+    had = page[6::3]
+    assert len(had) == 2000
+    ended = [*first, *had[1600:]]
+    scene.run("ack", 5, EPOCH, "1-009", *ended[:500], at=T0 + 3)
+    scene.run("ack", 5, EPOCH, "1-009", *ended[500:], at=T0 + 3)
+    rest: list[Any] = []
+    while page[4]:
+        page = scene.run("pending", 4, *page[4:6], 0, at=T0 + 4)
+        rest += page[6::3]
+    assert {*had, *rest} == {*first, *later}
+
+
+def _stir(scene: Scene, draw: random.Random, call: int, keep: set[bytes]) -> None:
+    """Move jobs about as busy clients would; those to keep are never removed."""
+    taken = scene.run("reserve", 3, 30, 9, "ada", 0, at=T0 + call)
+    for number, counters in zip(taken[6::3], taken[7::3], strict=True):
+        receipt = f"{parse_counters(counters).deliveries}-009"
+        end = draw.choice(["ack", "nack", "release", "bury", "promote", ""])
+        if end == "ack" and number not in keep:
+            scene.run("ack", 4, EPOCH, receipt, number)
+        elif end == "nack":
+            scene.run("nack", 4, EPOCH, receipt, draw.choice([0, 5000]), 1, "broke", number)
+        elif end == "release":
+            scene.run("release", 4, EPOCH, receipt, 0, number)
+        elif end == "bury":
+            scene.run("bury", 4, EPOCH, receipt, "no use", number)
+        elif end == "promote":
+            scene.run("promote", 4, EPOCH, number)
+    scene.run("redrive", 5, "", 10, 0)
+    scene.run("enqueue", 100 + call, "", draw.choice([0, 500]), "", 0, *["1\nnew"] * 25)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_scan_of_a_moving_queue_misses_nothing_that_stays(
+    seed: int, real_backend: Backend
+) -> None:
+    """A job that is there from the first step to the last is returned, beside busy clients."""
+    draw = random.Random(seed)
+    scene = scene_of(real_backend)
+    first = scene.run("enqueue", 2, "", 0, "", 0, *["1\nold"] * 400)[2]
+    keep = {b"%s-%d" % (first[:-11], 1000000000 + i) for i in range(0, 400, 2)}
+    _stir(scene, draw, 1, keep)
+    cursor: Any = "0"
+    seen: set[bytes] = set()
+    steps = 0
+    while True:
+        reply = scene.run("scan", 6, cursor, 20, 0, at=T0 + steps)
+        seen |= {job[0] for job in reply[6:]}
+        steps, cursor = steps + 1, reply[5]
+        if cursor == b"0":
+            break
+        _stir(scene, draw, steps + 1, keep)
+    assert keep <= seen
+    assert 10 < steps < 400
+
+
+def test_a_scan_ends_beside_a_producer(backend: Backend) -> None:
+    """Jobs that are added between the steps, more than a step answers, do not prolong it."""
+    scene = scene_of(backend)
+    scene.run("enqueue", 2, "", 0, "", 0, *["1\nold"] * 30)
+    cursor: Any = "0"
+    steps, found = 0, []
+    while cursor != b"0":
+        reply = scene.run("scan", 6, cursor, 10, 1)
+        found += [job[6] for job in reply[6:]]
+        steps, cursor = steps + 1, reply[5]
+        scene.run("enqueue", 2 + steps, "", 0, "", 0, *["1\nnew"] * 20)
+    assert found == [b"1\nold"] * 30
+    assert steps < 6
+
+
+@pytest.mark.parametrize("state", ["scheduled", "active", "dead"])
+def test_a_peek_reads_no_more_than_it_answers(state: str, real_backend: Backend) -> None:
+    """Bodies behind the last job of the answer are not read, or one look would stop the server."""
+    scene = scene_of(real_backend)
+    delay = 60_000 if state == "scheduled" else 0
+    scene.run("enqueue", 2, "", delay, "", 0, *["1\nbody"] * 30)
+    taken = scene.run("reserve", 3, 30, 9, "ada", 0)[6::3]
+    if state == "dead":
+        scene.run("bury", 4, EPOCH, "1-009", "no use", *taken)
+    for newest in (0, 1):
+        look = partial(scene.run, "peek", 5, state, 3, 2, newest)
+        commands = watched(real_backend, look)
+        assert [c.shown for c in commands].count("HGET held") == 2
+
+
+def _interleaved(scene: Scene) -> int:
+    """Ended leases, due jobs and ready ones, more than a page of each; the time to look at them."""
+    scene.run("enqueue", 2, "", 0, "", 0, *["1;l=100\nended"] * 120)
+    scene.run("reserve", 3, 70, 9, "ada", 0)
+    scene.run("reserve", 3, 50, 9, "ada", 0, at=T0 + 1)
+    for i in range(13):
+        scene.run("enqueue", 3 + i, "", 100, "", 0, *["1\ndue"] * 10, at=T0 + 2 * i)
+    for i in range(13):
+        scene.run("enqueue", 20 + i, "", 0, "", 0, *["1\nready"] * 7, at=T0 + 101 + 2 * i)
+    return T0 + 500
+
+
+def test_a_peek_is_a_slice_of_what_reserve_would_give(backend: Backend) -> None:
+    """From the front, from the end, backwards: the same order over all pages, and reserve's."""
+    scene, draw = scene_of(backend), random.Random(1)
+    at = _interleaved(scene)
+    whole = [job[0] for job in scene.run("peek", 5, "ready", 0, 1000, 0, at=at)[5:]]
+    assert len(whole) == 120 + 130 + 91
+    for _ in range(40):
+        start, count = draw.randrange(-350, 350), draw.choice([1, 5, 120, 1000])
+        newest = start >= 0 and draw.random() < 0.5
+        reply = scene.run("peek", 5, "ready", start, count, int(newest), at=at)
+        ordered = whole[::-1] if newest else whole
+        if start < 0:
+            wanted = ordered[start:][:count] if -start <= len(whole) else []
+        else:
+            wanted = ordered[start : start + count]
+        assert [job[0] for job in reply[5:]] == wanted, (start, count, newest)
+    taken = scene.run("reserve", 6, 1000, 10, "eve", 0, at=at)
+    assert taken[6::3] == whole
+
+
+@pytest.mark.parametrize("state", ["scheduled", "active", "dead"])
+def test_a_peek_is_a_slice_of_a_state(state: str, backend: Backend) -> None:
+    """The same for the other states, over more than a page."""
+    scene = scene_of(backend)
+    for i in range(12):
+        delay = 60_000 if state == "scheduled" else 0
+        scene.run("enqueue", 2 + i, "", delay, "", 0, *["1\nbody"] * 20, at=T0 + i)
+        taken = scene.run("reserve", 3, 20, 9, "ada", 0, at=T0 + i)[6::3]
+        if state == "dead":
+            scene.run("bury", 4, EPOCH, "1-009", "no use", *taken, at=T0 + i)
+    whole = [job[0] for job in scene.run("peek", 5, state, 0, 1000, 0, at=T0 + 20)[5:]]
+    assert whole == sorted(whole)
+    assert len(whole) == 240
+    for start, count in [
+        (0, 5),
+        (99, 2),
+        (150, 1000),
+        (-1, 1),
+        (-140, 90),
+        (-240, 1000),
+        (-241, 5),
+    ]:
+        reply = scene.run("peek", 5, state, start, count, 0, at=T0 + 20)
+        wanted = whole[start:][:count] if start >= -240 else []
+        assert [job[0] for job in reply[5:]] == wanted
+        if start >= 0:
+            reply = scene.run("peek", 5, state, start, count, 1, at=T0 + 20)
+            assert [job[0] for job in reply[5:]] == whole[::-1][start:][:count]
+
+
+def _hundred_and_one(scene: Scene) -> None:
+    """101 jobs whose ttl ends after 100 ms, 101 delivered at most once, 101 dead letters."""
+    scene.run("enqueue", 2, "", 0, "", 0, *["1\ndead"] * 101)
+    letters = scene.run("reserve", 3, 101, 9, "ada", 0)[6::3]
+    scene.run("bury", 4, EPOCH, "1-009", "no use", *letters)
+    scene.run("enqueue", 5, "", 0, "", 0, *["1;l=0;t=100\nonce"] * 101)
+    scene.run("reserve", 6, 101, 9, "ada", 0)
+    scene.run("enqueue", 7, "", 0, "", 0, *["1;t=100\nshort"] * 101, "1\nlong")
+
+
+def test_a_call_removes_a_hundred_at_most(backend: Backend) -> None:
+    """Of each kind; sweep says that there is more, reserve is to be called again."""
+    scene = scene_of(backend)
+    _hundred_and_one(scene)
+    scene.run("configure", 8, "", "dead_max", 0)
+    assert scene.run("sweep", 9, 900_000, at=T0 + 200)[2:5] == [200, 100, 1]
+    assert scene.run("sweep", 9, 900_000, at=T0 + 200)[2:5] == [2, 1, 0]
+    assert scene.run("stats", 9, at=T0 + 200)[3:8] == [1, 0, 0, 0, 0]
+
+
+def test_a_reserve_that_removed_a_hundred_asks_for_another(backend: Backend) -> None:
+    """It takes nothing itself, so that one call stays small; the next one takes what is there."""
+    scene = scene_of(backend)
+    _hundred_and_one(scene)
+    first = scene.run("reserve", 9, 10, 9, "eve", 0, at=T0 + 200)
+    assert first[2] == 0
+    assert len(first) == 6
+    second = scene.run("reserve", 10, 10, 9, "eve", 0, at=T0 + 200)
+    assert second[8] == b"1\nlong"
+
+
+@pytest.mark.parametrize("look", [("stats",), ("peek", "dead", 0, 1, 0)], ids=lambda look: look[0])
+def test_a_look_removes_a_hundred_at_most(look: tuple[Any, ...], backend: Backend) -> None:
+    """Of either kind; the second look has the rest."""
+    scene = scene_of(backend)
+    _hundred_and_one(scene)
+    left = []
+    for _ in range(3):
+        left.append([scene.raw.zcard(KEYS[kind]) for kind in ("expiry", "once", "dead")])
+        scene.run(look[0], 9, *look[1:], at=T0 + 200)
+    assert left == [[101, 101, 101], [1, 1, 101], [0, 0, 101]]
