@@ -68,7 +68,8 @@ def test_the_tour_of_the_readme_runs(url: str) -> None:
     assert printed.split()[0].isdigit()
     with Penstock(url) as ps:
         stats = ps.queue("emails").stats()
-        assert stats.enqueued == 10_000
+        assert stats.enqueued == 10_001
+        assert stats.promoted == 1
         assert stats.acked == 200
 
 

@@ -1,0 +1,1 @@
+"""What other queues promise, held on every back end."""

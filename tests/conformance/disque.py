@@ -1,0 +1,160 @@
+"""What the Disque tests share: how their tables are checked, fixtures, and small helpers.
+
+A test module takes the fixtures over by assignment: `raw, ps, q = disque.raw, disque.ps, disque.q`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from types import FunctionType, ModuleType
+from typing import Any, TypeAlias
+
+import pytest
+
+from penstock import BadArgument, JobView, Penstock, Queue
+from penstock.embedded import EmbeddedServer
+from tests.support.backends import Backend
+from tests.support.keyspace import Raw, check_invariant, dump
+from tests.support.twins import wait_for
+
+__all__ = [
+    "SEVERAL_NODES",
+    "Rows",
+    "blocked",
+    "bodies",
+    "check_rows",
+    "one_in_each_state",
+    "refused",
+    "shown",
+]
+
+Rows: TypeAlias = Mapping[str, tuple[str, ...] | str]
+"""Row of Disque's documentation or tests -> names of the tests that hold it, or why none does."""
+
+SEVERAL_NODES = "several nodes: a queue lives on one node here, and no node speaks to another"
+CHECK = "test_every_row_is_held_or_has_a_reason"
+
+
+# -- the tables --------------------------------------------------------------------------------
+
+
+def check_rows(rows: Rows, *modules: ModuleType) -> None:
+    """Each row names tests that hold it, or a reason; each test names the rows that it holds.
+
+    Args:
+        rows: the table.
+        modules: where the tests are.
+
+    Raises:
+        AssertionError: a row without tests and reason, a test that is not there, or a test whose
+            docstring does not begin with the row.
+    """
+    functions = [function for module in modules for function in tests_of(module)]
+    said = {function.__name__: heads_of(function) for function in functions}
+    assert len(said) == len(functions), "two tests of one name"
+    for row, holders in rows.items():
+        if isinstance(holders, str):
+            assert len(holders) > 10, f"{row}: {holders!r} is no reason"
+            continue
+        assert holders, f"{row}: neither a test nor a reason"
+        for name in holders:
+            assert name in said, f"{row}: there is no {name}"
+            assert row in said[name], f"{row}: {name} says that it holds {said[name]}"
+    for name, heads in said.items():
+        for head in heads:
+            assert name in rows.get(head, ()), f"{name}: the row {head!r} does not name it"
+
+
+def tests_of(module: ModuleType) -> Iterator[FunctionType]:
+    """The test functions of a module, but the one that checks the tables."""
+    for name, value in vars(module).items():
+        if name.startswith("test_") and name != CHECK and isinstance(value, FunctionType):
+            yield value
+
+
+def heads_of(function: FunctionType) -> list[str]:
+    """The rows at the head of a docstring, `ROW; ROW: behaviour`."""
+    head, colon, _ = " ".join((function.__doc__ or "").split()).partition(": ")
+    assert colon, f"{function.__name__} names no row"
+    return head.split("; ")
+
+
+# -- fixtures ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def raw(backend: Backend) -> Raw:
+    """A plain client of `backend`."""
+    return backend.sync_client()
+
+
+@pytest.fixture
+def ps(backend: Backend, raw: Raw) -> Iterator[Penstock]:
+    """A client of `backend`; at the end of the test every job lies in one place."""
+    with Penstock(backend.sync_client(), owner="tester") as client:
+        yield client
+    check_invariant(raw)
+
+
+@pytest.fixture
+def q(ps: Penstock) -> Queue:
+    """A queue that does not exist yet."""
+    return ps.queue("q")
+
+
+@pytest.fixture
+def real_raw(real_backend: Backend) -> Raw:
+    """A plain client of `real_backend`."""
+    return real_backend.sync_client()
+
+
+@pytest.fixture
+def real_ps(real_backend: Backend) -> Iterator[Penstock]:
+    """A client of `real_backend`, for what blocks."""
+    with Penstock(real_backend.sync_client(), owner="tester") as client:
+        yield client
+
+
+@pytest.fixture
+def durable(make_server: Callable[..., EmbeddedServer]) -> EmbeddedServer:
+    """A server that has on disk what it has answered."""
+    return make_server(tcp=True, appendonly=True, args=("--appendfsync", "always"))
+
+
+# -- helpers -----------------------------------------------------------------------------------
+
+
+def bodies(jobs: Any) -> list[Any]:
+    """What the producers gave."""
+    return [job.body for job in jobs]
+
+
+def shown(queue: Queue, job: Any) -> JobView:
+    """A job that is there."""
+    view = queue.show(job)
+    assert view is not None
+    return view
+
+
+def refused(raw: Raw, call: Callable[[], Any], argument: str) -> None:
+    """The call raises, names the argument, and touches nothing."""
+    before = dump(raw)
+    with pytest.raises(BadArgument) as caught:
+        call()
+    assert caught.value.argument == argument
+    assert dump(raw) == before
+
+
+def blocked(raw: Raw, count: int) -> None:
+    """Return when so many clients are blocked."""
+    wait_for(lambda: raw.info("clients")["blocked_clients"] == count)
+
+
+def one_in_each_state(queue: Queue) -> dict[str, str]:
+    """Ids of a job in each state."""
+    queue.enqueue_many(["active", "dead"])
+    active, dead = queue.reserve(2, block=0)
+    dead.bury("why")
+    scheduled = queue.enqueue("scheduled", delay=600)
+    ready = queue.enqueue("ready")
+    return {"active": active.id, "dead": dead.id, "scheduled": scheduled.id, "ready": ready.id}

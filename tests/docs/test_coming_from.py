@@ -1,0 +1,140 @@
+"""The code in docs/coming-from-*.md runs as it stands, and prints what stands below it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from itertools import zip_longest
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.support.backends import Backend
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted((ROOT / "docs").glob("coming-from-*.md"))
+FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```[ \t]*$", flags=re.MULTILINE | re.DOTALL)
+LANGUAGES = {"python", "text", "sh", "redis"}
+URL = "redis://localhost:6379/0"
+
+
+class Block(NamedTuple):
+    """A program of a page.
+
+    Attributes:
+        line: of the page, where its fence is.
+        code: the program.
+        output: what it prints, or None if the page does not say.
+    """
+
+    line: int
+    code: str
+    output: str | None
+
+
+def blocks(text: str) -> list[Block]:
+    """The programs of a page; an output is the `text` block that follows with nothing between.
+
+    Raises:
+        AssertionError: a block that might be a program, and would not be run.
+    """
+    found = list(FENCE.finditer(text))
+    marks = sum(line.lstrip("> \t").startswith(("```", "~~~")) for line in text.splitlines())
+    assert marks == 2 * len(found), "a fence that is indented, unclosed, or of another kind"
+    programs = []
+    for fence, after in zip_longest(found, found[1:]):
+        line = text.count("\n", 0, fence.start()) + 1
+        assert fence[1] in LANGUAGES, f"line {line}: ```{fence[1]}, not one of {LANGUAGES}"
+        if fence[1] == "python":
+            follows = after is not None and not text[fence.end() : after.start()].strip()
+            output = after[2] if follows and after[1] == "text" else None
+            programs.append(Block(line, fence[2], output))
+    return programs
+
+
+def run(block: Block, url: str) -> str:
+    """What a program prints in a process of its own, with the server's URL in place of its."""
+    assert URL in block.code, f"line {block.line}: a program says where its server is, {URL}"
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", block.code.replace(URL, url)],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "PYTHONIOENCODING": "utf-8"},
+        capture_output=True,
+        encoding="utf-8",
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, f"line {block.line}: {done.stderr}"
+    return done.stdout
+
+
+def test_there_are_pages() -> None:
+    """One for RedisRQ at least: an empty list would run nothing, and pass."""
+    assert ROOT / "docs" / "coming-from-redisrq.md" in PAGES
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_page_runs(page: Path, real_backend: Backend) -> None:
+    """Its programs, one after the other on one server, end well and print what the page says."""
+    assert real_backend.url is not None
+    programs = blocks(page.read_text(encoding="utf-8"))
+    assert programs
+    for program in programs:
+        printed = run(program, real_backend.url)
+        if program.output is not None:
+            assert printed == program.output, f"{page.name}, line {program.line}"
+
+
+def test_blocks_are_found() -> None:
+    """Every program, with its output only if that follows at once, and its line."""
+    page = """# A page
+
+```python
+print(1)
+```
+
+```text
+1
+```
+```python
+print(2)
+```
+
+It prints:
+
+```text
+2
+```
+```sh
+echo 3
+```
+"""
+    assert blocks(page) == [
+        Block(3, "print(1)\n", "1\n"),
+        Block(10, "print(2)\n", None),
+    ]
+
+
+@pytest.mark.parametrize("language", ["", "py", "python3", "python title", "pycon"])
+def test_programs_under_another_name_are_refused(language: str) -> None:
+    """A block that looks like a program and would not be run fails the page."""
+    with pytest.raises(AssertionError, match="not one of"):
+        blocks(f"```{language}\nprint(1)\n```\n")
+
+
+@pytest.mark.parametrize("fence", ["  ```python", "~~~python", "> ```python", "```python"])
+def test_fences_of_another_kind_are_refused(fence: str) -> None:
+    """In a list, in a quotation, of tildes, or without an end: it would not be run."""
+    with pytest.raises(AssertionError, match="fence"):
+        blocks(f"{fence}\nprint(1)\n")
+
+
+def test_a_program_that_fails_is_told(real_backend: Backend) -> None:
+    """With the line of the page, and what the program said."""
+    assert real_backend.url is not None
+    with pytest.raises(AssertionError, match=r"line 7: (.|\n)*ZeroDivisionError"):
+        run(Block(7, f"# {URL}\n1 / 0\n", None), real_backend.url)
+    with pytest.raises(AssertionError, match="says where its server is"):
+        run(Block(7, "print(1)\n", None), real_backend.url)
