@@ -14,6 +14,7 @@ from penstock.cli.doctor.findings import Finding, Level, Patient
 from penstock.cli.doctor.server import CHECKS
 from penstock.core.servers import ServerFacts
 from penstock.embedded import EmbeddedServer
+from penstock.wire.scripts import all_scripts
 from tests.cli.support import Cli, Result
 from tests.support.backends import Backend
 
@@ -62,7 +63,7 @@ def test_a_server_that_is_well(cli: Cli, client: Penstock) -> None:
     assert data["queues"]["queues"] == 3
     assert data["queues"]["complete"] is True
     assert data["keys"] == {"count": 0, "keys": []}
-    assert data["scripts"]["of"] == 16
+    assert data["scripts"]["of"] == len(all_scripts())
     assert {"enqueue", "reserve", "bury"} <= set(data["scripts"]["loaded"])
     assert abs(data["clock"]["ahead"]) < 1
 

@@ -1,14 +1,15 @@
-"""enqueue, peek, show."""
+"""enqueue, peek, scan, show."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import redis
 
-from penstock import Penstock, parse_id
+from penstock import Penstock, Queue, ScanPage, parse_id
 from tests.cli.support import Cli
 from tests.support.backends import Backend
 
@@ -158,7 +159,7 @@ def test_peek_shows_bodies_as_documented(cli: Cli, client: Penstock) -> None:
     queue.enqueue("text")
     document = cli("peek", "q", "--json").document
     shown = [(job["codec"], job["body"]) for job in document.pop("jobs")]
-    assert document == {"queue": "q", "state": "ready", "start": 0}
+    assert document == {"queue": "q", "state": "ready", "start": 0, "newest": False}
     assert shown == [
         *((codec, body) for _, codec, body in BODIES),
         ("json", {"a": [1, "ü\x1b"]}),
@@ -193,28 +194,29 @@ def test_a_job_has_the_same_fields_everywhere(cli: Cli, client: Penstock) -> Non
     [job] = queue.reserve(block=0)
     job.nack(delay=300, error="line busy")
     [peeked] = cli("peek", "q", "--state", "scheduled", "--json").document["jobs"]
-    assert peeked == cli("show", "q", job_id, "--json").document
+    [found] = cli("scan", "q", "--json").document["jobs"]
+    shown = cli("show", "q", job_id, "--json").document
     view = queue.show(job_id)
     assert view is not None
-    assert peeked == {
-        "id": job_id, "queue": "q", "state": "scheduled", "codec": "bytes", "body": "x",
-        "headers": {"h": "v"}, "created": view.created, "due": view.due, "lease": 9.0,
-        "lease_until": None, "expires": view.expires, "died": None,
-        "delivered": view.delivered, "owner": client.owner, "deliveries": 1, "nacks": 1,
-        "crashes": 0, "releases": 0, "error": "line busy",
-    }  # fmt: skip
+    for document in (peeked, found, shown):
+        assert view.now - 60 < document["now"] <= view.now
+        assert document.pop("idle") == pytest.approx(document["now"] - view.delivered)
+        assert document.pop("next_in") == pytest.approx(view.due - document["now"])
+        assert document.pop("ttl_left") == pytest.approx(view.expires - document.pop("now"))
+        assert document == {
+            "id": job_id, "queue": "q", "state": "scheduled", "codec": "bytes", "body": "x",
+            "headers": {"h": "v"}, "created": view.created, "due": view.due, "lease": 9.0,
+            "lease_until": None, "expires": view.expires, "died": None,
+            "delivered": view.delivered, "owner": client.owner, "deliveries": 1, "nacks": 1,
+            "crashes": 0, "releases": 0, "error": "line busy", "attempt": 2, "redeliveries": 0,
+            "ttl": 600.0,
+        }  # fmt: skip
 
 
 @pytest.mark.parametrize("state", ["ready", "scheduled", "active", "dead"])
 def test_peek_knows_every_state(cli: Cli, client: Penstock, state: str) -> None:
     """One job in each state is found there and nowhere else, for programs and for people."""
-    queue = client.queue("q")
-    ids = {"dead": queue.enqueue("to die").id}
-    queue.reserve(block=0)[0].bury("hopeless")
-    ids["active"] = queue.enqueue("to hold").id
-    queue.reserve(block=0)
-    ids["ready"] = queue.enqueue("to wait").id
-    ids["scheduled"] = queue.enqueue("to come", delay=60).id
+    ids = one_in_each_state(client)
     jobs = cli("peek", "q", "--state", state, "--json").document["jobs"]
     assert [(job["id"], job["state"]) for job in jobs] == [(ids[state], state)]
     rows = cli("peek", "q", "--state", state).rows
@@ -228,6 +230,28 @@ def test_peek_pages(cli: Cli, client: Penstock) -> None:
     jobs = cli("peek", "q", "--json", "--n", "3", "--start", "25").document["jobs"]
     assert [job["body"] for job in jobs] == [25, 26, 27]
     assert len(cli("peek", "q").rows) == 10
+
+
+@pytest.mark.parametrize(
+    "options, bodies",
+    [
+        (["--start", "-3"], [27, 28, 29]),
+        (["--start", "-3", "-n", "2"], [27, 28]),
+        (["--start", "-31"], []),
+        (["--start", "30"], []),
+        (["--newest", "-n", "2"], [29, 28]),
+        (["--newest", "--start", "28"], [1, 0]),
+    ],
+    ids=str,
+)
+def test_peek_from_the_end(
+    cli: Cli, client: Penstock, options: list[str], bodies: list[int]
+) -> None:
+    """A negative start counts from the end, --newest goes backwards; beyond either is nothing."""
+    client.queue("q").enqueue_many(range(30))
+    result = cli("peek", "q", "--json", *options)
+    assert (result.code, [job["body"] for job in result.document["jobs"]]) == (0, bodies)
+    assert result.document["newest"] is ("--newest" in options)
 
 
 def test_peek_neither_obeys_nor_cuts_what_is_in_a_body(cli: Cli, client: Penstock) -> None:
@@ -257,7 +281,8 @@ def test_an_empty_answer_says_why(cli: Cli, client: Penstock) -> None:
         (["q", "--n", "many"], 2),
         (["q", "--n", "0"], 1),
         (["q", "--n", "1001"], 1),
-        (["q", "--start", "-1"], 1),
+        (["q", "--start", "-1001"], 1),
+        (["q", "--newest", "--start", "-1"], 1),
     ],
 )
 def test_bad_usage_of_peek(cli: Cli, argv: list[str], code: int) -> None:
@@ -265,6 +290,100 @@ def test_bad_usage_of_peek(cli: Cli, argv: list[str], code: int) -> None:
     result = cli("peek", *argv)
     assert (result.code, result.out) == (code, "")
     assert result.err
+
+
+# -- scan ----------------------------------------------------------------------------------
+
+
+def one_in_each_state(client: Penstock, name: str = "q") -> dict[str, str]:
+    """The ids of four jobs, by state."""
+    queue = client.queue(name)
+    ids = {"dead": queue.enqueue("to die").id}
+    queue.reserve(block=0)[0].bury("hopeless")
+    ids["active"] = queue.enqueue("to hold").id
+    queue.reserve(block=0)
+    ids["ready"] = queue.enqueue("to wait").id
+    ids["scheduled"] = queue.enqueue("to come", delay=60).id
+    return ids
+
+
+@pytest.mark.parametrize(
+    "states", [[], ["ready"], ["dead"], ["active", "scheduled", "active"]], ids=" ".join
+)
+def test_scan_finds_the_jobs_of_the_states_that_are_named(
+    cli: Cli, client: Penstock, states: list[str]
+) -> None:
+    """Every job unless states are named, with its state; --ids gives the same jobs' ids alone."""
+    ids = one_in_each_state(client)
+    options = [part for state in states for part in ("--state", state)]
+    expected = {ids[state]: state for state in states or ids}
+    chosen = list(dict.fromkeys(states)) or None
+    document = cli("scan", "q", "--json", *options).document
+    assert {job["id"]: job["state"] for job in document.pop("jobs")} == expected
+    assert document == {"queue": "q", "states": chosen}
+    document = cli("scan", "q", "--ids", "--json", *options).document
+    assert sorted(document.pop("ids")) == sorted(expected)
+    assert document == {"queue": "q", "states": chosen}
+    assert sorted(cli("scan", "q", "--ids", *options).out.split()) == sorted(expected)
+    assert {row[0]: row[1].strip() for row in cli("scan", "q", *options).rows} == expected
+
+
+def test_scan_of_every_queue(cli: Cli, client: Penstock) -> None:
+    """Without a name all queues are gone through, and the table says which one a job is of."""
+    ids = {name: client.queue(name).enqueue(name).id for name in ("a", "b{}", "ü")}
+    document = cli("scan", "--json").document
+    assert {job["queue"]: job["id"] for job in document["jobs"]} == ids
+    assert document["queue"] is None
+    assert {row[1].strip(): row[0] for row in cli("scan").rows} == ids
+    assert sorted(cli("scan", "--ids").out.split()) == sorted(ids.values())
+
+
+def test_scan_takes_many_steps(cli: Cli, client: Penstock) -> None:
+    """Thousands of jobs in every structure are listed, each of them once."""
+    queue = client.queue("q")
+    ids = [
+        *queue.enqueue_many(range(2500)).ids,
+        *queue.enqueue_many(range(1500), delay=60).ids,
+    ]
+    queue.reserve(700, block=0)
+    assert sorted(cli("scan", "q", "--ids").out.split()) == sorted(ids)
+    jobs = cli("scan", "q", "--json").document["jobs"]
+    assert sorted(job["id"] for job in jobs) == sorted(ids)
+    assert len(cli("scan", "q", "--state", "active", "--ids").out.split()) == 700
+
+
+def test_scan_lists_a_job_once_though_it_is_found_twice(
+    cli: Cli, client: Penstock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step may find again what an earlier one found; who reads the list need not know."""
+    ids = client.queue("q").enqueue_many(range(3)).ids
+    scan = Queue.scan
+
+    def twice(self: Queue, cursor: str = "0", n: int = 100, **options: Any) -> ScanPage:
+        page = scan(self, "0", n, **options)
+        return replace(page, cursor="again" if cursor == "0" else "0", ids=[*page.ids, ids[0]])
+
+    monkeypatch.setattr(Queue, "scan", twice)
+    assert sorted(cli("scan", "q", "--ids").out.split()) == sorted(ids)
+    assert sorted(job["id"] for job in cli("scan", "q", "--json").document["jobs"]) == sorted(ids)
+
+
+def test_scan_of_nothing(cli: Cli, client: Penstock) -> None:
+    """No jobs is no failure; a queue that does not exist is named, and not made."""
+    empty = cli("scan")
+    assert (empty.code, empty.out, empty.err) == (0, "", "no jobs\n")
+    missing = cli("scan", "nosuch", "--ids")
+    assert (missing.code, missing.out) == (0, "")
+    assert missing.err == "there is no queue 'nosuch' now\n"
+    assert cli("scan", "nosuch", "--json").document["jobs"] == []
+    assert cli("scan", "--ids", "--json").document == {"queue": None, "states": None, "ids": []}
+    assert client.queues() == []
+
+
+def test_bad_usage_of_scan(cli: Cli) -> None:
+    """A state that is none is bad usage, a name that is none an error."""
+    assert cli("scan", "q", "--state", "lost").code == 2
+    assert cli("scan", "").code == 1
 
 
 # -- show ----------------------------------------------------------------------------------
@@ -277,7 +396,9 @@ def test_show_finds_the_queue_of_an_id(cli: Cli, client: Penstock) -> None:
     client.queue("another").enqueue(1)
     found = cli("show", job_id, "--json").document
     assert (found["id"], found["queue"], found["body"]) == (job_id, name, {"a": 1})
-    assert found == cli("show", name, job_id, "--json").document
+    again = cli("show", name, job_id, "--json").document
+    assert found.pop("now") <= again.pop("now")
+    assert found == again
 
 
 def test_show_prints_the_whole_body(cli: Cli, client: Penstock) -> None:
@@ -289,6 +410,29 @@ def test_show_prints_the_whole_body(cli: Cli, client: Penstock) -> None:
     for text in (job_id, "header trace", "t-1", "expires", "ready"):
         assert text in out
     assert "lease until" not in out
+
+
+DAY = 86_400
+
+
+def test_show_prints_spans(cli: Cli, client: Penstock) -> None:
+    """How long until the lease and the ttl end, how long ago it was delivered; those there are."""
+    queue = client.queue("q")
+    job_id = queue.enqueue("x", ttl=20 * DAY, lease=10 * DAY).id
+    waiting = dict(row[:2] for row in rows_of(cli, job_id))
+    assert waiting["ttl left"] == "20.0 d"
+    assert not waiting.keys() & {"idle", "next in"}
+    queue.reserve(block=0)
+    held = dict(row[:2] for row in rows_of(cli, job_id))
+    assert held["next in"] == "10.0 d"
+    assert held["idle"].endswith(" s")
+    assert held["redeliveries"] == "0"
+
+
+def rows_of(cli: Cli, job_id: str) -> list[list[str]]:
+    """Names and values of a job as `show` prints them."""
+    rows = [[cell.strip() for cell in row] for row in cli("show", job_id).rows]
+    return [row for row in rows if len(row) == 2]
 
 
 def test_a_job_that_is_gone(cli: Cli, client: Penstock) -> None:

@@ -1,4 +1,4 @@
-"""queues, stats, pause, resume, redrive, purge, sweep."""
+"""queues, stats, pause, resume, redrive, promote, dequeue, purge, evict, sweep."""
 
 from __future__ import annotations
 
@@ -17,6 +17,51 @@ def test_queues_lists_names(cli: Cli, client: Penstock) -> None:
         client.queue(name).enqueue("x")
     assert cli("queues").out == "a\\x1b[0m {x}\nb\nü\n"
     assert cli("queues", "--json").document == {"queues": ["a\x1b[0m {x}", "b", "ü"]}
+
+
+@pytest.mark.parametrize(
+    "options, names",
+    [
+        (["--min-length", "2"], ["many", "some"]),
+        (["--max-length", "2"], ["none", "some"]),
+        (["--min-length", "1", "--max-length", "2"], ["some"]),
+        (["--max-idle", "60"], ["none", "some"]),
+        (["--max-idle", "60", "--min-length", "0"], ["none", "some"]),
+        (["--min-length", "3", "--max-idle", "60"], []),
+    ],
+    ids=str,
+)
+def test_queues_chooses(
+    cli: Cli, client: Penstock, real_backend: Backend, options: list[str], names: list[str]
+) -> None:
+    """By how many jobs could be reserved now, and by how long ago something was written."""
+    for name, count in (("many", 3), ("some", 2)):
+        client.queue(name).enqueue_many(range(count))
+    client.queue("none").enqueue("later", delay=60)
+    raw = real_backend.sync_client()
+    seconds, _ = raw.time()
+    raw.hset("penstock:{many}:meta", "seen", (seconds - 100) * 1000)
+    result = cli("queues", "--json", *options)
+    assert (result.code, result.document) == (0, {"queues": names})
+    assert cli("queues", *options).out == "".join(f"{name}\n" for name in names)
+
+
+@pytest.mark.parametrize(
+    "options, code",
+    [
+        (["--min-length", "-1"], 1),
+        (["--max-length", "-1"], 1),
+        (["--max-idle", "-1"], 1),
+        (["--max-idle", "nan"], 1),
+        (["--min-length", "few"], 2),
+    ],
+    ids=str,
+)
+def test_bad_bounds_of_queues(cli: Cli, options: list[str], code: int) -> None:
+    """What typer can judge is bad usage, what the library refuses is an error."""
+    result = cli("queues", *options)
+    assert (result.code, result.out) == (code, "")
+    assert result.err
 
 
 def test_nothing_at_all(cli: Cli) -> None:
@@ -38,13 +83,40 @@ def test_stats_counts_each_state(cli: Cli, client: Penstock) -> None:
     second.bury("no")
     [document] = cli("stats", "q", "--json").document["queues"]
     expected = asdict(queue.stats())
-    assert document.pop("oldest") >= 0
-    assert expected.pop("oldest") >= 0
+    for span in ("oldest", "age", "idle"):
+        assert 0 <= document.pop(span) <= expected.pop(span)
     assert document == expected
+    out = cli("stats", "q").out
+    assert [column for column in MOVED if column in out] == []
     [row] = cli("stats", "q").rows
     cells = [cell.strip() for cell in row]
     assert cells[:9] == ["q", "1", "1", "1", "1", "0", "5", "1", "0"]
+    assert [cell[-2:] for cell in cells[9:-1]] == [" s", " s", " s"]
     assert cells[-1] == "lease=20.0 max_length=50"
+
+
+MOVED = ("promoted", "dequeued", "withdrawn", "evicted")
+
+
+def test_stats_shows_what_was_moved(cli: Cli, client: Penstock) -> None:
+    """Columns of jobs moved or removed by hand are there as soon as one queue has such jobs."""
+    queue = client.queue("q")
+    ids = queue.enqueue_many(range(10), delay=60).ids
+    queue.promote(ids[:4])
+    queue.dequeue(ids[:3])
+    queue.withdraw(ids[8:])
+    queue.enqueue("once", lease=0)
+    queue.reserve(10, block=0)
+    queue.evict()
+    client.queue("other").enqueue("x")
+    result = cli("stats")
+    heads = result.out.split("\n", 1)[0].split()
+    values = [[cell.strip() for cell in row] for row in result.rows]
+    at = heads.index("promoted")
+    assert tuple(heads[at : at + 4]) == MOVED
+    assert [row[at : at + 4] for row in values] == [["0"] * 4, ["4", "3", "2", "1"]]
+    documents = cli("stats", "--json").document["queues"]
+    assert [[one[name] for name in MOVED] for one in documents] == [[0] * 4, [4, 3, 2, 1]]
 
 
 def test_stats_of_some_or_of_all(cli: Cli, client: Penstock) -> None:
@@ -122,6 +194,149 @@ def test_bad_usage_of_redrive(cli: Cli, client: Penstock) -> None:
     assert bad.err.startswith("penstock: BadJobId: ")
     assert client.queue("q").stats().dead == 1
     assert cli("redrive", "nosuch").err == "there is no queue 'nosuch' now\n"
+
+
+def test_promote(cli: Cli, client: Penstock) -> None:
+    """Delayed jobs can be reserved at once, a held one too; the document has each outcome."""
+    queue = client.queue("q")
+    held, late = queue.enqueue("held").id, queue.enqueue("late", delay=60).id
+    queue.reserve(block=0)
+    result = cli("promote", "q", held, late, late, "--json")
+    assert result.code == 0
+    assert result.document == {
+        "queue": "q",
+        "promoted": 2,
+        "jobs": [{"id": held, "outcome": "done"}, {"id": late, "outcome": "done"}],
+    }
+    assert [job.id for job in queue.reserve(5, block=0)] == [held, late]
+    assert cli("promote", "q", late).out == "1 jobs brought forward\n"
+
+
+def test_dequeue(cli: Cli, client: Penstock) -> None:
+    """A ready job waits until its lease would have ended."""
+    queue = client.queue("q")
+    job_id = queue.enqueue("x", lease=600).id
+    assert cli("dequeue", "q", job_id).out == "1 jobs taken out\n"
+    assert queue.reserve(block=0) == []
+    [view] = queue.peek(state="scheduled")
+    assert view.id == job_id
+    assert view.next_in is not None
+    assert 0 < view.next_in <= 600
+    queue.promote([job_id])
+    document = cli("dequeue", "q", job_id, "--json").document
+    assert document == {
+        "queue": "q",
+        "dequeued": 1,
+        "jobs": [{"id": job_id, "outcome": "done"}],
+    }
+
+
+@pytest.mark.parametrize(
+    "command, counted, words",
+    [("promote", "promoted", "brought forward"), ("dequeue", "dequeued", "taken out")],
+)
+def test_what_can_not_be_moved(
+    cli: Cli, client: Penstock, command: str, counted: str, words: str
+) -> None:
+    """Exit code 1 when one of the jobs is not moved, and why is said; the others are moved."""
+    queue = client.queue("q")
+    [dead] = buried(client, 1)
+    ready, late = queue.enqueue("x").id, queue.enqueue("x", delay=60).id
+    gone = queue.enqueue("x").id
+    queue.delete([gone])
+    moved, refused = (late, ready) if command == "promote" else (ready, late)
+    result = cli(command, "q", ready, late, dead, gone, "--json")
+    outcomes = {job["id"]: job["outcome"] for job in result.document["jobs"]}
+    assert (result.code, result.document[counted]) == (1, 1)
+    assert outcomes == {moved: "done", refused: "refused", dead: "refused", gone: "gone"}
+    assert result.err.startswith(f"penstock: 3 of 4 could not be {words}: ")
+    assert f"{dead} refused" in result.err
+    assert moved not in result.err
+
+
+@pytest.mark.parametrize("command", ["promote", "dequeue"])
+def test_bad_ids_to_move(cli: Cli, client: Penstock, command: str) -> None:
+    """No id is bad usage; one that is malformed is an error, and nothing is moved."""
+    queue = client.queue("q")
+    late, ready = queue.enqueue("x", delay=60).id, queue.enqueue("x").id
+    assert cli(command, "q").code == 2
+    bad = cli(command, "q", late, ready, "D-x", "--json")
+    assert (bad.code, bad.out) == (1, "")
+    assert bad.err.startswith("penstock: BadJobId: ")
+    other = cli(command, "nosuch", late)
+    assert (other.code, other.out) == (1, "")
+    assert other.err.startswith("penstock: WrongQueue: ")
+    counts = queue.stats()
+    assert (counts.ready, counts.scheduled, client.queues()) == (1, 1, ["q"])
+
+
+def test_move_in_a_queue_that_is_gone(cli: Cli, client: Penstock, real_backend: Backend) -> None:
+    """Exit code 1: the job is gone, and the missing queue is named."""
+    job_id = client.queue("q").enqueue("x").id
+    real_backend.sync_client().delete("penstock:{q}:meta", "penstock:{q}:ready")
+    result = cli("promote", "q", job_id, "--json")
+    assert (result.code, result.document["promoted"]) == (1, 0)
+    assert result.err.splitlines() == [
+        "there is no queue 'q' now",
+        f"penstock: 1 of 1 could not be brought forward: {job_id} gone",
+    ]
+
+
+def delivered_once(client: Penstock, count: int) -> list[str]:
+    """The ids of as many jobs that were delivered at most once and not acknowledged."""
+    queue = client.queue("q")
+    ids = [queue.enqueue("once", lease=0, ttl=100 + i).id for i in range(count)]
+    queue.reserve(count, block=0)
+    return ids
+
+
+def test_evict_makes_room(cli: Cli, client: Penstock) -> None:
+    """Jobs that nobody will be given again go, nearest end of ttl first, then dead letters."""
+    dead = buried(client, 2)
+    ids = delivered_once(client, 3)
+    queue = client.queue("q")
+    kept = queue.enqueue("stays").id
+    assert cli("evict", "q", "--count", "2", "--json").document == {"queue": "q", "evicted": 2}
+    assert [view.id for view in queue.peek(state="active")] == ids[2:]
+    assert cli("evict", "q", "--count", "2").out == "2 jobs removed\n"
+    assert [view.id for view in queue.peek(state="dead")] == dead[1:]
+    assert cli("evict", "q", "--json").document["evicted"] == 1
+    assert cli("evict", "q", "--json").document["evicted"] == 0
+    assert [view.id for view in queue.scan_iter()] == [kept]
+    assert queue.stats().evicted == 5
+
+
+def test_evict_leaves_dead_letters(cli: Cli, client: Penstock) -> None:
+    """With --keep-dead only jobs that were delivered at most once go."""
+    dead = buried(client, 2)
+    delivered_once(client, 2)
+    result = cli("evict", "q", "--keep-dead", "--json")
+    assert (result.code, result.document["evicted"]) == (0, 2)
+    assert [view.id for view in client.queue("q").scan_iter()] == dead
+
+
+def test_evict_takes_many_steps(cli: Cli, client: Penstock) -> None:
+    """More than one call may remove; no more go than --count says."""
+    buried(client, 2500)
+    assert cli("evict", "q").out == "100 jobs removed\n"
+    assert cli("evict", "q", "--count", "2300", "--json").document["evicted"] == 2300
+    assert cli("evict", "q", "--count", "9999", "--json").document["evicted"] == 100
+    assert client.queue("q").stats().dead == 0
+
+
+def test_bad_usage_of_evict(cli: Cli, client: Penstock) -> None:
+    """Nothing is removed; a queue that does not exist is named, and not made."""
+    buried(client, 1)
+    assert cli("evict", "q", "--count", "many").code == 2
+    for count in ("0", "-1"):
+        refused = cli("evict", "q", "--count", count)
+        assert (refused.code, refused.out) == (1, "")
+        assert refused.err.startswith("penstock: BadArgument: ")
+    assert client.queue("q").stats().dead == 1
+    missing = cli("evict", "nosuch")
+    assert (missing.code, missing.out) == (0, "0 jobs removed\n")
+    assert missing.err == "there is no queue 'nosuch' now\n"
+    assert client.queues() == ["q"]
 
 
 def one_in_each_state(client: Penstock) -> None:

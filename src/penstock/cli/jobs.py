@@ -1,4 +1,4 @@
-"""Commands about jobs: enqueue, peek, show."""
+"""Commands about jobs: enqueue, peek, scan, show."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.cli import output
 from penstock.cli.app import Failed, Session, command
 from penstock.wire.keys import registry_key
 
-__all__ = ["QueueArgument", "State", "enqueue", "peek", "show"]
+__all__ = ["QueueArgument", "State", "enqueue", "peek", "scan", "show"]
 
 QueueArgument = Annotated[str, typer.Argument(metavar="QUEUE", show_default=False)]
 
@@ -111,17 +111,21 @@ def peek(
     queue: QueueArgument,
     state: Annotated[State, typer.Option(help="Which jobs.")] = State.READY,
     n: Annotated[int, typer.Option("--n", "-n", help="How many at most.")] = 10,
-    start: Annotated[int, typer.Option(help="How many to pass over.")] = 0,
+    start: Annotated[
+        int, typer.Option(help="How many to pass over; negative = begin so far from the end.")
+    ] = 0,
+    newest: Annotated[bool, typer.Option("--newest", help="From the end backwards.")] = False,
 ) -> None:
     """Show the next jobs of a queue without taking them."""
     with session.client() as client:
-        views = client.queue(queue).peek(n, state=state.value, start=start)
+        views = client.queue(queue).peek(n, state=state.value, start=start, newest=newest)
         if not views:
             hint_if_missing(client, queue)
     document = {
         "queue": queue,
         "state": state.value,
         "start": start,
+        "newest": newest,
         "jobs": [output.job_document(view) for view in views],
     }
     session.answer(document, lambda: _print_jobs(views, state))
@@ -150,6 +154,77 @@ def _print_jobs(views: list[JobView], state: State) -> None:
         ],
         right="attempt",
     )
+
+
+@command("scan")
+def scan(
+    session: Session,
+    queue: Annotated[
+        str | None,
+        typer.Argument(metavar="[QUEUE]", help="Default: every queue.", show_default=False),
+    ] = None,
+    state: Annotated[
+        list[State] | None,
+        typer.Option(help="Only these jobs; may be repeated. Default: all.", show_default=False),
+    ] = None,
+    ids: Annotated[bool, typer.Option("--ids", help="Ids alone; no bodies are read.")] = False,
+) -> None:
+    """List all jobs, each once, in no order and in bounded steps.
+
+    Jobs that come, go or change their state meanwhile may be missed.
+    """
+    states = [one.value for one in dict.fromkeys(state or ())] or None
+    document: dict[str, Any] = {"queue": queue, "states": states}
+    with session.client() as client:
+        names = client.queues() if queue is None else [queue]
+        if queue is not None:
+            hint_if_missing(client, queue)
+        if ids and not session.as_json:
+            output.write_lines(_each_id(client, names, states))
+            return
+        if ids:
+            document["ids"] = list(_each_id(client, names, states))
+        else:
+            found = client.scan_iter(queues=names, states=states)
+            views = list({view.id: view for view in found}.values())  # one may be met twice
+            document["jobs"] = [output.job_document(view) for view in views]
+    session.answer(document, lambda: _print_scan(views, every=queue is None))
+
+
+def _each_id(client: Penstock, queues: list[str], states: list[str] | None) -> Iterator[str]:
+    for name in queues:
+        seen: set[str] = set()
+        cursor = ""
+        while cursor != "0":
+            page = client.queue(name).scan(cursor or "0", STEP, states=states, full=False)
+            yield from (one for one in dict.fromkeys(page.ids) if one not in seen)
+            seen.update(page.ids)
+            cursor = page.cursor
+
+
+STEP = 1000
+
+
+def _print_scan(views: list[JobView], *, every: bool) -> None:
+    if not views:
+        output.note("no jobs")
+        return
+    rows = [
+        (
+            view.id,
+            *([view.queue] if every else []),
+            view.state,
+            output.moment(view.created),
+            view.attempt,
+            view.owner,
+            output.short_body(view),
+            view.error,
+        )
+        for view in views
+    ]
+    named = ("queue",) if every else ()
+    columns = ("id", *named, "state", "created", "attempt", "owner", "body", "error")
+    output.table(columns, rows, right="attempt")
 
 
 @command("show")
@@ -194,6 +269,7 @@ def _print_job(view: JobView) -> None:
         "queue": view.queue,
         "state": view.state,
         **times,
+        **{name.replace("_", " "): output.span(getattr(view, name)) for name in SPANS},
         "lease": output.span(view.lease) if view.lease else "none (at most once)",
         "owner": view.owner,
         "attempt": view.attempt,
@@ -209,7 +285,8 @@ def _print_job(view: JobView) -> None:
 
 
 MOMENTS = ("created", "due", "expires", "delivered", "lease_until", "died")
-COUNTERS = ("deliveries", "nacks", "crashes", "releases")
+SPANS = ("next_in", "idle", "ttl_left")
+COUNTERS = ("deliveries", "redeliveries", "nacks", "crashes", "releases")
 
 
 def hint_if_missing(client: Penstock, queue: str) -> None:

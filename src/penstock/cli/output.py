@@ -159,11 +159,15 @@ def short_body(view: JobView, limit: int = 60) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
+DERIVED = ("attempt", "redeliveries", "ttl", "ttl_left", "idle", "next_in")
+
+
 def job_document(view: JobView) -> dict[str, Any]:
     """A job as JSON shows it: the attributes of `JobView`, codec and body as said above."""
     codec, body = body_value(view)
-    document = {f.name: getattr(view, f.name) for f in fields(view) if f.name != "raw"}
-    return {**document, "headers": dict(view.headers), "codec": codec, "body": body}
+    stored = {f.name: getattr(view, f.name) for f in fields(view) if f.name != "raw"}
+    derived = {name: getattr(view, name) for name in DERIVED}
+    return {**stored, **derived, "headers": dict(view.headers), "codec": codec, "body": body}
 
 
 def stats_document(stats: QueueStats) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Commands about queues: queues, stats, pause, resume, redrive, purge, sweep."""
+"""Commands about queues: queues, stats, pause, resume, and what moves or removes their jobs."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ from typing import Annotated, Any
 
 import typer
 
-from penstock import QueueStats
+from penstock import Outcome, QueueStats, Settled
 from penstock.cli import output
 from penstock.cli.app import Failed, Session, command
 from penstock.cli.jobs import QueueArgument, State, hint_if_missing
 
-__all__ = ["pause", "purge", "queues", "redrive", "resume", "stats", "sweep"]
+__all__ = [
+    "dequeue", "evict", "pause", "promote", "purge", "queues", "redrive", "resume", "stats",
+    "sweep",
+]  # fmt: skip
 
 QueuesArgument = Annotated[
     list[str] | None,
@@ -28,11 +31,38 @@ class Side(str, Enum):
     ALL = "all"
 
 
+IdsArgument = Annotated[list[str], typer.Argument(metavar="ID...", show_default=False)]
+
+
 @command("queues")
-def queues(session: Session) -> None:
-    """List the queues that exist."""
+def queues(
+    session: Session,
+    min_length: Annotated[
+        int | None,
+        typer.Option(help="Only with so many ready jobs or more.", show_default=False),
+    ] = None,
+    max_length: Annotated[
+        int | None,
+        typer.Option(help="Only with so many ready jobs or fewer.", show_default=False),
+    ] = None,
+    max_idle: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS", help="Only written to in the last so many.", show_default=False
+        ),
+    ] = None,
+) -> None:
+    """List the queues that exist, or those that the options choose."""
+    bounds: dict[str, Any] = {
+        "min_length": min_length,
+        "max_length": max_length,
+        "max_idle": max_idle,
+    }
     with session.client() as client:
-        names = client.queues()
+        if all(bound is None for bound in bounds.values()):
+            names = client.queues()
+        else:
+            names = sorted({one.name for one in client.scan_queues_iter(**bounds)})
     session.answer(
         {"queues": names}, lambda: output.write_lines(output.printable(name) for name in names)
     )
@@ -47,20 +77,26 @@ def stats(session: Session, queues: QueuesArgument = None) -> None:
     session.answer(document, lambda: _print_stats(counts))
 
 
+COUNTS = ("ready", "scheduled", "active", "dead", "expired", "enqueued", "acked", "nacked")
+RARE = ("promoted", "dequeued", "withdrawn", "evicted")
+"""Totals that most queues never have; a column of nothing but zeros is left out."""
+SPANS = ("oldest", "age", "idle")
+
+
 def _print_stats(counts: list[QueueStats]) -> None:
-    numbers = ("ready", "scheduled", "active", "dead", "expired", "enqueued", "acked", "nacked")
+    numbers = (*COUNTS, *(rare for rare in RARE if any(getattr(one, rare) for one in counts)))
     output.table(
-        ("queue", *numbers, "oldest", "settings"),
+        ("queue", *numbers, *SPANS, "settings"),
         [
             (
                 one.name,
                 *(getattr(one, number) for number in numbers),
-                output.span(one.oldest),
+                *(output.span(getattr(one, span)) for span in SPANS),
                 _settings(one),
             )
             for one in counts
         ],
-        right=" ".join((*numbers, "oldest")),
+        right=" ".join((*numbers, *SPANS)),
     )
 
 
@@ -128,6 +164,69 @@ def redrive(
     )
     if ids and count < len(ids):
         raise Failed(f"{len(ids) - count} of {len(ids)} could not be brought back: see `show ID`")
+
+
+@command("promote")
+def promote(session: Session, queue: QueueArgument, ids: IdsArgument) -> None:
+    """Let jobs be delivered at once: delayed, backing off, or held by a consumer."""
+    _move(session, queue, ids, "promote", "promoted", "brought forward")
+
+
+@command("dequeue")
+def dequeue(session: Session, queue: QueueArgument, ids: IdsArgument) -> None:
+    """Take jobs out of a queue for the time of their lease; then they come back."""
+    _move(session, queue, ids, "dequeue", "dequeued", "taken out")
+
+
+def _move(
+    session: Session, queue: str, ids: list[str], method: str, counted: str, words: str
+) -> None:
+    names = list(dict.fromkeys(ids))
+    with session.client() as client:
+        settled: Settled = getattr(client.queue(queue), method)(names)
+        if not settled.done:
+            hint_if_missing(client, queue)
+    outcomes = dict(zip(names, settled, strict=True))
+    document = {
+        "queue": queue,
+        counted: settled.done,
+        "jobs": [{"id": name, "outcome": outcome.value} for name, outcome in outcomes.items()],
+    }
+    session.answer(document, lambda: output.write(f"{settled.done} jobs {words}"))
+    failed = {name: outcome for name, outcome in outcomes.items() if outcome is not Outcome.DONE}
+    if failed:
+        told = ", ".join(f"{name} {outcome}" for name, outcome in failed.items())
+        raise Failed(f"{len(failed)} of {len(names)} could not be {words}: {told}")
+
+
+@command("evict")
+def evict(
+    session: Session,
+    queue: QueueArgument,
+    count: Annotated[int, typer.Option(metavar="N", help="At most so many.")] = 100,
+    keep_dead: Annotated[
+        bool, typer.Option("--keep-dead", help="Leave dead letters alone.")
+    ] = False,
+) -> None:
+    """Make room on a full server: remove jobs that nobody will be given again.
+
+    First those delivered at most once, nearest end of ttl first; then dead letters, oldest first.
+    """
+    with session.client() as client:
+        target = client.queue(queue)
+        removed = step = target.evict(min(count, STEP), dead=not keep_dead)
+        while step and removed < count:
+            step = target.evict(min(count - removed, STEP), dead=not keep_dead)
+            removed += step
+        if not removed:
+            hint_if_missing(client, queue)
+    session.answer(
+        {"queue": queue, "evicted": removed}, lambda: output.write(f"{removed} jobs removed")
+    )
+
+
+STEP = 1000
+"""Most that one call removes."""
 
 
 @command("purge")
