@@ -12,18 +12,20 @@ from typing import Any
 
 import pytest
 from redis import Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
 
-from penstock import bench
+from penstock import EmbeddedServerError, Penstock, bench
+from penstock.bench import disque
 from penstock.bench.bed import Bed
 from penstock.bench.command import SECTIONS
-from penstock.bench.contenders import Jobs, Streams
+from penstock.bench.contenders import Jobs, PipelinedJobs, PipelinedStreams, Streams
 from penstock.bench.figures import Budget, Table
-from penstock.bench.machine import pinned
+from penstock.bench.machine import pinned, share_cores
 from penstock.bench.plan import FULL, QUICK
 from penstock.embedded import EmbeddedServer
 
 TINY = ["--quick", "--rounds", "2", "--scale", "0.001"]
-EXPECTED = {
+EXPECTED: dict[str, list[tuple[str, ...]]] = {
     "batches": [
         (n, step)
         for n in ("1", "10", "100", "1000")
@@ -44,6 +46,35 @@ EXPECTED = {
         ("consume(), with job", "BLMOVE + LREM"),
         ("settle by 1", "BLMOVE + LREM"),
         ("reserve + job.ack", "BLMOVE + LREM"),
+    ],
+    "cycle": [("by 100 a call",), ("by 1 a call",), ("by 1 a call, 100 calls a trip",)],
+    "disque": [
+        ("enqueue, one by one", "ADDJOB", "us CPU/job"),
+        ("reserve, one by one", "GETJOB", "us CPU/job"),
+        ("ack, one by one", "ACKJOB", "us CPU/job"),
+        ("enqueue_many by 100", "ADDJOB pipelined by 100", "us CPU/job"),
+        ("reserve by 100", "GETJOB pipelined by 100", "us CPU/job"),
+        ("ack by 100", "ACKJOB pipelined by 100", "us CPU/job"),
+        ("whole life by 100", "the three, pipelined by 100", "us CPU/job"),
+        ("LPUSH here, and beside Disque", "LPUSH pipelined by 100", "us CPU/job"),
+        ("whole life by 100", "the three, pipelined by 100", "LPUSHes"),
+        ("enqueue, one by one", "ADDJOB", "jobs/s"),
+        ("reserve, one by one", "GETJOB", "jobs/s"),
+        ("ack, one by one", "ACKJOB", "jobs/s"),
+        ("enqueue_many by 100", "ADDJOB pipelined by 100", "jobs/s"),
+        ("reserve by 100", "GETJOB pipelined by 100", "jobs/s"),
+        ("ack by 100", "ACKJOB pipelined by 100", "jobs/s"),
+        ("whole life by 100", "the three, pipelined by 100", "jobs/s"),
+        ("enqueue_many by 1000", "no such call", "jobs/s"),
+        ("reserve by 1000", "GETJOB COUNT 1000", "jobs/s"),
+        ("ack by 1000", "ACKJOB of 1000 ids", "jobs/s"),
+        ("waiting job", "queued", "bytes/job"),
+    ],
+    "copies": [
+        ("enqueue, one by one, replicas=2", "ADDJOB REPLICATE 3", "adds/s"),
+        ("enqueue, one by one, replicas=2", "ADDJOB REPLICATE 3", "us CPU/job"),
+        ("enqueue_many by 100, replicas=2", "ADDJOB REPLICATE 3 pipelined by 100", "adds/s"),
+        ("enqueue_many by 100, replicas=2", "ADDJOB REPLICATE 3 pipelined by 100", "us CPU/job"),
     ],
     "handover": [("p50",), ("p99",)],
     "delayed": [("p50 late",), ("most late",), ("least late (below 0 = early)",)],
@@ -127,6 +158,41 @@ def test_ratios_fit_their_rounds(report: dict[str, Any]) -> None:
         assert row["x base"] == pytest.approx(sum(ratios) / 2)
 
 
+@pytest.mark.parametrize("section", ["disque", "copies"])
+def test_a_figure_stands_beside_the_one_it_is_held_against(
+    report: dict[str, Any], section: str
+) -> None:
+    """The ratio is that of the two figures of its row; none without a figure of Disque's."""
+    (table,) = [table for table in report["tables"] if table["name"] == section]
+    for row in table["rows"]:
+        ours, theirs = row["penstock"], row["Disque 1.0-rc1"]
+        assert row["x Disque"] == (pytest.approx(ours / theirs) if theirs else None)
+    assert "not of this run" in table["note"]
+
+
+def test_the_bounds_beside_disque_and_streams(report: dict[str, Any]) -> None:
+    """What is promised of a life, of memory, of three copies, and of a cycle, is judged."""
+    bounds = {found["name"]: (found["limit"], found["least"]) for found in report["budgets"]}
+    promised = {
+        "server CPU, whole life, batch 100, x Disque": (0.9, False),
+        "the same, counted in LPUSHes, x Disque": (0.9, False),
+        "memory per waiting job, x Disque": (0.3, False),
+        "adds with three copies, by 100, x Disque": (10.0, True),
+        "whole cycle by 100 a call, x Streams": (0.9, True),
+        "whole cycle by 1 a call, x Streams": (0.4, True),
+    }
+    assert {name: bounds.get(name) for name in promised} == promised
+
+
+def test_what_disque_took_adds_up() -> None:
+    """A whole life is its three steps, and a replicated add gains nothing by a pipeline."""
+    figures = {key: known.figure or 0.0 for key, known in disque.DISQUE_CPU.items()}
+    assert figures[100, "whole life"] == pytest.approx(5.87)
+    assert sum(figures[100, step] for step in ("add", "reserve", "ack")) == pytest.approx(5.87)
+    one, many = (disque.DISQUE_COPIES[n][0].figure or 0.0 for n in (1, 100))
+    assert 10_300 == many < one == 10_400
+
+
 @pytest.fixture
 def bed(make_server: Callable[..., EmbeddedServer]) -> Bed:
     """A bed on a fresh server."""
@@ -134,10 +200,18 @@ def bed(make_server: Callable[..., EmbeddedServer]) -> Bed:
     return Bed(server.url, server.pid, "loopback TCP")
 
 
-@pytest.mark.parametrize("make", [Streams, Jobs], ids=["Streams", "penstock"])
-def test_a_contender_moves_every_job_once(bed: Bed, make: type[Streams] | type[Jobs]) -> None:
+CONTENDERS: dict[str, Callable[[Bed], Any]] = {
+    "Streams": lambda bed: Streams(bed.redis, "q"),
+    "Streams pipelined": lambda bed: PipelinedStreams(bed.redis, "q"),
+    "penstock": lambda bed: Jobs(bed.client, "q"),
+    "penstock pipelined": lambda bed: PipelinedJobs(bed.client, "q", bed.redis),
+}
+
+
+@pytest.mark.parametrize("make", CONTENDERS.values(), ids=CONTENDERS)
+def test_a_contender_moves_every_job_once(bed: Bed, make: Callable[[Bed], Any]) -> None:
     """What is added is reserved once, in full, and gone after the ack; each call is one trip."""
-    contender: Any = make(bed.redis if make is Streams else bed.client, "q")  # type: ignore[arg-type]
+    contender = make(bed)
     contender.add(1)
     contender.add(7)
     held = contender.reserve(5)
@@ -151,6 +225,57 @@ def test_a_contender_moves_every_job_once(bed: Bed, make: type[Streams] | type[J
     left = {key: bed.redis.type(key) for key in keys}
     assert b"zset" not in left.values()
     assert [bed.redis.xlen(key) for key in keys if left[key] == b"stream"] == [0]
+
+
+@pytest.mark.parametrize(
+    "name, commands",
+    [
+        ("Streams pipelined", {"xadd": 9, "xreadgroup": 9, "xack": 9, "xdel": 9}),
+        ("penstock pipelined", {"evalsha": 27}),
+    ],
+)
+def test_pipelined_sides_send_a_command_a_job(
+    bed: Bed, name: str, commands: dict[str, int]
+) -> None:
+    """Neither side names several jobs in one command: nine jobs take nine of each."""
+    contender = CONTENDERS[name](bed)
+
+    def work() -> None:
+        contender.add(9)
+        contender.ack(contender.reserve(9))
+
+    calls = bed.count(work).calls
+    assert {name: calls.get(name, 0) for name in commands} == commands
+    assert "multi" not in calls
+
+
+def test_copies_are_confirmed_by_two_replicas(bed: Bed) -> None:
+    """The primary has two replicas, each of which has every job; all three end with the block."""
+    with disque.three(bed) as primary:
+        primary.client.queue("copies").enqueue_many(range(30), replicas=2, timeout=30)
+        facts = primary.redis.info("replication")
+        ports = [facts[f"slave{i}"]["port"] for i in range(2)]
+        for port in ports:
+            with Redis(port=port) as replica, Penstock(replica, prefix=primary.prefix) as client:
+                assert replica.info("replication")["role"] == "slave"
+                assert client.command("XLEN", f"{primary.prefix}:{{copies}}:ready") == 30
+    for port in ports:
+        with Redis(port=port) as replica, pytest.raises(RedisConnectionError):
+            replica.ping()
+
+
+def test_without_a_server_to_start_copies_are_left_out(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The table says why it is empty; nothing else of the run suffers."""
+
+    def nothing() -> None:
+        raise EmbeddedServerError("no server binary")
+
+    monkeypatch.setattr(disque, "find_server", nothing)
+    table = disque.copies(bed, QUICK.scaled(0.001))
+    assert (table.rows, table.budgets) == ([], [])
+    assert table.note.endswith("Left out: no server binary.")
 
 
 def test_costs_are_those_of_the_work(bed: Bed) -> None:
@@ -216,6 +341,17 @@ def test_cores_are_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(KeyboardInterrupt):
         measured()
     assert chosen == [{4}, {5}, {4, 5, 6}]
+
+
+def test_servers_share_the_cores_of_driver_and_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers started beside the pinned one may use its core and the driver's, no others."""
+    chosen: list[tuple[int, set[int]]] = []
+    allowed = {0: {5}, 123: {4}}
+    monkeypatch.setattr(os, "sched_getaffinity", allowed.__getitem__, raising=False)
+    monkeypatch.setattr(os, "sched_setaffinity", lambda *to: chosen.append(to), raising=False)
+    share_cores([7, 8], 123)
+    share_cores([9], None)
+    assert chosen == [(7, {4, 5}), (8, {4, 5}), (9, {5})]
 
 
 def test_one_core_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from penstock.bench import client, cost, depth, report, waiting
+from penstock.bench import client, cost, cycle, depth, disque, report, waiting
 from penstock.bench.bed import Bed, Refused, opened
 from penstock.bench.figures import Table
 from penstock.bench.machine import Noise, describe, pinned
@@ -21,6 +21,9 @@ SECTIONS: dict[str, Callable[[Bed, Plan], Table]] = {
     "commands": cost.commands,
     "memory": cost.memory,
     "python": client.python,
+    "cycle": cycle.cycle,
+    "disque": disque.disque,
+    "copies": disque.copies,
     "handover": waiting.handover,
     "delayed": waiting.delayed,
     "idle": waiting.idle,
@@ -37,7 +40,7 @@ def parser() -> argparse.ArgumentParser:
     )
     args.add_argument("--url", help="measure on this server; default: start one")
     args.add_argument("--yes", action="store_true", help="even if its database holds keys")
-    args.add_argument("--quick", action="store_true", help="smaller figures, under 40 s")
+    args.add_argument("--quick", action="store_true", help="smaller figures, under a minute")
     args.add_argument("--rounds", type=_positive, help="rounds of each pair")
     args.add_argument("--only", nargs="+", choices=SECTIONS, metavar="SECTION", help=_sections())
     args.add_argument("--depths", nargs="+", type=_positive, metavar="N", help="waiting jobs")

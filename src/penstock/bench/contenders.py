@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,8 +11,10 @@ from redis import Redis
 from penstock._sync.client import Penstock
 from penstock._sync.job import Job
 from penstock.bench.plan import BODY
+from penstock.core.operations import Call
+from penstock.core.record import PLAIN
 
-__all__ = ["Jobs", "Lists", "Streams"]
+__all__ = ["Jobs", "Lists", "PipelinedJobs", "PipelinedStreams", "Streams"]
 
 GROUP, CONSUMER = "g", "c"
 
@@ -65,6 +68,35 @@ class Streams:
     def keys(self) -> list[bytes]:
         """The keys that hold its jobs."""
         return [self.key.encode()]
+
+
+class PipelinedStreams(Streams):
+    """The same, each command for one job, and as many commands a trip as there are jobs."""
+
+    def add(self, n: int) -> None:
+        """Add n jobs in one trip."""
+        self.trips += 1
+        pipe = self.redis.pipeline(transaction=False)
+        for _ in range(n):
+            pipe.xadd(self.key, {b"b": BODY})
+        pipe.execute()
+
+    def reserve(self, n: int) -> list[tuple[bytes, dict[bytes, bytes]]]:
+        """Take up to n jobs in one trip."""
+        self.trips += 1
+        pipe = self.redis.pipeline(transaction=False)
+        for _ in range(n):
+            pipe.xreadgroup(GROUP, CONSUMER, {self.key: ">"}, count=1)
+        return [found[0][1][0] for found in pipe.execute() if found]
+
+    def ack(self, entries: Sequence[tuple[bytes, dict[bytes, bytes]]]) -> None:
+        """Finish and remove jobs in one trip."""
+        self.trips += 1
+        pipe = self.redis.pipeline(transaction=False)
+        for entry in entries:
+            pipe.xack(self.key, GROUP, entry[0])
+            pipe.xdel(self.key, entry[0])
+        pipe.execute()
 
 
 class Lists:
@@ -136,3 +168,58 @@ class Jobs:
     def keys(self) -> list[bytes]:
         """The keys that hold its jobs."""
         return list(self.queue.ops.keys.names.values())
+
+
+class PipelinedJobs(Jobs):
+    """The same, each script for one job, and as many scripts a trip as there are jobs.
+
+    Not as the client sends its calls, one a trip: the scripts alone, as another client might.
+
+    Args:
+        client: for the queue, and the scripts it loads.
+        name: the queue's.
+        redis: whose connection carries the pipelines.
+    """
+
+    def __init__(self, client: Penstock, name: str, redis: Redis) -> None:
+        super().__init__(client, name)
+        self.redis: Any = redis
+        self.ops = self.queue.ops
+        self.node = client.hello().node[:8]
+        self.calls = 0
+        self.producer = self.ops.keys.producer(secrets.token_hex(8))
+        self.queue.enqueue(BODY)
+        self.queue.ack(self.queue.reserve(1, block=0))
+
+    def add(self, n: int) -> None:
+        """Add n jobs in one trip."""
+        for reply in self._run([self.ops.enqueue((PLAIN + BODY,)) for _ in range(n)]):
+            self.ops.check(reply)
+
+    def reserve(self, n: int) -> list[Job]:
+        """Take up to n jobs in one trip."""
+        calls = [self.ops.reserve(1, idle=False) for _ in range(n)]
+        replies = self._run([call for call, _ in calls])
+        return [
+            job
+            for reply, (_, tag) in zip(replies, calls, strict=True)
+            for job in self.ops.taken(reply, tag, self.node).deliveries
+        ]
+
+    def ack(self, jobs: Sequence[Job]) -> None:
+        """Finish jobs in one trip."""
+        replies = self._run([self.ops.ack([job]) for job in jobs])
+        for job, reply in zip(jobs, replies, strict=True):
+            self.ops.codes([job], reply)
+
+    def _run(self, calls: Sequence[Call]) -> list[Any]:
+        self.trips += 1
+        pipe = self.redis.pipeline(transaction=False)
+        for call in calls:
+            self.calls += 1
+            producer = () if call.queue is None else (self.producer,)
+            pipe.execute_command(
+                "EVALSHA", call.script.sha, *call.head, *producer, self.calls, *call.args
+            )
+        replies: list[Any] = pipe.execute()
+        return replies

@@ -10,7 +10,7 @@ from penstock.bench.contenders import Jobs, Streams
 from penstock.bench.figures import Budget, Sample, Table, median, pairwise
 from penstock.bench.plan import IN_FLIGHT, Plan
 
-__all__ = ["batches", "commands", "memory"]
+__all__ = ["LIFE", "STEPS", "Samples", "batches", "commands", "life", "memory", "stock", "weigh"]
 
 STEPS = ("add", "reserve", "ack")
 LIFE = "whole life"
@@ -62,11 +62,11 @@ def _rounds(bed: Bed, plan: Plan, n: int, jobs: int) -> list[tuple[Samples, Samp
     streams = Streams(bed.redis, bed.key(f"stream:{n}"))
     ours = Jobs(bed.client, f"batch {n}")
     for contender in (streams, ours):
-        _stock(contender, plan.standing)
-        _life(bed, contender, n, max(n, IN_FLIGHT))  # warm: scripts loaded, branches learnt
+        stock(contender, plan.standing)
+        life(bed, contender, n, max(n, IN_FLIGHT))  # warm: scripts loaded, branches learnt
     found = []
     for _ in range(plan.rounds):
-        base, own = _life(bed, streams, n, jobs), _life(bed, ours, n, jobs)
+        base, own = life(bed, streams, n, jobs), life(bed, ours, n, jobs)
         own[SETTLED] = own["add"] + _settled(bed, ours, n, jobs)
         own[SETTLED] = _per(own[SETTLED], jobs)
         found.append((base, own))
@@ -74,7 +74,8 @@ def _rounds(bed: Bed, plan: Plan, n: int, jobs: int) -> list[tuple[Samples, Samp
     return found
 
 
-def _stock(contender: Streams | Jobs, jobs: int) -> None:
+def stock(contender: Streams | Jobs, jobs: int) -> None:
+    """Add jobs, 100 at a time."""
     for start in range(0, jobs, 100):
         contender.add(min(100, jobs - start))
 
@@ -84,7 +85,7 @@ def _per(sample: Sample, jobs: int) -> Sample:
     return Sample(jobs, sample.server, sample.client, sample.wall)
 
 
-def _life(bed: Bed, contender: Any, n: int, jobs: int) -> Samples:
+def life(bed: Bed, contender: Any, n: int, jobs: int) -> Samples:
     """The cost of each step, and of all three."""
     costs = dict.fromkeys(STEPS, Sample())
     flight = max(n, IN_FLIGHT)
@@ -118,7 +119,7 @@ def _steps(contender: Any, n: int, flight: int, held: list[Any]) -> Iterator[Cal
 
 def _settled(bed: Bed, ours: Jobs, n: int, jobs: int) -> Sample:
     """Ack and reserve in one trip, over as many jobs as the other steps moved."""
-    _stock(ours, jobs)
+    stock(ours, jobs)
     held = ours.reserve(n)
 
     def work() -> int:
@@ -173,7 +174,7 @@ def _trips(contender: Streams, work: Callable[[], int]) -> int:
 
 
 def _count_settle(bed: Bed, ours: Jobs, n: int, flight: int, table: Table) -> None:
-    _stock(ours, flight + n)
+    stock(ours, flight + n)
     held = ours.reserve(n)
 
     def work() -> None:
@@ -197,8 +198,8 @@ def memory(bed: Bed, plan: Plan) -> Table:
     )
     figures: dict[str, tuple[list[float], list[float]]] = {}
     for i in range(min(plan.rounds, 3)):
-        base = _weigh(bed, Streams(bed.redis, bed.key(f"weight:{i}")), plan.memory)
-        own = _weigh(bed, Jobs(bed.client, f"weight {i}"), plan.memory)
+        base = weigh(bed, Streams(bed.redis, bed.key(f"weight:{i}")), plan.memory)
+        own = weigh(bed, Jobs(bed.client, f"weight {i}"), plan.memory)
         for measure in base:
             sides = figures.setdefault(measure, ([], []))
             sides[0].append(base[measure])
@@ -215,10 +216,11 @@ def memory(bed: Bed, plan: Plan) -> Table:
     return table
 
 
-def _weigh(bed: Bed, contender: Streams | Jobs, jobs: int) -> dict[str, float]:
+def weigh(bed: Bed, contender: Streams | Jobs, jobs: int) -> dict[str, float]:
+    """Bytes per waiting job, by the measure; the jobs are removed."""
     before = bed.used_memory()
-    _stock(contender, jobs)
+    stock(contender, jobs)
     after = bed.used_memory()
     keys = bed.key_memory(contender.keys())
     bed.drop(contender.keys())
-    return {"MEMORY USAGE": keys / jobs, "used_memory": (after - before) / jobs}
+    return {"MEMORY USAGE": keys / jobs, "used_memory": max(after - before, 0) / jobs}

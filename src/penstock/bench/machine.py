@@ -6,25 +6,33 @@ import contextlib
 import os
 import platform
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import hiredis
 import redis
 
-__all__ = ["Noise", "describe", "load_average", "memory_bytes", "pinned"]
+__all__ = ["Noise", "describe", "load_average", "memory_bytes", "pinned", "share_cores"]
 
 
 QUIET = 0.2
 """Cores busy with other work, above which absolute figures say little of this machine."""
 
 
-def cores() -> list[int]:
-    """The cores that this process may use; empty where the system does not say."""
+def cores(pid: int = 0) -> list[int]:
+    """The cores that a process, or this one, may use; empty where the system does not say."""
     if hasattr(os, "sched_getaffinity"):
-        return sorted(os.sched_getaffinity(0))
+        return sorted(os.sched_getaffinity(pid))
     return []
+
+
+def share_cores(pids: Sequence[int], server_pid: int | None) -> None:
+    """Let servers of ours use the cores of the driver and of the pinned server, as they need."""
+    both = {*cores(), *(cores(server_pid) if server_pid is not None else ())}
+    if both:
+        for pid in pids:
+            os.sched_setaffinity(pid, both)
 
 
 def memory_bytes() -> int | None:
