@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
-from penstock import BulkEnqueued, Enqueued, Outcome, QueueFull, QueuePaused, WrongEpoch
-from penstock.core.operations import FULL, SETTING_KINDS
+from penstock import (
+    BulkEnqueued,
+    Enqueued,
+    NotReplicated,
+    Outcome,
+    QueueFull,
+    QueuePaused,
+    WrongEpoch,
+)
+from penstock.core.operations import FULL
+from penstock.core.views import SETTING_KINDS
 from tests.model.faults import Fault
-from tests.model.model import ModelJob, Name
+from tests.model.model import ModelJob, Name, Number
 from tests.model.side import STATES, SideBySide
 
 __all__ = ["QueueMachine"]
@@ -23,29 +32,106 @@ DELAYS = st.sampled_from([0, 0, 0, 1, 50, 3_000, 4_000, 60_000])
 TTLS = st.sampled_from([None, None, None, 1, 60, 2_000, 70_000])
 LEASES = st.sampled_from([None, None, 0, 1, 1_000, 5_000])
 TAGS = st.sampled_from([0, 1, 0x7FF, 0xFFF])
-SPANS = st.sampled_from([1, 9, 100, 999, 1_000, 1_001, 3_000, 10_000, 40_000, 900_000])
+SPANS = st.sampled_from([1, 9, 100, 999, 1_000, 1_001, 3_000, 3_000, 10_000, 900_000])
 SETTINGS = st.fixed_dictionaries(
     {},
     optional={
         "lease": st.sampled_from([None, 1, 2_000, 60_000]),
         "max_length": st.sampled_from([None, None, 1, 3, 6]),
-        "max_attempts": st.sampled_from([None, 1, 2, 4]),
-        "max_crashes": st.sampled_from([None, 1, 2]),
-        "max_releases": st.sampled_from([None, 1, 2]),
+        "max_attempts": st.sampled_from([None, 0, 1, 2, 4]),
+        "max_crashes": st.sampled_from([None, 0, 1, 2]),
+        "max_releases": st.sampled_from([None, 0, 1, 2]),
+        "replicas": st.sampled_from([None, 0]),
         "backoff_base": st.sampled_from([None, 1, 100]),
         "backoff_cap": st.sampled_from([None, 1, 300]),
         "dead_max": st.sampled_from([None, 0, 1, 3]),
         "dead_age": st.sampled_from([None, 1, 5_000]),
     },
 )
-FAULTS: st.SearchStrategy[Fault] = st.sampled_from(["", "", "", "", "before", "after", "flushed"])
+FAULTS: st.SearchStrategy[Fault] = st.sampled_from(
+    ["", "", "", "before", "after", "flushed", "token lost", "token lost"]
+)
 PICKS = st.lists(
-    st.tuples(st.integers(0, 7), st.sampled_from(["receipt", "receipt", "old receipt", "id"])),
+    st.tuples(
+        st.sampled_from([0, 0, 0, 1, 1, 2, 3, 5]),
+        st.sampled_from(["receipt", "receipt", "old receipt", "id"]),
+    ),
     min_size=1,
     max_size=4,
-    unique_by=lambda pick: pick[0],
 )
-"""Jobs to name: which of those known, and how."""
+"""Jobs to name: which of those known, and how; one may be named twice."""
+Shape: TypeAlias = list[tuple[str, int | None, int | None]]
+WAITING = {"ready": 0, "due": 1, "delayed": 3_000}
+"""Fates of jobs that are not delivered, and their delay."""
+SHAPES = st.lists(
+    st.tuples(
+        st.sampled_from(
+            [
+                *WAITING,
+                "held",
+                "held",
+                "ended",
+                "once",
+                "once",
+                "dead",
+                "dead",
+                "failed",
+                "returned",
+            ]
+        ),
+        st.sampled_from([None, None, 2_500, 60_000]),
+        st.sampled_from([None, None, None, 20_000, 70_000]),
+    ),
+    max_size=9,
+)
+"""Jobs with their fate, lease and ttl."""
+ACTIONS: dict[str, dict[str, Sequence[Any]]] = {
+    "ack": {"picks": [0], "among": [["active"], ["dead", "scheduled"]]},
+    "bury": {"picks": [0], "among": [["active"], ["dead", "scheduled"]], "reason": ["why"]},
+    "dequeue": {"picks": [0]},
+    "evict": {"n": [1, 2, 3], "dead": [True]},
+    "extend": {"picks": [0], "lease": [80_000, None, 1, 3_000], "late": [False]},
+    "extend_at_half": {"pick": [0, 1], "after": [0, 1, 0]},
+    "look": {},
+    "nack": {
+        "picks": [0],
+        "among": [["active"], ["dead", "scheduled"]],
+        "delay": [0, 900_000, 3_000, None],
+        "error": ["no"],
+    },
+    "pause": {"side": ["", "in", "out", "", "all"]},
+    "promote": {"picks": [0]},
+    "recover": {"n": [1, 1, 2, 3], "idle": [0, 0, 2], "tag": [1, 9]},
+    "redrive": {"picks": [None, 0], "limit": [1, 2]},
+    "release": {
+        "picks": [0],
+        "among": [["active"], ["dead", "scheduled"]],
+        "delay": [0, 900_000, 0],
+    },
+    "reserve": {"n": [1, 2, 3], "tag": [2, 8]},
+    "settle": {"picks": [0], "n": [1, 3], "tag": [3, 7]},
+    "time_comes": {"pick": [0, 0, 1, 2], "early": [0]},
+    "withdraw": {"picks": [0]},
+}
+"""What is done with jobs, with the values that arguments take; picks are drawn."""
+Acts: TypeAlias = list[tuple[str, list[tuple[int, str]], int]]
+ACTS = st.lists(st.tuples(st.sampled_from(sorted(ACTIONS)), PICKS, st.integers(0, 11)), max_size=8)
+"""Several things, one after the other."""
+SIDES = st.sampled_from(["", "", "", "in", "out", "all"])
+"""What is paused while something is done."""
+AMONG = st.sampled_from([("active", "once"), ("active", "once"), ("scheduled", "dead")])
+"""Which jobs to pick first."""
+LIMITS = st.sampled_from(
+    [
+        {},
+        {"max_crashes": 1},
+        {"max_crashes": 1, "max_attempts": 2},
+        {"max_crashes": 2},
+        {"max_releases": 1},
+        {"max_crashes": 0},
+    ]
+)
+"""Limits that most runs meet."""
 
 
 def call(**arguments: Any) -> Callable[[Callable[..., None]], Any]:
@@ -68,17 +154,69 @@ class QueueMachine(SideBySide):
 
     # -- adding ----------------------------------------------------------------------------
 
-    @initialize(lives=st.lists(TTLS, max_size=4), n=st.integers(0, 3))
-    def begin(self, lives: list[int | None], n: int) -> None:
-        """Most queues have jobs, and some of them are held."""
-        self.begin_with(lives, n, 5)
+    @initialize(shape=SHAPES, limits=LIMITS, tag=TAGS, side=SIDES, acts=ACTS)
+    def begin(
+        self, shape: Shape, limits: dict[str, int | None], tag: int, side: str, acts: Acts
+    ) -> None:
+        """Most queues have jobs in several places; some allow few failures."""
+        if limits:
+            self.both(lambda: self.model.configure(limits), lambda: self.queue.configure(**limits))
+        self.fill(shape, tag, side, acts)
 
-    def begin_with(self, lives: list[int | None], n: int, tag: int) -> None:
-        """Add jobs, and take some."""
-        for ttl in lives:
-            self.add([self.body()], 0, None, None, ttl, None, many=False)
-        if lives and n:
-            self.reserve_some(n, tag)
+    @rule(shape=SHAPES, tag=TAGS, side=SIDES, acts=ACTS)
+    def fill_and_act(self, shape: Shape, tag: int, side: str, acts: Acts) -> None:
+        """Some jobs more, in several places, and something is done with them."""
+        self.fill(shape, tag, side, acts)
+
+    def fill(self, shape: Shape, tag: int, side: str, acts: Acts) -> None:
+        """Add jobs, pause perhaps, and do one thing after the other."""
+        if self.model.paused:
+            self.pause(fault="", side="")
+        self.fill_with(shape, tag)
+        if side:
+            self.pause(fault="", side=side)
+        self.act(acts)
+
+    def act(self, acts: Acts) -> None:
+        """One thing after the other, each as likely as any: rules are not drawn evenly."""
+        for name, picks, k in acts:
+            values = {key: choices[k % len(choices)] for key, choices in ACTIONS[name].items()}
+            if "picks" in values and values["picks"] is not None:
+                values["picks"] = picks
+            if name not in ("extend_at_half", "time_comes"):
+                values["fault"] = ""
+            getattr(self, name)(**values)
+            self.jobs_agree()
+            self.tokens_are_there()
+
+    def fill_with(self, shape: Shape, tag: int) -> None:
+        """Add jobs, each with a lease, a ttl and a fate; those that are delivered come first."""
+        for fate, lease, ttl in sorted(shape, key=lambda part: part[0] in WAITING):
+            own = {"once": 0, "ended": 1}.get(fate, lease)
+            life = 50_000 if own == 0 and ttl is None else ttl
+            self.add([self.body()], WAITING.get(fate, 0), None, own, life, None, many=False)
+            if fate not in WAITING:
+                self.reserve_some(1, tag)
+                self.end_last(fate)
+        self.tokens_are_there()
+        self.clock.set(self.clock.ms + 2)  # what is due in 1 ms is due
+
+    def end_last(self, fate: str) -> None:
+        """End the last delivery, if that is the fate of its job."""
+        job = self.model.jobs.get(self.known[-1].number) if self.known else None
+        if job is None or job.place != "active" or not self.known[-1].deliveries:
+            return
+        delivery = self.known[-1].deliveries[-1]
+        name = (job.number, (job.deliveries, job.tag))
+        if fate == "dead":
+            self.both(lambda: self.model.bury([name], "why"), lambda: delivery.bury("why"))
+        elif fate == "failed":
+            self.both(
+                lambda: self.model.nack([name], 3_000, "no"),
+                lambda: delivery.nack(delay=3, error="no"),
+            )
+        elif fate == "returned":
+            self.both(lambda: self.model.release([name], 0), delivery.release)
 
     def body(self) -> bytes:
         """A body like no other."""
@@ -164,6 +302,37 @@ class QueueMachine(SideBySide):
         if self.model.paused != "out" and not delay:
             self.must_wake = "jobs were added"
 
+    @rule(many=st.booleans(), delay=st.sampled_from([0, 0, 50]))
+    def enqueue_unconfirmed(self, many: bool, delay: int) -> None:
+        """No replica confirms: the job is taken back."""
+        bodies = [self.body() for _ in range(1 + many)]
+
+        def model() -> str:
+            added = self.model.enqueue(bodies, delay=delay)
+            if isinstance(added, str):
+                return added
+            taken_back = self.model.withdraw([job.number for job in added])
+            return f"0 of 1, {Outcome.REFUSED not in taken_back}"
+
+        def queue() -> str:
+            asked: dict[str, Any] = {"delay": delay / 1000, "replicas": 1, "timeout": 0.001}
+            try:
+                if many:
+                    self.queue.enqueue_many(bodies, **asked)
+                else:
+                    self.queue.enqueue(bodies[0], **asked)
+            except QueueFull:
+                return "full"
+            except QueuePaused:
+                return "paused"
+            except NotReplicated as error:
+                return f"{error.got} of {error.wanted}, {error.withdrawn}"
+            return "added"
+
+        self.fault = ""
+        wanted, got, _ = self.both(model, queue)
+        assert got == wanted
+
     @precondition(lambda self: self.model.exists)
     @rule()
     def wait_for_room(self) -> None:
@@ -187,11 +356,6 @@ class QueueMachine(SideBySide):
         assert got == {"full": -3, "paused": -4}.get(str(wanted), 1)
 
     # -- delivering ------------------------------------------------------------------------
-
-    @rule(lives=st.lists(TTLS, min_size=1, max_size=4), n=st.integers(1, 4), tag=TAGS)
-    def produce_and_consume(self, lives: list[int | None], n: int, tag: int) -> None:
-        """Some jobs more, and some of them held."""
-        self.begin_with(lives, n, tag)
 
     @call(n=st.sampled_from([1, 1, 2, 3, 10, 200]), tag=TAGS)
     def reserve(self, n: int, tag: int) -> None:
@@ -257,10 +421,11 @@ class QueueMachine(SideBySide):
         picks: Iterable[tuple[int, str]],
         model: Callable[[list[Name]], Sequence[Any]],
         queue: Callable[[list[Any]], Sequence[Any]],
+        fit: Sequence[str],
         gone: bool = False,
     ) -> list[Any]:
         """Name jobs in a call, and compare the outcome of each; what the (last) sending did."""
-        names, jobs, current = self.named(picks)
+        names, jobs, current = self.named(picks, fit)
         if not jobs:
             return []
         if not current:
@@ -273,10 +438,10 @@ class QueueMachine(SideBySide):
         assert got == told
         return plain
 
-    @call(picks=PICKS)
-    def ack(self, picks: list[tuple[int, str]]) -> None:
+    @call(picks=PICKS, among=AMONG)
+    def ack(self, picks: list[tuple[int, str]], among: Sequence[str]) -> None:
         """Finish jobs."""
-        self.settle_with(picks, self.model.ack, self.queue.ack, gone=True)
+        self.settle_with(picks, self.model.ack, self.queue.ack, among, gone=True)
 
     @call(picks=PICKS, n=st.sampled_from([1, 2, 10]), tag=TAGS)
     def settle(self, picks: list[tuple[int, str]], n: int, tag: int) -> None:
@@ -298,55 +463,110 @@ class QueueMachine(SideBySide):
         self.check_rearmed("settle left something")
 
     @call(
-        picks=PICKS, delay=st.one_of(st.none(), DELAYS), error=st.sampled_from(["", "no", "a\nb"])
+        picks=PICKS,
+        among=AMONG,
+        delay=st.one_of(st.none(), DELAYS),
+        error=st.sampled_from(["", "no", "a\nb"]),
     )
-    def nack(self, picks: list[tuple[int, str]], delay: int | None, error: str) -> None:
+    def nack(
+        self, picks: list[tuple[int, str]], among: Sequence[str], delay: int | None, error: str
+    ) -> None:
         """Report failures."""
         seconds = None if delay is None else delay / 1000
         done = self.settle_with(
             picks,
             lambda names: self.model.nack(names, delay, error),
             lambda jobs: self.queue.nack(jobs, delay=seconds, error=error),
+            among,
         )
         self.take_over_drawn()
         if Outcome.DONE in done and delay == 0 and not self.model.paused:
             self.must_wake = "a job was nacked"
 
-    @call(picks=PICKS, delay=DELAYS)
-    def release(self, picks: list[tuple[int, str]], delay: int) -> None:
+    @call(picks=PICKS, among=AMONG, delay=DELAYS)
+    def release(self, picks: list[tuple[int, str]], among: Sequence[str], delay: int) -> None:
         """Give jobs back."""
         done = self.settle_with(
             picks,
             lambda names: self.model.release(names, delay),
             lambda jobs: self.queue.release(jobs, delay=delay / 1000),
+            among,
         )
         if Outcome.DONE in done and delay == 0 and not self.model.paused:
             self.must_wake = "a job was released"
 
-    @call(picks=PICKS, reason=st.sampled_from(["", "poison", "é" * 600]))
-    def bury(self, picks: list[tuple[int, str]], reason: str) -> None:
+    @call(picks=PICKS, among=AMONG, reason=st.sampled_from(["", "poison", "é" * 600]))
+    def bury(self, picks: list[tuple[int, str]], among: Sequence[str], reason: str) -> None:
         """Give jobs up."""
         kept = reason.encode()[:1024].decode()
         self.settle_with(
             picks,
             lambda names: self.model.bury(names, kept),
             lambda jobs: self.queue.bury(jobs, reason),
+            among,
         )
 
-    @call(picks=PICKS, lease=st.sampled_from([None, 1, 3_000, 80_000]))
-    def extend(self, picks: list[tuple[int, str]], lease: int | None) -> None:
+    @call(
+        n=st.sampled_from([1, 1, 2, 3, 1000]),
+        idle=st.sampled_from([0, 1, 2, 1_000, 3_000, 20_000]),
+        tag=TAGS,
+    )
+    def recover(self, n: int, idle: int, tag: int) -> None:
+        """Take deliveries over that were made so long ago."""
+        self.recover_some(n, idle, tag)
+
+    @rule(n=st.integers(1, 3), pick=st.integers(0, 3), early=st.sampled_from([0, 0, 1]), tag=TAGS)
+    def recover_to_the_ms(self, n: int, pick: int, early: int, tag: int) -> None:
+        """The bound is the age of one of them, or 1 ms more."""
+        self.set_model_clock()
+        held = self.model.at("active")
+        ages = sorted(max(0, self.model.now - (job.delivered or 0)) for job in held)
+        if ages:
+            self.fault = ""
+            self.recover_some(n, ages[pick % len(ages)] + early, tag)
+
+    def recover_some(self, n: int, idle: int, tag: int) -> None:
+        """Take deliveries over from both; a fault strikes the script that takes them."""
+        self.bench.dice.tag = tag
+        lost = self.fault == "after"
+        wanted, got, _ = self.both(
+            list if lost else (lambda: self.model.recover(n, idle, tag)),
+            lambda: self.queue.recover(n, idle=idle / 1000),
+            lambda: self.model.recover(n, idle, tag, lost=True),
+            spared=1,
+        )
+        self.received(wanted, got)
+
+    @call(picks=PICKS, lease=st.sampled_from([None, 1, 3_000, 80_000]), late=st.booleans())
+    def extend(self, picks: list[tuple[int, str]], lease: int | None, late: bool) -> None:
         """Renew leases."""
 
         def model(names: list[Name]) -> list[Any]:
-            found = self.model.extend(names, lease)
+            found = self.model.extend(names, lease, late)
             return [x if isinstance(x, Outcome) else x / 1000 for x in found]
 
         names, jobs, current = self.named(picks)
         if not current:
             return
         seconds = None if lease is None else lease / 1000
-        wanted, got, _ = self.both(lambda: model(names), lambda: self.queue.extend(jobs, seconds))
+        wanted, got, _ = self.both(
+            lambda: model(names), lambda: self.queue.extend(jobs, seconds, late=late)
+        )
         assert got == wanted
+
+    @rule(pick=st.integers(0, 3), after=st.sampled_from([0, 0, 1]))
+    def extend_at_half(self, pick: int, after: int) -> None:
+        """At the half of a ttl a lease may be extended, a ms after it no more."""
+        self.set_model_clock()
+        halves = [
+            job.number[0] + job.ttl // 2 + after - self.model.now
+            for job in self.model.at("active")
+            if job.ttl
+        ]
+        ahead = [span for span in halves if span >= 0]
+        if ahead:
+            self.clock.set(self.clock.ms + ahead[pick % len(ahead)])
+            self.extend(fault="", picks=[(0, "id"), (1, "id"), (2, "id")], lease=None, late=False)
 
     def take_over_drawn(self) -> None:
         """Due times that were drawn by lot: within their bounds, and from now on the model's."""
@@ -357,45 +577,96 @@ class QueueMachine(SideBySide):
                 assert due in job.drawn
                 job.at, job.drawn = due, None
 
+    # -- moving ----------------------------------------------------------------------------
+
+    def move_with(
+        self,
+        picks: Iterable[tuple[int, str]],
+        model: Callable[[Iterable[Number]], list[Outcome]],
+        queue: Callable[[list[Any]], Sequence[Outcome]],
+        mine: Outcome | None,
+        fit: Sequence[str],
+    ) -> list[Outcome]:
+        """Name jobs in a call that asks for no receipt.
+
+        Args:
+            picks: which.
+            model, queue: the call.
+            mine: what a second sending answers for what the first one did.
+            fit: which jobs to pick first.
+        """
+        names, jobs, current = self.named(picks, fit)
+        if not jobs:
+            return []
+        if not current:
+            with pytest.raises(WrongEpoch):
+                queue(jobs)
+            return []
+        wanted, got, resent = self.both(
+            lambda: model(number for number, _ in names), lambda: list(queue(jobs))
+        )
+        assert got == [Outcome.DONE if resent and x is mine else x for x in wanted]
+        return wanted
+
+    @call(picks=PICKS)
+    def promote(self, picks: list[tuple[int, str]]) -> None:
+        """Bring jobs forward."""
+        done = self.move_with(
+            picks, self.model.promote, self.queue.promote, None, ["scheduled", "active"]
+        )
+        if Outcome.DONE in done and not self.model.paused:
+            self.must_wake = "a job was brought forward"
+
+    @call(picks=PICKS)
+    def dequeue(self, picks: list[tuple[int, str]]) -> None:
+        """Take jobs out for their lease."""
+        self.move_with(picks, self.model.dequeue, self.queue.dequeue, Outcome.REFUSED, ["ready"])
+
+    @call(picks=PICKS)
+    def withdraw(self, picks: list[tuple[int, str]]) -> None:
+        """Take back what nobody has been given."""
+        self.move_with(
+            picks, self.model.withdraw, self.queue.withdraw, Outcome.GONE, ["scheduled", "ready"]
+        )
+
+    @call(n=st.sampled_from([1, 1, 2, 3, 100]), dead=st.booleans())
+    def evict(self, n: int, dead: bool) -> None:
+        """Make room."""
+        wanted, got, _ = self.both(
+            lambda: self.model.evict(n, dead), lambda: self.queue.evict(n, dead=dead)
+        )
+        assert got == wanted
+
     # -- removing, bringing back -----------------------------------------------------------
 
     @call(picks=st.one_of(st.none(), PICKS), limit=st.sampled_from([None, 1, 2]))
     def redrive(self, picks: list[tuple[int, str]] | None, limit: int | None) -> None:
         """Bring dead letters back: by name, or the oldest."""
-        names, jobs, current = self.named(picks or [])
+        names, jobs, current = self.named(picks or [], ["dead"])
         if picks is None:
-            wanted, got, _ = self.both(
-                lambda: self.model.redrive(None, limit), lambda: self.queue.redrive(limit=limit)
+            wanted, got, resent = self.both(
+                lambda: self.model.redrive(limit), lambda: self.queue.redrive(limit=limit)
             )
         elif current:
-            named = [number for number, _ in names]
-            wanted, got, resent = self.both(
-                lambda: self.model.redrive(named), lambda: self.queue.redrive(jobs)
+            outcomes, got, resent = self.both(
+                lambda: self.model.redrive_these(number for number, _ in names),
+                lambda: self.queue.redrive(jobs),
             )
-            if resent:  # whatever is alive now may be so by the first sending
-                alive = {number for number, job in self.model.jobs.items() if job.place != "dead"}
-                wanted = len(alive.intersection(named))
+            wanted = outcomes.count(Outcome.DONE)
+            if resent:  # whatever is not dead now may be so by the first sending
+                wanted += outcomes.count(Outcome.REFUSED)
         else:
             with pytest.raises(WrongEpoch):
                 self.queue.redrive(jobs)
             return
-        self.redriven(wanted, got)
-
-    def redriven(self, wanted: int, got: int) -> None:
-        """Compare, and expect a token."""
         assert got == wanted
-        if got and not self.model.paused:
+        if got and not resent and not self.model.paused:
             self.must_wake = "dead letters were brought back"
 
     @call(picks=PICKS)
     def delete(self, picks: list[tuple[int, str]]) -> None:
         """Remove jobs by name."""
-        self.settle_with(
-            picks,
-            lambda names: self.model.delete(number for number, _ in names),
-            self.queue.delete,
-            gone=True,
-        )
+        self.move_with(picks, self.model.delete, self.queue.delete, Outcome.GONE, ["active"])
 
     @call(states=st.lists(st.sampled_from(STATES), unique=True, max_size=4))
     def purge(self, states: list[str]) -> None:
@@ -441,7 +712,7 @@ class QueueMachine(SideBySide):
     def configure(self, values: dict[str, int | None]) -> None:
         """Change settings."""
         given: dict[str, Any] = {
-            name: value / 1000 if value is not None and SETTING_KINDS[name] != "count" else value
+            name: value / 1000 if value and SETTING_KINDS[name] in ("lease", "duration") else value
             for name, value in values.items()
         }
         _, got, _ = self.both(
@@ -471,7 +742,9 @@ class QueueMachine(SideBySide):
         """The clock goes on to the time of an event, or 1 ms before it."""
         self.set_model_clock()
         times = {job.at for job in self.model.jobs.values()}
-        times |= {job.expires for job in self.model.jobs.values() if job.expires is not None}
+        lives = [(job.number[0], job.ttl) for job in self.model.jobs.values() if job.ttl]
+        times |= {created + ttl for created, ttl in lives}
+        times |= {created + ttl // 2 for created, ttl in lives}  # after it an extend is too late
         future = sorted(at for at in times if at - early > self.model.now)
         if pick < len(future):
             self.clock.set(self.clock.ms + future[pick] - early - self.model.now)
@@ -481,11 +754,53 @@ class QueueMachine(SideBySide):
         """The server's clock is set back."""
         self.clock.set(self.clock.ms - span)
 
-    @rule(state=st.sampled_from(STATES), n=st.integers(1, 5), start=st.integers(0, 4))
-    def peek(self, state: str, n: int, start: int) -> None:
+    # -- looking -----------------------------------------------------------------------------
+
+    @call()
+    def look(self) -> None:
+        """Every figure, and the lists of all states; a look gives back what has expired."""
+        _, stats, _ = self.both(self.model.expire, self.queue.stats)
+        self.has_changed = False  # it notes no time: a look would keep an unused queue alive
+        self.counted(stats)
+        for state in STATES:
+            self.look_at(state, 1000, 0, newest=False)
+            self.look_at(state, 1000, 0, newest=True)
+            self.look_at(state, 2, -2, newest=False)
+
+    @call(
+        state=st.sampled_from(STATES),
+        n=st.integers(1, 5),
+        start=st.integers(-6, 4),
+        newest=st.booleans(),
+    )
+    def peek(self, state: str, n: int, start: int, newest: bool) -> None:
+        """A part of a list, from either end."""
+        self.look_at(state, n, abs(start) if newest else start, newest=newest)
+
+    def look_at(self, state: str, n: int, start: int, *, newest: bool) -> None:
         """A part of a list."""
+
+        def model() -> list[ModelJob]:
+            self.model.expire()
+            jobs = self.model.listed(state)
+            if newest:
+                return jobs[::-1][start : start + n]
+            if start < 0:
+                return jobs[start:][:n] if -start <= len(jobs) else []
+            return jobs[start : start + n]
+
+        wanted, got, _ = self.both(
+            model, lambda: self.queue.peek(n, state=state, start=start, newest=newest)
+        )
+        self.has_changed = False
+        self.peeked(got, wanted)
+
+    @rule(
+        n=st.sampled_from([1, 2, 7, 100]),
+        states=st.lists(st.sampled_from(STATES), unique=True, min_size=1),
+        full=st.booleans(),
+    )
+    def scan(self, n: int, states: list[str], full: bool) -> None:
+        """Every job of some states, in steps of any size."""
         self.set_model_clock()
-        views = self.queue.peek(n, state=state, start=start)
-        assert [view.id for view in views] == [
-            self.by_number[job.number].id for job in self.model.listed(state)[start : start + n]
-        ]
+        self.scanned(n, states, full=full)

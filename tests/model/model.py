@@ -7,6 +7,7 @@ tags, the jitter of a backoff) are told to it or taken over within their bounds.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -33,6 +34,7 @@ DEFAULTS = {
     "max_attempts": 20,
     "max_crashes": 3,
     "max_releases": 1000,
+    "replicas": 0,
     "backoff_base": 5_000,
     "backoff_cap": 21_600_000,
     "dead_max": 100_000,
@@ -52,6 +54,8 @@ class ModelJob:
     at: int  # ready: created; scheduled: due; active: end of lease; once: end of ttl; dead: death
     tag: int = 0
     deliveries: int = 0
+    void: bool = False  # the next delivery's number is set aside: no receipt is of the last one
+    others: int = 0  # deliveries that ended, or were made again, otherwise than by a nack
     nacks: int = 0
     crashes: int = 0
     releases: int = 0
@@ -90,7 +94,8 @@ class Model:
         settings: those that were set.
         paused: the side, or ''.
         totals: enqueued, deliveries, acked, nacked, released, crashed, died, redriven, trimmed,
-            swept, deleted, purged.
+            swept, deleted, purged, promoted, dequeued, withdrawn, evicted.
+        made: when the queue was made.
     """
 
     def __init__(self) -> None:
@@ -99,6 +104,7 @@ class Model:
 
     def _forget(self) -> None:
         self.exists = False
+        self.made = 0
         self.jobs: dict[Number, ModelJob] = {}
         self.last: Number | None = None
         self.settings: dict[str, int] = {}
@@ -108,6 +114,14 @@ class Model:
     def setting(self, name: str) -> int:
         """What applies: the stored setting or the default."""
         return self.settings.get(name, DEFAULTS[name])
+
+    def limit(self, name: str) -> float:
+        """The same for a limit: 0 is none."""
+        return self.setting(name) or math.inf
+
+    def _begin(self) -> None:
+        if not self.exists:
+            self.exists, self.made = True, self.now
 
     # -- the jobs of a state ----------------------------------------------------------------
 
@@ -143,7 +157,8 @@ class Model:
         ages = [self.now - job.at for job in self.listed("ready")]
         return max(0, *ages) if ages else None
 
-    def _at(self, place: Place, besides: Iterable[ModelJob] = ()) -> list[ModelJob]:
+    def at(self, place: Place, besides: Iterable[ModelJob] = ()) -> list[ModelJob]:
+        """The jobs of a place, in order."""
         found = [job for job in (*self.jobs.values(), *besides) if job.place == place]
         return sorted(found, key=lambda job: job.order)
 
@@ -165,7 +180,7 @@ class Model:
         while limits and self.waiting + len(bodies) > min(limits):
             if not self.expire()[0]:
                 return "full"
-        self.exists = True
+        self._begin()
         self.expire()
         added = []
         for body in bodies:
@@ -188,30 +203,31 @@ class Model:
     # -- delivering -------------------------------------------------------------------------
 
     def reserve(
-        self, n: int, tag: int, finished: Sequence[ModelJob] = ()
+        self, n: int, tag: int, finished: Sequence[ModelJob] = (), named: int = 0
     ) -> tuple[list[ModelJob], bool]:
         """One run of the script: what is delivered, and whether there is more to reserve now.
 
         Args:
             n, tag: of the call.
             finished: what the same call acknowledged.
+            named: in how many words.
         """
-        ended = [job for job in self._at("active", finished) if job.at <= self.now]
-        gone = self.expire()[0]
+        ended = [job for job in self.at("active", finished) if job.at <= self.now]
+        gone = self.expire(finished)[0]
         if self.paused in ("out", "all"):
             return [], False
         if gone == STEP:
             return [], True
         held = self.paused != "in"
-        ended = ended[: n + gone + len(finished) + FURTHER] if held and n else []
+        ended = ended[: n + gone + named + FURTHER] if held and n else []
         taken = self._take_ended(ended, n, tag)
         kinds: tuple[Place, ...] = ("ready", "scheduled") if held else ("ready",)
-        due = [job for kind in kinds for job in self._at(kind) if self._is_due(job)]
+        due = [job for kind in kinds for job in self.at(kind) if self._is_due(job)]
         for job in sorted(due, key=lambda job: (job.at, job.number))[: n - len(taken)]:
             self._deliver(job, tag)
             taken.append(job)
-        left = [job for kind in kinds for job in self._at(kind)] + (
-            self._at("active") if held else []
+        left = [job for kind in kinds for job in self.at(kind)] + (
+            self.at("active") if held else []
         )
         return taken, any(self._is_due(job) for job in left)
 
@@ -226,32 +242,66 @@ class Model:
                 break
             if job.number not in self.jobs:
                 continue
-            job.crashes += 1
-            self.totals["crashed"] += 1
-            attempts = job.nacks + job.crashes
-            if job.crashes >= self.setting("max_crashes"):
-                self._crash_dead(job, f"lease ended {job.crashes} times")
-            elif attempts >= self.setting("max_attempts"):
-                self._crash_dead(job, f"{attempts} attempts")
-            else:
+            if self._crash(job):
                 self._deliver(job, tag)
                 taken.append(job)
         self._trim_after(died)
         return taken
 
+    def _crash(self, job: ModelJob) -> bool:
+        """Its holder never spoke; whether it may be delivered again."""
+        job.crashes += 1
+        job.others += 1
+        self.totals["crashed"] += 1
+        attempts = job.nacks + job.crashes
+        if job.crashes >= self.limit("max_crashes"):
+            why = f"lease ended {job.crashes} times"
+        elif attempts >= self.limit("max_attempts"):
+            why = f"{attempts} attempts"
+        else:
+            return True
+        job.void = True
+        self._die(job, why)
+        return False
+
+    def recover(self, n: int, idle: int, tag: int, *, lost: bool = False) -> list[ModelJob]:
+        """Take deliveries over, the oldest first, whatever became of their leases.
+
+        Args:
+            n, idle, tag: of the call.
+            lost: the answer of the first script that takes some is lost, and it runs once more.
+        """
+        if self.paused:
+            return []
+        old = [
+            job
+            for job in self.jobs.values()
+            if job.place == "active"
+            and self.now - (job.delivered or 0) >= idle
+            and not self.has_expired(job)
+        ]
+        left = sorted(old, key=lambda job: (job.delivered or 0, job.number))
+        taken: list[ModelJob] = []
+        while left and len(taken) < n:
+            part, left = left[: n - len(taken)], left[n - len(taken) :]
+            died = self.totals["died"]
+            alive = [job for job in part if self._crash(job)]
+            for job in alive:
+                self._deliver(job, tag)
+            self._trim_after(died)
+            taken += [] if lost else alive
+            lost = False
+        return taken
+
     def _deliver(self, job: ModelJob, tag: int) -> None:
         job.deliveries += 1
-        job.delivered, job.tag = self.now, tag
+        job.delivered, job.tag, job.void = self.now, tag, False
         self.totals["deliveries"] += 1
         if job.lease == 0:
             job.place, job.at = "once", job.expires or 0
         else:
             job.place = "active"
             job.at = job.capped(self.now + (job.lease or self.setting("lease")))
-
-    def _crash_dead(self, job: ModelJob, why: str) -> None:
-        job.deliveries += 1  # the receipt of the holder that never spoke is void
-        self._die(job, why)
 
     def _die(self, job: ModelJob, why: str) -> None:
         job.place, job.at, job.error = "dead", self.now, why or job.error
@@ -271,20 +321,40 @@ class Model:
         if job.place in ("active", "once"):
             same = receipt == (job.deliveries, job.tag)
             return (Outcome.DONE if same else Outcome.STALE), job
-        return (Outcome.ENDED if receipt[0] == job.deliveries else Outcome.STALE), job
+        ended = not job.void and receipt[0] == job.deliveries
+        return (Outcome.ENDED if ended else Outcome.STALE), job
 
-    def _each(self, names: Iterable[Name], change: Callable[[ModelJob], None]) -> list[Outcome]:
-        """End deliveries of leased jobs; one that is named by id alone voids its receipt."""
+    def _each(
+        self,
+        names: Iterable[Name],
+        change: Callable[[ModelJob], None],
+        may_wait: bool = False,
+    ) -> list[Outcome]:
+        """End deliveries of leased jobs; one that is named by id alone voids its receipt.
+
+        All names are judged by what is there before the call; a job is ended once.
+
+        Args:
+            names: of the jobs.
+            change: what is done to each.
+            may_wait: by id alone also to jobs that nobody holds.
+        """
         outcomes = []
         died = self.totals["died"]
-        for name in names:
-            outcome, job = self._held(name)
-            if outcome is Outcome.DONE and job.place == "once":
+        ended: set[Number] = set()
+        for name, (outcome, job) in [(name, self._held(name)) for name in names]:
+            if outcome is Outcome.DONE and job.place == "once" and job.number not in ended:
                 outcome = Outcome.REFUSED
-            if outcome is Outcome.DONE:
-                job.deliveries += name[1] is None
+            waits = job.place in ("ready", "scheduled")
+            if outcome is Outcome.REFUSED and may_wait and (waits or job.number in ended):
+                outcome = Outcome.DONE
+            if outcome is Outcome.DONE and job.number in ended:
+                outcome = Outcome.ENDED
+            elif outcome is Outcome.DONE:
+                ended.add(job.number)
+                job.void |= name[1] is None and job.place == "active"
                 change(job)
-                if job.place == "dead":
+                if job.place == "dead" and not may_wait:
                     outcome = Outcome.DEAD
             outcomes.append(outcome)
         self._trim_after(died)
@@ -293,14 +363,16 @@ class Model:
     def ack(self, names: Iterable[Name]) -> list[Outcome]:
         """Finish jobs; by id alone waiting ones too."""
         outcomes = []
-        for name in names:
-            outcome, job = self._held(name)
+        done: set[Number] = set()
+        for outcome, job in [self._held(name) for name in names]:
             if outcome is Outcome.REFUSED and job.place in ("ready", "scheduled"):
                 outcome = Outcome.DONE
             if outcome is Outcome.DONE:
-                del self.jobs[job.number]
-                self.totals["acked"] += 1
+                done.add(job.number)
             outcomes.append(outcome)
+        for number in done:
+            del self.jobs[number]
+        self.totals["acked"] += len(done)
         return outcomes
 
     def settle(
@@ -310,7 +382,7 @@ class Model:
         before = dict(self.jobs)
         outcomes = self.ack(names)
         finished = [before[number] for number in before if number not in self.jobs]
-        return outcomes, self.reserve(n, tag, finished)[0]
+        return outcomes, self.reserve(n, tag, finished, outcomes.count(Outcome.DONE))[0]
 
     def nack(self, names: Iterable[Name], delay: int | None, error: str) -> list[Outcome]:
         """Report failures: back off (None = by the policy), or die."""
@@ -319,7 +391,7 @@ class Model:
             job.nacks += 1
             job.error = error or job.error
             self.totals["nacked"] += 1
-            if job.nacks + job.crashes >= self.setting("max_attempts"):
+            if job.nacks + job.crashes >= self.limit("max_attempts"):
                 self._die(job, "")
             else:
                 self._put_back(job, delay)
@@ -331,8 +403,9 @@ class Model:
 
         def give_back(job: ModelJob) -> None:
             job.releases += delay == 0
+            job.others += 1
             self.totals["released"] += 1
-            if job.releases >= self.setting("max_releases"):
+            if job.releases >= self.limit("max_releases"):
                 self._die(job, f"released {job.releases} times")
             else:
                 self._put_back(job, delay)
@@ -352,34 +425,33 @@ class Model:
 
     def bury(self, names: Sequence[Name], reason: str) -> list[Outcome]:
         """Give up; by id alone also jobs that wait."""
-        outcomes = []
-        died = self.totals["died"]
-        for name in names:
-            outcome, job = self._held(name)
-            if outcome is Outcome.REFUSED and job.place in ("ready", "scheduled"):
-                outcome = Outcome.DONE
-            elif outcome is Outcome.DONE and job.place == "once":
-                outcome = Outcome.REFUSED
-            elif outcome is Outcome.DONE:
-                job.deliveries += name[1] is None
-            if outcome is Outcome.DONE:
-                self._die(job, "")
-                job.error = reason
-            outcomes.append(outcome)
-        self._trim_after(died)
-        return outcomes
 
-    def extend(self, names: Iterable[Name], lease: int | None) -> list[Outcome | int]:
+        def give_up(job: ModelJob) -> None:
+            job.others += job.place == "active"
+            self._die(job, "")
+            job.error = reason
+
+        return self._each(names, give_up, may_wait=True)
+
+    def extend(
+        self, names: Iterable[Name], lease: int | None, late: bool = False
+    ) -> list[Outcome | int]:
         """Renew leases: the ms from now for which each holds."""
         results: list[Outcome | int] = []
+        seen: set[Number] = set()
         for name in names:
             outcome, job = self._held(name)
             if outcome is Outcome.DONE and job.place == "once":
                 outcome = Outcome.REFUSED
-            if outcome is Outcome.DONE:
+            if outcome is Outcome.DONE and job.number in seen:
+                outcome = Outcome.ENDED
+            elif outcome is Outcome.DONE:
+                seen.add(job.number)
                 till = job.capped(self.now + (lease or job.lease or self.setting("lease")))
                 if till <= self.now:
                     outcome = Outcome.GONE
+                elif job.ttl and not late and (self.now - job.number[0]) * 2 > job.ttl:
+                    outcome = Outcome.TOO_LATE
                 else:
                     job.at = till
                     results.append(till - self.now)
@@ -387,31 +459,125 @@ class Model:
             results.append(outcome)
         return results
 
+    # -- moving -----------------------------------------------------------------------------
+
+    def _move(
+        self, numbers: Iterable[Number], move: Callable[[ModelJob], Outcome]
+    ) -> list[Outcome]:
+        """An outcome for each; a job that is named twice is moved once, and answered alike."""
+        answers: dict[Number, Outcome] = {}
+        outcomes = []
+        for number in numbers:
+            job = self.jobs.get(number)
+            if number not in answers:
+                answers[number] = Outcome.GONE if job is None else move(job)
+            outcomes.append(answers[number])
+        return outcomes
+
+    def promote(self, numbers: Iterable[Number]) -> list[Outcome]:
+        """Bring forward to the place of their creation; a delivery ends."""
+
+        def forward(job: ModelJob) -> Outcome:
+            if self.has_expired(job) and job.place != "once":
+                return Outcome.EXPIRED
+            if job.place not in ("scheduled", "active"):
+                return Outcome.REFUSED
+            self._end_unsaid(job)
+            self._put_back(job, 0)
+            self.totals["promoted"] += 1
+            return Outcome.DONE
+
+        return self._move(numbers, forward)
+
+    def dequeue(self, numbers: Iterable[Number]) -> list[Outcome]:
+        """Take out what could be reserved, for the time of its own lease."""
+
+        def out(job: ModelJob) -> Outcome:
+            if self.has_expired(job) and job.place != "once":
+                return Outcome.EXPIRED
+            if self.state(job) != "ready" or job.lease == 0:
+                return Outcome.REFUSED
+            self._end_unsaid(job)
+            self._put_back(job, job.lease or self.setting("lease"))
+            self.totals["dequeued"] += 1
+            return Outcome.DONE
+
+        return self._move(numbers, out)
+
+    def _end_unsaid(self, job: ModelJob) -> None:
+        """A delivery ends without its holder: what it shows later is stale."""
+        if job.place == "active":
+            job.void = True
+            job.others += 1
+
+    def withdraw(self, numbers: Iterable[Number]) -> list[Outcome]:
+        """Remove what nobody was ever given."""
+
+        def take_back(job: ModelJob) -> Outcome:
+            if job.place not in ("ready", "scheduled") or job.delivered is not None:
+                return Outcome.REFUSED
+            del self.jobs[job.number]
+            self.totals["withdrawn"] += 1
+            return Outcome.DONE
+
+        return self._move(numbers, take_back)
+
+    def evict(self, n: int, dead: bool) -> int:
+        """Remove what nobody will be given again: delivered at most once, then dead letters."""
+        gone = (self.at("once") + (self.at("dead") if dead else []))[:n]
+        for job in gone:
+            del self.jobs[job.number]
+        self.totals["evicted"] += len(gone)
+        return len(gone)
+
     # -- removing, bringing back ------------------------------------------------------------
 
-    def redrive(self, numbers: Iterable[Number] | None, limit: int | None = None) -> int:
-        """Bring dead letters back, these or so many of the oldest; their attempts start anew."""
-        if numbers is None:
-            chosen = self._at("dead")
-        else:
-            named = (self.jobs.get(number) for number in numbers)
-            chosen = [job for job in named if job is not None and job.place == "dead"]
-        back = [job for job in chosen if job.expires is None or job.expires > self.now][:limit]
-        for job in back:
-            job.place, job.at = "scheduled", min(job.number[0], self.now)
-            job.nacks = job.crashes = job.releases = 0
-            job.error = ""
-        self.totals["redriven"] += len(back)
-        return len(back)
+    def redrive(self, limit: int | None = None) -> int:
+        """Bring so many of the oldest dead letters back; their attempts start anew."""
+        chosen = [job for job in self.at("dead") if not self._is_over(job)][:limit]
+        for job in chosen:
+            self._bring_back(job)
+        return len(chosen)
+
+    def redrive_these(self, numbers: Iterable[Number]) -> list[Outcome]:
+        """The same for dead letters by name; whoever is named again is not dead any more."""
+        outcomes = []
+        seen: set[Number] = set()
+        for number in numbers:
+            job = self.jobs.get(number)
+            if number in seen:
+                outcomes.append(Outcome.REFUSED)
+            elif job is None:
+                outcomes.append(Outcome.GONE)
+            elif job.place != "dead":
+                outcomes.append(Outcome.REFUSED)
+            elif self._is_over(job):
+                outcomes.append(Outcome.EXPIRED)
+            else:
+                self._bring_back(job)
+                outcomes.append(Outcome.DONE)
+            seen.add(number)
+        return outcomes
+
+    def _is_over(self, job: ModelJob) -> bool:
+        return job.expires is not None and job.expires <= self.now
+
+    def _bring_back(self, job: ModelJob) -> None:
+        job.place, job.at = "scheduled", min(job.number[0], self.now)
+        job.nacks = job.crashes = job.releases = 0
+        job.others = job.deliveries
+        job.error = ""
+        self.totals["redriven"] += 1
 
     def delete(self, numbers: Iterable[Number]) -> list[Outcome]:
         """Remove jobs, whatever state they are in."""
-        outcomes = []
-        for number in numbers:
-            found = self.jobs.pop(number, None)
-            self.totals["deleted"] += found is not None
-            outcomes.append(Outcome.GONE if found is None else Outcome.DONE)
-        return outcomes
+
+        def remove(job: ModelJob) -> Outcome:
+            del self.jobs[job.number]
+            self.totals["deleted"] += 1
+            return Outcome.DONE
+
+        return self._move(numbers, remove)
 
     def purge(self, states: Sequence[str], step: int | None = None) -> int:
         """Remove the jobs of some states, also those among them that have expired.
@@ -434,13 +600,18 @@ class Model:
     def _is_later(self, job: ModelJob) -> bool:
         return job.place not in ("ready", "dead") and job.at > self.now
 
-    def expire(self) -> tuple[int, int]:
-        """One step of removing jobs whose ttl has ended: how many, and of those at most once."""
-        over = [job for job in self.jobs.values() if self.has_expired(job)]
+    def expire(self, finished: Sequence[ModelJob] = ()) -> tuple[int, int]:
+        """One step of removing jobs whose ttl has ended: how many, and of those at most once.
+
+        Args:
+            finished: jobs that the same call has ended; they take part of the step.
+        """
+        over = [job for job in (*self.jobs.values(), *finished) if self.has_expired(job)]
         counts = []
         for once in (False, True):
             kind = [job for job in over if (job.place == "once") is once]
             gone = sorted(kind, key=lambda job: (job.expires, job.tag * once, job.number))[:STEP]
+            gone = [job for job in gone if job.number in self.jobs]
             for job in gone:
                 del self.jobs[job.number]
             counts.append(len(gone))
@@ -453,7 +624,7 @@ class Model:
 
     def _trim(self) -> int:
         """One step of bounding the dead letters, by age and number."""
-        dead = self._at("dead")
+        dead = self.at("dead")
         old = sum(job.at <= self.now - self.setting("dead_age") for job in dead)
         gone = dead[: min(STEP, max(old, len(dead) - self.setting("dead_max")))]
         for job in gone:
@@ -476,7 +647,7 @@ class Model:
 
     def configure(self, values: dict[str, int | None]) -> None:
         """Set settings, or drop them (None)."""
-        self.exists = True
+        self._begin()
         for name, value in values.items():
             if value is None:
                 self.settings.pop(name, None)
@@ -485,5 +656,5 @@ class Model:
 
     def pause(self, side: str) -> None:
         """Pause a side; '' = none."""
-        self.exists = True
+        self._begin()
         self.paused = side

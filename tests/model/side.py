@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 from hypothesis.stateful import RuleBasedStateMachine, invariant
 
-from penstock import Job, JobView, Penstock, Settings, parse_id
-from penstock.core.operations import SETTING_KINDS
+from penstock import Job, JobView, Penstock, QueueStats, Settings, parse_id
+from penstock.core.views import SETTING_KINDS, read_settings
 from penstock.wire.keys import node_key, registry_key
 from tests.model.clock import CLOCK, TestClock
 from tests.model.faults import Fault, Faults
@@ -24,7 +24,18 @@ QUEUE = "model"
 OWNER = "tester"
 START = 1_700_000_000_000
 STATES = ("ready", "scheduled", "active", "dead")
+GONE_TOO = 5
+"""Picks from this one on may name a job that is not there any more."""
 PLACES = ("active", "once", "scheduled", "dead")
+TOTALS = {
+    **{name: name for name in (
+        "enqueued", "acked", "nacked", "released", "crashed", "died", "redriven", "trimmed",
+        "deleted", "purged", "promoted", "dequeued", "withdrawn", "evicted", "dangling",
+    )},
+    "deliveries": "delivered",
+    "swept": "expired",
+}  # fmt: skip
+"""Totals as stats names them, and as meta does."""
 
 
 class Dice:
@@ -106,13 +117,18 @@ class SideBySide(RuleBasedStateMachine):
         return [int(x or 0) for x in self.raw.hmget(self.ops.keys["meta"], *names)]
 
     def both(
-        self, model: Callable[[], T], queue: Callable[[], Any], again: Callable[[], T] | None = None
+        self,
+        model: Callable[[], T],
+        queue: Callable[[], Any],
+        again: Callable[[], T] | None = None,
+        spared: int = 0,
     ) -> tuple[T, Any, bool]:
         """Run a call on the model and on the queue, with the fault that was chosen before.
 
         Args:
             model, queue: the call.
             again: what the model does when the server runs the call twice; None = the call.
+            spared: scripts of the call that pass before the fault comes.
 
         Returns:
             Both answers, and whether the call was sent twice.
@@ -121,13 +137,16 @@ class SideBySide(RuleBasedStateMachine):
         if fault == "flushed":
             self.raw.script_flush()
             fault = ""
+        elif fault == "token lost":  # with the consumer that it was sent to
+            self.raw.lpop(self.ops.keys["wake"])
+            fault = ""
         self.set_model_clock()
         self.had = (self.model.waiting, self.meta("full")[0])
         totals = self.model.totals.copy()
         wanted = model()
         if fault == "after":
             wanted = (again or model)()
-        self.bench.faults.armed = fault
+        self.bench.faults.armed, self.bench.faults.spared = fault, spared
         try:
             got = queue()
         finally:
@@ -151,19 +170,27 @@ class SideBySide(RuleBasedStateMachine):
         assert found.id == job_id
         return found
 
-    def named(self, picks: Iterable[tuple[int, str]]) -> tuple[list[Name], list[Any], bool]:
+    def named(
+        self, picks: Iterable[tuple[int, str]], fit: Sequence[str] = ("active", "once")
+    ) -> tuple[list[Name], list[Any], bool]:
         """Jobs that were picked, as the model and the queue take them, and if they are of now.
 
-        The held come first, then the living, then those that are gone.
+        Args:
+            picks: which, and how.
+            fit: places, or states, whose jobs come first; then those that live, then the others.
         """
-        held = {number for number, job in self.model.jobs.items() if job.place == "active"}
-        ranks = [(k.number in held) + (k.number in self.model.jobs) for k in self.known]
+        self.set_model_clock()
+        jobs = self.model.jobs
+        fits = {n for n, job in jobs.items() if {job.place, self.model.state(job)} & set(fit)}
+        ranks = [(k.number in fits) + (k.number in jobs) for k in self.known]
+        living = sum(rank > 0 for rank in ranks)
         order = sorted(range(len(self.known)), key=lambda i: (ranks[i], i), reverse=True)
-        chosen: dict[Number, tuple[Name, Any, bool]] = {}
+        chosen: list[tuple[Name, Any, bool]] = []
         for place, how in picks:
             if not order:
                 break
-            known = self.known[order[place % len(order)]]
+            pool = order[:living] if living and place < GONE_TOO else order
+            known = self.known[pool[place % len(pool)]]
             name: Any = known.id
             receipt = None
             if how != "id" and known.deliveries:
@@ -171,9 +198,8 @@ class SideBySide(RuleBasedStateMachine):
                 first, _, tag = name.receipt.partition("-")
                 receipt = (int(first), int(tag, 16))
             current = known.life == self.life and self.model.exists
-            chosen[known.number] = ((known.number, receipt), name, current)
-        triples = list(chosen.values())
-        return [t[0] for t in triples], [t[1] for t in triples], all(t[2] for t in triples)
+            chosen.append(((known.number, receipt), name, current))
+        return [c[0] for c in chosen], [c[1] for c in chosen], all(c[2] for c in chosen)
 
     def received(self, wanted: Iterable[ModelJob], got: Sequence[Job]) -> None:
         """Compare what was delivered with what should have been."""
@@ -186,13 +212,14 @@ class SideBySide(RuleBasedStateMachine):
             counters = (job.deliveries, job.nacks, job.crashes, job.last_error)
             assert counters == (mine.deliveries, mine.nacks, mine.crashes, mine.error)
             assert job.attempt == 1 + mine.nacks + mine.crashes
+            assert job.redeliveries == mine.others
             assert (job.created, job.delivered) == (mine.number[0] / 1000, self.model.now / 1000)
             self.learn(job.id).deliveries.append(job)
 
     def settings(self) -> Settings:
         """The model's settings as the queue shows them."""
         values: dict[str, Any] = {
-            name: value if SETTING_KINDS[name] == "count" else value / 1000
+            name: value if SETTING_KINDS[name] in ("count", "limit") else value / 1000
             for name, value in self.model.settings.items()
         }
         return Settings(**values, paused=self.model.paused or None)
@@ -200,41 +227,38 @@ class SideBySide(RuleBasedStateMachine):
     # -- what can be seen ------------------------------------------------------------------
 
     @invariant()
-    def counts_agree(self) -> None:
-        """Every figure of stats."""
-        self.set_model_clock()
-        reply, _ = self.client._node.run(self.ops.stats())
-        assert reply[2] == self.model.now
-        stats = self.ops.read_stats(reply)
-        model = self.model
-        assert stats.exists == model.exists
-        assert self.client.queues() == ([QUEUE] if model.exists else [])
-        assert stats.settings == self.settings()
-        for state in STATES:
-            assert getattr(stats, state) == len(model.listed(state)), state
-        assert stats.expired == len(model.listed("expired"))
-        oldest = None if model.oldest is None else model.oldest / 1000
-        if oldest is not None and stats.expired:  # an expired job that lies there still may count
-            assert stats.oldest is not None
-            assert stats.oldest >= oldest
-        else:
-            assert stats.oldest == oldest
-        for total in (
-            "enqueued", "deliveries", "acked", "nacked", "released", "crashed", "died",
-            "redriven", "trimmed", "swept", "deleted", "purged", "dangling",
-        ):  # fmt: skip
-            assert getattr(stats, total) == model.totals[total], total
+    def totals_agree(self) -> None:
+        """What meta counts, and the settings that it holds."""
+        fields = {
+            field.decode(): value.decode()
+            for field, value in self.raw.hgetall(self.ops.keys["meta"]).items()
+        }
+        assert ("epoch" in fields) == self.model.exists
+        assert read_settings(fields) == self.settings()
+        for total, field in TOTALS.items():
+            assert int(fields.get(field, 0)) == self.model.totals[total], total
+        assert int(fields.get("made", 0)) == self.model.made
 
     @invariant()
-    def lists_agree(self) -> None:
-        """The jobs of every state in order, and all that is known of each."""
-        for state in STATES:
-            views = self.queue.peek(1000, state=state)
-            assert [view.id for view in views] == [
-                self.by_number[job.number].id for job in self.model.listed(state)
-            ], state
-            for view in views:
-                self.compare(view)
+    def jobs_agree(self) -> None:
+        """All that a scan finds of every job; nothing is given back by it, as by stats and peek."""
+        self.set_model_clock()
+        self.scanned(1000, STATES)
+
+    def scanned(self, n: int, states: Sequence[str], *, full: bool = True) -> None:
+        """Scan step by step, and compare what is found."""
+        cursor, ids, views = "0", list[str](), list[JobView]()
+        steps = 0
+        while steps == 0 or cursor != "0":
+            page = self.queue.scan(cursor, n, states=states, full=full)
+            cursor, steps = page.cursor, steps + 1
+            ids += page.ids
+            views += page.jobs
+        expected = [job for state in states for job in self.model.listed(state)]
+        assert sorted(set(ids)) == sorted(self.by_number[job.number].id for job in expected)
+        assert [view.id for view in views] == (ids if full else [])
+        for view in views:
+            self.compare(view)
 
     @invariant()
     def known_jobs_agree(self) -> None:
@@ -248,6 +272,36 @@ class SideBySide(RuleBasedStateMachine):
                 assert (view is None) == (number not in self.model.jobs), job_id
                 if view is not None:
                     self.compare(view)
+
+    def counted(self, stats: QueueStats) -> None:
+        """Compare every figure of stats."""
+        model = self.model
+        assert stats.exists == model.exists
+        assert self.client.queues() == ([QUEUE] if model.exists else [])
+        assert stats.settings == self.settings()
+        for state in STATES:
+            assert getattr(stats, state) == len(model.listed(state)), state
+        assert stats.expired == len(model.listed("expired"))
+        oldest = None if model.oldest is None else model.oldest / 1000
+        if oldest is not None and stats.expired:  # an expired job that lies there still may count
+            assert stats.oldest is not None
+            assert stats.oldest >= oldest
+        else:
+            assert stats.oldest == oldest
+        for total in TOTALS:
+            assert getattr(stats, total) == model.totals[total], total
+        seen = self.meta("seen")[0]
+        age = (model.now - model.made) / 1000 if model.exists else None
+        assert (stats.age, stats.idle) == (
+            age,
+            (model.now - seen) / 1000 if age is not None else None,
+        )
+
+    def peeked(self, views: Sequence[JobView], wanted: Sequence[ModelJob]) -> None:
+        """Compare a list of jobs, in order."""
+        assert [view.id for view in views] == [self.by_number[job.number].id for job in wanted]
+        for view in views:
+            self.compare(view)
 
     def compare(self, view: JobView) -> None:
         """A job as a reader sees it."""
@@ -263,6 +317,7 @@ class SideBySide(RuleBasedStateMachine):
             raw=job.body,
             codec="",
             headers={},
+            now=model.now / 1000,
             created=job.number[0] / 1000,
             due=job.at / 1000 if state == "scheduled" else None,
             lease=lease / 1000,
@@ -278,6 +333,9 @@ class SideBySide(RuleBasedStateMachine):
             error=job.error,
         )
         assert view == wanted
+        if state != "expired":
+            unsaid = job.place == "active" and state == "ready"  # a crash that nobody has seen yet
+            assert view.redeliveries == job.others + unsaid
 
     # -- what must always hold ---------------------------------------------------------------
 

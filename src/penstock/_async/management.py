@@ -282,6 +282,8 @@ class AsyncManagement:
             states: as in `scan`.
             n: about so many jobs a step.
         """
+        if states is not None:
+            states = check_states("states", states)
         page = await self.scan("0", n, states=states)
         while True:
             for view in page.jobs:

@@ -70,19 +70,24 @@ end
 while where == 'r' and unfinished() do
   local n = step()
   local entries = redis.call('XRANGE', ready, at, fence, 'COUNT', n)
+  local seen_to = 0
   for i = 1, #entries do
+    if bytes >= 1048576 then
+      break
+    end
     see(entries[i][1], 'ready', string.sub(entries[i][1], 1, -12), entries[i][2][2])
+    seen_to = i
   end
-  if #entries < n then
+  if seen_to < n and seen_to == #entries then
     where, at = 'h', '0'
   else
-    local last = entries[n][1]
+    local last = entries[seen_to][1]
     at = string.sub(last, 1, -11) .. string.format('%.0f', string.sub(last, -10) + 1)
   end
 end
 local over = false
 while where == 'h' and not over and unfinished() do
-  local page = redis.call('HSCAN', held, at, 'COUNT', step())
+  local page = redis.call('HSCAN', held, at, 'COUNT', math.min(step(), 10)) -- it can't stop midway
   at, over = page[1], page[1] == '0'
   for i = 1, #page[2], 2 do
     local state, score = state_of(page[2][i])

@@ -70,11 +70,11 @@ if delivers then
   local entries, e = {}, 1
   while took < n and bytes < 1048576 do
     if e > #entries and not exhausted then
-      -- One, then 16, then as many as their size lets the call carry: one script reads about 1 MiB.
+      -- One, then 16, then up to 100 as their size lets the call carry: it delivers about 1 MiB.
       local step = 1
       if took > 0 then
         step = math.max(1, math.floor((1048576 - bytes) * took / (bytes + 1)))
-        step = math.min(step, n - took, took < 16 and 16 or 1000)
+        step = math.min(step, n - took, took < 16 and 16 or 100)
       end
       entries, e = call('XRANGE', ready, from, '+', 'COUNT', step), 1
       exhausted = #entries < step

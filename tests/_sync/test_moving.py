@@ -1,0 +1,404 @@
+# Generated from tests/_async/test_moving.py by tools/unasync.py; do not edit.
+"""Jobs that are moved by name: brought forward, taken out, taken back; room on a full server."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeAlias
+
+import pytest
+import redis
+
+from penstock import BadArgument, Outcome, OutOfMemory, Penstock, Queue, StaleReceipt
+from penstock.core.job import Delivery
+from penstock.embedded import EmbeddedServer
+from tests.support.keyspace import Raw, advance, dump, numbers
+from tests.support.twins import spawn
+
+from .conftest import Waits
+
+Named: TypeAlias = Delivery | str
+DONE, GONE, REFUSED, EXPIRED = Outcome.DONE, Outcome.GONE, Outcome.REFUSED, Outcome.EXPIRED
+
+
+def in_order(q: Queue) -> list[str]:
+    """The ids of what can be reserved, in order."""
+    return [view.id for view in q.peek(1000)]
+
+
+# -- promote -----------------------------------------------------------------------------------
+
+
+def test_promoted_jobs_stand_at_the_place_of_their_creation(q: Queue, raw: Raw) -> None:
+    """Between those that were added before and after them, whatever they waited for."""
+    a = q.enqueue("a").id
+    later = q.enqueue("later", delay=600).id
+    b = q.enqueue("b").id
+    failed = q.enqueue("failed").id
+    c = q.enqueue("c").id
+    held = q.enqueue("held").id
+    d = q.enqueue("d").id
+    jobs = {job.id: job for job in q.reserve(9, block=0)}
+    jobs[failed].nack(delay=600)
+    q.release([jobs[x] for x in (a, b, c, d)])
+    raw.delete(q.ops.keys["wake"])
+    assert in_order(q) == [a, b, c, d]
+    assert list(q.promote([held, later, failed])) == [DONE, DONE, DONE]
+    assert in_order(q) == [a, later, b, failed, c, held, d]
+    assert [job.id for job in q.reserve(9, block=0)] == [a, later, b, failed, c, held, d]
+    stats = q.stats()
+    assert (stats.promoted, stats.released, stats.nacked, stats.crashed) == (3, 4, 1, 0)
+
+
+def test_the_delivery_of_a_promoted_job_ends(q: Queue) -> None:
+    """Its holder's receipt is void; nothing is charged but the delivery."""
+    q.enqueue("x", lease=600)
+    (old,) = q.reserve(block=0)
+    assert q.promote([old])
+    for call in (old.ack, old.nack, old.release, old.bury, old.extend):
+        with pytest.raises(StaleReceipt):
+            call()
+    view = q.show(old.id)
+    assert view is not None
+    assert (view.state, view.deliveries, view.attempt, view.redeliveries) == ("ready", 1, 1, 1)
+    (new,) = q.reserve(block=0)
+    assert (new.deliveries, new.attempt, new.redeliveries) == (2, 1, 1)
+    with pytest.raises(StaleReceipt):
+        old.ack()
+    assert new.ack()
+
+
+def test_due_jobs_and_ended_leases_are_promoted_too(q: Queue, raw: Raw) -> None:
+    """They can be reserved already, and come to the place of their age."""
+    ended = q.enqueue("ended", lease=1).id
+    q.reserve(block=0)
+    due = q.enqueue("due", delay=1).id
+    ready = q.enqueue("ready").id
+    advance(raw, q.ops, 2)
+    assert in_order(q) == [ended, ready, due]
+    assert list(q.promote([due, ended])) == [DONE, DONE]
+    assert in_order(q) == [ended, due, ready]
+    assert q.stats().crashed == 0
+
+
+def test_what_can_not_be_promoted(q: Queue, raw: Raw) -> None:
+    """Ready jobs stand where they belong; dead ones are for redrive; at most once is for ever."""
+    dead, once = q.enqueue("dead"), q.enqueue("once", lease=0)
+    jobs = q.reserve(2, block=0)
+    jobs[0].bury()
+    gone = q.enqueue("gone")
+    q.delete([gone.id])
+    ready, over = q.enqueue("ready"), q.enqueue("over", ttl=50, delay=40)
+    advance(raw, q.ops, 60)
+    before = dump(raw)
+    names: list[Named] = [dead.id, once.id, jobs[1], gone.id, ready.id, over.id]
+    settled = q.promote(names)
+    assert list(settled) == [REFUSED, REFUSED, REFUSED, GONE, REFUSED, EXPIRED]
+    assert settled.ids(EXPIRED) == [over.id]
+    assert dump(raw) == before
+
+
+def test_a_promoted_job_starts_at_once(q: Queue, waits: Waits) -> None:
+    """A consumer that waits is woken, long before it would look by itself."""
+    done = q.enqueue("x", delay=600)
+    consumer = spawn(q.reserve, block=30)
+    waits.reach(1)
+    start = time.monotonic()
+    assert q.promote([done.id])
+    assert [job.id for job in consumer.result()] == [done.id]
+    assert time.monotonic() - start < 2
+
+
+@pytest.mark.parametrize("side", ["in", "out", "all"])
+def test_promoting_in_a_paused_queue(q: Queue, side: str) -> None:
+    """It is brought forward, and waits for the end of the pause."""
+    done = q.enqueue("x", delay=600)
+    q.pause(side)
+    assert q.promote([done.id])
+    assert q.reserve(block=0) == []
+    q.resume()
+    assert [job.id for job in q.reserve(block=0)] == [done.id]
+
+
+def test_promoting_ends_with_the_ttl(q: Queue, raw: Raw) -> None:
+    """A job with an end is promoted as any other, and keeps its end."""
+    done = q.enqueue("x", delay=600, ttl=900)
+    assert q.promote([done.id])
+    view = q.show(done.id)
+    assert view is not None
+    assert (view.state, view.ttl) == ("ready", 900)
+    advance(raw, q.ops, 901)
+    assert q.reserve(block=0) == []
+    assert q.stats().swept == 1
+
+
+# -- dequeue -----------------------------------------------------------------------------------
+
+
+def test_dequeued_jobs_come_back_after_their_lease(q: Queue, raw: Raw) -> None:
+    """Their own, or the queue's; nothing is charged, and nobody was given them."""
+    q.configure(lease=50)
+    own = q.enqueue("own", lease=20).id
+    plain = q.enqueue("plain").id
+    due = q.enqueue("due", delay=1, lease=10).id
+    advance(raw, q.ops, 2)
+    assert list(q.dequeue([own, plain, due])) == [DONE] * 3
+    assert q.reserve(9, block=0) == []
+    assert [view.id for view in q.peek(state="scheduled")] == [due, own, plain]
+    spans = [view.next_in for view in q.peek(state="scheduled")]
+    assert spans == [pytest.approx(span, abs=5) for span in (10, 20, 50)]
+    for seconds, expected in ((11, due), (10, own), (30, plain)):
+        advance(raw, q.ops, seconds)
+        (job,) = q.reserve(block=0)
+        assert job.id == expected
+        assert (job.deliveries, job.attempt, job.redeliveries) == (1, 1, 0)
+        assert job.ack()
+    stats = q.stats()
+    assert (stats.dequeued, stats.deliveries, stats.crashed) == (3, 3, 0)
+
+
+def test_a_lease_that_has_ended_is_dequeued_without_a_crash(q: Queue, raw: Raw) -> None:
+    """Its holder is too late from then on."""
+    q.enqueue("x", lease=10)
+    (old,) = q.reserve(block=0)
+    advance(raw, q.ops, 11)
+    assert q.dequeue([old])
+    with pytest.raises(StaleReceipt):
+        old.ack()
+    assert q.reserve(block=0) == []
+    advance(raw, q.ops, 11)
+    (new,) = q.reserve(block=0)
+    assert (new.deliveries, new.crashes, new.redeliveries) == (2, 0, 1)
+    with pytest.raises(StaleReceipt):
+        old.ack()
+    assert q.stats().crashed == 0
+
+
+def test_what_can_not_be_dequeued(q: Queue, raw: Raw) -> None:
+    """What somebody holds, what is not due, what is dead, what is delivered at most once."""
+    dead, once = q.enqueue("dead"), q.enqueue("once", lease=0)
+    held = q.enqueue("held", lease=600)
+    jobs = q.reserve(3, block=0)
+    jobs[0].bury()
+    gone = q.enqueue("gone")
+    q.delete([gone.id])
+    unborn = q.enqueue("at most once, and not delivered", lease=0)
+    over, later = q.enqueue("over", ttl=50), q.enqueue("later", delay=600)
+    advance(raw, q.ops, 60)
+    before = dump(raw)
+    names: list[Named] = [dead.id, once.id, held.id, jobs[2], gone.id, unborn.id, over.id, later.id]
+    outcomes = [REFUSED, REFUSED, REFUSED, REFUSED, GONE, REFUSED, EXPIRED, REFUSED]
+    assert list(q.dequeue(names)) == outcomes
+    assert dump(raw) == before
+
+
+def test_a_dequeued_job_never_outlives_its_ttl(q: Queue, raw: Raw) -> None:
+    """It comes back at its end at the latest, and is removed then."""
+    done = q.enqueue("x", lease=600, ttl=100)
+    assert q.dequeue([done.id])
+    view = q.show(done.id)
+    assert view is not None
+    assert view.due == view.expires
+    advance(raw, q.ops, 101)
+    assert q.reserve(block=0) == []
+    assert q.stats().swept == 1
+
+
+def test_who_waits_learns_of_a_dequeued_job(q: Queue, waits: Waits) -> None:
+    """A job that comes back within a tick is started when its lease is over, and not later."""
+    done = q.enqueue("x", lease=0.5)
+    assert q.dequeue([done.id])
+    start = time.monotonic()
+    assert q.reserve(block=0) == []
+    consumer = spawn(q.reserve, block=30)
+    assert [job.id for job in consumer.result()] == [done.id]
+    assert time.monotonic() - start < 3
+
+
+# -- withdraw ----------------------------------------------------------------------------------
+
+
+def test_jobs_that_nobody_got_are_withdrawn(q: Queue, raw: Raw) -> None:
+    """Ready, delayed or due; nothing is left of them."""
+    ids = q.enqueue_many(["a", "b"], ttl=900).ids
+    ids += q.enqueue_many(["c", "d"], delay=600, ttl=900).ids
+    ids += q.enqueue_many(["e", "f"], lease=0).ids
+    dequeued = q.enqueue("g").id
+    q.dequeue([dequeued])
+    assert q.withdraw([*ids, dequeued])
+    assert [kind for kind in ("ready", "held", "scheduled", "expiry") if left(raw, q, kind)] == []
+    stats = q.stats()
+    assert (stats.withdrawn, stats.deleted, stats.enqueued) == (7, 0, 7)
+    assert list(q.withdraw(ids[:2])) == [GONE, GONE]
+
+
+def left(raw: Raw, q: Queue, kind: str) -> bool:
+    """Whether a structure still holds a job."""
+    return bool(numbers(raw, q.ops, kind))
+
+
+def test_what_somebody_got_is_not_withdrawn(q: Queue, raw: Raw) -> None:
+    """Held, given back, backing off, dead: whoever had it may have done its work."""
+    q.enqueue_many(["held", "released", "failed", "dead"], lease=600)
+    held, released, failed, dead = q.reserve(4, block=0)
+    released.release()
+    failed.nack(delay=600)
+    dead.bury()
+    once = q.enqueue("once", lease=0)
+    (first,) = q.reserve(1, block=0)
+    assert first.id == released.id
+    first.release()
+    buried = q.enqueue("given up before anybody had it")
+    q.bury([buried.id])
+    before = dump(raw)
+    names: list[Named] = [held, released, failed, dead, buried.id]
+    assert list(q.withdraw(names)) == [REFUSED] * 5
+    assert dump(raw) == before
+    assert q.withdraw([once.id])
+    q.redrive([buried.id])
+    assert q.withdraw([buried.id])
+
+
+def test_withdrawing_makes_room(q: Queue, waits: Waits) -> None:
+    """A producer that waits for room is woken."""
+    q.configure(max_length=1)
+    first = q.enqueue(1)
+    producer = spawn(q.enqueue, 2, block=30)
+    waits.reach(1)
+    start = time.monotonic()
+    assert q.withdraw([first.id])
+    done = producer.result()
+    assert time.monotonic() - start < 2
+    assert in_order(q) == [done.id]
+
+
+# -- naming jobs -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["promote", "dequeue", "withdraw"])
+def test_a_job_that_is_named_twice_is_moved_once(q: Queue, how: str) -> None:
+    """It is answered alike both times, and counted once."""
+    done = q.enqueue("x", delay=600 if how == "promote" else 0)
+    settled = getattr(q, how)([done.id, done.id])
+    assert (list(settled), settled.ids()) == ([DONE, DONE], [done.id])
+    stats = q.stats()
+    assert stats.promoted + stats.dequeued + stats.withdrawn == 1
+
+
+@pytest.mark.parametrize("how", ["promote", "dequeue", "withdraw"])
+def test_more_jobs_than_a_script_takes(q: Queue, how: str) -> None:
+    """In several calls; none at all is no call."""
+    ids = q.enqueue_many(range(1500), delay=600 if how == "promote" else 0).ids
+    settled = getattr(q, how)(iter(ids))
+    assert (bool(settled), len(settled), settled.done) == (True, 1500, 1500)
+    assert list(getattr(q, how)([])) == []
+    left_over = {"promote": ids, "dequeue": [], "withdraw": []}[how]
+    assert in_order(q) == left_over[:1000]
+
+
+@pytest.mark.parametrize("how", ["promote", "dequeue", "withdraw"])
+@pytest.mark.parametrize("names", ["x", b"x", None, 5, [""], [b"x"], ["x" * 40], [None]], ids=repr)
+def test_bad_names(q: Queue, raw: Raw, how: str, names: object) -> None:
+    """Refused, and nothing changes."""
+    q.enqueue("x")
+    before = dump(raw)
+    with pytest.raises(BadArgument):
+        getattr(q, how)(names)
+    assert dump(raw) == before
+
+
+# -- evict -------------------------------------------------------------------------------------
+
+
+def test_evicting(q: Queue, raw: Raw) -> None:
+    """At most once before dead letters; the nearest end of ttl first, then the oldest letter."""
+    first = q.enqueue_many(range(3)).ids
+    q.bury(q.reserve(3, block=0))
+    once = [q.enqueue("x", lease=0, ttl=ttl).id for ttl in (300, 100, 200)]
+    q.reserve(3, block=0)
+    held, waiting = q.enqueue("held"), q.enqueue("later", delay=60)
+    q.reserve(block=0)
+    assert q.evict(1) == 1
+    assert q.evict(1) == 1
+    assert [q.show(job_id) is None for job_id in once] == [False, True, True]
+    assert q.evict(2) == 2
+    assert [view.id for view in q.peek(state="dead")] == first[1:]
+    assert q.evict() == 2
+    assert q.evict() == 0
+    assert {shown(q, held.id), shown(q, waiting.id)} == {"active", "scheduled"}
+    stats = q.stats()
+    assert (stats.evicted, stats.dead, stats.trimmed, stats.deleted) == (6, 0, 0, 0)
+    assert numbers(raw, q.ops, "tally") == []
+
+
+def shown(q: Queue, job_id: str) -> str:
+    """The state of a job."""
+    view = q.show(job_id)
+    return "gone" if view is None else view.state
+
+
+def test_dead_letters_may_be_spared(q: Queue) -> None:
+    """With `dead=False` only what was delivered at most once goes."""
+    q.enqueue_many(range(3))
+    q.bury(q.reserve(3, block=0))
+    q.enqueue_many(range(4), lease=0)
+    q.enqueue("not delivered yet", lease=0)
+    held = q.reserve(4, block=0)
+    assert q.evict(1000, dead=False) == 4
+    stats = q.stats()
+    assert (stats.dead, stats.active, stats.ready, stats.evicted) == (3, 0, 1, 4)
+    assert held[0].ack() is False
+
+
+@pytest.mark.parametrize("n", [0, -1, 1001, True, 1.5, "5", None])
+def test_bad_numbers_to_evict(n: object) -> None:
+    """Nothing is sent: this client would not reach anybody."""
+    q = Penstock("redis://127.0.0.1:1", retry_for=0).queue("q")
+    with pytest.raises(BadArgument, match="n="):
+        q.evict(n)  # type: ignore[arg-type]  # what is refused
+
+
+def test_evicting_in_a_queue_that_does_not_exist(q: Queue, raw: Raw) -> None:
+    """Nothing to remove, and nothing is made."""
+    assert q.evict() == 0
+    assert raw.dbsize() == 1  # the node's id
+
+
+def test_a_full_server_takes_jobs_again(make_server: Callable[..., EmbeddedServer]) -> None:
+    """At `maxmemory` an enqueue is refused and evict is not; after it there is room."""
+    server = make_server(args=("--maxmemory-policy", "noeviction"))
+    with redis.Redis.from_url(server.url) as raw:
+        with Penstock(server.url) as ps:
+            q = ps.queue("q")
+            q.enqueue_many([b"x" * 10_000] * 600, ttl=900, lease=0)
+            while q.stats().ready:
+                q.reserve(100, block=0)
+            raw.config_set("maxmemory", raw.info("memory")["used_memory"])
+            with pytest.raises(OutOfMemory):
+                q.enqueue(b"x" * 10_000)
+            assert q.evict(300) == 300
+            done = q.enqueue(b"x" * 10_000)
+            assert in_order(q) == [done.id]
+            assert q.stats().evicted == 300
+
+
+def test_a_full_server_moves_jobs(make_server: Callable[..., EmbeddedServer]) -> None:
+    """At `maxmemory` jobs are brought forward, taken over, taken out and taken back."""
+    server = make_server(args=("--maxmemory-policy", "noeviction"))
+    with redis.Redis.from_url(server.url) as raw:
+        with Penstock(server.url) as ps:
+            q = ps.queue("q")
+            later = q.enqueue("later", delay=600).id
+            held, out, back = q.enqueue_many(["held", "out", "back"]).ids
+            q.reserve(1, block=0)
+            for call in (q.promote, q.dequeue, q.withdraw):
+                assert list(call([])) == []
+            raw.config_set("maxmemory", 1)
+            with pytest.raises(OutOfMemory):
+                q.enqueue("x")
+            assert [job.id for job in q.recover(idle=0)] == [held]
+            assert q.promote([later])
+            assert q.dequeue([out])
+            assert q.withdraw([back])
+            assert in_order(q) == [later]

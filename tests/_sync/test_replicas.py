@@ -1,0 +1,360 @@
+# Generated from tests/_async/test_replicas.py by tools/unasync.py; do not edit.
+"""Enqueue and wait for replicas: a primary with two of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+import redis
+
+from penstock import (
+    BadArgument,
+    IncompleteEnqueue,
+    NotReplicated,
+    Penstock,
+    Queue,
+)
+from penstock.embedded import EmbeddedServer
+from tests.support.keyspace import Raw, check_invariant, load_scripts, numbers
+from tests.support.twins import spawn, wait_for
+
+COUNTED = ("evalsha", "wait")
+
+
+class Replicated:
+    """A primary and two replicas.
+
+    Args:
+        servers: the primary first.
+        clients: of each.
+    """
+
+    def __init__(self, servers: list[EmbeddedServer], clients: list[Raw]) -> None:
+        self.primary, *self.replicas = servers
+        self.raw, *self.copies = clients
+        self.url = self.primary.url
+        for replica in range(len(self.replicas)):
+            self.attach(replica)
+        self.settle()
+
+    def attach(self, replica: int) -> None:
+        """Let a replica follow the primary."""
+        self.copies[replica].replicaof(*map(str, self.primary.address))
+
+    def cut(self, replica: int) -> None:
+        """A replica follows nobody any more; the primary knows it when this returns."""
+        count = self.online
+        self.copies[replica].replicaof("NO", "ONE")
+        wait_for(lambda: self.online < count)
+
+    @property
+    def online(self) -> int:
+        """Replicas that are in touch."""
+        found = self.raw.info("replication")
+        return sum(
+            isinstance(value, dict) and value.get("state") == "online" for value in found.values()
+        )
+
+    def settle(self) -> None:
+        """Return when both follow, and have what there is."""
+        wait_for(lambda: self.online == 2 and self.raw.wait(2, 100) == 2)
+
+    def calls(self) -> list[int]:
+        """How often the commands that matter have been run."""
+        stats = self.raw.info("commandstats")
+        return [int(stats.get(f"cmdstat_{name}", {}).get("calls", 0)) for name in COUNTED]
+
+    def bodies(self) -> list[list[Any]]:
+        """The bodies that wait, as the primary and each replica have them."""
+        key = "penstock:{q}:ready"
+        return [
+            [entry[1][b"j"].partition(b"\n")[2] for entry in raw.xrange(key)]
+            for raw in (self.raw, *self.copies)
+        ]
+
+
+@pytest.fixture
+def trio(make_server: Callable[..., EmbeddedServer]) -> Iterator[Replicated]:
+    """A primary and two replicas that follow it; no replica is left paused."""
+    options = ("--repl-diskless-sync-delay", "0", "--repl-timeout", "60")
+    servers = [make_server(tcp=True, args=options) for _ in range(3)]
+    with ExitStack() as stack:
+        clients = [
+            stack.enter_context(redis.Redis.from_url(server.url, protocol=2)) for server in servers
+        ]
+        made = Replicated(servers, clients)
+        load_scripts(made.raw)
+        yield made
+        for server in servers:
+            server.resume()
+        check_invariant(made.raw)
+
+
+@pytest.fixture
+def tq(trio: Replicated) -> Iterator[Queue]:
+    """A queue on the primary that does not exist yet."""
+    with Penstock(trio.url, owner="tester") as client:
+        yield client.queue("q")
+
+
+def test_confirmed_by_both(trio: Replicated, tq: Queue) -> None:
+    """The first job of a new queue is on both replicas when the call returns."""
+    done = tq.enqueue(b"x", replicas=2)
+    assert (done.replicas, done.state) == (2, "ready")
+    assert trio.bodies() == [[b"x"]] * 3
+    assert [raw.hget("penstock:{q}:meta", "enqueued") for raw in trio.copies] == [b"1"] * 2
+    later = tq.enqueue(b"later", delay=60, replicas=2)
+    assert (later.replicas, later.state) == (2, "scheduled")
+    assert [numbers(raw, tq.ops, "scheduled") for raw in trio.copies] == [
+        numbers(trio.raw, tq.ops, "scheduled")
+    ] * 2
+
+
+def test_one_trip(trio: Replicated, tq: Queue) -> None:
+    """One script and one WAIT a call; without replicas no WAIT."""
+    tq.enqueue("the queue is there", replicas=1)
+    before, start = trio.calls(), time.monotonic()
+    for i in range(10):
+        assert tq.enqueue(i, replicas=2).replicas == 2
+    after = trio.calls()
+    assert after[0] - before[0] == 10
+    assert 10 <= after[1] - before[1] <= 10 + slices_since(start)
+    assert tq.enqueue("alone").replicas == 0
+    assert tq.enqueue("alone", replicas=0).replicas == 0
+    assert trio.calls()[1] == after[1]
+
+
+def slices_since(start: float) -> float:
+    """How many a WAIT may have been repeated for slow replicas: each takes 100 ms."""
+    return (time.monotonic() - start) / 0.1
+
+
+def test_the_setting_of_the_queue(trio: Replicated, tq: Queue) -> None:
+    """What the queue asks for holds for every client, also for one that does not know it yet."""
+    tq.configure(replicas=2)
+    assert tq.enqueue("a").replicas == 2
+    assert tq.enqueue("b", replicas=1).replicas >= 1
+    assert tq.enqueue("c", replicas=0).replicas == 0
+    assert {done.replicas for done in tq.enqueue_many(range(3))} == {2}
+    with Penstock(trio.url) as other:
+        assert other.queue("q").enqueue("d").replicas == 2
+        assert other.queue("q").enqueue("e").replicas == 2
+        tq.configure(replicas=None)
+        before = trio.calls()[1]
+        other.queue("q").enqueue("f")
+        assert other.queue("q").enqueue("g").replicas == 0
+        assert trio.calls()[1] - before <= 1  # the one that went out before it knew
+    assert trio.raw.hget("penstock:{q}:meta", "enqueued") == b"10"
+
+
+def test_at_most_once_is_not_waited_for(trio: Replicated, tq: Queue) -> None:
+    """Asked for it is refused; with the setting of the queue nobody waits."""
+    with pytest.raises(BadArgument, match="replicas"):
+        tq.enqueue("x", lease=0, replicas=1)
+    with pytest.raises(BadArgument, match="replicas"):
+        tq.enqueue_many(["x"], lease=0, replicas=1)
+    assert trio.raw.exists("penstock:{q}:meta") == 0
+    tq.configure(replicas=2)
+    before = trio.calls()[1]
+    assert tq.enqueue("x", lease=0).replicas == 0
+    assert [done.replicas for done in tq.enqueue_many(["x"], lease=0)] == [0]
+    assert trio.calls()[1] == before
+
+
+@pytest.mark.parametrize("replicas", [-1, 1.5, "1", True])
+def test_bad_numbers_of_replicas(replicas: Any) -> None:
+    """Nothing is sent: this client would not reach anybody."""
+    q = Penstock("redis://127.0.0.1:1", retry_for=0).queue("q")
+    with pytest.raises(BadArgument, match="replicas"):
+        q.enqueue("x", replicas=replicas)
+    with pytest.raises(BadArgument, match="replicas"):
+        q.enqueue_many(["x"], replicas=replicas)
+
+
+@pytest.mark.parametrize("timeout", [-1, 0, "1", None, float("nan"), 3601])
+def test_bad_time_outs(timeout: Any) -> None:
+    """The same for what is no duration."""
+    q = Penstock("redis://127.0.0.1:1", retry_for=0).queue("q")
+    with pytest.raises(BadArgument, match="timeout"):
+        q.enqueue("x", replicas=1, timeout=timeout)
+
+
+def test_many_jobs(trio: Replicated, tq: Queue) -> None:
+    """One WAIT a chunk of 1,000."""
+    tq.enqueue("the queue is there", replicas=1)
+    before, start = trio.calls(), time.monotonic()
+    results = tq.enqueue_many(range(3500), replicas=2, timeout=10)
+    after = trio.calls()
+    assert {done.replicas for done in results} == {2}
+    assert after[0] - before[0] == 4
+    assert 4 <= after[1] - before[1] <= 4 + slices_since(start)
+    assert [raw.xlen("penstock:{q}:ready") for raw in trio.copies] == [3501, 3501]
+
+
+def test_too_few(trio: Replicated, tq: Queue) -> None:
+    """The jobs are taken back, and nothing of them is left."""
+    with pytest.raises(NotReplicated) as caught:
+        tq.enqueue("x", replicas=3, timeout=0.05)
+    error = caught.value
+    assert (error.wanted, error.withdrawn) == (3, True)
+    assert error.got < 3
+    with pytest.raises(NotReplicated) as caught:
+        tq.enqueue_many(["x", "y"], replicas=3, timeout=0.05, delay=5, ttl=50)
+    assert caught.value.withdrawn is True
+    assert tq.peek() == []
+    stats = tq.stats()
+    assert (stats.ready, stats.scheduled, stats.enqueued, stats.withdrawn) == (0, 0, 3, 3)
+    assert [numbers(trio.raw, tq.ops, kind) for kind in ("ready", "held", "expiry")] == [[]] * 3
+    assert trio.raw.wait(2, 10_000) == 2
+    assert trio.bodies() == [[]] * 3
+    assert tq.enqueue("after it", replicas=2).replicas == 2
+
+
+def test_a_replica_that_is_lost(trio: Replicated, tq: Queue) -> None:
+    """Two can't confirm any more, one can."""
+    tq.enqueue("x", replicas=2)
+    trio.cut(0)
+    with pytest.raises(NotReplicated) as caught:
+        tq.enqueue("y", replicas=2, timeout=0.2)
+    assert (caught.value.wanted, caught.value.withdrawn) == (2, True)
+    assert caught.value.got < 2
+    assert tq.enqueue("z", replicas=1, timeout=10).replicas == 1
+    assert [view.body for view in tq.peek()] == ["x", "z"]
+    trio.attach(0)
+    trio.settle()
+    assert tq.enqueue("again", replicas=2, timeout=10).replicas == 2
+    assert [len(bodies) for bodies in trio.bodies()] == [3, 3, 3]
+
+
+def test_a_consumer_was_quicker(trio: Replicated, tq: Queue) -> None:
+    """The job was delivered while replicas were waited for: it lives, and the error says so."""
+    tq.configure(lease=600)
+    with Penstock(trio.url) as beside:
+        call = spawn(tq.enqueue, "x", replicas=3, timeout=1.5)
+        jobs = eager(beside)
+        with pytest.raises(NotReplicated) as caught:
+            call.result()
+        assert caught.value.withdrawn is False
+        assert [job.body for job in jobs] == ["x"]
+        assert jobs[0].ack()
+    stats = tq.stats()
+    assert (stats.enqueued, stats.withdrawn, stats.acked) == (1, 0, 1)
+
+
+def eager(beside: Penstock) -> list[Any]:
+    """The first job that appears."""
+    found: list[Any] = []
+
+    def look() -> bool:
+        found.extend(beside.queue("q").reserve(block=0))
+        return bool(found)
+
+    wait_for(look)
+    return found
+
+
+def test_some_of_them_were_delivered(trio: Replicated, tq: Queue) -> None:
+    """Of several jobs only those that nobody has are taken back."""
+    tq.configure(lease=600)
+    with Penstock(trio.url) as beside:
+        call = spawn(tq.enqueue_many, ["a", "b", "c"], replicas=3, timeout=1.5)
+        (job,) = eager(beside)
+        with pytest.raises(NotReplicated) as caught:
+            call.result()
+        assert caught.value.withdrawn is False
+        assert job.body == "a"
+    stats = tq.stats()
+    assert (stats.ready, stats.active, stats.withdrawn) == (0, 1, 2)
+
+
+def test_a_later_chunk(trio: Replicated, tq: Queue) -> None:
+    """What was confirmed before is reported; the chunk that was not is taken back."""
+
+    def bodies() -> Iterator[int]:
+        for i in range(2500):
+            if i == 1000:
+                trio.cut(1)
+            yield i
+
+    with pytest.raises(IncompleteEnqueue) as caught:
+        tq.enqueue_many(bodies(), replicas=2, timeout=0.5)
+    results, cause = caught.value.results, caught.value.__cause__
+    assert isinstance(cause, NotReplicated)
+    assert (cause.wanted, cause.withdrawn) == (2, True)
+    assert cause.got < 2
+    assert {done.replicas for done in results} == {2}
+    stats = tq.stats()
+    assert len(results) == stats.ready == stats.enqueued - stats.withdrawn
+    assert stats.withdrawn in (999, 1000)
+    assert trio.raw.xlen("penstock:{q}:ready") == len(results)
+
+
+def test_a_replica_that_stands_still_for_a_while(trio: Replicated, tq: Queue) -> None:
+    """It confirms when it goes on, and the call that waited for it succeeds."""
+    tq.enqueue("x", replicas=2)
+    trio.replicas[0].pause()
+    call = spawn(tq.enqueue, "y", replicas=2, timeout=15)
+    wait_for(lambda: trio.raw.xlen("penstock:{q}:ready") == 2)
+    assert not call.is_done
+    assert len(trio.raw.xrange("penstock:{q}:ready")) == 2
+    trio.replicas[0].resume()
+    assert call.result().replicas == 2
+    assert trio.bodies()[1] == trio.bodies()[0]
+
+
+def test_a_replica_that_stands_still_for_too_long(trio: Replicated, tq: Queue) -> None:
+    """The job is taken back, and the replica hears of both when it goes on."""
+    tq.enqueue("x", replicas=2)
+    trio.replicas[1].pause()
+    with pytest.raises(NotReplicated) as caught:
+        tq.enqueue("y", replicas=2, timeout=0.3)
+    assert caught.value.withdrawn is True
+    assert caught.value.got < 2
+    trio.replicas[1].resume()
+    wait_for(lambda: trio.raw.wait(2, 100) == 2)
+    assert trio.bodies() == [[b'"x"']] * 3
+
+
+def test_a_time_out_beyond_that_of_the_socket(trio: Replicated) -> None:
+    """Waiting for replicas is not taken for a dead connection, and the job is added once."""
+    with Penstock(f"{trio.url}?socket_timeout=0.3") as client:
+        q = client.queue("q")
+        q.enqueue("x", replicas=2)
+        trio.replicas[0].pause()
+        start = time.monotonic()
+        with pytest.raises(NotReplicated) as caught:
+            q.enqueue("y", replicas=2, timeout=1.2)
+        assert time.monotonic() - start >= 1.2
+        assert caught.value.withdrawn is True
+        assert caught.value.got < 2
+        call = spawn(q.enqueue, "z", replicas=2, timeout=15)
+        wait_for(lambda: trio.raw.xlen("penstock:{q}:ready") == 2)
+        trio.replicas[0].resume()
+        assert call.result().replicas == 2
+        stats = q.stats()
+        assert (stats.enqueued, stats.withdrawn, stats.ready) == (3, 1, 2)
+
+
+def test_next_to_no_time(trio: Replicated, tq: Queue) -> None:
+    """Replicas that stand still confirm nothing within a ms."""
+    trio.replicas[0].pause()
+    trio.replicas[1].pause()
+    with pytest.raises(NotReplicated) as caught:
+        tq.enqueue("x", replicas=1, timeout=0.001)
+    assert (caught.value.wanted, caught.value.got, caught.value.withdrawn) == (1, 0, True)
+
+
+def test_a_server_without_replicas(real_q: Queue) -> None:
+    """Nobody confirms, and nothing is left."""
+    with pytest.raises(NotReplicated) as caught:
+        real_q.enqueue("x", replicas=1, timeout=0.01)
+    assert (caught.value.wanted, caught.value.got, caught.value.withdrawn) == (1, 0, True)
+    real_q.configure(replicas=1)
+    with pytest.raises(NotReplicated):
+        real_q.enqueue("x", timeout=0.01)
+    assert real_q.stats().ready == 0
+    assert real_q.enqueue("x", replicas=0).replicas == 0

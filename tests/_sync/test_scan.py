@@ -1,0 +1,420 @@
+# Generated from tests/_async/test_scan.py by tools/unasync.py; do not edit.
+"""Scanning: every job, and every queue, step by step while others go on working."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from penstock import BadArgument, JobView, Penstock, Queue, ScanPage
+from tests.support.backends import Backend
+from tests.support.keyspace import Raw, advance
+from tests.support.twins import spawn
+
+STATES = ("ready", "scheduled", "active", "dead")
+BUCKET = 20
+"""More jobs than a server keeps in one bucket of a hash, which it scans as a whole."""
+WRONG_CURSORS: tuple[Any, ...] = (
+    *("", "x", "1", "r", "h", "r1-1", "h-1", "0 ", "0\n", "h1\n", "r1763700000123-999999999x"),
+    *(0, None, b"0", "h" + "9" * 20),
+)
+WRONG_STATES: tuple[Any, ...] = ("ready", b"ready", [], ["done"], ["ready", None], 5, [[]])
+LONG = "x" * 100
+"""A body that makes the server keep a hash table, through which a scan goes in several steps."""
+
+
+def scanned(q: Queue, n: int, **options: Any) -> list[ScanPage]:
+    """All pages of a scan."""
+    pages = [q.scan("0", n, **options)]
+    while pages[-1].cursor != "0":
+        pages.append(q.scan(pages[-1].cursor, n, **options))
+    return pages
+
+
+def ids_of(pages: Iterable[ScanPage]) -> set[str]:
+    """The jobs that were found."""
+    return {job_id for page in pages for job_id in page.ids}
+
+
+def fill(q: Queue, raw: Raw) -> dict[str, set[str]]:
+    """Jobs in every state, and some whose ttl has ended; the ids of those that have not."""
+    q.enqueue_many([LONG] * 15)
+    dead = q.reserve(15, block=0)
+    q.bury(dead)
+    q.enqueue_many([LONG] * 6, lease=1)
+    ended = q.reserve(6, block=0)
+    due = q.enqueue_many([LONG] * 7, delay=1)
+    q.enqueue_many([LONG] * 4, ttl=1)
+    q.enqueue_many([LONG] * 4, ttl=1, delay=0.5)
+    advance(raw, q.ops, 2)
+    q.enqueue_many([LONG] * 5, lease=0, ttl=900)
+    q.enqueue_many([LONG] * 20, lease=900)
+    taken = q.reserve(13 + 25, block=0)  # the ended and the due come first
+    active = {job.id for job in taken} - {job.id for job in ended} - set(due.ids)
+    back = [job for job in taken if job.id not in active]
+    q.release(back)
+    later = q.enqueue_many([LONG] * 25, delay=900)
+    ready = q.enqueue_many([LONG] * 30)
+    q.enqueue_many([LONG] * 3, ttl=1)
+    q.enqueue_many([LONG] * 3, ttl=1, delay=0.5)
+    advance(raw, q.ops, 2)
+    return {
+        "ready": {*ready.ids, *(job.id for job in back)},
+        "scheduled": set(later.ids),
+        "active": active,
+        "dead": {job.id for job in dead},
+    }
+
+
+@pytest.mark.parametrize("n", [1, 3, 10, 1000])
+def test_every_job_is_found(q: Queue, raw: Raw, n: int) -> None:
+    """In steps of any size, and no step is much larger than asked for; no job beyond its ttl."""
+    placed = fill(q, raw)
+    pages = scanned(q, n)
+    assert ids_of(pages) == set().union(*placed.values())
+    assert all([view.id for view in page.jobs] == page.ids for page in pages)
+    assert max(len(page.ids) for page in pages) <= n + 50
+    if n == 1:
+        assert len(pages) > 20
+
+
+def test_jobs_are_described_as_by_show(q: Queue, raw: Raw) -> None:
+    """State, times and counters, whatever state they are in."""
+    fill(q, raw)
+    for page in scanned(q, 1000):
+        for view in page.jobs:
+            shown = q.show(view.id)
+            assert shown is not None
+            assert shown.now >= view.now
+            assert {**fields(shown), "now": 0} == {**fields(view), "now": 0}
+
+
+def fields(view: JobView) -> dict[str, Any]:
+    """All that a view holds."""
+    return {name: getattr(view, name) for name in JobView.__slots__}
+
+
+@pytest.mark.parametrize("n", [2, 1000])
+def test_jobs_of_some_states(q: Queue, raw: Raw, n: int) -> None:
+    """Only those; due jobs and ended leases are ready, jobs delivered at most once are active."""
+    placed = fill(q, raw)
+    for states in (*([state] for state in STATES), ["scheduled", "dead"], ["active", "ready"]):
+        pages = scanned(q, n, states=states)
+        assert ids_of(pages) == set().union(*(placed[state] for state in states))
+        assert {view.state for page in pages for view in page.jobs} == set(states)
+    assert ids_of(scanned(q, n, states=set(STATES))) == set().union(*placed.values())
+
+
+def test_a_step_may_find_nothing(q: Queue) -> None:
+    """A filter that few jobs pass does not make one step look at all of them."""
+    q.enqueue_many([LONG] * 50)
+    q.bury(q.reserve(50, block=0))
+    q.enqueue_many([LONG] * 3)
+    pages = scanned(q, 1, states=["active"])
+    assert len(pages) > 3
+    assert ids_of(pages) == set()
+
+
+def test_ids_alone(real_q: Queue, real_raw: Raw) -> None:
+    """Without bodies, which stay where they are."""
+    ids = real_q.enqueue_many(b"x" * 20_000 for _ in range(60)).ids
+    real_q.reserve(30, block=0)
+    before = real_raw.info("stats")["total_net_output_bytes"]
+    pages = scanned(real_q, 10, full=False)
+    assert real_raw.info("stats")["total_net_output_bytes"] - before < 100_000
+    assert ids_of(pages) == set(ids)
+    assert [page.jobs for page in pages] == [[]] * len(pages)
+
+
+def test_nothing_to_scan(q: Queue, raw: Raw) -> None:
+    """A queue that does not exist, and one without jobs: one empty page, and nothing is made."""
+    assert q.scan() == ScanPage("0", [], [])
+    assert raw.dbsize() == 1  # the node's id
+    q.configure(max_length=5)
+    assert q.scan() == ScanPage("0", [], [])
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *({"cursor": x} for x in WRONG_CURSORS),
+        *({"n": x} for x in (0, -1, 1001, True, 1.5, "5", None)),
+        *({"states": x} for x in WRONG_STATES),
+    ],
+    ids=repr,
+)
+def test_bad_arguments_of_a_scan(arguments: dict[str, Any]) -> None:
+    """Nothing is sent: this client would not reach anybody."""
+    q = Penstock("redis://127.0.0.1:1", retry_for=0).queue("q")
+    with pytest.raises(BadArgument) as caught:
+        q.scan(**arguments)
+    assert caught.value.argument == next(iter(arguments))
+
+
+def test_big_bodies_come_in_bounded_pages(real_q: Queue) -> None:
+    """About 1 MiB of them a step, however many were asked for, or those of one hash bucket."""
+    ids = real_q.enqueue_many(b"x" * 300_000 for _ in range(24)).ids
+    real_q.reserve(3, block=0)
+    while len(real_q.reserve(12, block=0)) and real_q.stats().active < 12:
+        pass
+    pages = scanned(real_q, 1000)
+    assert ids_of(pages) == set(ids)
+    assert max(sum(len(view.raw) for view in page.jobs) for page in pages) < BUCKET * 300_000
+    assert len(pages) > 2
+
+
+def test_big_bodies_behind_small_ones(real_q: Queue) -> None:
+    """What a step has seen so far does not let it answer tens of MiB after that."""
+    ids = real_q.enqueue_many([b"small"] * 200).ids
+    ids += real_q.enqueue_many([b"x" * 500_000] * 40).ids
+    for held in (0, 240):
+        while held and real_q.stats().active < held:
+            real_q.reserve(1000, block=0)
+        pages = scanned(real_q, 1000)
+        assert ids_of(pages) == set(ids)
+        assert max(sum(len(view.raw) for view in page.jobs) for page in pages) < BUCKET * 500_000
+
+
+# -- beside others -----------------------------------------------------------------------------
+
+
+def disturb(q: Queue, what: str, keep: set[str]) -> None:
+    """Something that another client does between two steps; jobs to keep move, and stay."""
+    if what.startswith("take"):
+        take(q, what)
+    elif what == "add":
+        q.enqueue_many([LONG] * 5)
+        q.enqueue_many([LONG] * 5, delay=60)
+    elif what == "grow":
+        q.enqueue_many([LONG] * 300, delay=60)
+    elif what == "move":
+        q.promote([view.id for view in q.peek(20, state="scheduled")])
+        q.dequeue([view.id for view in q.peek(6)])
+        q.bury([view.id for view in q.peek(2)])
+        q.redrive(limit=3)
+    else:
+        for state in STATES:
+            views = q.peek(1000, state=state)
+            q.delete([view.id for view in views if view.id not in keep][:200])
+
+
+def take(q: Queue, what: str) -> None:
+    """Take jobs, and say what became of them."""
+    jobs = q.reserve(1000 if what == "take all" else 7, block=0)
+    if what == "take and fail":
+        q.nack(jobs[:4], delay=0)
+        q.nack(jobs[4:], delay=60)
+    elif what == "take and return":
+        q.release(jobs)
+    elif what == "take and give up":
+        q.bury(jobs)
+
+
+WHATS = st.sampled_from(
+    [
+        *("take", "take all", "take and fail", "take and return", "take and give up"),
+        *("add", "grow", "move", "remove"),
+    ]
+)
+
+
+def mixed(q: Queue) -> set[str]:
+    """Jobs of which every other is to stay; the ids of those."""
+    keep: set[str] = set()
+    for _ in range(25):
+        keep |= set(q.enqueue_many([LONG] * 2).ids)
+        q.enqueue_many([LONG] * 2)
+    keep |= set(q.enqueue_many([LONG] * 20, delay=60).ids)
+    return keep
+
+
+@settings(
+    max_examples=12,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+    phases=[Phase.generate],
+)
+@given(n=st.sampled_from([1, 2, 5, 13, 40]), events=st.lists(WHATS, min_size=3, max_size=15))
+def test_what_stays_is_found(real_ps: Penstock, real_raw: Raw, n: int, events: list[str]) -> None:
+    """A job that is there from the first page to the last is found, whatever moves between."""
+    real_raw.flushdb()
+    q = real_ps.queue("q")
+    keep = mixed(q)
+    found: set[str] = set()
+    cursor, step = "0", 0
+    while step == 0 or cursor != "0":
+        page = q.scan(cursor, n)
+        cursor, step = page.cursor, step + 1
+        found |= set(page.ids)
+        if events and (step % 3 == 0 or n > 5):
+            disturb(q, events.pop(), keep)
+        assert step < 5000
+    assert keep <= found
+
+
+def churn(client: Penstock, keep: set[str], stop: threading.Event, rounds: list[int]) -> None:
+    """Work on the queue until told to stop: take, finish, give back, add; keep some."""
+    dice, q = random.Random(7), client.queue("q")
+    while not stop.is_set():
+        jobs = q.reserve(dice.randrange(1, 60), block=0)
+        dice.shuffle(jobs)
+        stay = [job for job in jobs if job.id in keep]
+        q.ack([job for job in jobs if job.id not in keep])
+        q.release(stay[::3])
+        q.nack(stay[1::3], delay=dice.choice([0, 0.01, 60]))
+        q.bury(stay[2::3])
+        q.redrive(limit=20)
+        q.enqueue_many([LONG] * dice.randrange(1, 80), delay=dice.choice([0, 0, 0.05]))
+        q.promote([view.id for view in q.peek(30, state="scheduled")])
+        rounds.append(len(jobs))
+
+
+def test_what_stays_is_found_beside_a_busy_client(real_backend: Backend, real_q: Queue) -> None:
+    """The same while somebody never stops."""
+    real_q.configure(max_attempts=0, max_releases=0, max_crashes=0)
+    keep = mixed(real_q)
+    stop, rounds, scans = threading.Event(), list[int](), 0
+    with Penstock(real_backend.sync_client()) as client:
+        beside = spawn(churn, client, keep, stop, rounds)
+        try:
+            while (scans < 3 or len(rounds) < 10) and not beside.is_done:
+                pages = scanned(real_q, (3, 10, 25)[scans % 3], full=False)
+                assert keep <= ids_of(pages)
+                scans += 1
+        finally:
+            stop.set()
+        beside.result()
+    assert scans >= 3
+
+
+# -- iterators, several queues -----------------------------------------------------------------
+
+
+def test_iterating(q: Queue, raw: Raw) -> None:
+    """`scan_iter` gives the jobs one by one."""
+    placed = fill(q, raw)
+    assert {view.id for view in q.scan_iter()} == set().union(*placed.values())
+    states = iter(["dead", "scheduled"])
+    chosen = {view.id for view in q.scan_iter(states=states, n=3)}
+    assert chosen == placed["dead"] | placed["scheduled"]
+    with pytest.raises(BadArgument, match="states"):
+        next(q.scan_iter(states=["done"]))
+
+
+def test_iterating_over_queues(ps: Penstock) -> None:
+    """All queues that exist, or those that are named, by name or as objects."""
+    for name in ("a", "b", "{c}"):
+        ps.queue(name).enqueue_many([f"{name} now", f"{name} too"])
+        ps.queue(name).enqueue(f"{name} later", delay=60)
+    ps.queue("empty").configure(max_length=5)
+    found = {view.id: view for view in ps.scan_iter(n=1)}
+    views = list(found.values())
+    assert sorted(view.body for view in views) == sorted(
+        f"{name} {when}" for name in ("a", "b", "{c}") for when in ("now", "too", "later")
+    )
+    assert {view.queue for view in views} == {"a", "b", "{c}"}
+    assert all(view.body.startswith(view.queue) for view in views)
+    named = ps.scan_iter(queues=["b", ps.queue("{c}"), "none"], states=iter(["scheduled"]))
+    assert [view.body for view in named] == ["b later", "{c} later"]
+    with pytest.raises(BadArgument, match="queues"):
+        next(ps.scan_iter(queues="a"))
+
+
+def found_queues(ps: Penstock, n: int, **options: Any) -> list[str]:
+    """The queues that a scan finds, page by page."""
+    page = ps.scan_queues("0", n, **options)
+    names = [stats.name for stats in page.queues]
+    while page.cursor != "0":
+        page = ps.scan_queues(page.cursor, n, **options)
+        names += [stats.name for stats in page.queues]
+    return names
+
+
+@pytest.mark.parametrize("n", [1, 7, 1000])
+def test_queues_step_by_step(ps: Penstock, n: int) -> None:
+    """Each with its figures, in steps of any size."""
+    names = {f"{i} {LONG}" for i in range(40)}
+    for name in names:
+        ps.queue(name).enqueue("x")
+    assert set(found_queues(ps, n)) == names
+    for stats in ps.scan_queues_iter(n=n):
+        assert (stats.exists, stats.ready, stats.enqueued) == (True, 1, 1)
+        names.discard(stats.name)
+    assert names == set()
+
+
+def test_queues_of_some_length(ps: Penstock, raw: Raw) -> None:
+    """Bounds of what can be reserved now; of the time since the last write."""
+    for count in range(5):
+        q = ps.queue(f"{count}")
+        q.configure(max_length=50)
+        q.enqueue_many(range(count))
+        q.enqueue_many(range(9), delay=60)
+    assert set(found_queues(ps, 100, min_length=2)) == {"2", "3", "4"}
+    assert set(found_queues(ps, 100, max_length=0)) == {"0"}
+    assert set(found_queues(ps, 100, min_length=1, max_length=3)) == {"1", "2", "3"}
+    assert found_queues(ps, 100, min_length=4, max_length=3) == []
+    advance(raw, ps.queue("3").ops, 50)
+    assert set(found_queues(ps, 100, max_idle=40)) == {"0", "1", "2", "4"}
+    assert set(found_queues(ps, 100, max_idle=40, min_length=3)) == {"4"}
+    assert {stats.name for stats in ps.scan_queues_iter(min_length=3)} == {"3", "4"}
+
+
+def test_leftovers_of_the_registry_are_not_shown(ps: Penstock, raw: Raw) -> None:
+    """An entry without a queue, and one of an earlier life of a queue that exists."""
+    ps.queue("q").enqueue("x")
+    raw.hset("penstock:queues", "0123456789abcdef", "never made")
+    raw.hset("penstock:queues", f"{ps.queue('q').ops.crc:08x}00000001", "q")
+    assert found_queues(ps, 100) == ["q"]
+    assert [view.body for view in ps.scan_iter()] == ["x"]
+
+
+def test_a_queue_that_stays_is_found(real_ps: Penstock, real_raw: Raw) -> None:
+    """While others are made and removed between the steps."""
+    names = [f"{i} {LONG}" for i in range(60)]
+    for name in names:
+        real_ps.queue(name).enqueue("x")
+    stay = set(names[::2])
+    leave = [name for name in names if name not in stay]
+    found: set[str] = set()
+    cursor, step = "0", 0
+    while step == 0 or cursor != "0":
+        page = real_ps.scan_queues(cursor, 4)
+        cursor, step = page.cursor, step + 1
+        found |= {stats.name for stats in page.queues}
+        for i in range(10):
+            real_ps.queue(f"new {step} {i} {LONG}").configure(max_length=5)
+        if leave:
+            gone = real_ps.queue(leave.pop())
+            gone.purge()
+            advance(real_raw, gone.ops, 1000)
+            gone.sweep()
+        assert step < 200
+    assert stay <= found
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *({"cursor": x} for x in ("", "x", "h1", "-1", "0\n", 0, None, "9" * 20)),
+        *({"n": x} for x in (0, -1, 1001, True, 1.5, "5")),
+        *({"min_length": x} for x in (-1, 1.5, "1", True)),
+        *({"max_length": x} for x in (-1, 1.5, "1", True)),
+        *({"max_idle": x} for x in (-1, "1", float("nan"))),
+    ],
+    ids=repr,
+)
+def test_bad_arguments_of_a_scan_over_queues(arguments: dict[str, Any]) -> None:
+    """Nothing is sent: this client would not reach anybody."""
+    ps = Penstock("redis://127.0.0.1:1", retry_for=0)
+    with pytest.raises(BadArgument) as caught:
+        ps.scan_queues(**arguments)
+    assert caught.value.argument == next(iter(arguments))
