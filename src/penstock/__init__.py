@@ -12,6 +12,7 @@ from penstock.core.ids import JobId, parse_id
 from penstock.core.job import BulkEnqueued, Enqueued, Outcome, Settled
 from penstock.core.servers import EvictionWarning
 from penstock.core.views import (
+    DedupStatus,
     Hello,
     Info,
     JobView,
@@ -58,6 +59,7 @@ __all__ = [
     "BadJobId",
     "BulkEnqueued",
     "ConfigurationError",
+    "DedupStatus",
     "EmbeddedServerError",
     "Enqueued",
     "EvictionWarning",

@@ -160,12 +160,13 @@ class NotReplicated(PenstockError):
     Args:
         wanted: replicas asked for.
         got: replicas that confirmed.
-        withdrawn: True = the jobs were taken back, nobody gets them; False = some of them had been
-            delivered meanwhile and stay; None = not known, as the connection failed.
+        withdrawn: True = the jobs were taken back, nobody gets them; False = something stays: some
+            of them had been delivered meanwhile, or others were updated; None = not known, as the
+            connection failed.
     """
 
     def __init__(self, wanted: int, got: int, withdrawn: bool | None = True) -> None:
-        outcome = "withdrawn" if withdrawn else "some were delivered before they were withdrawn"
+        outcome = "withdrawn" if withdrawn else "not all of it could be withdrawn"
         if withdrawn is None:
             outcome = "whether they were withdrawn is not known"
         super().__init__(f"{got} of {wanted} replicas confirmed: {outcome}")

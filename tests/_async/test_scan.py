@@ -116,7 +116,7 @@ async def test_a_step_may_find_nothing(q: AsyncQueue) -> None:
     await q.bury(await q.reserve(50, block=0))
     await q.enqueue_many([LONG] * 3)
     pages = await scanned(q, 1, states=["active"])
-    assert len(pages) > 3
+    assert len(pages) > 1  # a step of Valkey may take in a whole bucket of its table
     assert ids_of(pages) == set()
 
 

@@ -17,6 +17,9 @@ NEEDS = {
     "enqueue later": ["held", "scheduled", "meta", "wake"],
     "enqueue with ttl": ["ready", "expiry", "meta", "wake"],
     "enqueue bounded": ["ready", "scheduled", "meta", "space"],
+    "enqueue named": ["ready", "dedup", "windows", "meta", "wake"],
+    "status": ["dedup", "meta"],
+    "clear": list(KINDS),
     "reserve": ["ready", "held", "active", "scheduled", "meta", "wake"],
     "settle": ["ready", "held", "active", "scheduled", "meta", "wake"],
     "ack": ["held", "active", "meta"],
@@ -50,6 +53,7 @@ async def fill(q: AsyncQueue, raw: Raw) -> list[Any]:
     await q.enqueue("expired", ttl=5)
     await q.enqueue("due", delay=5)
     await q.enqueue("later", delay=500)
+    await q.enqueue("named", delay=500, dedup_id="a", dedup_window=60)
     await q.enqueue_many(["a", "b"])
     await q.reserve(2, block=0)
     advance(raw, q.ops, 6)
@@ -63,6 +67,9 @@ def calls(q: AsyncQueue, jobs: list[Any]) -> dict[str, Callable[[], Any]]:
         "enqueue later": lambda: q.enqueue("x", delay=60),
         "enqueue with ttl": lambda: q.enqueue_many(["x", "y"], ttl=60),
         "enqueue bounded": lambda: q.enqueue("x", max_length=1000),
+        "enqueue named": lambda: q.enqueue("x", dedup_id="b"),
+        "status": lambda: q.status("a"),
+        "clear": q.clear,
         "reserve": lambda: q.reserve(10, block=0),
         "settle": lambda: q.settle(jobs[:2], 10),
         "ack": lambda: q.ack(jobs[:2]),
@@ -147,7 +154,8 @@ async def test_the_first_job_meets_another_type(
         assert isinstance(error, QueueDamaged)
         assert [key for key in raw.scan_iter() if b"{q}" in key] == [q.ops.keys[kind]]
     else:
-        assert kind == "active" or (kind, delay) == ("scheduled", 0)
+        others = ("active", "dedup", "windows")
+        assert kind in others or (kind, delay) == ("scheduled", 0)
 
 
 async def test_a_producer_key_of_another_type(q: AsyncQueue, raw: Raw, damage: None) -> None:

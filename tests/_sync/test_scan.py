@@ -117,7 +117,7 @@ def test_a_step_may_find_nothing(q: Queue) -> None:
     q.bury(q.reserve(50, block=0))
     q.enqueue_many([LONG] * 3)
     pages = scanned(q, 1, states=["active"])
-    assert len(pages) > 3
+    assert len(pages) > 1  # a step of Valkey may take in a whole bucket of its table
     assert ids_of(pages) == set()
 
 

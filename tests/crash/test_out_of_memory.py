@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -62,6 +63,7 @@ def queue(client: Penstock, raw: redis.Redis) -> Queue:
     made.enqueue_many([b"ttl"] * 3, ttl=7200)
     made.enqueue_many([b"later"] * 3, delay=60, ttl=7200)
     made.enqueue_many([b"plain"] * 20)
+    made.enqueue(b"named", dedup_id="a", dedup_window=60)
     return made
 
 
@@ -77,7 +79,9 @@ def no_memory(raw: redis.Redis) -> Iterator[None]:
         raw.config_set("maxmemory", 0)
 
 
-@pytest.mark.parametrize("options", [{}, {"delay": 60}, {"ttl": 60}, {"lease": 0}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"delay": 60}, {"ttl": 60}, {"lease": 0}, {"dedup_id": "b"}], ids=str
+)
 def test_enqueue_is_refused(options: dict[str, Any], queue: Queue, raw: redis.Redis) -> None:
     """The producer is told by a typed error, and not one key is written."""
     queue.stats()
@@ -181,23 +185,66 @@ def _peek(queue: Queue) -> None:
 
 def _show(queue: Queue) -> None:
     view = queue.peek(1)[0]
-    assert queue.show(view.id) == view
+    shown = queue.show(view.id)
+    assert shown is not None
+    assert replace(shown, now=view.now) == view
 
 
 def _stats(queue: Queue) -> None:
     assert queue.stats().dead == 3
 
 
+def _promote(queue: Queue) -> None:
+    assert list(queue.promote([queue.peek(1, state="scheduled")[0].id])) == DONE
+    assert list(queue.promote([_one(queue).id])) == DONE
+
+
+def _dequeue(queue: Queue) -> None:
+    assert list(queue.dequeue([queue.peek(1)[0].id])) == DONE
+    assert list(queue.dequeue([queue.peek(1, newest=True)[0].id])) == DONE
+
+
+def _withdraw(queue: Queue) -> None:
+    assert list(queue.withdraw([queue.peek(1, newest=True)[0].id])) == DONE
+
+
+def _recover(queue: Queue) -> None:
+    queue.reserve(2, block=0)
+    assert len(queue.recover(2, idle=0)) == 2
+
+
+def _evict(queue: Queue) -> None:
+    assert queue.evict(1) == 1
+
+
+def _scan(queue: Queue) -> None:
+    assert len(list(queue.scan_iter(n=7))) > 20
+
+
+def _status(queue: Queue) -> None:
+    assert queue.status("nobody's") is None
+
+
 WORKING: dict[str, Callable[[Queue], None]] = {
     "reserve": _reserve, "ack": _ack, "settle": _settle, "nack": _nack, "release": _release,
     "bury": _bury, "extend": _extend, "redrive": _redrive, "delete": _delete, "purge": _purge,
     "sweep": _sweep, "configure": _configure, "peek": _peek, "show": _show, "stats": _stats,
+    "promote": _promote, "dequeue": _dequeue, "withdraw": _withdraw, "recover": _recover,
+    "pending": _recover, "evict": _evict, "scan": _scan, "lookup": _status,
 }  # fmt: skip
 
 
 def test_every_script_is_tried() -> None:
-    """Each script of the protocol but enqueue is among those that must work."""
-    assert {*WORKING, "enqueue"} == {*NAMES}
+    """Each script but those that add jobs, and clear, is among those that must work."""
+    assert {*WORKING, "enqueue", "claim", "clear"} == {*NAMES}
+
+
+def test_clearing_works(client: Penstock, queue: Queue, raw: redis.Redis) -> None:
+    """A full server can be rid of a whole queue."""
+    with no_memory(raw):
+        assert queue.clear() > 30
+        assert client.queues() == []
+    check_invariant(raw)
 
 
 @pytest.mark.parametrize("work", WORKING.values(), ids=WORKING)

@@ -32,6 +32,28 @@ def _enqueue(call: int, delay: int = 0, bound: str = "", records: int = 1) -> Ha
     return run
 
 
+def _claim(mode: str = "", *, taken: bool = False) -> Happening:
+    """A job with a dedup id; `taken`: the job of the place has it."""
+
+    def run(job: Job, place: Place) -> Code:
+        if taken and place is not Place.NONE:
+            job.raw.hset(job.keys["dedup"], "mine", job.number)
+            uses = job.raw.hget(job.keys["meta"], "uses") + b"d"
+            job.raw.hset(job.keys["meta"], "uses", uses)
+        reply = job.run("claim", 6, EPOCH, 0, "", 0, mode, "1;d=mine\nanother", at=AT)
+        if place is Place.NONE:
+            job.number = reply[2]
+            return int(reply[0])
+        return None
+
+    return run
+
+
+def _clear(job: Job, place: Place) -> Code:
+    assert job.run("clear", 8, at=AT)[0] == 1
+    return None
+
+
 def _paused(side: str, then: Happening) -> Happening:
     def run(job: Job, place: Place) -> Code:
         job.run("configure", 7, "", "paused", side)
@@ -123,6 +145,7 @@ def _look(job: Job, place: Place) -> Code:
     assert len(job.run("show", 8, EPOCH, job.number, at=AT)) == 6
     assert job.run("scan", 8, "0", 10, 1, at=AT)[0] == 1
     assert job.run("pending", 8, "-inf", 0, 0, at=AT)[0] == 1
+    assert job.run("lookup", 8, "mine", at=AT)[0] == 1
     return None
 
 
@@ -155,6 +178,9 @@ EVENTS: Mapping[Event, Happening] = {
     Event.ENQUEUE_STALE: _enqueue(SEED_CALL - 1),
     Event.ENQUEUE_FULL: _enqueue(6, bound="1", records=2),
     Event.ENQUEUE_PAUSED: _paused("in", _enqueue(6)),
+    Event.CLAIM: _claim(),
+    Event.CLAIM_TAKEN: _claim(taken=True),
+    Event.CLAIM_UPDATE: _claim("u", taken=True),
     Event.RESERVE: _reserve,
     Event.RESERVE_LAST: _configured("max_crashes", _reserve),
     Event.RESERVE_PAUSED_OUT: _paused("out", _reserve),
@@ -191,6 +217,7 @@ EVENTS: Mapping[Event, Happening] = {
     Event.PURGE: _purge,
     Event.SWEEP: _sweep,
     Event.SWEEP_OVER: _configured("dead_max", _sweep, 0),
+    Event.CLEAR: _clear,
     Event.EVICT: _evict,
     Event.STATS: _stats,
     Event.PEEK: _peek,

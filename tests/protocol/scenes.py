@@ -15,6 +15,7 @@ __all__ = [
     "CALLS",
     "Act",
     "Scene",
+    "dedup_scene",
     "expired_scene",
     "plain_scene",
     "rich_scene",
@@ -99,6 +100,37 @@ def expired_scene(raw: Raw, keys: QueueKeys) -> Scene:
     return scene
 
 
+def dedup_scene(raw: Raw, keys: QueueKeys) -> Scene:
+    """Jobs with dedup ids, successors, windows; at `AT` some ttls and windows have ended."""
+    scene = plain_scene(raw, keys)
+    _claim(scene, "owner", "1;d=owner\nbody")
+    _claim(scene, "mortal", "1;t=200;d=mortal\nbody")
+    _claim(scene, "once owner", "1;l=0;t=200;d=once\nbody")
+    _claim(scene, "lapsing", "1;l=100;d=lapsing\nbody")
+    _claim(scene, "windowed", "1;d=windowed;w=60000\nbody")
+    for name in ("past", "open", "awaited", "due"):
+        _claim(scene, name, f"1;d={name};w={60_000 if name in ('open', 'awaited') else 200}\nbody")
+    every = scene.run("reserve", 2, 100, TAG, "ada", 0)[6::3]
+    scene.numbers["active"] = every[:3]
+    scene.numbers.pop("ready")
+    for name in ("past", "open", "awaited", "due"):
+        scene.run("ack", 3, EPOCH, RECEIPT, *scene.numbers.pop(name))
+    for name in ("owner", "mortal", "once", "lapsing", "windowed", "awaited", "due"):
+        _claim(scene, f"after {name}", f"1;d={name}\nheir", "q")
+    _claim(scene, "waiting", "1;d=waiting\nbody")
+    _claim(scene, "starting", "1;d=starting;u=s\nbody", "s")
+    _claim(scene, "brief", "1;t=200;d=brief\nbody")
+    _add(scene, "ready", "1\nbody")
+    return scene
+
+
+def _claim(scene: Scene, name: str, record: str, mode: str = "") -> None:
+    scene.call += 1
+    reply = scene.run("claim", scene.call, EPOCH, 0, "", 0, mode, record)
+    assert reply[3] == 1, name
+    scene.numbers[name] = [reply[2]]
+
+
 def spent_scene(raw: Raw, keys: QueueKeys) -> Scene:
     """As `plain_scene`, and jobs delivered at most once whose ttl has ended at `AT`."""
     scene = Scene(raw, keys, {})
@@ -159,6 +191,20 @@ def _calls() -> Iterator[Act]:
     yield Act("enqueue, repeated", "enqueue", ("?", "", 0, "", 0, record))
     yield Act("enqueue, full", "enqueue", (90, "", 0, 1, 8000, record))
     yield Act("enqueue, token", "enqueue", (90, "", 0, 1000, 0), ())
+    for mode in ("", "u", "ud", "q", "uq", "s", "e"):
+        until = f";u={mode}" if mode in ("s", "e") else ""
+        names = ("new", "owner", "mortal", "once", "windowed", "past", "open", "awaited", "waiting")
+        many = [f"1;d={name};w=900{until}\nnew" for name in names]
+        yield Act(f"claim, mode {mode!r}", "claim", (90, "", 0, "", 0, mode, *many))
+        if mode in ("", "ud"):
+            yield Act(f"claim, mode {mode!r}, delayed", "claim", (90, "", 500, "", 0, mode, *many))
+    yield Act("claim, free", "claim", (90, "", 0, "", 0, "", "1;d=x\nnew", "1;t=900;d=y\nnew"))
+    yield Act("claim, due", "claim", (90, "", 0, "", 0, "u", "1;d=due\nnew", "1;d=waiting\nnew"))
+    yield Act("claim, full", "claim", (90, "", 0, 1, 8000, "", "1;d=x\nnew"))
+    yield Act("claim, refused", "claim", (90, "", 0, "", 0, "", "1;d=owner\nnew"))
+    yield Act("lookup", "lookup", (90, "owner"))
+    yield Act("lookup, window", "lookup", (90, "awaited"))
+    yield Act("clear", "clear", (90,))
     yield Act("reserve", "reserve", (90, 100, 7, "eve", 0))
     yield Act("reserve, two", "reserve", (90, 2, 7, "eve", 1))
     yield Act("reserve, crash", "reserve", (90, 100, 7, "eve", 0),

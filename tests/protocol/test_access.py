@@ -16,7 +16,7 @@ from penstock.wire.keys import QueueKeys
 from penstock.wire.scripts import script
 from tests.protocol.clock import frozen, keys_of
 from tests.protocol.keyspace import Raw
-from tests.protocol.scenes import CALLS, Act, Scene, plain_scene, rich_scene
+from tests.protocol.scenes import CALLS, Act, Scene, dedup_scene, plain_scene, rich_scene
 from tests.protocol.seeds import AT
 from tests.protocol.transcripts import DOCUMENT
 from tests.support.backends import Backend
@@ -58,7 +58,12 @@ def as_worker(admin: Raw) -> redis.Redis:
     return redis.Redis(connection_pool=redis.ConnectionPool(connection_class=kind, **options))
 
 
-@pytest.mark.parametrize("build", [plain_scene, rich_scene], ids=lambda build: build.__name__)
+SCENES = pytest.mark.parametrize(
+    "build", [plain_scene, rich_scene, dedup_scene], ids=lambda build: build.__name__
+)
+
+
+@SCENES
 def test_every_script_runs(
     build: Callable[[Raw, QueueKeys], Scene], admin: Raw, worker: Raw
 ) -> None:

@@ -15,6 +15,7 @@ from tests.protocol.scenes import (
     CALLS,
     Act,
     Scene,
+    dedup_scene,
     expired_scene,
     plain_scene,
     rich_scene,
@@ -23,10 +24,11 @@ from tests.protocol.scenes import (
 from tests.support.backends import Backend
 
 KEYS = QueueKeys("atomic")
-REMOVING = ("enqueue", "reserve", "settle", "stats", "peek", "sweep")
+REMOVING = ("enqueue", "claim", "reserve", "settle", "stats", "peek", "sweep")
 """Scripts that remove, beside their work, what has expired."""
 CASES = [
     *((build, act) for build in (plain_scene, rich_scene) for act in CALLS),
+    *((dedup_scene, act) for act in CALLS if "dedup" in script(act.script).keys),
     *((b, act) for b in (expired_scene, spent_scene) for act in CALLS if act.script in REMOVING),
 ]
 

@@ -16,33 +16,49 @@ import redis
 from penstock.embedded import EmbeddedServer
 from penstock.wire.keys import QueueKeys
 from tests.protocol.keyspace import Raw, dump, load, same
-from tests.protocol.scenes import CALLS, Act, Scene, plain_scene, rich_scene
+from tests.protocol.scenes import CALLS, Act, Scene, dedup_scene, plain_scene, rich_scene
 from tests.support.backends import Backend
 
 KEYS = QueueKeys("commands")
-SCENES = (plain_scene, rich_scene)
-ADDING = ("enqueue", "enqueue, delayed", "enqueue, ttl")
+SCENES = (plain_scene, rich_scene, dedup_scene)
+ADDING = (
+    "enqueue",
+    "enqueue, delayed",
+    "enqueue, ttl",
+    *(act.name for act in CALLS if act.script == "claim" and act.name != "claim, full"),
+)
 NOTHING = ("HDEL", KEYS["held"].decode(), "-")
 
 TRIM = {"HMGET meta", "ZRANGE dead", "ZCARD dead"}
 REST = {"ZRANGE active", "ZRANGE scheduled", "XLEN ready"}
 INDEXES = ("active", "scheduled", "once", "dead")
+HEIRS = {"ZSCORE scheduled", "ZSCORE expiry"}
 READ_LATE: dict[str, set[str]] = {
-    "reserve": TRIM | REST,
-    "settle": TRIM | REST,
-    "nack": TRIM | {"ZSCORE expiry"},
-    "release": TRIM | {"ZSCORE expiry"},
-    "bury": TRIM,
-    "sweep": TRIM | {"XLEN ready", "EXISTS held", "EXISTS expiry", "EXISTS tally", "EXISTS once"},
-    "purge": {"XRANGE ready"},
+    "enqueue": HEIRS,
+    "claim": HEIRS,
+    "ack": HEIRS,
+    "reserve": TRIM | REST | HEIRS,
+    "settle": TRIM | REST | HEIRS,
+    "nack": TRIM | HEIRS,
+    "release": TRIM | HEIRS,
+    "bury": TRIM | HEIRS,
+    "delete": HEIRS,
+    "withdraw": HEIRS,
+    "evict": HEIRS,
+    "sweep": TRIM
+    | HEIRS
+    | {"XLEN ready", *(f"EXISTS {key}" for key in ("held", "expiry", "tally", "once", "dedup"))},
+    "purge": {"XRANGE ready", "HMGET held", "HMGET dedup"} | HEIRS,
     "redrive": {"ZCARD dead"},
     "promote": {"ZSCORE expiry"},
     "dequeue": {"ZSCORE expiry"},
-    "recover": TRIM,
+    "recover": TRIM | HEIRS,
     "stats": REST
+    | HEIRS
     | {"HGETALL meta", "XRANGE ready", "ZCOUNT expiry"}
     | {f"{name} {index}" for name in ("ZCARD", "ZCOUNT") for index in INDEXES},
-    "peek": {"XRANGE ready", "XREVRANGE ready", "HGET held", "HGET tally", "ZSCORE expiry"}
+    "peek": {"XRANGE ready", "XREVRANGE ready", "HGET held", "HGET tally"}
+    | HEIRS
     | {f"ZRANGE {index}" for index in INDEXES},
     "configure": {"HGETALL meta"},
 }
@@ -199,9 +215,29 @@ def test_an_enqueue_runs_few_commands(count: int, most: int, real_backend: Backe
     assert len(watched(real_backend, lambda: scene.run("enqueue", *args))) <= most
 
 
-@pytest.mark.parametrize("count, most", [(1, 13), (100, 15), (1000, 15)])
+@pytest.mark.parametrize("count, most", [(1, 21), (1000, 1020)])
+def test_a_claim_runs_few_commands(count: int, most: int, real_backend: Backend) -> None:
+    """Ids that are free are looked up, and noted, all at once."""
+    scene = Scene(real_backend.sync_client(), KEYS, {})
+    scene.run("claim", 1, "e0e0e0e0", 0, "", 0, "", "1;d=first\nbody")
+    args = (2, "", 0, "", 0, "", *[f"1;d={i}\nbody" for i in range(count)])
+    assert len(watched(real_backend, lambda: scene.run("claim", *args))) <= most
+
+
+@pytest.mark.parametrize("count, most", [(1, 14), (1000, 14)])
+def test_a_release_of_ids_runs_few_commands(count: int, most: int, real_backend: Backend) -> None:
+    """An ack of jobs with dedup ids reads and frees all of them at once."""
+    scene = Scene(real_backend.sync_client(), KEYS, {})
+    scene.run("claim", 1, "e0e0e0e0", 0, "", 0, "", *[f"1;d={i}\nbody" for i in range(count)])
+    taken = scene.run("reserve", 2, count, 5, "ada", 0)[6::3]
+    ack = watched(real_backend, lambda: scene.run("ack", 3, "e0e0e0e0", "1-005", *taken))
+    assert len(ack) <= most
+    assert not scene.raw.exists(KEYS["dedup"])
+
+
+@pytest.mark.parametrize("count, most", [(1, 13), (100, 15), (1000, 23)])
 def test_a_reserve_runs_few_commands(count: int, most: int, real_backend: Backend) -> None:
-    """Thirteen for one job; a batch needs a second look at ready and one for the index."""
+    """Thirteen for one job; a batch needs a look at ready for each hundred, one for the index."""
     scene = Scene(real_backend.sync_client(), KEYS, {})
     _one_ready(scene, 1000)
     scene.run("enqueue", 2, "", 0, "", 0, "1\nbody")

@@ -10,7 +10,7 @@ import pytest
 from penstock.core.ids import ORDERED, encode_id, parse_id, ttl_code
 from penstock.core.job import parse_counters
 from penstock.core.operations import QueueOps
-from penstock.core.record import encode_body, encode_head, parse_record
+from penstock.core.record import encode_body, encode_dedup, encode_head, parse_record
 from penstock.errors import BadArgument, BadJobId
 from penstock.wire.keys import KINDS, QueueKeys, check_prefix, check_queue_name, queue_crc, tag
 from tests.protocol.clock import T0, run
@@ -125,11 +125,15 @@ def test_records(case: dict[str, Any]) -> None:
     assert (record.lease_ms, record.ttl_ms) == (case["lease_ms"], case["ttl_ms"])
     assert (record.codec, dict(record.headers)) == (case["codec"], case["headers"])
     assert record.raw == case["body"].encode("latin-1")
+    assert record.dedup_id == case.get("dedup_id", "")
     if "value" in case:
         assert record.body() == case["value"]
     if case["canonical"]:
+        dedup = ""
+        if "dedup_id" in case:
+            dedup = encode_dedup(case["dedup_id"], case["window_ms"], case["until"])
         plain, as_json = encode_head(
-            lease_ms=case["lease_ms"], ttl_ms=case["ttl_ms"], headers=case["headers"]
+            lease_ms=case["lease_ms"], ttl_ms=case["ttl_ms"], headers=case["headers"], dedup=dedup
         )
         body = encode_body(case["value"])[0] if "value" in case else record.raw
         assert (as_json if case["codec"] else plain) + body == data

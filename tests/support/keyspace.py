@@ -85,9 +85,63 @@ def _check_queue(raw: Raw, base: bytes, listed: list[bytes]) -> None:
     ends = set(raw.zrange(base + b"expiry", 0, -1))
     unfinished = ready | indexes["active"] | indexes["scheduled"]
     assert ends <= unfinished, f"{base!r}: ends of ttl of other jobs: {ends - unfinished}"
-    _check_meta(raw, base, listed, {"r": counted, "t": ends, "o": indexes["once"]})
+    named, starting = _check_dedup(raw, base, indexes)
+    used = {"r": counted, "t": ends, "o": indexes["once"], "d": named, "s": starting}
+    _check_meta(raw, base, listed, used)
     for token in (b"wake", b"space"):
         assert raw.llen(base + token) <= 1, f"{base!r}: several {token.decode()} tokens"
+
+
+def _check_dedup(
+    raw: Raw, base: bytes, indexes: dict[str, set[bytes]]
+) -> tuple[set[bytes], set[bytes]]:
+    """Ids lie with the jobs that have them, and ends with their windows.
+
+    Returns:
+        The ids, and the numbers of the jobs whose id is taken until they are started.
+    """
+    found = raw.hgetall(base + b"dedup")
+    windows = dict(raw.zrange(base + b"windows", 0, -1, withscores=True))
+    heads = _heads(raw, base)
+    has: dict[bytes, bytes] = {}
+    starting: set[bytes] = set()
+    briefs = {name[1:]: found.pop(name) for name in list(found) if name.startswith(b"=")}
+    for number, brief in briefs.items():
+        assert number in heads, f"{base!r}: {number!r} is noted, and gone"
+        assert number not in indexes["dead"], f"{base!r}: {number!r} is noted, and dead"
+        own_id = brief.partition(b";")[0]
+        assert heads[number].get(b"d") == own_id, f"{base!r}: {number!r} is noted as {brief!r}"
+    for name, value in found.items():
+        owner, _, other = value.partition(b" ") if not value.startswith(b"@") else (b"", b"", value)
+        end = other[1:] if other.startswith(b"@") else b""
+        own = [number for number in (owner, b"" if end else other) if number]
+        assert own or end, f"{base!r}: the id {name!r} is {value!r}"
+        assert not end or windows.get(name) == float(end), f"{base!r}: no window of {name!r}"
+        for number in own:
+            assert number in heads, f"{base!r}: {name!r} is that of a job that is gone: {value!r}"
+            assert number not in indexes["dead"], f"{base!r}: {name!r} is that of a dead letter"
+            assert heads[number].get(b"d") == name, f"{base!r}: {number!r} has another id"
+            assert number not in has, f"{base!r}: {number!r} has two ids"
+            has[number] = name
+        assert len(own) < 2 or own[1] in indexes["scheduled"], f"{base!r}: {value!r} does not wait"
+        starting |= {number for number in own if heads[number].get(b"u") == b"s"}
+    mortal = indexes["once"] | indexes["dead"] | set(raw.zrange(base + b"expiry", 0, -1))
+    for number, head in heads.items():
+        if b"d" in head and b"u" not in head and number not in mortal:
+            assert number in has, f"{base!r}: nobody knows the id of {number!r}"
+    return {*found, *windows}, starting
+
+
+def _heads(raw: Raw, base: bytes) -> dict[bytes, dict[bytes, bytes]]:
+    """The fields of the record of each job."""
+    values = {number: fields[b"j"] for number, fields in raw.xrange(base + b"ready")}
+    for number, value in raw.hgetall(base + b"held").items():
+        values[number] = value.partition(b"\n")[2] if value.startswith(b"@") else value
+    found = {}
+    for number, value in values.items():
+        fields = value.partition(b"\n")[0].split(b";")[1:]
+        found[number] = {name: text for name, _, text in (one.partition(b"=") for one in fields)}
+    return found
 
 
 def _check_meta(raw: Raw, base: bytes, listed: list[bytes], uses: dict[str, set[bytes]]) -> None:

@@ -18,6 +18,7 @@ from penstock import (
     BadArgument,
     BadJobId,
     BulkEnqueued,
+    DedupStatus,
     Enqueued,
     EvictionWarning,
     Hello,
@@ -234,6 +235,27 @@ def moving(q: Queue, jobs: list[Job], ids: list[str]) -> None:
     assert_type(jobs[0].extend(late=True), float)
     assert_type(jobs[0].redeliveries, int)
     q.enqueue(1, replicas=2, timeout=timedelta(milliseconds=500))
+
+
+def unique(ps: Penstock, q: Queue) -> None:
+    done = q.enqueue(1, dedup_id="a", dedup_window=60, on_duplicate="requeue+update")
+    assert_type(done.action, str)
+    assert_type(done.duplicate, bool)
+    q.enqueue(1, dedup_id="a", dedup_until="started", on_duplicate="update")
+    q.enqueue_many([{"user": 1}], dedup_id=lambda body: str(body["user"]))
+    status = q.status("a")
+    assert_type(status, DedupStatus | None)
+    if status is not None:
+        assert_type(status.job, JobView | None)
+        assert_type(status.successor, JobView | None)
+        assert_type(status.window_ends, float | None)
+    assert_type(q.clear(), int)
+    assert_type(ps.clear(["a", q]), list[str])
+    assert_type(ps.clear_all(confirm="penstock"), list[str])
+    assert_type(ps.queues("mail.*"), list[str])
+    for view in q.scan_iter():
+        assert_type(view.dedup_id, str | None)
+        assert_type(view.age, float)
 
 
 def scanning(ps: Penstock, q: Queue) -> None:

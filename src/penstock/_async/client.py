@@ -7,6 +7,7 @@ import os
 import socket
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import suppress
+from fnmatch import fnmatchcase
 from types import TracebackType
 from typing import Any
 
@@ -147,12 +148,18 @@ class AsyncPenstock:
         jobs: list[AsyncJob] = await self._driver.drive(flow)
         return jobs
 
-    async def queues(self) -> list[str]:
-        """The names of the queues that exist, sorted."""
+    async def queues(self, pattern: str = "*") -> list[str]:
+        """The names of the queues that exist, sorted.
+
+        Args:
+            pattern: only names like this: `*` any text, `?` any character, `[abc]` one of these.
+        """
+        if not isinstance(pattern, str):
+            raise BadArgument("pattern", pattern, "a str")
         await self.connect()
         names = []
         for name, epoch in await self._driver.registry():
-            if await self._exists(name, epoch):
+            if fnmatchcase(name, pattern) and await self._exists(name, epoch):
                 names.append(name)
         return sorted(names)
 
@@ -263,6 +270,41 @@ class AsyncPenstock:
         key = QueueKeys(name, self.prefix)["meta"]
         found = await self._node.command("HGET", key, "epoch")
         return bool(found == epoch.encode())
+
+    async def clear(self, queues: Iterable[AsyncQueue | str]) -> list[str]:
+        """Remove queues with all that is in them.
+
+        Args:
+            queues: queues or names.
+
+        Returns:
+            The names of those that were there.
+        """
+        if isinstance(queues, (str, bytes)) or not isinstance(queues, Iterable):
+            raise BadArgument("queues", queues, "an iterable of queues or names")
+        found = [self.queue(queue) if isinstance(queue, str) else queue for queue in queues]
+        cleared = []
+        for queue in found:
+            if (await queue.stats()).exists:
+                await queue.clear()
+                cleared.append(queue.name)
+        return cleared
+
+    async def clear_all(self, *, confirm: str) -> list[str]:
+        """Remove every queue of this prefix, and nothing else.
+
+        Args:
+            confirm: the prefix, as a sign that it is meant.
+
+        Returns:
+            The names of the queues that were there.
+
+        Raises:
+            BadArgument: it is not the prefix; nothing was removed.
+        """
+        if confirm != self.prefix:
+            raise BadArgument("confirm", confirm, f"the prefix whose queues go: {self.prefix!r}")
+        return await self.clear(await self.queues())
 
     async def sweep(self) -> int:
         """Sweep every queue; see `AsyncQueue.sweep`. Returns how many jobs were removed."""

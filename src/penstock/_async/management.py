@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock._async.job import AsyncJob
 from penstock.core import flows
+from penstock.core.dedup import check_dedup_id
 from penstock.core.job import Delivery, Settled
 from penstock.core.operations import (
     ENDED,
@@ -19,7 +20,7 @@ from penstock.core.operations import (
 )
 from penstock.core.options import BATCH, JOB_CURSOR, Duration, check_count, check_cursor
 from penstock.core.settings import KEEP, setting_fields
-from penstock.core.views import JobView, QueueStats, ScanPage, Settings
+from penstock.core.views import DedupStatus, JobView, QueueStats, ScanPage, Settings
 from penstock.errors import BadArgument
 from penstock.wire.keys import QueueKeys
 
@@ -183,6 +184,19 @@ class AsyncManagement:
                 await self._driver.unregister(self.ops, reply[5].decode())
         return total
 
+    async def clear(self) -> int:
+        """Remove the queue with all that is in it: jobs in every state, settings, a pause.
+
+        Returns:
+            How many jobs went with it.
+        """
+        await self._client.connect()
+        reply, _ = await self._node.run(self.ops.clear())
+        self.ops.check(reply)
+        if reply[2]:
+            await self._driver.unregister(self.ops, reply[2].decode())
+        return int(reply[3])
+
     async def evict(self, n: int = 100, *, dead: bool = True) -> int:
         """Make room on a full server: remove jobs that nobody will be given again.
 
@@ -242,6 +256,17 @@ class AsyncManagement:
         names = self._listed("job", [job])
         reply, _ = await self._driver.run(self.ops, self.ops.show(names))
         return self.ops.views(reply, self._node.id)[0]
+
+    async def status(self, dedup_id: str) -> DedupStatus | None:
+        """Who has a dedup id: the job and its state, the one that waits for its end, the window.
+
+        Returns:
+            None if nobody has it, and the next enqueue with it adds a job.
+        """
+        call = self.ops.lookup(check_dedup_id("dedup_id", dedup_id))
+        await self._client.connect()
+        reply, _ = await self._node.run(call)
+        return self.ops.status(dedup_id, reply, self._node.id)
 
     async def scan(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -16,7 +16,7 @@ from penstock._async.management import AsyncManagement, Named
 from penstock.core import flows
 from penstock.core.bulk import Prepared, chunks, prepared
 from penstock.core.job import OUTCOMES, BulkEnqueued, Enqueued, Outcome, Settled
-from penstock.core.operations import GONE
+from penstock.core.operations import GONE, Call
 from penstock.core.options import (
     BATCH,
     Duration,
@@ -27,7 +27,7 @@ from penstock.core.options import (
     duration_ms,
     lease_ms,
 )
-from penstock.core.record import check_size, encode_body
+from penstock.core.record import check_size
 from penstock.errors import BadArgument, IncompleteEnqueue
 
 logger = logging.getLogger("penstock")
@@ -56,6 +56,10 @@ class AsyncQueue(AsyncManagement):
         block: Duration | None = 0,
         replicas: int | None = None,
         timeout: Duration = 1,
+        dedup_id: str | None = None,
+        dedup_window: Duration | None = None,
+        dedup_until: str = "finished",
+        on_duplicate: str = "refuse",
     ) -> Enqueued:
         """Add one job: it waits in `ready`, or in `scheduled` until its time comes.
 
@@ -74,9 +78,21 @@ class AsyncQueue(AsyncManagement):
             replicas: how many replicas must confirm, in the same trip; None = as the queue's
                 setting says (0), or none for a job delivered at most once.
             timeout: seconds to wait for them.
+            dedup_id: while a job with the same id is there, this one is a duplicate.
+            dedup_window: seconds for which the id stays taken when the job has been acknowledged.
+            dedup_until: "finished" = the job has the id until it is acknowledged, dead, expired or
+                removed; "started" = until its first delivery; "enqueued" = nobody has it, it is
+                taken for the window from now on (a throttle).
+            on_duplicate: what becomes of a duplicate. "refuse" = nothing changes. "update" = the
+                job that is there gets the content (and the lease, if one is given), and keeps its
+                place, attempts and ttl; an active one does not. "debounce" = the same, and its
+                delay begins anew. "requeue" = while the other is active, or the window is open,
+                this one is added, and runs when that is over; one at most. "requeue+update" = and
+                the one that waits so is updated.
 
         Returns:
-            The job's id and state, and how many replicas confirmed.
+            The job's id and state, how many replicas confirmed; for a duplicate those of the job
+            that is there, and what was done (`action`).
 
         Raises:
             BadArgument: an argument can't be used.
@@ -85,9 +101,11 @@ class AsyncQueue(AsyncManagement):
             NotReplicated: too few replicas confirmed in time; the job was taken back, unless
                 somebody had got it already.
         """
-        options = prepared(delay, at, lease, ttl, headers, max_length, block, replicas, timeout)
-        raw, is_json = encode_body(body)
-        record = (options.json_head if is_json else options.head) + raw
+        dedup = (dedup_id, dedup_window, dedup_until, on_duplicate)
+        options = prepared(
+            delay, at, lease, ttl, headers, max_length, block, replicas, timeout, dedup
+        )
+        record = options.record(body)
         if len(record) > 1_000_000:
             check_size(len(record))
         if not self._node.id:
@@ -95,12 +113,12 @@ class AsyncQueue(AsyncManagement):
         ops = self.ops
         reply: list[Any] | None = None
         if options.block == 0:
-            reply, _ = await self._node.run(
-                ops.enqueue((record,), delay=options.delay, bound=options.bound, wait=options.wait)
-            )
+            reply, _ = await self._node.run(self._adding((record,), options))
         if reply is None or reply[0] != 1:
             reply = await self._enqueue_flow((record,), options, partial=False)
         replicated = await self._replicated(reply, options) if options.wait else 0
+        if options.dedup is not None:
+            return ops.claimed(reply, 1, self._node.id, options.ttl_code, replicated)[0]
         place = ops.place(self._node.id, reply[4])
         job_id = ops.id_of(place, reply[2], options.ttl_code)
         return Enqueued(job_id, ops.state_of(reply), False, replicated)
@@ -118,6 +136,10 @@ class AsyncQueue(AsyncManagement):
         block: Duration | None = 0,
         replicas: int | None = None,
         timeout: Duration = 1,
+        dedup_id: Callable[[Any], str] | str | None = None,
+        dedup_window: Duration | None = None,
+        dedup_until: str = "finished",
+        on_duplicate: str = "refuse",
     ) -> BulkEnqueued:
         """Add many jobs in chunks of up to 1,000 or 1 MiB: one trip a chunk, each all or nothing.
 
@@ -125,6 +147,9 @@ class AsyncQueue(AsyncManagement):
             bodies: any iterable, also a generator; read as the chunks go out.
             delay, at, lease, ttl, headers, max_length, block, replicas, timeout: as in `enqueue`,
                 for every job. With `block`, jobs go in as room appears. Replicas confirm a chunk.
+            dedup_id: computes the id of each body; a str is the id of them all.
+            dedup_window, dedup_until, on_duplicate: as in `enqueue`. With dedup ids a chunk goes in
+                as a whole, and there is an answer for each job, in order.
 
         Returns:
             The results in the order of the bodies; ids are built when looked at.
@@ -134,7 +159,10 @@ class AsyncQueue(AsyncManagement):
                 cause is the error.
             As `enqueue`: nothing was accepted.
         """
-        options = prepared(delay, at, lease, ttl, headers, max_length, block, replicas, timeout)
+        dedup = (dedup_id, dedup_window, dedup_until, on_duplicate)
+        options = prepared(
+            delay, at, lease, ttl, headers, max_length, block, replicas, timeout, dedup, many=True
+        )
         results = BulkEnqueued(options.ttl_code)
         try:
             for chunk in chunks(bodies, options):
@@ -153,16 +181,27 @@ class AsyncQueue(AsyncManagement):
         while chunk:
             reply: list[Any] | None = None
             if options.block == 0:
-                call = self.ops.enqueue(
-                    chunk, delay=options.delay, bound=options.bound, wait=options.wait
-                )
-                reply, _ = await self._node.run(call)
+                reply, _ = await self._node.run(self._adding(chunk, options))
             if reply is None or reply[0] != 1:
-                reply = await self._enqueue_flow(chunk, options, partial=options.block != 0)
+                partial = options.block != 0 and options.dedup is None
+                reply = await self._enqueue_flow(chunk, options, partial=partial)
             replicated = await self._replicated(reply, options)
+            if options.dedup is not None:
+                node, ttl = self._node.id, options.ttl_code
+                results.append(self.ops.claimed(reply, len(chunk), node, ttl, replicated))
+                return
             place = self.ops.place(self._node.id, reply[4])
             results.add(reply[2], reply[3], place, self.ops.state_of(reply), replicated)
             chunk = chunk[reply[3] :]
+
+    def _adding(self, records: Sequence[bytes], options: Prepared) -> Call:
+        return self.ops.enqueue(
+            records,
+            delay=options.delay,
+            bound=options.bound,
+            wait=options.wait,
+            mode=None if options.dedup is None else options.dedup.mode,
+        )
 
     async def _enqueue_flow(
         self, records: Sequence[bytes], options: Prepared, *, partial: bool
@@ -176,6 +215,7 @@ class AsyncQueue(AsyncManagement):
             partial=partial,
             clock=monotonic,
             wait=options.wait,
+            mode=None if options.dedup is None else options.dedup.mode,
         )
         reply: list[Any] = await self._driver.drive(flow)
         return reply
@@ -187,8 +227,10 @@ class AsyncQueue(AsyncManagement):
             NotReplicated: too few; it was taken back.
         """
         wanted, got = self.ops.replicated(reply, options.wait)
-        if got < wanted:
-            raise await self._driver.drive(flows.withdraw(self.ops, reply, wanted, got))
+        updated = options.dedup is not None and self.ops.updates(reply) > 0
+        if got < wanted and (reply[3] > 0 or updated):
+            flow = flows.withdraw(self.ops, reply, wanted, got, updated=updated)
+            raise await self._driver.drive(flow)
         return got
 
     # -- consuming -------------------------------------------------------------------------
@@ -308,7 +350,7 @@ class AsyncQueue(AsyncManagement):
         if resent:
             outcomes = outcomes.after_resend(GONE)
         jobs = taken.deliveries
-        if not jobs and (wait is None or wait > 0):
+        if not jobs and (wait is None or wait > 0 or taken.next_ms == 0):
             # The finished are finished: a connection that fails now is the next call's news.
             with suppress(RedisConnectionError, RedisTimeoutError):
                 jobs = await self.reserve(n, block=block)

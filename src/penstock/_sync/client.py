@@ -8,6 +8,7 @@ import os
 import socket
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from fnmatch import fnmatchcase
 from types import TracebackType
 from typing import Any
 
@@ -148,12 +149,18 @@ class Penstock:
         jobs: list[Job] = self._driver.drive(flow)
         return jobs
 
-    def queues(self) -> list[str]:
-        """The names of the queues that exist, sorted."""
+    def queues(self, pattern: str = "*") -> list[str]:
+        """The names of the queues that exist, sorted.
+
+        Args:
+            pattern: only names like this: `*` any text, `?` any character, `[abc]` one of these.
+        """
+        if not isinstance(pattern, str):
+            raise BadArgument("pattern", pattern, "a str")
         self.connect()
         names = []
         for name, epoch in self._driver.registry():
-            if self._exists(name, epoch):
+            if fnmatchcase(name, pattern) and self._exists(name, epoch):
                 names.append(name)
         return sorted(names)
 
@@ -264,6 +271,41 @@ class Penstock:
         key = QueueKeys(name, self.prefix)["meta"]
         found = self._node.command("HGET", key, "epoch")
         return bool(found == epoch.encode())
+
+    def clear(self, queues: Iterable[Queue | str]) -> list[str]:
+        """Remove queues with all that is in them.
+
+        Args:
+            queues: queues or names.
+
+        Returns:
+            The names of those that were there.
+        """
+        if isinstance(queues, (str, bytes)) or not isinstance(queues, Iterable):
+            raise BadArgument("queues", queues, "an iterable of queues or names")
+        found = [self.queue(queue) if isinstance(queue, str) else queue for queue in queues]
+        cleared = []
+        for queue in found:
+            if queue.stats().exists:
+                queue.clear()
+                cleared.append(queue.name)
+        return cleared
+
+    def clear_all(self, *, confirm: str) -> list[str]:
+        """Remove every queue of this prefix, and nothing else.
+
+        Args:
+            confirm: the prefix, as a sign that it is meant.
+
+        Returns:
+            The names of the queues that were there.
+
+        Raises:
+            BadArgument: it is not the prefix; nothing was removed.
+        """
+        if confirm != self.prefix:
+            raise BadArgument("confirm", confirm, f"the prefix whose queues go: {self.prefix!r}")
+        return self.clear(self.queues())
 
     def sweep(self) -> int:
         """Sweep every queue; see `Queue.sweep`. Returns how many jobs were removed."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock._sync.job import Job
 from penstock.core import flows
+from penstock.core.dedup import check_dedup_id
 from penstock.core.job import Delivery, Settled
 from penstock.core.operations import (
     ENDED,
@@ -20,7 +21,7 @@ from penstock.core.operations import (
 )
 from penstock.core.options import BATCH, JOB_CURSOR, Duration, check_count, check_cursor
 from penstock.core.settings import KEEP, setting_fields
-from penstock.core.views import JobView, QueueStats, ScanPage, Settings
+from penstock.core.views import DedupStatus, JobView, QueueStats, ScanPage, Settings
 from penstock.errors import BadArgument
 from penstock.wire.keys import QueueKeys
 
@@ -182,6 +183,19 @@ class Management:
                 self._driver.unregister(self.ops, reply[5].decode())
         return total
 
+    def clear(self) -> int:
+        """Remove the queue with all that is in it: jobs in every state, settings, a pause.
+
+        Returns:
+            How many jobs went with it.
+        """
+        self._client.connect()
+        reply, _ = self._node.run(self.ops.clear())
+        self.ops.check(reply)
+        if reply[2]:
+            self._driver.unregister(self.ops, reply[2].decode())
+        return int(reply[3])
+
     def evict(self, n: int = 100, *, dead: bool = True) -> int:
         """Make room on a full server: remove jobs that nobody will be given again.
 
@@ -241,6 +255,17 @@ class Management:
         names = self._listed("job", [job])
         reply, _ = self._driver.run(self.ops, self.ops.show(names))
         return self.ops.views(reply, self._node.id)[0]
+
+    def status(self, dedup_id: str) -> DedupStatus | None:
+        """Who has a dedup id: the job and its state, the one that waits for its end, the window.
+
+        Returns:
+            None if nobody has it, and the next enqueue with it adds a job.
+        """
+        call = self.ops.lookup(check_dedup_id("dedup_id", dedup_id))
+        self._client.connect()
+        reply, _ = self._node.run(call)
+        return self.ops.status(dedup_id, reply, self._node.id)
 
     def scan(
         self,

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -17,7 +17,7 @@ from penstock._sync.management import Management, Named
 from penstock.core import flows
 from penstock.core.bulk import Prepared, chunks, prepared
 from penstock.core.job import OUTCOMES, BulkEnqueued, Enqueued, Outcome, Settled
-from penstock.core.operations import GONE
+from penstock.core.operations import GONE, Call
 from penstock.core.options import (
     BATCH,
     Duration,
@@ -28,7 +28,7 @@ from penstock.core.options import (
     duration_ms,
     lease_ms,
 )
-from penstock.core.record import check_size, encode_body
+from penstock.core.record import check_size
 from penstock.errors import BadArgument, IncompleteEnqueue
 
 logger = logging.getLogger("penstock")
@@ -57,6 +57,10 @@ class Queue(Management):
         block: Duration | None = 0,
         replicas: int | None = None,
         timeout: Duration = 1,
+        dedup_id: str | None = None,
+        dedup_window: Duration | None = None,
+        dedup_until: str = "finished",
+        on_duplicate: str = "refuse",
     ) -> Enqueued:
         """Add one job: it waits in `ready`, or in `scheduled` until its time comes.
 
@@ -75,9 +79,21 @@ class Queue(Management):
             replicas: how many replicas must confirm, in the same trip; None = as the queue's
                 setting says (0), or none for a job delivered at most once.
             timeout: seconds to wait for them.
+            dedup_id: while a job with the same id is there, this one is a duplicate.
+            dedup_window: seconds for which the id stays taken when the job has been acknowledged.
+            dedup_until: "finished" = the job has the id until it is acknowledged, dead, expired or
+                removed; "started" = until its first delivery; "enqueued" = nobody has it, it is
+                taken for the window from now on (a throttle).
+            on_duplicate: what becomes of a duplicate. "refuse" = nothing changes. "update" = the
+                job that is there gets the content (and the lease, if one is given), and keeps its
+                place, attempts and ttl; an active one does not. "debounce" = the same, and its
+                delay begins anew. "requeue" = while the other is active, or the window is open,
+                this one is added, and runs when that is over; one at most. "requeue+update" = and
+                the one that waits so is updated.
 
         Returns:
-            The job's id and state, and how many replicas confirmed.
+            The job's id and state, how many replicas confirmed; for a duplicate those of the job
+            that is there, and what was done (`action`).
 
         Raises:
             BadArgument: an argument can't be used.
@@ -86,9 +102,11 @@ class Queue(Management):
             NotReplicated: too few replicas confirmed in time; the job was taken back, unless
                 somebody had got it already.
         """
-        options = prepared(delay, at, lease, ttl, headers, max_length, block, replicas, timeout)
-        raw, is_json = encode_body(body)
-        record = (options.json_head if is_json else options.head) + raw
+        dedup = (dedup_id, dedup_window, dedup_until, on_duplicate)
+        options = prepared(
+            delay, at, lease, ttl, headers, max_length, block, replicas, timeout, dedup
+        )
+        record = options.record(body)
         if len(record) > 1_000_000:
             check_size(len(record))
         if not self._node.id:
@@ -96,12 +114,12 @@ class Queue(Management):
         ops = self.ops
         reply: list[Any] | None = None
         if options.block == 0:
-            reply, _ = self._node.run(
-                ops.enqueue((record,), delay=options.delay, bound=options.bound, wait=options.wait)
-            )
+            reply, _ = self._node.run(self._adding((record,), options))
         if reply is None or reply[0] != 1:
             reply = self._enqueue_flow((record,), options, partial=False)
         replicated = self._replicated(reply, options) if options.wait else 0
+        if options.dedup is not None:
+            return ops.claimed(reply, 1, self._node.id, options.ttl_code, replicated)[0]
         place = ops.place(self._node.id, reply[4])
         job_id = ops.id_of(place, reply[2], options.ttl_code)
         return Enqueued(job_id, ops.state_of(reply), False, replicated)
@@ -119,6 +137,10 @@ class Queue(Management):
         block: Duration | None = 0,
         replicas: int | None = None,
         timeout: Duration = 1,
+        dedup_id: Callable[[Any], str] | str | None = None,
+        dedup_window: Duration | None = None,
+        dedup_until: str = "finished",
+        on_duplicate: str = "refuse",
     ) -> BulkEnqueued:
         """Add many jobs in chunks of up to 1,000 or 1 MiB: one trip a chunk, each all or nothing.
 
@@ -126,6 +148,9 @@ class Queue(Management):
             bodies: any iterable, also a generator; read as the chunks go out.
             delay, at, lease, ttl, headers, max_length, block, replicas, timeout: as in `enqueue`,
                 for every job. With `block`, jobs go in as room appears. Replicas confirm a chunk.
+            dedup_id: computes the id of each body; a str is the id of them all.
+            dedup_window, dedup_until, on_duplicate: as in `enqueue`. With dedup ids a chunk goes in
+                as a whole, and there is an answer for each job, in order.
 
         Returns:
             The results in the order of the bodies; ids are built when looked at.
@@ -135,7 +160,10 @@ class Queue(Management):
                 cause is the error.
             As `enqueue`: nothing was accepted.
         """
-        options = prepared(delay, at, lease, ttl, headers, max_length, block, replicas, timeout)
+        dedup = (dedup_id, dedup_window, dedup_until, on_duplicate)
+        options = prepared(
+            delay, at, lease, ttl, headers, max_length, block, replicas, timeout, dedup, many=True
+        )
         results = BulkEnqueued(options.ttl_code)
         try:
             for chunk in chunks(bodies, options):
@@ -152,16 +180,27 @@ class Queue(Management):
         while chunk:
             reply: list[Any] | None = None
             if options.block == 0:
-                call = self.ops.enqueue(
-                    chunk, delay=options.delay, bound=options.bound, wait=options.wait
-                )
-                reply, _ = self._node.run(call)
+                reply, _ = self._node.run(self._adding(chunk, options))
             if reply is None or reply[0] != 1:
-                reply = self._enqueue_flow(chunk, options, partial=options.block != 0)
+                partial = options.block != 0 and options.dedup is None
+                reply = self._enqueue_flow(chunk, options, partial=partial)
             replicated = self._replicated(reply, options)
+            if options.dedup is not None:
+                node, ttl = self._node.id, options.ttl_code
+                results.append(self.ops.claimed(reply, len(chunk), node, ttl, replicated))
+                return
             place = self.ops.place(self._node.id, reply[4])
             results.add(reply[2], reply[3], place, self.ops.state_of(reply), replicated)
             chunk = chunk[reply[3] :]
+
+    def _adding(self, records: Sequence[bytes], options: Prepared) -> Call:
+        return self.ops.enqueue(
+            records,
+            delay=options.delay,
+            bound=options.bound,
+            wait=options.wait,
+            mode=None if options.dedup is None else options.dedup.mode,
+        )
 
     def _enqueue_flow(
         self, records: Sequence[bytes], options: Prepared, *, partial: bool
@@ -175,6 +214,7 @@ class Queue(Management):
             partial=partial,
             clock=monotonic,
             wait=options.wait,
+            mode=None if options.dedup is None else options.dedup.mode,
         )
         reply: list[Any] = self._driver.drive(flow)
         return reply
@@ -186,8 +226,10 @@ class Queue(Management):
             NotReplicated: too few; it was taken back.
         """
         wanted, got = self.ops.replicated(reply, options.wait)
-        if got < wanted:
-            raise self._driver.drive(flows.withdraw(self.ops, reply, wanted, got))
+        updated = options.dedup is not None and self.ops.updates(reply) > 0
+        if got < wanted and (reply[3] > 0 or updated):
+            flow = flows.withdraw(self.ops, reply, wanted, got, updated=updated)
+            raise self._driver.drive(flow)
         return got
 
     # -- consuming -------------------------------------------------------------------------
@@ -305,7 +347,7 @@ class Queue(Management):
         if resent:
             outcomes = outcomes.after_resend(GONE)
         jobs = taken.deliveries
-        if not jobs and (wait is None or wait > 0):
+        if not jobs and (wait is None or wait > 0 or taken.next_ms == 0):
             # The finished are finished: a connection that fails now is the next call's news.
             with suppress(RedisConnectionError, RedisTimeoutError):
                 jobs = self.reserve(n, block=block)

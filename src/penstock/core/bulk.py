@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from penstock.core.dedup import Dedup, dedup_of
 from penstock.core.ids import AT_LEAST_ONCE_FOREVER, ttl_code
 from penstock.core.operations import Wait
 from penstock.core.options import BATCH, check_block, check_count, duration_ms, lease_ms, moment_ms
@@ -16,6 +17,8 @@ __all__ = ["CHUNK_BYTES", "Prepared", "chunks", "prepared"]
 
 CHUNK_BYTES = 1 << 20
 AT_MOST_ONCE_TTL_MS = 86_400_000
+MAX_WAIT_MS = 3_600_000
+NO_DEDUP = (None, None, "finished", "refuse")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,7 @@ class Prepared:
         block: seconds to wait for room, None = for ever.
         ttl_code: the last four digits of the ids.
         wait: replicas to wait for, or None = for none, whatever the queue's setting says.
+        dedup: what is said of dedup ids, or None.
     """
 
     head: bytes
@@ -38,9 +42,20 @@ class Prepared:
     block: float | None
     ttl_code: str
     wait: Wait | None
+    dedup: Dedup | None = None
+
+    def record(self, body: Any) -> bytes:
+        """The record of a body.
+
+        Raises:
+            BadArgument: the body can't be used, or its dedup id.
+        """
+        if self.dedup is not None:
+            return self.dedup.record(body)
+        raw, is_json = encode_body(body)
+        return (self.json_head if is_json else self.head) + raw
 
 
-MAX_WAIT_MS = 3_600_000
 USUAL = Prepared(PLAIN, PLAIN_JSON, 0, "", 0.0, AT_LEAST_ONCE_FOREVER, Wait(None, 1000))
 
 
@@ -54,8 +69,16 @@ def prepared(
     block: Any,
     replicas: Any,
     timeout: Any,
+    dedup: tuple[Any, Any, Any, Any] = NO_DEDUP,
+    *,
+    many: bool = False,
 ) -> Prepared:
     """Check the options of an enqueue.
+
+    Args:
+        delay, at, lease, ttl, headers, max_length, block, replicas, timeout: as they were given.
+        dedup: id, window, until when, what becomes of a duplicate.
+        many: whether the dedup id may be computed from each body.
 
     Raises:
         BadArgument: which one, and why.
@@ -68,6 +91,7 @@ def prepared(
         and delay is not False
         and block is not False
         and timeout is not True
+        and dedup == NO_DEDUP
     ):
         return USUAL
     wait: str | int = duration_ms("delay", delay)
@@ -93,6 +117,7 @@ def prepared(
         check_block(block),
         ttl_code(own_ttl, at_most_once=once),
         _waited(replicas, timeout, once=once),
+        dedup_of(*dedup, lease_ms=own_lease, ttl_ms=own_ttl, headers=headers, many=many),
     )
 
 
@@ -118,15 +143,14 @@ def chunks(bodies: Iterable[Any], options: Prepared) -> Iterator[list[bytes]]:
         bodies, Iterable
     ):
         raise BadArgument("bodies", bodies, "an iterable of bodies")
-    head, json_head = options.head, options.json_head
+    head, is_plain = options.head, options.dedup is None
     chunk: list[bytes] = []
     size = 0
     for body in bodies:
-        if type(body) is bytes:
+        if is_plain and type(body) is bytes:
             record = head + body
         else:
-            raw, is_json = encode_body(body)
-            record = (json_head if is_json else head) + raw
+            record = options.record(body)
         length = len(record)
         if size + length > CHUNK_BYTES and chunk:
             yield chunk

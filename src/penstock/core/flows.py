@@ -112,12 +112,14 @@ def enqueue(
     partial: bool,
     clock: Clock,
     wait: Wait | None = None,
+    mode: str | None = None,
 ) -> Generator[Effect, Any, list[Any]]:
     """Add records in one script; make the queue first if need be; wait for room if asked to.
 
     Args:
         block: seconds to wait for room, 0 = not at all, None = for ever.
         wait: replicas that are waited for.
+        mode: what becomes of duplicates; None = the records have no dedup ids.
         partial: whether to add as many as there is room for, when not all of them fit (the reply
             then counts fewer than were given).
 
@@ -137,6 +139,7 @@ def enqueue(
                 bound=bound,
                 wait_ms=0 if over else int(TICK * 2000),
                 wait=wait,
+                mode=mode,
             )
         )
         todo = records
@@ -149,7 +152,8 @@ def enqueue(
             room = reply[3] - reply[2]
             if reply[4]:
                 continue
-            if over or (len(records) > reply[3] and not partial):
+            never = len(records) > reply[3] and not partial and mode is None
+            if over or never:
                 yield from _leave_producer(ops, waited)
                 raise ops.full(reply)
             if partial and 0 < room < len(records):
@@ -169,14 +173,21 @@ def enqueue(
 
 
 def withdraw(
-    ops: QueueOps, reply: list[Any], wanted: int, got: int
+    ops: QueueOps, reply: list[Any], wanted: int, got: int, *, updated: bool = False
 ) -> Generator[Effect, Any, NotReplicated]:
-    """Take back what too few replicas confirmed; the error that says what became of it."""
+    """Take back what too few replicas confirmed; the error that says what became of it.
+
+    Args:
+        updated: whether jobs that were there before have got new content, which stays.
+    """
     withdrawn: bool | None = None
+    if reply[3] == 0:
+        return NotReplicated(wanted, got, not updated)
     with suppress(Exception):
         answer, resent = yield Run(ops.withdraw_added(reply), told=True)
         if answer[0] == 1 and not (resent and GONE in answer[3:]):
-            withdrawn = len(answer) == 3  # what is gone was delivered and finished
+            # what is gone was delivered and finished
+            withdrawn = len(answer) == 3 and not updated
     return NotReplicated(wanted, got, withdrawn)
 
 

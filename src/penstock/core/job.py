@@ -221,6 +221,11 @@ class Delivery:
         return self.counters.error
 
     @property
+    def dedup_id(self) -> str | None:
+        """The id by which the producer kept it apart from its like, or None."""
+        return self.record.dedup_id or None
+
+    @property
     def created(self) -> float:
         """When it was enqueued, seconds since 1970 by the server's clock."""
         return int(self.number[:-11]) / 1000
@@ -275,16 +280,20 @@ class Enqueued:
     """The answer to an enqueue.
 
     Attributes:
-        id: the job's id.
-        state: "ready" or "scheduled".
-        duplicate: whether an existing job stands for this one.
+        id: the id of the job; of the existing one, if it is a duplicate (empty: it is done, and the
+            window of its dedup id is open).
+        state: where that job is: ready, scheduled, active, or "window".
+        duplicate: whether an existing job stands for this one, which was not added.
         replicas: how many replicas confirmed; 0 when none was asked for.
+        action: "added"; "requeued" = added, to run when the one that is there has ended;
+            "updated" = the existing job has this content now; "refused" = nothing changed.
     """
 
     id: str
     state: str
     duplicate: bool = False
     replicas: int = 0
+    action: str = "added"
 
 
 @dataclass(slots=True)
@@ -300,10 +309,11 @@ class _Span:
 class BulkEnqueued(Sequence[Enqueued]):
     """The answers to a bulk enqueue, in the order of the bodies; ids are built when looked at."""
 
-    __slots__ = ("_length", "_spans", "_starts", "_ttl")
+    __slots__ = ("_given", "_length", "_spans", "_starts", "_ttl")
 
     def __init__(self, ttl: str) -> None:
         self._ttl = ttl
+        self._given: list[Enqueued] = []
         self._spans: list[_Span] = []
         self._starts: list[int] = []
         self._length = 0
@@ -313,6 +323,11 @@ class BulkEnqueued(Sequence[Enqueued]):
         self._spans.append(_Span(self._length, first, count, place, state, replicas))
         self._starts.append(self._length)
         self._length += count
+
+    def append(self, results: Sequence[Enqueued]) -> None:
+        """Append answers one by one: those to jobs with dedup ids; a call has no others then."""
+        self._given += results
+        self._length += len(results)
 
     def __len__(self) -> int:
         return self._length
@@ -327,10 +342,13 @@ class BulkEnqueued(Sequence[Enqueued]):
         place = index + self._length if index < 0 else index
         if not 0 <= place < self._length:
             raise IndexError(index)
+        if self._given:
+            return self._given[place]
         span = self._spans[bisect_right(self._starts, place) - 1]
         return self._result(span, place - span.start)
 
     def __iter__(self) -> Iterator[Enqueued]:
+        yield from self._given
         for span in self._spans:
             for i in range(span.count):
                 yield self._result(span, i)
@@ -364,6 +382,8 @@ class Outcome(str, enum.Enum):
     """This delivery was settled before, by this same receipt; nothing changed."""
     REFUSED = "refused"
     """It is in a state in which the call is not allowed; nothing changed."""
+    TAKEN = "taken"
+    """Its dedup id is another job's by now; nothing changed."""
     EXPIRED = "expired"
     """Its ttl has ended; nothing changed."""
     TOO_LATE = "too late"
@@ -382,6 +402,7 @@ OUTCOMES = {
     -2: Outcome.REFUSED,
     -3: Outcome.EXPIRED,
     -11: Outcome.TOO_LATE,
+    -13: Outcome.TAKEN,
 }
 
 

@@ -6,9 +6,11 @@ import random
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from penstock.core.ids import encode_id, number_after, parse_id
-from penstock.core.job import Batch, Delivery, Place, Settled
+from penstock.core.ids import encode_id, number_after, parse_id, ttl_code
+from penstock.core.job import Batch, Delivery, Enqueued, Place, Settled
+from penstock.core.record import escaped, parse_record
 from penstock.core.views import (
+    DedupStatus,
     JobView,
     QueueStats,
     ScanPage,
@@ -40,6 +42,8 @@ REFUSED = -2
 MISSING = -5
 DAMAGED = -8
 FULL = -3
+PRODUCING = ("enqueue", "claim")
+ACTIONS = {2: "updated", 3: "requeued", 0: "refused", -2: "refused"}
 STATES = ("ready", "scheduled", "active", "dead")
 
 
@@ -126,9 +130,9 @@ class QueueOps:
         found = script(name)
         head = self._heads.get(name)
         if head is None:
-            kinds = found.keys[:-1] if name == "enqueue" else found.keys
+            kinds = found.keys[:-1] if name in PRODUCING else found.keys
             head = self._heads[name] = (len(found.keys), *self.keys.of(kinds))
-        return Call(found, head, args, self.keys if name == "enqueue" else None)
+        return Call(found, head, args, self.keys if name in PRODUCING else None)
 
     def place(self, node: str, epoch: bytes) -> Place:
         """What ids of this queue carry; built once an epoch."""
@@ -175,9 +179,13 @@ class QueueOps:
         bound: int | str = "",
         wait_ms: int = 0,
         wait: Wait | None = None,
+        mode: str | None = None,
     ) -> Call:
-        """Add records; none = only put the space token back."""
-        call = self._call("enqueue", create, delay, bound, wait_ms, *records)
+        """Add records; none = only put the space token back. With a mode they have dedup ids."""
+        if mode is None:
+            call = self._call("enqueue", create, delay, bound, wait_ms, *records)
+        else:
+            call = self._call("claim", create, delay, bound, wait_ms, mode, *records)
         if wait is None:
             return call
         expected = self._replicas if wait.replicas is None else wait.replicas
@@ -188,7 +196,61 @@ class QueueOps:
         self._replicas = reply[8]
         if wait is None:
             return 0, 0
-        return (reply[8] if wait.replicas is None else wait.replicas), reply[9]
+        return (reply[8] if wait.replicas is None else wait.replicas), reply[-1]
+
+    def claimed(
+        self, reply: list[Any], count: int, node: str, ttl: str, replicas: int
+    ) -> list[Enqueued]:
+        """The answers to jobs with dedup ids: those that were added, and the others among them."""
+        place = self.place(node, reply[4])
+        state, first = self.state_of(reply), reply[2]
+        others = {reply[i]: reply[i + 1 : i + 5] for i in range(9, len(reply) - 4, 5)}
+        found: list[Enqueued] = []
+        added = 0
+        for at in range(1, count + 1):
+            if at in others:
+                found.append(self._other(place, others[at], replicas))
+                added += found[-1].action == "requeued"
+            else:
+                number = number_after(first, added)
+                job_id = encode_id(node, place.packed, number, ttl)
+                found.append(Enqueued(job_id, state, False, replicas))
+                added += 1
+        return found
+
+    def _other(self, place: Place, parts: list[Any], replicas: int) -> Enqueued:
+        what, number, state, header = parts
+        record = parse_record(header + b"\n")
+        ttl = ttl_code(record.ttl_ms, at_most_once=record.lease_ms == 0)
+        return Enqueued(
+            encode_id(place.node, place.packed, number, ttl) if number else "",
+            "active" if state == b"once" else state.decode(),
+            what != 3,
+            replicas if what == 3 else 0,
+            ACTIONS[what],
+        )
+
+    def updates(self, reply: list[Any]) -> int:
+        """How many jobs that were there before have new content after a claim."""
+        return sum(what == 2 for what in reply[10 : len(reply) - 3 : 5])
+
+    def lookup(self, dedup_id: str) -> Call:
+        """Who has a dedup id."""
+        return self._call("lookup", escaped(dedup_id))
+
+    def clear(self) -> Call:
+        """Remove the queue."""
+        return self._call("clear")
+
+    def status(self, dedup_id: str, reply: list[Any], node: str) -> DedupStatus | None:
+        """Read the reply of lookup; None = nobody has the id."""
+        jobs = [view for view in self.views(reply, node, 6) if view]
+        ends = int(reply[5]) / 1000 or None
+        if not jobs and ends is None:
+            return None
+        job = jobs[0] if jobs else None
+        state = "window" if ends is not None or job is None else job.state
+        return DedupStatus(dedup_id, state, job, jobs[1] if len(jobs) > 1 else None, ends)
 
     def withdraw(self, names: Sequence[Any]) -> Call:
         """Remove jobs that were never delivered."""

@@ -14,7 +14,14 @@ from urllib.parse import quote, unquote
 
 from penstock.errors import BadArgument
 
-__all__ = ["Record", "encode_body", "encode_head", "parse_record"]
+__all__ = [
+    "Record",
+    "encode_body",
+    "encode_dedup",
+    "encode_head",
+    "escaped",
+    "parse_record",
+]
 
 MAX_RECORD = 512 * 1024 * 1024
 PLAIN = b"1\n"
@@ -55,19 +62,25 @@ def encode_head(
     lease_ms: int | None = None,
     ttl_ms: int | None = None,
     headers: Mapping[str, str] | None = None,
+    dedup: str = "",
 ) -> tuple[bytes, bytes]:
     """The part of a record before its body, for bytes and for JSON.
+
+    Args:
+        lease_ms, ttl_ms, headers: as a record has them.
+        dedup: its fields `d`, `w` and `u`, as `encode_dedup` gives them.
 
     Raises:
         BadArgument: a header that is not str -> str, or has an empty name.
     """
-    if lease_ms is None and ttl_ms is None and not headers:
+    if lease_ms is None and ttl_ms is None and not headers and not dedup:
         return PLAIN, PLAIN_JSON
     front = "1"
     if lease_ms is not None:
         front += f";l={lease_ms}"
     if ttl_ms is not None:
         front += f";t={ttl_ms}"
+    front += dedup
     tail = ""
     for name, value in (headers or {}).items():
         if not all(isinstance(text, str) for text in (name, value)) or not name:
@@ -79,6 +92,17 @@ def encode_head(
     return f"{front}{tail}\n".encode(), f"{front};c=json{tail}\n".encode()
 
 
+def escaped(text: str) -> str:
+    """A text as it stands in the header of a record."""
+    return quote(text, safe=_SAFE)
+
+
+def encode_dedup(dedup_id: str, window_ms: int | None, until: str) -> str:
+    """The fields of a dedup id: the id, its window, and until when it is taken."""
+    window = "" if window_ms is None else f";w={window_ms}"
+    return f";d={escaped(dedup_id)}{window}{';u=' + until if until else ''}"
+
+
 class Record:
     """A parsed record.
 
@@ -87,15 +111,17 @@ class Record:
         ttl_ms: the job's ttl, None = none.
         codec: "json" or "" for bytes.
         headers: str -> str.
+        dedup_id: the id by which it is kept apart from its like, empty = none.
         raw: the body's bytes.
     """
 
-    __slots__ = ("codec", "headers", "lease_ms", "raw", "ttl_ms")
+    __slots__ = ("codec", "dedup_id", "headers", "lease_ms", "raw", "ttl_ms")
 
     def __init__(self, raw: bytes) -> None:
         self.lease_ms: int | None = None
         self.ttl_ms: int | None = None
         self.codec = ""
+        self.dedup_id = ""
         self.headers: dict[str, str] = {}
         self.raw = raw
 
@@ -129,6 +155,8 @@ def parse_record(data: bytes) -> Record:
             record.ttl_ms = int(value)
         elif name == "c":
             record.codec = value
+        elif name == "d":
+            record.dedup_id = unquote(value)
         elif name.startswith("h."):
             record.headers[unquote(name[2:])] = unquote(value)
     return record

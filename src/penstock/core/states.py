@@ -88,6 +88,9 @@ class Event(str, enum.Enum):
     ENQUEUE_STALE = "enqueue, stale call"
     ENQUEUE_FULL = "enqueue, queue full"
     ENQUEUE_PAUSED = "enqueue, paused in"
+    CLAIM = "claim"
+    CLAIM_TAKEN = "claim, its dedup id"
+    CLAIM_UPDATE = "claim, its dedup id, update"
     RESERVE = "reserve"
     RESERVE_LAST = "reserve, crashes used up"
     RESERVE_PAUSED_OUT = "reserve, paused out"
@@ -124,10 +127,11 @@ class Event(str, enum.Enum):
     PURGE = "purge, of its state"
     SWEEP = "sweep"
     SWEEP_OVER = "sweep, too many dead"
+    CLEAR = "clear"
     EVICT = "evict"
     STATS = "stats"
     PEEK = "peek"
-    LOOK = "show, scan, pending"
+    LOOK = "show, scan, pending, lookup"
     PAUSE = "configure, paused"
     DUE = "(its due time comes)"
     LEASE_ENDS = "(its lease ends)"
@@ -156,6 +160,7 @@ CODES: Mapping[int, str] = {
     -9: "another epoch: the ids are of an earlier life of the queue; nothing changed",
     -10: "a record is not of this version; nothing changed",
     -11: "too late: more than half of its ttl has passed; nothing changed",
+    -13: "its dedup id is taken by another job; nothing changed",
     -12: "too far: more than 8 MiB of bodies would have to be read",
 }
 """The codes of replies: of a whole call, or of one job in it."""
@@ -188,6 +193,9 @@ enqueue, repeated call    | 1    1     1     1    1     1     1     1     1     
 enqueue, stale call       | -7   -7    -7    -7   -7    -7    -7    -7    -7    -7   -7    -7    -7
 enqueue, queue full       | -3   .     >N    .    .     >N    .     .     >N    .    >N    .     .
 enqueue, paused in        | -4   .     .     .    .     .     .     .     .     .    .     .     .
+claim                     | 1>R  .     >N    .    .     >N    .     .     >N    .    >N    .     .
+claim, its dedup id       | 1>R  .     >N    .    .     >N    .     .     >N    .    >N    .     .
+claim, its dedup id, update | 1>R >S*  >N    .    .     >N    .     .     >N    .    >N    .     .
 reserve                   | .    >A/O  >N    .    >A/O  >N    .     >A    >N    .    >N    .     .
 reserve, crashes used up  | .    >A/O  >N    .    >A/O  >N    .     >D    >N    .    >N    .     .
 reserve, paused out       | .    .     >N    .    .     >N    .     .     >N    .    >N    .     .
@@ -224,10 +232,11 @@ delete                    | 0    1>N   1>N   1>N  1>N   1>N   1>N   1>N   1>N   
 purge, of its state       | .    >N    >N    >N   >N    >N    >N    >N    >N    >N   .     >N    >N
 sweep                     | .    .     >N    .    .     >N    .     .     >N    .    >N    .     .
 sweep, too many dead      | .    .     >N    .    .     >N    .     .     >N    .    >N    >N    >N
+clear                     | .    >N    >N    >N   >N    >N    >N    >N    >N    >N   >N    >N    >N
 evict                     | .    .     .     .    .     .     .     .     .     >N   >N    >N    >N
 stats                     | .    .     >N    .    .     >N    .     .     >N    .    >N    .     .
 peek                      | .    .     >N    .    .     >N    .     .     >N    .    >N    .     .
-show, scan, pending       | .    .     .     .    .     .     .     .     .     .    .     .     .
+show, scan, pending, lookup | .    .     .     .    .     .     .     .     .     .    .     .     .
 configure, paused         | .    .     .     .    .     .     .     .     .     .    .     .     .
 (its due time comes)      | -    -     -     >S*  -     -     -     -     -     -    -     -     -
 (its lease ends)          | -    -     -     -    -     -     >A*   -     -     -    -     -     -

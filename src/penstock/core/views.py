@@ -12,6 +12,7 @@ from penstock.core.record import Record, parse_record
 
 __all__ = [
     "SETTING_KINDS",
+    "DedupStatus",
     "Hello",
     "Info",
     "JobView",
@@ -25,6 +26,8 @@ __all__ = [
     "read_view",
 ]
 
+NEVER = 9_007_199_254_740
+"""A due time, in seconds, of a job that waits for another one's end (PROTOCOL.md, Dedup ids)."""
 SETTING_KINDS: Mapping[str, str] = {
     "lease": "lease",
     "max_length": "count",
@@ -53,6 +56,7 @@ class JobView:
         raw: the body's bytes.
         codec: "json", or "" for bytes.
         headers: as the producer gave them.
+        dedup_id: the id by which it is kept apart from its like, or None.
         now: when it was looked at.
         created: when it was enqueued.
         due: when a scheduled job may start.
@@ -75,6 +79,7 @@ class JobView:
     raw: bytes = field(repr=False)
     codec: str
     headers: Mapping[str, str]
+    dedup_id: str | None
     now: float
     created: float
     due: float | None
@@ -110,6 +115,11 @@ class JobView:
         """
         ended = self.deliveries - (self.state == "active")
         return max(0, ended - self.nacks)
+
+    @property
+    def age(self) -> float:
+        """Seconds since it was enqueued."""
+        return self.now - self.created
 
     @property
     def ttl(self) -> float | None:
@@ -230,6 +240,26 @@ class QueueStats:
 
 
 @dataclass(frozen=True, slots=True)
+class DedupStatus:
+    """Who has a dedup id.
+
+    Attributes:
+        dedup_id: the id.
+        state: of the job that has it: ready, scheduled, active; or "window": a job with it is
+            done, and it stays taken for a time.
+        job: that job; in a window the one that runs when it ends, or None.
+        successor: the job that runs when `job` has ended, or None.
+        window_ends: seconds since 1970 by the server's clock, None = no window is open.
+    """
+
+    dedup_id: str
+    state: str
+    job: JobView | None
+    successor: JobView | None
+    window_ends: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class ScanPage:
     """One step of a scan.
 
@@ -344,9 +374,10 @@ def read_view(place: Place, entry: list[Any], lease_ms: int, now: int) -> JobVie
         raw=record.raw,
         codec=record.codec,
         headers=record.headers,
+        dedup_id=record.dedup_id or None,
         now=now / 1000,
         created=created / 1000,
-        due=at if name == "scheduled" else None,
+        due=at if name == "scheduled" and at < NEVER else None,
         lease=(lease_ms if record.lease_ms is None else record.lease_ms) / 1000,
         lease_until=at if state == b"active" else None,
         expires=None if record.ttl_ms is None else (created + record.ttl_ms) / 1000,

@@ -26,7 +26,7 @@ __all__ = [
 DEFAULT_PREFIX = "penstock"
 KINDS = (
     "ready", "held", "active", "scheduled", "once", "dead",
-    "tally", "expiry", "meta", "wake", "space",
+    "tally", "expiry", "dedup", "windows", "meta", "wake", "space",
 )  # fmt: skip
 MAX_NAME_BYTES = 1024
 

@@ -15,7 +15,8 @@ from importlib import resources
 __all__ = ["Script", "all_scripts", "script"]
 
 NAMES = (
-    "ack", "bury", "configure", "delete", "dequeue", "enqueue", "evict", "extend", "nack", "peek",
+    "ack", "bury", "claim", "clear", "configure", "delete", "dequeue", "enqueue", "evict",
+    "extend", "lookup", "nack", "peek",
     "pending", "promote", "purge", "recover", "redrive", "release", "reserve", "scan", "settle",
     "show", "stats", "sweep", "withdraw",
 )  # fmt: skip

@@ -1,5 +1,5 @@
 --- Finish jobs: each is done and forgotten.
---- KEYS     ready held active scheduled once tally expiry meta space
+--- KEYS     ready held active scheduled once tally expiry meta space dedup windows wake
 --- ARGV     nonce wanted common [number...]
 ---          wanted  epoch of the ids; '' = not checked
 ---          common  receipt of all of them, then perhaps '@' and the ms in which their leases end: a hint that saves looking
@@ -12,7 +12,7 @@
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 ---          {-9, nonce, epoch}            another epoch
 --- FROM active, ready, scheduled  TO done
-local m = redis.call('HMGET', meta, 'v', 'epoch', 'uses', 'full', 'seen', 'off', 'acked')
+local m = redis.call('HMGET', meta, 'v', 'epoch', 'uses', 'full', 'seen', 'off', 'acked', 'paused', 'alarm')
 --@include lib/version
 --@include lib/epoch
 local uses, base, changes = m[3] or '', 4, {}
@@ -20,12 +20,24 @@ local seen, off = tonumber(m[5]) or 0, tonumber(m[6]) or 0
 --@include lib/now
 --@include lib/settled
 --@include lib/acked
+--@include lib/claims
+if bequeath then
+  bequeath(all and {unpack(ARGV, base)} or finished, true)
+end
+local alarm, asleep = tonumber(m[9]) or 0, not bequeath or redis.call('LLEN', wake) == 0
 local hungry = freed > 0 and (tonumber(m[4]) or 0) > now and redis.call('LLEN', space) == 0
 if acked > 0 then
   --@include lib/finish
+  --@include lib/bequests
+  local token = false
+  if heir_token and m[8] ~= 'out' and m[8] ~= 'all' then
+    --@include lib/announce
+    token = heir_token <= now or announce(heir_token, false)
+  end
   changes[#changes + 1] = 'acked'
   changes[#changes + 1] = (m[7] or 0) + removed
   redis.call('HSET', meta, unpack(changes))
+  --@include lib/wake
 end
 if hungry then
   redis.call('RPUSH', space, '1')

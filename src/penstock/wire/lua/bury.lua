@@ -1,5 +1,5 @@
 --- Give jobs up: they become dead letters. Without a receipt also jobs that wait.
---- KEYS     ready held active scheduled once dead tally expiry meta wake space
+--- KEYS     ready held active scheduled once dead tally expiry meta wake space dedup windows
 --- ARGV     nonce wanted common reason [number...]
 ---          reason  text kept with the job, at most 1024 bytes
 ---          wanted, common, number   as in ack

@@ -1,5 +1,5 @@
 --- Remove jobs, whatever state they are in; a delivery of theirs ends, and its holder's receipt is void.
---- KEYS     ready held active scheduled once dead tally expiry meta space
+--- KEYS     ready held active scheduled once dead tally expiry meta space wake dedup windows
 --- ARGV     nonce wanted [number...]
 ---          number  1 to 1000
 --- RETURNS  {1, nonce, done}              all of them
@@ -8,11 +8,12 @@
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 ---          {-9, nonce, epoch}            another epoch
 --- FROM ready, scheduled, active, dead  TO none
-local m = redis.call('HMGET', meta, 'v', 'epoch', 'full', 'seen', 'off')
+local m = redis.call('HMGET', meta, 'v', 'epoch', 'full', 'seen', 'off', 'uses', 'paused')
 --@include lib/version
 --@include lib/epoch
 local changes, seen, off = {}, tonumber(m[4]) or 0, tonumber(m[5]) or 0
 --@include lib/now
+local uses = m[6] or ''
 local codes, found, named = {}, {}, {}
 for i = 3, #ARGV do
   local id = ARGV[i]
@@ -28,6 +29,11 @@ for _, index in ipairs({active, scheduled, once, dead, expiry}) do
 end
 redis.call('HLEN', tally)
 redis.call('XLEN', ready)
+--@include lib/claims
+if bequeath then
+  bequeath(found, false)
+end
+local asleep = not bequeath or redis.call('LLEN', wake) == 0
 local hungry = (tonumber(m[3]) or 0) > now and redis.call('LLEN', space) == 0
 if #found > 0 then
   redis.call('HDEL', held, unpack(found))
@@ -36,7 +42,10 @@ if #found > 0 then
     redis.call('ZREM', index, unpack(found))
   end
   redis.call('HDEL', tally, unpack(found))
+  --@include lib/bequests
+  local token = heir_token and m[7] ~= 'out' and m[7] ~= 'all'
   redis.call('HINCRBY', meta, 'deleted', #found)
+  --@include lib/wake
   if #changes > 0 then
     redis.call('HSET', meta, unpack(changes))
   end

@@ -1,5 +1,5 @@
 --- Take jobs out of the queue for a while: each comes back after its own lease, as if nobody had spoken for it.
---- KEYS     ready held active scheduled once dead tally expiry meta wake
+--- KEYS     ready held active scheduled once dead tally expiry meta wake dedup windows
 --- ARGV     nonce wanted [number...]
 ---          number  1 to 1000
 --- RETURNS  {1, nonce, done}              all of them

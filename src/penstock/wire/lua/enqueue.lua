@@ -1,5 +1,5 @@
 --- Add jobs: to ready, or with a delay to scheduled. All of them, or none.
---- KEYS     ready held active scheduled once tally expiry meta wake space producer
+--- KEYS     ready held active scheduled once tally expiry meta wake space dedup windows producer
 --- ARGV     nonce create delay bound wait [record...]
 ---          nonce   the producer's call number: equal to the last one = a repeat, lower = stale
 ---          create  '' = only if the queue exists; 8 hex = registered, may be made with this epoch
@@ -45,49 +45,8 @@ if before then
     return {-7, nonce, string.match(before, '^%d+')}
   end
 end
-local created = 0
-if not epoch then
-  if redis.call('EXISTS', ready, held) > 0 then
-    return {-8, nonce}
-  elseif create == '' then
-    return {-5, nonce}
-  end
-  epoch = create
-  created = 1
-end
-if paused == 'in' or paused == 'all' then
-  return {-4, nonce, paused}
-end
-local limit = tonumber(m[8])
-if tonumber(bound) and (not limit or tonumber(bound) < limit) then
-  limit = tonumber(bound)
-end
-local asleep, hungry = redis.call('LLEN', wake) == 0, false
-local waiting = 0
---@include lib/lapsed
-if limit then
-  hungry = redis.call('LLEN', space) == 0
-  waiting = redis.call('XLEN', ready) + redis.call('ZCARD', scheduled)
-  if waiting + n > limit then
-    local waits = tonumber(wait) > 0 and created == 0 and now + wait > full
-    if waits or #lapsed + #spent > 0 then
-      redis.call('HDEL', held, '-') -- nothing is added, so a full server lets it pass
-    end
-    -- room may be held by jobs whose ttl has ended
-    --@include lib/expire
-    if #lapsed > 0 and hungry and full > now and redis.call('XLEN', ready) + redis.call('ZCARD', scheduled) < limit then
-      redis.call('RPUSH', space, '1')
-    end
-    if waits then
-      changes[#changes + 1] = 'full'
-      changes[#changes + 1] = now + wait
-    end
-    if #changes > 0 and (waits or #lapsed + #spent > 0) then
-      redis.call('HSET', meta, unpack(changes))
-    end
-    return {-3, nonce, waiting, limit, #lapsed}
-  end
-end
+--@include lib/admission
+--@include lib/crowded
 if n == 0 then
   if full > now and hungry and waiting < limit then
     redis.call('HDEL', held, '-')
@@ -95,61 +54,9 @@ if n == 0 then
   end
   return {1, nonce, '', 0, epoch, 0, 0, 0, 0}
 end
--- Numbers: this ms, or the last one's, never lower. seq starts at 1000000000: it always has ten digits.
-local ms, seq = now, 1000000000
-if last then
-  local s = tonumber(string.sub(last, 1, -12))
-  if not s or s >= ms then
-    local q
-    s, q = string.match(last, '^(%d+)-(%d+)$')
-    s, q = tonumber(s), tonumber(q)
-    if s >= ms then
-      ms, seq = s, q + 1
-      if seq < 1000000000 or seq + n > 4294967295 then
-        ms, seq = s + 1, 1000000000
-      end
-    end
-  end
-end
-local prefix = string.format('%.0f-', ms)
-local first = prefix .. (seq == 1000000000 and '1000000000' or seq)
-local final = n == 1 and first or prefix .. (seq + n - 1)
-local ids, lives = {first}, nil
-if n > 1 then -- only each tenth number is formatted, which costs three times a concatenation
-  local digits = {[0] = '0', '1', '2', '3', '4', '5', '6', '7', '8', '9'}
-  local digit, stem = seq % 10, prefix .. (seq - seq % 10) / 10
-  for i = 2, n do
-    digit = digit + 1
-    if digit == 10 then
-      digit, stem = 0, prefix .. (seq + i - 1) / 10
-    end
-    ids[i] = stem .. digits[digit]
-  end
-end
-local call, byte = redis.call, string.byte
-local head, ttl, stop = nil, nil, nil
-for i = 1, n do
-  local record = ARGV[i + 5]
-  local version, _, third, _, zero = byte(record, 1, 5)
-  local own = third == 108 or third == 116
-  if own and not (head and string.sub(record, 1, #head) == head) then -- mostly the same as that of the record before
-    head = string.match(record, '^[^\n]*\n')
-    ttl = string.match(record, '^1[;l=%d]*;t=(%d+)')
-    stop = ttl and string.format('%.0f', ms + ttl)
-  end
-  -- at most once (l=0) needs an end: nothing else would ever remove a job that nobody acknowledges
-  if version ~= 49 or third == 108 and zero == 48 and not ttl then
-    return {-10, nonce, i}
-  end
-  if own and ttl then
-    lives = lives or {}
-    lives[#lives + 1] = stop
-    lives[#lives + 1] = ids[i]
-  end
-end
-if lives then
-  call('ZCARD', expiry)
-end
+--@include lib/numbers
+local call, list, at, whence = redis.call, ARGV, 5, {}
+--@include lib/lives
 local later
 if string.sub(delay, 1, 1) == '@' then
   later = string.sub(delay, 2) - raw
@@ -178,31 +85,13 @@ else
     call('XADD', ready, ids[i], 'j', ARGV[i + 5])
   end
 end
-if lives then
-  call('ZADD', expiry, unpack(lives))
-  if not string.find(uses, 't', 1, true) then
-    uses = uses .. 't'
-    changes[#changes + 1] = 'uses'
-    changes[#changes + 1] = uses
-  end
-end
-if created == 1 then
-  changes[#changes + 1] = 'v'
-  changes[#changes + 1] = '1'
-  changes[#changes + 1] = 'epoch'
-  changes[#changes + 1] = epoch
-  changes[#changes + 1] = 'uses'
-  changes[#changes + 1] = uses
-  changes[#changes + 1] = 'made'
-  changes[#changes + 1] = now
-end
-changes[#changes + 1] = 'last'
-changes[#changes + 1] = final
-changes[#changes + 1] = 'enqueued'
-changes[#changes + 1] = (m[11] or 0) + n
-call('HSET', meta, unpack(changes))
+--@include lib/born
 call('SET', producer, nonce .. ' ' .. first .. ' ' .. n .. ' ' .. epoch .. (later > 0 and ' 1' or ' 0'), 'PX', 600000)
 --@include lib/expire
+--@include lib/bequests
+if heir_token and heir_token <= now and paused ~= 'out' then
+  token = true
+end
 --@include lib/wake
 if full > now and hungry and (waiting + n < limit or #lapsed > 0) then
   call('RPUSH', space, '1')

@@ -1,5 +1,5 @@
 --- Make room on a full server: remove what nobody will be given again.
---- KEYS     held once dead tally meta
+--- KEYS     held once dead tally meta ready scheduled expiry wake dedup windows
 --- ARGV     nonce count letters
 ---          count    1 to 1000: at most so many; first jobs that were delivered at most once, nearest end of ttl first, then
 ---                   dead letters, the oldest first
@@ -7,7 +7,7 @@
 --- RETURNS  {1, nonce, once, dead}        how many of either were removed
 ---          {-6, nonce, version}          written by a newer protocol
 --- FROM active, dead  TO none
-local m = redis.call('HMGET', meta, 'v', 'seen', 'off')
+local m = redis.call('HMGET', meta, 'v', 'seen', 'off', 'uses', 'paused')
 --@include lib/version
 local changes, seen, off = {}, tonumber(m[2]) or 0, tonumber(m[3]) or 0
 --@include lib/now
@@ -18,6 +18,12 @@ if letters == '1' and #spent < most then
   old = redis.call('ZRANGE', dead, 0, most - #spent - 1)
 end
 redis.call('HLEN', tally)
+local uses = m[4] or ''
+--@include lib/claims
+if bequeath then
+  bequeath(spent, false)
+end
+local asleep = not bequeath or redis.call('LLEN', wake) == 0
 if #spent + #old > 0 then
   local gone = {unpack(spent)}
   for i = 1, #old do
@@ -27,6 +33,9 @@ if #spent + #old > 0 then
   redis.call('ZREM', once, unpack(gone))
   redis.call('ZREM', dead, unpack(gone))
   redis.call('HDEL', tally, unpack(gone))
+  --@include lib/bequests
+  local token = heir_token and m[5] ~= 'out' and m[5] ~= 'all'
+  --@include lib/wake
   redis.call('HINCRBY', meta, 'evicted', #spent + #old)
   if #changes > 0 then
     redis.call('HSET', meta, unpack(changes))

@@ -1,5 +1,5 @@
 --- Report a failed attempt: the job is tried again after a delay, or is dead when its attempts are used up.
---- KEYS     held active scheduled once dead tally expiry meta wake ready
+--- KEYS     held active scheduled once dead tally expiry meta wake ready dedup windows
 --- ARGV     nonce wanted common delay seed error [number...]
 ---          delay   ms until the next try; 0 = at once and before younger jobs; -1 = by the queue's policy
 ---          seed    0 to 2147483645, random: state of the generator (x * 16807 mod 2^31 - 1) that draws the jitter of the

@@ -1,5 +1,5 @@
 --- The jobs of a state, in order, without taking them: of ready in the order in which reserve would.
---- KEYS     ready held active scheduled once dead tally expiry meta space
+--- KEYS     ready held active scheduled once dead tally expiry meta space wake dedup windows
 --- ARGV     nonce state start count newest
 ---          state   ready, scheduled, active (leased, then delivered at most once) or dead
 ---          start   0 to 1000 = how many to pass over; -1 to -1000 = the first one, counted from the end: further than there
@@ -10,11 +10,11 @@
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-12, nonce}                  start is further than 8 MiB of bodies away
 --- FROM ready, scheduled, active  TO none
-local m = redis.call('HMGET', meta, 'v', 'epoch', 'seen', 'off', 'lease', 'uses', 'full')
+local m = redis.call('HMGET', meta, 'v', 'epoch', 'seen', 'off', 'lease', 'uses', 'full', 'paused')
 --@include lib/version
 local changes, seen, off = {}, tonumber(m[3]) or 0, tonumber(m[4]) or 0
 --@include lib/now
-local uses, full = m[6] or '', m[7]
+local uses, full, paused = m[6] or '', m[7], m[8]
 redis.call('ZCARD', dead)
 --@include lib/tidy
 --@include lib/facts

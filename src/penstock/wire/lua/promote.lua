@@ -1,9 +1,10 @@
 --- Bring jobs forward: each may be delivered at once, at the place of its creation. A delivery of theirs ends.
---- KEYS     ready held active scheduled once dead tally expiry meta wake
+--- KEYS     ready held active scheduled once dead tally expiry meta wake dedup windows
 --- ARGV     nonce wanted [number...]
 ---          number  1 to 1000
 --- RETURNS  {1, nonce, done}              all of them
----          {1, nonce, done, code...}     1 done, 0 gone, -2 ready, dead or delivered at most once, -3 its ttl has ended
+---          {1, nonce, done, code...}     1 done, 0 gone, -2 ready, dead, delivered at most once, or waiting for the
+---                                        end of the job that has its dedup id, or of its window, -3 its ttl has ended
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 ---          {-9, nonce, epoch}            another epoch
@@ -23,8 +24,18 @@ for i = 3, #ARGV do
     local waits = redis.call('ZSCORE', scheduled, id)
     local leased = not waits and redis.call('ZSCORE', active, id)
     local ends = redis.call('ZSCORE', expiry, id)
+    local heir = false
+    if waits and string.find(uses, 'd', 1, true) then -- it waits for the end of the job that has its dedup id
+      local value = redis.call('HGET', held, id) or ''
+      local name = string.match(string.match(value, '^@[^\n]*\n([^\n]*)') or value, '^1[^\n]-;d=([^;\n]+)')
+      local owns = name and redis.call('HGET', dedup, name) or ''
+      local ends = string.sub(owns, 1, #id) == id and tonumber(string.match(owns, ' @(%d+)$')) or 0
+      heir = string.match(owns, ' (%d+%-%d+)$') == id or ends > now
+    end
     if ends and tonumber(ends) <= now then
       code = -3
+    elseif heir then
+      code = -2
     elseif waits or leased then
       code = 1
       back[#back + 1] = id

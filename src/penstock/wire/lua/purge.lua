@@ -1,5 +1,5 @@
 --- Remove a state's jobs up to a fence, one bounded step of it; call again until nothing is left.
---- KEYS     ready held active scheduled once dead tally expiry meta space
+--- KEYS     ready held active scheduled once dead tally expiry meta space wake dedup windows
 --- ARGV     nonce state fence skip
 ---          state  ready (waiting in the stream), due, ended (leases), scheduled (not yet due), active, once (delivered at
 ---                 most once) or dead
@@ -9,7 +9,7 @@
 --- RETURNS  {1, nonce, removed, more, fence, skip}  more: 1 = call again
 ---          {-6, nonce, version}          written by a newer protocol
 --- FROM ready, scheduled, active, dead  TO none
-local m = redis.call('HMGET', meta, 'v', 'last', 'full', 'seen', 'off')
+local m = redis.call('HMGET', meta, 'v', 'last', 'full', 'seen', 'off', 'uses', 'paused')
 --@include lib/version
 local changes, seen, off = {}, tonumber(m[4]) or 0, tonumber(m[5]) or 0
 --@include lib/now
@@ -36,6 +36,9 @@ elseif state == 'once' then
 elseif state == 'dead' then
   index = dead
 end
+local uses = m[6] or ''
+--@include lib/claims
+local asleep = not bequeath or redis.call('LLEN', wake) == 0
 redis.call('HDEL', held, '-')
 if index then
   local ids, old = redis.call('ZRANGE', index, low, high, 'BYSCORE', 'LIMIT', passed, 1000), {}
@@ -45,6 +48,9 @@ if index then
     end
   end
   removed, more, passed = #old, #ids == 1000 and 1 or 0, passed + #ids - #old
+  if bequeath then
+    bequeath(old, false)
+  end
   if #old > 0 then
     redis.call('ZREM', index, unpack(old))
     redis.call('HDEL', held, unpack(old))
@@ -53,7 +59,7 @@ if index then
   end
 elseif state ~= 'ready' then -- not a state: nothing is removed
   more = 0
-elseif redis.call('ZCARD', expiry) == 0 then
+elseif redis.call('ZCARD', expiry) == 0 and not bequeath then
   local above = string.match(fence, '^%d+-') .. string.format('%.0f', string.match(fence, '%d+$') + 1)
   removed, more = redis.call('XTRIM', ready, 'MINID', '~', above, 'LIMIT', 2000), 1
   if removed == 0 then
@@ -68,6 +74,9 @@ else -- ends of ttl are indexed by number, so each is named; about 1 MiB is read
       part[i], ids[#ids + 1] = entries[i][1], entries[i][1]
       bytes = bytes + #entries[i][2][2]
     end
+    if bequeath then
+      bequeath(part, false)
+    end
     if #part > 0 then
       redis.call('XDEL', ready, unpack(part))
     end
@@ -80,6 +89,9 @@ else -- ends of ttl are indexed by number, so each is named; about 1 MiB is read
   end
 end
 if removed > 0 then
+  --@include lib/bequests
+  local token = heir_token and m[7] ~= 'out' and m[7] ~= 'all'
+  --@include lib/wake
   redis.call('HINCRBY', meta, 'purged', removed)
   if #changes > 0 then
     redis.call('HSET', meta, unpack(changes))

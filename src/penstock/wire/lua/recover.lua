@@ -1,5 +1,5 @@
 --- Take deliveries over from whoever has them: each counts as a crash, and is the caller's under a lease of its own.
---- KEYS     ready held active once dead tally expiry meta wake scheduled
+--- KEYS     ready held active once dead tally expiry meta wake scheduled dedup windows
 --- ARGV     nonce wanted common tag owner [number...]
 ---          common  '*': after each number comes the receipt of the delivery that is meant, as pending answers it
 ---          wanted, tag, owner   as in ack and reserve
@@ -62,10 +62,14 @@ redis.call('ZCARD', once)
 redis.call('ZCARD', expiry)
 redis.call('XLEN', ready)
 local asleep = redis.call('LLEN', wake) == 0
+--@include lib/claims
 --@include lib/leases
 --@include lib/deliver
 --@include lib/announce
 local token = soonest and announce(soonest, false)
+if heir_token then
+  token = heir_token <= now or announce(heir_token, false) or token
+end
 if #changes > 0 and wrote then
   redis.call('HSET', meta, unpack(changes))
 end

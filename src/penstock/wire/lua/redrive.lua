@@ -1,13 +1,14 @@
 --- Bring dead letters back: attempts start anew, the next delivery is a new one, its place is that of its creation.
---- KEYS     ready held scheduled dead tally expiry meta wake
+--- KEYS     ready held scheduled dead tally expiry meta wake once dedup windows
 --- ARGV     nonce wanted limit skip [number...]
 ---          limit   how many of the oldest dead letters, 1 to 1000, when no number is given
 ---          skip    how many of the oldest to pass over
 ---          number  these and no others
 --- RETURNS  {1, nonce, done, more, kept}  when no number is given: dead letters left beyond those seen, and how many of the
----                               seen stay dead, as their ttl has ended
+---                               seen stay dead, as their ttl has ended or their dedup id is
+---                               taken
 ---          {1, nonce, done, 0, 0}        all of the named
----          {1, nonce, done, 0, 0, code...}  1 done, 0 gone, -2 not dead, -3 its ttl has ended; when not all of the named
+---          {1, nonce, done, 0, 0, code...}  1 done, 0 gone, -2 not dead, -3 its ttl has ended, -13 its dedup id is taken; when not all of the named
 ---                               were done
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
@@ -20,7 +21,26 @@ local changes = {}
 local seen, off = tonumber(m[4]) or 0, tonumber(m[5]) or 0
 --@include lib/now
 --@include lib/terms
+local function lives(id) -- it is there, and its ttl has not ended
+  local ends, score = redis.call('ZSCORE', expiry, id), redis.call('ZSCORE', once, id)
+  if ends then
+    return tonumber(ends) > now
+  elseif score then
+    return math.floor(score / 4096) > now
+  end
+  return redis.call('HEXISTS', held, id) == 1 or #redis.call('XRANGE', ready, id, id) == 1
+end
+local function taken(name) -- by a job that lives, or by a window that has not ended
+  local value = redis.call('HGET', dedup, name) or ''
+  local ends = tonumber(string.match(value, '@(%d+)$')) or 0
+  local found = ends > now
+  for id in string.gmatch(value, '%d+%-%d+') do
+    found = found or lives(id)
+  end
+  return found
+end
 local ids, codes, back, recount, lives, twice, named = {}, {}, {}, {}, {}, {}, #ARGV > 4
+local uses, marks, retaken = m[3] or '', {}, {}
 if named then
   ids = {unpack(ARGV, 5)}
 else
@@ -34,10 +54,24 @@ for i = 1, #ids do
     local count = redis.call('HGET', tally, id) or '1 0 0 0'
     local value, created = redis.call('HGET', held, id) or '', tonumber(string.sub(id, 1, -12))
     local _, ttl = terms(string.match(value, '^@[^\n]*\n(.*)$') or value)
+    local header = string.match(value, '^@[^\n]*\n([^\n]*)') or string.match(value, '^[^\n]*')
+    -- an id that was taken until the start, or from the enqueue on, is not the job's any more
+    local name = not string.find(header, ';u=', 1, true) and string.match(header, ';d=([^;]+)')
     if ttl and created + ttl <= now then
       codes[i] = -3
+    elseif name and (retaken[name] or taken(name)) then
+      codes[i] = -13
     else
       codes[i] = 1
+      if name then
+        retaken[name] = true
+        marks[#marks + 1] = name
+        marks[#marks + 1] = id
+        if #value > 4096 then
+          marks[#marks + 1] = '=' .. id
+          marks[#marks + 1] = string.match(header, ';d=([^;]+[;wu=%w]*)')
+        end
+      end
       if ttl then
         lives[#lives + 1] = created + ttl
         lives[#lives + 1] = id
@@ -54,6 +88,8 @@ for i = 1, #ids do
 end
 redis.call('ZCARD', scheduled)
 redis.call('ZCARD', expiry)
+redis.call('HLEN', dedup)
+redis.call('ZCARD', windows)
 local asleep, token = redis.call('LLEN', wake) == 0, not m[6]
 if #back > 0 then
   redis.call('HDEL', held, '-')
@@ -63,9 +99,19 @@ if #back > 0 then
   redis.call('ZADD', scheduled, unpack(back))
   if #lives > 0 then
     redis.call('ZADD', expiry, unpack(lives))
-    if not string.find(m[3] or '', 't', 1, true) then
-      redis.call('HSET', meta, 'uses', (m[3] or '') .. 't')
+    if not string.find(uses, 't', 1, true) then
+      uses = uses .. 't'
     end
+  end
+  if #marks > 0 then
+    redis.call('HSET', dedup, unpack(marks))
+    if not string.find(uses, 'd', 1, true) then
+      uses = uses .. 'd'
+    end
+  end
+  if uses ~= (m[3] or '') then
+    changes[#changes + 1] = 'uses'
+    changes[#changes + 1] = uses
   end
   redis.call('HSET', tally, unpack(recount))
   redis.call('HINCRBY', meta, 'redriven', #back / 2)

@@ -1,5 +1,5 @@
 --- Give jobs back without a failure: no attempt is charged, the next delivery is a new one.
---- KEYS     held active scheduled once dead tally expiry meta wake ready
+--- KEYS     held active scheduled once dead tally expiry meta wake ready dedup windows
 --- ARGV     nonce wanted common delay [number...]
 ---          delay   ms until it may be delivered again; 0 = at once and before younger jobs (counted: the queue's
 ---                  max_releases, 1000, ends a loop of them with a dead letter)

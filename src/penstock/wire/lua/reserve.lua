@@ -1,5 +1,5 @@
 --- Take up to n jobs under a lease. Nothing leaves the server before it is acknowledged.
---- KEYS     ready held active scheduled once dead tally expiry meta wake space
+--- KEYS     ready held active scheduled once dead tally expiry meta wake space dedup windows
 --- ARGV     nonce n tag owner idle
 ---          n      0 to 1000; 0 = take nothing, hand the wake token on
 ---          tag    0 to 4095, random: kept in the low 12 bits of the active score
@@ -27,6 +27,7 @@ local paused, uses = m[5], m[6] or ''
 local alarm, full, lease = tonumber(m[7]) or 0, tonumber(m[8]) or 0, tonumber(m[9]) or 30000
 n, idle = tonumber(n), idle == '1'
 local settlings, all, finished, base = 0, false, {}, 0
+--@include lib/claims
 --@include lib/lapsed
 --@include lib/take
 --@include lib/leases

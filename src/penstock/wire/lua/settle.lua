@@ -1,5 +1,5 @@
 --- Finish jobs and take up to n more, in one call: a busy consumer's trip.
---- KEYS     ready held active scheduled once dead tally expiry meta wake space
+--- KEYS     ready held active scheduled once dead tally expiry meta wake space dedup windows
 --- ARGV     nonce wanted common n tag owner [number...]
 ---          as in ack and reserve
 --- RETURNS  {1, nonce, next, epoch, lease, now, acked, codes, (number, counters, record)...}  codes: '' when all of them
@@ -29,6 +29,10 @@ local base = 7
 --@include lib/settled
 --@include lib/acked
 local settlings = acked
+--@include lib/claims
+if bequeath then
+  bequeath(all and {unpack(ARGV, base)} or finished, true)
+end
 --@include lib/lapsed
 if acked > 0 and #lapsed + #spent > 0 then -- what is finished here has not expired
   local ending, left, kept = {}, {}, {}

@@ -1,5 +1,5 @@
 --- Give back what has ended: jobs past their ttl, old dead letters, and the queue itself when it has long been idle.
---- KEYS     ready held active scheduled once dead tally expiry meta wake space
+--- KEYS     ready held active scheduled once dead tally expiry meta wake space dedup windows
 --- ARGV     nonce idle
 ---          idle   ms without a write after which an empty queue without settings is removed, at least 900000: producer
 ---                 keys live 600000 ms
@@ -17,11 +17,16 @@ end
 local quiet = seen
 --@include lib/now
 local uses = m[5] or ''
+--@include lib/claims
+--@include lib/panes
 --@include lib/lapsed
 local letters, hungry = redis.call('ZCARD', dead), (tonumber(m[17]) or 0) > now and redis.call('LLEN', space) == 0
 redis.call('HLEN', tally)
+local asleep = not bequeath or redis.call('LLEN', wake) == 0
 redis.call('HDEL', held, '-')
 --@include lib/expire
+--@include lib/shut
+--@include lib/bequests
 if letters > 0 then
   --@include lib/trim
 end
@@ -29,20 +34,23 @@ letters = letters - redis.call('ZCARD', dead)
 if hungry and #lapsed > 0 then
   redis.call('RPUSH', space, '1')
 end
+if heir_token and asleep and m[6] ~= 'out' and m[6] ~= 'all' then
+  redis.call('RPUSH', wake, '1')
+end
 local removed = ''
-if #lapsed + #spent + letters == 0 then
+if #lapsed + #spent + letters + #panes == 0 then
   local set = false
   for i = 6, 16 do
     set = set or m[i]
   end
-  if not set and now - quiet >= tonumber(idle) and redis.call('XLEN', ready) == 0 and redis.call('EXISTS', held) == 0 then
-    redis.call('DEL', ready, active, scheduled, once, dead, tally, expiry, meta, wake, space)
+  if not set and now - quiet >= tonumber(idle) and redis.call('XLEN', ready) == 0 and redis.call('EXISTS', held, dedup, windows) == 0 then
+    redis.call('DEL', ready, active, scheduled, once, dead, tally, expiry, dedup, windows, meta, wake, space)
     removed = m[2]
   else -- structures that have emptied cost nothing any more
     local kept = ''
     for letter in string.gmatch(uses, '%a') do
-      local key = ({t = expiry, r = tally, o = once})[letter]
-      if not key or redis.call('EXISTS', key) == 1 then
+      local key = ({t = expiry, r = tally, o = once, d = dedup, s = dedup})[letter]
+      if not key or redis.call('EXISTS', key) == 1 or key == dedup and redis.call('EXISTS', windows) == 1 then
         kept = kept .. letter
       end
     end
@@ -51,4 +59,4 @@ if #lapsed + #spent + letters == 0 then
     end
   end
 end
-return {1, nonce, #lapsed + #spent, letters, (#lapsed == 100 or #spent == 100 or letters == 100) and 1 or 0, removed}
+return {1, nonce, #lapsed + #spent, letters, (#lapsed == 100 or #spent == 100 or letters == 100 or #panes == 100) and 1 or 0, removed}

@@ -54,3 +54,4 @@ if #numbers + #due + #lapsed + #spent + #dropped + #fallen > 0 or cut then
   end
   --@include lib/expire
 end
+--@include lib/bequests

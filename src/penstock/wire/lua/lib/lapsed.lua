@@ -19,3 +19,7 @@ if #lapsed + #spent > 0 then -- nothing is written before every key is known to 
   redis.call('XLEN', ready)
   redis.call('HLEN', held)
 end
+if bequeath then
+  bequeath(lapsed, false)
+  bequeath(spent, false)
+end

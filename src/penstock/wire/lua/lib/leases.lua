@@ -66,3 +66,16 @@ if #recount > 0 or #fallen > 0 then
     changes[#changes + 1] = uses
   end
 end
+local starts = string.find(uses, 's', 1, true)
+if bequeath and (starts or #fallen > 0) then
+  local ending = {}
+  for i = 1, #fallen, 2 do
+    ending[#ending + 1] = fallen[i]
+  end
+  for i = 1, starts and #numbers or 0 do -- an id that is taken until its job is started
+    if counts[i] == '' and string.find(string.match(records[i], '^[^\n]*'), ';u=s', 1, true) then
+      ending[#ending + 1] = numbers[i]
+    end
+  end
+  bequeath(ending, false)
+end

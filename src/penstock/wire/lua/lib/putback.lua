@@ -29,6 +29,10 @@ if #back + #fallen > 0 then
     redis.call('HINCRBY', meta, 'died', #fallen)
     --@include lib/trim
   end
+  --@include lib/bequests
+  if heir_token and (not due or heir_token < due) then
+    due = heir_token
+  end
   --@include lib/announce
   if due and not paused then
     token = due <= now or announce(due, false)

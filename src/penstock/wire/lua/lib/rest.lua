@@ -19,8 +19,12 @@ if delivers then
 end
 --@include lib/announce
 local token = more
+if heir_token and delivers then
+  more = more or heir_token <= now
+  token = more or announce(heir_token, false)
+end
 if not more and soonest and (#numbers > 0 or n == 0) then
-  token = announce(soonest, idle)
+  token = announce(soonest, idle) or token
 end
 if not wrote and (#changes > 0 or token and asleep) then
   redis.call('HDEL', held, '-')

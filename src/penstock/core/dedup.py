@@ -1,0 +1,124 @@
+"""Dedup ids: what an enqueue says of them, and how it lies in records (PROTOCOL.md, Dedup ids)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.core.options import duration_ms
+from penstock.core.record import encode_body, encode_dedup, encode_head
+from penstock.errors import BadArgument
+
+__all__ = ["Dedup", "check_dedup_id", "dedup_of"]
+
+MAX_ID_BYTES = 1024
+MODES = {
+    "refuse": "",
+    "update": "u",
+    "debounce": "ud",
+    "requeue": "q",
+    "requeue+update": "uq",
+}
+"""What becomes of a duplicate -> the letters of `claim`."""
+UNTIL = {"finished": "", "started": "s", "enqueued": "e"}
+"""Until when an id is taken -> the field `u` of a record."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dedup:
+    """What an enqueue says of dedup ids.
+
+    Attributes:
+        id: the id, or what computes it from a body.
+        window_ms: for how long it stays taken beyond its end, None = not at all.
+        until: the field `u` of the record.
+        mode: the letters of `claim`.
+        lease_ms, ttl_ms, headers: of the record.
+    """
+
+    id: str | Callable[[Any], Any]
+    window_ms: int | None
+    until: str
+    mode: str
+    lease_ms: int | None
+    ttl_ms: int | None
+    headers: Mapping[str, str] | None
+
+    def record(self, body: Any) -> bytes:
+        """The whole record of a body.
+
+        Raises:
+            BadArgument: the body can't be used, or its id.
+        """
+        raw, is_json = encode_body(body)
+        name = self.id if isinstance(self.id, str) else check_dedup_id("dedup_id", self.id(body))
+        fields = encode_dedup(name, self.window_ms, self.until)
+        heads = encode_head(
+            lease_ms=self.lease_ms, ttl_ms=self.ttl_ms, headers=self.headers, dedup=fields
+        )
+        return heads[is_json] + raw
+
+
+def check_dedup_id(argument: str, value: object) -> str:
+    """A dedup id: a str of 1 to 1024 bytes of UTF-8.
+
+    Raises:
+        BadArgument: otherwise.
+    """
+    try:
+        size = len(value.encode()) if isinstance(value, str) else 0
+    except UnicodeEncodeError:
+        size = 0
+    if not isinstance(value, str) or not 1 <= size <= MAX_ID_BYTES:
+        raise BadArgument(argument, value, f"a str of 1 to {MAX_ID_BYTES} bytes of UTF-8")
+    return value
+
+
+def dedup_of(
+    dedup_id: Any,
+    window: Any,
+    until: Any,
+    on_duplicate: Any,
+    *,
+    lease_ms: int | None,
+    ttl_ms: int | None,
+    headers: Mapping[str, str] | None,
+    many: bool,
+) -> Dedup | None:
+    """Check what an enqueue says of dedup ids; None = nothing.
+
+    Args:
+        many: whether the id may be computed from each body.
+
+    Raises:
+        BadArgument: which argument, and why.
+    """
+    if not isinstance(on_duplicate, str) or on_duplicate not in MODES:
+        raise BadArgument("on_duplicate", on_duplicate, f"one of {', '.join(MODES)}")
+    if not isinstance(until, str) or until not in UNTIL:
+        raise BadArgument("dedup_until", until, f"one of {', '.join(UNTIL)}")
+    span = None if window is None else duration_ms("dedup_window", window, zero=False)
+    if dedup_id is None:
+        for name, value, usual in (
+            ("dedup_window", window, None),
+            ("on_duplicate", on_duplicate, "refuse"),
+            ("dedup_until", until, "finished"),
+        ):
+            if value != usual:
+                raise BadArgument(name, value, "needs a dedup_id")
+        return None
+    if until == "enqueued" and span is None:
+        raise BadArgument("dedup_until", until, "needs a dedup_window: how long from the enqueue")
+    if until == "started" and span is not None:
+        raise BadArgument(
+            "dedup_window", window, "a window opens when a job has ended, not started"
+        )
+    if until == "enqueued" and on_duplicate != "refuse":
+        raise BadArgument(
+            "on_duplicate", on_duplicate, "an id taken from the enqueue on has no job"
+        )
+    if not (many and callable(dedup_id)):
+        check_dedup_id("dedup_id", dedup_id)
+    mode = MODES[on_duplicate] + UNTIL[until]
+    return Dedup(dedup_id, span, UNTIL[until], mode, lease_ms, ttl_ms, headers)

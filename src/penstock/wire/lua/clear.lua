@@ -1,0 +1,24 @@
+--- Remove a queue with all that is in it, settings too.
+--- KEYS     ready held active scheduled once dead tally expiry dedup windows meta wake space
+--- ARGV     nonce
+--- RETURNS  {1, nonce, epoch, jobs}       epoch: of the queue that was removed, to be taken out of the registry; '' = there was
+---                                        none; jobs: how many went with it
+---          {-6, nonce, version}          written by a newer protocol
+--- FROM ready, scheduled, active, dead  TO none
+local m = redis.call('HMGET', meta, 'v', 'epoch', 'seen', 'off')
+--@include lib/version
+local changes, seen, off = {}, tonumber(m[3]) or 0, tonumber(m[4]) or 0
+--@include lib/now
+local jobs = redis.call('XLEN', ready) + redis.call('HLEN', held)
+for _, index in ipairs({active, scheduled, once, dead, expiry, windows}) do
+  redis.call('ZCARD', index)
+end
+for _, map in ipairs({tally, dedup}) do
+  redis.call('HLEN', map)
+end
+for _, tokens in ipairs({wake, space}) do
+  redis.call('LLEN', tokens)
+end
+redis.call('HDEL', held, '-')
+redis.call('UNLINK', ready, held, active, scheduled, once, dead, tally, expiry, dedup, windows, meta, wake, space)
+return {1, nonce, m[2] or '', jobs}

@@ -1,0 +1,79 @@
+-- Dedup ids of jobs that end here: each is freed, or goes to the job that waits for this end, or stays taken for its window.
+-- bequeath(numbers, done) only looks; lib/bequests writes. An id's value: `number`, `number heir`, `number @end` (a job that
+-- waits for the end of a window) or `@end`.
+local heirs, open, known, touched, loose, briefs, bequeath = nil, nil, nil, nil, nil, nil, nil
+if string.find(uses, 'd', 1, true) then
+  heirs, open, known, touched, loose, briefs = {}, {}, {}, {}, {}, {}
+  redis.call('HLEN', dedup)
+  redis.call('ZCARD', windows)
+  redis.call('ZCARD', scheduled)
+  redis.call('ZCARD', expiry)
+  bequeath = function(numbers, done)
+    if #numbers == 0 then
+      return
+    end
+    local values, named, rests, all = nil, {}, {}, numbers
+    local match, n = string.match, 0
+    if string.find(uses, 'b', 1, true) then -- large records are not read: `=number` in dedup says what is in theirs
+      values = {}
+      for i = 1, #numbers do
+        local size = redis.call('HSTRLEN', held, numbers[i])
+        local brief = (size == 0 or size > 4096) and redis.call('HGET', dedup, '=' .. numbers[i])
+        if brief then
+          values[i] = '1;d=' .. brief
+          briefs[#briefs + 1] = '=' .. numbers[i]
+        else
+          values[i] = size > 4352 and '' or size > 0 and redis.call('HGET', held, numbers[i])
+        end
+      end
+    else
+      values = redis.call('HMGET', held, unpack(numbers))
+    end
+    for i = 1, #numbers do
+      local value = values[i]
+      if not value then
+        local entry = redis.call('XRANGE', ready, numbers[i], numbers[i])[1]
+        value = entry and entry[2][2] or ''
+      end
+      local name, rest = match(value, '^@[^\n]*\n1;d=([^;\n]+)([^\n]*)')
+      if not name then
+        name, rest = match(match(value, '^@[^\n]*\n([^\n]*)') or match(value, '^[^\n]*'), ';d=([^;]+)(.*)')
+      end
+      if name then
+        n = n + 1
+        named[n], rests[n] = name, rest
+        if all ~= numbers then
+          all[n] = numbers[i]
+        end
+      elseif all == numbers then -- from here on the numbers of the named are kept apart
+        all = {unpack(numbers, 1, i - 1)}
+      end
+    end
+    local owners = #named > 0 and redis.call('HMGET', dedup, unpack(named)) or {}
+    for j = 1, #named do
+      local name, number = named[j], all[j]
+      local value = known[name] or owners[j]
+      local span = done and rests[j] ~= '' and tonumber(string.match(rests[j], ';w=(%d+)'))
+      if value == number and not span and not known[name] then -- mostly
+        loose[#loose + 1] = name
+      elseif value then
+        touched[#touched + 1] = name
+        local owner, heir = string.match(value, '^(%d+%-%d+) ?([%d-]*)')
+        if owner == number and heir ~= '' then
+          known[name] = heir .. (span and string.format(' @%.0f', now + span) or '')
+          heirs[#heirs + 1] = heir
+          heirs[#heirs + 1] = span and now + span or math.min(now, tonumber(string.sub(heir, 1, -12)))
+        elseif owner == number then
+          local ends = tonumber(string.match(value, '@(%d+)$')) or 0 -- it waited for the end of a window
+          known[name] = span and string.format('@%.0f', now + span) or ends > now and string.format('@%.0f', ends) or ''
+        elseif heir == number then
+          known[name] = owner
+        end
+        if span and owner == number then
+          open[#open + 1] = string.format('%.0f', now + span)
+          open[#open + 1] = name
+        end
+      end
+    end
+  end
+end

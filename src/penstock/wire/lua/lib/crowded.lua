@@ -1,0 +1,28 @@
+-- A full queue: n more jobs do not fit. What waits for room is noted, and what has lapsed is removed.
+if limit then
+  hungry = redis.call('LLEN', space) == 0
+  waiting = redis.call('XLEN', ready) + redis.call('ZCARD', scheduled)
+  if waiting + n > limit then
+    local waits = tonumber(wait) > 0 and created == 0 and now + wait > full
+    if waits or #lapsed + #spent > 0 then
+      redis.call('HDEL', held, '-') -- nothing is added, so a full server lets it pass
+    end
+    -- room may be held by jobs whose ttl has ended
+    --@include lib/expire
+    --@include lib/bequests
+    if heir_token and heir_token <= now and asleep and paused ~= 'out' then
+      redis.call('RPUSH', wake, '1')
+    end
+    if #lapsed > 0 and hungry and full > now and redis.call('XLEN', ready) + redis.call('ZCARD', scheduled) < limit then
+      redis.call('RPUSH', space, '1')
+    end
+    if waits then
+      changes[#changes + 1] = 'full'
+      changes[#changes + 1] = now + wait
+    end
+    if #changes > 0 and (waits or #lapsed + #spent > 0) then
+      redis.call('HSET', meta, unpack(changes))
+    end
+    return {-3, nonce, waiting, limit, #lapsed}
+  end
+end

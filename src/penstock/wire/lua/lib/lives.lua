@@ -1,0 +1,25 @@
+-- Are the records of this version, and when does the ttl of each end? They are list[at + 1] to list[at + n].
+local head, ttl, stop, big = nil, nil, nil, false
+for i = 1, n do
+  local record = list[i + at]
+  local version, _, third, _, zero = string.byte(record, 1, 5)
+  local own = third == 108 or third == 116
+  if own and not (head and string.sub(record, 1, #head) == head) then -- mostly the same as that of the record before
+    head = string.match(record, '^[^\n]*\n')
+    ttl = string.match(record, '^1[;l=%d]*;t=(%d+)')
+    stop = ttl and string.format('%.0f', ms + ttl)
+  end
+  -- at most once (l=0) needs an end: nothing else would ever remove a job that nobody acknowledges
+  if version ~= 49 or third == 108 and zero == 48 and not ttl then
+    return {-10, nonce, whence[i] or i}
+  end
+  big = big or #record > 4096
+  if own and ttl then
+    lives = lives or {}
+    lives[#lives + 1] = stop
+    lives[#lives + 1] = ids[i]
+  end
+end
+if lives then
+  redis.call('ZCARD', expiry)
+end

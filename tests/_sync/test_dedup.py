@@ -1,0 +1,1484 @@
+# Generated from tests/_async/test_dedup.py by tools/unasync.py; do not edit.
+"""Dedup ids: one job of a kind, what becomes of another one, and when an id is free again."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from penstock import (
+    BadArgument,
+    Enqueued,
+    IncompleteEnqueue,
+    Job,
+    JobView,
+    NotReplicated,
+    Outcome,
+    Penstock,
+    Queue,
+    QueueFull,
+    QueuePaused,
+    parse_id,
+)
+from penstock.embedded import EmbeddedServer
+from penstock.wire.scripts import script
+from tests.conformance.carmine import Status, check_claims
+from tests.support.keyspace import Raw, advance, check_invariant, dump, load_scripts, numbers
+from tests.support.proxy import Fault, Proxy
+from tests.support.twins import spawn
+
+from .conftest import Waits
+
+ODD_IDS = [
+    ";", "=", "a;b=c", "d=x", "\n", "a\nb", "\r\n", "\0", " ", "  ", "%", "%3B", "%%", "%3D;",
+    "1-1", "1800000000000-1000000000", "@5", "1 @5", "@", "-", "+", "*", "{}", "~", "'\"\\",
+    "Grüße", "日本", "\U0001f600", "\u2028", "\x7f", "x", "X", "x ", "x" * 1024, "é" * 512,
+    ";" * 1024, "\U0001f600" * 256,
+]  # fmt: skip
+NO_IDS: list[Any] = [
+    "", "x" * 1025, "é" * 513, "\ud800", b"x", 5, True, ["x"], object(), str,
+]  # fmt: skip
+SOON = 3.0
+"""Seconds within which a consumer is woken; one that is not looks by itself after 4."""
+BUSY = ("refuse", "update", "debounce", "requeue", "requeue+update")
+
+
+@pytest.fixture
+def q(ps: Penstock, raw: Raw) -> Iterator[Queue]:
+    """A queue that does not exist yet; at the end every id is a living job's, or a window's."""
+    queue = ps.queue("q")
+    yield queue
+    queue.sweep()
+    check_claims(raw, queue.ops)
+
+
+def seen(q: Queue, dedup_id: str = "x") -> Status | None:
+    """The status of an id, with the bodies of its jobs."""
+    found = q.status(dedup_id)
+    if found is None:
+        return None
+    job = None if found.job is None else found.job.body
+    successor = None if found.successor is None else found.successor.body
+    return Status(found.state, job, successor, found.window_ends is not None)
+
+
+def take(q: Queue) -> Job:
+    """The next job."""
+    (job,) = q.reserve(1, block=0)
+    return job
+
+
+def drained(q: Queue) -> list[Any]:
+    """The bodies of all jobs that can be had now, each acknowledged before the next is taken."""
+    found = []
+    while jobs := q.reserve(1, block=0):
+        found += bodies(jobs)
+        q.ack(jobs)
+    return found
+
+
+def shown(q: Queue, job_id: str) -> JobView:
+    """A job that is there."""
+    view = q.show(job_id)
+    assert view is not None
+    return view
+
+
+def bodies(jobs: Any) -> list[Any]:
+    """What the producers gave."""
+    return [job.body for job in jobs]
+
+
+def content(raw: Raw, q: Queue) -> dict[bytes, Any]:
+    """All keys but the answers of producers and the queue's clock."""
+    keys = {key: value for key, value in dump(raw).items() if b"}:producer:" not in key}
+    for clock in (b"seen", b"off", b"alarm"):
+        keys[q.ops.keys["meta"]][0][1].pop(clock, None)
+    return keys
+
+
+def with_successor(q: Queue, **options: Any) -> tuple[Job, Enqueued]:
+    """A job "old" at work, with the id "x", and "new" that waits for its end."""
+    q.enqueue("old", dedup_id="x", **options)
+    job = take(q)
+    answer = q.enqueue("new", dedup_id="x", on_duplicate="requeue")
+    assert (answer.action, answer.state, answer.duplicate) == ("requeued", "scheduled", False)
+    return job, answer
+
+
+# -- ids ---------------------------------------------------------------------------------------
+
+
+def test_a_job_has_its_id(q: Queue) -> None:
+    """The delivery and all views tell it; a job without one has none."""
+    first = q.enqueue("with", dedup_id="x")
+    q.enqueue("without")
+    assert first == Enqueued(first.id, "ready", duplicate=False, replicas=0, action="added")
+    assert [view.dedup_id for view in q.peek()] == ["x", None]
+    assert [view.dedup_id for view in q.scan_iter()] == ["x", None]
+    jobs = q.reserve(2, block=0)
+    assert [job.dedup_id for job in jobs] == ["x", None]
+    found = q.status("x")
+    assert found is not None
+    assert found.job is not None
+    assert (found.dedup_id, found.state, found.job.id) == ("x", "active", first.id)
+    assert (found.successor, found.window_ends) == (None, None)
+
+
+def test_a_duplicate_names_the_job_that_is_there(q: Queue, raw: Raw) -> None:
+    """Its id and where it is now; nothing is written, whatever else the duplicate carries."""
+    first = q.enqueue("old", dedup_id="x", delay=60)
+    before = content(raw, q)
+    again = q.enqueue(b"new", dedup_id="x", delay=5, lease=7, ttl=9, headers={"a": "b"})
+    assert again == Enqueued(first.id, "scheduled", duplicate=True, replicas=0, action="refused")
+    assert content(raw, q) == before
+    advance(raw, q.ops, 61)
+    assert q.enqueue("new", dedup_id="x").state == "ready"
+    take(q)
+    again = q.enqueue("new", dedup_id="x")
+    assert (again.id, again.state, again.duplicate) == (first.id, "active", True)
+
+
+def test_the_id_of_a_job_that_ends_is_told_with_its_ttl(q: Queue) -> None:
+    """What a duplicate answers is the job's own id, to the last digit."""
+    for options in ({"ttl": 3600}, {"ttl": 3600, "lease": 0}, {"lease": 0}, {"lease": 5}):
+        name = str(options)
+        first = q.enqueue("x", dedup_id=name, **options)  # type: ignore[arg-type]
+        assert q.enqueue("y", dedup_id=name).id == first.id
+        done = q.enqueue("y", dedup_id=name, on_duplicate="update", ttl=60)
+        assert (done.id, done.action) == (first.id, "updated")
+
+
+def test_any_text_is_an_id(q: Queue) -> None:
+    """Each is told from all others, comes back as it was, and is free when its job is done."""
+    answers = [q.enqueue(i, dedup_id=name) for i, name in enumerate(ODD_IDS)]
+    assert {answer.action for answer in answers} == {"added"}
+    for i, name in enumerate(ODD_IDS):
+        again = q.enqueue("no", dedup_id=name)
+        assert (again.id, again.action) == (answers[i].id, "refused")
+        assert seen(q, name) == Status("ready", i)
+        new = q.enqueue([i], dedup_id=name, on_duplicate="update", headers={name: name})
+        assert (new.id, new.action) == (answers[i].id, "updated")
+    jobs = q.reserve(100, block=0)
+    assert [job.dedup_id for job in jobs] == ODD_IDS
+    assert bodies(jobs) == [[i] for i in range(len(ODD_IDS))]
+    assert [job.headers for job in jobs] == [{name: name} for name in ODD_IDS]
+    for i, name in enumerate(ODD_IDS):
+        assert q.enqueue(-i, dedup_id=name, on_duplicate="requeue").action == "requeued"
+    assert q.ack(jobs)
+    assert drained(q) == [-i for i in range(len(ODD_IDS))]
+    for name in ODD_IDS:
+        assert q.status(name) is None
+
+
+def test_an_id_in_the_body_or_the_headers_is_none(q: Queue) -> None:
+    """What looks like the field of an id elsewhere in a record does not count."""
+    q.enqueue(b"1;d=x\n;d=x", headers={"d": "x", "h;d=x": ";d=x"})
+    assert q.status("x") is None
+    assert q.enqueue(b"1;d=y\n", dedup_id="x", headers={"d": "y"}).action == "added"
+    assert q.status("y") is None
+    assert len(q.reserve(2, block=0)) == 2
+    assert q.enqueue(b";d=y\n", dedup_id="x", on_duplicate="requeue").action == "requeued"
+    assert q.ack([view.id for view in q.peek(state="active")])
+    assert drained(q) == [b";d=y\n"]
+
+
+def test_queues_do_not_share_ids(ps: Penstock) -> None:
+    """An id is one queue's."""
+    for name in ("a", "b"):
+        assert ps.queue(name).enqueue(name, dedup_id="x").action == "added"
+        assert seen(ps.queue(name)) == Status("ready", name)
+
+
+# -- update ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("spread", ["one ms", "several ms"])
+def test_an_update_keeps_the_place(q: Queue, raw: Raw, spread: str) -> None:
+    """Between its neighbours, however many are updated, how often, and in what order."""
+    names = [str(i) for i in range(12)]
+    if spread == "one ms":
+        given = q.enqueue_many(names, dedup_id=str).ids
+    else:
+        given = []
+        for name in names:
+            given.append(q.enqueue(name, dedup_id=name).id)
+            advance(raw, q.ops, 0.005)
+    chosen = ["7", "0", "11", "6", "7", "1", "7"]
+    for step, name in enumerate(chosen):
+        done = q.enqueue(f"{name} at {step}", dedup_id=name, on_duplicate="update")
+        assert (done.id, done.action, done.state) == (given[int(name)], "updated", "ready")
+        assert [view.id for view in q.peek(20)] == given
+    last = {name: f"{name} at {step}" for step, name in enumerate(chosen)}
+    expected = [last.get(name, name) for name in names]
+    assert bodies(q.peek(20)) == expected
+    assert bodies(q.peek(3, start=-3)) == expected[-3:]
+    jobs = [take(q) for _ in range(4)]
+    done = q.enqueue("6 again", dedup_id="6", on_duplicate="update")
+    assert [*bodies(jobs), *bodies(q.reserve(20, block=0))] == [
+        *expected[:6],
+        "6 again",
+        *expected[7:],
+    ]
+
+
+def test_any_number_of_updates_keeps_the_order(q: Queue) -> None:
+    """Of jobs with ids and without, under random updates, releases and new jobs."""
+    dice = random.Random(5)
+    expected: list[list[Any]] = []
+    for step in range(150):
+        name = dice.choice("abcdefgh")
+        if dice.random() < 0.3:
+            q.enqueue(step)
+            expected.append([None, step])
+        else:
+            done = q.enqueue(step, dedup_id=name, on_duplicate="update")
+            mine = [entry for entry in expected if entry[0] == name]
+            assert done.action == ("updated" if mine else "added")
+            if mine:
+                mine[0][1] = step
+            else:
+                expected.append([name, step])
+        if dice.random() < 0.2:
+            jobs = q.reserve(2, block=0)
+            q.release(jobs[1:])
+            q.ack(jobs[:1])
+            del expected[0]
+        assert bodies(q.peek(200)) == [body for _, body in expected]
+    assert drained(q) == [body for _, body in expected]
+
+
+@pytest.mark.parametrize("where", ["ready", "delayed", "nacked", "lapsed"])
+def test_an_update_keeps_age_and_counters(q: Queue, raw: Raw, where: str) -> None:
+    """Wherever the job waits: creation, due time, attempts and the last error stay."""
+    q.configure(max_crashes=5)
+    first = q.enqueue("old", dedup_id="x", delay=60 if where == "delayed" else 0)
+    if where == "nacked":
+        take(q).nack(delay=60, error="it failed")
+    elif where == "lapsed":
+        take(q)
+        advance(raw, q.ops, 31)
+    before = shown(q, first.id)
+    advance(raw, q.ops, 5)
+    done = q.enqueue("new", dedup_id="x", on_duplicate="update", delay=600)
+    assert (done.id, done.action, done.state) == (first.id, "updated", before.state)
+    after = shown(q, first.id)
+    assert (before.body, after.body) == ("old", "new")
+    for field in ("created", "due", "state", "deliveries", "nacks", "crashes", "error", "owner"):
+        if (field, where) != ("due", "ready"):  # it has become one of those that are due
+            assert getattr(after, field) == getattr(before, field), field
+    assert after.age >= before.age + 5
+    advance(raw, q.ops, 61)
+    job = take(q)
+    assert (job.body, job.attempt) == ("new", 2 if where in ("nacked", "lapsed") else 1)
+
+
+def test_an_update_replaces_the_content(q: Queue) -> None:
+    """Body, its kind, and headers: nothing of the old one is left."""
+    q.enqueue({"n": 1}, dedup_id="x", headers={"a": "1", "b": "2"})
+    for body, headers in ((b"\x00;d=y\n", {"c": "3"}), ("text", {}), (b"", {"a": ";"})):
+        q.enqueue(body, dedup_id="x", headers=headers, on_duplicate="update")
+        (view,) = q.peek()
+        assert (view.body, view.headers, view.dedup_id) == (body, headers, "x")
+        assert view.codec == ("json" if body == "text" else "")
+    job = take(q)
+    assert (job.raw, job.headers) == (b"", {"a": ";"})
+
+
+def test_an_update_and_the_lease(q: Queue) -> None:
+    """Kept when none is given, replaced when one is."""
+    q.enqueue(0, dedup_id="x", lease=7)
+    for lease, expected in ((None, 7), (9, 9), (None, 9), (0.5, 0.5)):
+        assert q.enqueue(1, dedup_id="x", lease=lease, on_duplicate="update").duplicate
+        assert [view.lease for view in q.peek()] == [expected]
+    assert take(q).lease == 0.5
+    q.enqueue(0, dedup_id="default")
+    q.enqueue(1, dedup_id="default", on_duplicate="update")
+    assert take(q).lease == 30
+
+
+@pytest.mark.parametrize("mode", ["update", "debounce", "requeue+update"])
+def test_an_update_can_not_change_the_class(q: Queue, raw: Raw, mode: str) -> None:
+    """At most once stays so, and at least once too: refused, and nothing has changed."""
+    once = q.enqueue("once", dedup_id="once", lease=0)
+    usual = q.enqueue("usual", dedup_id="usual", lease=7)
+    default = q.enqueue("default", dedup_id="default")
+    before = content(raw, q)
+    for first, name, lease in ((once, "once", 5), (usual, "usual", 0), (default, "default", 0)):
+        done = q.enqueue("no", dedup_id=name, lease=lease, on_duplicate=mode, delay=60)
+        assert done == Enqueued(first.id, "ready", duplicate=True, replicas=0, action="refused")
+    assert content(raw, q) == before
+    done = q.enqueue("new", dedup_id="once", on_duplicate=mode)
+    assert (done.id, done.action) == (once.id, "updated")
+    assert q.enqueue("newer", dedup_id="once", lease=0, on_duplicate=mode).duplicate
+    job = take(q)
+    assert (job.body, job.at_most_once) == ("newer", True)
+
+
+@pytest.mark.parametrize("mode", ["update", "debounce", "requeue+update"])
+def test_an_update_keeps_the_ttl(q: Queue, raw: Raw, mode: str) -> None:
+    """The end of the job's life is that of its creation, whatever the update says."""
+    first = q.enqueue("old", dedup_id="x", ttl=60)
+    q.enqueue("old", dedup_id="for ever")
+    done = q.enqueue("new", dedup_id="x", ttl=6000, on_duplicate=mode)
+    again = q.enqueue("new", dedup_id="for ever", ttl=6000, on_duplicate=mode)
+    assert (done.id, done.action, again.action) == (first.id, "updated", "updated")
+    assert [view.ttl for view in q.peek()] == [60, None]
+    advance(raw, q.ops, 61)
+    assert seen(q) is None
+    assert [job.dedup_id for job in q.reserve(2, block=0)] == ["for ever"]
+
+
+def test_an_update_and_the_window(q: Queue, raw: Raw) -> None:
+    """Kept when none is given, replaced when one is."""
+    for given, seconds in ((None, 50), (100, 100)):
+        q.enqueue("old", dedup_id="x", dedup_window=50)
+        done = q.enqueue("new", dedup_id="x", dedup_window=given, on_duplicate="update")
+        assert done.action == "updated"
+        assert drained(q) == ["new"]
+        advance(raw, q.ops, seconds - 2)
+        assert seen(q) == Status("window", None, window=True)
+        advance(raw, q.ops, 3)
+        assert seen(q) is None
+
+
+def test_an_update_and_until_when(q: Queue) -> None:
+    """Kept when it is not said, which is "finished"; replaced when it is."""
+    for before, now, is_free in (
+        ("finished", "started", True),
+        ("started", "finished", True),
+        ("started", "started", True),
+        ("finished", "finished", False),
+    ):
+        q.enqueue("old", dedup_id="x", dedup_until=before)
+        done = q.enqueue("new", dedup_id="x", dedup_until=now, on_duplicate="update")
+        assert done.action == "updated"
+        job = take(q)
+        assert (seen(q) is None) == is_free, (before, now)
+        job.ack()
+
+
+def test_an_active_job_is_not_updated(q: Queue, raw: Raw) -> None:
+    """Somebody is at it: refused."""
+    first = q.enqueue("old", dedup_id="x")
+    job = take(q)
+    before = content(raw, q)
+    for mode in ("update", "debounce"):
+        done = q.enqueue("new", dedup_id="x", on_duplicate=mode)
+        assert done == Enqueued(first.id, "active", duplicate=True, replicas=0, action="refused")
+    assert content(raw, q) == before
+    job.release()
+    assert q.enqueue("new", dedup_id="x", on_duplicate="update").action == "updated"
+    assert take(q).body == "new"
+
+
+# -- debounce, throttle, until started ---------------------------------------------------------
+
+
+def test_a_debounce_begins_the_delay_anew(q: Queue, raw: Raw) -> None:
+    """It runs when there was no other for so long, with the last content."""
+    first = q.enqueue(0, dedup_id="x", delay=10, on_duplicate="debounce")
+    assert first.action == "added"
+    for serial in range(1, 4):
+        advance(raw, q.ops, 8)
+        done = q.enqueue(serial, dedup_id="x", delay=10, on_duplicate="debounce")
+        assert (done.id, done.action, done.state) == (first.id, "updated", "scheduled")
+        assert q.reserve(block=0) == []
+    advance(raw, q.ops, 11)
+    assert take(q).body == 3
+
+
+@pytest.mark.parametrize("where", ["ready", "nacked"])
+def test_a_debounce_of_a_job_that_waits(q: Queue, raw: Raw, where: str) -> None:
+    """It waits so long from now on, shorter or longer than before; attempts are kept."""
+    first = q.enqueue(0, dedup_id="x")
+    if where == "nacked":
+        take(q).nack(delay=3600)
+    done = q.enqueue(1, dedup_id="x", delay=20, on_duplicate="debounce")
+    assert (done.id, done.state) == (first.id, "scheduled")
+    (view,) = q.peek(state="scheduled")
+    assert view.next_in == pytest.approx(20, abs=2)
+    assert q.reserve(block=0) == []
+    advance(raw, q.ops, 21)
+    job = take(q)
+    assert (job.body, job.attempt) == (1, 2 if where == "nacked" else 1)
+
+
+def test_a_debounce_without_delay_ends_it(q: Queue) -> None:
+    """It may run at once, at the place of its creation."""
+    q.enqueue("first")
+    first = q.enqueue(0, dedup_id="x", delay=60)
+    q.enqueue("last")
+    done = q.enqueue(1, dedup_id="x", on_duplicate="debounce")
+    assert (done.id, done.action) == (first.id, "updated")
+    assert seen(q) == Status("ready", 1)
+    assert drained(q) == ["first", 1, "last"]
+
+
+def test_a_debounce_to_a_point_in_time(q: Queue, raw: Raw) -> None:
+    """`at` is as good as a delay; the end of the ttl bounds both."""
+    first = q.enqueue(0, dedup_id="x", delay=60, ttl=100)
+    view = shown(q, first.id)
+    q.enqueue(1, dedup_id="x", at=view.created + 90, on_duplicate="debounce")
+    assert shown(q, first.id).due == pytest.approx(view.created + 90, abs=0.01)
+    q.enqueue(2, dedup_id="x", delay=3600, on_duplicate="debounce")
+    advance(raw, q.ops, 101)
+    assert q.reserve(block=0) == []
+    assert seen(q) is None
+
+
+def test_a_throttle(q: Queue, raw: Raw) -> None:
+    """One a window, from the enqueue on, whatever has become of it; and then the next one."""
+    throttle: dict[str, Any] = {"dedup_until": "enqueued", "dedup_window": 10}
+    for serial in range(3):
+        done = q.enqueue(serial, dedup_id="x", **throttle)
+        assert (done.action, done.state) == ("added", "ready")
+        for now in ("waits", "at work", "done"):
+            if now == "at work":
+                assert take(q).body == serial
+            elif now == "done":
+                assert q.ack([done.id])
+            again = q.enqueue("no", dedup_id="x", **throttle)
+            assert again == Enqueued("", "window", duplicate=True, replicas=0, action="refused")
+            assert seen(q) == Status("window", None, window=True)
+        advance(raw, q.ops, 9)
+        assert q.enqueue("no", dedup_id="x", **throttle).duplicate
+        advance(raw, q.ops, 1.5)
+        assert seen(q) is None
+    assert q.stats().enqueued == 3
+
+
+@pytest.mark.parametrize("end", ["delete", "bury", "purge", "withdraw"])
+def test_a_throttle_outlives_its_job(q: Queue, raw: Raw, end: str) -> None:
+    """However that ends."""
+    done = q.enqueue(0, dedup_id="x", dedup_until="enqueued", dedup_window=10)
+    (q.purge() if end == "purge" else getattr(q, end)([done.id]))
+    assert q.enqueue(1, dedup_id="x").action == "refused"
+    advance(raw, q.ops, 11)
+    assert q.enqueue(1, dedup_id="x").action == "added"
+    assert q.enqueue(1, dedup_id="x").action == "refused"
+
+
+def test_until_started(q: Queue, raw: Raw) -> None:
+    """Refused while it waits; free from the first delivery on, also if that fails."""
+    first = q.enqueue("old", dedup_id="x", dedup_until="started")
+    assert q.enqueue("no", dedup_id="x", dedup_until="started").id == first.id
+    job = take(q)
+    assert seen(q) is None
+    assert q.enqueue("new", dedup_id="x", dedup_until="started").action == "added"
+    assert seen(q) == Status("ready", "new")
+    job.nack(delay=0)
+    assert seen(q) == Status("ready", "new")
+    assert bodies(q.reserve(2, block=0)) == ["old", "new"]
+    assert seen(q) is None
+    advance(raw, q.ops, 31)
+    assert q.enqueue("third", dedup_id="x").action == "added"
+    assert sorted(drained(q)) == ["new", "old", "third"]
+
+
+def test_until_started_or_taken_away(q: Queue) -> None:
+    """An id that waits for a start is free too when the job ends without one."""
+    for end in ("delete", "bury", "withdraw"):
+        done = q.enqueue(end, dedup_id="x", dedup_until="started", delay=60)
+        assert getattr(q, end)([done.id])
+        assert seen(q) is None
+
+
+def test_until_started_has_no_successor(q: Queue) -> None:
+    """While it waits there is nothing to requeue, and at work it has the id no more."""
+    q.enqueue("old", dedup_id="x", dedup_until="started")
+    again = q.enqueue("no", dedup_id="x", on_duplicate="requeue", dedup_until="started")
+    assert again.action == "refused"
+    take(q)
+    again = q.enqueue("new", dedup_id="x", on_duplicate="requeue", dedup_until="started")
+    assert (again.action, again.state) == ("added", "ready")
+
+
+# -- windows -----------------------------------------------------------------------------------
+
+
+def test_a_window_begins_with_the_ack(q: Queue, raw: Raw) -> None:
+    """And lasts as long as the job said, whenever it was enqueued."""
+    q.enqueue(0, dedup_id="x", dedup_window=10)
+    advance(raw, q.ops, 60)
+    job = take(q)
+    advance(raw, q.ops, 20)
+    assert q.enqueue(1, dedup_id="x").state == "active"
+    job.ack()
+    found = q.status("x")
+    assert found is not None
+    assert found.window_ends is not None
+    assert (found.state, found.job, found.successor) == ("window", None, None)
+    advance(raw, q.ops, 9)
+    again = q.enqueue(1, dedup_id="x")
+    assert again == Enqueued("", "window", duplicate=True, replicas=0, action="refused")
+    advance(raw, q.ops, 2)
+    assert q.status("x") is None
+    assert q.enqueue(1, dedup_id="x").action == "added"
+    assert q.enqueue(2, dedup_id="x").action == "refused"
+
+
+@pytest.mark.parametrize("end", ["bury", "dead", "delete", "purge", "ttl"])
+def test_only_an_ack_opens_a_window(q: Queue, raw: Raw, end: str) -> None:
+    """A job that was given up, removed or expired may be tried again at once."""
+    q.configure(max_attempts=1)
+    ttl = 60 if end == "ttl" else None
+    done = q.enqueue(0, dedup_id="x", dedup_window=600, ttl=ttl)
+    if end in ("bury", "dead"):
+        job = take(q)
+        assert job.bury() if end == "bury" else job.nack()
+    elif end == "purge":
+        assert q.purge() == 1
+    elif end == "delete":
+        assert q.delete([done.id])
+    else:
+        advance(raw, q.ops, 61)
+    assert seen(q) is None
+    assert q.enqueue(1, dedup_id="x").action == "added"
+    assert q.enqueue(2, dedup_id="x").action == "refused"
+
+
+@pytest.mark.parametrize("delay, waits", [(0, 10), (5, 10), (30, 30)])
+def test_a_requeue_in_a_window(q: Queue, raw: Raw, delay: int, waits: int) -> None:
+    """It runs when the window ends, or after its own delay if that is longer."""
+    q.enqueue("old", dedup_id="x", dedup_window=10)
+    assert drained(q) == ["old"]
+    done = q.enqueue("new", dedup_id="x", delay=delay, on_duplicate="requeue")
+    assert (done.action, done.state, done.duplicate) == ("requeued", "scheduled", False)
+    assert seen(q) == Status("window", "new", window=True)
+    again = q.enqueue("no", dedup_id="x", on_duplicate="requeue")
+    assert (again.id, again.action) == (done.id, "refused")
+    advance(raw, q.ops, waits - 1)
+    assert q.reserve(block=0) == []
+    advance(raw, q.ops, 2)
+    assert seen(q) == Status("ready", "new")
+    assert drained(q) == ["new"]
+    assert seen(q) is None
+
+
+def test_what_waits_for_a_window_is_not_promoted(q: Queue, raw: Raw) -> None:
+    """Not before the window has ended; then it is as any other."""
+    q.enqueue("old", dedup_id="x", dedup_window=10)
+    assert drained(q) == ["old"]
+    done = q.enqueue("new", dedup_id="x", delay=30, on_duplicate="requeue")
+    assert list(q.promote([done.id])) == [Outcome.REFUSED]
+    assert seen(q) == Status("window", "new", window=True)
+    assert q.reserve(block=0) == []
+    advance(raw, q.ops, 11)
+    assert list(q.promote([done.id])) == [Outcome.DONE]
+    assert drained(q) == ["new"]
+    assert seen(q) is None
+
+
+def test_windows_follow_each_other(q: Queue, raw: Raw) -> None:
+    """Each job of a chain of successors has its own window, and waits for the one before."""
+    job, _ = with_successor(q, dedup_window=10)
+    q.enqueue("2", dedup_id="x", dedup_window=20, on_duplicate="requeue+update")
+    job.ack()
+    advance(raw, q.ops, 11)
+    job = take(q)
+    assert job.body == "2"
+    q.enqueue("3", dedup_id="x", dedup_window=5, on_duplicate="requeue")
+    job.ack()
+    advance(raw, q.ops, 19)
+    assert q.reserve(block=0) == []
+    advance(raw, q.ops, 2)
+    assert drained(q) == ["3"]
+    assert seen(q) == Status("window", None, window=True)
+    advance(raw, q.ops, 6)
+    assert seen(q) is None
+
+
+@pytest.mark.parametrize("end", ["delete", "withdraw", "purge", "bury", "ttl", "ack"])
+def test_what_waits_for_a_window_may_end(q: Queue, raw: Raw, end: str) -> None:
+    """The window of the one before stays open until its time."""
+    q.enqueue("old", dedup_id="x", dedup_window=100)
+    assert drained(q) == ["old"]
+    ttl = 10 if end == "ttl" else None
+    done = q.enqueue("new", dedup_id="x", ttl=ttl, on_duplicate="requeue")
+    if end == "ttl":
+        advance(raw, q.ops, 11)
+        assert q.sweep() == 1
+    elif end == "purge":
+        assert q.purge("scheduled") == 1
+    else:
+        assert getattr(q, end)([done.id])
+    assert seen(q) == Status("window", None, window=True)
+    assert q.enqueue("no", dedup_id="x").state == "window"
+    third = q.enqueue("third", dedup_id="x", on_duplicate="requeue")
+    assert third.action == "requeued"
+    advance(raw, q.ops, 101)
+    assert drained(q) == ["third"]
+
+
+@pytest.mark.parametrize("by", ["sweep", "stats", "enqueue", "reserve"])
+@pytest.mark.parametrize("end", ["ttl", "at most once"])
+def test_a_window_and_what_waited_for_it_end_together(
+    q: Queue, raw: Raw, end: str, by: str
+) -> None:
+    """Whatever call finds that both are over: nothing of the id is left."""
+    q.enqueue("old", dedup_id="x", dedup_window=10)
+    assert drained(q) == ["old"]
+    options: dict[str, Any] = {"ttl": 20} if end == "ttl" else {"lease": 0}
+    q.enqueue("new", dedup_id="x", on_duplicate="requeue", **options)
+    if end == "at most once":
+        advance(raw, q.ops, 11)
+        assert take(q).body == "new"
+    advance(raw, q.ops, 90_000)
+    if by == "enqueue":
+        q.enqueue("other", dedup_id="other")
+    elif by == "reserve":
+        assert q.reserve(block=0) == []
+    else:
+        getattr(q, by)()
+    assert q.status("x") is None
+    q.sweep()
+    claimed = raw.hkeys(q.ops.keys["dedup"])
+    assert claimed == ([b"other"] if by == "enqueue" else [])
+    assert raw.exists(q.ops.keys["windows"]) == 0
+    assert q.enqueue("again", dedup_id="x").action == "added"
+
+
+def test_many_windows_end_together(q: Queue, raw: Raw) -> None:
+    """More than one call closes: each id is free at its time all the same."""
+    count = 350
+    q.enqueue_many(range(count), dedup_id=str, dedup_window=10)
+    assert q.ack(q.reserve(count, block=0))
+    answers = q.enqueue_many(range(count), dedup_id=str)
+    assert {answer.state for answer in answers} == {"window"}
+    advance(raw, q.ops, 11)
+    answers = q.enqueue_many(range(count), dedup_id=str)
+    assert {answer.action for answer in answers} == {"added"}
+    answers = q.enqueue_many(range(count), dedup_id=str)
+    assert {answer.action for answer in answers} == {"refused"}
+    q.sweep()
+    assert raw.exists(q.ops.keys["windows"]) == 0
+    assert q.ack(q.reserve(count, block=0))
+    assert raw.exists(q.ops.keys["dedup"]) == 0
+
+
+def test_a_queue_with_an_open_window_stays(q: Queue, raw: Raw) -> None:
+    """An idle queue without jobs is removed by a sweep, but not before its windows have ended."""
+    q.enqueue(0, dedup_id="x", dedup_window=3600)
+    assert drained(q) == [0]
+    advance(raw, q.ops, 1800)
+    q.sweep()
+    assert seen(q) == Status("window", None, window=True)
+    advance(raw, q.ops, 1801)
+    q.sweep()
+    advance(raw, q.ops, 1800)
+    q.sweep()
+    assert not q.stats().exists
+    assert {key for key in raw.keys("*{q}*") if b"producer" not in key} == set()
+
+
+# -- successors --------------------------------------------------------------------------------
+
+
+def test_a_successor_is_a_job_of_its_own(q: Queue) -> None:
+    """Counted as scheduled, seen by all who look, with its own id, and due at no known time."""
+    job, answer = with_successor(q)
+    assert answer.id != job.id
+    (view,) = q.peek(state="scheduled")
+    assert (view.id, view.body, view.due, view.next_in) == (answer.id, "new", None, None)
+    assert shown(q, answer.id).state == "scheduled"
+    stats = q.stats()
+    assert (stats.ready, stats.scheduled, stats.active, stats.enqueued) == (0, 1, 1, 2)
+    assert q.reserve(block=0) == []
+    assert list(q.promote([answer.id])) == [Outcome.REFUSED]
+    assert list(q.dequeue([answer.id])) == [Outcome.REFUSED]
+    assert seen(q) == Status("active", "old", "new")
+    assert job.ack()
+    assert take(q).id == answer.id
+
+
+def test_a_failure_does_not_let_the_successor_go(q: Queue, raw: Raw) -> None:
+    """The first one is tried again, and the other waits on."""
+    job, _ = with_successor(q)
+    job.nack(delay=10)
+    assert seen(q) == Status("scheduled", "old", "new")
+    assert q.reserve(block=0) == []
+    advance(raw, q.ops, 11)
+    job = take(q)
+    assert (job.body, job.attempt) == ("old", 2)
+    job.release()
+    assert seen(q) == Status("ready", "old", "new")
+    assert take(q).body == "old"
+    advance(raw, q.ops, 31)
+    assert drained(q) == ["old", "new"]
+
+
+def test_an_update_while_the_first_waits_again(q: Queue) -> None:
+    """It is the first one that has the new content: the successor stays as it is."""
+    job, _ = with_successor(q)
+    job.release()
+    assert q.enqueue("no", dedup_id="x", on_duplicate="requeue").action == "refused"
+    done = q.enqueue("newer", dedup_id="x", on_duplicate="requeue+update")
+    assert (done.id, done.action) == (job.id, "updated")
+    assert drained(q) == ["newer", "new"]
+
+
+def test_a_successor_has_a_ttl_of_its_own(q: Queue, raw: Raw) -> None:
+    """It may end while it waits: the first one goes on, and another one may be added."""
+    q.enqueue("old", dedup_id="x", lease=3600)
+    job = take(q)
+    q.enqueue("short", dedup_id="x", ttl=10, on_duplicate="requeue")
+    advance(raw, q.ops, 11)
+    assert seen(q) == Status("active", "old")
+    done = q.enqueue("new", dedup_id="x", ttl=100, on_duplicate="requeue")
+    assert done.action == "requeued"
+    assert seen(q) == Status("active", "old", "new")
+    assert job.ack()
+    assert drained(q) == ["new"]
+
+
+def test_a_ttl_that_ends_lets_the_successor_go(q: Queue, raw: Raw) -> None:
+    """Whoever holds the first one is too late then."""
+    job, _ = with_successor(q, ttl=60, lease=3600)
+    advance(raw, q.ops, 61)
+    q.sweep()
+    assert seen(q) == Status("ready", "new")
+    assert job.ack() is False
+    assert take(q).body == "new"
+
+
+@pytest.mark.parametrize("mode", BUSY)
+def test_an_enqueue_finds_that_a_ttl_has_ended(q: Queue, raw: Raw, mode: str) -> None:
+    """The id is the successor's then, or free, before anybody has swept."""
+    job, heir = with_successor(q, ttl=60, lease=3600)
+    q.enqueue("alone", dedup_id="y", ttl=60)
+    advance(raw, q.ops, 61)
+    alone = q.enqueue("fresh", dedup_id="y", on_duplicate=mode)
+    assert alone.action == "added"
+    done = q.enqueue("newest", dedup_id="x", on_duplicate=mode)
+    updated = mode not in ("refuse", "requeue")
+    assert (done.id, done.action) == (heir.id, "updated" if updated else "refused")
+    assert seen(q, "y") == Status("ready", "fresh")
+    assert seen(q) == Status("ready", "newest" if updated else "new")
+    assert sorted(drained(q)) == ["fresh", "newest" if updated else "new"]
+    assert job.ack() is False
+
+
+OWNER: dict[str, tuple[Status | None, list[str]]] = {
+    "delete": (Status("ready", "new"), ["new"]),
+    "bury": (Status("ready", "new"), ["new"]),
+    "purge": (Status("ready", "new"), ["new"]),
+    "ack": (Status("ready", "new"), ["new"]),
+    "withdraw": (Status("active", "old", "new"), ["new"]),
+    "dequeue": (Status("active", "old", "new"), ["new"]),
+    "promote": (Status("ready", "old", "new"), ["old", "new"]),
+    "nack": (Status("ready", "old", "new"), ["old", "new"]),
+}
+"""What is done to a job at work by its id -> the status then, and what runs afterwards."""
+
+
+@pytest.mark.parametrize("what", OWNER)
+def test_the_first_one_is_taken_away(q: Queue, what: str) -> None:
+    """The successor has the id as soon as the job that had it is gone, and not before."""
+    job, _ = with_successor(q)
+    calls: dict[str, Callable[[], Any]] = {
+        "purge": lambda: q.purge("active"),
+        "nack": lambda: q.nack([job.id], delay=0),
+    }
+    call = calls.get(what) or (lambda: getattr(q, what)([job.id]))
+    call()
+    status, left = OWNER[what]
+    assert seen(q) == status
+    if status is not None and status.state == "active":
+        job.ack()
+    assert drained(q) == left
+    assert seen(q) is None
+
+
+@pytest.mark.parametrize("what", ["delete", "bury", "purge", "withdraw", "ack", "ttl"])
+def test_the_successor_is_taken_away(q: Queue, raw: Raw, what: str) -> None:
+    """The first one keeps the id, and there is room for another successor."""
+    q.enqueue("old", dedup_id="x", lease=3600)
+    job = take(q)
+    ttl = 60 if what == "ttl" else None
+    heir = q.enqueue("new", dedup_id="x", ttl=ttl, on_duplicate="requeue")
+    if what == "ttl":
+        advance(raw, q.ops, 61)
+        q.sweep()
+    elif what == "purge":
+        assert q.purge("scheduled") == 1
+    else:
+        assert getattr(q, what)([heir.id])
+    assert seen(q) == Status("active", "old")
+    third = q.enqueue("third", dedup_id="x", on_duplicate="requeue")
+    assert third.action == "requeued"
+    job.ack()
+    assert drained(q) == ["third"]
+
+
+@pytest.mark.parametrize("order", ["first, successor", "successor, first"])
+@pytest.mark.parametrize("what", ["delete", "bury", "ack"])
+def test_both_are_taken_away(q: Queue, what: str, order: str) -> None:
+    """In one call, in either order: the id is free."""
+    job, heir = with_successor(q, dedup_window=None)
+    both = [job.id, heir.id]
+    assert getattr(q, what)(both if order == "first, successor" else both[::-1]).done == 2
+    assert seen(q) is None
+    stats = q.stats()
+    assert (stats.ready, stats.scheduled, stats.active) == (0, 0, 0)
+    assert q.enqueue("again", dedup_id="x").action == "added"
+
+
+def test_a_purge_takes_both_away(q: Queue) -> None:
+    """All that waits and all that is at work."""
+    with_successor(q)
+    assert q.purge("ready", "scheduled", "active") == 2
+    assert seen(q) is None
+    assert q.enqueue("again", dedup_id="x").action == "added"
+
+
+def test_many_successors_at_once(q: Queue) -> None:
+    """Each waits for its own; one ack lets them all go."""
+    count = 200
+    q.enqueue_many(range(count), dedup_id=str)
+    jobs = q.reserve(count, block=0)
+    answers = q.enqueue_many(range(count), dedup_id=str, on_duplicate="requeue")
+    assert {answer.action for answer in answers} == {"requeued"}
+    half = jobs[::2]
+    assert q.ack(half)
+    again = q.reserve(count, block=0)
+    assert bodies(again) == bodies(half)
+    assert [job.id for job in again] == answers.ids[::2]
+    assert q.ack(jobs[1::2])
+    assert bodies(q.reserve(count, block=0)) == bodies(jobs[1::2])
+
+
+# -- the dead ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["bury", "nack", "crash", "release", "bury by id"])
+def test_a_dead_letter_has_no_id(q: Queue, raw: Raw, how: str) -> None:
+    """However it died; another one may be added at once."""
+    q.configure(max_attempts=1, max_crashes=1, max_releases=1)
+    first = q.enqueue("old", dedup_id="x", dedup_window=60)
+    if how == "bury by id":
+        assert q.bury([first.id])
+    else:
+        job = take(q)
+        if how == "crash":
+            advance(raw, q.ops, 31)
+            assert q.reserve(block=0) == []
+        else:
+            getattr(job, how)()
+    assert q.stats().dead == 1
+    assert seen(q) is None
+    (view,) = q.peek(state="dead")
+    assert (view.id, view.dedup_id) == (first.id, "x")
+    assert q.enqueue("new", dedup_id="x").action == "added"
+
+
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("holder", ["ready", "scheduled", "active", "window", "nobody"])
+def test_a_redrive_and_the_id(q: Queue, raw: Raw, holder: str, named: bool) -> None:
+    """Taken by now: it stays dead. Free: it has the id again, and is the one that is there."""
+    first = q.enqueue("old", dedup_id="x")
+    q.bury([first.id])
+    q.enqueue("other", dedup_id="other")
+    q.bury([view.id for view in q.peek()])
+    if holder != "nobody":
+        delay = 600 if holder == "scheduled" else 0
+        q.enqueue("new", dedup_id="x", delay=delay, dedup_window=600)
+    if holder in ("active", "window"):
+        job = take(q)
+        if holder == "window":
+            job.ack()
+    before = seen(q)
+    free = holder == "nobody"
+    ids = [view.id for view in q.peek(state="dead")]
+    assert len(ids) == 2
+    assert q.redrive(ids if named else None) == 1 + free
+    assert q.stats().dead == 1 - free
+    assert q.stats().redriven == 1 + free
+    if free:
+        again = q.enqueue("no", dedup_id="x")
+        assert (again.id, again.action) == (first.id, "refused")
+    else:
+        assert seen(q) == before
+        advance(raw, q.ops, 601)
+    assert "other" in drained(q)
+
+
+def test_one_of_two_dead_letters_comes_back(q: Queue) -> None:
+    """The older one of those with one id; the other one when that is done."""
+    for body in ("first", "second"):
+        q.bury([q.enqueue(body, dedup_id="x").id])
+    assert q.redrive() == 1
+    assert seen(q) == Status("ready", "first")
+    assert q.redrive() == 0
+    assert drained(q) == ["first"]
+    assert q.redrive() == 1
+    assert drained(q) == ["second"]
+
+
+@pytest.mark.parametrize("gone", ["window", "ttl"])
+def test_a_redrive_when_the_id_is_free_by_time(q: Queue, raw: Raw, gone: str) -> None:
+    """A window or a ttl that has ended holds nothing, swept or not."""
+    q.bury([q.enqueue("old", dedup_id="x").id])
+    if gone == "window":
+        q.enqueue("new", dedup_id="x", dedup_window=10)
+        assert drained(q) == ["new"]
+    else:
+        q.enqueue("new", dedup_id="x", ttl=10)
+    advance(raw, q.ops, 11)
+    assert seen(q) is None
+    assert q.redrive() == 1
+    assert seen(q) == Status("ready", "old")
+    assert q.enqueue("no", dedup_id="x").action == "refused"
+    assert drained(q) == ["old"]
+
+
+def test_a_redrive_of_ids_that_had_started(q: Queue) -> None:
+    """An id that was taken until the start is not the dead letter's: it comes back beside it."""
+    q.enqueue("old", dedup_id="x", dedup_until="started")
+    take(q).bury()
+    q.enqueue("new", dedup_id="x")
+    assert q.redrive() == 1
+    assert seen(q) == Status("ready", "new")
+    assert sorted(drained(q)) == ["new", "old"]
+
+
+# -- at most once ------------------------------------------------------------------------------
+
+
+def test_a_job_at_most_once_keeps_its_id(q: Queue, raw: Raw) -> None:
+    """Until it is acknowledged or its ttl ends; nobody gets it again in between."""
+    for end in ("ack", "ttl"):
+        q.enqueue("old", dedup_id="x", lease=0, ttl=3600)
+        job = take(q)
+        advance(raw, q.ops, 600)
+        again = q.enqueue("no", dedup_id="x")
+        assert (again.id, again.state, again.action) == (job.id, "active", "refused")
+        done = q.enqueue("new", dedup_id="x", lease=0, on_duplicate="requeue")
+        assert done.action == "requeued"
+        if end == "ack":
+            assert job.ack()
+        else:
+            advance(raw, q.ops, 3001)
+            q.sweep()
+        assert drained(q) == ["new"]
+        assert seen(q) is None
+
+
+def test_an_eviction_frees_the_id(q: Queue) -> None:
+    """Of what was delivered at most once; the successor goes on."""
+    with_successor(q, lease=0)
+    q.enqueue("alone", dedup_id="y", lease=0)
+    assert take(q).body == "alone"
+    assert q.evict() == 2
+    assert seen(q, "y") is None
+    assert seen(q) == Status("ready", "new")
+
+
+# -- bulk --------------------------------------------------------------------------------------
+
+
+def first_letter(body: str) -> str:
+    """What the bodies of these tests are told apart by."""
+    return body[0]
+
+
+BULK: dict[str, tuple[list[str], list[str]]] = {
+    "refuse": (["refused", "added", "refused", "refused", "added"], ["a0", "b1", "c1"]),
+    "update": (["updated", "added", "updated", "updated", "added"], ["a2", "b2", "c1"]),
+    "debounce": (["updated", "added", "updated", "updated", "added"], ["a2", "b2", "c1"]),
+    "requeue": (["refused", "added", "refused", "refused", "added"], ["a0", "b1", "c1"]),
+    "requeue+update": (["updated", "added", "updated", "updated", "added"], ["a2", "b2", "c1"]),
+}
+"""`on_duplicate` -> the answers to a1, b1, a2, b2, c1 beside a waiting a0; what is there then."""
+
+
+@pytest.mark.parametrize("mode", BUSY)
+def test_duplicates_in_one_call(q: Queue, mode: str) -> None:
+    """An answer for each job, in order; of one kind there is one, those of the call included."""
+    first = q.enqueue("a0", dedup_id="a")
+    given = ["a1", "b1", "a2", "b2", "c1"]
+    answers = q.enqueue_many(given, dedup_id=first_letter, on_duplicate=mode)
+    actions, left = BULK[mode]
+    assert [answer.action for answer in answers] == actions
+    assert [answer.duplicate for answer in answers] == [one != "added" for one in actions]
+    assert {answer.state for answer in answers} == {"ready"}
+    b, c = answers[1].id, answers[4].id
+    assert answers.ids == [first.id, b, first.id, b, c]
+    assert [(view.id, view.body) for view in q.peek()] == [
+        (first.id, left[0]),
+        (b, left[1]),
+        (c, left[2]),
+    ]
+    assert q.stats().enqueued == 3
+
+
+def test_successors_in_one_call(q: Queue, raw: Raw) -> None:
+    """Of several for one that is at work one is added, and the others find it there."""
+    q.enqueue_many(["a0", "b0"], dedup_id=first_letter, dedup_window=10)
+    jobs = q.reserve(2, block=0)
+    jobs[1].ack()
+    given = ["a1", "b1", "c1", "a2", "b2", "c2"]
+    answers = q.enqueue_many(given, dedup_id=first_letter, on_duplicate="requeue+update")
+    assert [answer.action for answer in answers] == [
+        "requeued", "requeued", "added", "updated", "updated", "updated",
+    ]  # fmt: skip
+    assert [answer.state for answer in answers] == ["scheduled", "scheduled", "ready"] * 2
+    assert answers.ids[:3] == answers.ids[3:]
+    assert seen(q, "a") == Status("active", "a0", "a2")
+    assert seen(q, "b") == Status("window", "b2", window=True)
+    assert drained(q) == ["c2"]
+    jobs[0].ack()
+    advance(raw, q.ops, 11)
+    assert sorted(drained(q)) == ["a2", "b2"]
+
+
+def in_each_state(q: Queue) -> None:
+    """An id in each state, named by a letter: e is free."""
+    q.enqueue_many(["b0", "f0"], dedup_id=first_letter, lease=3600)
+    assert len(q.reserve(2, block=0)) == 2
+    q.enqueue("f1", dedup_id="f", on_duplicate="requeue")
+    q.enqueue_many(["c0", "g0"], dedup_id=first_letter, dedup_window=600)
+    assert q.ack(q.reserve(2, block=0))
+    q.enqueue("g1", dedup_id="g", on_duplicate="requeue")
+    q.enqueue("d0", dedup_id="d", delay=600)
+    q.enqueue("a0", dedup_id="a")
+
+
+@pytest.mark.parametrize("delay", [0, 60])
+@pytest.mark.parametrize("mode", BUSY)
+def test_a_call_is_as_good_as_many(ps: Penstock, mode: str, delay: int) -> None:
+    """Whatever was there: the same answers and the same end as of the jobs one by one."""
+    one, many = ps.queue("one"), ps.queue("many")
+    for q in (one, many):
+        in_each_state(q)
+    dice = random.Random(7)
+    given = [f"{dice.choice('abcdefg')}{serial}" for serial in range(2, 30)]
+    options: dict[str, Any] = {"on_duplicate": mode, "delay": delay, "dedup_window": 60}
+    together = list(many.enqueue_many(given, dedup_id=first_letter, **options))
+    singly = [one.enqueue(body, dedup_id=body[0], **options) for body in given]
+    for told, expected in zip(together, singly, strict=True):
+        assert (told.action, told.state) == (expected.action, expected.state)
+        assert (told.duplicate, bool(told.id)) == (expected.duplicate, bool(expected.id))
+    places = [[ids.index(each) for each in ids] for ids in ids_of(together, singly)]
+    assert places[0] == places[1]
+    for letter in "abcdefg":
+        assert seen(many, letter) == seen(one, letter)
+    assert bodies(many.peek(20)) == bodies(one.peek(20))
+
+
+def ids_of(*results: list[Enqueued]) -> list[list[str]]:
+    """The ids of each list of answers."""
+    return [[answer.id for answer in answers] for answers in results]
+
+
+def test_one_id_for_all(q: Queue) -> None:
+    """A str is the id of each: the first one is added, or the last one's content stays."""
+    answers = q.enqueue_many(["one", "two", "three"], dedup_id="x")
+    assert [answer.action for answer in answers] == ["added", "refused", "refused"]
+    assert len(set(answers.ids)) == 1
+    q.enqueue_many(["four", "five"], dedup_id="x", on_duplicate="update")
+    assert drained(q) == ["five"]
+
+
+def test_several_chunks(q: Queue, raw: Raw) -> None:
+    """2,500 jobs of 900 kinds in three scripts: duplicates are found across them."""
+    answers = q.enqueue_many(range(2500), dedup_id=lambda body: str(body % 900))
+    assert [answer.action for answer in answers] == ["added"] * 900 + ["refused"] * 1600
+    assert answers.ids == [answers[i % 900].id for i in range(2500)]
+    assert len(answers) == 2500
+    assert answers[-1].id == answers[2499 % 900].id
+    assert numbers(raw, q.ops, "ready") == [parse_id(one).number for one in answers.ids[:900]]
+    assert bodies(q.reserve(1000, block=0)) == list(range(900))
+
+
+def test_a_throttle_in_one_call(q: Queue, raw: Raw) -> None:
+    """The first of each kind is let through, and the others are in its window."""
+    answers = q.enqueue_many(
+        ["a1", "b1", "a2"], dedup_id=first_letter, dedup_until="enqueued", dedup_window=10
+    )
+    assert [answer.action for answer in answers] == ["added", "added", "refused"]
+    assert answers[2] == Enqueued("", "window", duplicate=True, replicas=0, action="refused")
+    assert drained(q) == ["a1", "b1"]
+    assert q.enqueue("a3", dedup_id="a").action == "refused"
+    advance(raw, q.ops, 11)
+    assert q.enqueue("a4", dedup_id="a").action == "added"
+
+
+def test_an_answer_carries_no_headers(q: Queue, raw: Raw) -> None:
+    """What is kept to tell a duplicate again is small, whatever the job that is there carries."""
+    q.enqueue("old", dedup_id="x", headers={"h": "v" * 10_000})
+    answers = q.enqueue_many(range(100), dedup_id="x")
+    assert {answer.action for answer in answers} == {"refused"}
+    kept = [raw.strlen(key) for key in raw.scan_iter("*:producer:*", count=1000)]
+    assert 0 < max(kept) < 100 * 200
+
+
+@pytest.mark.parametrize("mode", BUSY)
+def test_a_job_is_read_once_a_call(real_q: Queue, real_raw: Raw, mode: str) -> None:
+    """However many duplicates of it a call has: a big one would be read as often."""
+    real_q.enqueue("old", dedup_id="x")
+    load_scripts(real_raw)
+    before = reads(real_raw)
+    assert len(real_q.enqueue_many(range(100), dedup_id="x", on_duplicate=mode)) == 100
+    assert 0 < reads(real_raw) - before < 10
+
+
+def reads(raw: Raw) -> int:
+    """How often records were read one by one."""
+    stats = raw.info("commandstats")
+    return sum(stats.get(f"cmdstat_{name}", {}).get("calls", 0) for name in ("xrange", "hget"))
+
+
+def test_a_bad_id_of_a_body(q: Queue, raw: Raw) -> None:
+    """Nothing of that chunk is added, and the chunks before it are told."""
+    q.enqueue("make it")
+    before = dump(raw)
+    for bad in NO_IDS:
+        given = iter(["x", "x", bad])
+        with pytest.raises(BadArgument, match=r"^dedup_id="):
+            q.enqueue_many([1, 2, 3], dedup_id=lambda _, given=given: next(given))  # type: ignore[misc]
+    assert dump(raw) == before
+    with pytest.raises(IncompleteEnqueue) as caught:
+        q.enqueue_many(range(1500), dedup_id=lambda body: "" if body == 1400 else str(body))
+    assert len(caught.value.results) == 1000
+    assert isinstance(caught.value.__cause__, BadArgument)
+    assert q.stats().ready == 1001
+
+
+# -- bounds, pauses, replicas ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", BUSY)
+def test_a_full_queue(q: Queue, raw: Raw, mode: str) -> None:
+    """Without room for what has to be added nothing is: no update either."""
+    q.enqueue_many(["a0", "b0", "c0"], dedup_id=first_letter)
+    assert take(q).body == "a0"
+    q.configure(max_length=2)
+    before = content(raw, q)
+    with pytest.raises(QueueFull, match="2 jobs wait, 2 may"):
+        q.enqueue_many(["b1", "d1"], dedup_id=first_letter, on_duplicate=mode, delay=60)
+    if "requeue" in mode:  # what waits for another one's end waits
+        with pytest.raises(QueueFull):
+            q.enqueue("a1", dedup_id="a", on_duplicate=mode)
+    assert content(raw, q) == before
+    answers = q.enqueue_many(["b1", "c1"], dedup_id=first_letter, on_duplicate=mode)
+    updated = mode not in ("refuse", "requeue")
+    assert {answer.action for answer in answers} == {"updated" if updated else "refused"}
+    assert sorted(drained(q)) == (["b1", "c1"] if updated else ["b0", "c0"])
+
+
+def test_a_duplicate_does_not_wait_for_room(q: Queue, waits: Waits) -> None:
+    """Only what has to be added does, and is added once when there is room."""
+    q.enqueue("a0", dedup_id="a")
+    again = q.enqueue("a1", dedup_id="a", max_length=1, block=None)
+    assert again.action == "refused"
+    producer = spawn(
+        q.enqueue_many, ["a1", "b1"], dedup_id=first_letter, max_length=1, block=30,
+        on_duplicate="update",
+    )  # fmt: skip
+    waits.reach(1)
+    assert bodies(q.peek()) == ["a0"]
+    assert take(q).body == "a0"
+    answers = producer.result()
+    assert [answer.action for answer in answers] == ["refused", "added"]
+    assert drained(q) == ["b1"]
+
+
+@pytest.mark.parametrize("mode", BUSY)
+def test_a_paused_queue(q: Queue, raw: Raw, mode: str) -> None:
+    """A pause of what comes in holds for duplicates too; one of what goes out for none."""
+    q.enqueue("old", dedup_id="x")
+    q.pause("in")
+    before = content(raw, q)
+    for name in ("x", "y"):
+        with pytest.raises(QueuePaused):
+            q.enqueue("new", dedup_id=name, on_duplicate=mode)
+    assert content(raw, q) == before
+    assert seen(q) == Status("ready", "old")
+    q.pause("out")
+    assert q.enqueue("new", dedup_id="x", on_duplicate=mode).duplicate
+    assert q.enqueue("new", dedup_id="y", on_duplicate=mode).action == "added"
+
+
+def test_too_few_replicas(real_q: Queue) -> None:
+    """What was added is taken back, and its id is free, or again the one's that is at work."""
+    with pytest.raises(NotReplicated) as caught:
+        real_q.enqueue("x", dedup_id="x", replicas=1, timeout=0.05)
+    assert caught.value.withdrawn is True
+    assert seen(real_q) is None
+    real_q.enqueue("old", dedup_id="x")
+    take(real_q)
+    with pytest.raises(NotReplicated) as caught:
+        real_q.enqueue("new", dedup_id="x", replicas=1, timeout=0.05, on_duplicate="requeue")
+    assert caught.value.withdrawn is True
+    assert seen(real_q) == Status("active", "old")
+
+
+def test_too_few_replicas_of_a_duplicate(real_q: Queue) -> None:
+    """Where nothing was added there is nothing to confirm; an update stays, and that is told."""
+    first = real_q.enqueue("old", dedup_id="x")
+    again = real_q.enqueue("no", dedup_id="x", replicas=1, timeout=0.05)
+    assert again == Enqueued(first.id, "ready", duplicate=True, replicas=0, action="refused")
+    with pytest.raises(NotReplicated) as caught:
+        real_q.enqueue("new", dedup_id="x", replicas=1, timeout=0.05, on_duplicate="update")
+    assert caught.value.withdrawn is False
+    assert seen(real_q) == Status("ready", "new")
+
+
+# -- calls whose reply is lost -----------------------------------------------------------------
+
+
+@pytest.fixture
+def broken(server: EmbeddedServer) -> Iterator[tuple[Proxy, Queue]]:
+    """A queue behind a proxy; the server knows all scripts."""
+    with Proxy(server.address) as proxy:
+        with Penstock(proxy.url) as ps:
+            queue = ps.queue("q")
+            queue.enqueue("make it")
+            assert drained(queue) == ["make it"]
+            with raw_client(server) as client:
+                load_scripts(client)
+            yield proxy, queue
+            with raw_client(server) as client:
+                check_invariant(client)
+                queue.sweep()
+                check_claims(client, queue.ops)
+
+
+def raw_client(server: EmbeddedServer) -> Any:
+    """A plain client of a server."""
+    import redis
+
+    return redis.Redis.from_url(server.url)
+
+
+def lose(proxy: Proxy, name: str) -> Fault:
+    """Have the next reply to a script vanish, and the connection with it."""
+    return proxy.eat_reply(after=script(name).sha.encode())
+
+
+@pytest.mark.parametrize("state", ["free", "ready", "active", "followed", "window"])
+@pytest.mark.parametrize("mode", BUSY)
+def test_a_lost_answer_is_given_again(broken: tuple[Proxy, Queue], mode: str, state: str) -> None:
+    """The repeat answers what was done, to the letter, and nothing is done twice."""
+    proxy, q = broken
+    answers: list[Any] = []
+    for name in ("whole", "torn"):
+        if state != "free":
+            q.enqueue("old", dedup_id=name, dedup_window=600 if state == "window" else None)
+        held = q.reserve(block=0) if state in ("active", "followed", "window") else []
+        if state == "followed":
+            q.enqueue("next", dedup_id=name, on_duplicate="requeue")
+        elif state == "window":
+            assert q.ack(held)
+        enqueued = q.stats().enqueued
+        fault = lose(proxy, "claim") if name == "torn" else None
+        done = q.enqueue("new", dedup_id=name, on_duplicate=mode, delay=60)
+        if fault is not None:
+            fault.wait()
+        view = q.show(done.id) if done.id else None
+        grown = q.stats().enqueued - enqueued
+        answers.append((done.action, done.state, done.duplicate, view and view.body, grown))
+        answers.append((seen(q, name), view and view.dedup_id == name))
+        q.purge("ready", "scheduled")
+    assert answers[:2] == answers[2:]
+
+
+def test_a_lost_answer_to_a_bulk(broken: tuple[Proxy, Queue]) -> None:
+    """The same answers in the same order, of those that were added and of the others."""
+    proxy, q = broken
+    old = q.enqueue_many(["a0", "b0", "b;=%\n"], dedup_id=lambda body: body[:1])
+    (job,) = q.reserve(1, block=0)
+    given = ["c1", "a1", "b1", "c2", "d1", "a2"]
+    fault = lose(proxy, "claim")
+    answers = q.enqueue_many(given, dedup_id=first_letter, on_duplicate="requeue+update")
+    fault.wait()
+    assert [answer.action for answer in answers] == [
+        "added", "requeued", "updated", "updated", "added", "updated",
+    ]  # fmt: skip
+    assert answers[2].id == old[1].id
+    assert answers.ids[3] == answers.ids[0]
+    assert answers.ids[5] == answers.ids[1]
+    views = {view.id: view.body for view in q.scan_iter()}
+    assert [views[one] for one in answers.ids] == ["c2", "a2", "b1", "c2", "d1", "a2"]
+    assert len(views) == 5
+    job.ack()
+    assert sorted(drained(q)) == ["a2", "b1", "c2", "d1"]
+
+
+def test_a_lost_ack_lets_one_successor_go(broken: tuple[Proxy, Queue]) -> None:
+    """The repeat finds it done; the window is not opened a second time."""
+    proxy, q = broken
+    job, heir = with_successor(q)
+    fault = lose(proxy, "ack")
+    assert list(q.ack([job])) == [Outcome.DONE]
+    fault.wait()
+    assert seen(q) == Status("ready", "new")
+    (again,) = q.reserve(2, block=0)
+    assert (again.id, again.attempt) == (heir.id, 1)
+    fault = lose(proxy, "settle")
+    outcomes, jobs = q.settle([again], 1)
+    fault.wait()
+    assert (list(outcomes), jobs) == ([Outcome.DONE], [])
+    assert seen(q) is None
+
+
+# -- bad input ---------------------------------------------------------------------------------
+
+
+def test_bad_options(q: Queue, raw: Raw) -> None:
+    """The error names the argument, and nothing was sent."""
+    q.enqueue("make it")
+    before = dump(raw)
+    bad: list[tuple[str, Any, dict[str, Any]]] = [
+        *(("dedup_id", value, {}) for value in NO_IDS),
+        *(
+            ("dedup_window", value, {"dedup_id": "x"})
+            for value in (0, -1, -0.001, True, "5", float("nan"), float("inf"), 10**400)
+        ),
+        *(
+            ("on_duplicate", value, {"dedup_id": "x"})
+            for value in ("", "Update", "replace", "u", None, 5, True, ["update"])
+        ),
+        *(
+            ("dedup_until", value, {"dedup_id": "x"})
+            for value in ("", "done", "s", "Started", None, 5, True, ["started"])
+        ),
+        ("dedup_window", 5, {}),
+        ("on_duplicate", "update", {}),
+        ("dedup_until", "started", {}),
+        ("dedup_until", "enqueued", {"dedup_id": "x"}),
+        ("dedup_window", 5, {"dedup_id": "x", "dedup_until": "started"}),
+        *(
+            (
+                "on_duplicate",
+                mode,
+                {"dedup_id": "x", "dedup_until": "enqueued", "dedup_window": 5},
+            )
+            for mode in BUSY[1:]
+        ),
+    ]
+    for argument, value, others in bad:
+        options = {**others, argument: value}
+        with pytest.raises(BadArgument) as caught:
+            q.enqueue("x", **options)
+        assert caught.value.argument == argument, options
+        if argument != "dedup_id" or not callable(value):
+            with pytest.raises(BadArgument) as caught:
+                q.enqueue_many(["x"], **options)
+            assert caught.value.argument == argument, options
+    for value in [*NO_IDS, None]:
+        with pytest.raises(BadArgument, match=r"^dedup_id="):
+            q.status(value)
+    assert dump(raw) == before
+
+
+def test_nothing_is_sent_for_a_bad_id(ps: Penstock, raw: Raw) -> None:
+    """Not even what makes a queue."""
+    before = raw.keys()
+    with pytest.raises(BadArgument):
+        ps.queue("new").enqueue("x", dedup_id="")
+    with pytest.raises(BadArgument):
+        ps.queue("new").status("")
+    assert raw.keys() == before
+
+
+def test_the_status_of_an_id_in_a_queue_that_is_not_there(ps: Penstock, raw: Raw) -> None:
+    """Nobody has it, and the question makes no queue."""
+    before = raw.keys("*{*")
+    assert ps.queue("new").status("x") is None
+    assert raw.keys("*{*") == before
+
+
+# -- waking ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("end", ["ack", "bury", "delete", "nack", "purge", "ack by id"])
+def test_a_successor_wakes_a_consumer(q: Queue, waits: Waits, end: str) -> None:
+    """As soon as the job that had the id has ended, in whatever way."""
+    q.configure(max_attempts=1)
+    job, heir = with_successor(q)
+    consumer = spawn(q.reserve, 1, block=30)
+    waits.reach(1)
+    ends: dict[str, Callable[[], Any]] = {
+        "purge": lambda: q.purge("active"),
+        "delete": lambda: q.delete([job.id]),
+        "ack by id": lambda: q.ack([job.id]),
+    }
+    start = time.monotonic()
+    (ends.get(end) or getattr(job, end))()
+    (found,) = consumer.result()
+    assert found.id == heir.id
+    assert time.monotonic() - start < SOON
+
+
+@pytest.mark.parametrize("by", ["sweep", "stats", "peek", "enqueue", "claim", "evict", "full"])
+def test_whoever_finds_an_end_wakes_a_consumer(q: Queue, raw: Raw, waits: Waits, by: str) -> None:
+    """The ttl of the job that had the id has ended: any call that finds that lets the other go."""
+    q.enqueue("old", dedup_id="x", ttl=3600, lease=0 if by == "evict" else 4000)
+    take(q)
+    heir = q.enqueue("new", dedup_id="x", on_duplicate="requeue")
+    consumer = spawn(q.reserve, 1, block=30)
+    waits.reach(1)
+    if by != "evict":
+        advance(raw, q.ops, 3601)
+    start = time.monotonic()
+    if by in ("enqueue", "claim"):
+        q.enqueue("later", delay=60, dedup_id="y" if by == "claim" else None)
+    elif by == "full":
+        with pytest.raises(QueueFull):
+            q.enqueue_many([1, 2], max_length=1)
+    else:
+        getattr(q, by)()
+    (found,) = consumer.result()
+    assert found.id == heir.id
+    assert time.monotonic() - start < SOON
+
+
+def test_the_end_of_a_window_wakes_a_consumer(q: Queue, waits: Waits) -> None:
+    """Whether the successor was there before the ack or came into the window."""
+    for when in ("before", "after"):
+        q.enqueue("old", dedup_id=when, dedup_window=0.5)
+        job = take(q)
+        if when == "before":
+            q.enqueue("new", dedup_id=when, on_duplicate="requeue")
+        consumer = spawn(q.reserve, 1, block=30)
+        waits.reach(1)
+        start = time.monotonic()
+        job.ack()
+        if when == "after":
+            q.enqueue("new", dedup_id=when, on_duplicate="requeue")
+        (found,) = consumer.result()
+        assert (found.body, found.dedup_id) == ("new", when)
+        assert found.delivered - job.delivered >= 0.5
+        assert time.monotonic() - start < SOON
+        found.ack()
+
+
+def test_settling_goes_on_with_the_successor(q: Queue) -> None:
+    """A loop that consumes gets it next, in the same loop."""
+    q.enqueue("old", dedup_id="x")
+    found = []
+    for job in q.consume(block=0.2):
+        with job:
+            found.append(job.body)
+            if len(found) == 1:
+                q.enqueue("new", dedup_id="x", on_duplicate="requeue")
+    assert found == ["old", "new"]
+    assert seen(q) is None
+
+
+def test_a_job_that_runs_again_and_again(q: Queue) -> None:
+    """It asks for its own next run: never two at once, never none."""
+    q.enqueue(0, dedup_id="x")
+    for job in q.consume(block=0.2):
+        with job:
+            assert seen(q) == Status("active", job.body)
+            if job.body < 20:
+                done = q.enqueue(job.body + 1, dedup_id="x", on_duplicate="requeue")
+                assert done.action == "requeued"
+    assert q.stats().acked == 21

@@ -1,0 +1,522 @@
+"""Carmine's message ids as data: each state of an id, each way to add to it, and what comes of it.
+
+Carmine tells seven statuses of a message id apart, and adds with three flags; here these are the
+states of a dedup id and `on_duplicate`. test_carmine.py runs the rows on every back end. Also here:
+what brings an id into each state, and the check of what lies in the keys of dedup ids.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from penstock import Job, Penstock, Queue
+from penstock._sync.connection import Lane
+from penstock.core.operations import QueueOps
+from penstock.core.record import escaped
+from tests.crash.tasks import struck
+from tests.support.keyspace import Raw, advance, numbers
+from tests.support.workers import await_word, die, tell
+
+__all__ = [
+    "BEFORE",
+    "COMBINATIONS",
+    "DELAYS",
+    "FLAGS",
+    "ID",
+    "MODES",
+    "ROWS",
+    "WINDOWS",
+    "Row",
+    "Status",
+    "check_claims",
+    "killed",
+    "mentions",
+    "seen",
+]
+
+ID = "x"
+NEVER = 9_007_199_254_740_991
+"""Due time of a job that waits for the end of another one, in ms."""
+
+
+class Status(NamedTuple):
+    """What `status` tells: a job is named by its body.
+
+    Attributes:
+        state: of the id.
+        job: who has it, None = nobody.
+        successor: who has it next.
+        window: whether a window is open.
+    """
+
+    state: str
+    job: Any
+    successor: Any = None
+    window: bool = False
+
+
+def seen(q: Queue, dedup_id: str = ID) -> Status | None:
+    """The status of an id, as the rows have it."""
+    found = q.status(dedup_id)
+    if found is None:
+        return None
+    job = None if found.job is None else found.job.body
+    successor = None if found.successor is None else found.successor.body
+    return Status(found.state, job, successor, found.window_ends is not None)
+
+
+# -- states ------------------------------------------------------------------------------------
+
+
+def take(q: Queue) -> Job:
+    """The only job there is."""
+    (job,) = q.reserve(2, block=0)
+    return job
+
+
+def let_free(raw: Raw, q: Queue) -> None:
+    """Nothing has ever had the id."""
+    finish(raw, q, dedup_id="another")
+
+
+def finish(raw: Raw, q: Queue, *, dedup_id: str = ID, window: float | None = None) -> None:
+    """A job with the id is done."""
+    q.enqueue("old", dedup_id=dedup_id, dedup_window=window)
+    assert take(q).ack()
+
+
+def add(raw: Raw, q: Queue) -> None:
+    """A job with the id waits."""
+    q.enqueue("old", dedup_id=ID)
+
+
+def delay(raw: Raw, q: Queue) -> None:
+    """It is due later."""
+    q.enqueue("old", dedup_id=ID, delay=600)
+
+
+def hold(raw: Raw, q: Queue) -> None:
+    """Somebody is at it."""
+    add(raw, q)
+    take(q)
+
+
+def hold_again(raw: Raw, q: Queue) -> None:
+    """Somebody is at it after a delay and a failure."""
+    fail(raw, q)
+    advance(raw, q.ops, 601)
+    assert take(q).attempt == 2
+
+
+def fail(raw: Raw, q: Queue) -> None:
+    """It has failed once, and is tried again later."""
+    add(raw, q)
+    take(q).nack(delay=600)
+
+
+def lapse(raw: Raw, q: Queue) -> None:
+    """Its lease has ended without a word."""
+    hold(raw, q)
+    advance(raw, q.ops, 31)
+
+
+def follow(raw: Raw, q: Queue) -> None:
+    """Another one waits for its end."""
+    hold(raw, q)
+    assert q.enqueue("next", dedup_id=ID, on_duplicate="requeue").action == "requeued"
+
+
+def follow_again(raw: Raw, q: Queue) -> None:
+    """The same on a later try."""
+    hold_again(raw, q)
+    assert q.enqueue("next", dedup_id=ID, on_duplicate="requeue").action == "requeued"
+
+
+def follow_lapsed(raw: Raw, q: Queue) -> None:
+    """The same, and the lease has ended without a word."""
+    follow(raw, q)
+    advance(raw, q.ops, 31)
+
+
+def follow_failed(raw: Raw, q: Queue) -> None:
+    """The same, and the first one has failed and is tried again later."""
+    add(raw, q)
+    job = take(q)
+    assert q.enqueue("next", dedup_id=ID, on_duplicate="requeue").action == "requeued"
+    job.nack(delay=600)
+
+
+def open_window(raw: Raw, q: Queue) -> None:
+    """It is done, and the id stays taken for a time."""
+    finish(raw, q, window=600)
+
+
+def follow_window(raw: Raw, q: Queue) -> None:
+    """The same, and another one waits for the end of that time."""
+    open_window(raw, q)
+    assert q.enqueue("next", dedup_id=ID, on_duplicate="requeue").action == "requeued"
+
+
+def end_followed_window(raw: Raw, q: Queue) -> None:
+    """The same, and that time is over."""
+    follow_window(raw, q)
+    advance(raw, q.ops, 601)
+
+
+def end_window(raw: Raw, q: Queue) -> None:
+    """It is done, and its time is over."""
+    open_window(raw, q)
+    advance(raw, q.ops, 601)
+
+
+def bury(raw: Raw, q: Queue) -> None:
+    """It was given up."""
+    add(raw, q)
+    take(q).bury()
+
+
+def start(raw: Raw, q: Queue) -> None:
+    """It had the id until its start, and is at work."""
+    q.enqueue("old", dedup_id=ID, dedup_until="started")
+    take(q)
+
+
+def hold_once(raw: Raw, q: Queue) -> None:
+    """It is delivered at most once, and somebody has got it."""
+    q.enqueue("old", dedup_id=ID, lease=0)
+    take(q)
+
+
+def throttle(raw: Raw, q: Queue) -> None:
+    """The id is taken for a time from the enqueue on, and the job is done."""
+    q.enqueue("old", dedup_id=ID, dedup_window=600, dedup_until="enqueued")
+    assert take(q).ack()
+
+
+class Before(NamedTuple):
+    """A state of an id.
+
+    Attributes:
+        reach: brings a new queue there.
+        theirs: Carmine's status; "" = Carmine has no such state.
+        status: ours.
+    """
+
+    reach: Callable[[Raw, Queue], None]
+    theirs: str | None
+    status: Status | None
+
+
+BEFORE = {
+    "free": Before(let_free, None, None),
+    "ready": Before(add, "queued", Status("ready", "old")),
+    "lapsed": Before(lapse, "queued", Status("ready", "old")),
+    "lapsed, followed": Before(follow_lapsed, "queued", Status("ready", "old", "next")),
+    "scheduled": Before(delay, "queued-with-backoff", Status("scheduled", "old")),
+    "failed": Before(fail, "queued-with-backoff", Status("scheduled", "old")),
+    "failed, followed": Before(
+        follow_failed, "queued-with-backoff", Status("scheduled", "old", "next")
+    ),
+    "active": Before(hold, "locked", Status("active", "old")),
+    "active again": Before(hold_again, "locked", Status("active", "old")),
+    "followed": Before(follow, "locked-with-requeue", Status("active", "old", "next")),
+    "followed again": Before(follow_again, "locked-with-requeue", Status("active", "old", "next")),
+    "window": Before(open_window, "done-with-backoff", Status("window", None, window=True)),
+    "window, followed": Before(
+        follow_window, "done-with-requeue", Status("window", "next", window=True)
+    ),
+    "window over, followed": Before(
+        end_followed_window, "done-with-requeue", Status("ready", "next")
+    ),
+    "window over": Before(end_window, "done-awaiting-gc", None),
+    "done": Before(finish, "done-awaiting-gc", None),
+    "dead": Before(bury, "done-awaiting-gc", None),
+    "started": Before(start, "", None),
+    "once": Before(hold_once, "", Status("active", "old")),
+    "throttled": Before(throttle, "", Status("window", None, window=True)),
+}
+
+COMBINATIONS = {
+    ("nx", False, False): "free",
+    ("nx", False, True): "free",
+    ("nx", True, False): "free",
+    ("nx", True, True): "free",
+    ("queued", False, False): "ready",
+    ("queued", False, True): "lapsed, followed",
+    ("queued", True, False): "scheduled",
+    ("queued", True, True): "failed, followed",
+    ("locked", False, False): "active",
+    ("locked", False, True): "followed",
+    ("locked", True, False): "active again",
+    ("locked", True, True): "followed again",
+    ("done", False, False): "done",
+    ("done", False, True): "window over, followed",
+    ("done", True, False): "window",
+    ("done", True, True): "window, followed",
+}
+"""Carmine's base status, whether it is in backoff, whether a requeue is asked for -> our state."""
+
+# -- rows --------------------------------------------------------------------------------------
+
+FLAGS = {
+    "refuse": "",
+    "update": "can-update",
+    "debounce": "can-update, reset-init-backoff",
+    "requeue": "can-requeue",
+    "requeue+update": "can-update, can-requeue",
+}
+"""Our `on_duplicate` -> Carmine's flags."""
+MODES = tuple(FLAGS)
+DELAYS = (0, 60)
+WINDOWS = (None, 60)
+"""Windows of the new job: what they are changes no answer."""
+KEEP = ("refuse", "requeue")
+CHANGE = ("update", "requeue+update")
+STAY = ("refuse", "update", "debounce")
+FOLLOW = ("requeue", "requeue+update")
+
+
+class Row(NamedTuple):
+    """What an enqueue of "new" does.
+
+    Attributes:
+        before: the state of the id, or several that answer alike.
+        modes: `on_duplicate`.
+        delays: of the new job.
+        theirs: Carmine's action or error; it does not matter where Carmine has no such state.
+        action, state: of the answer; it is a duplicate if it was refused or updated.
+        after: the status then.
+    """
+
+    before: tuple[str, ...]
+    modes: tuple[str, ...]
+    delays: tuple[int, ...]
+    theirs: str
+    action: str
+    state: str
+    after: Status
+
+
+def waiting(before: tuple[str, ...], job: str = "old", next_one: str | None = None) -> list[Row]:
+    """The rows of a job that waits and could be delivered now."""
+    old, new = Status("ready", job, next_one), Status("ready", "new", next_one)
+    later = Status("scheduled", "new", next_one)
+    return [
+        Row(before, KEEP, DELAYS, "already-queued", "refused", "ready", old),
+        Row(before, CHANGE, DELAYS, "updated", "updated", "ready", new),
+        Row(before, ("debounce",), (0,), "updated", "updated", "ready", new),
+        Row(before, ("debounce",), (60,), "updated", "updated", "scheduled", later),
+    ]
+
+
+def lapsed(before: tuple[str, ...], next_one: str | None = None) -> list[Row]:
+    """The rows of a job whose lease has ended: the same, but that no delay begins."""
+    *rows, last = waiting(before, next_one=next_one)
+    now = last.after._replace(state="ready")
+    return [*rows, last._replace(state="ready", after=now)]
+
+
+def delayed(before: tuple[str, ...], next_one: str | None = None) -> list[Row]:
+    """The rows of a job that is due later."""
+    old, new = Status("scheduled", "old", next_one), Status("scheduled", "new", next_one)
+    now = Status("ready", "new", next_one)
+    return [
+        Row(before, KEEP, DELAYS, "already-queued", "refused", "scheduled", old),
+        Row(before, CHANGE, DELAYS, "updated", "updated", "scheduled", new),
+        Row(before, ("debounce",), (0,), "updated", "updated", "ready", now),
+        Row(before, ("debounce",), (60,), "updated", "updated", "scheduled", new),
+    ]
+
+
+FREE = ("free", "done", "window over", "dead", "started")
+HELD = ("active", "active again", "once")
+FOLLOWED = ("followed", "followed again")
+OPEN = ("window", "throttled")
+ACTIVE = Status("active", "old")
+WINDOW = Status("window", None, window=True)
+
+ROWS = [
+    Row(FREE, MODES, (0,), "added", "added", "ready", Status("ready", "new")),
+    Row(FREE, MODES, (60,), "added", "added", "scheduled", Status("scheduled", "new")),
+    *waiting(("ready",)),
+    *lapsed(("lapsed",)),
+    *lapsed(("lapsed, followed",), next_one="next"),
+    *waiting(("window over, followed",), job="next"),
+    *delayed(("scheduled", "failed")),
+    *delayed(("failed, followed",), next_one="next"),
+    Row(HELD, STAY, DELAYS, "locked", "refused", "active", ACTIVE),
+    Row(HELD, FOLLOW, DELAYS, "added", "requeued", "scheduled", ACTIVE._replace(successor="new")),
+    Row(FOLLOWED, STAY, DELAYS, "locked", "refused", "active", ACTIVE._replace(successor="next")),
+    Row(
+        FOLLOWED,
+        ("requeue",),
+        DELAYS,
+        "already-queued",
+        "refused",
+        "active",
+        ACTIVE._replace(successor="next"),
+    ),
+    Row(
+        FOLLOWED,
+        ("requeue+update",),
+        DELAYS,
+        "updated",
+        "updated",
+        "scheduled",
+        ACTIVE._replace(successor="new"),
+    ),
+    Row(OPEN, STAY, DELAYS, "backoff", "refused", "window", WINDOW),
+    Row(OPEN, FOLLOW, DELAYS, "added", "requeued", "scheduled", WINDOW._replace(job="new")),
+    Row(
+        ("window, followed",),
+        STAY,
+        DELAYS,
+        "backoff",
+        "refused",
+        "window",
+        WINDOW._replace(job="next"),
+    ),
+    Row(
+        ("window, followed",),
+        ("requeue",),
+        DELAYS,
+        "already-queued",
+        "refused",
+        "scheduled",
+        WINDOW._replace(job="next"),
+    ),
+    Row(
+        ("window, followed",),
+        ("requeue+update",),
+        DELAYS,
+        "updated",
+        "updated",
+        "scheduled",
+        WINDOW._replace(job="new"),
+    ),
+]
+
+ANSWERS = {
+    "added": {"added", "requeued"},
+    "updated": {"updated"},
+    "already-queued": {"refused"},
+    "locked": {"refused"},
+    "backoff": {"refused"},
+}
+"""Carmine's action or error -> ours."""
+
+# -- what lies in the keys ---------------------------------------------------------------------
+
+VALUE = re.compile(rb"(\d+-\d+)?(?: (\d+-\d+))?(?: ?@(\d+))?")
+NOTE = re.compile(rb"@[^\n]*\n")
+
+
+def check_claims(raw: Raw, ops: QueueOps) -> None:
+    """Who has an id is there and carries it; who waits for an end will see it; windows are listed.
+
+    Args:
+        raw: a client that does not decode.
+        ops: of the queue, from which what has expired has been swept.
+    """
+    claims = raw.hgetall(ops.keys["dedup"])
+    for number in [name[1:] for name in claims if name.startswith(b"=")]:  # of a large record
+        brief = claims.pop(b"=" + number)
+        assert brief.partition(b";")[0] in living(raw, ops).get(number, b""), number
+    windows = dict(raw.zrange(ops.keys["windows"], 0, -1, withscores=True))
+    names = living(raw, ops)
+    scheduled = dict(raw.zrange(ops.keys["scheduled"], 0, -1, withscores=True))
+    heirs = set()
+    for name, value in claims.items():
+        found = VALUE.fullmatch(value)
+        assert found, f"{name!r}: {value!r}"
+        assert found[1] or found[3], f"{name!r}: nobody has it: {value!r}"
+        for number in filter(None, found.groups()[:2]):
+            assert name in names.get(number, b""), f"{name!r} is {number!r}'s, which has it not"
+        if found[2]:
+            heirs.add(found[2])
+            assert found[2] in scheduled, f"{name!r}: {found[2]!r} waits nowhere"
+        if found[3]:
+            assert windows.get(name) == int(found[3]), f"{name!r}: its window will not be closed"
+    waits = {number for number, due in scheduled.items() if due == NEVER}
+    assert waits <= heirs, f"nobody's end will free {waits - heirs}"
+    for number, header in names.items():
+        carried = re.search(rb";d=([^;]+)", header)
+        if carried and b";u=" not in header:
+            value = claims.get(carried[1], b"")
+            assert number in value, f"{number!r} has {carried[1]!r}, whose value is {value!r}"
+
+
+def living(raw: Raw, ops: QueueOps) -> dict[bytes, bytes]:
+    """The header of every job that is not dead, by number."""
+    dead = set(numbers(raw, ops, "dead"))
+    held = raw.hgetall(ops.keys["held"])
+    records = {number: NOTE.sub(b"", value, count=1) for number, value in held.items()}
+    records |= {number: fields[b"j"] for number, fields in raw.xrange(ops.keys["ready"])}
+    return {
+        number: record.partition(b"\n")[0]
+        for number, record in records.items()
+        if number not in dead
+    }
+
+
+def mentions(raw: Raw, dedup_id: str) -> list[bytes]:
+    """The keys in which an id occurs, in their names or their values, but those of producers.
+
+    A producer's key holds the answer to its last call, in case that has to be repeated; the server
+    drops it after 10 minutes.
+    """
+    text = escaped(dedup_id).encode()
+    found = []
+    for key in raw.scan_iter(count=1000):
+        if b"}:producer:" in key:
+            assert 0 < raw.pttl(key) <= 600_000
+        elif text in key or text in raw.dump(key) or text in repr(value_of(raw, key)).encode():
+            found.append(key)
+    return found
+
+
+def value_of(raw: Raw, key: bytes) -> Any:
+    """A whole key, whatever its type."""
+    readers: dict[bytes, Callable[[bytes], Any]] = {
+        b"hash": raw.hgetall,
+        b"zset": lambda key: raw.zrange(key, 0, -1),
+        b"list": lambda key: raw.lrange(key, 0, -1),
+        b"stream": raw.xrange,
+    }
+    return readers.get(raw.type(key), raw.get)(key)
+
+
+# -- what a child of the crash tests does ------------------------------------------------------
+
+
+def killed(url: str, queue: str, operation: str, step: str, options: dict[str, Any]) -> None:
+    """Run a call in a process of its own, and die at a step of it (tests/crash/tasks.py).
+
+    Args:
+        url: of the server.
+        queue: its name.
+        operation: claim, reserve, ack, nack or settle.
+        step: where it dies.
+        options: of the enqueue.
+    """
+    q = Penstock(url).queue(queue)
+    q.stats()
+    held = q.reserve(1, block=0) if operation in ("ack", "nack", "settle") else []
+
+    def halt() -> None:
+        tell("about to send")
+        await_word()  # by now the server is frozen if it is to run the call after our death
+
+    patched: Any = Lane
+    patched._roundtrip = struck(operation, step, 0, halt, die)
+    calls: dict[str, Callable[[], Any]] = {
+        "claim": lambda: q.enqueue("mine", dedup_id=ID, **options),
+        "reserve": lambda: q.reserve(1, block=0),
+        "ack": lambda: q.ack(held),
+        "nack": lambda: q.nack(held, delay=0),
+        "settle": lambda: q.settle(held, 1),
+    }
+    calls[operation]()
+    raise AssertionError("still alive")
