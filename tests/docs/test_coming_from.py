@@ -17,7 +17,7 @@ from tests.support.backends import Backend
 ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs").glob("coming-from-*.md"))
 FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```[ \t]*$", flags=re.MULTILINE | re.DOTALL)
-LANGUAGES = {"python", "text", "sh", "redis"}
+LANGUAGES = {"python", "text", "sh", "redis", "mermaid"}
 URL = "redis://localhost:6379/0"
 
 
