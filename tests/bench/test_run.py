@@ -18,7 +18,14 @@ from penstock import EmbeddedServerError, Penstock, bench
 from penstock.bench import disque
 from penstock.bench.bed import Bed
 from penstock.bench.command import SECTIONS
-from penstock.bench.contenders import Jobs, PipelinedJobs, PipelinedStreams, Streams
+from penstock.bench.contenders import (
+    Ids,
+    Jobs,
+    NamedJobs,
+    PipelinedJobs,
+    PipelinedStreams,
+    Streams,
+)
 from penstock.bench.figures import Budget, Table
 from penstock.bench.machine import pinned, share_cores
 from penstock.bench.plan import FULL, QUICK
@@ -37,6 +44,21 @@ EXPECTED: dict[str, list[tuple[str, ...]]] = {
         for step in ("add", "reserve", "ack", "settle")
     ],
     "memory": [("MEMORY USAGE",), ("used_memory",)],
+    "dedup": [
+        *(
+            (f"{step} by {n}", "without", "us CPU/job")
+            for n in (1, 10, 100)
+            for step in ("add", "reserve", "ack", "whole life")
+        ),
+        ("waiting job (MEMORY USAGE)", "without", "bytes/job"),
+        (
+            "what an id adds (MEMORY USAGE)",
+            "a hash entry + the record's growth",
+            "bytes/job",
+        ),
+        ("waiting job (used_memory)", "without", "bytes/job"),
+        ("what an id adds (used_memory)", "a hash entry + the record's growth", "bytes/job"),
+    ],
     "python": [
         ("enqueue", "LPUSH"),
         ("enqueue_many by 100", "XADD pipelined by 100"),
@@ -184,6 +206,30 @@ def test_the_bounds_beside_disque_and_streams(report: dict[str, Any]) -> None:
     assert {name: bounds.get(name) for name in promised} == promised
 
 
+def test_the_bounds_of_dedup_ids(report: dict[str, Any]) -> None:
+    """What an id may cost is judged for single jobs and small batches, and by its bytes."""
+    bounds = {found["name"]: (found["limit"], found["least"]) for found in report["budgets"]}
+    promised = {
+        "dedup ids, server CPU, whole life by 1, x without": (1.6, False),
+        "dedup ids, server CPU, whole life by 10, x without": (1.6, False),
+        "a dedup id's bytes (MEMORY USAGE), x a hash entry": (1.1, False),
+        "a dedup id's bytes (used_memory), x a hash entry": (1.1, False),
+    }
+    assert {name: bounds.get(name) for name in promised} == promised
+    assert len([name for name in bounds if "dedup id" in name]) == len(promised)
+
+
+def test_what_dedup_ids_cost_is_taken_round_by_round(report: dict[str, Any]) -> None:
+    """The ratio of a step is the median of the ratios of its rounds, with ids over without."""
+    (table,) = [table for table in report["tables"] if table["name"] == "dedup"]
+    steps = [row for row in table["rows"] if row["unit"] == "us CPU/job"]
+    assert len(table["rounds"]) == 2 * len(steps)
+    for row in steps:
+        base, own = (table["rounds"][f"{row['what']}, {side}, us"] for side in ("without", "with"))
+        ratios = [a / b for a, b in zip(own, base, strict=True)]
+        assert row["x base"] == pytest.approx(sum(ratios) / 2)
+
+
 def test_what_disque_took_adds_up() -> None:
     """A whole life is its three steps, and a replicated add gains nothing by a pipeline."""
     figures = {key: known.figure or 0.0 for key, known in disque.DISQUE_CPU.items()}
@@ -204,6 +250,7 @@ CONTENDERS: dict[str, Callable[[Bed], Any]] = {
     "Streams": lambda bed: Streams(bed.redis, "q"),
     "Streams pipelined": lambda bed: PipelinedStreams(bed.redis, "q"),
     "penstock": lambda bed: Jobs(bed.client, "q"),
+    "penstock, dedup ids": lambda bed: NamedJobs(bed.client, "q"),
     "penstock pipelined": lambda bed: PipelinedJobs(bed.client, "q", bed.redis),
 }
 
@@ -225,6 +272,34 @@ def test_a_contender_moves_every_job_once(bed: Bed, make: Callable[[Bed], Any]) 
     left = {key: bed.redis.type(key) for key in keys}
     assert b"zset" not in left.values()
     assert [bed.redis.xlen(key) for key in keys if left[key] == b"stream"] == [0]
+
+
+def test_each_job_has_a_dedup_id_of_its_own(bed: Bed) -> None:
+    """However the jobs are added; all of them are added, and the ids go with the jobs."""
+    contender = NamedJobs(bed.client, "q")
+    contender.add(1)
+    contender.add(7)
+    contender.fill(1200)
+    jobs = [job for _ in range(2) for job in contender.reserve(1000)]
+    ids = {job.dedup_id for job in jobs}
+    assert (len(jobs), len(ids), None in ids) == (1208, 1208, False)
+    dedup = contender.queue.ops.keys["dedup"]
+    assert dedup in contender.keys()  # noqa: SIM118 - no mapping
+    assert bed.redis.hlen(dedup) == 1208
+    contender.ack(jobs)
+    assert bed.redis.exists(dedup) == 0
+
+
+def test_ids_by_hand_are_as_long_as_ours(bed: Bed) -> None:
+    """The hash that an id's bytes are held against has the same ids, and numbers as long."""
+    ours, by_hand = NamedJobs(bed.client, "q"), Ids(bed.redis, "ids")
+    for contender in (ours, by_hand):
+        contender.add(3)
+        contender.add(2)
+    dedup = ours.queue.ops.keys["dedup"]
+    kept, expected = bed.redis.hgetall("ids"), bed.redis.hgetall(dedup)
+    assert kept.keys() == expected.keys()
+    assert {len(number) for number in kept.values()} == {len(n) for n in expected.values()} == {24}
 
 
 @pytest.mark.parametrize(

@@ -38,9 +38,14 @@ def broken(result: Result) -> list[str]:
 
 
 def busy(client: Penstock) -> None:
-    """Queues with jobs in each state, ttls, dead letters and an odd name."""
+    """Queues with jobs in each state, ttls, dead letters, dedup ids and an odd name."""
     for name in ("q", "odd {name}% ü"):
         queue = client.queue(name)
+        queue.enqueue_many(["a", "b", "c"], dedup_id=str, dedup_window=600)
+        queue.ack(queue.reserve(3, block=0)[:1])
+        queue.enqueue_many(
+            ["a", "b", "b", "d"], dedup_id=str, on_duplicate="requeue", dedup_window=600
+        )
         queue.enqueue_many(range(50), ttl=600)
         queue.enqueue("once", lease=0)
         queue.enqueue("later", delay=60)
@@ -312,6 +317,17 @@ def in_ready_and_held(raw: Any) -> None:
     raw.xadd("penstock:{q}:ready", {"j": "1\nx"}, id=number)
 
 
+def named_without_a_job(raw: Any) -> None:
+    """A dedup id of a job that is gone."""
+    raw.hset("penstock:{q}:dedup", "a", NUMBER)
+
+
+def waiting_for_nobody(raw: Any) -> None:
+    """A job that was to run when another one has ended, and that nothing names any more."""
+    raw.hset("penstock:{q}:held", NUMBER, "1;c=json;d=a\nx")
+    raw.zadd("penstock:{q}:scheduled", {NUMBER: 2**53 - 1})
+
+
 def without_a_job(index: str) -> Callable[[Any], None]:
     """An index entry whose record is gone."""
     return lambda raw: raw.zadd(f"penstock:{{q}}:{index}", {NUMBER: 2**52})
@@ -326,6 +342,8 @@ def without_a_job(index: str) -> Callable[[Any], None]:
         (in_no_index, "1 held jobs in no index, such as 1700000000000-1000000000"),
         (in_two_indexes, "1 held jobs in several indexes"),
         (in_ready_and_held, "1 jobs in both ready and held"),
+        (named_without_a_job, "1 dedup ids of jobs that are not there, such as 17"),
+        (waiting_for_nobody, "1 jobs that wait for the end of one that is not there"),
         (without_a_job("active"), "1 entries of active without a job"),
         (without_a_job("once"), "1 entries of once without a job"),
         (without_a_job("scheduled"), "1 entries of scheduled without a job"),

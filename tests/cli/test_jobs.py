@@ -1,16 +1,19 @@
-"""enqueue, peek, scan, show."""
+"""enqueue, peek, scan, show, status."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
 import redis
 
-from penstock import Penstock, Queue, ScanPage, parse_id
-from tests.cli.support import Cli
+from penstock import Enqueued, Penstock, Queue, ScanPage, parse_id
+from penstock.cli import output
+from penstock.embedded import EmbeddedServer
+from tests.cli.support import Cli, Result
 from tests.support.backends import Backend
 
 
@@ -31,8 +34,14 @@ def test_enqueue_json(cli: Cli, client: Penstock) -> None:
     assert result.document == {
         "queue": "q",
         "count": 1,
-        "jobs": [{"id": job.id, "state": "ready"}],
+        "duplicates": 0,
+        "jobs": [added(job.id)],
     }
+
+
+def added(job_id: str, **changes: Any) -> dict[str, Any]:
+    """What the document says of one job: the attributes of `Enqueued`."""
+    return asdict(replace(Enqueued(job_id, "ready"), **changes))
 
 
 def test_enqueue_takes_every_option(cli: Cli, client: Penstock) -> None:
@@ -40,7 +49,7 @@ def test_enqueue_takes_every_option(cli: Cli, client: Penstock) -> None:
     times = ["--delay", "60", "--lease", "7", "--ttl", "90"]
     result = cli("enqueue", "q", "", *times, "--header", "a=1", "--header", "b=x=y", "--json")
     [job] = client.queue("q").peek(state="scheduled")
-    assert result.document["jobs"] == [{"id": job.id, "state": "scheduled"}]
+    assert result.document["jobs"] == [added(job.id, state="scheduled")]
     assert (job.raw, job.lease, dict(job.headers)) == (b"", 7, {"a": "1", "b": "x=y"})
     assert job.due is not None
     assert job.expires is not None
@@ -90,6 +99,9 @@ def test_a_bad_line_is_named(cli: Cli, client: Penstock, good: int, code: int) -
         (["q", "x", "--header", "novalue"], "NAME=VALUE"),
         (["q", "x", "--header", "=v"], "NAME=VALUE"),
         (["q", "x", "--delay", "soon"], "--delay"),
+        (["q", "x", "--dedup-id", "a", "--on-duplicate", "ask"], "--on-duplicate"),
+        (["q", "x", "--dedup-id", "a", "--dedup-until", "dawn"], "--dedup-until"),
+        (["q", "x", "--replicas", "some"], "--replicas"),
         ([], "QUEUE"),
     ],
 )
@@ -111,6 +123,12 @@ def test_bad_usage_of_enqueue(cli: Cli, client: Penstock, argv: list[str], compl
         (["q", "x", "--lease", "9999999"], "at most 24 days"),
         (["q", "{", "--json-body"], "no JSON"),
         (["q" * 1025, "x"], "at most 1024 bytes"),
+        (["q", "x", "--dedup-id", ""], "dedup_id='': a str of 1 to 1024 bytes"),
+        (["q", "x", "--dedup-window", "5"], "needs a dedup_id"),
+        (["q", "x", "--on-duplicate", "update"], "needs a dedup_id"),
+        (["q", "x", "--dedup-id", "a", "--dedup-until", "enqueued"], "needs a dedup_window"),
+        (["q", "x", "--replicas", "-1"], "replicas=-1: "),
+        (["q", "x", "--timeout", "0"], "timeout=0.0: "),
     ],
 )
 def test_what_the_library_refuses_is_one_line(
@@ -139,6 +157,233 @@ def test_a_full_or_paused_queue_refuses(cli: Cli, client: Penstock) -> None:
     assert (paused.code, paused.err) == (
         1, "penstock: QueuePaused: queue 'q' is paused (in)\n"
     )  # fmt: skip
+
+
+# -- dedup ids ---------------------------------------------------------------------------
+
+
+def with_owner(client: Penstock, where: str, **options: Any) -> str:
+    """The id of the job that has the dedup id "a", which is in this state; "window" = done."""
+    queue = client.queue("q")
+    delay = 60 if where == "scheduled" else 0
+    window = 600 if where == "window" else None
+    job_id = queue.enqueue("old", dedup_id="a", delay=delay, dedup_window=window, **options).id
+    if where in ("active", "window"):
+        [job] = queue.reserve(block=0)
+        if where == "window":
+            job.ack()
+    return job_id
+
+
+@pytest.mark.parametrize(
+    "where, on_duplicate, action, state",
+    [
+        ("ready", None, "refused", "ready"),
+        ("ready", "requeue", "refused", "ready"),
+        ("ready", "update", "updated", "ready"),
+        ("ready", "requeue+update", "updated", "ready"),
+        ("scheduled", "refuse", "refused", "scheduled"),
+        ("scheduled", "debounce", "updated", "scheduled"),
+        ("active", "update", "refused", "active"),
+    ],
+)
+def test_enqueue_of_a_duplicate_names_the_job_that_stands_for_it(
+    cli: Cli, client: Penstock, where: str, on_duplicate: str | None, action: str, state: str
+) -> None:
+    """No error: the answer is that job, and what was done; its content only after an update."""
+    owner = with_owner(client, where)
+    chosen = ["--on-duplicate", on_duplicate] if on_duplicate else []
+    delay = ["--delay", "600"] if on_duplicate == "debounce" else []
+    argv = ["enqueue", "q", "new", "--dedup-id", "a", *chosen, *delay]
+    result = cli(*argv)
+    assert (result.code, result.err) == (0, "")
+    assert result.out == f"{owner} {state} (duplicate: {action})\n"
+    document = cli(*argv, "--json").document
+    assert (document["count"], document["duplicates"]) == (0, 1)
+    assert document["jobs"] == [added(owner, state=state, duplicate=True, action=action)]
+    view = client.queue("q").show(owner)
+    assert view is not None
+    assert view.raw == (b"new" if action == "updated" else b'"old"')
+    assert [one.id for one in client.queue("q").scan_iter()] == [owner]
+    if delay:
+        assert view.next_in == pytest.approx(600, abs=60)
+
+
+def test_enqueue_of_a_duplicate_in_a_window(cli: Cli, client: Penstock) -> None:
+    """The job is done, so no job is named; the line keeps its columns."""
+    with_owner(client, "window")
+    result = cli("enqueue", "q", "new", "--dedup-id", "a")
+    assert (result.code, result.out, result.err) == (0, "- window (duplicate: refused)\n", "")
+    document = cli("enqueue", "q", "new", "--dedup-id", "a", "--json").document
+    assert document["jobs"] == [added("", state="window", duplicate=True, action="refused")]
+
+
+@pytest.mark.parametrize("where", ["active", "window"])
+def test_enqueue_to_run_afterwards(cli: Cli, client: Penstock, where: str) -> None:
+    """With requeue the job is added, and the answer is its own id."""
+    with_owner(client, where)
+    result = cli("enqueue", "q", "new", "--dedup-id", "a", "--on-duplicate", "requeue")
+    job_id, *told = result.out.split()
+    assert (result.code, told) == (0, ["scheduled", "(requeued)"])
+    status = client.queue("q").status("a")
+    assert status is not None
+    heir = status.successor if where == "active" else status.job
+    assert heir is not None
+    assert (heir.id, heir.raw) == (job_id, b"new")
+
+
+@pytest.mark.parametrize(
+    "options, free_after",
+    [
+        ([], "ack"),
+        (["--dedup-until", "finished"], "ack"),
+        (["--dedup-until", "started"], "reserve"),
+        (["--dedup-window", "600"], None),
+        (["--dedup-until", "enqueued", "--dedup-window", "600"], None),
+    ],
+    ids=str,
+)
+def test_enqueue_says_until_when_an_id_is_taken(
+    cli: Cli, client: Penstock, options: list[str], free_after: str | None
+) -> None:
+    """Until the job has ended or started, or for a window."""
+    queue = client.queue("q")
+    assert cli("enqueue", "q", "x", "--dedup-id", "ü %;a", *options).code == 0
+    taken = {"enqueue": queue.status("ü %;a") is not None}
+    [job] = queue.reserve(block=0)
+    assert job.dedup_id == "ü %;a"
+    taken["reserve"] = queue.status("ü %;a") is not None
+    job.ack()
+    taken["ack"] = queue.status("ü %;a") is not None
+    freed = next((step for step, is_taken in taken.items() if not is_taken), None)
+    assert freed == free_after
+
+
+def test_enqueue_lines_with_one_dedup_id(cli: Cli, client: Penstock) -> None:
+    """The id is that of every line: the first is added, or the last stands, if it may update."""
+    refused = cli("enqueue", "q", "--lines", "--dedup-id", "a", stdin=b"1\n2\n3\n")
+    assert (refused.code, refused.out) == (0, "1 jobs added, 2 duplicates: 2 refused\n")
+    assert [view.raw for view in client.queue("q").peek()] == [b"1"]
+    options = ["--lines", "--dedup-id", "a", "--on-duplicate", "update"]
+    updated = cli("enqueue", "q", *options, "--json", stdin=b"4\n5\n")
+    [view] = client.queue("q").peek()
+    assert view.raw == b"5"
+    document = updated.document
+    assert (document["count"], document["duplicates"]) == (0, 2)
+    assert document["jobs"] == [added(view.id, duplicate=True, action="updated")] * 2
+    told = cli("enqueue", "q", *options, stdin=b"6\n").out
+    assert told == "0 jobs added, 1 duplicates: 1 updated\n"
+
+
+def test_enqueue_asks_replicas(run_cli: Cli, make_server: Callable[..., EmbeddedServer]) -> None:
+    """With --replicas the answer says how many have it; with too few in --timeout nothing stays."""
+    primary = make_server(tcp=True, args=("--repl-diskless-sync-delay", "0"))
+    replica = make_server(tcp=True)
+    with redis.Redis.from_url(replica.url) as raw:
+        raw.execute_command("REPLICAOF", "127.0.0.1", primary.port)
+    url, options = primary.url, ["--timeout", "30", "--json"]
+    copied = cli_jobs(run_cli("enqueue", "q", "x", "--replicas", "1", *options, url=url))
+    assert [job["replicas"] for job in copied] == [1]
+    alone = cli_jobs(run_cli("enqueue", "q", "x", "--replicas", "0", "--json", url=url))
+    assert [job["replicas"] for job in alone] == [0]
+    lacking = run_cli("enqueue", "q", "y", "--replicas", "2", "--timeout", "0.05", url=url)
+    assert (lacking.code, lacking.out) == (1, "")
+    assert lacking.err.startswith("penstock: NotReplicated: ")
+    with Penstock(url) as client:
+        assert [view.raw for view in client.queue("q").peek()] == [b"x", b"x"]
+
+
+def cli_jobs(result: Result) -> list[dict[str, Any]]:
+    """The jobs of the document of a command that has done its work."""
+    assert (result.code, result.err) == (0, "")
+    jobs: list[dict[str, Any]] = result.document["jobs"]
+    return jobs
+
+
+# -- status --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", ["ready", "scheduled", "active"])
+def test_status_shows_the_job_that_has_the_id(cli: Cli, client: Penstock, where: str) -> None:
+    """The job as `show` gives it, with its state, and nothing where nothing is."""
+    owner = with_owner(client, where)
+    document = cli("status", "q", "a", "--json").document
+    shown = cli("show", "q", owner, "--json").document
+    job = document.pop("job")
+    for clock in ("now", "age", "idle", "next_in"):
+        job.pop(clock), shown.pop(clock)
+    assert job == shown
+    assert document == {
+        "queue": "q", "dedup_id": "a", "state": where, "window_ends": None, "successor": None,
+    }  # fmt: skip
+    result = cli("status", "q", "a")
+    assert (result.code, result.err) == (0, "")
+    assert result.out.startswith(f"a: {where}\n")
+    [row] = [[cell.strip() for cell in row] for row in result.rows]
+    assert row[:3] == ["job", owner, where]
+    assert row[-1] == '"old"'
+
+
+def test_status_shows_who_waits(cli: Cli, client: Penstock) -> None:
+    """The one that runs when the other has ended; it has no time yet."""
+    owner = with_owner(client, "active")
+    heir = client.queue("q").enqueue("new", dedup_id="a", on_duplicate="requeue").id
+    document = cli("status", "q", "a", "--json").document
+    assert (document["job"]["id"], document["successor"]["id"]) == (owner, heir)
+    assert (document["successor"]["due"], document["successor"]["next_in"]) == (None, None)
+    rows = [[cell.strip() for cell in row] for row in cli("status", "q", "a").rows]
+    assert [row[:3] for row in rows] == [["job", owner, "active"], ["successor", heir, "scheduled"]]
+
+
+def test_status_shows_a_window(cli: Cli, client: Penstock) -> None:
+    """Its end; the job that waits for it, if there is one."""
+    with_owner(client, "window")
+    found = client.queue("q").status("a")
+    assert found is not None
+    empty = cli("status", "q", "a", "--json").document
+    assert empty == {
+        "queue": "q", "dedup_id": "a", "state": "window", "window_ends": found.window_ends,
+        "job": None, "successor": None,
+    }  # fmt: skip
+    told = cli("status", "q", "a").out
+    assert told == f"a: window, ends {output.moment(found.window_ends)}\n"
+    heir = client.queue("q").enqueue("new", dedup_id="a", on_duplicate="requeue").id
+    document = cli("status", "q", "a", "--json").document
+    assert (document["state"], document["job"]["id"], document["successor"]) == (
+        "window", heir, None
+    )  # fmt: skip
+    assert document["job"]["due"] == document["window_ends"] == found.window_ends
+
+
+def test_status_of_an_id_that_nobody_has(cli: Cli, client: Penstock) -> None:
+    """Exit code 1; the document says so too; a queue that does not exist is named, and not made."""
+    queue = client.queue("q")
+    queue.enqueue("x", dedup_id="a")
+    free = cli("status", "q", "b")
+    assert (free.code, free.out) == (1, "")
+    assert free.err == "penstock: nobody has the dedup id 'b' in queue 'q'\n"
+    document = cli("status", "q", "b", "--json")
+    assert (document.code, document.document["state"], document.document["job"]) == (1, None, None)
+    missing = cli("status", "nosuch", "a")
+    assert missing.code == 1
+    assert missing.err.startswith("there is no queue 'nosuch' now\n")
+    assert client.queues() == ["q"]
+    for argv in (["q", ""], ["q", "x" * 1025], ["", "a"]):
+        refused = cli("status", *argv)
+        assert (refused.code, refused.out) == (1, "")
+        assert refused.err.startswith("penstock: BadArgument: ")
+    assert cli("status", "q").code == 2
+
+
+def test_status_does_not_obey_what_is_in_an_id(cli: Cli, client: Penstock) -> None:
+    """Control characters of an id are shown, here and in `show`."""
+    name = "a\x1b[2J\n[red]"
+    job_id = client.queue("q").enqueue("x", dedup_id=name).id
+    for argv in (["status", "q", name], ["show", job_id]):
+        out = cli(*argv).out
+        assert r"a\x1b[2J\n[red]" in out
+        assert "\x1b" not in out
+    assert cli("status", "q", name, "--json").document["dedup_id"] == name
 
 
 # -- peek ----------------------------------------------------------------------------------
@@ -190,7 +435,8 @@ def test_a_body_that_is_not_what_its_codec_says_is_shown_as_bytes(
 def test_a_job_has_the_same_fields_everywhere(cli: Cli, client: Penstock) -> None:
     """The names are those of JobView, and a promise to programs."""
     queue = client.queue("q")
-    job_id = queue.enqueue(b"x", headers={"h": "v"}, lease=9, ttl=600).id
+    options: dict[str, Any] = {"lease": 9, "ttl": 600, "dedup_id": "d=1"}
+    job_id = queue.enqueue(b"x", headers={"h": "v"}, **options).id
     [job] = queue.reserve(block=0)
     job.nack(delay=300, error="line busy")
     [peeked] = cli("peek", "q", "--state", "scheduled", "--json").document["jobs"]
@@ -202,11 +448,12 @@ def test_a_job_has_the_same_fields_everywhere(cli: Cli, client: Penstock) -> Non
         assert view.now - 60 < document["now"] <= view.now
         assert document.pop("idle") == pytest.approx(document["now"] - view.delivered)
         assert document.pop("next_in") == pytest.approx(view.due - document["now"])
+        assert document.pop("age") == pytest.approx(document["now"] - view.created)
         assert document.pop("ttl_left") == pytest.approx(view.expires - document.pop("now"))
         assert document == {
             "id": job_id, "queue": "q", "state": "scheduled", "codec": "bytes", "body": "x",
-            "headers": {"h": "v"}, "created": view.created, "due": view.due, "lease": 9.0,
-            "lease_until": None, "expires": view.expires, "died": None,
+            "headers": {"h": "v"}, "dedup_id": "d=1", "created": view.created, "due": view.due,
+            "lease": 9.0, "lease_until": None, "expires": view.expires, "died": None,
             "delivered": view.delivered, "owner": client.owner, "deliveries": 1, "nacks": 1,
             "crashes": 0, "releases": 0, "error": "line busy", "attempt": 2, "redeliveries": 0,
             "ttl": 600.0,
@@ -397,19 +644,23 @@ def test_show_finds_the_queue_of_an_id(cli: Cli, client: Penstock) -> None:
     found = cli("show", job_id, "--json").document
     assert (found["id"], found["queue"], found["body"]) == (job_id, name, {"a": 1})
     again = cli("show", name, job_id, "--json").document
-    assert found.pop("now") <= again.pop("now")
+    for clock in ("now", "age"):
+        assert found.pop(clock) <= again.pop(clock)
     assert found == again
 
 
 def test_show_prints_the_whole_body(cli: Cli, client: Penstock) -> None:
     """People see every field that has a value, then the body, escaped line by line."""
     body = "first\nsecond\x07" + "x" * 500
-    job_id = client.queue("q").enqueue(body.encode(), headers={"trace": "t-1"}, ttl=60).id
+    queue = client.queue("q")
+    options: dict[str, Any] = {"headers": {"trace": "t-1"}, "ttl": 60, "dedup_id": "once-only"}
+    job_id = queue.enqueue(body.encode(), **options).id
     out = cli("show", "q", job_id).out
     assert out.endswith("first\nsecond\\x07" + "x" * 500 + "\n")
-    for text in (job_id, "header trace", "t-1", "expires", "ready"):
+    for text in (job_id, "header trace", "t-1", "expires", "ready", "dedup id", "once-only"):
         assert text in out
     assert "lease until" not in out
+    assert "dedup id" not in cli("show", "q", queue.enqueue("another").id).out
 
 
 DAY = 86_400
@@ -421,6 +672,7 @@ def test_show_prints_spans(cli: Cli, client: Penstock) -> None:
     job_id = queue.enqueue("x", ttl=20 * DAY, lease=10 * DAY).id
     waiting = dict(row[:2] for row in rows_of(cli, job_id))
     assert waiting["ttl left"] == "20.0 d"
+    assert waiting["age"].endswith(" s")
     assert not waiting.keys() & {"idle", "next in"}
     queue.reserve(block=0)
     held = dict(row[:2] for row in rows_of(cli, job_id))

@@ -18,8 +18,9 @@ from tests.cli.support import Cli, environment, in_process_of_its_own
 from tests.support.backends import Backend
 
 COMMANDS = [
-    "demo", "enqueue", "peek", "scan", "show", "stats", "pause", "resume", "redrive", "promote",
-    "dequeue", "purge", "evict", "sweep", "queues", "info", "doctor", "scripts", "bench",
+    "demo", "enqueue", "peek", "scan", "show", "status", "stats", "pause", "resume", "redrive",
+    "promote", "dequeue", "purge", "evict", "sweep", "clear", "queues", "info", "doctor",
+    "scripts", "bench",
 ]  # fmt: skip
 ELSEWHERE = "D-00000000--P6wMjIUDtf9-EJ-fXTvy7f8-ffff"
 ON_A_SERVER = [
@@ -27,6 +28,8 @@ ON_A_SERVER = [
     ["stats"], ["stats", "q"], ["pause", "q"], ["resume", "q"], ["redrive", "q"],
     ["promote", "q", ELSEWHERE], ["dequeue", "q", ELSEWHERE], ["purge", "q", "--yes"],
     ["evict", "q"], ["sweep"], ["queues"], ["queues", "--min-length", "1"], ["info"],
+    ["status", "q", "owned"], ["clear", "q", "--yes"], ["clear", "--all", "--yes"],
+    ["enqueue", "q", "x", "--dedup-id", "owned"], ["queues", "q*"],
 ]  # fmt: skip
 
 
@@ -70,7 +73,7 @@ def test_options_stand_before_or_after_the_command(
     assert real_backend.url
     options = ["--url", real_backend.url, "--prefix", "other", "--json"]
     with Penstock(real_backend.url, prefix="other") as client:
-        client.queue("q").enqueue("x")
+        client.queue("q").enqueue("x", dedup_id="owned")
         before, after = run_cli(*options, *argv), run_cli(*argv, *options)
     fails = ELSEWHERE in argv
     assert before.code == after.code == int(fails)

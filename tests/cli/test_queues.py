@@ -1,4 +1,4 @@
-"""queues, stats, pause, resume, redrive, promote, dequeue, purge, evict, sweep."""
+"""queues, stats, pause, resume, redrive, promote, dequeue, purge, evict, sweep, clear."""
 
 from __future__ import annotations
 
@@ -44,6 +44,31 @@ def test_queues_chooses(
     result = cli("queues", "--json", *options)
     assert (result.code, result.document) == (0, {"queues": names})
     assert cli("queues", *options).out == "".join(f"{name}\n" for name in names)
+
+
+@pytest.mark.parametrize(
+    "argv, names",
+    [
+        (["*"], ["Mail", "mail", "mail [1]", "mail-2"]),
+        (["mail*"], ["mail", "mail [1]", "mail-2"]),
+        (["mail?2"], ["mail-2"]),
+        (["mail [[]1]"], ["mail [1]"]),
+        (["[mM]ail"], ["Mail", "mail"]),
+        (["ail"], []),
+        (["mail*", "--min-length", "2"], ["mail-2"]),
+        (["Mail", "--max-length", "1"], ["Mail"]),
+    ],
+    ids=str,
+)
+def test_queues_like_a_pattern(
+    cli: Cli, client: Penstock, argv: list[str], names: list[str]
+) -> None:
+    """Only names like the pattern, in capitals or not as it says; bounds choose among them."""
+    for name in ("mail", "Mail", "mail-2", "mail [1]"):
+        client.queue(name).enqueue_many(range(2 if name == "mail-2" else 1))
+    result = cli("queues", *argv, "--json")
+    assert (result.code, result.document) == (0, {"queues": names})
+    assert cli("queues", *argv).out == "".join(f"{name}\n" for name in names)
 
 
 @pytest.mark.parametrize(
@@ -405,3 +430,100 @@ def test_sweep_removes_what_has_expired(cli: Cli, client: Penstock, real_backend
     rows = cli("sweep").rows
     assert [[cell.strip() for cell in row] for row in rows] == [["a", "3"], ["b", "0"]]
     assert [client.queue(name).stats().ready for name in ("a", "b")] == [1, 1]
+
+
+def filled(client: Penstock, *names: str) -> None:
+    """In each queue a job in each state, settings, a pause and a dedup id."""
+    for name in names:
+        queue = client.queue(name)
+        queue.configure(max_length=50)
+        queue.enqueue_many(range(4), dedup_id=str)
+        queue.enqueue("later", delay=60)
+        first, _ = queue.reserve(2, block=0)
+        first.bury("no")
+        queue.pause("in")
+
+
+def test_clear_removes_whole_queues(cli: Cli, client: Penstock, real_backend: Backend) -> None:
+    """Jobs in every state, settings and ids go with the queues that are named, no other's."""
+    filled(client, "a", "b", "c")
+    result = cli("clear", "a", "c", "a", "--yes", "--json")
+    assert (result.code, result.err) == (0, "")
+    assert result.document == {
+        "jobs": 10, "queues": [{"queue": "a", "jobs": 5}, {"queue": "c", "jobs": 5}],
+    }  # fmt: skip
+    assert client.queues() == ["b"]
+    raw = real_backend.sync_client()
+    assert [key for key in raw.keys("penstock:{[ac]}:*") if b":producer:" not in key] == []
+    counts = client.queue("b").stats()
+    assert (counts.ready, counts.scheduled, counts.active, counts.dead) == (2, 1, 1, 1)
+    assert counts.settings.max_length == 50
+    assert client.queue("b").status("3") is not None
+    assert cli("clear", "b", "-y").out == "1 queues removed, 5 jobs with them\n"
+
+
+def test_clear_asks(cli: Cli, client: Penstock) -> None:
+    """The question names queues and jobs; only `y` removes; stdout stays a document."""
+    filled(client, "a", "b\x1b")
+    for answer in (b"n\n", b"", b"maybe\n"):
+        refused = cli("clear", "a", "b\x1b", stdin=answer)
+        assert (refused.code, refused.out) == (1, "")
+        question = "Remove these queues with all that is in them: a (5 jobs), b\\x1b (5 jobs)?"
+        assert question in refused.err
+        assert "penstock: nothing was removed" in refused.err
+        assert client.queues() == ["a", "b\x1b"]
+    agreed = cli("clear", "a", "--json", stdin=b"y\n")
+    assert (agreed.code, agreed.document["jobs"]) == (0, 5)
+    assert client.queues() == ["b\x1b"]
+
+
+def test_clear_of_every_queue(cli: Cli, client: Penstock, real_backend: Backend) -> None:
+    """--all is for the queues of the prefix, and asks too; other prefixes keep theirs."""
+    filled(client, *(f"q{n:02}" for n in range(12)))
+    raw = real_backend.sync_client()
+    raw.set("theirs", 1)
+    with Penstock(real_backend.sync_client(), prefix="other") as other:
+        other.queue("q00").enqueue("x")
+        refused = cli("clear", "--all", stdin=b"no\n")
+        assert refused.code == 1
+        assert "q09 (5 jobs) and 2 more?" in refused.err
+        assert len(client.queues()) == 12
+        result = cli("clear", "--all", "--yes", "--json")
+        assert (result.code, result.document["jobs"]) == (0, 60)
+        assert len(result.document["queues"]) == 12
+        assert client.queues() == []
+        assert other.queues() == ["q00"]
+    assert raw.get("theirs") == b"1"
+    nothing = cli("clear", "--all")
+    assert (nothing.code, nothing.out) == (0, "0 queues removed, 0 jobs with them\n")
+
+
+def test_clear_of_nothing(cli: Cli, client: Penstock) -> None:
+    """A queue that does not exist is named, and not made; the others go."""
+    filled(client, "a")
+    result = cli("clear", "nosuch", "a", "--yes", "--json")
+    assert (result.code, result.err) == (0, "there is no queue 'nosuch' now\n")
+    assert result.document == {"jobs": 5, "queues": [{"queue": "a", "jobs": 5}]}
+    assert client.queues() == []
+
+
+@pytest.mark.parametrize("argv", [[], ["--yes"], ["a", "--all"], ["a", "--all", "--yes"]], ids=str)
+def test_bad_usage_of_clear(cli: Cli, client: Penstock, argv: list[str]) -> None:
+    """Either names or --all; nothing is removed."""
+    filled(client, "a")
+    result = cli("clear", *argv)
+    assert (result.code, result.out) == (2, "")
+    assert "--all" in result.err
+    assert client.queues() == ["a"]
+
+
+def test_redrive_of_a_job_whose_id_is_taken(cli: Cli, client: Penstock) -> None:
+    """It stays dead, as another job has its dedup id; the other dead letters come back."""
+    queue = client.queue("q")
+    ids = queue.enqueue_many(["a", "b"], dedup_id=str).ids
+    queue.bury(queue.reserve(2, block=0), "no")
+    queue.enqueue("a again", dedup_id="a")
+    result = cli("redrive", "q", *ids, "--json")
+    assert (result.code, result.document["redriven"]) == (1, 1)
+    assert [view.id for view in queue.peek(state="dead")] == ids[:1]
+    assert cli("redrive", "q").out == "0 dead letters brought back\n"

@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from penstock.bench import client, cost, cycle, depth, disque, report, waiting
+from penstock.bench import client, cost, cycle, dedup, depth, disque, report, waiting
 from penstock.bench.bed import Bed, Refused, opened
 from penstock.bench.figures import Table
 from penstock.bench.machine import Noise, describe, pinned
@@ -20,6 +20,7 @@ SECTIONS: dict[str, Callable[[Bed, Plan], Table]] = {
     "batches": cost.batches,
     "commands": cost.commands,
     "memory": cost.memory,
+    "dedup": dedup.dedup,
     "python": client.python,
     "cycle": cycle.cycle,
     "disque": disque.disque,

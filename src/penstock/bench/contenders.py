@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import secrets
 from collections.abc import Sequence
 from typing import Any
@@ -14,9 +15,13 @@ from penstock.bench.plan import BODY
 from penstock.core.operations import Call
 from penstock.core.record import PLAIN
 
-__all__ = ["Jobs", "Lists", "PipelinedJobs", "PipelinedStreams", "Streams"]
+__all__ = ["Ids", "Jobs", "Lists", "NamedJobs", "PipelinedJobs", "PipelinedStreams", "Streams"]
 
 GROUP, CONSUMER = "g", "c"
+NAME = "order-{:010d}"
+"""A dedup id."""
+NUMBER = "1700000000000-{:010d}"
+"""A job number, as long as a true one."""
 
 
 class Streams:
@@ -168,6 +173,48 @@ class Jobs:
     def keys(self) -> list[bytes]:
         """The keys that hold its jobs."""
         return list(self.queue.ops.keys.names.values())
+
+
+class NamedJobs(Jobs):
+    """The same with a dedup id for each job, as an order or a file would have: no two are alike."""
+
+    def __init__(self, client: Penstock, name: str) -> None:
+        super().__init__(client, name)
+        self.ids = map(NAME.format, itertools.count())
+
+    def add(self, n: int) -> None:
+        """Add n jobs in one trip."""
+        self.trips += 1
+        if n == 1:
+            self.queue.enqueue(BODY, dedup_id=next(self.ids))
+        else:
+            self.queue.enqueue_many([BODY] * n, dedup_id=self._next)
+
+    def fill(self, n: int) -> None:
+        """Add n jobs, in chunks of 1,000."""
+        self.queue.enqueue_many((BODY for _ in range(n)), dedup_id=self._next)
+
+    def _next(self, _: bytes) -> str:
+        return next(self.ids)
+
+
+class Ids:
+    """What who keeps ids by hand keeps: a hash, the id of each job and the job's number."""
+
+    def __init__(self, redis: Redis, key: str) -> None:
+        self.redis: Any = redis
+        self.key = key
+        self.held = 0
+
+    def add(self, n: int) -> None:
+        """Note n ids in one trip."""
+        entries = range(self.held, self.held + n)
+        self.redis.hset(self.key, mapping={NAME.format(i): NUMBER.format(i) for i in entries})
+        self.held += n
+
+    def keys(self) -> list[bytes]:
+        """The key that holds them."""
+        return [self.key.encode()]
 
 
 class PipelinedJobs(Jobs):

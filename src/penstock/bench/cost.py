@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from penstock.bench.bed import Bed
-from penstock.bench.contenders import Jobs, Streams
+from penstock.bench.contenders import Ids, Jobs, Streams
 from penstock.bench.figures import Budget, Sample, Table, median, pairwise
 from penstock.bench.plan import IN_FLIGHT, Plan
 
@@ -74,7 +74,7 @@ def _rounds(bed: Bed, plan: Plan, n: int, jobs: int) -> list[tuple[Samples, Samp
     return found
 
 
-def stock(contender: Streams | Jobs, jobs: int) -> None:
+def stock(contender: Streams | Jobs | Ids, jobs: int) -> None:
     """Add jobs, 100 at a time."""
     for start in range(0, jobs, 100):
         contender.add(min(100, jobs - start))
@@ -216,7 +216,7 @@ def memory(bed: Bed, plan: Plan) -> Table:
     return table
 
 
-def weigh(bed: Bed, contender: Streams | Jobs, jobs: int) -> dict[str, float]:
+def weigh(bed: Bed, contender: Streams | Jobs | Ids, jobs: int) -> dict[str, float]:
     """Bytes per waiting job, by the measure; the jobs are removed."""
     before = bed.used_memory()
     stock(contender, jobs)

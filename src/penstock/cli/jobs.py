@@ -1,21 +1,23 @@
-"""Commands about jobs: enqueue, peek, scan, show."""
+"""Commands about jobs: enqueue, peek, scan, show, status."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from enum import Enum
 from typing import Annotated, Any, BinaryIO
 
 import typer
 
-from penstock import BadArgument, JobView, Penstock, parse_id
+from penstock import BadArgument, DedupStatus, Enqueued, JobView, Penstock, parse_id
 from penstock.cli import output
 from penstock.cli.app import Failed, Session, command
 from penstock.wire.keys import registry_key
 
-__all__ = ["QueueArgument", "State", "enqueue", "peek", "scan", "show"]
+__all__ = ["QueueArgument", "State", "enqueue", "peek", "scan", "show", "status"]
 
 QueueArgument = Annotated[str, typer.Argument(metavar="QUEUE", show_default=False)]
 
@@ -27,6 +29,24 @@ class State(str, Enum):
     SCHEDULED = "scheduled"
     ACTIVE = "active"
     DEAD = "dead"
+
+
+class Until(str, Enum):
+    """Until when a job has its dedup id."""
+
+    FINISHED = "finished"
+    STARTED = "started"
+    ENQUEUED = "enqueued"
+
+
+class Duplicate(str, Enum):
+    """What becomes of a duplicate."""
+
+    REFUSE = "refuse"
+    UPDATE = "update"
+    DEBOUNCE = "debounce"
+    REQUEUE = "requeue"
+    REQUEUE_UPDATE = "requeue+update"
 
 
 @command("enqueue")
@@ -57,12 +77,60 @@ def enqueue(
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="May be repeated.", show_default=False),
     ] = None,
+    replicas: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="So many replicas must confirm. Default: as the queue's setting says.",
+            show_default=False,
+        ),
+    ] = None,
+    timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", help="To wait for the replicas.")
+    ] = 1,
+    dedup_id: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEXT",
+            help="A duplicate while a job with this id is there.",
+            show_default=False,
+        ),
+    ] = None,
+    dedup_window: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS",
+            help="The id stays taken so long after the job is done.",
+            show_default=False,
+        ),
+    ] = None,
+    dedup_until: Annotated[
+        Until,
+        typer.Option(
+            help="When the id is free again: the job has ended, or has started; enqueued = the"
+            " window begins now."
+        ),
+    ] = Until.FINISHED,
+    on_duplicate: Annotated[
+        Duplicate,
+        typer.Option(
+            help="What becomes of a duplicate: update = the waiting job gets the content; debounce"
+            " = and its delay begins anew; requeue = one runs when the active one has ended."
+        ),
+    ] = Duplicate.REFUSE,
 ) -> None:
-    """Add a job, or with --lines one for each line of stdin."""
+    """Add a job, or with --lines one for each line of stdin.
+
+    Tells the job's id and state; for a duplicate those of the job that stands for it, and what was
+    done.
+    """
     if lines == (body is not None):
         raise typer.BadParameter("give a BODY, - to read it from stdin, or --lines")
     options: dict[str, Any] = {
-        "delay": delay, "lease": lease, "ttl": ttl, "headers": _headers(header or [])
+        "delay": delay, "lease": lease, "ttl": ttl, "headers": _headers(header or []),
+        "replicas": replicas, "timeout": timeout, "dedup_id": dedup_id,
+        "dedup_window": dedup_window, "dedup_until": dedup_until.value,
+        "on_duplicate": on_duplicate.value,
     }  # fmt: skip
     stdin = sys.stdin.buffer
     with session.client() as client:
@@ -72,13 +140,32 @@ def enqueue(
         else:
             raw = stdin.read() if body == "-" else (body or "").encode("utf-8", "surrogateescape")
             jobs = [target.enqueue(_body(raw, json_body), **options)]
+    actions = Counter(job.action for job in jobs if job.duplicate)
     document = {
         "queue": queue,
-        "count": len(jobs),
-        "jobs": [{"id": job.id, "state": job.state} for job in jobs],
+        "count": len(jobs) - actions.total(),
+        "duplicates": actions.total(),
+        "jobs": [asdict(job) for job in jobs],
     }
-    told = f"{len(jobs)} jobs added" if lines else ""
-    session.answer(document, lambda: output.write(told or f"{jobs[0].id} {jobs[0].state}"))
+    session.answer(
+        document, lambda: output.write(_sum(jobs, actions) if lines else _outcome(jobs[0]))
+    )
+
+
+def _outcome(job: Enqueued) -> str:
+    """Id and state first, for a pipe; `-` where no job stands for a duplicate."""
+    told = f"{job.id or '-'} {job.state}"
+    if job.duplicate:
+        return f"{told} (duplicate: {job.action})"
+    return told if job.action == "added" else f"{told} ({job.action})"
+
+
+def _sum(jobs: Sequence[Enqueued], actions: Counter[str]) -> str:
+    told = f"{len(jobs) - actions.total()} jobs added"
+    if actions:
+        told += f", {actions.total()} duplicates: "
+        told += ", ".join(f"{count} {action}" for action, count in sorted(actions.items()))
+    return told
 
 
 def _headers(pairs: list[str]) -> dict[str, str]:
@@ -268,6 +355,7 @@ def _print_job(view: JobView) -> None:
         "id": view.id,
         "queue": view.queue,
         "state": view.state,
+        "dedup id": view.dedup_id or "",
         **times,
         **{name.replace("_", " "): output.span(getattr(view, name)) for name in SPANS},
         "lease": output.span(view.lease) if view.lease else "none (at most once)",
@@ -285,8 +373,62 @@ def _print_job(view: JobView) -> None:
 
 
 MOMENTS = ("created", "due", "expires", "delivered", "lease_until", "died")
-SPANS = ("next_in", "idle", "ttl_left")
+SPANS = ("age", "next_in", "idle", "ttl_left")
 COUNTERS = ("deliveries", "redeliveries", "nacks", "crashes", "releases")
+
+
+@command("status")
+def status(
+    session: Session,
+    queue: QueueArgument,
+    dedup_id: Annotated[str, typer.Argument(metavar="DEDUP_ID", show_default=False)],
+) -> None:
+    """Show who has a dedup id: a job, one that waits for its end, or a window; else exit code 1."""
+    with session.client() as client:
+        found = client.queue(queue).status(dedup_id)
+        if found is None:
+            hint_if_missing(client, queue)
+    if found or session.as_json:
+        document = _status_document(queue, found or DedupStatus(dedup_id, "", None, None, None))
+        session.answer(document, lambda: _print_status(found))
+    if found is None:
+        raise Failed(f"nobody has the dedup id {dedup_id!r} in queue {queue!r}")
+
+
+def _status_document(queue: str, found: DedupStatus) -> dict[str, Any]:
+    jobs = {"job": found.job, "successor": found.successor}
+    return {
+        "queue": queue,
+        "dedup_id": found.dedup_id,
+        "state": found.state or None,
+        "window_ends": found.window_ends,
+        **{name: output.job_document(view) if view else None for name, view in jobs.items()},
+    }
+
+
+def _print_status(found: DedupStatus | None) -> None:
+    if found is None:
+        return
+    ends = f", ends {output.moment(found.window_ends)}" if found.window_ends is not None else ""
+    output.write(f"{output.printable(found.dedup_id)}: {found.state}{ends}")
+    held = {"job": found.job, "successor": found.successor}
+    rows = [
+        (
+            role,
+            view.id,
+            view.state,
+            output.span(view.age),
+            output.span(view.next_in),
+            view.attempt,
+            view.owner,
+            output.short_body(view),
+        )
+        for role, view in held.items()
+        if view is not None
+    ]
+    if rows:
+        columns = ("", "id", "state", "age", "next in", "attempt", "owner", "body")
+        output.table(columns, rows, right="attempt")
 
 
 def hint_if_missing(client: Penstock, queue: str) -> None:

@@ -159,7 +159,7 @@ def short_body(view: JobView, limit: int = 60) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
-DERIVED = ("attempt", "redeliveries", "ttl", "ttl_left", "idle", "next_in")
+DERIVED = ("attempt", "redeliveries", "age", "ttl", "ttl_left", "idle", "next_in")
 
 
 def job_document(view: JobView) -> dict[str, Any]:

@@ -1,20 +1,21 @@
-"""Commands about queues: queues, stats, pause, resume, and what moves or removes their jobs."""
+"""Commands about queues: queues, stats, pause, resume, clear, and what moves or removes jobs."""
 
 from __future__ import annotations
 
 from enum import Enum
+from fnmatch import fnmatchcase
 from typing import Annotated, Any
 
 import typer
 
-from penstock import Outcome, QueueStats, Settled
+from penstock import Outcome, Penstock, QueueStats, Settled
 from penstock.cli import output
 from penstock.cli.app import Failed, Session, command
 from penstock.cli.jobs import QueueArgument, State, hint_if_missing
 
 __all__ = [
-    "dequeue", "evict", "pause", "promote", "purge", "queues", "redrive", "resume", "stats",
-    "sweep",
+    "clear", "dequeue", "evict", "pause", "promote", "purge", "queues", "redrive", "resume",
+    "stats", "sweep",
 ]  # fmt: skip
 
 QueuesArgument = Annotated[
@@ -37,6 +38,14 @@ IdsArgument = Annotated[list[str], typer.Argument(metavar="ID...", show_default=
 @command("queues")
 def queues(
     session: Session,
+    pattern: Annotated[
+        str,
+        typer.Argument(
+            metavar="[PATTERN]",
+            help="Only names like this: * any text, ? any character, [abc] one of these.",
+            show_default=False,
+        ),
+    ] = "*",
     min_length: Annotated[
         int | None,
         typer.Option(help="Only with so many ready jobs or more.", show_default=False),
@@ -52,7 +61,7 @@ def queues(
         ),
     ] = None,
 ) -> None:
-    """List the queues that exist, or those that the options choose."""
+    """List the queues that exist, or those that pattern and options choose."""
     bounds: dict[str, Any] = {
         "min_length": min_length,
         "max_length": max_length,
@@ -60,9 +69,10 @@ def queues(
     }
     with session.client() as client:
         if all(bound is None for bound in bounds.values()):
-            names = client.queues()
+            names = client.queues(pattern)
         else:
-            names = sorted({one.name for one in client.scan_queues_iter(**bounds)})
+            chosen = {one.name for one in client.scan_queues_iter(**bounds)}
+            names = sorted(name for name in chosen if fnmatchcase(name, pattern))
     session.answer(
         {"queues": names}, lambda: output.write_lines(output.printable(name) for name in names)
     )
@@ -151,7 +161,10 @@ def redrive(
         int | None, typer.Option(help="At most so many of the oldest.", show_default=False)
     ] = None,
 ) -> None:
-    """Bring dead letters back; their attempts start anew."""
+    """Bring dead letters back; their attempts start anew.
+
+    One whose dedup id is another job's by now stays dead.
+    """
     if ids and limit is not None:
         raise typer.BadParameter("--limit is for the oldest, not together with ids")
     with session.client() as client:
@@ -253,6 +266,60 @@ def purge(
         count = target.purge(*states) if before.exists else 0
     document: dict[str, Any] = {"queue": queue, "states": states, "purged": count}
     session.answer(document, lambda: output.write(f"{count} jobs removed"))
+
+
+@command("clear")
+def clear(
+    session: Session,
+    queues: Annotated[
+        list[str] | None, typer.Argument(metavar="[QUEUE]...", show_default=False)
+    ] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="Every queue of the prefix instead.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Remove whole queues: jobs in every state, dedup ids, settings, a pause."""
+    if every == bool(queues):
+        raise typer.BadParameter("name queues, or give --all")
+    with session.client() as client:
+        names = client.queues() if every else _existing(client, queues or [])
+        if names and not yes and not output.agreed(_sure(client, names)):
+            raise Failed("nothing was removed")
+        cleared = [(name, client.queue(name).clear()) for name in names]
+    total = sum(count for _, count in cleared)
+    document = {
+        "jobs": total,
+        "queues": [{"queue": name, "jobs": count} for name, count in cleared],
+    }
+    session.answer(
+        document, lambda: output.write(f"{len(cleared)} queues removed, {total} jobs with them")
+    )
+
+
+def _existing(client: Penstock, names: list[str]) -> list[str]:
+    """Those that are there, each once; the others are named on stderr."""
+    found = []
+    for name in dict.fromkeys(names):
+        if client.queue(name).stats().exists:
+            found.append(name)
+        else:
+            hint_if_missing(client, name)
+    return found
+
+
+def _sure(client: Penstock, names: list[str]) -> str:
+    told = []
+    for name in names[:SHOWN]:
+        one = client.queue(name).stats()
+        jobs = one.ready + one.scheduled + one.active + one.dead + one.expired
+        told.append(f"{output.printable(name)} ({jobs} jobs)")
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return f"Remove these queues with all that is in them: {', '.join(told)}{more}?"
+
+
+SHOWN = 10
+"""Most queues that a question names."""
 
 
 @command("sweep")

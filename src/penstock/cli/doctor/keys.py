@@ -26,9 +26,13 @@ SAMPLE = 200
 FEW = 20
 TYPES = {
     "ready": "stream", "held": "hash", "active": "zset", "scheduled": "zset", "once": "zset",
-    "dead": "zset", "tally": "hash", "expiry": "zset", "meta": "hash", "wake": "list",
-    "space": "list",
+    "dead": "zset", "tally": "hash", "expiry": "zset", "dedup": "hash", "windows": "zset",
+    "meta": "hash", "wake": "list", "space": "list",
 }  # fmt: skip
+NUMBER = re.compile(rb"\d+-\d+")
+DEDUP_ID = re.compile(rb"\A(?:@[^\n]*\n)?1[^\n]*?;d=([^;\n]+)")
+NEVER_MS = 2**53 - 1
+"""The due time of a job that waits for another one's end (PROTOCOL.md, Dedup ids)."""
 INDEXES = ("active", "once", "scheduled", "dead")
 JOBS = ("ready", "held")
 
@@ -180,11 +184,15 @@ def _without_meta(patient: Patient, keys: QueueKeys, fields: list[str]) -> Itera
 
 
 def _damage(patient: Patient, keys: QueueKeys) -> Iterator[Finding]:
-    """A held job lies in one index, an index entry has a record."""
+    """A held job lies in one index, an index entry has a record, a dedup id has a job."""
     faults: Counter[str] = Counter()
     examples: dict[str, str] = {}
     for number, fault in chain(
-        _held(patient, keys), _entries(patient, keys), _in_ready(patient, keys)
+        _held(patient, keys),
+        _entries(patient, keys),
+        _in_ready(patient, keys),
+        _named(patient, keys),
+        _heirs(patient, keys),
     ):
         faults[fault] += 1
         examples.setdefault(fault, number)
@@ -250,6 +258,38 @@ def _in_ready(patient: Patient, keys: QueueKeys) -> Iterator[tuple[str, str]]:
             yield number.decode(), "jobs in both ready and held"
         elif score is not None and not exists and not waiting:
             yield number.decode(), "entries of expiry without a job"
+
+
+def _named(patient: Patient, keys: QueueKeys) -> Iterator[tuple[str, str]]:
+    """The jobs that have a dedup id, or wait for its end, are there."""
+    page = patient.ask("HSCAN", keys["dedup"], "0", "COUNT", FEW)[1][: 2 * FEW]
+    for name, value in zip(page[::2], page[1::2], strict=True):
+        for number in NUMBER.findall(value):
+            now, held, waiting = patient.together(
+                [
+                    ("HGET", keys["dedup"], name),
+                    ("HEXISTS", keys["held"], number),
+                    ("XRANGE", keys["ready"], number, number),
+                ]
+            )
+            if number in NUMBER.findall(now or b"") and not held and not waiting:
+                yield number.decode(), "dedup ids of jobs that are not there"
+
+
+def _heirs(patient: Patient, keys: QueueKeys) -> Iterator[tuple[str, str]]:
+    """A job without a time waits for the end of another one that has the same dedup id."""
+    for number in patient.ask(
+        "ZRANGE", keys["scheduled"], NEVER_MS, "+inf", "BYSCORE", "LIMIT", 0, FEW
+    ):
+        name = DEDUP_ID.search(patient.ask("HGET", keys["held"], number) or b"")
+        score, value = patient.together(
+            [
+                ("ZSCORE", keys["scheduled"], number),
+                ("HGET", keys["dedup"], name[1] if name else b""),
+            ]
+        )
+        if score and float(score) >= NEVER_MS and number not in NUMBER.findall(value or b"")[1:]:
+            yield number.decode(), "jobs that wait for the end of one that is not there"
 
 
 CHECKS: list[tuple[str, Check]] = [("queues", queues)]
