@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
@@ -21,10 +22,10 @@ from penstock import (
 from penstock.core.operations import FULL
 from penstock.core.views import SETTING_KINDS
 from tests.model.faults import Fault
-from tests.model.model import ModelJob, Name, Number
-from tests.model.side import STATES, SideBySide
+from tests.model.model import NEVER, Answer, ModelJob, Name, Number
+from tests.model.side import IDS, STATES, SideBySide
 
-__all__ = ["QueueMachine"]
+__all__ = ["IdsMachine", "QueueMachine"]
 
 TICK_MS = 4_000
 
@@ -48,6 +49,12 @@ SETTINGS = st.fixed_dictionaries(
         "dead_age": st.sampled_from([None, 1, 5_000]),
     },
 )
+MODES = {"refuse": "", "update": "u", "debounce": "ud", "requeue": "q", "requeue+update": "uq"}
+"""What becomes of a duplicate, and the letters of it."""
+NAMES = st.lists(st.sampled_from([0, 0, 0, 1, 1, 2]), min_size=1, max_size=4)
+"""Dedup ids, by place; one may come twice."""
+WINDOWS = st.sampled_from([None, None, 1, 3_000, 60_000])
+UNTIL = st.sampled_from(["finished", "finished", "finished", "started", "enqueued"])
 FAULTS: st.SearchStrategy[Fault] = st.sampled_from(
     ["", "", "", "before", "after", "flushed", "token lost", "token lost"]
 )
@@ -88,6 +95,19 @@ SHAPES = st.lists(
 ACTIONS: dict[str, dict[str, Sequence[Any]]] = {
     "ack": {"picks": [0], "among": [["active"], ["dead", "scheduled"]]},
     "bury": {"picks": [0], "among": [["active"], ["dead", "scheduled"]], "reason": ["why"]},
+    "claim": {
+        "how": ["refuse", "requeue", "requeue+update", "debounce", "update"],
+        "ttl": [None, 4_000, 3_500, 70_000],
+        "delay": [0, 0, 5_000],
+        "window": [3_000, None],
+        "names": [[0], [0], [1], [0, 1, 0]],
+        "until": ["finished", "finished", "started", "finished", "enqueued"],
+        "lease": [None, 0, None, 1_000],
+        "many": [False, True],
+        "bound": [None],
+    },
+    "clear": {},
+    "delete": {"picks": [0]},
     "dequeue": {"picks": [0]},
     "evict": {"n": [1, 2, 3], "dead": [True]},
     "extend": {"picks": [0], "lease": [80_000, None, 1, 3_000], "late": [False]},
@@ -110,13 +130,27 @@ ACTIONS: dict[str, dict[str, Sequence[Any]]] = {
     },
     "reserve": {"n": [1, 2, 3], "tag": [2, 8]},
     "settle": {"picks": [0], "n": [1, 3], "tag": [3, 7]},
+    "sweep": {},
     "time_comes": {"pick": [0, 0, 1, 2], "early": [0]},
+    "time_passes": {"span": [3_000, 4_000, 4_000, 1, 4_000, 60_000]},
     "withdraw": {"picks": [0]},
 }
 """What is done with jobs, with the values that arguments take; picks are drawn."""
 Acts: TypeAlias = list[tuple[str, list[tuple[int, str]], int]]
-ACTS = st.lists(st.tuples(st.sampled_from(sorted(ACTIONS)), PICKS, st.integers(0, 11)), max_size=8)
+ACTS = st.lists(
+    st.tuples(st.sampled_from(sorted(ACTIONS)), PICKS, st.integers(0, 9999)), max_size=8
+)
 """Several things, one after the other."""
+ID_ACTIONS = (
+    *["claim"] * 14,
+    *["reserve"] * 6,
+    *["ack", "settle", "nack", "release", "bury", "bury", "redrive", "redrive"],
+    *["delete", "withdraw", "evict", "promote", "recover", "look", "sweep"],
+    *["time_comes", "time_passes"] * 3,
+)
+"""What jobs with dedup ids meet, by weight."""
+ID_START = ("claim", "reserve", "claim", "time_passes", "claim", "redrive")
+"""What brings them together."""
 SIDES = st.sampled_from(["", "", "", "in", "out", "all"])
 """What is paused while something is done."""
 AMONG = st.sampled_from([("active", "once"), ("active", "once"), ("scheduled", "dead")])
@@ -168,6 +202,20 @@ class QueueMachine(SideBySide):
         """Some jobs more, in several places, and something is done with them."""
         self.fill(shape, tag, side, acts)
 
+    @rule(seed=st.integers(0, 1 << 32), count=st.sampled_from([5, 20, 60, 60]))
+    def ids_and_act(self, seed: int, count: int) -> None:
+        """Jobs with dedup ids meet each other, and what ends them: much of it, so drawn by lot."""
+        lot = random.Random(seed)
+        if self.model.paused:
+            self.pause(fault="", side="")
+        hows = ("receipt", "receipt", "old receipt", "id")
+        for at in range(count):
+            if at % 15 == 0:  # one is held, another one waits, and time decides between them
+                self.act([(name, [(0, "id")], lot.randrange(1 << 30)) for name in ID_START])
+            picks = [(lot.choice([0, 0, 0, 1, 1, 2, 5]), lot.choice(hows))]
+            picks += picks if lot.random() < 0.1 else [(1, "id")] if lot.random() < 0.2 else []
+            self.act([(lot.choice(ID_ACTIONS), picks, lot.randrange(1 << 30))])
+
     def fill(self, shape: Shape, tag: int, side: str, acts: Acts) -> None:
         """Add jobs, pause perhaps, and do one thing after the other."""
         if self.model.paused:
@@ -180,13 +228,17 @@ class QueueMachine(SideBySide):
     def act(self, acts: Acts) -> None:
         """One thing after the other, each as likely as any: rules are not drawn evenly."""
         for name, picks, k in acts:
-            values = {key: choices[k % len(choices)] for key, choices in ACTIONS[name].items()}
+            values = {}
+            for key, choices in ACTIONS[name].items():
+                k, at = divmod(k, len(choices))
+                values[key] = choices[at]
             if "picks" in values and values["picks"] is not None:
                 values["picks"] = picks
-            if name not in ("extend_at_half", "time_comes"):
+            if name not in ("extend_at_half", "time_comes", "time_passes"):
                 values["fault"] = ""
             getattr(self, name)(**values)
             self.jobs_agree()
+            self.ids_agree()
             self.tokens_are_there()
 
     def fill_with(self, shape: Shape, tag: int) -> None:
@@ -300,6 +352,86 @@ class QueueMachine(SideBySide):
         assert [self.learn(result.id).number for result in got] == [job.number for job in wanted]
         assert {result.state for result in got} == {"scheduled" if delay else "ready"}
         if self.model.paused != "out" and not delay:
+            self.must_wake = "jobs were added"
+
+    @call(
+        names=NAMES,
+        many=st.booleans(),
+        how=st.sampled_from(sorted(MODES)),
+        until=UNTIL,
+        window=WINDOWS,
+        delay=DELAYS,
+        lease=LEASES,
+        ttl=TTLS,
+        bound=st.sampled_from([None, None, None, 1, 4]),
+    )
+    def claim(
+        self,
+        names: list[int],
+        many: bool,
+        how: str,
+        until: str,
+        window: int | None,
+        delay: int,
+        lease: int | None,
+        ttl: int | None,
+        bound: int | None,
+    ) -> None:
+        """Add jobs with dedup ids, which others may have."""
+        how, window = (
+            ("refuse" if until == "enqueued" else how),
+            None if until == "started" else window,
+        )
+        window = 3_000 if until == "enqueued" and window is None else window
+        mode = MODES[how] + {"finished": "", "started": "s", "enqueued": "e"}[until]
+        ttl = 50_000 if lease == 0 and ttl is None else ttl
+        delay = 0 if ttl is not None and ttl <= delay else delay
+        jobs = [(IDS[at], self.body()) for at in (names if many else names[:1])]
+        bodies = [body for _, body in jobs]
+        of = {body: name for name, body in jobs}
+        options: dict[str, Any] = {
+            "delay": delay / 1000,
+            "lease": None if lease is None else lease / 1000,
+            "ttl": None if ttl is None else ttl / 1000,
+            "max_length": bound,
+            "dedup_window": None if window is None else window / 1000,
+            "dedup_until": until,
+            "on_duplicate": how,
+        }
+        answers: list[Any] = []
+
+        def model() -> Any:
+            if not answers:
+                answers.append(
+                    self.model.claim(
+                        jobs, mode, delay=delay, lease=lease, ttl=ttl, window=window, bound=bound
+                    )
+                )
+            return answers[0]
+
+        def queue() -> Sequence[Enqueued] | str:
+            try:
+                if many:
+                    return self.queue.enqueue_many(bodies, dedup_id=of.__getitem__, **options)
+                return [self.queue.enqueue(bodies[0], dedup_id=of[bodies[0]], **options)]
+            except QueueFull:
+                return "full"
+            except QueuePaused:
+                return "paused"
+
+        wanted, got, _ = self.both(model, queue)
+        if isinstance(wanted, str):
+            assert got == wanted
+            return
+        assert isinstance(got, (list, BulkEnqueued))
+        told = [
+            Answer(self.learn(one.id).number if one.id else None, one.state, one.action)
+            for one in got
+        ]
+        assert told == wanted
+        assert [x.duplicate for x in got] == [x.action in ("updated", "refused") for x in told]
+        added = any(x.action == "added" and x.state == "ready" for x in told)
+        if added and self.model.paused != "out":
             self.must_wake = "jobs were added"
 
     @rule(many=st.booleans(), delay=st.sampled_from([0, 0, 50]))
@@ -453,8 +585,18 @@ class QueueMachine(SideBySide):
                 self.queue.settle(jobs, n)
             return
 
+        def script() -> Any:
+            return self.model.settle(names, n, tag)[:2]
+
+        def model() -> Any:
+            outcomes, taken, more = self.model.settle(names, n, tag)
+            while more and not taken:  # whoever waited for the end of what is finished here
+                taken, more = self.model.reserve(n, tag)
+            return outcomes, taken
+
+        first = script if self.fault == "after" else model
         (outcomes, wanted), (settled, got), resent = self.both(
-            lambda: self.model.settle(names, n, tag), lambda: self.queue.settle(jobs, n)
+            first, lambda: self.queue.settle(jobs, n), model
         )
         if resent:
             outcomes = [Outcome.DONE if o is Outcome.GONE else o for o in outcomes]
@@ -701,10 +843,26 @@ class QueueMachine(SideBySide):
         wanted, got, _ = self.both(first, self.queue.sweep, model)
         self.has_changed = False  # a sweep that keeps a queue alive would never end its life
         assert got == wanted
+        self.nothing_is_left()
         if existed and not self.model.exists:
-            self.life += 1
-            self.by_number.clear()
-            self.latest_seen = 0
+            self.begin_anew()
+
+    @call()
+    def clear(self) -> None:
+        """Remove the queue with everything in it."""
+        existed = self.model.exists
+        wanted, got, _ = self.both(self.model.clear, self.queue.clear)
+        assert got == wanted
+        assert not self.raw.exists(*(self.ops.keys[kind] for kind in self.ops.keys.names))
+        self.has_changed, self.had = False, (0, 0)
+        if existed:
+            self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """The queue is gone: whatever is added now belongs to another life of it."""
+        self.life += 1
+        self.by_number.clear()
+        self.latest_seen = 0
 
     # -- settings --------------------------------------------------------------------------
 
@@ -741,7 +899,8 @@ class QueueMachine(SideBySide):
     def time_comes(self, pick: int, early: int) -> None:
         """The clock goes on to the time of an event, or 1 ms before it."""
         self.set_model_clock()
-        times = {job.at for job in self.model.jobs.values()}
+        times = {job.at for job in self.model.jobs.values() if job.at != NEVER}
+        times |= {one.end for one in self.model.ids.values()}
         lives = [(job.number[0], job.ttl) for job in self.model.jobs.values() if job.ttl]
         times |= {created + ttl for created, ttl in lives}
         times |= {created + ttl // 2 for created, ttl in lives}  # after it an extend is too late
@@ -804,3 +963,12 @@ class QueueMachine(SideBySide):
         """Every job of some states, in steps of any size."""
         self.set_model_clock()
         self.scanned(n, states, full=full)
+
+
+class IdsMachine(QueueMachine):
+    """Every run begins with jobs that have few dedup ids, and what ends them."""
+
+    @initialize(seed=st.integers(0, 1 << 32))
+    def begin_with_ids(self, seed: int) -> None:
+        """Much of it, before anything else or behind a few jobs without ids."""
+        self.ids_and_act(seed=seed, count=60)

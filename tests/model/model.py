@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 
 from penstock import Outcome
 
-__all__ = ["DEFAULTS", "Model", "ModelJob", "Name", "Number"]
+__all__ = ["DEFAULTS", "NEVER", "Answer", "DedupId", "Model", "ModelJob", "Name", "Number"]
 
 Number: TypeAlias = tuple[int, int]
 """Creation ms and place within it."""
@@ -29,6 +29,7 @@ FIRST_SEQ = 1_000_000_000
 STEP = 100  # expired jobs, and dead letters, that one script removes
 FURTHER = 16  # ended leases beyond n that a reserve looks at, as some of them make dead letters
 IDLE_MS = 900_000
+NEVER = (1 << 53) - 1  # due time of a job that waits for the end of another one
 DEFAULTS = {
     "lease": 30_000,
     "max_attempts": 20,
@@ -62,6 +63,9 @@ class ModelJob:
     error: str = ""
     delivered: int | None = None
     drawn: range | None = field(default=None, repr=False)  # `at` is anywhere in here
+    dedup_id: str | None = None
+    window: int | None = None  # ms for which the dedup id stays taken after an ack
+    until: str = ""  # s: the id is free from the first delivery on; e: the job never has it
 
     @property
     def expires(self) -> int | None:
@@ -83,6 +87,24 @@ class ModelJob:
         return (self.at, self.tag if self.place in ("active", "once") else 0, self.number)
 
 
+@dataclass
+class DedupId:
+    """Who has a dedup id: a job, and one that waits for its end; or a window that ends at `end`."""
+
+    owner: Number | None = None
+    heir: Number | None = None
+    end: int = 0
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What became of one job with a dedup id; the number is None where there is only a window."""
+
+    number: Number | None
+    state: str
+    action: str
+
+
 class Model:
     """One queue.
 
@@ -96,10 +118,13 @@ class Model:
         totals: enqueued, deliveries, acked, nacked, released, crashed, died, redriven, trimmed,
             swept, deleted, purged, promoted, dequeued, withdrawn, evicted.
         made: when the queue was made.
+        ids: dedup ids that somebody has, or had until a ttl or a window ended.
+        freed: jobs that waited for the end of another one, and have become due by the last call.
     """
 
     def __init__(self) -> None:
         self.now = 0
+        self.freed: list[Number] = []
         self._forget()
 
     def _forget(self) -> None:
@@ -110,6 +135,8 @@ class Model:
         self.settings: dict[str, int] = {}
         self.paused = ""
         self.totals: Counter[str] = Counter()
+        self.ids: dict[str, DedupId] = {}
+        self._heirs: list[tuple[Number, int]] | None = None  # whose turn comes when the call ends
 
     def setting(self, name: str) -> int:
         """What applies: the stored setting or the default."""
@@ -174,24 +201,33 @@ class Model:
         bound: int | None = None,
     ) -> list[ModelJob] | Literal["paused", "full"]:
         """Add jobs, all of them or none; expired ones make room first."""
+        refused = self._admitted(len(bodies), bound)
+        if refused:
+            return refused
+        due = self.now + delay if delay > 0 else 0
+        return [self._added(ModelJob((0, 0), body, lease, ttl, "ready", 0), due) for body in bodies]
+
+    def _admitted(self, count: int, bound: int | None) -> Literal["", "paused", "full"]:
+        """Whether there is room for so many; expired jobs are removed."""
         if self.paused in ("in", "all"):
             return "paused"
         limits = [x for x in (bound, self.settings.get("max_length")) if x is not None]
-        while limits and self.waiting + len(bodies) > min(limits):
+        while count and limits and self.waiting + count > min(limits):
             if not self.expire()[0]:
                 return "full"
         self._begin()
         self.expire()
-        added = []
-        for body in bodies:
-            job = ModelJob(self._next_number(), body, lease, ttl, "ready", 0)
-            job.at = job.number[0]
-            if delay > 0:
-                job.place, job.at = "scheduled", job.capped(self.now + delay)
-            self.jobs[job.number] = job
-            added.append(job)
-        self.totals["enqueued"] += len(added)
-        return added
+        return ""
+
+    def _added(self, job: ModelJob, due: int) -> ModelJob:
+        """Number a job and add it; due = 0: it is ready."""
+        job.number = self._next_number()
+        job.at = job.number[0]
+        if due:
+            job.place, job.at = "scheduled", job.capped(due)
+        self.jobs[job.number] = job
+        self.totals["enqueued"] += 1
+        return job
 
     def _next_number(self) -> Number:
         if self.last is None or self.last[0] < self.now:
@@ -199,6 +235,173 @@ class Model:
         else:
             self.last = (self.last[0], self.last[1] + 1)
         return self.last
+
+    # -- dedup ids --------------------------------------------------------------------------
+
+    def claim(
+        self,
+        jobs: Sequence[tuple[str, bytes]],
+        mode: str,
+        *,
+        delay: int = 0,
+        lease: int | None = None,
+        ttl: int | None = None,
+        window: int | None = None,
+        bound: int | None = None,
+    ) -> list[Answer] | Literal["paused", "full"]:
+        """Add jobs with dedup ids, one after the other as if each came alone.
+
+        Args:
+            jobs: id and body of each.
+            mode: what becomes of duplicates (u, d, q), and until when the ids are taken (s, e).
+            delay, lease, ttl, window, bound: of all of them.
+        """
+        adding = ("added", "requeued")
+        count = sum(self._verdict(name, mode)[0] in adding for name in {name for name, _ in jobs})
+        refused = self._admitted(count, bound)
+        if refused:
+            return refused
+        answers = []
+        new: set[Number] = set()
+        until = "s" if "s" in mode else "e" if "e" in mode else ""
+        for name, body in jobs:
+            self._pass_on(name)
+            action, about = self._verdict(name, mode)
+            one = self.ids.get(name, DedupId())
+            if action not in adding:
+                answers.append(
+                    self._duplicate(
+                        action, about, body, new, begins="d" in mode, delay=delay, lease=lease,
+                        window=window, until=until, name=name, mode=mode,
+                    )
+                )  # fmt: skip
+                continue
+            job = ModelJob((0, 0), body, lease, ttl, "ready", 0)
+            job.dedup_id, job.window, job.until = name, window, until
+            due = self.now + delay if delay > 0 else 0
+            if action == "added":
+                self._added(job, due)
+                self.ids[name] = DedupId(job.number)
+                if until == "e":
+                    self.ids[name] = DedupId(end=self.now + (window or 0))
+            elif about is None:
+                self._added(job, max(one.end, self.now + delay))
+                self.ids[name] = DedupId(job.number, end=one.end)
+            else:
+                self._added(job, NEVER)
+                self.ids[name] = DedupId(about.number, job.number)
+            new.add(job.number)
+            state = "scheduled" if due or action == "requeued" else "ready"
+            answers.append(Answer(job.number, state, action))
+        return answers
+
+    def living(self, number: Number | None) -> ModelJob | None:
+        """A job, unless it has gone or its ttl has ended."""
+        job = self.jobs.get(number) if number else None
+        return None if job is None or self.has_expired(job) else job
+
+    def holders(self, name: str) -> tuple[ModelJob | None, ModelJob | None, int]:
+        """Who has an id, who waits for its end, and the end of the window, 0 = none is open."""
+        one = self.ids.get(name, DedupId())
+        owner, heir = self.living(one.owner), self.living(one.heir)
+        end = one.end if one.end > self.now else 0
+        return (owner, heir, end) if owner else (heir, None, end)
+
+    def _verdict(self, name: str, mode: str) -> tuple[str, ModelJob | None]:
+        """What becomes of a job, and the job that has the id or is updated."""
+        owner, heir, end = self.holders(name)
+        if owner and self.state(owner) == "active":
+            if "q" not in mode:
+                return "refused", owner
+            if heir is None:
+                return "requeued", owner
+            return ("updated", heir) if "u" in mode else ("refused", owner)
+        if owner:
+            return ("updated" if "u" in mode and ("q" in mode or not end) else "refused"), owner
+        if end:
+            return ("requeued" if "q" in mode else "refused"), None
+        return "added", None
+
+    def _duplicate(
+        self,
+        action: str,
+        about: ModelJob | None,
+        body: bytes,
+        new: set[Number],
+        *,
+        begins: bool,
+        delay: int,
+        lease: int | None,
+        window: int | None,
+        until: str,
+        name: str,
+        mode: str,
+    ) -> Answer:
+        """The answer to a duplicate, whose content may replace that of the job that is there."""
+        if about is None:
+            return Answer(None, "window", "refused")
+        if action == "refused":
+            waits = self.holders(name)[2] and "q" not in mode
+            return Answer(about.number, "window" if waits else self.state(about), action)
+        if about.number in new:
+            about.body = body
+            return Answer(about.number, self.state(about), action)
+        if lease is not None and (lease == 0) is not (about.lease == 0):
+            return Answer(about.number, self.state(about), "refused")
+        about.body = body
+        about.lease = about.lease if lease is None else lease
+        about.window = about.window if window is None else window
+        about.until = until or about.until
+        if about.place == "ready" or (about.place == "scheduled" and begins):
+            about.place = "scheduled"
+            late = begins and delay > 0
+            about.at = about.capped(self.now + delay if late else min(self.now, about.number[0]))
+        return Answer(about.number, self.state(about), action)
+
+    def _pass_on(self, name: str) -> None:
+        """An owner whose ttl has ended, and which nobody has removed yet, leaves the id."""
+        one = self.ids.get(name)
+        if one and one.heir and not self.living(one.owner) and self.living(one.heir):
+            self._turn(one.heir, 0)
+            one.owner, one.heir = one.heir, None
+
+    def _drop(self, job: ModelJob, *, done: bool = False) -> None:
+        """A job goes; done: it was acknowledged."""
+        del self.jobs[job.number]
+        if job.place != "dead":
+            self._release(job, (job.window or 0) if done else 0)
+
+    def _release(self, job: ModelJob, span: int = 0) -> None:
+        """A job leaves its dedup id: free, taken by a window, or that of the one that waited."""
+        one = self.ids.get(job.dedup_id or "")
+        if one is None:
+            return
+        end = self.now + span if span else 0
+        if one.heir == job.number:
+            one.heir = None
+        elif one.owner == job.number and one.heir:
+            self._turn(one.heir, end)
+            one.owner, one.heir, one.end = one.heir, None, end
+        elif one.owner == job.number:
+            one.owner, one.end = None, end or one.end
+        if one.owner is None and one.end <= self.now:
+            del self.ids[job.dedup_id or ""]
+
+    def _turn(self, number: Number, at: int) -> None:
+        """The turn of one that waited comes: at a time, or at once, where it was created."""
+        if self._heirs is not None:
+            self._heirs.append((number, at))
+            return
+        job = self.jobs.get(number)
+        if job is not None and job.place == "scheduled":
+            job.at = job.capped(at or min(self.now, number[0]))
+            self.freed.append(number)
+
+    def _turns(self) -> None:
+        """What a call has kept back: whoever waited is not delivered by the call that frees it."""
+        kept, self._heirs = self._heirs or [], None
+        for number, at in kept:
+            self._turn(number, at)
 
     # -- delivering -------------------------------------------------------------------------
 
@@ -212,12 +415,12 @@ class Model:
             finished: what the same call acknowledged.
             named: in how many words.
         """
+        self._heirs = self._heirs or []
         ended = [job for job in self.at("active", finished) if job.at <= self.now]
         gone = self.expire(finished)[0]
-        if self.paused in ("out", "all"):
-            return [], False
-        if gone == STEP:
-            return [], True
+        if self.paused in ("out", "all") or gone == STEP:
+            self._turns()
+            return [], self.paused not in ("out", "all")
         held = self.paused != "in"
         ended = ended[: n + gone + named + FURTHER] if held and n else []
         taken = self._take_ended(ended, n, tag)
@@ -226,6 +429,7 @@ class Model:
         for job in sorted(due, key=lambda job: (job.at, job.number))[: n - len(taken)]:
             self._deliver(job, tag)
             taken.append(job)
+        self._turns()
         left = [job for kind in kinds for job in self.at(kind)] + (
             self.at("active") if held else []
         )
@@ -294,6 +498,8 @@ class Model:
         return taken
 
     def _deliver(self, job: ModelJob, tag: int) -> None:
+        if job.until == "s" and not job.deliveries and not job.void:
+            self._release(job)
         job.deliveries += 1
         job.delivered, job.tag, job.void = self.now, tag, False
         self.totals["deliveries"] += 1
@@ -305,6 +511,7 @@ class Model:
 
     def _die(self, job: ModelJob, why: str) -> None:
         job.place, job.at, job.error = "dead", self.now, why or job.error
+        self._release(job)
         self.totals["died"] += 1
 
     # -- settling ---------------------------------------------------------------------------
@@ -371,18 +578,19 @@ class Model:
                 done.add(job.number)
             outcomes.append(outcome)
         for number in done:
-            del self.jobs[number]
+            self._drop(self.jobs[number], done=True)
         self.totals["acked"] += len(done)
         return outcomes
 
     def settle(
         self, names: Sequence[Name], n: int, tag: int
-    ) -> tuple[list[Outcome], list[ModelJob]]:
-        """Finish jobs and take others."""
+    ) -> tuple[list[Outcome], list[ModelJob], bool]:
+        """Finish jobs and take others; whether there is more to reserve now."""
         before = dict(self.jobs)
+        self._heirs = []
         outcomes = self.ack(names)
         finished = [before[number] for number in before if number not in self.jobs]
-        return outcomes, self.reserve(n, tag, finished, outcomes.count(Outcome.DONE))[0]
+        return outcomes, *self.reserve(n, tag, finished, outcomes.count(Outcome.DONE))
 
     def nack(self, names: Iterable[Name], delay: int | None, error: str) -> list[Outcome]:
         """Report failures: back off (None = by the policy), or die."""
@@ -480,7 +688,7 @@ class Model:
         def forward(job: ModelJob) -> Outcome:
             if self.has_expired(job) and job.place != "once":
                 return Outcome.EXPIRED
-            if job.place not in ("scheduled", "active"):
+            if job.place not in ("scheduled", "active") or self.waits(job):
                 return Outcome.REFUSED
             self._end_unsaid(job)
             self._put_back(job, 0)
@@ -488,6 +696,12 @@ class Model:
             return Outcome.DONE
 
         return self._move(numbers, forward)
+
+    def waits(self, job: ModelJob) -> bool:
+        """Whether it waits for the end of the job that has its dedup id, or of the window."""
+        one = self.ids.get(job.dedup_id or "", DedupId())
+        window = one.owner == job.number and one.end > self.now
+        return job.place == "scheduled" and (one.heir == job.number or window)
 
     def dequeue(self, numbers: Iterable[Number]) -> list[Outcome]:
         """Take out what could be reserved, for the time of its own lease."""
@@ -516,7 +730,7 @@ class Model:
         def take_back(job: ModelJob) -> Outcome:
             if job.place not in ("ready", "scheduled") or job.delivered is not None:
                 return Outcome.REFUSED
-            del self.jobs[job.number]
+            self._drop(job)
             self.totals["withdrawn"] += 1
             return Outcome.DONE
 
@@ -526,7 +740,7 @@ class Model:
         """Remove what nobody will be given again: delivered at most once, then dead letters."""
         gone = (self.at("once") + (self.at("dead") if dead else []))[:n]
         for job in gone:
-            del self.jobs[job.number]
+            self._drop(job)
         self.totals["evicted"] += len(gone)
         return len(gone)
 
@@ -534,10 +748,14 @@ class Model:
 
     def redrive(self, limit: int | None = None) -> int:
         """Bring so many of the oldest dead letters back; their attempts start anew."""
-        chosen = [job for job in self.at("dead") if not self._is_over(job)][:limit]
-        for job in chosen:
-            self._bring_back(job)
-        return len(chosen)
+        done = 0
+        for job in self.at("dead"):
+            if done == limit:
+                break
+            if not self._is_over(job) and not self._is_taken(job):
+                self._bring_back(job)
+                done += 1
+        return done
 
     def redrive_these(self, numbers: Iterable[Number]) -> list[Outcome]:
         """The same for dead letters by name; whoever is named again is not dead any more."""
@@ -553,6 +771,8 @@ class Model:
                 outcomes.append(Outcome.REFUSED)
             elif self._is_over(job):
                 outcomes.append(Outcome.EXPIRED)
+            elif self._is_taken(job):
+                outcomes.append(Outcome.TAKEN)
             else:
                 self._bring_back(job)
                 outcomes.append(Outcome.DONE)
@@ -562,7 +782,16 @@ class Model:
     def _is_over(self, job: ModelJob) -> bool:
         return job.expires is not None and job.expires <= self.now
 
+    def _is_taken(self, job: ModelJob) -> bool:
+        """Whether somebody else has its dedup id by now."""
+        if job.dedup_id is None or job.until:
+            return False
+        one = self.ids.get(job.dedup_id, DedupId())
+        return self.holders(job.dedup_id) != (None, None, 0) or one.heir is not None
+
     def _bring_back(self, job: ModelJob) -> None:
+        if job.dedup_id is not None and not job.until:
+            self.ids[job.dedup_id] = DedupId(job.number)
         job.place, job.at = "scheduled", min(job.number[0], self.now)
         job.nacks = job.crashes = job.releases = 0
         job.others = job.deliveries
@@ -573,7 +802,7 @@ class Model:
         """Remove jobs, whatever state they are in."""
 
         def remove(job: ModelJob) -> Outcome:
-            del self.jobs[job.number]
+            self._drop(job)
             self.totals["deleted"] += 1
             return Outcome.DONE
 
@@ -591,11 +820,21 @@ class Model:
         steps += [("dead", "dead", 0)]
         wanted = [(place, later) for state, place, later in steps if state in states]
         chosen = wanted if step is None else [wanted[step]]
-        gone = [job for job in self.jobs.values() if (job.place, self._is_later(job)) in chosen]
-        for job in gone:
-            del self.jobs[job.number]
-        self.totals["purged"] += len(gone)
-        return len(gone)
+        count = 0
+        for part in chosen:
+            jobs = self.jobs.values()
+            gone = [job for job in jobs if (job.place, int(self._is_later(job))) == part]
+            for job in sorted(gone, key=lambda job: job.order):
+                self._drop(job)
+            count += len(gone)
+        self.totals["purged"] += count
+        return count
+
+    def clear(self) -> int:
+        """Remove everything: how many jobs."""
+        count = len(self.jobs)
+        self._forget()
+        return count
 
     def _is_later(self, job: ModelJob) -> bool:
         return job.place not in ("ready", "dead") and job.at > self.now
@@ -613,7 +852,7 @@ class Model:
             gone = sorted(kind, key=lambda job: (job.expires, job.tag * once, job.number))[:STEP]
             gone = [job for job in gone if job.number in self.jobs]
             for job in gone:
-                del self.jobs[job.number]
+                self._drop(job)
             counts.append(len(gone))
         self.totals["swept"] += sum(counts)
         return counts[0], counts[1]
@@ -628,7 +867,7 @@ class Model:
         old = sum(job.at <= self.now - self.setting("dead_age") for job in dead)
         gone = dead[: min(STEP, max(old, len(dead) - self.setting("dead_max")))]
         for job in gone:
-            del self.jobs[job.number]
+            self._drop(job)
         self.totals["trimmed"] += len(gone)
         return len(gone)
 
@@ -638,12 +877,22 @@ class Model:
         Args:
             quiet: ms since something was written last.
         """
+        windows = self._shut()
         steps = (*self.expire(), self._trim())
         removed = sum(steps)
-        idle = not (removed or self.jobs or self.settings or self.paused)
+        idle = not (removed or windows or self.ids or self.jobs or self.settings or self.paused)
         if self.exists and idle and quiet >= IDLE_MS:
             self._forget()
         return removed, STEP in steps
+
+    def _shut(self) -> bool:
+        """Windows that have ended are forgotten."""
+        over = [name for name, one in self.ids.items() if one.end and one.end <= self.now]
+        for name in over:
+            self.ids[name].end = 0
+            if self.ids[name].owner is None:
+                del self.ids[name]
+        return bool(over)
 
     def configure(self, values: dict[str, int | None]) -> None:
         """Set settings, or drop them (None)."""

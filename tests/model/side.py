@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -10,19 +11,22 @@ from typing import Any, TypeVar
 from hypothesis.stateful import RuleBasedStateMachine, invariant
 
 from penstock import Job, JobView, Penstock, QueueStats, Settings, parse_id
+from penstock.core.record import escaped
 from penstock.core.views import SETTING_KINDS, read_settings
 from penstock.wire.keys import node_key, registry_key
 from tests.model.clock import CLOCK, TestClock
 from tests.model.faults import Fault, Faults
-from tests.model.model import Model, ModelJob, Name, Number
+from tests.model.model import NEVER, DedupId, Model, ModelJob, Name, Number
 from tests.support.keyspace import Raw, check_invariant, numbers
 
-__all__ = ["STATES", "Bench", "Dice", "SideBySide"]
+__all__ = ["IDS", "STATES", "Bench", "Dice", "SideBySide"]
 
 T = TypeVar("T")
 QUEUE = "model"
 OWNER = "tester"
 START = 1_700_000_000_000
+IDS = ("a", "b;d=a", "ö%\n")
+"""Dedup ids: few, so that they collide; some are escaped in the record."""
 STATES = ("ready", "scheduled", "active", "dead")
 GONE_TOO = 5
 """Picks from this one on may name a job that is not there any more."""
@@ -107,8 +111,19 @@ class SideBySide(RuleBasedStateMachine):
         self.has_changed = False
 
     def teardown(self) -> None:
-        """Close the client."""
-        self.client.close()
+        """No window that has ended leaves a trace; close the client."""
+        try:
+            if sys.exc_info()[0] is None:
+                self.clock.set(self.clock.ms + 1_000_000)
+                self.queue.sweep()
+                self.set_model_clock()
+                self.model.sweep(0)
+                assert not self.raw.exists(self.ops.keys["windows"])
+                names = self.raw.hgetall(self.ops.keys["dedup"])
+                assert all(b"@" not in value for value in names.values()), names
+                assert len(names) == sum(self.model.holders(one)[0] is not None for one in IDS)
+        finally:
+            self.client.close()
 
     # -- running a call on both ------------------------------------------------------------
 
@@ -141,6 +156,7 @@ class SideBySide(RuleBasedStateMachine):
             self.raw.lpop(self.ops.keys["wake"])
             fault = ""
         self.set_model_clock()
+        self.model.freed.clear()
         self.had = (self.model.waiting, self.meta("full")[0])
         totals = self.model.totals.copy()
         wanted = model()
@@ -152,6 +168,11 @@ class SideBySide(RuleBasedStateMachine):
         finally:
             self.bench.faults.armed = ""
         self.has_changed = self.model.totals != totals
+        freed = [self.model.jobs.get(number) for number in self.model.freed]
+        if not self.model.paused and any(
+            job and job.place == "scheduled" and job.at <= self.model.now for job in freed
+        ):
+            self.must_wake = "a job that waited for the end of another one is due"
         return wanted, got, bool(fault)
 
     def set_model_clock(self) -> None:
@@ -185,7 +206,7 @@ class SideBySide(RuleBasedStateMachine):
         ranks = [(k.number in fits) + (k.number in jobs) for k in self.known]
         living = sum(rank > 0 for rank in ranks)
         order = sorted(range(len(self.known)), key=lambda i: (ranks[i], i), reverse=True)
-        chosen: list[tuple[Name, Any, bool]] = []
+        chosen: list[tuple[Name, Any, int]] = []
         for place, how in picks:
             if not order:
                 break
@@ -197,13 +218,21 @@ class SideBySide(RuleBasedStateMachine):
                 name = known.deliveries[0 if how == "old receipt" else -1]
                 first, _, tag = name.receipt.partition("-")
                 receipt = (int(first), int(tag, 16))
-            current = known.life == self.life and self.model.exists
-            chosen.append(((known.number, receipt), name, current))
-        return [c[0] for c in chosen], [c[1] for c in chosen], all(c[2] for c in chosen)
+            chosen.append(((known.number, receipt), name, known.life))
+        lives = {c[2] for c in chosen}  # where there is no queue, every job is gone
+        current = len(lives) < 2 and (not self.model.exists or lives <= {self.life})
+        return [c[0] for c in chosen], [c[1] for c in chosen], current
 
     def received(self, wanted: Iterable[ModelJob], got: Sequence[Job]) -> None:
         """Compare what was delivered with what should have been."""
-        assert [as_number(job.number) for job in got] == [job.number for job in wanted]
+        wanted = list(wanted)
+        told = [as_number(job.number) for job in got]
+        assert told == [job.number for job in wanted], (
+            told,
+            wanted,
+            self.model.ids,
+            self.model.now,
+        )
         for mine, job in zip(wanted, got, strict=True):
             assert job.receipt == f"{mine.deliveries}-{mine.tag:03x}"
             assert (job.body, job.ttl) == (mine.body, None if mine.ttl is None else mine.ttl / 1000)
@@ -319,7 +348,7 @@ class SideBySide(RuleBasedStateMachine):
             headers={},
             now=model.now / 1000,
             created=job.number[0] / 1000,
-            due=job.at / 1000 if state == "scheduled" else None,
+            due=job.at / 1000 if state == "scheduled" and job.at != NEVER else None,
             lease=lease / 1000,
             lease_until=job.at / 1000 if state == "active" and job.place == "active" else None,
             expires=None if job.expires is None else job.expires / 1000,
@@ -331,11 +360,49 @@ class SideBySide(RuleBasedStateMachine):
             crashes=job.crashes,
             releases=job.releases,
             error=job.error,
+            dedup_id=job.dedup_id,
         )
-        assert view == wanted
+        assert view == wanted, (view, wanted)
         if state != "expired":
             unsaid = job.place == "active" and state == "ready"  # a crash that nobody has seen yet
             assert view.redeliveries == job.others + unsaid
+
+    @invariant()
+    def ids_agree(self) -> None:
+        """Who has each dedup id, as status says it and as the keys have it."""
+        self.set_model_clock()
+        for name in IDS:
+            owner, heir, end = self.model.holders(name)
+            found = self.queue.status(name)
+            assert (found is None) == (owner is None and not end), name
+            if found is None:
+                continue
+            views = [view for view in (found.job, found.successor) if view]
+            wanted = [job for job in (owner, heir) if job]
+            assert [view.id for view in views] == [self.by_number[x.number].id for x in wanted]
+            for view in views:
+                self.compare(view)
+            assert found.window_ends == (end / 1000 if end else None)
+            assert found.state == ("window" if end or owner is None else self.model.state(owner))
+        stored = self.raw.hgetall(self.ops.keys["dedup"])
+        windows = dict(self.raw.zrange(self.ops.keys["windows"], 0, -1, withscores=True))
+        known = {escaped(name).encode(): one for name, one in self.model.ids.items()}
+        for name in known.keys() | stored.keys():
+            one = known.get(name, DedupId())
+            value = stored.get(name, b"")
+            words = [b"%d-%d" % number for number in (one.owner, one.heir) if number]
+            end = int(value.rpartition(b"@")[2]) if b"@" in value else 0
+            if end > self.model.now or one.end > self.model.now:
+                assert end == one.end == windows[name], name
+            assert value.partition(b"@")[0].split() == words, name
+
+    def nothing_is_left(self) -> None:
+        """A sweep leaves no id that is free, and no window that has ended."""
+        wanted = {name for name in IDS if self.model.holders(name) != (None, None, 0)}
+        found = self.raw.hkeys(self.ops.keys["dedup"])
+        assert set(found) == {escaped(name).encode() for name in wanted}
+        windows = self.raw.zrange(self.ops.keys["windows"], 0, -1, withscores=True)
+        assert all(end > self.model.now for _, end in windows)
 
     # -- what must always hold ---------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from tests.model.clock import use_test_clock
 from tests.model.faults import Faults
-from tests.model.machine import QueueMachine
+from tests.model.machine import IdsMachine, QueueMachine
 from tests.model.side import Bench, Dice
 from tests.support.backends import Backend
 
@@ -39,3 +39,19 @@ def test_queue_agrees_with_its_model(backend: Backend, monkeypatch: pytest.Monke
         bench = Bench(backend.sync_client(), Faults(monkeypatch), dice)
 
     run_state_machine_as_test(Machine, settings=PROFILE)
+
+
+def test_dedup_ids_agree_with_their_model(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who has an id, and what becomes of a duplicate: as the rules say, whatever ends the jobs."""
+    use_test_clock(monkeypatch)
+    dice = Dice()
+    monkeypatch.setattr("penstock.core.operations.random", dice)
+
+    class Machine(IdsMachine):
+        bench = Bench(backend.sync_client(), Faults(monkeypatch), dice)
+
+    run_state_machine_as_test(
+        Machine, settings=settings(PROFILE, max_examples=EXAMPLES or 60, stateful_step_count=12)
+    )
