@@ -5,15 +5,15 @@ local function described(id)
     local entry = redis.call('XRANGE', ready, id, id)[1]
     return entry and facts(id, 'ready', string.sub(id, 1, -12), entry[2][2]) or {}
   end
+  local state, at = 'dangling', 0
   for name, index in pairs({active = active, scheduled = scheduled, once = once, dead = dead}) do
     local score = redis.call('ZSCORE', index, id)
     if score then
-      local at = (name == 'active' or name == 'once') and math.floor(score / 4096) or tonumber(score)
+      state, at = name, (name == 'active' or name == 'once') and math.floor(score / 4096) or tonumber(score)
       if at <= now and name ~= 'dead' then
-        name = name == 'once' and 'expired' or 'ready'
+        state = name == 'once' and 'expired' or 'ready'
       end
-      return facts(id, name, at, value)
     end
   end
-  return facts(id, 'dangling', 0, value)
+  return facts(id, state, at, value)
 end
