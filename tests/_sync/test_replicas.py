@@ -103,11 +103,11 @@ def tq(trio: Replicated) -> Iterator[Queue]:
 
 def test_confirmed_by_both(trio: Replicated, tq: Queue) -> None:
     """The first job of a new queue is on both replicas when the call returns."""
-    done = tq.enqueue(b"x", replicas=2)
+    done = tq.enqueue(b"x", replicas=2, timeout=10)
     assert (done.replicas, done.state) == (2, "ready")
     assert trio.bodies() == [[b"x"]] * 3
     assert [raw.hget("penstock:{q}:meta", "enqueued") for raw in trio.copies] == [b"1"] * 2
-    later = tq.enqueue(b"later", delay=60, replicas=2)
+    later = tq.enqueue(b"later", delay=60, replicas=2, timeout=10)
     assert (later.replicas, later.state) == (2, "scheduled")
     assert [numbers(raw, tq.ops, "scheduled") for raw in trio.copies] == [
         numbers(trio.raw, tq.ops, "scheduled")
@@ -116,10 +116,10 @@ def test_confirmed_by_both(trio: Replicated, tq: Queue) -> None:
 
 def test_one_trip(trio: Replicated, tq: Queue) -> None:
     """One script and one WAIT a call; without replicas no WAIT."""
-    tq.enqueue("the queue is there", replicas=1)
+    tq.enqueue("the queue is there", replicas=1, timeout=10)
     before, start = trio.calls(), time.monotonic()
     for i in range(10):
-        assert tq.enqueue(i, replicas=2).replicas == 2
+        assert tq.enqueue(i, replicas=2, timeout=10).replicas == 2
     after = trio.calls()
     assert after[0] - before[0] == 10
     assert 10 <= after[1] - before[1] <= 10 + slices_since(start)
@@ -137,7 +137,7 @@ def test_the_setting_of_the_queue(trio: Replicated, tq: Queue) -> None:
     """What the queue asks for holds for every client, also for one that does not know it yet."""
     tq.configure(replicas=2)
     assert tq.enqueue("a").replicas == 2
-    assert tq.enqueue("b", replicas=1).replicas >= 1
+    assert tq.enqueue("b", replicas=1, timeout=10).replicas >= 1
     assert tq.enqueue("c", replicas=0).replicas == 0
     assert {done.replicas for done in tq.enqueue_many(range(3))} == {2}
     with Penstock(trio.url) as other:
@@ -154,7 +154,7 @@ def test_the_setting_of_the_queue(trio: Replicated, tq: Queue) -> None:
 def test_at_most_once_is_not_waited_for(trio: Replicated, tq: Queue) -> None:
     """Asked for it is refused; with the setting of the queue nobody waits."""
     with pytest.raises(BadArgument, match="replicas"):
-        tq.enqueue("x", lease=0, replicas=1)
+        tq.enqueue("x", lease=0, replicas=1, timeout=10)
     with pytest.raises(BadArgument, match="replicas"):
         tq.enqueue_many(["x"], lease=0, replicas=1)
     assert trio.raw.exists("penstock:{q}:meta") == 0
@@ -185,7 +185,7 @@ def test_bad_time_outs(timeout: Any) -> None:
 
 def test_many_jobs(trio: Replicated, tq: Queue) -> None:
     """One WAIT a chunk of 1,000."""
-    tq.enqueue("the queue is there", replicas=1)
+    tq.enqueue("the queue is there", replicas=1, timeout=10)
     before, start = trio.calls(), time.monotonic()
     results = tq.enqueue_many(range(3500), replicas=2, timeout=10)
     after = trio.calls()
@@ -211,12 +211,12 @@ def test_too_few(trio: Replicated, tq: Queue) -> None:
     assert [numbers(trio.raw, tq.ops, kind) for kind in ("ready", "held", "expiry")] == [[]] * 3
     assert trio.raw.wait(2, 10_000) == 2
     assert trio.bodies() == [[]] * 3
-    assert tq.enqueue("after it", replicas=2).replicas == 2
+    assert tq.enqueue("after it", replicas=2, timeout=10).replicas == 2
 
 
 def test_a_replica_that_is_lost(trio: Replicated, tq: Queue) -> None:
     """Two can't confirm any more, one can."""
-    tq.enqueue("x", replicas=2)
+    tq.enqueue("x", replicas=2, timeout=10)
     trio.cut(0)
     with pytest.raises(NotReplicated) as caught:
         tq.enqueue("y", replicas=2, timeout=0.2)
@@ -281,7 +281,7 @@ def test_a_later_chunk(trio: Replicated, tq: Queue) -> None:
             yield i
 
     with pytest.raises(IncompleteEnqueue) as caught:
-        tq.enqueue_many(bodies(), replicas=2, timeout=0.5)
+        tq.enqueue_many(bodies(), replicas=2, timeout=5)
     results, cause = caught.value.results, caught.value.__cause__
     assert isinstance(cause, NotReplicated)
     assert (cause.wanted, cause.withdrawn) == (2, True)
@@ -295,7 +295,7 @@ def test_a_later_chunk(trio: Replicated, tq: Queue) -> None:
 
 def test_a_replica_that_stands_still_for_a_while(trio: Replicated, tq: Queue) -> None:
     """It confirms when it goes on, and the call that waited for it succeeds."""
-    tq.enqueue("x", replicas=2)
+    tq.enqueue("x", replicas=2, timeout=10)
     trio.replicas[0].pause()
     call = spawn(tq.enqueue, "y", replicas=2, timeout=15)
     wait_for(lambda: trio.raw.xlen("penstock:{q}:ready") == 2)
@@ -308,7 +308,7 @@ def test_a_replica_that_stands_still_for_a_while(trio: Replicated, tq: Queue) ->
 
 def test_a_replica_that_stands_still_for_too_long(trio: Replicated, tq: Queue) -> None:
     """The job is taken back, and the replica hears of both when it goes on."""
-    tq.enqueue("x", replicas=2)
+    tq.enqueue("x", replicas=2, timeout=10)
     trio.replicas[1].pause()
     with pytest.raises(NotReplicated) as caught:
         tq.enqueue("y", replicas=2, timeout=0.3)
