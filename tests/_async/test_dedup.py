@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -144,9 +145,9 @@ async def test_a_duplicate_names_the_job_that_is_there(q: AsyncQueue, raw: Raw) 
 
 async def test_the_id_of_a_job_that_ends_is_told_with_its_ttl(q: AsyncQueue) -> None:
     """What a duplicate answers is the job's own id, to the last digit."""
-    for options in ({"ttl": 3600}, {"ttl": 3600, "lease": 0}, {"lease": 0}, {"lease": 5}):
-        name = str(options)
-        first = await q.enqueue("x", dedup_id=name, **options)  # type: ignore[arg-type]
+    for ttl, lease in ((3600, None), (3600, 0), (None, 0), (None, 5)):
+        name = f"{ttl} {lease}"
+        first = await q.enqueue("x", dedup_id=name, ttl=ttl, lease=lease)
         assert (await q.enqueue("y", dedup_id=name)).id == first.id
         done = await q.enqueue("y", dedup_id=name, on_duplicate="update", ttl=60)
         assert (done.id, done.action) == (first.id, "updated")
@@ -1132,6 +1133,11 @@ def reads(raw: Raw) -> int:
     return sum(stats.get(f"cmdstat_{name}", {}).get("calls", 0) for name in ("xrange", "hget"))
 
 
+def next_of(given: Iterator[Any], _: object) -> Any:
+    """The next one, whatever the body is."""
+    return next(given)
+
+
 async def test_a_bad_id_of_a_body(q: AsyncQueue, raw: Raw) -> None:
     """Nothing of that chunk is added, and the chunks before it are told."""
     await q.enqueue("make it")
@@ -1139,7 +1145,7 @@ async def test_a_bad_id_of_a_body(q: AsyncQueue, raw: Raw) -> None:
     for bad in NO_IDS:
         given = iter(["x", "x", bad])
         with pytest.raises(BadArgument, match=r"^dedup_id="):
-            await q.enqueue_many([1, 2, 3], dedup_id=lambda _, given=given: next(given))  # type: ignore[misc]
+            await q.enqueue_many([1, 2, 3], dedup_id=partial(next_of, given))
     assert dump(raw) == before
     with pytest.raises(IncompleteEnqueue) as caught:
         await q.enqueue_many(range(1500), dedup_id=lambda body: "" if body == 1400 else str(body))

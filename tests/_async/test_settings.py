@@ -32,7 +32,7 @@ async def test_defaults(q: AsyncQueue) -> None:
 async def test_settings_are_stored_and_answered(ps: AsyncPenstock, q: AsyncQueue) -> None:
     """All of them, before the first job too; the queue then exists and is listed."""
     stored = await q.configure(**EVERYTHING)  # type: ignore[arg-type]  # one dict for all kinds
-    assert stored == Settings(**EVERYTHING)  # type: ignore[arg-type]
+    assert stored == Settings(**EVERYTHING)  # type: ignore[arg-type]  # the same
     assert (await q.stats()).settings == stored
     assert await ps.queues() == ["q"]
 

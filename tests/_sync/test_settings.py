@@ -33,7 +33,7 @@ def test_defaults(q: Queue) -> None:
 def test_settings_are_stored_and_answered(ps: Penstock, q: Queue) -> None:
     """All of them, before the first job too; the queue then exists and is listed."""
     stored = q.configure(**EVERYTHING)  # type: ignore[arg-type]  # one dict for all kinds
-    assert stored == Settings(**EVERYTHING)  # type: ignore[arg-type]
+    assert stored == Settings(**EVERYTHING)  # type: ignore[arg-type]  # the same
     assert q.stats().settings == stored
     assert ps.queues() == ["q"]
 

@@ -187,7 +187,7 @@ def test_a_user_who_may_little(run_cli: Cli, make_server: Callable[..., Embedded
     """What is forbidden is a warning, and everything else is looked at."""
     server = make_server(tcp=True)
     with redis.Redis.from_url(server.url) as raw:
-        rights = "on >secret ~* +@all -info -config -time -script|exists".split()  # noqa: SIM905
+        rights = "on >secret ~* +@all -info -config -time -script|exists".split()  # noqa: SIM905  # as it is typed
         try:
             raw.execute_command("ACL", "SETUSER", "ada", *rights)
         except redis.ResponseError:  # before 7.0 the denial of a subcommand

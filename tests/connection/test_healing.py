@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -23,6 +24,11 @@ from tests.support.proxy import Proxy
 from tests.support.twins import await_for, spawn, wait_for
 
 Server = Callable[..., EmbeddedServer]
+
+
+def has_more_than(connections: int, proxy: Proxy) -> bool:
+    """Whether the proxy has taken further connections since there were so many."""
+    return proxy.connections > connections
 
 
 def test_a_restart_between_two_calls(server: EmbeddedServer) -> None:
@@ -231,7 +237,7 @@ def test_a_connection_cut_while_a_consumer_waits(server: EmbeddedServer) -> None
             for _ in range(3):
                 before = proxy.connections
                 proxy.cut()
-                proxy.wait_until(lambda p, b=before: p.connections > b)  # type: ignore[misc]
+                proxy.wait_until(partial(has_more_than, before))
                 wait_for(lambda: raw.info("clients")["blocked_clients"] == 1)
         start = time.monotonic()
         other.queue("q").enqueue("after")

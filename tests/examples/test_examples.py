@@ -77,7 +77,9 @@ def test_the_tests_among_the_examples_pass(path: Path, tmp_path: Path) -> None:
         PYTEST_ADDOPTS="",
         PENSTOCK_URL="redis://127.0.0.1:1",
     )
-    assert re.search(r"=+ (.*) in [\d.]+s =+\n$", out)[1] + "\n" == promised(path)  # type: ignore[index]
+    summary = re.search(r"=+ (.*) in [\d.]+s =+\n$", out)
+    assert summary
+    assert summary[1] + "\n" == promised(path)
 
 
 def test_examples_are_numbered_and_short() -> None:

@@ -356,15 +356,15 @@ def errors(q: Queue) -> None:
 
 def mistakes(q: Queue, aq: AsyncQueue, job: Job, client: redis.Redis) -> None:
     q.enqueue("x", "y")  # type: ignore[call-arg, arg-type]  # options are named
-    q.enqueue("x", delay="soon")  # type: ignore[arg-type]
-    q.enqueue("x", headers={"a": 1})  # type: ignore[dict-item]
-    q.enqueue_many(5)  # type: ignore[arg-type]
+    q.enqueue("x", delay="soon")  # type: ignore[arg-type]  # no duration
+    q.enqueue("x", headers={"a": 1})  # type: ignore[dict-item]  # values are text
+    q.enqueue_many(5)  # type: ignore[arg-type]  # no bodies
     q.ack(job)  # type: ignore[arg-type]  # one job is no list of jobs
-    q.peek("dead")  # type: ignore[arg-type]
-    q.reserve(block="5")  # type: ignore[arg-type]
-    q.configure(leases=5)  # type: ignore[call-arg]
+    q.peek("dead")  # type: ignore[arg-type]  # the state is named
+    q.reserve(block="5")  # type: ignore[arg-type]  # no duration
+    q.configure(leases=5)  # type: ignore[call-arg]  # no such setting
     AsyncPenstock(client)  # type: ignore[arg-type]  # a client of the other world
-    Penstock(5)  # type: ignore[arg-type]
+    Penstock(5)  # type: ignore[arg-type]  # no server
     aq.enqueue("x")  # type: ignore[unused-coroutine]  # a forgotten await is found
     with job as same:
         same.id = "other"  # type: ignore[misc]  # it can only be read

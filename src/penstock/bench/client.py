@@ -156,7 +156,7 @@ class _Loops:
         held = contender.reserve(BATCH)
         while held:
             contender.work(held)  # type: ignore[arg-type]  # each its own kind
-            contender.ack(held)  # type: ignore[arg-type]
+            contender.ack(held)  # type: ignore[arg-type]  # each its own kind
             done += len(held)
             held = contender.reserve(BATCH)
         return done
