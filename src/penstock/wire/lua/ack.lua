@@ -24,12 +24,12 @@ local seen, off = tonumber(m[5]) or 0, tonumber(m[6]) or 0
 if bequeath then
   bequeath(all and {unpack(ARGV, base)} or finished, true)
 end
-local alarm, asleep = tonumber(m[9]) or 0, not bequeath or redis.call('LLEN', wake) == 0
+local alarm = tonumber(m[9]) or 0
 local hungry = freed > 0 and (tonumber(m[4]) or 0) > now and redis.call('LLEN', space) == 0
 if acked > 0 then
   --@include lib/finish
   --@include lib/bequests
-  local token = false
+  local token, asleep = false, heir_asleep
   if heir_token and m[8] ~= 'out' and m[8] ~= 'all' then
     --@include lib/announce
     token = heir_token <= now or announce(heir_token, false)

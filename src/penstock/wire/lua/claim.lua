@@ -82,13 +82,13 @@ for i = 1, usual and asked or 0 do -- usual: every id is free, and no job has to
     break
   end
 end
-redis.call('ZCARD', windows)
-redis.call('ZCARD', scheduled)
-redis.call('ZCARD', expiry)
-redis.call('ZCARD', once)
-redis.call('ZCARD', active)
-redis.call('XLEN', ready)
-redis.call('HLEN', tally)
+if not usual then -- the first write of a usual call is to ready, and what it reads it has read by then
+  for _, index in ipairs({windows, scheduled, expiry, once, active}) do
+    redis.call('ZCARD', index)
+  end
+  redis.call('XLEN', ready)
+  redis.call('HLEN', tally)
+end
 local mortal, places = string.find(uses, 't', 1, true), {}
 local function looked_up(id) -- state, record, key; nil = it is not there any more, or its ttl has ended
   local ends = mortal and redis.call('ZSCORE', expiry, id)
@@ -288,6 +288,7 @@ end
 for id, content in pairs(rewritten) do
   records[#records + 1] = id
   records[#records + 1] = notes[id] .. content
+  big = big or #content > 4096
   if moved[id] then
     local ends = mortal and tonumber(redis.call('ZSCORE', expiry, id))
     local when = ends and math.min(ends, moved[id]) or moved[id]
@@ -352,10 +353,6 @@ for id, content in pairs(rewritten) do
   if #content > 4096 then
     marks[#marks + 1] = '=' .. id
     marks[#marks + 1] = match(content, '^1[^\n]-;d=([^;\n]+[;wu=%w]*)')
-    if not string.find(uses, 'b', 1, true) then
-      uses = uses .. 'b'
-      redis.call('HSET', meta, 'uses', uses)
-    end
   elseif string.find(uses, 'b', 1, true) then
     redis.call('HDEL', dedup, '=' .. id)
   end

@@ -18,12 +18,11 @@ if letters == '1' and #spent < most then
   old = redis.call('ZRANGE', dead, 0, most - #spent - 1)
 end
 redis.call('HLEN', tally)
-local uses = m[4] or ''
+local uses, paused = m[4] or '', m[5]
 --@include lib/claims
 if bequeath then
   bequeath(spent, false)
 end
-local asleep = not bequeath or redis.call('LLEN', wake) == 0
 if #spent + #old > 0 then
   local gone = {unpack(spent)}
   for i = 1, #old do
@@ -34,8 +33,7 @@ if #spent + #old > 0 then
   redis.call('ZREM', dead, unpack(gone))
   redis.call('HDEL', tally, unpack(gone))
   --@include lib/bequests
-  local token = heir_token and m[5] ~= 'out' and m[5] ~= 'all'
-  --@include lib/wake
+  --@include lib/heir
   redis.call('HINCRBY', meta, 'evicted', #spent + #old)
   if #changes > 0 then
     redis.call('HSET', meta, unpack(changes))

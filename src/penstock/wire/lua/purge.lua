@@ -36,9 +36,8 @@ elseif state == 'once' then
 elseif state == 'dead' then
   index = dead
 end
-local uses = m[6] or ''
+local uses, paused = m[6] or '', m[7]
 --@include lib/claims
-local asleep = not bequeath or redis.call('LLEN', wake) == 0
 redis.call('HDEL', held, '-')
 if index then
   local ids, old = redis.call('ZRANGE', index, low, high, 'BYSCORE', 'LIMIT', passed, 1000), {}
@@ -89,15 +88,7 @@ else -- ends of ttl are indexed by number, so each is named; about 1 MiB is read
   end
 end
 if removed > 0 then
-  --@include lib/bequests
-  local token = heir_token and m[7] ~= 'out' and m[7] ~= 'all'
-  --@include lib/wake
   redis.call('HINCRBY', meta, 'purged', removed)
-  if #changes > 0 then
-    redis.call('HSET', meta, unpack(changes))
-  end
-  if hungry then
-    redis.call('RPUSH', space, '1')
-  end
+  --@include lib/freed
 end
 return {1, nonce, removed, more, fence, passed}

@@ -16,13 +16,12 @@ if not m[2] then
 end
 local quiet = seen
 --@include lib/now
-local uses = m[5] or ''
+local uses, paused = m[5] or '', m[6]
 --@include lib/claims
 --@include lib/panes
 --@include lib/lapsed
 local letters, hungry = redis.call('ZCARD', dead), (tonumber(m[17]) or 0) > now and redis.call('LLEN', space) == 0
 redis.call('HLEN', tally)
-local asleep = not bequeath or redis.call('LLEN', wake) == 0
 redis.call('HDEL', held, '-')
 --@include lib/expire
 --@include lib/shut
@@ -34,9 +33,7 @@ letters = letters - redis.call('ZCARD', dead)
 if hungry and #lapsed > 0 then
   redis.call('RPUSH', space, '1')
 end
-if heir_token and asleep and m[6] ~= 'out' and m[6] ~= 'all' then
-  redis.call('RPUSH', wake, '1')
-end
+--@include lib/heir
 local removed = ''
 if #lapsed + #spent + letters + #panes == 0 then
   local set = false

@@ -13,7 +13,7 @@ local m = redis.call('HMGET', meta, 'v', 'epoch', 'full', 'seen', 'off', 'uses',
 --@include lib/epoch
 local changes, seen, off = {}, tonumber(m[4]) or 0, tonumber(m[5]) or 0
 --@include lib/now
-local uses = m[6] or ''
+local uses, paused = m[6] or '', m[7]
 local codes, found, first, refused = {}, {}, {}, false
 for i = 3, #ARGV do
   local id = ARGV[i]
@@ -40,7 +40,6 @@ redis.call('XLEN', ready)
 if bequeath then
   bequeath(found, false)
 end
-local asleep = not bequeath or redis.call('LLEN', wake) == 0
 local hungry = (tonumber(m[3]) or 0) > now and redis.call('LLEN', space) == 0
 if #found > 0 then
   redis.call('HDEL', held, unpack(found))
@@ -48,16 +47,8 @@ if #found > 0 then
   redis.call('ZREM', scheduled, unpack(found))
   redis.call('ZREM', expiry, unpack(found))
   redis.call('HDEL', tally, unpack(found))
-  --@include lib/bequests
-  local token = heir_token and m[7] ~= 'out' and m[7] ~= 'all'
   redis.call('HINCRBY', meta, 'withdrawn', #found)
-  --@include lib/wake
-  if #changes > 0 then
-    redis.call('HSET', meta, unpack(changes))
-  end
-  if hungry then
-    redis.call('RPUSH', space, '1')
-  end
+  --@include lib/freed
 end
 if not refused then
   return {1, nonce, #found}

@@ -1,13 +1,9 @@
 -- Dedup ids of jobs that end here: each is freed, or goes to the job that waits for this end, or stays taken for its window.
 -- bequeath(numbers, done) only looks; lib/bequests writes. An id's value: `number`, `number heir`, `number @end` (a job that
--- waits for the end of a window) or `@end`.
-local heirs, open, known, touched, loose, briefs, bequeath = nil, nil, nil, nil, nil, nil, nil
+-- waits for the end of a window) or `@end`. Keys are looked at here, before anything is written, and only those that matter.
+local heirs, open, known, touched, loose, briefs, bequeath, heir_asleep = nil, nil, nil, nil, nil, nil, nil, false
 if string.find(uses, 'd', 1, true) then
   heirs, open, known, touched, loose, briefs = {}, {}, {}, {}, {}, {}
-  redis.call('HLEN', dedup)
-  redis.call('ZCARD', windows)
-  redis.call('ZCARD', scheduled)
-  redis.call('ZCARD', expiry)
   bequeath = function(numbers, done)
     if #numbers == 0 then
       return
@@ -74,6 +70,14 @@ if string.find(uses, 'd', 1, true) then
           open[#open + 1] = name
         end
       end
+    end
+    if #heirs > 0 then
+      redis.call('ZCARD', scheduled)
+      redis.call('ZCARD', expiry)
+      heir_asleep = redis.call('LLEN', wake) == 0
+    end
+    if #open > 0 then
+      redis.call('ZCARD', windows)
     end
   end
 end

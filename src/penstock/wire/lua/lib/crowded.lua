@@ -10,9 +10,7 @@ if limit then
     -- room may be held by jobs whose ttl has ended
     --@include lib/expire
     --@include lib/bequests
-    if heir_token and heir_token <= now and asleep and paused ~= 'out' then
-      redis.call('RPUSH', wake, '1')
-    end
+    --@include lib/heir
     if #lapsed > 0 and hungry and full > now and redis.call('XLEN', ready) + redis.call('ZCARD', scheduled) < limit then
       redis.call('RPUSH', space, '1')
     end

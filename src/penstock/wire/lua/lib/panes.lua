@@ -1,6 +1,6 @@
 -- Windows that have ended, at most 100 a call: their ids are free, or are those of the jobs that waited for the end.
 local panes, shut, kept_by = {}, {}, {}
-if bequeath then
+if string.find(uses, 'd', 1, true) then
   panes = redis.call('ZRANGE', windows, '-inf', now, 'BYSCORE', 'LIMIT', 0, 100)
   local values = #panes > 0 and redis.call('HMGET', dedup, unpack(panes)) or {}
   for i = 1, #panes do

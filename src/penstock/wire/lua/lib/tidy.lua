@@ -3,12 +3,10 @@
 --@include lib/lapsed
 local roomless = #lapsed > 0 and (tonumber(full) or 0) > now and redis.call('LLEN', space) == 0
 if #lapsed + #spent > 0 then
-  local asleep = not bequeath or redis.call('LLEN', wake) == 0
   redis.call('HDEL', held, '-')
   --@include lib/expire
   --@include lib/bequests
-  local token = heir_token and heir_token <= now and paused ~= 'out' and paused ~= 'all'
-  --@include lib/wake
+  --@include lib/heir
   if roomless then
     redis.call('RPUSH', space, '1')
   end

@@ -1,0 +1,4 @@
+-- Whoever waits is told that a job which waited for another one's end is due.
+if heir_token and heir_token <= now and heir_asleep and paused ~= 'out' and paused ~= 'all' then
+  redis.call('RPUSH', wake, '1')
+end
