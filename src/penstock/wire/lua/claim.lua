@@ -21,44 +21,8 @@
 ---          {-8, nonce}                                       damaged: jobs, but no meta
 ---          {-10, nonce, index}                               as in enqueue, or the record has no dedup id
 --- FROM none, ready  TO ready, scheduled
-local m = redis.call('HMGET', meta, 'v', 'epoch', 'last', 'seen', 'off', 'paused', 'uses', 'max_length',
-  'full', 'alarm', 'enqueued', 'replicas')
---@include lib/version
-local changes = {}
-local seen, off = tonumber(m[4]) or 0, tonumber(m[5]) or 0
---@include lib/now
-local epoch, last, paused, uses = m[2], m[3], m[6], m[7] or ''
-local full, alarm = tonumber(m[9]) or 0, tonumber(m[10]) or 0
-local before = redis.call('GET', producer)
-if before then
-  local number, wanted = tonumber(string.match(before, '^%d+')), tonumber(nonce)
-  if number > wanted then
-    return {-7, nonce, string.match(before, '^%d+')}
-  elseif number == wanted then
-    local from, total, of, later, items = string.match(before, '^%d+ (%S*) (%d+) (%x+) (%d)\n(.*)$')
-    if of == epoch then
-      redis.call('PEXPIRE', producer, 600000)
-      if #changes > 0 then
-        redis.call('HSET', meta, unpack(changes))
-      end
-      local reply = {1, nonce, from, tonumber(total), epoch, 0, 1, tonumber(later), tonumber(m[12]) or 0}
-      for at, what, id, state, header in string.gmatch(items, '(%d+) (%-?%d) (%S*) (%a+) ([^\n]*)\n') do
-        local i = #reply
-        reply[i + 1], reply[i + 2], reply[i + 3], reply[i + 4] = tonumber(at), tonumber(what), id, state
-        reply[i + 5] = header
-      end
-      return reply
-    end
-  end
-end
 --@include lib/admission
 --@include lib/panes
-local later
-if string.sub(delay, 1, 1) == '@' then
-  later = string.sub(delay, 2) - raw
-else
-  later = tonumber(delay)
-end
 -- Who has each id, and where is it?
 local asked = #ARGV - 6
 local names, owners, latest, notes, usual = {}, {}, {}, {}, mode == '' and later <= 0
@@ -326,7 +290,7 @@ if n == 0 then
 end
 --@include lib/born
 local words = {}
-local reply = {1, nonce, first, n, epoch, created, 0, later > 0 and 1 or 0, tonumber(m[12]) or 0}
+local reply = {1, nonce, first, n, epoch, created, 0, later > 0 and 1 or 0, replicas}
 for i = 1, #items, 2 do
   local what, id, state, header = unpack(items[i + 1])
   if tonumber(id) then -- a place among those that were added

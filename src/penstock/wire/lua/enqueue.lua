@@ -20,31 +20,6 @@
 ---                                                            lease 0 without a ttl; nothing added
 --- FROM none  TO ready, scheduled
 local n = #ARGV - 5
-local m = redis.call('HMGET', meta, 'v', 'epoch', 'last', 'seen', 'off', 'paused', 'uses', 'max_length',
-  'full', 'alarm', 'enqueued', 'replicas')
---@include lib/version
-local changes = {}
-local seen, off = tonumber(m[4]) or 0, tonumber(m[5]) or 0
---@include lib/now
-local epoch, last, paused, uses = m[2], m[3], m[6], m[7] or ''
-local full, alarm = tonumber(m[9]) or 0, tonumber(m[10]) or 0
-local before = redis.call('GET', producer)
-if before then
-  local number, wanted = tonumber(string.match(before, '^%d+')), tonumber(nonce)
-  local from, total, of, later
-  if number == wanted then
-    from, total, of, later = string.match(before, '^%d+ (%S+) (%d+) (%x+) (%d)$')
-  end
-  if of == epoch and from then
-    redis.call('PEXPIRE', producer, 600000)
-    if #changes > 0 then
-      redis.call('HSET', meta, unpack(changes))
-    end
-    return {1, nonce, from, tonumber(total), epoch, 0, 1, tonumber(later), tonumber(m[12]) or 0}
-  elseif number > wanted then
-    return {-7, nonce, string.match(before, '^%d+')}
-  end
-end
 --@include lib/admission
 --@include lib/crowded
 if n == 0 then
@@ -57,12 +32,6 @@ end
 --@include lib/numbers
 local call, list, at, whence = redis.call, ARGV, 5, {}
 --@include lib/lives
-local later
-if string.sub(delay, 1, 1) == '@' then
-  later = string.sub(delay, 2) - raw
-else
-  later = tonumber(delay)
-end
 local token = paused ~= 'out'
 if later > 0 then
   call('ZCARD', scheduled)
@@ -96,4 +65,4 @@ end
 if full > now and hungry and (waiting + n < limit or #lapsed > 0) then
   call('RPUSH', space, '1')
 end
-return {1, nonce, first, n, epoch, created, 0, later > 0 and 1 or 0, tonumber(m[12]) or 0}
+return {1, nonce, first, n, epoch, created, 0, later > 0 and 1 or 0, replicas}

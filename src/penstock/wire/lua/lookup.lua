@@ -9,8 +9,7 @@ local m = redis.call('HMGET', meta, 'v', 'epoch', 'seen', 'off', 'lease')
 --@include lib/version
 local changes, seen, off = {}, tonumber(m[3]) or 0, tonumber(m[4]) or 0
 --@include lib/now
---@include lib/facts
---@include lib/state
+--@include lib/described
 local value = redis.call('HGET', dedup, name) or ''
 local ends = tonumber(string.match(value, '@(%d+)$')) or 0
 local reply = {1, nonce, now, tonumber(m[5]) or 30000, m[2] or '', ends > now and string.format('%.0f', ends) or '0'}

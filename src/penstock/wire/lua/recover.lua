@@ -21,6 +21,7 @@ local seen, off = tonumber(m[4]) or 0, tonumber(m[5]) or 0
 --@include lib/terms
 local uses, alarm, lease, delivered, base = m[3] or '', tonumber(m[7]) or 0, tonumber(m[8]) or 30000, m[9], 6
 local max_attempts, max_crashes = limit(m[10], 20), limit(m[11], 3)
+--@include lib/crash
 local decided = (#ARGV - base + 1) / 2
 local reply = {1, nonce, decided, m[2] or '', lease, now}
 if m[6] or decided == 0 then -- paused: nothing is delivered again
@@ -44,15 +45,13 @@ for i = 1, decided do
     bytes = bytes + (value and #value or 0)
     if value and not (ends and tonumber(ends) <= now) then
       local record = string.match(value, '^@[^\n]*\n(.*)$') or value
-      local d, nacked, c, r, why = string.match(tallied[i] or '1 0 0 0', '^(%d+) (%d+) (%d+) (%d+)(.*)$')
-      c, crashes = c + 1, crashes + 1
-      if c >= max_crashes or nacked + c >= max_attempts then
-        why = c >= max_crashes and ' lease ended ' .. c .. ' times' or ' ' .. nacked + c .. ' attempts'
+      local count, dies = crash(tallied[i])
+      crashes = crashes + 1
+      if dies then
         fallen[#fallen + 1] = id
-        fallen[#fallen + 1] = d + 1 .. '+ ' .. nacked .. ' ' .. c .. ' ' .. r .. why
+        fallen[#fallen + 1] = count
       else
-        numbers[#numbers + 1], records[#records + 1] = id, record
-        counts[#counts + 1] = d + 1 .. ' ' .. nacked .. ' ' .. c .. ' ' .. r .. why
+        numbers[#numbers + 1], records[#records + 1], counts[#counts + 1] = id, record, count
       end
     end
   end

@@ -12,6 +12,7 @@ local m = redis.call('HMGET', meta, 'v', 'epoch', 'seen', 'off', 'lease', 'last'
 local changes, seen, off = {}, tonumber(m[3]) or 0, tonumber(m[4]) or 0
 --@include lib/now
 --@include lib/facts
+--@include lib/state
 local wanted, most = {}, tonumber(count)
 for i = 5, #ARGV do
   wanted[ARGV[i]] = true
@@ -27,27 +28,6 @@ local function see(id, state, score, value)
       reply[#reply + 1] = job
     end
   end
-end
-local function state_of(id)
-  local ends = redis.call('ZSCORE', active, id)
-  if ends then
-    local at = math.floor(ends / 4096)
-    return at <= now and 'ready' or 'active', at
-  end
-  local at = redis.call('ZSCORE', scheduled, id)
-  if at then
-    return tonumber(at) <= now and 'ready' or 'scheduled', tonumber(at)
-  end
-  at = redis.call('ZSCORE', dead, id)
-  if at then
-    return 'dead', tonumber(at)
-  end
-  at = redis.call('ZSCORE', once, id)
-  if at then
-    at = math.floor(at / 4096)
-    return at <= now and 'expired' or 'once', at
-  end
-  return 'dangling', 0
 end
 local function step()
   local room = math.min(most - found, most * 10 - looked)

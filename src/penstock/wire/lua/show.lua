@@ -14,8 +14,7 @@ local m = redis.call('HMGET', meta, 'v', 'epoch', 'seen', 'off', 'lease')
 --@include lib/epoch
 local changes, seen, off = {}, tonumber(m[3]) or 0, tonumber(m[4]) or 0
 --@include lib/now
---@include lib/facts
---@include lib/state
+--@include lib/described
 local reply = {1, nonce, now, tonumber(m[5]) or 30000, m[2] or ''}
 for i = 3, #ARGV do
   reply[#reply + 1] = described(ARGV[i])

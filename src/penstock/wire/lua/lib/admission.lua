@@ -1,4 +1,35 @@
--- Whether jobs may be added at all, and how many; what has lapsed is looked up.
+-- Whether jobs may be added at all, and how many. A call that is repeated gets its first answer, and writes: WAIT would lie
+-- otherwise. What has lapsed is looked up. Gives later: ms until they may be delivered.
+local m = redis.call('HMGET', meta, 'v', 'epoch', 'last', 'seen', 'off', 'paused', 'uses', 'max_length',
+  'full', 'alarm', 'enqueued', 'replicas')
+--@include lib/version
+local changes = {}
+local seen, off = tonumber(m[4]) or 0, tonumber(m[5]) or 0
+--@include lib/now
+local epoch, last, paused, uses = m[2], m[3], m[6], m[7] or ''
+local full, alarm, replicas = tonumber(m[9]) or 0, tonumber(m[10]) or 0, tonumber(m[12]) or 0
+local before = redis.call('GET', producer)
+if before then
+  local number, wanted = tonumber(string.match(before, '^%d+')), tonumber(nonce)
+  if number > wanted then
+    return {-7, nonce, string.match(before, '^%d+')}
+  elseif number == wanted then
+    local from, total, of, later, items = string.match(before, '^%d+ (%S*) (%d+) (%x+) (%d)\n?(.*)$')
+    if of == epoch and from then
+      redis.call('PEXPIRE', producer, 600000)
+      if #changes > 0 then
+        redis.call('HSET', meta, unpack(changes))
+      end
+      local reply = {1, nonce, from, tonumber(total), epoch, 0, 1, tonumber(later), replicas}
+      for at, what, id, state, header in string.gmatch(items, '(%d+) (%-?%d) (%S*) (%a+) ([^\n]*)\n') do -- of claim
+        local i = #reply
+        reply[i + 1], reply[i + 2], reply[i + 3], reply[i + 4] = tonumber(at), tonumber(what), id, state
+        reply[i + 5] = header
+      end
+      return reply
+    end
+  end
+end
 local created = 0
 if not epoch then
   if redis.call('EXISTS', ready, held) > 0 then
@@ -20,3 +51,9 @@ local asleep, hungry = redis.call('LLEN', wake) == 0, false
 local waiting = 0
 --@include lib/claims
 --@include lib/lapsed
+local later
+if string.sub(delay, 1, 1) == '@' then
+  later = string.sub(delay, 2) - raw
+else
+  later = tonumber(delay)
+end

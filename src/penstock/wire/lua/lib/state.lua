@@ -1,10 +1,5 @@
--- A job as a reader sees it, wherever it is; {} = gone.
-local function described(id)
-  local value = redis.call('HGET', held, id)
-  if not value then
-    local entry = redis.call('XRANGE', ready, id, id)[1]
-    return entry and facts(id, 'ready', string.sub(id, 1, -12), entry[2][2]) or {}
-  end
+-- Where a held job is, and its time there: due, end of the lease or of the ttl, death. Every index is looked at.
+local function state_of(id)
   local state, at = 'dangling', 0
   for name, index in pairs({active = active, scheduled = scheduled, once = once, dead = dead}) do
     local score = redis.call('ZSCORE', index, id)
@@ -15,5 +10,5 @@ local function described(id)
       end
     end
   end
-  return facts(id, state, at, value)
+  return state, at
 end

@@ -37,6 +37,7 @@ if delivers then
     local over = call('ZRANGE', active, '-inf', now * 4096 + 4095, 'BYSCORE', 'LIMIT', 0, n + #lapsed + settlings + 16)
     local policy = call('HMGET', meta, 'max_attempts', 'max_crashes')
     local max_attempts, max_crashes = limit(policy[1], 20), limit(policy[2], 3)
+    --@include lib/crash
     for i = 1, #over do
       local id = over[i]
       if took == n or bytes >= 1048576 then
@@ -46,17 +47,14 @@ if delivers then
         if not record then
           dropped[#dropped + 1] = id
         else
-          local d, nacked, c, r, why = string.match(count or '1 0 0 0', '^(%d+) (%d+) (%d+) (%d+)(.*)$')
-          c, crashes, bytes = c + 1, crashes + 1, bytes + #record
-          if c >= max_crashes or nacked + c >= max_attempts then
-            why = c >= max_crashes and ' lease ended ' .. c .. ' times' or ' ' .. nacked + c .. ' attempts'
+          local after, dies = crash(count)
+          crashes, bytes = crashes + 1, bytes + #record
+          if dies then
             fallen[#fallen + 1] = id
-            -- one more delivery than there were: the holder that never spoke is stale from now on
-            fallen[#fallen + 1] = d + 1 .. '+ ' .. nacked .. ' ' .. c .. ' ' .. r .. why
+            fallen[#fallen + 1] = after
           else
             took = took + 1
-            numbers[took], records[took] = id, record
-            counts[took] = d + 1 .. ' ' .. nacked .. ' ' .. c .. ' ' .. r .. why
+            numbers[took], records[took], counts[took] = id, record, after
           end
         end
       end
