@@ -187,10 +187,7 @@ class AsyncPenstock:
         at = check_cursor("cursor", cursor, QUEUE_CURSOR)
         await self.connect()
         after, entries = await self._driver.registry_page(at, n)
-        found = []
-        for name, epoch in entries:
-            if await self._exists(name, epoch):
-                found.append(await self.queue(name).stats())
+        found = [stats async for stats in self._living(entries)]
         return QueuePage(after, [stats for stats in found if is_wanted(stats)])
 
     async def scan_queues_iter(
@@ -256,7 +253,8 @@ class AsyncPenstock:
         """
         await self.connect()
         facts = await self._node.server_facts()
-        queues = [await self.queue(name).stats() for name in await self.queues()]
+        entries = await self._driver.registry()
+        queues = [stats async for stats in self._living(entries)]
         waiting = sum(stats.ready + stats.scheduled for stats in queues)
         return facts.info(
             node=await self._node.whole_id(),
@@ -264,6 +262,13 @@ class AsyncPenstock:
             jobs=waiting + sum(stats.active + stats.dead for stats in queues),
             waiting=waiting,
         )
+
+    async def _living(self, entries: Iterable[tuple[str, str]]) -> AsyncIterator[QueueStats]:
+        """The figures of the queues that are as the registry lists them, names and epochs."""
+        for name, epoch in entries:
+            stats = await self.queue(name).stats()
+            if stats.epoch == epoch:
+                yield stats
 
     async def _exists(self, name: str, epoch: str) -> bool:
         """Whether an entry of the registry is that of a living queue."""
@@ -283,12 +288,7 @@ class AsyncPenstock:
         if isinstance(queues, (str, bytes)) or not isinstance(queues, Iterable):
             raise BadArgument("queues", queues, "an iterable of queues or names")
         found = [self.queue(queue) if isinstance(queue, str) else queue for queue in queues]
-        cleared = []
-        for queue in found:
-            if (await queue.stats()).exists:
-                await queue.clear()
-                cleared.append(queue.name)
-        return cleared
+        return [queue.name for queue in found if (await queue._clear())[0]]
 
     async def clear_all(self, *, confirm: str) -> list[str]:
         """Remove every queue of this prefix, and nothing else.

@@ -13,6 +13,7 @@ from penstock.core.operations import (
     ENDED,
     GONE,
     REFUSED,
+    TOO_FAR,
     QueueOps,
     check_state,
     check_states,
@@ -190,12 +191,16 @@ class AsyncManagement:
         Returns:
             How many jobs went with it.
         """
+        return (await self._clear())[1]
+
+    async def _clear(self) -> tuple[bool, int]:
+        """Remove the queue; whether it was there, and how many jobs went with it."""
         await self._client.connect()
         reply, _ = await self._node.run(self.ops.clear())
         self.ops.check(reply)
         if reply[2]:
             await self._driver.unregister(self.ops, reply[2].decode())
-        return int(reply[3])
+        return bool(reply[2]), int(reply[3])
 
     async def evict(self, n: int = 100, *, dead: bool = True) -> int:
         """Make room on a full server: remove jobs that nobody will be given again.
@@ -244,6 +249,8 @@ class AsyncManagement:
         call = self.ops.peek(check_state("state", state), start, n, newest=newest)
         await self._client.connect()
         reply, _ = await self._node.run(call)
+        if reply[0] == TOO_FAR:
+            raise BadArgument("start", start, "more than 8 MiB of bodies lie before it")
         return [view for view in self.ops.views(reply, self._node.id) if view]
 
     async def show(self, job: Named) -> JobView | None:

@@ -188,10 +188,7 @@ class Penstock:
         at = check_cursor("cursor", cursor, QUEUE_CURSOR)
         self.connect()
         after, entries = self._driver.registry_page(at, n)
-        found = []
-        for name, epoch in entries:
-            if self._exists(name, epoch):
-                found.append(self.queue(name).stats())
+        found = [stats for stats in self._living(entries)]
         return QueuePage(after, [stats for stats in found if is_wanted(stats)])
 
     def scan_queues_iter(
@@ -257,7 +254,8 @@ class Penstock:
         """
         self.connect()
         facts = self._node.server_facts()
-        queues = [self.queue(name).stats() for name in self.queues()]
+        entries = self._driver.registry()
+        queues = [stats for stats in self._living(entries)]
         waiting = sum(stats.ready + stats.scheduled for stats in queues)
         return facts.info(
             node=self._node.whole_id(),
@@ -265,6 +263,13 @@ class Penstock:
             jobs=waiting + sum(stats.active + stats.dead for stats in queues),
             waiting=waiting,
         )
+
+    def _living(self, entries: Iterable[tuple[str, str]]) -> Iterator[QueueStats]:
+        """The figures of the queues that are as the registry lists them, names and epochs."""
+        for name, epoch in entries:
+            stats = self.queue(name).stats()
+            if stats.epoch == epoch:
+                yield stats
 
     def _exists(self, name: str, epoch: str) -> bool:
         """Whether an entry of the registry is that of a living queue."""
@@ -284,12 +289,7 @@ class Penstock:
         if isinstance(queues, (str, bytes)) or not isinstance(queues, Iterable):
             raise BadArgument("queues", queues, "an iterable of queues or names")
         found = [self.queue(queue) if isinstance(queue, str) else queue for queue in queues]
-        cleared = []
-        for queue in found:
-            if queue.stats().exists:
-                queue.clear()
-                cleared.append(queue.name)
-        return cleared
+        return [queue.name for queue in found if queue._clear()[0]]
 
     def clear_all(self, *, confirm: str) -> list[str]:
         """Remove every queue of this prefix, and nothing else.

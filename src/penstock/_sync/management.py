@@ -14,6 +14,7 @@ from penstock.core.operations import (
     ENDED,
     GONE,
     REFUSED,
+    TOO_FAR,
     QueueOps,
     check_state,
     check_states,
@@ -189,12 +190,16 @@ class Management:
         Returns:
             How many jobs went with it.
         """
+        return self._clear()[1]
+
+    def _clear(self) -> tuple[bool, int]:
+        """Remove the queue; whether it was there, and how many jobs went with it."""
         self._client.connect()
         reply, _ = self._node.run(self.ops.clear())
         self.ops.check(reply)
         if reply[2]:
             self._driver.unregister(self.ops, reply[2].decode())
-        return int(reply[3])
+        return bool(reply[2]), int(reply[3])
 
     def evict(self, n: int = 100, *, dead: bool = True) -> int:
         """Make room on a full server: remove jobs that nobody will be given again.
@@ -243,6 +248,8 @@ class Management:
         call = self.ops.peek(check_state("state", state), start, n, newest=newest)
         self._client.connect()
         reply, _ = self._node.run(call)
+        if reply[0] == TOO_FAR:
+            raise BadArgument("start", start, "more than 8 MiB of bodies lie before it")
         return [view for view in self.ops.views(reply, self._node.id) if view]
 
     def show(self, job: Named) -> JobView | None:

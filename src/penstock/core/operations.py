@@ -40,6 +40,7 @@ GONE = 0
 ENDED = 2
 REFUSED = -2
 MISSING = -5
+TOO_FAR = -12
 DAMAGED = -8
 FULL = -3
 PRODUCING = ("enqueue", "claim")
@@ -160,8 +161,6 @@ class QueueOps:
             raise StaleCall(f"call {int(reply[1])} came after call {int(reply[2])}")
         if code == -10:
             raise BadArgument("records", reply[2], "not a record of this version of the protocol")
-        if code == -12:
-            raise BadArgument("start", "<the one given>", "more than 8 MiB of bodies lie before it")
         if code == -9:
             raise WrongEpoch(
                 "id", "<ids of another epoch>", f"queue {self.name!r} has been made anew since"

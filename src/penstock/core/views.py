@@ -181,6 +181,7 @@ class QueueStats:
     Attributes:
         name: the queue.
         exists: whether it has ever been used and not been removed since.
+        epoch: which life of the queue it is, 8 hex digits; None = it does not exist.
         ready: could be reserved now, but for a pause: waiting, due, or with an ended lease.
         scheduled: due later.
         active: leased, and at-most-once jobs that were delivered and not acknowledged.
@@ -211,6 +212,7 @@ class QueueStats:
 
     name: str
     exists: bool
+    epoch: str | None
     ready: int
     scheduled: int
     active: int
@@ -405,6 +407,7 @@ def read_stats(name: str, reply: list[Any]) -> QueueStats:
     return QueueStats(
         name=name,
         exists="epoch" in fields,
+        epoch=fields.get("epoch"),
         ready=reply[3],
         scheduled=reply[4],
         active=reply[5],
