@@ -187,7 +187,7 @@ class AsyncPenstock:
         at = check_cursor("cursor", cursor, QUEUE_CURSOR)
         await self.connect()
         after, entries = await self._driver.registry_page(at, n)
-        found = [stats async for stats in self._living(entries)]
+        found = await self._living(entries)
         return QueuePage(after, [stats for stats in found if is_wanted(stats)])
 
     async def scan_queues_iter(
@@ -254,7 +254,7 @@ class AsyncPenstock:
         await self.connect()
         facts = await self._node.server_facts()
         entries = await self._driver.registry()
-        queues = [stats async for stats in self._living(entries)]
+        queues = await self._living(entries)
         waiting = sum(stats.ready + stats.scheduled for stats in queues)
         return facts.info(
             node=await self._node.whole_id(),
@@ -263,12 +263,10 @@ class AsyncPenstock:
             waiting=waiting,
         )
 
-    async def _living(self, entries: Iterable[tuple[str, str]]) -> AsyncIterator[QueueStats]:
+    async def _living(self, entries: list[tuple[str, str]]) -> list[QueueStats]:
         """The figures of the queues that are as the registry lists them, names and epochs."""
-        for name, epoch in entries:
-            stats = await self.queue(name).stats()
-            if stats.epoch == epoch:
-                yield stats
+        found = [(await self.queue(name).stats(), epoch) for name, epoch in entries]
+        return [stats for stats, epoch in found if stats.epoch == epoch]
 
     async def _exists(self, name: str, epoch: str) -> bool:
         """Whether an entry of the registry is that of a living queue."""

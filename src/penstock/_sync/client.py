@@ -188,7 +188,7 @@ class Penstock:
         at = check_cursor("cursor", cursor, QUEUE_CURSOR)
         self.connect()
         after, entries = self._driver.registry_page(at, n)
-        found = [stats for stats in self._living(entries)]
+        found = self._living(entries)
         return QueuePage(after, [stats for stats in found if is_wanted(stats)])
 
     def scan_queues_iter(
@@ -255,7 +255,7 @@ class Penstock:
         self.connect()
         facts = self._node.server_facts()
         entries = self._driver.registry()
-        queues = [stats for stats in self._living(entries)]
+        queues = self._living(entries)
         waiting = sum(stats.ready + stats.scheduled for stats in queues)
         return facts.info(
             node=self._node.whole_id(),
@@ -264,12 +264,10 @@ class Penstock:
             waiting=waiting,
         )
 
-    def _living(self, entries: Iterable[tuple[str, str]]) -> Iterator[QueueStats]:
+    def _living(self, entries: list[tuple[str, str]]) -> list[QueueStats]:
         """The figures of the queues that are as the registry lists them, names and epochs."""
-        for name, epoch in entries:
-            stats = self.queue(name).stats()
-            if stats.epoch == epoch:
-                yield stats
+        found = [(self.queue(name).stats(), epoch) for name, epoch in entries]
+        return [stats for stats, epoch in found if stats.epoch == epoch]
 
     def _exists(self, name: str, epoch: str) -> bool:
         """Whether an entry of the registry is that of a living queue."""
