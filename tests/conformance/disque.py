@@ -1,7 +1,4 @@
-"""What the Disque tests share: how their tables are checked, fixtures, and small helpers.
-
-A test module takes the fixtures over by assignment: `raw, ps, q = disque.raw, disque.ps, disque.q`.
-"""
+"""What the Disque tests share: how their tables are checked, and small helpers."""
 
 from __future__ import annotations
 
@@ -11,10 +8,8 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from penstock import BadArgument, JobView, Penstock, Queue
-from penstock.embedded import EmbeddedServer
-from tests.support.backends import Backend
-from tests.support.keyspace import Raw, check_invariant, dump
+from penstock import BadArgument, JobView, Queue
+from tests.support.keyspace import Raw, dump
 from tests.support.twins import wait_for
 
 __all__ = [
@@ -80,45 +75,6 @@ def heads_of(function: FunctionType) -> list[str]:
 
 
 # -- fixtures ----------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def raw(backend: Backend) -> Raw:
-    """A plain client of `backend`."""
-    return backend.sync_client()
-
-
-@pytest.fixture
-def ps(backend: Backend, raw: Raw) -> Iterator[Penstock]:
-    """A client of `backend`; at the end of the test every job lies in one place."""
-    with Penstock(backend.sync_client(), owner="tester") as client:
-        yield client
-    check_invariant(raw)
-
-
-@pytest.fixture
-def q(ps: Penstock) -> Queue:
-    """A queue that does not exist yet."""
-    return ps.queue("q")
-
-
-@pytest.fixture
-def real_raw(real_backend: Backend) -> Raw:
-    """A plain client of `real_backend`."""
-    return real_backend.sync_client()
-
-
-@pytest.fixture
-def real_ps(real_backend: Backend) -> Iterator[Penstock]:
-    """A client of `real_backend`, for what blocks."""
-    with Penstock(real_backend.sync_client(), owner="tester") as client:
-        yield client
-
-
-@pytest.fixture
-def durable(make_server: Callable[..., EmbeddedServer]) -> EmbeddedServer:
-    """A server that has on disk what it has answered."""
-    return make_server(tcp=True, appendonly=True, args=("--appendfsync", "always"))
 
 
 # -- helpers -----------------------------------------------------------------------------------

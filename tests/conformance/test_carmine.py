@@ -56,19 +56,6 @@ PATIENCE = 5.0
 
 
 @pytest.fixture
-def raw(backend: Backend) -> Raw:
-    """A plain client of `backend`."""
-    return backend.sync_client()
-
-
-@pytest.fixture
-def ps(backend: Backend) -> Iterator[Penstock]:
-    """A penstock client of `backend`."""
-    with Penstock(backend.sync_client(), owner="tester") as client:
-        yield client
-
-
-@pytest.fixture
 def q(ps: Penstock, raw: Raw) -> Iterator[Queue]:
     """A queue that does not exist yet; at the end every job and every id is where it belongs."""
     queue = ps.queue("q")

@@ -24,7 +24,6 @@ from penstock import (
     QueuePaused,
     StaleReceipt,
 )
-from tests.conformance import disque
 from tests.conformance import test_disque_looking as looking
 from tests.conformance import test_disque_pause as pause
 from tests.conformance import test_disque_promises as promises
@@ -39,9 +38,6 @@ from tests.conformance.disque import (
 )
 from tests.support.keyspace import Raw, advance, check_invariant, dump
 from tests.support.twins import spawn
-
-raw, ps, q = disque.raw, disque.ps, disque.q
-real_raw, real_ps = disque.real_raw, disque.real_ps
 
 GUIDE = Path(__file__).parents[2] / "docs" / "coming-from-disque.md"
 NAMES = """

@@ -18,7 +18,6 @@ from penstock import (
     QueueStats,
     parse_id,
 )
-from tests.conformance import disque
 from tests.conformance.disque import (
     SEVERAL_NODES,
     Rows,
@@ -30,9 +29,6 @@ from tests.conformance.disque import (
 )
 from tests.support.keyspace import Raw, advance, dump
 from tests.support.twins import spawn
-
-raw, ps, q = disque.raw, disque.ps, disque.q
-real_raw, real_ps = disque.real_raw, disque.real_ps
 
 ROWS: Rows = {
     "SHOW": ("test_every_field_of_a_job", "test_nothing_to_show"),

@@ -26,7 +26,6 @@ from penstock import (
     parse_id,
 )
 from penstock.embedded import EmbeddedServer
-from tests.conformance import disque
 from tests.conformance.disque import (
     SEVERAL_NODES,
     Rows,
@@ -37,9 +36,6 @@ from tests.conformance.disque import (
 )
 from tests.support.keyspace import Raw, advance, raw_time
 from tests.support.twins import spawn
-
-raw, ps, q = disque.raw, disque.ps, disque.q
-real_raw, real_ps, durable = disque.real_raw, disque.real_ps, disque.durable
 
 ROWS: Rows = {
     "PAUSE": ("test_pauses_replace_each_other", "test_bad_options_of_a_pause"),

@@ -28,7 +28,6 @@ from penstock import (
     parse_id,
 )
 from penstock.embedded import EmbeddedServer
-from tests.conformance import disque
 from tests.conformance.disque import (
     SEVERAL_NODES,
     Rows,
@@ -39,8 +38,6 @@ from tests.model.clock import TestClock, use_test_clock
 from tests.support.backends import Backend
 from tests.support.keyspace import Raw, advance, check_invariant, dump
 from tests.support.twins import Beside, spawn
-
-raw, ps, q = disque.raw, disque.ps, disque.q
 
 ROWS: Rows = {
     "a.1 ID": ("test_ids_are_distinct_and_sorted",),

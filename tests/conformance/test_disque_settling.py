@@ -20,7 +20,6 @@ from penstock import (
     TooLate,
     WrongQueue,
 )
-from tests.conformance import disque
 from tests.conformance.disque import (
     Rows,
     blocked,
@@ -28,9 +27,6 @@ from tests.conformance.disque import (
 )
 from tests.support.keyspace import Raw, advance, dump, raw_time
 from tests.support.twins import spawn
-
-raw, ps, q = disque.raw, disque.ps, disque.q
-real_raw, real_ps = disque.real_raw, disque.real_ps
 
 ROWS: Rows = {
     "ACKJOB": (

@@ -24,7 +24,6 @@ from penstock import (
     StaleReceipt,
 )
 from penstock.embedded import EmbeddedServer
-from tests.conformance import disque
 from tests.conformance.disque import (
     SEVERAL_NODES,
     Rows,
@@ -34,9 +33,6 @@ from tests.conformance.disque import (
 from tests.support.backends import Backend
 from tests.support.keyspace import Raw, advance
 from tests.support.twins import spawn, wait_for
-
-raw, ps, q = disque.raw, disque.ps, disque.q
-real_ps, durable = disque.real_ps, disque.durable
 
 ROWS: Rows = {
     "00 different nodes have different ids": ("test_nodes_have_different_ids",),

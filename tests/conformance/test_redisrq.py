@@ -42,7 +42,6 @@ from tests.support.backends import Backend
 from tests.support.keyspace import (
     Raw,
     advance,
-    check_invariant,
     dump,
     load_scripts,
     raw_time,
@@ -53,44 +52,6 @@ ROWS = range(1, 24)
 HOUR_MS = 3_600_000
 PATIENCE = 5.0
 """Seconds within which a call ends that need not wait: the machine may be busy."""
-
-
-@pytest.fixture
-def raw(backend: Backend) -> Raw:
-    """A plain client of `backend`."""
-    return backend.sync_client()
-
-
-@pytest.fixture
-def ps(backend: Backend) -> Iterator[Penstock]:
-    """A penstock client of `backend`."""
-    with Penstock(backend.sync_client(), owner="tester") as client:
-        yield client
-
-
-@pytest.fixture
-def q(ps: Penstock) -> Queue:
-    """A queue that does not exist yet."""
-    return ps.queue("q")
-
-
-@pytest.fixture
-def real_raw(real_backend: Backend) -> Raw:
-    """A plain client of `real_backend`."""
-    return real_backend.sync_client()
-
-
-@pytest.fixture
-def real_ps(real_backend: Backend) -> Iterator[Penstock]:
-    """A penstock client of `real_backend`."""
-    with Penstock(real_backend.sync_client(), owner="tester") as client:
-        yield client
-
-
-@pytest.fixture
-def real_q(real_ps: Penstock) -> Queue:
-    """A queue on `real_backend` that does not exist yet."""
-    return real_ps.queue("q")
 
 
 @pytest.fixture
@@ -110,22 +71,6 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(Lane, "exchange", noted_exchange)
     monkeypatch.setattr(Lane, "command", noted_command)
     return names
-
-
-@pytest.fixture
-def damage() -> None:
-    """For tests that damage keys themselves: the layout is not checked at their end."""
-
-
-@pytest.fixture(autouse=True)
-def _sound(request: pytest.FixtureRequest) -> Iterator[None]:
-    """After each test every record lies in one place, each held job in one index."""
-    names = {"backend", "real_backend"} & set(request.fixturenames)
-    backends: list[Backend] = [request.getfixturevalue(name) for name in names]
-    yield
-    if "damage" not in request.fixturenames:
-        for one in backends:
-            check_invariant(one.sync_client())
 
 
 def reach_blocked(raw: Raw, count: int) -> None:

@@ -78,14 +78,6 @@ class Streams:
 class PipelinedStreams(Streams):
     """The same, each command for one job, and as many commands a trip as there are jobs."""
 
-    def add(self, n: int) -> None:
-        """Add n jobs in one trip."""
-        self.trips += 1
-        pipe = self.redis.pipeline(transaction=False)
-        for _ in range(n):
-            pipe.xadd(self.key, {b"b": BODY})
-        pipe.execute()
-
     def reserve(self, n: int) -> list[tuple[bytes, dict[bytes, bytes]]]:
         """Take up to n jobs in one trip."""
         self.trips += 1

@@ -515,10 +515,10 @@ def check_states(argument: str, values: object) -> tuple[str, ...]:
         return ()
     if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
         raise BadArgument(argument, values, f"names out of {', '.join(STATES)}")
-    found = tuple(dict.fromkeys(check_state(argument, value) for value in values))
-    if not found:
-        raise BadArgument(argument, values, "at least one state, or None for all")
-    return found
+    found = list(values)
+    if not found or any(value not in STATES for value in found):
+        raise BadArgument(argument, values, f"names out of {', '.join(STATES)}")
+    return tuple(dict.fromkeys(found))
 
 
 def check_state(argument: str, value: object) -> str:
