@@ -10,6 +10,7 @@ from penstock._sync.job import Job
 from penstock._sync.queue import Queue
 from penstock.core.ids import JobId, parse_id
 from penstock.core.job import BulkEnqueued, Enqueued, Outcome, Settled
+from penstock.core.middleware import EnqueueEvent, Middleware, RunEvent
 from penstock.core.servers import EvictionWarning
 from penstock.core.views import (
     DedupStatus,
@@ -61,6 +62,7 @@ __all__ = [
     "ConfigurationError",
     "DedupStatus",
     "EmbeddedServerError",
+    "EnqueueEvent",
     "Enqueued",
     "EvictionWarning",
     "Hello",
@@ -73,6 +75,7 @@ __all__ = [
     "JobNotActive",
     "JobView",
     "MetaLost",
+    "Middleware",
     "NodeView",
     "NotReplicated",
     "OutOfMemory",
@@ -86,6 +89,7 @@ __all__ = [
     "QueuePage",
     "QueuePaused",
     "QueueStats",
+    "RunEvent",
     "ScanPage",
     "Settings",
     "Settled",

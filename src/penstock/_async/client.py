@@ -16,8 +16,10 @@ from redis.asyncio import Redis
 from penstock._async.connection import AsyncNode, monotonic, transient
 from penstock._async.driver import AsyncDriver
 from penstock._async.job import AsyncJob
+from penstock._async.observed import AsyncObservedQueue
 from penstock._async.queue import AsyncQueue
 from penstock.core import flows
+from penstock.core.middleware import Middleware, check_middleware
 from penstock.core.options import (
     BATCH,
     QUEUE_CURSOR,
@@ -45,6 +47,11 @@ class AsyncPenstock:
         owner: who reserves, kept with each delivery; default host and process.
         retry_for: seconds for which a call is tried again when the connection fails, before
             redis-py's exception is raised; at most 300.
+        middleware: does something around each enqueue, and around each run of a handler by a worker
+            on this client; the first is the outermost.
+
+    Attributes:
+        middleware: the same, as a tuple.
 
     Raises:
         BadArgument, ConfigurationError: the source can't be used.
@@ -57,9 +64,11 @@ class AsyncPenstock:
         prefix: str = DEFAULT_PREFIX,
         owner: str | None = None,
         retry_for: Duration = 5,
+        middleware: Iterable[Middleware] = (),
     ) -> None:
         self.prefix = check_prefix(prefix)
         self.owner = check_owner(owner)
+        self.middleware = check_middleware(middleware)
         wait = duration_ms("retry_for", retry_for) / 1000
         if wait > 300:
             raise BadArgument("retry_for", retry_for, "at most 300 s: producer keys live 600 s")
@@ -105,7 +114,7 @@ class AsyncPenstock:
         """
         found = self._queues.get(check_queue_name(name))
         if found is None:
-            found = AsyncQueue(self, name)
+            found = (AsyncObservedQueue if self.middleware else AsyncQueue)(self, name)
             if len(self._queues) >= 10_000:
                 self._queues.clear()
             self._queues[name] = found

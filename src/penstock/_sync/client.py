@@ -17,8 +17,10 @@ from redis import Redis
 from penstock._sync.connection import Node, monotonic, transient
 from penstock._sync.driver import Driver
 from penstock._sync.job import Job
+from penstock._sync.observed import ObservedQueue
 from penstock._sync.queue import Queue
 from penstock.core import flows
+from penstock.core.middleware import Middleware, check_middleware
 from penstock.core.options import (
     BATCH,
     QUEUE_CURSOR,
@@ -46,6 +48,11 @@ class Penstock:
         owner: who reserves, kept with each delivery; default host and process.
         retry_for: seconds for which a call is tried again when the connection fails, before
             redis-py's exception is raised; at most 300.
+        middleware: does something around each enqueue, and around each run of a handler by a worker
+            on this client; the first is the outermost.
+
+    Attributes:
+        middleware: the same, as a tuple.
 
     Raises:
         BadArgument, ConfigurationError: the source can't be used.
@@ -58,9 +65,11 @@ class Penstock:
         prefix: str = DEFAULT_PREFIX,
         owner: str | None = None,
         retry_for: Duration = 5,
+        middleware: Iterable[Middleware] = (),
     ) -> None:
         self.prefix = check_prefix(prefix)
         self.owner = check_owner(owner)
+        self.middleware = check_middleware(middleware)
         wait = duration_ms("retry_for", retry_for) / 1000
         if wait > 300:
             raise BadArgument("retry_for", retry_for, "at most 300 s: producer keys live 600 s")
@@ -106,7 +115,7 @@ class Penstock:
         """
         found = self._queues.get(check_queue_name(name))
         if found is None:
-            found = Queue(self, name)
+            found = (ObservedQueue if self.middleware else Queue)(self, name)
             if len(self._queues) >= 10_000:
                 self._queues.clear()
             self._queues[name] = found

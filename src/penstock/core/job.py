@@ -363,6 +363,11 @@ class BulkEnqueued(Sequence[Enqueued]):
         """The ids, in order."""
         return [result.id for result in self]
 
+    @property
+    def duplicates(self) -> int:
+        """How many of the bodies were not added: a job with the same dedup id was there."""
+        return sum(result.duplicate for result in self._given)
+
     def __repr__(self) -> str:
         return f"<BulkEnqueued {self._length} jobs>"
 

@@ -1,0 +1,1 @@
+"""The worker: runs handlers, renews leases, and comes to an orderly end."""
