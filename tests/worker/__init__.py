@@ -1,0 +1,1 @@
+"""The worker: its parts without a server, and the whole against one."""

@@ -1,0 +1,148 @@
+"""The figures of a worker: what they mean, and that they stay small."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import threading
+from dataclasses import FrozenInstanceError
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.worker.statistics import (
+    NO_SAMPLES,
+    WINDOW,
+    Statistics,
+    Summary,
+    WorkerStats,
+    summary,
+)
+
+seconds = st.floats(min_value=0, max_value=1e6, allow_subnormal=False)
+
+
+def close(expected: float) -> object:
+    """Equal but for the last digits."""
+    return pytest.approx(expected, rel=1e-9, abs=1e-9)
+
+
+@given(st.lists(seconds, min_size=2, max_size=60))
+def test_a_summary_says_what_the_statistics_module_says(samples: list[float]) -> None:
+    """Mean, variance, percentiles; the mean absolute deviation by its definition."""
+    found = summary(samples)
+    mean = statistics.fmean(samples)
+    hundredths = statistics.quantiles(samples, n=100, method="inclusive")
+    assert (found.count, found.last) == (len(samples), samples[-1])
+    assert (found.min, found.mean, found.max) == (min(samples), close(mean), max(samples))
+    assert found.mad == close(statistics.fmean(abs(sample - mean) for sample in samples))
+    assert found.variance == close(statistics.pvariance(samples))
+    assert found.p50 == close(statistics.median(samples))
+    assert [found.p50, found.p90, found.p99] == [close(hundredths[n]) for n in (49, 89, 98)]
+
+
+@given(st.lists(st.integers(0, 10**9), max_size=40))
+def test_the_figures_are_in_order(samples: list[int]) -> None:
+    """Smallest, percentiles, largest; no deviation is larger than the whole range."""
+    found = summary(samples)
+    assert found.min <= found.p50 <= found.p90 <= found.p99 <= found.max
+    assert found.min <= found.mean <= found.max
+    assert 0 <= found.mad <= found.max - found.min
+
+
+def test_one_sample_is_all_there_is() -> None:
+    """It is every percentile, and nothing deviates."""
+    assert summary([3.5]) == Summary(1, 3.5, 3.5, 3.5, 3.5, 0.0, 0.0, 3.5, 3.5, 3.5)
+
+
+def test_mad_is_the_mean_absolute_deviation() -> None:
+    """From the mean, as in Carmine: of these the median one would be 1."""
+    assert summary([1, 2, 3, 4, 100]).mad == pytest.approx(31.2)
+
+
+def test_a_new_worker_has_done_nothing() -> None:
+    """Zeros, no outcome, no queue."""
+    found = Statistics().snapshot()
+    assert found == WorkerStats({}, NO_SAMPLES, {}, NO_SAMPLES, NO_SAMPLES)
+    assert (found.jobs, found.handling.count, found.handling.p99) == (0, 0, 0.0)
+
+
+def test_jobs_are_counted_by_outcome() -> None:
+    """A batch is one call and one time of handling; all its jobs count."""
+    figures = Statistics()
+    figures.finished("done", 1, 0.1, 0.5)
+    figures.finished("done", 100, 0.3, 0.7)
+    figures.finished("retried", 1, 0.2, None)
+    found = figures.snapshot()
+    assert found.counts == {"done": 101, "retried": 1}
+    assert found.jobs == 102
+    assert (found.handling.count, found.handling.last, found.handling.max) == (3, 0.2, 0.3)
+    assert (found.queueing.count, found.queueing.last) == (2, 0.7)
+
+
+def test_the_window_is_the_last_thousand() -> None:
+    """Older samples have left every figure; the counts are since the beginning."""
+    figures = Statistics()
+    figures.finished("done", 1, 1e6, 1e6)
+    for number in range(WINDOW):
+        figures.finished("done", 1, number, number)
+    found = figures.snapshot()
+    assert found.counts == {"done": WINDOW + 1}
+    assert found.handling == found.queueing == summary(range(WINDOW))
+
+
+def test_sizes_are_kept_queue_by_queue_and_together() -> None:
+    """Together: the sum of what each was last seen to hold."""
+    figures = Statistics()
+    for queue, size in [("a", 5), ("b", 10), ("a", 1), ("b", 0)]:
+        figures.sized(queue, size)
+    found = figures.snapshot()
+    assert found.queue_sizes == {"a": summary([5, 1]), "b": summary([10, 0])}
+    assert found.queue_size == summary([5, 15, 11, 1])
+
+
+def test_figures_go_into_json() -> None:
+    """And come back the same."""
+    figures = Statistics()
+    figures.finished("done", 2, 0.25, 1.5)
+    figures.sized("q", 7)
+    as_dict = figures.snapshot().as_dict()
+    assert json.loads(json.dumps(as_dict)) == as_dict
+    assert as_dict["counts"] == {"done": 2}
+    assert as_dict["queue_sizes"]["q"]["last"] == as_dict["queue_size"]["last"] == 7
+    assert set(as_dict["handling"]) == {
+        "count", "last", "min", "mean", "max", "mad", "variance", "p50", "p90", "p99",
+    }  # fmt: skip
+
+
+def test_a_snapshot_stays_as_it_is() -> None:
+    """What is recorded later is not in it, and it can't be changed."""
+    figures = Statistics()
+    figures.finished("done", 1, 1, None)
+    before = figures.snapshot()
+    figures.finished("done", 1, 2, None)
+    assert (before.jobs, before.handling.max) == (1, 1)
+    with pytest.raises(FrozenInstanceError):
+        before.counts = {}  # type: ignore[misc]  # that is the point
+
+
+def test_threads_record_while_another_looks() -> None:
+    """Not one job is lost, and no snapshot fails."""
+    figures = Statistics()
+
+    def work() -> None:
+        for number in range(3000):
+            figures.finished("done", 2, number, number)
+            figures.sized("q", number)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    seen = [figures.snapshot().jobs]
+    while any(thread.is_alive() for thread in threads):
+        seen.append(figures.snapshot().jobs)
+    for thread in threads:
+        thread.join()
+    assert seen == sorted(seen)
+    assert figures.snapshot().counts == {"done": 4 * 3000 * 2}
