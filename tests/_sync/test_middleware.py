@@ -1,0 +1,152 @@
+# Generated from tests/_async/test_middleware.py by tools/unasync.py; do not edit.
+"""Hooks around enqueues: once a call, headers for every job, and errors before anything is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from penstock import (
+    BadArgument,
+    EnqueueEvent,
+    IncompleteEnqueue,
+    Middleware,
+    Penstock,
+    Queue,
+    QueueFull,
+)
+from tests.support.backends import Backend
+from tests.support.keyspace import Raw, dump
+
+
+class Tracing(Middleware):
+    """Adds a header, keeps the events, and may refuse a call.
+
+    Args:
+        name: the header's.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.events: list[EnqueueEvent] = []
+        self.refusal: Exception | None = None
+
+    @contextmanager
+    def enqueue(self, event: EnqueueEvent) -> Iterator[None]:
+        if self.refusal:
+            raise self.refusal
+        event.headers[self.name] = f"{len(event.headers)} before"
+        self.events.append(event)
+        yield
+
+
+@pytest.fixture
+def outer() -> Tracing:
+    """The first middleware of the client."""
+    return Tracing("outer")
+
+
+@pytest.fixture
+def inner() -> Tracing:
+    """The second."""
+    return Tracing("inner")
+
+
+@pytest.fixture
+def observed(backend: Backend, outer: Tracing, inner: Tracing) -> Iterator[Queue]:
+    """A queue of a client with both."""
+    with (
+        backend.sync_client() as lent,
+        Penstock(lent, middleware=iter([outer, inner])) as client,
+    ):
+        assert client.middleware == (outer, inner)
+        yield client.queue("q")
+
+
+def test_an_enqueue_passes_through_all(observed: Queue, outer: Tracing, inner: Tracing) -> None:
+    """In order; each sees the headers so far and the answer; all other options go with the job."""
+    given = {"mine": "x"}
+    result = observed.enqueue({"n": 1}, headers=given, lease=7)
+    [job] = observed.reserve(block=0)
+    assert (job.id, job.body, job.lease) == (result.id, {"n": 1}, 7)
+    assert job.headers == {"mine": "x", "outer": "1 before", "inner": "2 before"}
+    assert given == {"mine": "x"}
+    [event] = outer.events
+    assert inner.events == [event]
+    assert (event.queue, event.count, event.results, event.error) == ("q", 1, (result,), None)
+
+
+def test_a_bulk_call_is_one(observed: Queue, outer: Tracing) -> None:
+    """However many chunks it takes; the headers are on every job."""
+    results = observed.enqueue_many(range(1500))
+    jobs = observed.reserve(1500, block=0)
+    assert [job.body for job in jobs] == list(range(1500))
+    assert {tuple(job.headers.items()) for job in jobs} == {
+        (("outer", "0 before"), ("inner", "1 before"))
+    }
+    [event] = outer.events
+    assert (event.count, event.results) == (None, results)
+
+
+def test_a_refusal_comes_before_anything_is_written(
+    observed: Queue, outer: Tracing, inner: Tracing, raw: Raw
+) -> None:
+    """The call raises what the middleware raised; those outside see it, no key is touched."""
+    before = dump(raw)
+    inner.refusal = PermissionError("not now")
+    with pytest.raises(PermissionError):
+        observed.enqueue(1)
+    with pytest.raises(PermissionError):
+        observed.enqueue_many([1])
+    assert [event.results for event in outer.events] == [(), ()]
+    assert dump(raw) == before
+
+
+def test_errors_of_the_call_are_seen(observed: Queue, outer: Tracing) -> None:
+    """Arguments that can't be used, and a queue that is full; what was accepted is named."""
+    with pytest.raises(BadArgument, match="delay="):
+        observed.enqueue(1, delay=-1)
+    with pytest.raises(BadArgument, match="headers="):
+        observed.enqueue(1, headers=[("a", "b")])  # type: ignore[arg-type]  # the point
+    with pytest.raises(IncompleteEnqueue):
+        observed.enqueue_many(range(1500), max_length=1200)
+    with pytest.raises(QueueFull):
+        observed.enqueue(1, max_length=1)
+    kinds = [type(event.error) for event in outer.events]
+    assert kinds == [BadArgument, IncompleteEnqueue, QueueFull]
+    assert [len(event.results) for event in outer.events] == [0, 1000, 0]
+
+
+def test_headers_that_a_middleware_spoils(observed: Queue, outer: Tracing) -> None:
+    """Are refused like those of a caller."""
+    outer.name = ""
+    with pytest.raises(BadArgument, match="headers="):
+        observed.enqueue(1)
+
+
+def test_duplicates_are_answers_not_errors(observed: Queue, outer: Tracing) -> None:
+    """The event has the answer as the caller has it; a bulk answer says how many they are."""
+    for _ in range(2):
+        observed.enqueue("x", dedup_id="a")
+    assert [event.results[0].duplicate for event in outer.events] == [False, True]
+    many = observed.enqueue_many(["a", "b", "b"], dedup_id=str)
+    assert (many.duplicates, len(many)) == (2, 3)
+
+
+def test_without_middleware_a_queue_is_a_plain_one(q: Queue, ps: Penstock) -> None:
+    """Not even a test for hooks lies on its way; with it a queue is one all the same."""
+    assert (type(q), ps.middleware) == (Queue, ())
+    seen = Penstock(middleware=[Middleware()]).queue("q")
+    assert isinstance(seen, Queue)
+    assert repr(seen).endswith("Queue 'q'>")
+
+
+@pytest.mark.parametrize(
+    "given", [None, Middleware(), [Middleware]], ids=["None", "one", "a class"]
+)
+def test_what_is_no_middleware(given: object) -> None:
+    """Is refused when the client is made."""
+    with pytest.raises(BadArgument, match="middleware="):
+        Penstock(middleware=given)  # type: ignore[arg-type]  # that is the point

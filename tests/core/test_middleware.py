@@ -1,0 +1,228 @@
+"""Hooks around a call: their order, what they see, and what becomes of errors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import pytest
+
+from penstock import BadArgument, EnqueueEvent, IncompleteEnqueue, Middleware, RunEvent
+from penstock.core.job import Batch, Delivery, Place
+from penstock.core.middleware import (
+    NOTHING,
+    check_middleware,
+    enqueue_event,
+    enqueuing,
+    queueing,
+    running,
+)
+
+PLACE = Place("q", "deadbeef", 0xCAFEBABE, "01020304")
+
+
+def delivery(counts: bytes = b"", number: bytes = b"1700000000000-1000000005") -> Delivery:
+    """A job delivered 2.5 s after this number's time."""
+    batch = Batch(None, PLACE, "me", tag=0x0AB, now=1_700_000_002_500, lease_ms=30_000)
+    return Delivery(batch, number, counts, b"1\n")
+
+
+class Noting(Middleware):
+    """Notes what it is told.
+
+    Args:
+        name: its own.
+        notes: where to.
+    """
+
+    def __init__(self, name: str, notes: list[str]) -> None:
+        self.name = name
+        self.notes = notes
+
+    @contextmanager
+    def around(self, error: BaseException | None) -> Iterator[None]:
+        """Before, and after with the error that came out."""
+        self.notes.append(f"{self.name} in")
+        try:
+            yield
+        except BaseException as raised:
+            self.notes.append(f"{self.name} {raised!r}")
+            raise
+        self.notes.append(f"{self.name} out")
+
+    @contextmanager
+    def enqueue(self, event: EnqueueEvent) -> Iterator[None]:
+        with self.around(event.error):
+            yield
+
+    @contextmanager
+    def run(self, event: RunEvent) -> Iterator[None]:
+        with self.around(event.error):
+            yield
+
+
+class Swallowing(Middleware):
+    """Lets no error through."""
+
+    def enqueue(self, event: EnqueueEvent) -> suppress:
+        return suppress(Exception)
+
+    def run(self, event: RunEvent) -> suppress:
+        return suppress(Exception)
+
+
+class Refusing(Middleware):
+    """Raises before the call."""
+
+    @contextmanager
+    def run(self, event: RunEvent) -> Iterator[None]:
+        raise PermissionError("not now")
+        yield
+
+
+class Watching(Middleware):
+    """Keeps what an event says when the call is over."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, BaseException | None]] = []
+
+    @contextmanager
+    def run(self, event: RunEvent) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            self.seen.append((event.outcome, event.error))
+            assert event.seconds > 0
+
+
+def a_run() -> RunEvent:
+    """Of one job."""
+    return RunEvent("q", (delivery(),), "greet")
+
+
+def test_hooks_are_nested_in_order() -> None:
+    """The first is the outermost."""
+    notes: list[str] = []
+    with running((Noting("a", notes), Noting("b", notes)), a_run()):
+        notes.append("run")
+    assert notes == ["a in", "b in", "run", "b out", "a out"]
+
+
+def test_an_error_passes_through_all_of_them() -> None:
+    """From the innermost on, and then to the caller."""
+    notes: list[str] = []
+    event = a_run()
+    error = LookupError("no")
+    with pytest.raises(LookupError), running((Noting("a", notes), Noting("b", notes)), event):
+        raise error
+    assert notes == ["a in", "b in", "b LookupError('no')", "a LookupError('no')"]
+    assert (event.outcome, event.error) == ("failed", error)
+
+
+def test_a_hook_that_raises_before_it_yields() -> None:
+    """Nothing runs; those outside of it see the error."""
+    notes: list[str] = []
+    hooks = (Noting("a", notes), Refusing(), Noting("b", notes))
+    with pytest.raises(PermissionError), running(hooks, a_run()):
+        notes.append("run")
+    assert notes == ["a in", "a PermissionError('not now')"]
+
+
+def test_the_outcome_is_known_after_the_run() -> None:
+    """Done or failed, unless whoever runs the handler knows better."""
+    watching = Watching()
+    error = LookupError("no")
+    with running((watching,), a_run()):
+        pass
+    with suppress(LookupError), running((watching,), a_run()):
+        raise error
+    snoozed = a_run()
+    with running((watching,), snoozed):
+        snoozed.outcome = "snoozed"
+    retried = a_run()
+    with suppress(LookupError), running((watching,), retried):
+        retried.outcome = "retried"
+        raise error
+    assert watching.seen == [
+        ("done", None), ("failed", error), ("snoozed", None), ("retried", error),
+    ]  # fmt: skip
+
+
+def test_stop_iteration_is_an_error_like_others() -> None:
+    """Generators, of which these contexts are made, have another use for it."""
+    event = a_run()
+    with pytest.raises(StopIteration), running((Noting("a", []), Watching()), event):
+        raise StopIteration("end")
+    assert isinstance(event.error, StopIteration)
+
+
+def test_without_middleware_nothing_is_made() -> None:
+    """The same context for every run."""
+    assert running((), a_run()) is running((), a_run()) is NOTHING
+    with (
+        running((), a_run()),
+        Middleware().run(a_run()),
+        Middleware().enqueue(EnqueueEvent("q", 1)),
+    ):
+        pass
+
+
+def test_a_run_may_be_saved_by_its_middleware() -> None:
+    """Who swallows the error of a handler has dealt with it."""
+    event = a_run()
+    with running((Swallowing(),), event):
+        raise LookupError("no")
+    assert isinstance(event.error, LookupError)
+
+
+def test_an_enqueue_has_no_answer_but_its_own() -> None:
+    """An error that is swallowed is raised all the same."""
+    event = EnqueueEvent("q", 1)
+    with pytest.raises(LookupError) as caught, enqueuing((Swallowing(),), event):
+        raise LookupError("no")
+    assert caught.value is event.error
+
+
+def test_an_incomplete_enqueue_names_the_jobs_that_are_there() -> None:
+    """In the event as in the error."""
+    event, results = EnqueueEvent("q", None), [object()]
+    with pytest.raises(IncompleteEnqueue), enqueuing((Noting("a", []),), event):
+        raise IncompleteEnqueue(results)
+    assert event.results is results
+
+
+def test_headers_are_the_event_s_own() -> None:
+    """What is added does not come back to the caller's mapping; the handler's name is one."""
+    given = {"handler": "greet"}
+    event = enqueue_event("q", 1, given)
+    event.headers["more"] = "x"
+    assert given == {"handler": "greet"}
+    assert (event.handler, enqueue_event("q", 1, None).handler) == ("greet", None)
+    with pytest.raises(BadArgument, match="headers="):
+        enqueue_event("q", 1, [("a", "b")])
+
+
+@pytest.mark.parametrize("given", [None, 5, Noting("a", []), [Noting], [Noting("a", []), print]])
+def test_only_middleware_is_taken(given: object) -> None:
+    """One by itself, a class or a function: a slip of the pen, refused."""
+    with pytest.raises(BadArgument, match="middleware="):
+        check_middleware(given)
+
+
+def test_jobs_of_a_mixed_batch_are_counted_by_outcome() -> None:
+    """One outcome for all, or as many as there are."""
+    event = RunEvent("q", (delivery(), delivery(), delivery()))
+    event.outcome = "done"
+    assert event.counts == {"done": 3}
+    event.outcome, event.outcomes = "mixed", {"done": 2, "retried": 1}
+    assert event.counts == {"done": 2, "retried": 1}
+
+
+def test_queueing_is_that_of_the_first_new_job() -> None:
+    """Later deliveries have waited for other reasons; a clock that ran back is no negative time."""
+    again, late = delivery(b"2 1 0 0"), delivery(number=b"1700000002000-1000000006")
+    ahead = delivery(number=b"1700000009999-1000000006")
+    assert queueing((delivery(), late)) == 2.5
+    assert queueing((again, late)) == 0.5
+    assert (queueing((again,)), queueing(()), queueing((ahead,))) == (None, None, 0.0)
+    assert RunEvent("q", (late,)).queueing == 0.5

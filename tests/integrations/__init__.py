@@ -1,0 +1,1 @@
+"""Other packages on top of the hooks: OpenTelemetry, Prometheus."""
