@@ -80,6 +80,20 @@ class Refusing(Middleware):
         yield
 
 
+class Uncommitted(Middleware):
+    """Raises after the call, if that went well."""
+
+    @contextmanager
+    def enqueue(self, event: EnqueueEvent) -> Iterator[None]:
+        yield
+        raise OSError("not committed")
+
+    @contextmanager
+    def run(self, event: RunEvent) -> Iterator[None]:
+        yield
+        raise OSError("not committed")
+
+
 class Watching(Middleware):
     """Keeps what an event says when the call is over."""
 
@@ -92,7 +106,6 @@ class Watching(Middleware):
             yield
         finally:
             self.seen.append((event.outcome, event.error))
-            assert event.seconds > 0
 
 
 def a_run() -> RunEvent:
@@ -129,23 +142,43 @@ def test_a_hook_that_raises_before_it_yields() -> None:
 
 
 def test_the_outcome_is_known_after_the_run() -> None:
-    """Done or failed, unless whoever runs the handler knows better."""
+    """Done, or what whoever runs the handler says of the value or of the error."""
     watching = Watching()
     error = LookupError("no")
     with running((watching,), a_run()):
         pass
     with suppress(LookupError), running((watching,), a_run()):
         raise error
+    with suppress(LookupError), running((watching,), a_run(), lambda _: "retried"):
+        raise error
     snoozed = a_run()
     with running((watching,), snoozed):
         snoozed.outcome = "snoozed"
-    retried = a_run()
-    with suppress(LookupError), running((watching,), retried):
-        retried.outcome = "retried"
-        raise error
     assert watching.seen == [
-        ("done", None), ("failed", error), ("snoozed", None), ("retried", error),
+        ("done", None), ("failed", error), ("retried", error), ("snoozed", None),
     ]  # fmt: skip
+
+
+def test_each_sees_what_comes_to_it() -> None:
+    """The error of one further inside, before or after the run, in place of the handler's."""
+    outer = Watching()
+    with suppress(PermissionError), running((outer, Refusing()), a_run(), repr):
+        pytest.fail("not reached")
+    [(outcome, error)] = outer.seen
+    assert outcome == repr(error) == "PermissionError('not now')"
+
+    outer, inner = Watching(), Watching()
+    with suppress(OSError), running((outer, Uncommitted(), inner), a_run(), repr):
+        pass
+    assert inner.seen == [("done", None)]
+    assert outer.seen[0][0] == "OSError('not committed')"
+
+    outer, inner = Watching(), Watching()
+    error = LookupError("no")
+    with running((outer, Swallowing(), inner), a_run(), repr):
+        raise error
+    assert inner.seen == [(repr(error), error)]
+    assert outer.seen == [("done", None)]
 
 
 def test_stop_iteration_is_an_error_like_others() -> None:
@@ -167,20 +200,25 @@ def test_without_middleware_nothing_is_made() -> None:
         pass
 
 
-def test_a_run_may_be_saved_by_its_middleware() -> None:
-    """Who swallows the error of a handler has dealt with it."""
+def test_the_time_is_that_of_the_handler() -> None:
+    """Not that of the hooks; also when it raises."""
     event = a_run()
-    with running((Swallowing(),), event):
+    with suppress(LookupError), running((Middleware(),), event):
+        assert event.seconds == 0
         raise LookupError("no")
-    assert isinstance(event.error, LookupError)
+    assert event.seconds > 0
 
 
 def test_an_enqueue_has_no_answer_but_its_own() -> None:
-    """An error that is swallowed is raised all the same."""
+    """Its error is raised all the same when it is swallowed; that of another context is not."""
     event = EnqueueEvent("q", 1)
     with pytest.raises(LookupError) as caught, enqueuing((Swallowing(),), event):
         raise LookupError("no")
     assert caught.value is event.error
+    with enqueuing((Swallowing(), Uncommitted()), event):
+        pass
+    with pytest.raises(OSError, match="not committed"), enqueuing((Uncommitted(),), event):
+        pass
 
 
 def test_an_incomplete_enqueue_names_the_jobs_that_are_there() -> None:

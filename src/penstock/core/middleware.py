@@ -13,7 +13,7 @@ sees what was asked for before, and what came of it after its `yield`:
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -106,8 +106,10 @@ class Middleware:
 
     What a context raises before its `yield` stops the call: nothing is sent, the handler is not
     run, which counts as its failure. What the call or the handler raises comes out of the `yield`.
-    What a context raises after it takes the place of that: the handler has failed, and of an
-    enqueue the jobs may be there. An enqueue's own error can't be swallowed.
+    What a context raises after it takes the place of that, for those outside of it too: a handler
+    whose transaction could not be committed has failed. A run whose error is swallowed is done; the
+    error of an enqueue can't be swallowed, as there is no answer in its place; and when a context
+    raises after an enqueue that went well, its jobs are there.
     """
 
     def enqueue(self, event: EnqueueEvent) -> AbstractContextManager[None]:
@@ -145,41 +147,69 @@ def enqueue_event(queue: str, count: int | None, headers: Any) -> EnqueueEvent:
     return EnqueueEvent(queue, count, dict(headers or {}))
 
 
+def _failed(_error: BaseException) -> str:
+    return "failed"
+
+
 @contextmanager
 def enqueuing(middleware: Iterable[Middleware], event: EnqueueEvent) -> Iterator[None]:
-    """The hooks around an enqueue; notes its error."""
+    """The hooks around an enqueue; the event has the error that each of them sees."""
+
+    def note(_kind: Any, error: BaseException | None, _trace: Any) -> None:
+        event.error = error or event.error
+
+    failure: BaseException | None = None
     with ExitStack() as stack:
         for one in middleware:
             stack.enter_context(one.enqueue(event))
+            stack.push(note)
         try:
             yield
         except BaseException as error:
-            event.error = error
+            failure = error
             event.results = getattr(error, "results", ())
             raise
-    if event.error is not None:  # swallowed, and the call has no other answer
-        raise event.error
+    if failure is not None:  # swallowed, and the call has no other answer
+        raise failure
 
 
-def running(middleware: Sequence[Middleware], event: RunEvent) -> AbstractContextManager[None]:
-    """The hooks around a run; notes how long it took, its error, and an outcome if none is set.
+def running(
+    middleware: Sequence[Middleware],
+    event: RunEvent,
+    judge: Callable[[BaseException], str] = _failed,
+) -> AbstractContextManager[None]:
+    """The hooks around a run; the event has the error and the outcome that each of them sees.
 
-    To be entered where the handler is called: in its thread, or in its task.
+    To be entered where the handler is called: in its thread, or in its task. Whoever calls it sets
+    the outcome of what it returns, if that is not "done".
+
+    Args:
+        middleware: outermost first.
+        event: of the run.
+        judge: the outcome of an error: of the handler, or of a hook inside of another.
     """
-    return _running(middleware, event) if middleware else NOTHING
+    return _running(middleware, event, judge) if middleware else NOTHING
 
 
 @contextmanager
-def _running(middleware: Sequence[Middleware], event: RunEvent) -> Iterator[None]:
+def _running(
+    middleware: Sequence[Middleware], event: RunEvent, judge: Callable[[BaseException], str]
+) -> Iterator[None]:
+    def note(_kind: Any, error: BaseException | None, _trace: Any) -> None:
+        if error is not event.error:  # a context further inside has raised another, or none
+            event.error = error
+            event.outcome = "done" if error is None else judge(error)
+
     with ExitStack() as stack:
         for one in middleware:
             stack.enter_context(one.run(event))
+            stack.push(note)
         began = time.perf_counter()
         try:
             yield
         except BaseException as error:
             event.error = error
-            event.outcome = event.outcome or "failed"
+            event.outcome = judge(error)
             raise
         else:
             event.outcome = event.outcome or "done"

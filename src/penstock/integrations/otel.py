@@ -1,0 +1,170 @@
+"""OpenTelemetry: a span around each enqueue and each run, joined by a context kept in the job.
+
+It needs the extra `otel` (opentelemetry-api); what becomes of the spans is the business of the SDK
+that the application has set up. Names and attributes are those of the semantic conventions for
+messaging, which are still being developed: https://opentelemetry.io/docs/specs/semconv/messaging/
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from opentelemetry import context as contexts
+from opentelemetry import propagate, trace
+from opentelemetry.context import Context
+from opentelemetry.propagators.textmap import TextMapPropagator
+from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, TracerProvider
+
+from penstock import __version__
+from penstock.core.job import Delivery
+from penstock.core.middleware import EnqueueEvent, Middleware, RunEvent
+
+__all__ = ["OpenTelemetry"]
+
+SYSTEM = "penstock"
+WELL = frozenset({"done", "snoozed", "released"})
+"""Outcomes of a run that are no failure, whatever was raised to bring them about."""
+MOST_LINKS = 128
+"""What an SDK keeps of a span's links, unless it is told otherwise."""
+
+
+class OpenTelemetry(Middleware):
+    """A span `send <queue>` around each enqueue, a span `process <queue>` around each run.
+
+    The context of the producer's span travels in the job's headers (`traceparent` and what else
+    the propagator writes), so the run of a single job is a child of it, in whatever process, also
+    when it is tried again. The span of a batch has links to those of its jobs.
+
+    Args:
+        tracer_provider: makes the spans; None = the global one.
+        propagator: writes and reads the headers; None = the global one.
+    """
+
+    def __init__(
+        self,
+        tracer_provider: TracerProvider | None = None,
+        propagator: TextMapPropagator | None = None,
+    ) -> None:
+        self._tracer = trace.get_tracer("penstock", __version__, tracer_provider)
+        self._propagator = propagator
+
+    @property
+    def propagator(self) -> TextMapPropagator:
+        """Writes and reads the headers."""
+        return self._propagator or propagate.get_global_textmap()
+
+    @contextmanager
+    def enqueue(self, event: EnqueueEvent) -> Iterator[None]:
+        """A span that ends when the answer is there."""
+        name, attributes = described("send", event.queue, event.handler)
+        with self._span(name, SpanKind.PRODUCER, attributes) as span:
+            self.propagator.inject(event.headers)
+            try:
+                yield
+            finally:
+                if span.is_recording():
+                    span.set_attributes(answered(event))
+                    if event.error is not None:
+                        failed(span, event.error)
+
+    @contextmanager
+    def run(self, event: RunEvent) -> Iterator[None]:
+        """A span that ends when the handler has; it is the current one inside of it."""
+        name, attributes = described("process", event.queue, event.handler)
+        parent, links = Context(), []
+        if len(event.jobs) == 1:
+            [job] = event.jobs
+            parent = self.propagator.extract(job.headers, Context())
+            attributes.update({"messaging.message.id": job.id, "penstock.job.attempt": job.attempt})
+        else:
+            links = self._links(event.jobs)
+            attributes["messaging.batch.message_count"] = len(event.jobs)
+        if event.jobs:
+            attributes["messaging.client.id"] = event.jobs[0].owner
+        token = contexts.attach(parent)  # with its baggage, which a span alone does not bring
+        try:
+            with self._span(name, SpanKind.CONSUMER, attributes, links) as span:
+                try:
+                    yield
+                finally:
+                    if span.is_recording():
+                        span.set_attribute("penstock.job.outcome", event.outcome)
+                        if bad := event.counts.keys() - WELL:
+                            failed(span, event.error or min(bad))
+        finally:
+            contexts.detach(token)
+
+    def _span(
+        self,
+        name: str,
+        kind: SpanKind,
+        attributes: Mapping[str, Any],
+        links: Sequence[Link] = (),
+    ) -> Any:
+        return self._tracer.start_as_current_span(
+            name,
+            kind=kind,
+            attributes=attributes,
+            links=links,
+            record_exception=False,  # not every exception is an error: see WELL
+            set_status_on_exception=False,
+        )
+
+    def _links(self, jobs: Sequence[Delivery]) -> list[Link]:
+        """One for each span in which jobs were enqueued; those of a bulk call share theirs."""
+        propagator = self.propagator
+        fields = propagator.fields
+        links: dict[tuple[str | None, ...], Link] = {}
+        for job in jobs:
+            headers = job.headers
+            key = tuple(headers.get(name) for name in fields)
+            if key in links or not any(key):
+                continue
+            origin = trace.get_current_span(propagator.extract(headers, Context()))
+            if origin.get_span_context().is_valid:
+                links[key] = Link(origin.get_span_context())
+                if len(links) == MOST_LINKS:
+                    break
+        return list(links.values())
+
+
+def described(operation: str, queue: str, handler: str | None) -> tuple[str, dict[str, Any]]:
+    """The name of a span, and the attributes that are known when it begins."""
+    attributes: dict[str, Any] = {
+        "messaging.system": SYSTEM,
+        "messaging.operation.name": operation,
+        "messaging.operation.type": operation,
+        "messaging.destination.name": queue,
+    }
+    if handler is not None:
+        attributes["penstock.handler"] = handler
+    return f"{operation} {queue}", attributes
+
+
+def answered(event: EnqueueEvent) -> dict[str, Any]:
+    """The attributes that an answer to an enqueue adds."""
+    if event.count is None:
+        return {"messaging.batch.message_count": len(event.results)}
+    if not event.results:
+        return {}
+    [result] = event.results
+    found: dict[str, Any] = {"penstock.duplicate": True} if result.duplicate else {}
+    if result.id:
+        found["messaging.message.id"] = result.id
+    return found
+
+
+def failed(span: Span, error: BaseException | str) -> None:
+    """Note on a span what went wrong: an exception, or the outcome that a handler returned."""
+    if isinstance(error, str):
+        span.set_attribute("error.type", error)
+        span.set_status(Status(StatusCode.ERROR))
+        return
+    kind = type(error)
+    name = kind.__qualname__
+    name = name if kind.__module__ == "builtins" else f"{kind.__module__}.{name}"
+    span.set_attribute("error.type", name)
+    span.record_exception(error)
+    span.set_status(Status(StatusCode.ERROR, f"{kind.__name__}: {error}"))
