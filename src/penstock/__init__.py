@@ -11,6 +11,7 @@ from penstock._sync.queue import Queue
 from penstock.core.ids import JobId, parse_id
 from penstock.core.job import BulkEnqueued, Enqueued, Outcome, Settled
 from penstock.core.middleware import EnqueueEvent, Middleware, RunEvent
+from penstock.core.policy import RetryPolicy
 from penstock.core.servers import EvictionWarning
 from penstock.core.views import (
     DedupStatus,
@@ -89,6 +90,7 @@ __all__ = [
     "QueuePage",
     "QueuePaused",
     "QueueStats",
+    "RetryPolicy",
     "RunEvent",
     "ScanPage",
     "Settings",

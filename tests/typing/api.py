@@ -36,6 +36,7 @@ from penstock import (
     QueueFull,
     QueuePage,
     QueueStats,
+    RetryPolicy,
     ScanPage,
     Settings,
     Settled,
@@ -368,3 +369,11 @@ def mistakes(q: Queue, aq: AsyncQueue, job: Job, client: redis.Redis) -> None:
     aq.enqueue("x")  # type: ignore[unused-coroutine]  # a forgotten await is found
     with job as same:
         same.id = "other"  # type: ignore[misc]  # it can only be read
+
+
+def policies() -> None:
+    policy = RetryPolicy(5, base=0.5, cap=timedelta(minutes=1), on={OSError: RetryPolicy(1)})
+    assert_type(policy, RetryPolicy)
+    assert_type(policy.max_attempts, int | None)
+    assert_type(policy.delay(3, 0.5), float)
+    assert_type(policy.matching(OSError()), RetryPolicy)
