@@ -1,0 +1,417 @@
+"""The arguments of a handler: a body of JSON is bound to a function's parameters and checked.
+
+An object holds arguments by name, an array by position. What a plain annotation says (`int`, `str`,
+`list`, `None`, `Literal`, their unions) is checked, names always; other annotations are taken as a
+comment, or given to a converter.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import types
+import typing
+from collections.abc import Callable, Mapping
+from inspect import Parameter
+from typing import Any, Literal, NamedTuple, TypeAlias, Union
+
+from penstock.core.job import Delivery
+from penstock.core.record import encode_body
+from penstock.errors import BadArgument, PenstockError
+from penstock.worker.functions import hints
+
+__all__ = ["Conversion", "Converter", "Misfit", "Parameters", "Unfit", "decoded"]
+
+SHOWN = 60
+"""Characters of a value that an error shows."""
+_JSON = (bool, int, float, str, list, dict, type(None))
+_POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+_VARIABLE = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+_MISSING: Any = object()
+_loads = json.JSONDecoder().decode
+
+
+class Unfit(PenstockError):
+    """A job's body is nothing that its handler could be called with; trying again changes nothing.
+
+    Args:
+        reason: short, for the dead letter.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Misfit(Exception):
+    """An argument does not fit its parameter; it becomes `Unfit` or `BadArgument`.
+
+    Args:
+        name: of the parameter, or of what there is no parameter for.
+        reason: what is wrong.
+        value: what was given.
+    """
+
+    def __init__(self, name: str, reason: str, value: Any = _MISSING) -> None:
+        super().__init__(name, reason)
+        self.name = name
+        self.reason = reason
+        self.value = value
+
+    def __str__(self) -> str:
+        if self.value is _MISSING:
+            return f"{_cut(self.name)}: {self.reason}"
+        return f"{_cut(self.name)}={shown(self.value)}: {self.reason}"
+
+
+class Conversion(NamedTuple):
+    """How the values of one annotation travel.
+
+    Attributes:
+        load: makes the argument out of what JSON says; raises an exception whose text says why not.
+        dump: makes what JSON can say out of an argument.
+    """
+
+    load: Callable[[Any], Any]
+    dump: Callable[[Any], Any]
+
+
+Converter: TypeAlias = Callable[[Any], "Conversion | None"]
+"""Gives the conversion for an annotation, or None if the value is to pass untouched."""
+
+
+def shown(value: Any) -> str:
+    """A value for an error: short, whatever its size."""
+    if isinstance(value, (list, dict)) and value:
+        return "[...]" if isinstance(value, list) else "{...}"
+    try:
+        return _cut(repr(value[: SHOWN + 1] if isinstance(value, str) else value))
+    except ValueError:  # an int of too many digits
+        return f"<{type(value).__name__}>"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= SHOWN else text[: SHOWN - 3] + "..."
+
+
+def decoded(job: Delivery) -> Any:
+    """What the body of a job for a named handler says: JSON, also where no codec is named.
+
+    Raises:
+        Unfit: it is not JSON.
+    """
+    head, _, raw = job._data.partition(b"\n")
+    try:
+        if not head.endswith(b";c=json") and b";c=json;" not in head:  # else nothing is parsed
+            codec = job.record.codec
+            if codec:
+                raise Unfit(f"body can't be decoded: unknown codec {shown(codec)}")
+        return _loads(raw.decode())
+    except (ValueError, RecursionError) as error:
+        raise Unfit(f"body can't be decoded: {error}") from error
+
+
+class _Kind(NamedTuple):
+    """What an annotation allows, of what JSON can say.
+
+    Attributes:
+        types: exact types; None = anything.
+        literals: with their types, as 1 and True are equal.
+        names: for an error.
+    """
+
+    types: frozenset[type] | None
+    literals: frozenset[tuple[type, Any]] = frozenset()
+    names: tuple[str, ...] = ()
+
+
+ANYTHING = _Kind(None)
+
+
+def _kind(annotation: Any) -> _Kind | None:
+    """What is checked without a converter; None = the annotation is nothing that JSON knows."""
+    annotation = _unwrapped(annotation)
+    if any(annotation is one for one in (Any, object, Parameter.empty)):
+        return ANYTHING
+    if annotation is None:
+        annotation = type(None)
+    origin = typing.get_origin(annotation)
+    if origin in (Union, types.UnionType):
+        return _union([_kind(part) for part in typing.get_args(annotation)])
+    if origin is Literal:
+        return _literal(typing.get_args(annotation))
+    if not isinstance(annotation, type) or annotation not in _JSON:
+        return ANYTHING if isinstance(annotation, typing.TypeVar) else None
+    allowed = {int, float} if annotation is float else {annotation}
+    return _Kind(frozenset(allowed), names=(_name(annotation),))
+
+
+def _unwrapped(annotation: Any) -> Any:
+    """Without NewType, and Annotated that adds nothing we look at."""
+    while hasattr(annotation, "__supertype__"):
+        annotation = annotation.__supertype__
+    return annotation
+
+
+def _literal(values: tuple[Any, ...]) -> _Kind | None:
+    if not all(type(value) in _JSON for value in values):
+        return None
+    literals = frozenset((type(value), value) for value in values)
+    return _Kind(frozenset(), literals, tuple(repr(value) for value in values))
+
+
+def _union(parts: list[_Kind | None]) -> _Kind | None:
+    allowed: frozenset[type] = frozenset()
+    literals: frozenset[tuple[type, Any]] = frozenset()
+    names: dict[str, None] = {}
+    for part in parts:
+        if part is None or part.types is None:
+            return part
+        allowed |= part.types
+        literals |= part.literals
+        names.update(dict.fromkeys(part.names))
+    return _Kind(allowed, literals, tuple(names))
+
+
+def _name(annotation: type) -> str:
+    return "None" if annotation is type(None) else annotation.__name__
+
+
+def _outer(annotation: Any) -> _Kind | None:
+    """Of `list[X]` and `dict[str, X]`, the container; of `Annotated[X, ...]`, X."""
+    annotation = _unwrapped(annotation)
+    if typing.get_origin(annotation) in (Union, types.UnionType):
+        return _union([_outer(part) for part in typing.get_args(annotation)])
+    if typing.get_origin(annotation) in (list, dict):
+        return _kind(typing.get_origin(annotation))
+    if hasattr(annotation, "__metadata__"):
+        return _outer(annotation.__origin__)
+    return _kind(annotation)
+
+
+def _is_job(annotation: Any) -> bool:
+    if typing.get_origin(annotation) in (Union, types.UnionType):
+        return any(_is_job(part) for part in typing.get_args(annotation))
+    return isinstance(annotation, type) and issubclass(annotation, Delivery)
+
+
+class Parameters:
+    """The parameters of a function, and how a body is bound to them.
+
+    Args:
+        function: the handler.
+        convert: for annotations that JSON does not know.
+        strict: as in `hints`.
+
+    Attributes:
+        job: name of the parameter that receives the job, or "".
+
+    Raises:
+        BadArgument: the function can't be a handler.
+        NameError: see `hints`.
+    """
+
+    def __init__(
+        self, function: Callable[..., Any], convert: Converter | None, *, strict: bool = False
+    ) -> None:
+        try:
+            signature = inspect.signature(function)
+        except (TypeError, ValueError) as error:
+            raise BadArgument("function", function, f"has no signature: {error}") from None
+        known = hints(function, strict=strict)
+        self.job = ""
+        self._types: dict[str, frozenset[type] | None] = {}
+        self._names: dict[str, str] = {}
+        self._loads: dict[str, Callable[[Any], Any]] = {}
+        self._dumps: dict[str, Callable[[Any], Any]] = {}
+        self._required: list[str] = []
+        self._all = dict(signature.parameters)
+        self._positional = [p.name for p in self._all.values() if p.kind in _POSITIONAL]
+        self._only = [n for n in self._positional if self._all[n].kind == Parameter.POSITIONAL_ONLY]
+        kinds = {p.kind: p.name for p in self._all.values()}
+        self._rest = kinds.get(Parameter.VAR_POSITIONAL, "")
+        self._more = kinds.get(Parameter.VAR_KEYWORD, "")
+        for parameter in self._all.values():
+            self._add(function, parameter, known.get(parameter.name, Parameter.empty), convert)
+        self._given = [name for name in self._positional if name != self.job]
+        self._named = frozenset(self._types) - {self._rest, self._more}
+        own = [p for p in self._all.values() if p.name != self.job]
+        self._signature = signature.replace(parameters=own)
+
+    def _add(
+        self,
+        function: Callable[..., Any],
+        parameter: Parameter,
+        annotation: Any,
+        convert: Converter | None,
+    ) -> None:
+        name = parameter.name
+        kind = _kind(annotation)
+        variable = parameter.kind in _VARIABLE
+        unsaid = name == "job" and (kind is None or kind.types is None)
+        if not variable and (unsaid or _is_job(annotation)):
+            if self.job:
+                raise BadArgument("function", function, "one parameter receives the job, not two")
+            self.job = name
+            return
+        if not variable and parameter.default is Parameter.empty:
+            self._required.append(name)
+        conversion = convert(annotation) if convert and kind is None else None
+        if conversion is not None:
+            self._loads[name], self._dumps[name] = conversion
+            self._types[name] = None
+        else:
+            self._check(name, kind or _outer(annotation) or ANYTHING, parameter.default is None)
+
+    def _check(self, name: str, kind: _Kind, optional: bool) -> None:
+        allowed = kind.types
+        if optional and allowed is not None:
+            allowed |= {type(None)}
+        text = f"not {' or '.join(kind.names)}"
+        self._names[name] = text
+        self._types[name] = None if kind.literals else allowed
+        if not kind.literals:
+            return
+
+        def load(value: Any) -> Any:
+            if type(value) not in (allowed or ()) and (type(value), value) not in kind.literals:
+                raise ValueError(text)
+            return value
+
+        self._loads[name] = load
+
+    def bind(self, body: Any, job: Any = None) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments for the function.
+
+        Args:
+            body: what JSON says; an object is changed.
+            job: for the parameter that receives it.
+
+        Raises:
+            Misfit: they don't fit.
+        """
+        if type(body) is dict:
+            return self._by_name(body, job)
+        if type(body) is list:
+            return self._by_place(body, job)
+        raise Misfit("body", "neither an object nor an array", body)
+
+    def _by_name(self, given: dict[str, Any], job: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        kinds, named = self._types, self._named
+        for name, value in given.items():
+            if name not in named:
+                self._extra(name, value)
+            else:
+                allowed = kinds[name]
+                if allowed is not None and type(value) not in allowed:
+                    raise Misfit(name, self._names[name], value)
+        for name in self._required:
+            if name not in given:
+                raise Misfit(name, "missing")
+        if self._loads:
+            self._load(given)
+        if self.job:
+            given[self.job] = job
+        return self._placed(given) if self._only else ((), given)
+
+    def _extra(self, name: str, value: Any) -> None:
+        if not self._more or name == self.job:
+            raise Misfit(name, "unexpected", value)
+        self._checked(self._more, value, name)
+
+    def _checked(self, parameter: str, value: Any, name: str) -> None:
+        allowed = self._types[parameter]
+        if allowed is not None and type(value) not in allowed:
+            raise Misfit(name, self._names[parameter], value)
+
+    def _load(self, given: dict[str, Any]) -> None:
+        for name, value in given.items():
+            load = self._loads.get(name if name in self._named else self._more)
+            if load is not None:
+                given[name] = _loaded(load, name, value)
+
+    def _placed(self, given: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Those apart that can't be passed by name; defaults fill the gaps between them."""
+        args: list[Any] = []
+        skipped: list[Any] = []
+        for name in self._only:
+            if name in given:
+                args += [*skipped, given.pop(name)]
+                skipped = []
+            else:
+                skipped.append(self._all[name].default)
+        return tuple(args), given
+
+    def _by_place(self, given: list[Any], job: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        places = self._given
+        if len(given) <= len(places):
+            return self._by_name(dict(zip(places, given, strict=False)), job)
+        if not self._rest:
+            most = len(places)
+            raise Misfit("body", f"{len(given)} positional arguments, at most {most}")
+        args, named = self._by_name(dict(zip(places, given, strict=False)), job)
+        rest = given[len(places) :]
+        for i, value in enumerate(rest):
+            self._checked(self._rest, value, f"{self._rest}[{i}]")
+        load = self._loads.get(self._rest)
+        if load is not None:
+            rest = [_loaded(load, f"{self._rest}[{i}]", v) for i, v in enumerate(rest)]
+        front = [named.pop(name) for name in self._positional if name not in self._only]
+        return (*args, *front, *rest), named
+
+    def body(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The body that says these arguments: an object; an array if there are more positional ones
+        than parameters.
+
+        Raises:
+            BadArgument: they don't fit, or JSON can't express them.
+        """
+        try:
+            bound = self._signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise BadArgument("arguments", _call(args, kwargs), str(error)) from None
+        body = self._said(bound)
+        data, _ = encode_body(body)
+        try:
+            self.bind(_loads(data.decode()))  # what a worker would see
+        except Misfit as error:
+            value = "nothing" if error.value is _MISSING else error.value
+            raise BadArgument(error.name, value, error.reason) from None
+        return body
+
+    def _said(self, bound: inspect.BoundArguments) -> Any:
+        given = dict(bound.arguments)
+        rest = given.pop(self._rest, ())
+        more: Mapping[str, Any] = given.pop(self._more, {})
+        clash = given.keys() & more
+        if clash or self.job in more or (rest and given.keys() | more > set(self._given)):
+            reason = "neither an object nor an array can say them: an argument by name too many"
+            raise BadArgument("arguments", _call(bound.args, bound.kwargs), reason)
+        for name in given.keys() & self._dumps.keys():
+            given[name] = _dumped(self._dumps[name], name, given[name])
+        dump = self._dumps.get(self._more)
+        given |= more if dump is None else {n: _dumped(dump, n, v) for n, v in more.items()}
+        if not rest:
+            return given
+        dump = self._dumps.get(self._rest)
+        said = rest if dump is None else [_dumped(dump, self._rest, value) for value in rest]
+        return [*(given[name] for name in self._given), *said]
+
+
+def _loaded(load: Callable[[Any], Any], name: str, value: Any) -> Any:
+    try:
+        return load(value)
+    except Exception as error:  # somebody's validator
+        raise Misfit(name, str(error)[:200] or type(error).__name__, value) from error
+
+
+def _dumped(dump: Callable[[Any], Any], name: str, value: Any) -> Any:
+    try:
+        return dump(value)
+    except Exception as error:  # somebody's serializer
+        raise BadArgument(name, value, f"can't be written as JSON: {error}") from error
+
+
+def _call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    named = [f"{name}={shown(value)}" for name, value in kwargs.items()]
+    return f"({', '.join([*map(shown, args), *named])})"

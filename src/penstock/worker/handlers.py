@@ -1,0 +1,506 @@
+"""The functions that do the jobs: registered by name, called with typed arguments.
+
+    handlers = Handlers()
+
+    @handlers.handler("welcome")
+    def welcome(user_id: int, lang: str = "en") -> None: ...
+
+    queue.enqueue(**welcome.job(7, lang="de"), delay=30)
+
+A job says which handler it is for in its header `handler` (PROTOCOL.md, Jobs with a name). One
+without that header goes to the default handler, which gets the job itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    ParamSpec,
+    Protocol,
+    TypedDict,
+    TypeVar,
+    overload,
+)
+from urllib.parse import unquote
+
+from penstock.core.job import Delivery
+from penstock.core.options import (
+    BATCH,
+    Duration,
+    check_count,
+    duration_ms,
+    lease_ms,
+)
+from penstock.core.policy import RetryPolicy
+from penstock.core.record import escaped
+from penstock.errors import BadArgument
+from penstock.worker.arguments import Converter, Misfit, Parameters, Unfit, decoded
+from penstock.worker.failures import Backoff
+from penstock.worker.functions import checked, is_async, qualified
+from penstock.worker.results import ACK, Result, Retry, Verdict, described
+
+if TYPE_CHECKING:
+    from tenacity.stop import stop_base
+    from tenacity.wait import wait_base
+
+__all__ = ["HEADER", "Handler", "Handlers", "JobArgs", "NamedHandler"]
+
+HEADER = "handler"
+"""The header that names a job's handler."""
+MAX_NAME = 200
+_BARE = (b"1\n", b"1;c=json\n")
+_FIELD = b";h.handler="
+
+C = ParamSpec("C")
+P = ParamSpec("P")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+J = TypeVar("J", bound=Delivery)
+
+
+class _Options(TypedDict, total=False):
+    retry: RetryPolicy
+    lease: Duration
+
+
+class JobArgs(_Options):
+    """Arguments of `enqueue` that make a job for a handler; `retry` and `lease` if it has them."""
+
+    body: Any
+    headers: dict[str, str]
+
+
+class Handler(Generic[P, R_co]):
+    """A function and what is known of it. It can be called as the function, in tests for example.
+
+    This one gets jobs as they are: the default handler, and every batch handler. `NamedHandler`
+    gets arguments.
+
+    Attributes:
+        name: in the header of its jobs; None = the default handler.
+        function: what was decorated.
+        is_async: whether calling it gives a coroutine.
+        size: most jobs that a batch handler gets in one call; None = it gets one at a time.
+        wait: seconds for which a batch waits to be filled.
+        lease: for the jobs that `job` describes, or None.
+        headers: for `enqueue_many(..., headers=handler.headers)`.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., R_co],
+        name: str | None = None,
+        *,
+        size: int | None = None,
+        wait: float = 0.0,
+        backoff: Backoff | None = None,
+        lease: Duration | None = None,
+    ) -> None:
+        functools.update_wrapper(self, function, updated=())
+        self.name = name
+        self.function = function
+        self.is_async = is_async(function)
+        self.size = size
+        self.wait = wait
+        self.lease = lease
+        self.headers: dict[str, str] = {} if name is None else {HEADER: name}
+        self._backoff = backoff or Backoff()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> R_co:
+        """Call the function."""
+        return self.function(*args, **kwargs)
+
+    @property
+    def retry(self) -> RetryPolicy | None:
+        """The policy for failures, or None."""
+        return self._backoff.retry
+
+    def __repr__(self) -> str:
+        named = "default" if self.name is None else repr(self.name)
+        return f"<{type(self).__name__} {named}: {qualified(self.function)}>"
+
+    def job(self, *args: P.args, **kwargs: P.kwargs) -> JobArgs:
+        """What `enqueue` needs for a job of this handler: `enqueue(**handler.job(...), delay=5)`.
+
+        Args:
+            *args, **kwargs: as for the function, without the parameter that receives the job. A
+                handler that gets whole jobs takes one argument: the body.
+
+        Raises:
+            BadArgument: the handler could not be called with them, or JSON can't express them.
+        """
+        described = JobArgs(body=self.body(*args, **kwargs), headers=dict(self.headers))
+        if self._backoff.stored is not None:
+            described["retry"] = self._backoff.stored
+        if self.lease is not None:
+            described["lease"] = self.lease
+        return described
+
+    def body(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """The body alone: `enqueue_many(map(handler.body, ids), headers=handler.headers)`.
+
+        Args, raises: as `job`.
+        """
+        if kwargs or len(args) != 1:
+            raise BadArgument("body", args, "one argument: the body of the job")
+        return args[0]
+
+    def arguments(self, job: Delivery) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """What the function is called with for a job.
+
+        Raises:
+            Unfit: the job can't be given to this function; it is a case for the dead letters.
+        """
+        return (job,), {}
+
+    def returned(self, job: Delivery, value: Any) -> Verdict:
+        """What becomes of a job whose handler returned.
+
+        A `Result` does what it says. An exception counts as if it had been raised, and so does
+        what shows that nothing was done yet: a coroutine or a generator. Anything else is success.
+        """
+        if value is None:
+            return ACK
+        if isinstance(value, BaseException):
+            return self.failed(job, value)
+        return self._odd(job, value)
+
+    def _odd(self, job: Delivery, value: Any) -> Verdict:
+        if isinstance(value, type) and issubclass(value, Result):
+            try:
+                return self.failed(job, value())
+            except TypeError as error:
+                return self.failed(job, error)
+        if inspect.iscoroutine(value) or inspect.isgenerator(value):
+            value.close()
+        elif not inspect.isasyncgen(value):
+            return ACK
+        return self.failed(job, TypeError(f"the handler returned a {type(value).__name__}"))
+
+    def returned_batch(self, jobs: Sequence[Delivery], value: Any) -> list[Verdict] | None:
+        """What becomes of the jobs of a batch; None = all are acknowledged.
+
+        Args:
+            jobs: what the function was called with.
+            value: what it returned: a list or tuple says something of each job, each element as in
+                `returned`; anything else says the same of all.
+        """
+        if value is None:
+            return None
+        if not isinstance(value, (list, tuple)):
+            return [self.returned(job, value) for job in jobs]
+        if len(value) == len(jobs):
+            verdicts = [self.returned(job, one) for job, one in zip(jobs, value, strict=True)]
+            return None if all(verdict is ACK for verdict in verdicts) else verdicts
+        if not any(isinstance(one, BaseException) for one in value):
+            return None
+        wrong = ValueError(f"{len(value)} results for {len(jobs)} jobs")
+        return [self.failed(job, wrong) for job in jobs]
+
+    def failed(self, job: Delivery, error: BaseException) -> Verdict:
+        """What becomes of a job whose handler raised; never raises.
+
+        A `Result` does what it says. For other exceptions, the first of these that has something to
+        say: the rule of the handler's policy for this exception; its tenacity objects; the policy
+        stored with the job; the handler's policy; the queue's.
+
+        Limits of the job or the queue hold beside all of them: nobody makes it live longer.
+        """
+        if not isinstance(error, Result):
+            return self._backoff.verdict(job, error, described(error))
+        if not isinstance(error, Retry):
+            return error.verdict
+        own = error.verdict
+        cause = error.__cause__ or error
+        text = own.text or ("" if cause is error else described(cause))
+        verdict = self._backoff.verdict(job, cause, text)
+        if verdict.kind == "nack" and own.delay_ms >= 0:
+            return verdict._replace(delay_ms=own.delay_ms)
+        return verdict
+
+
+class NamedHandler(Handler[P, R_co], Generic[C, P, R_co]):
+    """A handler that gets arguments out of the body of its jobs.
+
+    The parameter that is annotated as a `Job`, or named `job` and not annotated as something that
+    JSON knows, receives the job; it is none of the arguments of `job`. Type checkers know so if it
+    is the first one; give it a default otherwise.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., R_co],
+        name: str,
+        *,
+        convert: Converter | None,
+        backoff: Backoff | None = None,
+        lease: Duration | None = None,
+    ) -> None:
+        super().__init__(function, name, backoff=backoff, lease=lease)
+        self._convert = convert
+        self._parameters: Parameters | None = None
+        with contextlib.suppress(NameError):  # of what stands further down in its module
+            self._parameters = Parameters(function, convert, strict=True)
+
+    if TYPE_CHECKING:
+
+        def __call__(self, *args: C.args, **kwargs: C.kwargs) -> R_co:
+            """Call the function."""
+            ...
+
+    def _binding(self) -> Parameters:
+        if self._parameters is None:
+            self._parameters = Parameters(self.function, self._convert)
+        return self._parameters
+
+    def body(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """The body alone: `enqueue_many(map(handler.body, ids), headers=handler.headers)`.
+
+        Args, raises: as `job`.
+        """
+        return self._binding().body(args, kwargs)
+
+    def arguments(self, job: Delivery) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """What the function is called with for a job.
+
+        Raises:
+            Unfit: the body is not JSON, or no arguments for this function.
+        """
+        try:
+            return (self._parameters or self._binding()).bind(decoded(job), job)
+        except Misfit as error:
+            raise Unfit(f"arguments don't fit {self.name}: {error}") from error
+
+
+class _Bare(Protocol):
+    """Makes a handler of a function that gets the job."""
+
+    def __call__(self, function: Callable[[J], R], /) -> Handler[[Any], R]: ...
+
+
+class _Batch(Protocol):
+    """Makes a handler of a function that gets a list of jobs."""
+
+    def __call__(self, function: Callable[[list[J]], R], /) -> Handler[[Any], R]: ...
+
+
+class _Named(Protocol):
+    """Makes a handler of a function with arguments."""
+
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[J, P], R], /
+    ) -> NamedHandler[Concatenate[J, P], P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> NamedHandler[P, P, R]: ...
+
+
+class Handlers:
+    """A set of handlers; a worker runs one.
+
+    Args:
+        convert: makes arguments of other types than JSON has; see
+            `penstock.integrations.pydantic.converter`.
+    """
+
+    def __init__(self, *, convert: Converter | None = None) -> None:
+        self._convert = convert
+        self._all: dict[str | None, Handler[..., Any]] = {}
+        self._default: Handler[..., Any] | None = None
+        self._routes: dict[bytes, Handler[..., Any]] = {}
+
+    @overload
+    def handler(self, name: Callable[[J], R], /) -> Handler[[Any], R]: ...
+    @overload
+    def handler(
+        self,
+        name: None = None,
+        /,
+        *,
+        retry: RetryPolicy | None = None,
+        wait: wait_base | None = None,
+        stop: stop_base | None = None,
+        lease: Duration | None = None,
+    ) -> _Bare: ...
+    @overload
+    def handler(
+        self,
+        name: str,
+        /,
+        *,
+        retry: RetryPolicy | None = None,
+        wait: wait_base | None = None,
+        stop: stop_base | None = None,
+        lease: Duration | None = None,
+    ) -> _Named: ...
+    def handler(
+        self,
+        name: Any = None,
+        /,
+        *,
+        retry: RetryPolicy | None = None,
+        wait: wait_base | None = None,
+        stop: stop_base | None = None,
+        lease: Duration | None = None,
+    ) -> Any:
+        """Register a function, as a decorator with or without parentheses.
+
+        Args:
+            name: the function gets arguments, from jobs whose header `handler` is this name. None =
+                it is the default handler: its only argument is the job, of those without a name.
+            retry: when its failures are tried again. What can be stored is stored with each job
+                that `Handler.job` describes, so that every client applies it.
+            wait, stop: objects of tenacity, asked after each failure. `stop` ends in a dead letter.
+                For them the first attempt began when the job was made; nothing is slept, so
+                `idle_for` is 0.
+            lease: for jobs that `Handler.job` describes, in seconds.
+
+        Raises:
+            BadArgument: an argument can't be used, there is a handler with that name, or the
+                function can't be a handler.
+        """
+        if name is not None and not isinstance(name, str) and callable(name):
+            return self._add(Handler(checked(name)))
+        _check_name(name)
+        _check_lease(lease)
+        backoff = Backoff(retry, wait, stop)
+        self._free(name)
+
+        def decorate(function: Callable[..., Any]) -> Handler[..., Any]:
+            checked(function, whole=name is None)
+            made: Handler[..., Any]
+            if name is None:
+                made = Handler(function, backoff=backoff, lease=lease)
+            else:
+                convert = self._convert
+                made = NamedHandler(function, name, convert=convert, backoff=backoff, lease=lease)
+            return self._add(made)
+
+        return decorate
+
+    def batch(
+        self,
+        name: str | None = None,
+        /,
+        *,
+        size: int,
+        wait: Duration = 0.0,
+        retry: RetryPolicy | None = None,
+        lease: Duration | None = None,
+    ) -> _Batch:
+        """Register a function that gets a list of jobs, as a decorator.
+
+        It returns None when all are done, or a list with one result a job: None, a `Result`, or an
+        exception. What it raises counts for each of them.
+
+        Args:
+            name: as in `handler`.
+            size: most jobs a call, from 1 to 1000.
+            wait: seconds for which fewer wait to become more.
+            retry, lease: as in `handler`.
+
+        Raises:
+            BadArgument: as `handler`.
+        """
+        _check_name(name)
+        _check_lease(lease)
+        check_count("size", size, high=BATCH)
+        seconds = duration_ms("wait", wait) / 1000
+        backoff = Backoff(retry)
+        self._free(name)
+
+        def decorate(function: Callable[..., Any]) -> Handler[..., Any]:
+            made: Handler[..., Any] = Handler(
+                checked(function), name, size=size, wait=seconds, backoff=backoff, lease=lease
+            )
+            return self._add(made)
+
+        return decorate
+
+    def include(self, other: Handlers) -> None:
+        """Take the handlers of another set in addition; those that it gets later are not seen.
+
+        Raises:
+            BadArgument: a name is in both; nothing was taken.
+        """
+        for handler in other:
+            self._free(handler.name)
+        for handler in other:
+            self._add(handler)
+
+    def __iter__(self) -> Iterator[Handler[..., Any]]:
+        return iter(list(self._all.values()))
+
+    def __repr__(self) -> str:
+        return f"<Handlers {', '.join(name or 'default' for name in self._all)}>"
+
+    def find(self, job: Delivery) -> Handler[..., Any] | None:
+        """The handler for a job, None if there is none: `missing` says why.
+
+        The record is not parsed for it.
+        """
+        data = job._data
+        if data.startswith(_BARE):
+            return self._default
+        written = _written(data)
+        if written is None:
+            return self._default
+        return self._routes.get(written) or self._all.get(_read(written))
+
+    def missing(self, job: Delivery) -> str:
+        """The reason for a dead letter for which `find` found no handler."""
+        written = _written(job._data)
+        if written is None:
+            return "no handler for jobs without a name"
+        return f'no handler "{_read(written)[:MAX_NAME]}"'
+
+    def _add(self, handler: Handler[P, R]) -> Handler[P, R]:
+        self._free(handler.name)
+        self._all[handler.name] = handler
+        if handler.name is None:
+            self._default = handler
+        else:
+            self._routes[escaped(handler.name).encode()] = handler
+        return handler
+
+    def _free(self, name: str | None) -> None:
+        there = self._all.get(name)
+        if there is not None:
+            what = "a default handler" if name is None else "a handler with this name"
+            raise BadArgument("name", name, f"there is {what}: {qualified(there.function)}")
+
+
+def _written(data: bytes) -> bytes | None:
+    """The handler's name as it stands in a record, None if there is none (PROTOCOL.md, Record)."""
+    end = data.find(b"\n")
+    start = data.find(_FIELD, 0, end)
+    if start < 0:
+        return None
+    start += len(_FIELD)
+    stop = data.find(b";", start, end)
+    return data[start : end if stop < 0 else stop]
+
+
+def _read(written: bytes) -> str:
+    return unquote(written.decode("utf-8", "replace"))
+
+
+def _check_name(name: Any) -> None:
+    if name is None:
+        return
+    if not isinstance(name, str) or not name or not name.isprintable():
+        raise BadArgument("name", name, "a printable text that is not empty")
+    if len(name.encode()) > MAX_NAME:
+        raise BadArgument("name", name, f"at most {MAX_NAME} bytes")
+
+
+def _check_lease(lease: Any) -> None:
+    if lease is not None:
+        lease_ms("lease", lease)
