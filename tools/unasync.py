@@ -27,7 +27,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from token import COMMENT, DEDENT, INDENT, NAME, NEWLINE, NL, OP, STRING
 
-TREES = {"src/penstock/_async": "src/penstock/_sync", "tests/_async": "tests/_sync"}
+TREES = {
+    "src/penstock/_async": "src/penstock/_sync",
+    "src/penstock/worker/_async": "src/penstock/worker/_sync",
+    "tests/_async": "tests/_sync",
+}
 HEADER = "# Generated from {} by tools/unasync.py; do not edit."
 
 # One name for another, in code, strings and comments. `AsyncX` becomes `X` without a row.
@@ -55,6 +59,7 @@ NAMES = {
     # Twins in penstock's own code: the asyncio one is `a<name>`.
     "acall": "call",
     "agather": "gather",
+    "ain_thread": "in_thread",
     "alock": "lock",
     "aloop": "loop",
     "apool": "pool",

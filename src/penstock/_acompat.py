@@ -6,9 +6,13 @@ Everything else of the client is written once, as async, and generated (tools/un
 from __future__ import annotations
 
 import asyncio
+import queue
+import select
+import socket
 import sys
 import threading
 import time
+from contextlib import suppress
 from typing import Any
 
 from redis import ConnectionPool
@@ -24,7 +28,9 @@ else:  # what redis-py itself uses there
 __all__ = [
     "PENDING",
     "AsyncReader",
+    "AsyncSignal",
     "Reader",
+    "Signal",
     "alock",
     "aloop",
     "asend",
@@ -90,6 +96,119 @@ def send(conn: Any, packed: bytes) -> None:
     conn.send_packed_command((packed,), check_health=False)
 
 
+class AsyncSignal:
+    """Ends the wait of one task: whoever has something to tell it sets the signal.
+
+    Bound to the event loop in which it is made.
+    """
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._future = self._loop.create_future()
+
+    def set(self) -> None:
+        """End the wait, or the next one; in the thread of the event loop."""
+        if not self._future.done():
+            self._future.set_result(None)
+
+    def set_from_thread(self) -> None:
+        """The same from any thread, and from a signal handler."""
+        with suppress(RuntimeError):  # the loop is closed: nobody waits
+            self._loop.call_soon_threadsafe(self.set)
+
+    def take(self) -> bool:
+        """Whether it was set since it was taken last."""
+        if not self._future.done():
+            return False
+        self._future = self._loop.create_future()
+        return True
+
+    def future(self) -> asyncio.Future[None]:
+        """Done when it is set."""
+        return self._future
+
+    async def wait(self, timeout: float) -> None:
+        """Wait until it is set, at most `timeout` seconds."""
+        if not self.take():
+            await asyncio.wait({self._future}, timeout=timeout)
+            self.take()
+
+    def close(self) -> None:
+        """There is nothing to give back."""
+
+
+class Signal:
+    """The plain twin of `AsyncSignal`: ends the wait of one thread.
+
+    It costs a flag while that thread is awake. Asleep it waits on a queue, or, beside a connection,
+    on a socket pair.
+    """
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._asleep = False
+        self._beside = False
+        self._queue: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._sockets: tuple[socket.socket, socket.socket] | None = None
+
+    def set(self) -> None:
+        """End the wait, or the next one; from any thread, and from a signal handler."""
+        self._is_set = True  # before looking whether anybody sleeps: they look the other way round
+        if self._asleep:
+            self._asleep = False
+            self._queue.put(None)
+        elif self._beside and self._sockets is not None:
+            self._beside = False
+            with suppress(OSError):  # full: it is awake then
+                self._sockets[1].send(b"!")
+
+    def set_from_thread(self) -> None:
+        """The same."""
+        self.set()
+
+    def take(self) -> bool:
+        """Whether it was set since it was taken last."""
+        found, self._is_set = self._is_set, False
+        return found
+
+    def wait(self, timeout: float) -> None:
+        """Wait until it is set, at most `timeout` seconds."""
+        self._asleep = True
+        if not self._is_set:
+            with suppress(queue.Empty):
+                self._queue.get(timeout=timeout)
+        self._asleep = self._is_set = False
+
+    def wait_beside(self, conn: Any, timeout: float) -> None:
+        """Wait until it is set or the connection has something to read."""
+        if self._sockets is None:
+            self._sockets = socket.socketpair()
+            for one in self._sockets:
+                one.setblocking(False)
+        self._beside = True
+        if not self._is_set and not conn.can_read(timeout=0):
+            _wait_readable((conn._sock, self._sockets[0]), timeout)
+            with suppress(BlockingIOError):
+                self._sockets[0].recv(4096)
+        self._beside = self._is_set = False
+
+    def close(self) -> None:
+        """Close the socket pair."""
+        pair, self._sockets = self._sockets, None
+        for one in pair or ():
+            one.close()
+
+
+def _wait_readable(socks: tuple[socket.socket, ...], timeout: float) -> None:
+    if not hasattr(select, "poll"):  # Windows; elsewhere select() knows no descriptor above 1023
+        select.select(socks, [], [], timeout)
+        return
+    poll = select.poll()
+    for one in socks:
+        poll.register(one, select.POLLIN)
+    poll.poll(timeout * 1000)
+
+
 class AsyncReader:
     """Reads one reply of a connection with a time limit that does not give the reply up.
 
@@ -102,9 +221,14 @@ class AsyncReader:
     def __init__(self, conn: Any) -> None:
         self._task = asyncio.ensure_future(conn.read_response(disable_decoding=True))
 
-    async def read(self, timeout: float) -> Any:
-        """The reply, or PENDING when it has not come within `timeout` seconds."""
-        await asyncio.wait({self._task}, timeout=max(timeout, 0))
+    async def read(self, timeout: float, signal: AsyncSignal | None = None) -> Any:
+        """The reply, or PENDING when it has not come within `timeout` seconds, or at the signal."""
+        if signal is None:
+            await asyncio.wait({self._task}, timeout=max(timeout, 0))
+        elif not signal.take():
+            both = {self._task, signal.future()}
+            await asyncio.wait(both, timeout=max(timeout, 0), return_when=asyncio.FIRST_COMPLETED)
+            signal.take()
         return self._task.result() if self._task.done() else PENDING
 
     def drop(self) -> None:
@@ -118,8 +242,11 @@ class Reader:
     def __init__(self, conn: Any) -> None:
         self._conn = conn
 
-    def read(self, timeout: float) -> Any:
-        """The reply, or PENDING when it has not come within `timeout` seconds."""
+    def read(self, timeout: float, signal: Signal | None = None) -> Any:
+        """The reply, or PENDING when it has not come within `timeout` seconds, or at the signal."""
+        if signal is not None:
+            signal.wait_beside(self._conn, max(timeout, 0))
+            timeout = 0
         if not self._conn.can_read(timeout=max(timeout, 0)):
             return PENDING
         return self._conn.read_response(disable_decoding=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import pytest
 
@@ -80,10 +81,10 @@ def waits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> As
     found = AsyncWaits([request.getfixturevalue(name) for name in names])
     pop = AsyncWaiter.pop
 
-    async def counted(waiter: AsyncWaiter, keys: tuple[bytes, ...], timeout: float) -> bytes | None:
+    async def counted(waiter: AsyncWaiter, *args: Any) -> bytes | None:
         found.pending.append(waiter)
         try:
-            return await pop(waiter, keys, timeout)
+            return await pop(waiter, *args)
         finally:
             found.pending.remove(waiter)
 

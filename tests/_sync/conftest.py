@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -81,10 +82,10 @@ def waits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Wa
     found = Waits([request.getfixturevalue(name) for name in names])
     pop = Waiter.pop
 
-    def counted(waiter: Waiter, keys: tuple[bytes, ...], timeout: float) -> bytes | None:
+    def counted(waiter: Waiter, *args: Any) -> bytes | None:
         found.pending.append(waiter)
         try:
-            return pop(waiter, keys, timeout)
+            return pop(waiter, *args)
         finally:
             found.pending.remove(waiter)
 

@@ -72,9 +72,25 @@ class AsyncPenstock:
         wait = duration_ms("retry_for", retry_for) / 1000
         if wait > 300:
             raise BadArgument("retry_for", retry_for, "at most 300 s: producer keys live 600 s")
+        self._source = source
+        self._retry_for = wait
         self._node = AsyncNode(source, prefix=prefix, retry_for=wait)
         self._driver = AsyncDriver(self._node, prefix)
         self._queues: dict[str, AsyncQueue] = {}
+
+    def twin(self, *, owner: str | None = None) -> AsyncPenstock:
+        """A client like this one, with connections of its own.
+
+        Args:
+            owner: who reserves; None = the same as here.
+        """
+        return AsyncPenstock(
+            self._source,
+            prefix=self.prefix,
+            owner=self.owner if owner is None else owner,
+            retry_for=self._retry_for,
+            middleware=self.middleware,
+        )
 
     async def connect(self) -> AsyncPenstock:
         """Reach the server, check it and learn its id; every call does so if need be.

@@ -13,6 +13,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NoReturn
 
 import hiredis
@@ -31,7 +32,16 @@ from redis.exceptions import (
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from penstock._acompat import PENDING, AsyncReader, alock, aloop, apool, asend, asliced
+from penstock._acompat import (
+    PENDING,
+    AsyncReader,
+    AsyncSignal,
+    alock,
+    aloop,
+    apool,
+    asend,
+    asliced,
+)
 from penstock.core.operations import Call, Wait
 from penstock.core.servers import EvictionWarning, ServerFacts, parse_info
 from penstock.errors import (
@@ -55,6 +65,8 @@ STOP_TIMEOUT = 2.0
 """Seconds after which a BLPOP that does not end makes the connection a dead one."""
 SLICE_MS = 100
 """Most ms of one WAIT."""
+FAKE_SLICE = 0.02
+"""Seconds of one BLPOP on a connection that can't be waited on."""
 RENEW = 60.0
 """Seconds after which a pending BLPOP is ended and sent anew, which tells a dead connection."""
 UNLESS = (AuthenticationError, AuthorizationError, MaxConnectionsError)
@@ -233,10 +245,12 @@ class AsyncWaiter:
         self._since = 0.0
         self._id = b""
 
-    async def pop(self, keys: tuple[bytes, ...], timeout: float) -> bytes | None:
-        """Wait for a token; None after `timeout` seconds, and the BLPOP stays pending."""
+    async def pop(
+        self, keys: tuple[bytes, ...], timeout: float, signal: AsyncSignal | None = None
+    ) -> bytes | None:
+        """Wait for a token; None after `timeout` seconds or at the signal, and the BLPOP stays."""
         if asliced(self._conn):
-            return await self._pop_slice(keys, timeout)
+            return await self._pop_slices(keys, timeout, signal)
         if self._reader is not None and monotonic() > self._since + RENEW:
             key = await self.quit()
             if key is not None:
@@ -247,7 +261,7 @@ class AsyncWaiter:
             except BaseException:
                 await self.drop()  # half a handshake may be under way on it
                 raise
-        reply = await self._reader.read(timeout)
+        reply = await self._reader.read(timeout, signal)
         if reply is PENDING:
             return None
         self._reader = None
@@ -261,6 +275,19 @@ class AsyncWaiter:
             self._id = b"%d" % await self._conn.read_response(disable_decoding=True)
         await asend(self._conn, pack((b"BLPOP", *keys, b"0")))
         return AsyncReader(self._conn)
+
+    async def _pop_slices(
+        self, keys: tuple[bytes, ...], timeout: float, signal: AsyncSignal | None
+    ) -> bytes | None:
+        """Wait by BLPOPs that end by themselves, short ones if a signal may come."""
+        if signal is None:
+            return await self._pop_slice(keys, timeout)
+        until = monotonic() + timeout
+        while not signal.take():
+            key = await self._pop_slice(keys, min(FAKE_SLICE, until - monotonic()))
+            if key is not None or monotonic() >= until:
+                return key
+        return None
 
     async def _pop_slice(self, keys: tuple[bytes, ...], timeout: float) -> bytes | None:
         packed = pack((b"BLPOP", *keys, b"%.3f" % max(timeout, 0.001)))
@@ -307,7 +334,8 @@ class AsyncNode:
         retry_for: seconds for which a call is tried again when the connection fails.
     """
 
-    def __init__(self, source: str | Redis, *, prefix: str, retry_for: float) -> None:
+    def __init__(self, source: object, *, prefix: str, retry_for: float) -> None:
+        self._source = source
         self._factory, self.address = connection_factory(source)
         self._prefix = prefix
         self._lanes: list[AsyncLane] = []
@@ -324,6 +352,12 @@ class AsyncNode:
         self.known: list[str] = []
         self.facts = ServerFacts({})
         _forget_after_fork(self)
+
+    def twin(self, *, retry_for: float, socket_timeout: float) -> AsyncNode:
+        """The same server by connections of its own, for another thread or event loop."""
+        node = AsyncNode(self._source, prefix=self._prefix, retry_for=retry_for)
+        node._factory = partial(node._factory, socket_timeout=socket_timeout)
+        return node
 
     def forget(self) -> None:
         """Leave all connections to whoever else has them: another process, or a closed loop."""

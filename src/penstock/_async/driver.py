@@ -7,7 +7,7 @@ from collections.abc import Generator
 from contextlib import suppress  # async only
 from typing import Any
 
-from penstock._acompat import asleep
+from penstock._acompat import AsyncSignal, asleep
 from penstock._async.connection import AsyncNode, AsyncWaiter, monotonic, transient
 from penstock.core import flows
 from penstock.core.operations import DAMAGED, Call, QueueOps, Taken
@@ -40,9 +40,16 @@ class AsyncDriver:
         reply, _ = await self.node.run(call)
         return ops.taken(reply, tag, self.node.id)
 
-    async def drive(self, flow: Generator[flows.Effect, Any, Any]) -> Any:
-        """Run a flow to its end; its result. A failure is thrown into it: it may bear that."""
-        wait = _Wait(self.node)
+    async def drive(
+        self, flow: Generator[flows.Effect, Any, Any], signal: AsyncSignal | None = None
+    ) -> Any:
+        """Run a flow to its end; its result. A failure is thrown into it: it may bear that.
+
+        Args:
+            flow: what to do.
+            signal: ends a wait of the flow early when it is set.
+        """
+        wait = _Wait(self.node, signal)
         try:
             effect = next(flow)
             while True:
@@ -84,6 +91,11 @@ class AsyncDriver:
             return await wait.pop(effect)
         if isinstance(effect, flows.Quit):
             return await wait.quit()
+        if isinstance(effect, flows.Rest):
+            return await wait.rest(effect)
+        if isinstance(effect, flows.Drop):
+            await wait.drop()
+            return await self.node.close()
         return await self._registered(effect)
 
     async def _registered(self, effect: flows.Register | flows.Lookup) -> str | None:
@@ -123,8 +135,9 @@ class AsyncDriver:
 class _Wait:
     """The blocking half of one flow; a connection that fails is one more reason to look around."""
 
-    def __init__(self, node: AsyncNode) -> None:
+    def __init__(self, node: AsyncNode, signal: AsyncSignal | None) -> None:
         self._node = node
+        self._signal = signal
         self._waiter: AsyncWaiter | None = None
         self._failures = 0
 
@@ -133,7 +146,7 @@ class _Wait:
         if self._waiter is None:
             self._waiter = self._node.waiter()
         try:
-            key = await self._waiter.pop(effect.keys, effect.until - monotonic())
+            key = await self._waiter.pop(effect.keys, effect.until - monotonic(), self._signal)
         except Exception as error:
             if not transient(error):
                 raise
@@ -144,6 +157,11 @@ class _Wait:
             return flows.LOST
         self._failures = 0
         return key
+
+    async def rest(self, effect: flows.Rest) -> None:
+        """Wait without a connection."""
+        span = max(0.0, effect.until - monotonic())
+        await (asleep(span) if self._signal is None else self._signal.wait(span))
 
     async def quit(self) -> bytes | None:
         """End a pending BLPOP and keep the connection; the key of a token it took, or None."""

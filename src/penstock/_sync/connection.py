@@ -14,6 +14,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NoReturn
 
 import hiredis
@@ -32,7 +33,16 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
-from penstock._acompat import PENDING, Reader, lock, loop, pool, send, sliced
+from penstock._acompat import (
+    PENDING,
+    Reader,
+    Signal,
+    lock,
+    loop,
+    pool,
+    send,
+    sliced,
+)
 from penstock.core.operations import Call, Wait
 from penstock.core.servers import EvictionWarning, ServerFacts, parse_info
 from penstock.errors import (
@@ -56,6 +66,8 @@ STOP_TIMEOUT = 2.0
 """Seconds after which a BLPOP that does not end makes the connection a dead one."""
 SLICE_MS = 100
 """Most ms of one WAIT."""
+FAKE_SLICE = 0.02
+"""Seconds of one BLPOP on a connection that can't be waited on."""
 RENEW = 60.0
 """Seconds after which a pending BLPOP is ended and sent anew, which tells a dead connection."""
 UNLESS = (AuthenticationError, AuthorizationError, MaxConnectionsError)
@@ -232,10 +244,12 @@ class Waiter:
         self._since = 0.0
         self._id = b""
 
-    def pop(self, keys: tuple[bytes, ...], timeout: float) -> bytes | None:
-        """Wait for a token; None after `timeout` seconds, and the BLPOP stays pending."""
+    def pop(
+        self, keys: tuple[bytes, ...], timeout: float, signal: Signal | None = None
+    ) -> bytes | None:
+        """Wait for a token; None after `timeout` seconds or at the signal, and the BLPOP stays."""
         if sliced(self._conn):
-            return self._pop_slice(keys, timeout)
+            return self._pop_slices(keys, timeout, signal)
         if self._reader is not None and monotonic() > self._since + RENEW:
             key = self.quit()
             if key is not None:
@@ -246,7 +260,7 @@ class Waiter:
             except BaseException:
                 self.drop()  # half a handshake may be under way on it
                 raise
-        reply = self._reader.read(timeout)
+        reply = self._reader.read(timeout, signal)
         if reply is PENDING:
             return None
         self._reader = None
@@ -260,6 +274,19 @@ class Waiter:
             self._id = b"%d" % self._conn.read_response(disable_decoding=True)
         send(self._conn, pack((b"BLPOP", *keys, b"0")))
         return Reader(self._conn)
+
+    def _pop_slices(
+        self, keys: tuple[bytes, ...], timeout: float, signal: Signal | None
+    ) -> bytes | None:
+        """Wait by BLPOPs that end by themselves, short ones if a signal may come."""
+        if signal is None:
+            return self._pop_slice(keys, timeout)
+        until = monotonic() + timeout
+        while not signal.take():
+            key = self._pop_slice(keys, min(FAKE_SLICE, until - monotonic()))
+            if key is not None or monotonic() >= until:
+                return key
+        return None
 
     def _pop_slice(self, keys: tuple[bytes, ...], timeout: float) -> bytes | None:
         packed = pack((b"BLPOP", *keys, b"%.3f" % max(timeout, 0.001)))
@@ -306,7 +333,8 @@ class Node:
         retry_for: seconds for which a call is tried again when the connection fails.
     """
 
-    def __init__(self, source: str | Redis, *, prefix: str, retry_for: float) -> None:
+    def __init__(self, source: object, *, prefix: str, retry_for: float) -> None:
+        self._source = source
         self._factory, self.address = connection_factory(source)
         self._prefix = prefix
         self._lanes: list[Lane] = []
@@ -323,6 +351,12 @@ class Node:
         self.known: list[str] = []
         self.facts = ServerFacts({})
         _forget_after_fork(self)
+
+    def twin(self, *, retry_for: float, socket_timeout: float) -> Node:
+        """The same server by connections of its own, for another thread or event loop."""
+        node = Node(self._source, prefix=self._prefix, retry_for=retry_for)
+        node._factory = partial(node._factory, socket_timeout=socket_timeout)
+        return node
 
     def forget(self) -> None:
         """Leave all connections to whoever else has them: another process, or a closed loop."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any
 
-from penstock._acompat import sleep
+from penstock._acompat import Signal, sleep
 from penstock._sync.connection import Node, Waiter, monotonic, transient
 from penstock.core import flows
 from penstock.core.operations import DAMAGED, Call, QueueOps, Taken
@@ -39,9 +39,14 @@ class Driver:
         reply, _ = self.node.run(call)
         return ops.taken(reply, tag, self.node.id)
 
-    def drive(self, flow: Generator[flows.Effect, Any, Any]) -> Any:
-        """Run a flow to its end; its result. A failure is thrown into it: it may bear that."""
-        wait = _Wait(self.node)
+    def drive(self, flow: Generator[flows.Effect, Any, Any], signal: Signal | None = None) -> Any:
+        """Run a flow to its end; its result. A failure is thrown into it: it may bear that.
+
+        Args:
+            flow: what to do.
+            signal: ends a wait of the flow early when it is set.
+        """
+        wait = _Wait(self.node, signal)
         try:
             effect = next(flow)
             while True:
@@ -68,6 +73,11 @@ class Driver:
             return wait.pop(effect)
         if isinstance(effect, flows.Quit):
             return wait.quit()
+        if isinstance(effect, flows.Rest):
+            return wait.rest(effect)
+        if isinstance(effect, flows.Drop):
+            wait.drop()
+            return self.node.close()
         return self._registered(effect)
 
     def _registered(self, effect: flows.Register | flows.Lookup) -> str | None:
@@ -107,8 +117,9 @@ class Driver:
 class _Wait:
     """The blocking half of one flow; a connection that fails is one more reason to look around."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, signal: Signal | None) -> None:
         self._node = node
+        self._signal = signal
         self._waiter: Waiter | None = None
         self._failures = 0
 
@@ -117,7 +128,7 @@ class _Wait:
         if self._waiter is None:
             self._waiter = self._node.waiter()
         try:
-            key = self._waiter.pop(effect.keys, effect.until - monotonic())
+            key = self._waiter.pop(effect.keys, effect.until - monotonic(), self._signal)
         except Exception as error:
             if not transient(error):
                 raise
@@ -128,6 +139,11 @@ class _Wait:
             return flows.LOST
         self._failures = 0
         return key
+
+    def rest(self, effect: flows.Rest) -> None:
+        """Wait without a connection."""
+        span = max(0.0, effect.until - monotonic())
+        (sleep(span) if self._signal is None else self._signal.wait(span))
 
     def quit(self) -> bytes | None:
         """End a pending BLPOP and keep the connection; the key of a token it took, or None."""

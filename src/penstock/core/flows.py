@@ -19,16 +19,20 @@ from penstock.errors import MetaLost, NotReplicated, QueueFull
 
 __all__ = [
     "LOST",
+    "TICK",
+    "Drop",
     "Lookup",
     "Pop",
     "Quit",
     "Register",
     "Reserve",
+    "Rest",
     "Run",
     "configure",
     "enqueue",
     "recover",
     "reserve",
+    "restore",
     "withdraw",
 ]
 
@@ -80,8 +84,9 @@ LOST = object()
 class Pop:
     """Wait for a token on one of the keys until a point of the clock; the answer: its key or None.
 
-    The blocking call stays pending after a None, so that no token is missed between two waits. LOST
-    says that the connection failed: a token may have gone with it, so look everywhere.
+    The blocking call stays pending after a None, so that no token is missed between two waits; None
+    also comes early when the flow's owner has something to tell. LOST says that the connection
+    failed: a token may have gone with it, so look everywhere.
     """
 
     keys: tuple[bytes, ...]
@@ -93,7 +98,19 @@ class Quit:
     """End the pending wait, if there is one; the answer is the key of a token it took, or None."""
 
 
-Effect = Run | Reserve | Register | Lookup | Pop | Quit
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """Do nothing until a point of the clock, or until the flow's owner has something to tell."""
+
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Close the connections: whatever is at their other end is not what it was."""
+
+
+Effect = Run | Reserve | Register | Lookup | Pop | Quit | Rest | Drop
 Clock = Callable[[], float]
 
 

@@ -116,14 +116,28 @@ class Delivery:
         number: the job number.
         batch: what the deliveries of one reserve share.
         settled: whether this object has ended its delivery.
+        lost: whether its worker knows that the lease has ended without being renewed: somebody else
+            may have the job by now, and what this holder reports about it changes nothing then.
+        term: of a worker: until when it holds the job, by its own clock.
     """
 
-    __slots__ = ("_counters", "_counts", "_data", "_record", "batch", "number", "settled")
+    __slots__ = (
+        "_counters",
+        "_counts",
+        "_data",
+        "_record",
+        "batch",
+        "lost",
+        "number",
+        "settled",
+        "term",
+    )
 
     def __init__(self, batch: Batch, number: bytes, counts: bytes, data: bytes) -> None:
         self.batch = batch
         self.number = number
         self.settled = False
+        self.lost = False
         self._counts = counts
         self._data = data
         self._record: Record | None = None

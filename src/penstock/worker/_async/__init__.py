@@ -1,0 +1,1 @@
+"""The worker, written once, as async."""

@@ -1,0 +1,173 @@
+"""Runs handlers, one call at a time on each runner, and notes what is to become of the jobs."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from penstock._async.connection import monotonic
+from penstock.core.middleware import Middleware, RunEvent, running
+from penstock.worker.arguments import Unfit
+from penstock.worker.crew import KEPT, OUTCOMES, Finished
+from penstock.worker.handlers import Handler, Handlers
+from penstock.worker.results import ACK, Result, Verdict
+from penstock.worker.runners import AsyncRunners, Item
+from penstock.worker.status import RunningJob
+
+__all__ = ["AsyncBench"]
+
+logger = logging.getLogger("penstock")
+
+
+class AsyncBench:
+    """What the runners of a worker do.
+
+    Args:
+        handlers: to say why there is none.
+        middleware: hooks around each run.
+        wake: tells the worker's loop that something is finished.
+
+    Attributes:
+        runners: who calls `execute`.
+        finished: where finished jobs are put for the worker's loop.
+    """
+
+    runners: AsyncRunners
+    finished: deque[Finished]
+
+    def __init__(
+        self, handlers: Handlers, middleware: Sequence[Middleware], wake: Callable[[], None]
+    ) -> None:
+        self._handlers = handlers
+        self._middleware = middleware
+        self._wake = wake
+        self._at_work: dict[int, tuple[Item, float]] = {}
+
+    def at_work(self) -> tuple[RunningJob, ...]:
+        """The jobs that handlers are at, the oldest first."""
+        now, jobs = monotonic(), list[RunningJob]()
+        for (handler, part), began in list(self._at_work.values()):
+            for job in part:
+                seconds = now - began
+                view = RunningJob(job.id, job.queue_name, handler.name, job.attempt, seconds)
+                jobs.append(view)
+        return tuple(sorted(jobs, key=lambda job: -job.seconds))
+
+    def unknown(self, job: Any) -> None:
+        """There is no handler for a job: it becomes a dead letter."""
+        self._finish((job,), self._unfit(job, self._handlers.missing(job)), 0.0)
+
+    def _unfit(self, job: Any, reason: str) -> Verdict:
+        """No handler can do anything with this job."""
+        logger.error("%s becomes a dead letter: %s", job.id, reason)
+        return Verdict("bury", text=reason)
+
+    async def execute(self, item: Item) -> None:
+        """Run a handler; what becomes of its jobs goes to the loop."""
+        handler, jobs = item
+        if jobs[0].lost or (len(jobs) > 1 and any(job.lost for job in jobs)):
+            self._finish([job for job in jobs if job.lost], KEPT, 0.0)  # before its turn came
+            jobs = [job for job in jobs if not job.lost]
+            if not jobs:
+                return
+        began = monotonic()
+        self._at_work[id(item)] = (item, began)
+        verdicts: list[Verdict] | None
+        try:
+            verdicts = await self._hooked(handler, jobs)
+        except BaseException as error:  # noqa: BLE001  # a runner outlives every handler
+            verdicts = self._broken(handler, jobs, error)
+        del self._at_work[id(item)]
+        seconds = monotonic() - began
+        if verdicts is None:
+            self._finish(jobs, ACK, seconds)
+            return
+        for job, verdict in zip(jobs, verdicts, strict=True):
+            self._finish((job,), verdict, seconds)
+
+    def _broken(
+        self, handler: Handler[..., Any], jobs: Sequence[Any], error: BaseException
+    ) -> list[Verdict]:
+        """A handler was ended from outside, or wanted to end more than itself."""
+        if self.runners.was_cancelled(error) and any(job.lost for job in jobs):
+            return [KEPT if job.lost else LATER for job in jobs]
+        logger.error("%r failed", jobs[0], exc_info=error)
+        return [handler.failed(job, error) for job in jobs]
+
+    def _finish(self, jobs: Sequence[Any], verdict: Verdict, seconds: float) -> None:
+        """Put jobs where the loop finds them; what a handler has settled itself is done with."""
+        own = [job for job in jobs if job.settled]
+        if own:
+            jobs = [job for job in jobs if not job.settled]
+            self.finished.append(Finished(own, KEPT, seconds))
+        for job in jobs:
+            job.settled = True
+        if jobs:
+            self.finished.append(Finished(jobs, verdict, seconds))
+        self._wake()
+
+    async def _hooked(
+        self, handler: Handler[..., Any], jobs: Sequence[Any]
+    ) -> list[Verdict] | None:
+        """Call a handler within the hooks; None = every job is done."""
+        if not self._middleware:
+            return await self._call(handler, jobs, None)
+        event = RunEvent(jobs[0].queue_name, tuple(jobs), handler.name)
+        found: list[Verdict] | None = None
+        raised: BaseException | None = None
+        try:
+            with running(self._middleware, event):
+                found = await self._call(handler, jobs, event)
+                raised = event.error
+                if raised is not None:
+                    raise raised
+        except Exception as error:  # noqa: BLE001  # a hook's failure is its handler's
+            if error is not raised:
+                return self._failed(handler, jobs, error)
+        return found
+
+    async def _call(
+        self, handler: Handler[..., Any], jobs: Sequence[Any], event: RunEvent | None
+    ) -> list[Verdict] | None:
+        job = jobs[0]
+        verdicts: list[Verdict] | None
+        try:
+            args, kwargs = ((list(jobs),), {}) if handler.size else handler.arguments(job)
+            value = await self.runners.call(handler, args, kwargs)
+            if handler.size:
+                verdicts = handler.returned_batch(jobs, value)
+            else:
+                verdict = handler.returned(job, value)
+                verdicts = None if verdict is ACK else [verdict]
+        except Unfit as error:
+            verdicts = [self._unfit(job, str(error))]
+        except Exception as error:  # noqa: BLE001  # whatever a handler raises is its failure
+            verdicts = self._failed(handler, jobs, error)
+            if event is not None:
+                event.error = error
+        if event is not None:
+            _note(event, verdicts)
+        return verdicts
+
+    def _failed(
+        self, handler: Handler[..., Any], jobs: Sequence[Any], error: Exception
+    ) -> list[Verdict]:
+        if not isinstance(error, Result):
+            logger.error("%r failed", jobs[0], exc_info=error)
+        return [handler.failed(job, error) for job in jobs]
+
+
+LATER = Verdict("release", 0)
+"""Beside a job that was lost, the others of its batch begin anew."""
+
+
+def _note(event: RunEvent, verdicts: list[Verdict] | None) -> None:
+    """Tell the hooks what becomes of the jobs."""
+    kinds = ["done"] if verdicts is None else [OUTCOMES[verdict.kind] for verdict in verdicts]
+    if len(set(kinds)) == 1:
+        event.outcome = kinds[0]
+    else:
+        event.outcome = "mixed"
+        event.outcomes = {kind: kinds.count(kind) for kind in kinds}

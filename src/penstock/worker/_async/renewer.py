@@ -1,0 +1,153 @@
+"""Renews the leases of held jobs, in a thread and on connections of its own.
+
+So a handler that blocks the event loop, or keeps the interpreter busy, does not lose its job. A
+lease counts from the time at which it was asked for, by this machine's monotonic clock: what this
+worker believes to hold it does hold (PROTOCOL.md, Lease).
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from penstock._async.connection import AsyncNode, monotonic
+from penstock._async.driver import AsyncDriver
+from penstock.core.operations import QueueOps
+from penstock.core.options import BATCH
+from penstock.worker.crew import Crew, Term
+from penstock.worker.runners import ain_thread
+
+__all__ = ["AsyncRenewer"]
+
+logger = logging.getLogger("penstock")
+
+PAUSE = 10.0
+"""Most seconds between two looks at the leases."""
+SHORTEST = 0.01
+"""Fewest seconds between two looks."""
+OVERDUE = 5.0
+"""Seconds after the grace at which a worker that has not ended is ended by its renewer."""
+
+
+class AsyncRenewer:
+    """Extends what is held when a third of its lease has passed; tells what is lost.
+
+    Args:
+        crew: whose jobs.
+        node: the server, by connections of the renewer's own.
+        prefix: prefix of all keys.
+        name: of the thread.
+        overdue: called when the worker should have ended some time ago and has not.
+    """
+
+    def __init__(
+        self,
+        crew: Crew,
+        node: AsyncNode,
+        *,
+        prefix: str,
+        name: str,
+        overdue: Callable[[], None] | None = None,
+    ) -> None:
+        self._crew = crew
+        self._node = node
+        self._driver = AsyncDriver(node, prefix)
+        self._name = name
+        self._overdue = overdue
+        self._poked = threading.Event()
+        self._closed = False
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin."""
+        self._crew.poke = self._poked.set
+        self._thread = ain_thread(self._main, self._name)
+
+    def close(self) -> None:
+        """End; waits until a call that is under way is over."""
+        self._closed = True
+        self._poked.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    async def _main(self) -> None:
+        try:
+            while not self._closed:
+                self._poked.clear()
+                await self._beat()
+                pause = self._pause()
+                self._crew.beat_at = monotonic() + pause
+                self._poked.wait(pause)
+        finally:
+            await self._node.close()
+
+    async def _beat(self) -> None:
+        try:
+            for (ops, lease), jobs in self._due().items():
+                for start in range(0, len(jobs), BATCH):
+                    await self._extend(ops, lease, jobs[start : start + BATCH])
+        except Exception as error:  # noqa: BLE001  # the next beat tries again, until the leases end
+            logger.warning("leases can't be renewed: %s: %s", type(error).__name__, error)
+            await self._node.close()
+        if self._overdue is not None and monotonic() > self._crew.deadline + OVERDUE:
+            await self._hand_back()
+            self._overdue()
+
+    def _due(self) -> dict[tuple[QueueOps, float], list[Any]]:
+        """The jobs whose lease is to be renewed now, by queue and lease; what is over is lost."""
+        now, due, over = monotonic(), dict[tuple[QueueOps, float], list[Any]](), list[Any]()
+        for job in list(self._crew.held):
+            if job.settled or job.lost:
+                continue
+            term = job.term
+            if term.until <= now:
+                over.append(job)
+            elif term.lease and term.until - now <= term.lease * 2 / 3:
+                due.setdefault((job.batch.queue.ops, term.lease), []).append(job)
+        self._lose(over, "its lease was not renewed in time")
+        return due
+
+    async def _extend(self, ops: QueueOps, lease: float, jobs: Sequence[Any]) -> None:
+        sent = monotonic()
+        reply, _ = await self._driver.run(ops, ops.extend(jobs, round(lease * 1000), late=True))
+        ops.check(reply)
+        gone = []
+        for job, code in zip(jobs, reply[3:], strict=True):
+            if code <= 3:
+                gone.append(job)
+                continue
+            left = (code - reply[2]) / 1000
+            # Less than was asked for: its ttl ends then, and nothing can lengthen it.
+            job.term = Term(sent + left, lease if left >= lease else 0.0)
+        still = [job for job in gone if not job.settled and job in self._crew.held]
+        self._lose(still, "it expired, was removed, or somebody else has it")
+
+    def _lose(self, jobs: Sequence[Any], why: str) -> None:
+        for job in jobs:
+            logger.warning("%s is lost: %s", job.id, why)
+        if jobs:
+            self._crew.desk.lose(jobs)
+
+    def _pause(self) -> float:
+        """Seconds until the next lease is due."""
+        nearest = math.inf
+        for job in list(self._crew.held):
+            if not job.settled and not job.lost:
+                term = job.term
+                nearest = min(nearest, term.until - term.lease * 2 / 3)
+        if self._overdue is not None:
+            nearest = min(nearest, self._crew.deadline + OVERDUE)
+        return min(max(nearest - monotonic(), SHORTEST), PAUSE)
+
+    async def _hand_back(self) -> None:
+        """Give back what the worker, whose event loop does not move, could not."""
+        for source in self._crew.sources:
+            jobs = self._crew.abandon(source)
+            for start in range(0, len(jobs), BATCH):
+                call = source.ops.release(jobs[start : start + BATCH], 0)
+                with suppress(Exception):  # their leases end by themselves
+                    await self._driver.run(source.ops, call)

@@ -1,0 +1,332 @@
+# Generated from src/penstock/worker/_async/worker.py by tools/unasync.py; do not edit.
+"""Takes jobs, runs handlers, reports what became of the jobs."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from types import FrameType, TracebackType
+from typing import Any
+
+from penstock._acompat import Signal
+from penstock._sync.client import Penstock
+from penstock._sync.connection import monotonic, transient
+from penstock.core.options import Duration, duration_ms
+from penstock.errors import BadArgument
+from penstock.worker._sync.bench import Bench
+from penstock.worker._sync.renewer import Renewer
+from penstock.worker.crew import Crew, Source
+from penstock.worker.desk import Desk
+from penstock.worker.handlers import Handlers
+from penstock.worker.loop import work
+from penstock.worker.monitor import LoopEvent, Monitor
+from penstock.worker.options import WorkerOptions, check_handlers, refuse_coroutines
+from penstock.worker.runners import Activity, Runners
+from penstock.worker.statistics import Statistics
+from penstock.worker.status import WorkerStatus
+
+__all__ = ["Worker"]
+
+logger = logging.getLogger("penstock")
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class Worker:
+    """Runs handlers for the jobs of one or several queues, until it is stopped.
+
+    A handler that returns finishes its job; one that raises has failed, and the job is tried again
+    by its policy; `Done`, `Retry`, `Snooze` and `Reject`, returned or raised, say it in so many
+    words. Leases are renewed by a thread of its own for as long as a handler runs. When a lease is
+    lost all the same, a coroutine is cancelled, and for a function in a thread `job.lost` turns
+    true; what such a handler reports changes nothing.
+
+    Args:
+        source: a client, whose settings it takes over for connections of its own; or a URL or a
+            redis-py client.
+        queues: a name, several, or names with weights: of the jobs taken while all queues have
+            some, each gets its share.
+        handlers: what runs the jobs; a function alone is the default handler.
+        concurrency: how many handlers run at once.
+        prefetch: how many more jobs are held ready than handlers run.
+        grace: seconds that handlers have to finish when the worker is stopped; then their jobs are
+            given back, with no attempt charged.
+        burst: end when no job can be taken any more.
+        max_jobs: end after so many jobs.
+        throttle: seconds to leave the queues alone after each look at them; or what computes them
+            from the number of jobs that wait.
+        monitor: called with a `LoopEvent` after each round.
+        heartbeat: "thread", or "process": leases are renewed by a helper process, for handlers in
+            native code that never let the interpreter go.
+        name: who takes the jobs, kept with each delivery; default that of the client, or host and
+            process.
+
+    Raises:
+        BadArgument: an argument can't be used.
+    """
+
+    def __init__(
+        self,
+        source: Penstock | Any,
+        queues: str | Iterable[str] | Mapping[str, int],
+        handlers: Handlers | Callable[..., Any],
+        *,
+        concurrency: int = 8,
+        prefetch: int = 0,
+        grace: Duration = 25,
+        burst: bool = False,
+        max_jobs: int | None = None,
+        throttle: Duration | Callable[[int], Duration] = 0,
+        monitor: Monitor | None = None,
+        heartbeat: str = "thread",
+        name: str | None = None,
+    ) -> None:
+        self.options = WorkerOptions(
+            queues,
+            concurrency=concurrency,
+            prefetch=prefetch,
+            grace=grace,
+            burst=burst,
+            max_jobs=max_jobs,
+            throttle=throttle,
+            monitor=monitor,
+            heartbeat=heartbeat,
+            name=name,
+        )
+        self.handlers = check_handlers(handlers)
+        refuse_coroutines(self.handlers)
+        self._origin = source if isinstance(source, Penstock) else Penstock(source)
+        self._client = self._origin.twin(owner=name)
+        self._statistics = Statistics()
+        self._stops: list[float | None] = []
+        self._owns_process = False
+        self._crew: Crew | None = None
+        self._bench: Bench | None = None
+        self._activity: Activity | None = None
+
+    @property
+    def name(self) -> str:
+        """Who takes the jobs."""
+        return self._client.owner
+
+    def change(self, **options: Any) -> None:
+        """Change options before the worker is started; None leaves one as it is.
+
+        Raises:
+            BadArgument: no such option, a value that can't be used, or it has been started.
+        """
+        given = {name: value for name, value in options.items() if value is not None}
+        if self._activity is not None and given:
+            raise BadArgument(*next(iter(given.items())), "the worker has been started")
+        self.options = self.options.changed(**given)
+        if "name" in given:
+            self._client = self._origin.twin(owner=self.options.name)
+
+    # -- life ------------------------------------------------------------------------------
+
+    def run(self, *, signals: bool = True) -> None:
+        """Work until stopped: by `stop`, or in the main thread by SIGTERM or SIGINT.
+
+        At the first signal no more jobs are taken, and handlers have `grace` seconds to finish; at
+        the second what is not finished is given back at once.
+
+        Args:
+            signals: whether to listen to signals.
+
+        Raises:
+            ConfigurationError, AuthenticationError: the server can't be used.
+        """
+        with self._listening(signals):
+            self.start()
+            self.join()
+
+    def start(self) -> None:
+        """Begin to work in the background.
+
+        Raises:
+            BadArgument: it was started before.
+        """
+        if self._activity is not None:
+            raise BadArgument("worker", self, "it was started before; make another one")
+        wake, options = Signal(), self.options
+        bench = Bench(self.handlers, self._client.middleware, wake.set)
+        runners = Runners(options.concurrency, self.name, bench.execute)
+        self._crew = crew = Crew(
+            [Source(self._client.queue(name).ops, n) for name, n in options.queues.items()],
+            Desk(self.handlers, runners, bench.unknown, monotonic),
+            wake=wake.set_from_thread,
+            clock=monotonic,
+            options=options,
+            statistics=self._statistics,
+        )
+        self._bench = bench
+        bench.runners, bench.finished = runners, crew.finished
+        for grace in self._stops:
+            crew.stop(grace)
+        self._activity = Activity(lambda: self._main(crew, runners, wake), self.name)
+
+    def stop(self, grace: Duration | None = None) -> None:
+        """Take no more jobs, and end when the handlers have finished; returns at once.
+
+        May be called from any thread and from a signal handler, again, and before the start.
+
+        Args:
+            grace: seconds after which unfinished jobs are given back; None = the worker's.
+        """
+        seconds = None if grace is None else duration_ms("grace", grace) / 1000
+        self._stops.append(seconds)
+        if self._crew is not None:
+            self._crew.stop(seconds)
+
+    def join(self, timeout: Duration | None = None) -> bool:
+        """Wait until it has ended.
+
+        Args:
+            timeout: seconds, None = for ever.
+
+        Returns:
+            Whether it has ended.
+
+        Raises:
+            ConfigurationError, AuthenticationError: it has ended because of that.
+        """
+        seconds = None if timeout is None else duration_ms("timeout", timeout) / 1000
+        return self._activity is None or self._activity.join(seconds)
+
+    def __enter__(self) -> Worker:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+        self.join()
+
+    @contextmanager
+    def _listening(self, wanted: bool) -> Iterator[None]:
+        """Signals stop the worker, where Python can listen to them."""
+        if not wanted or threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self._on_signal) for number in SIGNALS}
+        self._owns_process = True
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002  # its form
+        self.stop(0 if self._stops else None)
+
+    # -- looking ---------------------------------------------------------------------------
+
+    @property
+    def stopping(self) -> bool:
+        """Whether it was told to stop; long handlers may look at it."""
+        return bool(self._stops)
+
+    @property
+    def state(self) -> str:
+        """new, running, stopping or stopped."""
+        if self._activity is None:
+            return "new"
+        if self._activity.is_over:
+            return "stopped"
+        return "stopping" if self.stopping else "running"
+
+    def healthy(self) -> bool:
+        """Whether it works: it is running, and the server has answered in the last 15 seconds."""
+        is_alive = self.state in ("running", "stopping")
+        return is_alive and self._crew is not None and self._crew.is_healthy
+
+    def status(self) -> WorkerStatus:
+        """What it is doing, and its figures so far; from any thread."""
+        crew, bench = self._crew, self._bench
+        sizes = dict.fromkeys(self.options.queues, 0)
+        if crew is not None:
+            sizes.update({source.ops.name: source.size for source in crew.sources})
+        return WorkerStatus(
+            name=self.name,
+            state=self.state,
+            healthy=self.healthy(),
+            queues=sizes,
+            concurrency=self.options.concurrency,
+            held=0 if crew is None else len(crew.held),
+            taken=0 if crew is None else crew.taken,
+            running=() if bench is None else bench.at_work(),
+            idle_rounds=0 if crew is None else crew.idle_rounds,
+            answered=0.0 if crew is None else monotonic() - crew.answered,
+            stats=self._statistics.snapshot(),
+        )
+
+    # -- the loop --------------------------------------------------------------------------
+
+    def _main(self, crew: Crew, runners: Runners, wake: Signal) -> None:
+        renewer = Renewer(
+            crew,
+            self._client._node.twin(retry_for=1, socket_timeout=2),
+            prefix=self._client.prefix,
+            name=f"{self.name}-leases",
+            overdue=self._end_process if self._owns_process else None,
+        )
+        runners.start()
+        renewer.start()
+        try:
+            if self._connected(crew, wake):
+                logger.info("%s takes jobs of %s", self.name, ", ".join(self.options.queues))
+                flow = work(crew, lambda: self._client._node.id, self._looped)
+                self._client._driver.drive(flow, wake)
+        finally:
+            renewer.close()
+            runners.close(1.0)
+            self._client.close()
+            wake.close()
+            logger.info("%s has ended", self.name)
+
+    def _connected(self, crew: Crew, wake: Signal) -> bool:
+        """Whether the server was reached before the worker was stopped."""
+        pause = 0.1
+        while not crew.stopping:
+            if self._connect():
+                return True
+            pause = min(pause * 2, 2.0)
+            wake.wait(pause)
+        return False
+
+    def _connect(self) -> bool:
+        try:
+            self._client.connect()
+        except Exception as error:
+            if not transient(error):
+                raise
+            logger.warning("%s: no server yet: %s", self.name, error)
+            return False
+        return True
+
+    def _looped(self, got: int) -> None:
+        """A round is over."""
+        crew, monitor = self._crew, self.options.monitor
+        assert crew is not None
+        crew.idle_rounds = 0 if got else crew.idle_rounds + 1
+        if monitor is None:
+            return
+        try:
+            sizes = {source.ops.name: source.size for source in crew.sources}
+            monitor(LoopEvent(sizes, crew.idle_rounds, got))
+        except Exception:
+            logger.exception("monitor failed")
+
+    def _end_process(self) -> None:
+        """The worker's own loop does not move although the grace is long over: end without it."""
+        logger.error("%s: a handler blocks the worker; the process is ended", self.name)
+        logging.shutdown()
+        os._exit(0)

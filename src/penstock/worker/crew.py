@@ -1,0 +1,362 @@
+"""What the parts of a worker share: who takes jobs, who runs them, and who renews their leases.
+
+Three parties look at it. The loop (`loop.py`, one thread or task) takes jobs and reports what
+became of them; runners (threads or tasks) run handlers; the renewer (a thread of its own) extends
+leases. Every field is written by one of them, or by operations that the interpreter makes atomic.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from penstock.core.job import Delivery
+from penstock.core.operations import QueueOps, Taken
+from penstock.core.options import BATCH
+from penstock.worker.desk import Desk
+from penstock.worker.options import WorkerOptions
+from penstock.worker.results import ACK, Verdict
+from penstock.worker.statistics import Statistics
+
+__all__ = ["HANDED_BACK", "KEPT", "OUTCOMES", "Crew", "Finished", "Source", "Term", "Todo"]
+
+logger = logging.getLogger("penstock")
+
+PATIENCE = 0.25
+"""Most seconds for which a busy worker does not ask a queue that was empty."""
+HEALTHY = 15.0
+"""Seconds without an answer of the server after which a worker calls itself unwell."""
+
+OUTCOMES = {
+    "ack": "done",
+    "nack": "retried",
+    "release": "snoozed",
+    "bury": "rejected",
+    "none": "settled",
+}
+"""What a job that was reported so is counted as."""
+HANDED_BACK = Verdict("release", 0, "not begun with")
+KEPT = Verdict("none")
+"""Nothing is reported: the handler did it itself, or somebody else has the job."""
+
+
+class Term(NamedTuple):
+    """Until when a job is held, by this worker's clock: from the time of asking, never later.
+
+    Attributes:
+        until: seconds of the monotonic clock; inf = delivered at most once, never lost.
+        lease: seconds of one lease; 0 = not to be renewed: at most once, or its ttl ends then.
+    """
+
+    until: float
+    lease: float
+
+
+class Finished(NamedTuple):
+    """Jobs that a handler has done with, and what is to become of them."""
+
+    jobs: Sequence[Any]
+    verdict: Verdict
+    seconds: float
+
+
+@dataclass(slots=True)
+class Source:
+    """A queue as the loop sees it.
+
+    Attributes:
+        ops: its operations.
+        weight: its share of the room when others have jobs too.
+        at: when to ask it next by the clock; 0 = there may be more now, inf = after a token.
+        poll: when to ask it next although it was empty, while the worker is too busy to wait.
+        pause: seconds between two such questions.
+        credit: what it is owed in shares.
+        size: jobs that could be taken when it was last looked at.
+        woken: whether this worker has taken a token of it since it asked last.
+    """
+
+    ops: QueueOps
+    weight: int = 1
+    at: float = 0.0
+    poll: float = 0.0
+    pause: float = 0.01
+    credit: float = 0.0
+    size: int = 0
+    woken: bool = False
+
+
+@dataclass(slots=True)
+class Todo:
+    """What the loop has to report about jobs of one queue."""
+
+    acks: list[Finished] = field(default_factory=list)
+    others: dict[Verdict, list[Finished]] = field(default_factory=dict)
+
+
+class Crew:
+    """The shared state of one worker.
+
+    Args:
+        sources: its queues.
+        desk: gives jobs to the runners.
+        wake: ends the loop's wait; callable from the runners, other threads and signal handlers.
+        clock: monotonic seconds.
+        options: of the worker.
+        statistics: where its figures go.
+
+    Attributes:
+        held: jobs that the server believes this worker to have, finished or not.
+        finished: what runners have done with, youngest last.
+        unsettled: the same by queue, taken up by the loop; it stays until the server has it.
+        stopping: whether no more jobs are taken.
+        deadline: when unfinished jobs are given back, by the clock.
+        waiting: whether a BLPOP is pending.
+        taken: how many jobs it has taken.
+        answered: when the server answered last.
+        failures: of calls, since then.
+        unsure: whether a report may have got through although it failed.
+        next_ask: when jobs may be taken again, by the throttle.
+        lap: when to look at every queue, whatever was heard.
+        sample_at: when to look at their sizes.
+        beat_at: when the renewer will look at the leases again.
+        poke: makes it look now.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[Source],
+        desk: Desk,
+        *,
+        wake: Callable[[], None],
+        clock: Callable[[], float],
+        options: WorkerOptions,
+        statistics: Statistics,
+    ) -> None:
+        self.sources = sources
+        self.wakes = tuple(source.ops.keys["wake"] for source in sources)
+        self.desk = desk
+        self.wake = wake
+        self.clock = clock
+        self.options = options
+        self.capacity = options.concurrency * desk.size + options.prefetch
+        self.statistics = statistics
+        self.held: dict[Any, None] = {}
+        self.finished: deque[Finished] = deque()
+        self.unsettled: dict[int, Todo] = {}
+        self.stopping = False
+        self.deadline = math.inf
+        self.waiting = False
+        self.taken = 0
+        self.idle_rounds = 0
+        self.answered = clock()
+        self.failures = 0
+        self.unsure = False
+        self.next_ask = 0.0
+        self.lap = 0.0
+        self.sample_at = 0.0
+        self.beat_at = math.inf
+        self.poke: Callable[[], None] = _nothing
+        self._drained = False
+        self._places = {source.ops.name: i for i, source in enumerate(sources)}
+
+    # -- stopping --------------------------------------------------------------------------
+
+    def stop(self, grace: float | None = None) -> None:
+        """Take no more jobs; hand back what is not finished after `grace` seconds.
+
+        Called again it can only shorten the grace.
+        """
+        until = self.clock() + (self.options.grace_s if grace is None else grace)
+        self.deadline = min(self.deadline, until)
+        self.stopping = True
+        self.wake()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the loop has nothing more to do."""
+        if self.held:
+            return self.clock() >= self.deadline
+        return self.stopping or self._is_exhausted()
+
+    def _is_exhausted(self) -> bool:
+        most = self.options.max_jobs
+        if most is not None and self.taken >= most:
+            return True
+        now = self.clock()
+        return self.options.burst and all(source.at > now for source in self.sources)
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether the server has answered lately."""
+        return self.clock() - self.answered < HEALTHY
+
+    # -- what to ask for -------------------------------------------------------------------
+
+    def room(self) -> int:
+        """How many more jobs may be taken, when what is finished is reported in the same trip."""
+        if self.stopping:
+            return 0
+        ending = sum(len(done.jobs) for todo in self.unsettled.values() for done in todo.acks)
+        free = self.capacity - len(self.held) + ending
+        most = self.options.max_jobs
+        return free if most is None else min(free, most - self.taken)
+
+    def shares(self) -> dict[int, int]:
+        """How many jobs to ask each queue for now; only queues that may have some."""
+        now, room = self.clock(), self.room()
+        if room <= 0 or now < self.next_ask:
+            return {}
+        asked = [
+            i
+            for i, source in enumerate(self.sources)
+            if source.at <= now or (not self.waiting and source.poll <= now)
+        ]
+        if len(asked) <= 1:
+            return {i: min(room, BATCH) for i in asked}
+        return self._weighed(asked, room)
+
+    def _weighed(self, asked: list[int], room: int) -> dict[int, int]:
+        """Shares by weight: whole parts at once, the rest to whom most is owed."""
+        sources = self.sources
+        total = sum(sources[i].weight for i in asked)
+        parts = {}
+        for i in asked:
+            source = sources[i]
+            source.credit += room * source.weight / total
+            parts[i] = max(0, int(source.credit))
+            source.credit -= parts[i]
+        for _ in range(room - sum(parts.values())):
+            most = max(asked, key=lambda i: sources[i].credit)
+            parts[most] += 1
+            sources[most].credit -= 1
+        return {i: min(n, BATCH) for i, n in parts.items() if n > 0}
+
+    def until(self) -> float:
+        """When the loop has to look around next, if nothing happens before."""
+        found = min(self.lap, self.sample_at, self.desk.flush_at)
+        if self.stopping:
+            return min(found, self.deadline)
+        if self.room() > 0:
+            for source in self.sources:
+                found = min(found, source.at if self.may_wait else min(source.at, source.poll))
+            found = max(found, self.next_ask)
+        return found
+
+    @property
+    def may_wait(self) -> bool:
+        """Whether to wait for a token: there is room, and nothing forbids to take a job now."""
+        return not self.options.burst and self.room() > 0 and self.clock() >= self.next_ask
+
+    # -- what came back --------------------------------------------------------------------
+
+    def collect(self) -> dict[int, Todo]:
+        """What is to be reported, by queue; it stays here until `settled` takes it away."""
+        while self.finished:
+            done = self.finished.popleft()
+            place = self._places[done.jobs[0].batch.place.queue]
+            todo = self.unsettled.get(place)
+            if todo is None:
+                todo = self.unsettled[place] = Todo()
+            if done.verdict is ACK:
+                todo.acks.append(done)
+            else:
+                todo.others.setdefault(done.verdict, []).append(done)
+        return self.unsettled
+
+    def tend(self) -> None:
+        """What falls to the loop besides: batches whose time has come, and jobs not begun with."""
+        if self.stopping and not self._drained:
+            self._drained = True
+            for job in self.desk.drain():
+                job.settled = True
+                self.finished.append(Finished((job,), HANDED_BACK, 0.0))
+        elif self.desk.flush_at <= self.clock():
+            self.desk.flush()
+
+    def heard(self) -> None:
+        """The server has answered."""
+        self.answered = self.clock()
+        self.failures = 0
+
+    def asked(self, source: Source, taken: Taken, wanted: int, sent: float) -> None:
+        """A queue has answered a request for jobs."""
+        now = self.clock()
+        if taken.next_ms == 0:
+            source.at, source.pause = 0.0, 0.01
+        else:
+            source.at = math.inf if taken.next_ms < 0 else now + taken.next_ms / 1000
+            source.pause = min(source.pause * 2, PATIENCE)
+        several = len(self.sources) > 1
+        source.poll = now + source.pause if several else math.inf
+        if wanted > 0:
+            self.next_ask = now + _pause(self.options.throttle, sum(s.size for s in self.sources))
+        if taken.deliveries:
+            self._hold(taken.deliveries, sent)
+
+    def _hold(self, jobs: Sequence[Any], sent: float) -> None:
+        lease = jobs[0].batch.lease_ms / 1000
+        common = Term(sent + lease, lease)
+        soonest = lease
+        for job in jobs:
+            if job._data[2:3] in b"lt":  # its own lease, or a ttl
+                job.term = term = _term(job, sent)
+                soonest = min(soonest, term.lease or max(term.until - sent, 0.0) * 3)
+            else:
+                job.term = common
+            self.held[job] = None
+        self.taken += len(jobs)
+        if sent + soonest / 3 < self.beat_at:
+            self.poke()
+        self.desk.hand(jobs)
+
+    def count(self, done: Finished, outcome: str) -> None:
+        """A handler has done with these jobs, and the server knows."""
+        job = done.jobs[0]
+        waited = (job.batch.now - int(job.number[:-11])) / 1000 if job.first else None
+        name = "handed back" if done.verdict is HANDED_BACK else outcome
+        self.statistics.finished(name, len(done.jobs), done.seconds, waited)
+
+    def abandon(self, source: Source) -> list[Any]:
+        """Unfinished jobs of a queue that are to be given back; their handlers are told."""
+        jobs = [
+            job
+            for job in list(self.held)
+            if job.queue_name == source.ops.name and not job.settled and not job.at_most_once
+        ]
+        self.desk.lose(jobs)
+        return jobs
+
+    def drop(self, jobs: Iterable[Any]) -> None:
+        """These jobs are not this worker's any more."""
+        for job in jobs:
+            self.held.pop(job, None)
+
+
+def _pause(throttle: float | Callable[[int], Any], size: int) -> float:
+    """Seconds to leave the queues alone."""
+    if isinstance(throttle, (int, float)):
+        return throttle
+    try:
+        return max(0.0, float(throttle(size)))
+    except Exception:
+        logger.exception("throttle failed")
+        return 1.0
+
+
+def _term(job: Delivery, sent: float) -> Term:
+    """The lease of a job that has its own, or a ttl that bounds it."""
+    if job.at_most_once:
+        return Term(math.inf, 0.0)
+    if job.ttl is not None:
+        left = job.created + job.ttl - job.delivered
+        if left <= job.lease:
+            return Term(sent + left, 0.0)
+    return Term(sent + job.lease, job.lease)
+
+
+def _nothing() -> None:
+    """Nobody is to be told."""

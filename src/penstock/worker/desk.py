@@ -1,0 +1,107 @@
+"""Which handler runs a job, and when a batch is full."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from penstock.worker.handlers import Handler, Handlers
+
+__all__ = ["Desk", "RunnersLike"]
+
+
+class RunnersLike(Protocol):
+    """What runs handlers."""
+
+    def put(self, item: tuple[Handler[..., Any], Sequence[Any]]) -> None:
+        """Run this when there is room."""
+
+    def drain(self) -> list[tuple[Handler[..., Any], Sequence[Any]]]:
+        """What has not begun."""
+
+    def lose(self, jobs: Sequence[Any]) -> None:
+        """Tell the handlers of these jobs."""
+
+
+class Desk:
+    """Hands jobs to runners, alone or in batches. Only the worker's loop calls it.
+
+    Args:
+        handlers: which there are.
+        runners: who runs them.
+        unknown: is given each job for which there is no handler.
+        clock: monotonic seconds.
+
+    Attributes:
+        size: most jobs of one call of a handler.
+        flush_at: when the oldest batch that is not full is given out.
+    """
+
+    def __init__(
+        self,
+        handlers: Handlers,
+        runners: RunnersLike,
+        unknown: Callable[[Any], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self.size = max(handler.size or 1 for handler in handlers)
+        self.flush_at = math.inf
+        self._handlers = handlers
+        self._runners = runners
+        self._unknown = unknown
+        self._clock = clock
+        self._open: dict[Handler[..., Any], tuple[float, list[Any]]] = {}
+
+    def hand(self, jobs: Sequence[Any]) -> None:
+        """Give out what one reserve has brought."""
+        find, put = self._handlers.find, self._runners.put
+        for job in jobs:
+            handler = find(job)
+            if handler is None:
+                self._unknown(job)
+            elif handler.size is None:
+                put((handler, (job,)))
+            else:
+                self._gather(handler, job)
+        if self._open:
+            self.flush()
+
+    def _gather(self, handler: Handler[..., Any], job: Any) -> None:
+        entry = self._open.get(handler)
+        if entry is None:
+            entry = self._open[handler] = (self._clock() + handler.wait, [])
+        entry[1].append(job)
+        if len(entry[1]) == handler.size:
+            del self._open[handler]
+            self._runners.put((handler, entry[1]))
+
+    def flush(self) -> None:
+        """Give out the batches whose time has come."""
+        now = self._clock()
+        for handler, (until, jobs) in list(self._open.items()):
+            if until <= now:
+                del self._open[handler]
+                self._runners.put((handler, jobs))
+        self.flush_at = min((until for until, _ in self._open.values()), default=math.inf)
+
+    def drain(self) -> list[Any]:
+        """Jobs that no handler has begun with, and won't; those at most once are left to run.
+
+        Given back such a job would be lost.
+        """
+        items = self._runners.drain()
+        items += [(handler, jobs) for handler, (_, jobs) in self._open.items()]
+        self._open.clear()
+        found: list[Any] = []
+        for handler, jobs in items:
+            once = [job for job in jobs if job.at_most_once]
+            found += [job for job in jobs if not job.at_most_once]
+            if once:
+                self._runners.put((handler, once))
+        self.flush_at = math.inf
+        return found
+
+    def lose(self, jobs: Sequence[Any]) -> None:
+        """Tell the handlers of these jobs that they have lost them."""
+        self._runners.lose(jobs)

@@ -1,0 +1,294 @@
+"""The loop of a worker, as a flow without I/O: report what is done, take more, wait.
+
+A busy worker makes one trip for both, and whatever was finished meanwhile goes with it: reports are
+gathered by the trip that is under way, and never held back otherwise. An idle one waits for a token
+as every consumer does (PROTOCOL.md, Waking).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
+from typing import Any
+
+from penstock.core.flows import LOST, TICK, Drop, Effect, Pop, Quit, Rest, Run, restore
+from penstock.core.job import Outcome, Settled
+from penstock.core.operations import DAMAGED, GONE, Call, QueueOps
+from penstock.core.options import BATCH
+from penstock.worker.crew import OUTCOMES, Crew, Finished, Source, Todo
+from penstock.worker.results import ACK, Verdict
+
+__all__ = ["work"]
+
+logger = logging.getLogger("penstock")
+
+SAMPLE = 1.0
+"""Seconds between two looks at the sizes of the queues, while there is work."""
+IDLE_SAMPLE = 12.0
+"""The same while there is none."""
+
+Flow = Generator[Effect, Any, None]
+Count = Generator[Effect, Any, int]
+
+
+def work(crew: Crew, node: Callable[[], str], looped: Callable[[int], None]) -> Flow:
+    """Take and report jobs until the crew is over, whatever the server or the network does.
+
+    Args:
+        crew: the worker's state.
+        node: the id of the node, known once it has answered.
+        looped: called at the end of each round with the number of jobs that came.
+    """
+    while not crew.is_over:
+        looped((yield from _lap(crew, node)))
+    yield from _leave(crew)
+
+
+def _lap(crew: Crew, node: Callable[[], str]) -> Count:
+    """One round, or a rest if there is nothing to do; how many jobs came."""
+    try:
+        crew.tend()
+        got = yield from _round(crew, node)
+        if got < 0:
+            yield from _rest(crew)
+    except Exception as error:  # noqa: BLE001  # a worker outlives every failure
+        yield from _failed(crew, error)
+        return 0
+    return max(got, 0)
+
+
+def _failed(crew: Crew, error: Exception) -> Flow:
+    """Note a failure, let the connections go, and wait a little longer each time."""
+    crew.failures += 1
+    crew.unsure = True
+    if crew.failures == 1 or crew.failures % 10 == 0:
+        logger.warning("worker: %s: %s; going on", type(error).__name__, error)
+    crew.waiting = False
+    for source in crew.sources:
+        source.at = 0.0
+    with suppress(Exception):
+        yield Drop()
+    yield Rest(min(crew.clock() + min(0.05 * 2 ** min(crew.failures, 5), 1.0), crew.deadline))
+
+
+def _round(crew: Crew, node: Callable[[], str]) -> Count:
+    """Report and ask; how many jobs came, or -1 if there was nothing to do."""
+    todo, shares = crew.collect(), crew.shares()
+    if not todo and not shares and crew.clock() < crew.sample_at:
+        return -1
+    got = 0
+    for i in sorted({*todo, *shares}):
+        got += yield from _visit(crew, crew.sources[i], todo.get(i), shares.get(i, 0), node)
+        todo.pop(i, None)
+    crew.unsure = False
+    if crew.clock() >= crew.sample_at:
+        yield from _sample(crew, busy=got > 0 or bool(crew.held))
+    return got
+
+
+def _visit(crew: Crew, source: Source, part: Todo | None, n: int, node: Callable[[], str]) -> Count:
+    """Report to one queue and ask it for up to n jobs; how many came."""
+    got = 0
+    if n and (source.woken or crew.waiting or part is None or not part.acks):
+        # Who comes from a wait says so, for which the trip that does both has no room.
+        got = yield from _reserve(crew, source, n, node)
+        n = 0
+    while part is not None and part.others:
+        yield from _report_other(crew, source, part)
+    while n and part is not None and sum(len(done.jobs) for done in part.acks) > BATCH:
+        yield from _ack(crew, source, part)
+    if n and part is not None:
+        got = yield from _settle(crew, source, part, n, node)
+    while part is not None and part.acks:
+        yield from _ack(crew, source, part)
+    return got
+
+
+def _call(crew: Crew, ops: QueueOps, call: Call) -> Generator[Effect, Any, tuple[list[Any], bool]]:
+    """Run a script, with lost meta restored first; its reply, and whether it was sent again."""
+    reply, resent = yield Run(call, told=True)
+    if reply[0] == DAMAGED:
+        yield from restore(ops)
+        reply, resent = yield Run(call, told=True)
+    ops.check(reply)
+    crew.heard()
+    return reply, resent
+
+
+def _first(finished: Sequence[Finished]) -> list[Finished]:
+    """The first of them: as much as one script takes, at least one entry."""
+    count = 0
+    for i, done in enumerate(finished):
+        count += len(done.jobs)
+        if i and count > BATCH:
+            return list(finished[:i])
+    return list(finished)
+
+
+def _named(finished: Sequence[Finished]) -> list[Any]:
+    return [job for done in finished for job in done.jobs]
+
+
+def _settle(crew: Crew, source: Source, part: Todo, n: int, node: Callable[[], str]) -> Count:
+    """Acknowledge and take more in one trip; how many came."""
+    finished = _first(part.acks)
+    names, sent = _named(finished), crew.clock()
+    call, tag = source.ops.settle(names, n)
+    reply, resent = yield from _call(crew, source.ops, call)
+    taken = source.ops.taken(reply, tag, node(), 8)
+    part.acks = part.acks[len(finished) :]
+    _ended(crew, finished, source.ops.settled(names, reply), ACK, resent)
+    crew.asked(source, taken, n, sent)
+    return len(taken.deliveries)
+
+
+def _ack(crew: Crew, source: Source, part: Todo) -> Flow:
+    """Acknowledge."""
+    finished = _first(part.acks)
+    names = _named(finished)
+    reply, resent = yield from _call(crew, source.ops, source.ops.ack(names))
+    part.acks = part.acks[len(finished) :]
+    _ended(crew, finished, source.ops.codes(names, reply), ACK, resent)
+
+
+def _reserve(crew: Crew, source: Source, n: int, node: Callable[[], str]) -> Count:
+    """Take up to n jobs; how many came."""
+    sent = crew.clock()
+    call, tag = source.ops.reserve(n, idle=source.woken or crew.waiting)
+    reply, _ = yield from _call(crew, source.ops, call)
+    source.woken = False
+    taken = source.ops.taken(reply, tag, node())
+    crew.asked(source, taken, n, sent)
+    return len(taken.deliveries)
+
+
+def _report_other(crew: Crew, source: Source, part: Todo) -> Flow:
+    """Report jobs of one kind that were not simply done, as many as one script takes."""
+    verdict, everything = next(iter(part.others.items()))
+    finished = _first(everything)
+    names = _named(finished)
+    outcomes, resent = Settled(names, None), False
+    if verdict.kind != "none":
+        reply, resent = yield from _call(
+            crew, source.ops, _verdict_call(source.ops, names, verdict)
+        )
+        outcomes = source.ops.codes(names, reply)
+    if len(finished) == len(everything):
+        del part.others[verdict]
+    else:
+        part.others[verdict] = everything[len(finished) :]
+    _ended(crew, finished, outcomes, verdict, resent)
+
+
+def _verdict_call(ops: QueueOps, names: Sequence[Any], verdict: Verdict) -> Call:
+    if verdict.kind == "nack":
+        return ops.nack(names, verdict.delay_ms, verdict.text)
+    if verdict.kind == "release":
+        return ops.release(names, verdict.delay_ms)
+    if verdict.kind == "bury":
+        return ops.bury(names, verdict.text)
+    return ops.ack(names)
+
+
+def _ended(
+    crew: Crew, finished: Sequence[Finished], outcomes: Settled, verdict: Verdict, resent: bool
+) -> None:
+    """What was reported is not held any more."""
+    for done in finished:
+        crew.drop(done.jobs)
+        crew.count(done, OUTCOMES[verdict.kind])
+    if not outcomes:
+        found = outcomes.after_resend(GONE) if resent else outcomes
+        for job, outcome in zip(_named(finished), found, strict=True):
+            _log_outcome(crew, job, outcome, verdict)
+
+
+def _log_outcome(crew: Crew, job: Any, outcome: Outcome, verdict: Verdict) -> None:
+    if outcome is Outcome.STALE or (outcome is Outcome.ENDED and not crew.unsure):
+        crew.statistics.finished("lost", 1, 0.0, None)
+        logger.warning("%s: its lease had ended, so %s changed nothing", job.id, verdict.kind)
+    elif outcome is Outcome.REFUSED:
+        logger.warning("%s: delivered at most once, so %s is not possible", job.id, verdict.kind)
+
+
+def _sample(crew: Crew, *, busy: bool) -> Flow:
+    """Look how long the queues are; also the sign of life of a worker that is full."""
+    crew.sample_at = crew.clock() + (SAMPLE if busy else IDLE_SAMPLE)
+    for source in crew.sources:
+        reply, _ = yield from _call(crew, source.ops, source.ops.stats())
+        source.size = source.ops.stats_of(reply).ready
+        crew.statistics.sized(source.ops.name, source.size)
+
+
+def _rest(crew: Crew) -> Flow:
+    """Wait: for a token where there is room, else for whatever the runners have to tell."""
+    if crew.clock() >= crew.lap:
+        crew.lap = crew.clock() + TICK
+    until = crew.until()
+    if not crew.may_wait:
+        yield from _stand_up(crew)
+        yield Rest(until)
+        return
+    crew.waiting = True
+    key = yield Pop(crew.wakes, until)
+    if isinstance(key, bytes):
+        yield from _woken(crew, crew.sources[crew.wakes.index(key)])
+    elif key is LOST or crew.clock() >= crew.lap:
+        crew.waiting = key is not LOST
+        for source in crew.sources:
+            source.at = 0.0
+
+
+def _woken(crew: Crew, source: Source) -> Flow:
+    """A token: its queue is asked before anything else, or somebody else is told to."""
+    crew.waiting = False
+    source.at, source.woken = 0.0, True
+    if crew.room() <= 0:
+        yield from _hand_on(crew, source)
+
+
+def _stand_up(crew: Crew) -> Flow:
+    """End a wait: a token taken meanwhile, and events only this worker was told of, go on."""
+    if not crew.waiting:
+        return
+    crew.waiting = False
+    key = yield Quit()
+    for source in crew.sources:
+        near = 0 < source.at <= crew.clock() + TICK
+        if near or key == source.ops.keys["wake"]:
+            yield from _hand_on(crew, source)
+
+
+def _hand_on(crew: Crew, source: Source) -> Flow:
+    """Put the token back for another consumer, if there is anything to take."""
+    source.woken = False
+    call, _ = source.ops.reserve(0, idle=True)
+    yield from _call(crew, source.ops, call)
+
+
+def _leave(crew: Crew) -> Flow:
+    """End the wait, report what is finished, and give back what is not."""
+    with suppress(Exception):
+        yield from _stand_up(crew)
+    yield from _report_all(crew)
+    for source in crew.sources:
+        jobs = crew.abandon(source)
+        for start in range(0, len(jobs), BATCH):
+            chunk = jobs[start : start + BATCH]
+            with suppress(Exception):
+                yield from _call(crew, source.ops, source.ops.release(chunk, 0))
+                crew.drop(chunk)
+                crew.statistics.finished("handed back", len(chunk), 0.0, None)
+                logger.warning("%d unfinished jobs were given back", len(chunk))
+    yield from _report_all(crew)
+
+
+def _report_all(crew: Crew) -> Flow:
+    with suppress(Exception):
+        for i, part in list(crew.collect().items()):
+            while part.others:
+                yield from _report_other(crew, crew.sources[i], part)
+            while part.acks:
+                yield from _ack(crew, crew.sources[i], part)
+            del crew.unsettled[i]

@@ -1,0 +1,120 @@
+"""What a worker is told about how to work: checked, and changed before it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from penstock.core.options import BATCH, Duration, check_count, duration_ms
+from penstock.errors import BadArgument
+from penstock.wire.keys import check_queue_name
+from penstock.worker.handlers import Handlers
+from penstock.worker.monitor import Monitor
+
+__all__ = ["WorkerOptions", "check_handlers", "refuse_coroutines"]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerOptions:
+    """The options of a worker; see `Worker`.
+
+    Raises:
+        BadArgument: one of them can't be used.
+    """
+
+    queues: Any
+    concurrency: int = 8
+    prefetch: int = 0
+    grace: Duration = 25
+    burst: bool = False
+    max_jobs: int | None = None
+    throttle: Any = 0
+    monitor: Monitor | None = None
+    heartbeat: str = "thread"
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "queues", check_queues(self.queues))
+        check_count("concurrency", self.concurrency, high=BATCH)
+        check_count("prefetch", self.prefetch, low=0, high=100 * BATCH)
+        duration_ms("grace", self.grace)
+        if self.max_jobs is not None:
+            check_count("max_jobs", self.max_jobs)
+        if not callable(self.throttle):
+            pause = duration_ms("throttle", self.throttle) / 1000
+            object.__setattr__(self, "throttle", pause)
+        if self.monitor is not None and not callable(self.monitor):
+            raise BadArgument("monitor", self.monitor, "a callable")
+        if self.heartbeat not in ("thread", "process"):
+            raise BadArgument("heartbeat", self.heartbeat, '"thread" or "process"')
+
+    @property
+    def grace_s(self) -> float:
+        """The grace in seconds."""
+        return duration_ms("grace", self.grace) / 1000
+
+    def changed(self, **options: Any) -> WorkerOptions:
+        """The same with other values.
+
+        Raises:
+            BadArgument: there is no such option, or a value can't be used.
+        """
+        for name, value in options.items():
+            if name not in self.__slots__:
+                raise BadArgument(name, value, "not an option of a worker")
+        return replace(self, **options)
+
+
+def check_queues(queues: Any) -> dict[str, int]:
+    """Names of queues and their weights.
+
+    Raises:
+        BadArgument: no queue, one that is named twice, or a weight below 1.
+    """
+    if isinstance(queues, Mapping):
+        found = dict(queues)
+    elif isinstance(queues, str):
+        found = {queues: 1}
+    elif isinstance(queues, Iterable) and not isinstance(queues, (bytes, bytearray)):
+        names = list(queues)
+        found = dict.fromkeys(names, 1)
+        if len(found) < len(names):
+            raise BadArgument("queues", names, "each queue once")
+    else:
+        raise BadArgument("queues", queues, "a name, names, or names with weights")
+    for name, weight in found.items():
+        check_queue_name(name)
+        check_count("queues", weight, high=1_000_000)
+    if not found:
+        raise BadArgument("queues", queues, "at least one queue")
+    return found
+
+
+def check_handlers(handlers: Any) -> Handlers:
+    """What runs the jobs.
+
+    Raises:
+        BadArgument: neither handlers nor a function, or no handler at all.
+    """
+    if isinstance(handlers, Handlers):
+        found = handlers
+    elif callable(handlers):
+        found = Handlers()
+        found.handler(handlers)
+    else:
+        raise BadArgument("handlers", handlers, "Handlers, or a function")
+    if not list(found):
+        raise BadArgument("handlers", handlers, "at least one handler")
+    return found
+
+
+def refuse_coroutines(handlers: Handlers) -> None:
+    """A worker of threads can't run coroutine functions.
+
+    Raises:
+        BadArgument: one of them is.
+    """
+    for handler in handlers:
+        if handler.is_async:
+            raise BadArgument("handlers", handler, "a coroutine function needs an AsyncWorker")

@@ -1,0 +1,275 @@
+"""Where handlers run: threads, or tasks of the event loop.
+
+Twins kept by hand: they share little.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import sys
+import threading
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+
+from penstock.worker.handlers import Handler
+
+__all__ = ["Activity", "AsyncActivity", "AsyncRunners", "Item", "Runners"]
+
+logger = logging.getLogger("penstock")
+
+Item = tuple[Handler[..., Any], Sequence[Any]]
+"""A handler and the jobs of one run of it."""
+
+
+class Runners:
+    """Threads that run handlers. They are daemons: a handler that never returns keeps no process.
+
+    Args:
+        count: how many.
+        name: of the worker, for the threads' names.
+        execute: runs one item, and never raises.
+    """
+
+    def __init__(self, count: int, name: str, execute: Callable[[Item], None]) -> None:
+        self._execute = execute
+        self._inbox: queue.SimpleQueue[Item | None] = queue.SimpleQueue()
+        self._threads = [
+            threading.Thread(target=self._run, name=f"{name}-{i + 1}", daemon=True)
+            for i in range(count)
+        ]
+
+    def start(self) -> None:
+        """Start the threads."""
+        for thread in self._threads:
+            thread.start()
+
+    def _run(self) -> None:
+        while (item := self._inbox.get()) is not None:
+            self._execute(item)
+            del item  # else its jobs live until the next one comes
+
+    def put(self, item: Item) -> None:
+        """Run this when there is a thread for it, in order."""
+        self._inbox.put(item)
+
+    def drain(self) -> list[Item]:
+        """What no thread has begun with; it is not run."""
+        found = []
+        with suppress(queue.Empty):
+            while True:
+                item = self._inbox.get_nowait()
+                if item is not None:
+                    found.append(item)
+        return found
+
+    def lose(self, jobs: Sequence[Any]) -> None:
+        """Tell the handlers of these jobs; a thread can only look at `job.lost` itself."""
+        for job in jobs:
+            job.lost = True
+
+    def call(self, handler: Handler[..., Any], args: Any, kwargs: Any) -> Any:
+        """Call the handler."""
+        return handler.function(*args, **kwargs)
+
+    def was_cancelled(self, error: BaseException) -> bool:  # noqa: ARG002  # the twin needs it
+        """Whether the run was ended from outside: never."""
+        return False
+
+    def close(self, timeout: float) -> None:
+        """End the threads, as their handlers end; wait for them at most so many seconds."""
+        for _ in self._threads:
+            self._inbox.put(None)
+        for thread in self._threads:
+            thread.join(timeout)
+
+
+class AsyncRunners:
+    """Tasks that run handlers; plain functions run in threads beside them.
+
+    Args:
+        count: how many.
+        name: of the worker, for the tasks' and threads' names.
+        execute: runs one item, and never raises.
+    """
+
+    def __init__(self, count: int, name: str, execute: Callable[[Item], Awaitable[None]]) -> None:
+        self._count = count
+        self._name = name
+        self._execute = execute
+        self._loop = asyncio.get_running_loop()
+        self._inbox: deque[Item] = deque()
+        self._idle: deque[asyncio.Future[None]] = deque()
+        self._running: dict[Any, asyncio.Task[None]] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._closing = False
+        self._threads: ThreadPoolExecutor | None = None
+
+    def start(self) -> None:
+        """Start the tasks."""
+        self._tasks = [
+            self._loop.create_task(self._run(), name=f"{self._name}-{i + 1}")
+            for i in range(self._count)
+        ]
+
+    async def _run(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        while not self._closing:
+            while not self._inbox:
+                future = self._loop.create_future()
+                self._idle.append(future)
+                await future
+            item = self._inbox.popleft()
+            jobs = item[1]
+            for job in jobs:
+                self._running[job] = task
+            try:
+                await self._execute(item)
+            finally:
+                for job in jobs:
+                    self._running.pop(job, None)
+            del item, jobs
+
+    def put(self, item: Item) -> None:
+        """Run this when there is a task for it, in order."""
+        self._inbox.append(item)
+        while self._idle:
+            future = self._idle.popleft()
+            if not future.done():
+                future.set_result(None)
+                break
+
+    def drain(self) -> list[Item]:
+        """What no task has begun with; it is not run."""
+        found = list(self._inbox)
+        self._inbox.clear()
+        return found
+
+    def lose(self, jobs: Sequence[Any]) -> None:
+        """Cancel the handlers of these jobs; from any thread."""
+        for job in jobs:
+            job.lost = True
+        with suppress(RuntimeError):  # the loop is closed: nothing runs
+            self._loop.call_soon_threadsafe(self._cancel, jobs)
+
+    def _cancel(self, jobs: Sequence[Any]) -> None:
+        for task in {self._running[job] for job in jobs if job in self._running}:
+            task.cancel("the lease was lost")
+
+    async def call(self, handler: Handler[..., Any], args: Any, kwargs: Any) -> Any:
+        """Call the handler."""
+        if handler.is_async:
+            return await handler.function(*args, **kwargs)
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(self._count, thread_name_prefix=self._name)
+        return await self._loop.run_in_executor(
+            self._threads, lambda: handler.function(*args, **kwargs)
+        )
+
+    def was_cancelled(self, error: BaseException) -> bool:
+        """Whether the run was ended from outside, which is taken note of."""
+        if not isinstance(error, asyncio.CancelledError):
+            return False
+        if sys.version_info >= (3, 11):  # it counts from then on
+            task = asyncio.current_task()
+            while task is not None and task.cancelling():
+                task.uncancel()
+        return True
+
+    async def close(self, timeout: float) -> None:
+        """End the tasks; wait for them at most so many seconds."""
+        self._closing = True
+        for task in self._tasks:
+            task.cancel("the worker ends")
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=timeout)
+        if self._threads is not None:
+            self._threads.shutdown(wait=False)
+
+
+class Activity:
+    """Something that goes on in a thread of its own.
+
+    Args:
+        main: what.
+        name: of the thread.
+    """
+
+    def __init__(self, main: Callable[[], None], name: str) -> None:
+        self._main = main
+        self.error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._main()
+        except BaseException as error:  # noqa: BLE001  # it is raised where it is joined
+            self.error = error
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended."""
+        return not self._thread.is_alive()
+
+    def join(self, timeout: float | None = None) -> bool:
+        """Wait until it has ended; whether it has.
+
+        Raises:
+            what it ended with.
+        """
+        self._thread.join(timeout)
+        if self._thread.is_alive():
+            return False
+        if self.error is not None:
+            raise self.error
+        return True
+
+
+class AsyncActivity:
+    """Something that goes on in a task of its own.
+
+    Args:
+        main: what.
+        name: of the task.
+    """
+
+    def __init__(self, main: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
+        self._task = asyncio.get_running_loop().create_task(main(), name=name)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended."""
+        return self._task.done()
+
+    async def join(self, timeout: float | None = None) -> bool:
+        """Wait until it has ended; whether it has.
+
+        Raises:
+            what it ended with.
+        """
+        await asyncio.wait({self._task}, timeout=timeout)
+        if not self._task.done():
+            return False
+        self._task.result()
+        return True
+
+
+def in_thread(main: Callable[[], None], name: str) -> threading.Thread:
+    """Run something in a daemon thread."""
+    thread = threading.Thread(target=main, name=name, daemon=True)
+    thread.start()
+    return thread
+
+
+def ain_thread(main: Callable[[], Coroutine[Any, Any, None]], name: str) -> threading.Thread:
+    """The same with an event loop of its own."""
+    return in_thread(lambda: asyncio.run(main()), name)
+
+
+__all__ += ["ain_thread", "in_thread"]
