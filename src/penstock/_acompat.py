@@ -149,7 +149,7 @@ class Signal:
         self._asleep = False
         self._beside = False
         self._queue: queue.SimpleQueue[None] = queue.SimpleQueue()
-        self._sockets: tuple[socket.socket, socket.socket] | None = None
+        self._poller: _Poller | None = None
 
     def set(self) -> None:
         """End the wait, or the next one; from any thread, and from a signal handler."""
@@ -157,10 +157,9 @@ class Signal:
         if self._asleep:
             self._asleep = False
             self._queue.put(None)
-        elif self._beside and self._sockets is not None:
+        elif self._beside and self._poller is not None:
             self._beside = False
-            with suppress(OSError):  # full: it is awake then
-                self._sockets[1].send(b"!")
+            self._poller.interrupt()
 
     def set_from_thread(self) -> None:
         """The same."""
@@ -179,34 +178,63 @@ class Signal:
                 self._queue.get(timeout=timeout)
         self._asleep = self._is_set = False
 
-    def wait_beside(self, conn: Any, timeout: float) -> None:
-        """Wait until it is set or the connection has something to read."""
-        if self._sockets is None:
-            self._sockets = socket.socketpair()
-            for one in self._sockets:
-                one.setblocking(False)
+    def wait_beside(self, sock: socket.socket, timeout: float) -> bool:
+        """Wait until it is set or the socket has something to read; whether the socket has."""
+        if self._poller is None:
+            self._poller = _Poller()
         self._beside = True
-        if not self._is_set and not conn.can_read(timeout=0):
-            _wait_readable((conn._sock, self._sockets[0]), timeout)
-            with suppress(BlockingIOError):
-                self._sockets[0].recv(4096)
+        found = not self._is_set and self._poller.wait(sock, timeout)
         self._beside = self._is_set = False
+        return found
 
     def close(self) -> None:
         """Close the socket pair."""
-        pair, self._sockets = self._sockets, None
-        for one in pair or ():
-            one.close()
+        poller, self._poller = self._poller, None
+        if poller is not None:
+            poller.close()
 
 
-def _wait_readable(socks: tuple[socket.socket, ...], timeout: float) -> None:
-    if not hasattr(select, "poll"):  # Windows; elsewhere select() knows no descriptor above 1023
-        select.select(socks, [], [], timeout)
-        return
-    poll = select.poll()
-    for one in socks:
-        poll.register(one, select.POLLIN)
-    poll.poll(timeout * 1000)
+class _Poller:
+    """Waits for a socket or for a call of `interrupt`."""
+
+    def __init__(self) -> None:
+        self._inner, self._outer = socket.socketpair()
+        self._inner.setblocking(False)
+        self._outer.setblocking(False)
+        self._poll = select.poll() if hasattr(select, "poll") else None  # Windows has none
+        self._watched = -1
+        if self._poll is not None:
+            self._poll.register(self._inner, select.POLLIN)
+
+    def interrupt(self) -> None:
+        """End a wait, or the next one."""
+        with suppress(OSError):  # full: then it ends anyway
+            self._outer.send(b"!")
+
+    def wait(self, sock: socket.socket, timeout: float) -> bool:
+        """Whether the socket has something to read, within `timeout` seconds or before."""
+        ready = self._ready(sock, timeout)
+        if self._inner.fileno() in ready:
+            with suppress(OSError):
+                self._inner.recv(4096)
+        return sock.fileno() in ready
+
+    def _ready(self, sock: socket.socket, timeout: float) -> list[int]:
+        if self._poll is None:
+            found, _, _ = select.select([sock, self._inner], [], [], timeout)
+            return [one.fileno() for one in found]
+        if self._watched != sock.fileno():
+            if self._watched >= 0:
+                with suppress(KeyError):
+                    self._poll.unregister(self._watched)
+            self._watched = sock.fileno()
+            self._poll.register(self._watched, select.POLLIN)
+        return [fd for fd, _ in self._poll.poll(timeout * 1000)]
+
+    def close(self) -> None:
+        """Close the pair."""
+        self._inner.close()
+        self._outer.close()
 
 
 class AsyncReader:
@@ -244,10 +272,13 @@ class Reader:
 
     def read(self, timeout: float, signal: Signal | None = None) -> Any:
         """The reply, or PENDING when it has not come within `timeout` seconds, or at the signal."""
-        if signal is not None:
-            signal.wait_beside(self._conn, max(timeout, 0))
-            timeout = 0
-        if not self._conn.can_read(timeout=max(timeout, 0)):
+        sock = self._conn._sock
+        if signal is None or sock is None:
+            if not self._conn.can_read(timeout=max(timeout, 0)):
+                return PENDING
+        elif hasattr(sock, "pending") and sock.pending():
+            pass  # TLS has read more than was asked for
+        elif not signal.wait_beside(sock, max(timeout, 0)):
             return PENDING
         return self._conn.read_response(disable_decoding=True)
 

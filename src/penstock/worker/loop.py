@@ -51,11 +51,11 @@ def _lap(crew: Crew, node: Callable[[], str]) -> Count:
         crew.tend()
         got = yield from _round(crew, node)
         if got < 0:
-            yield from _rest(crew)
+            got = yield from _rest(crew, node)
     except Exception as error:  # noqa: BLE001  # a worker outlives every failure
         yield from _failed(crew, error)
         return 0
-    return max(got, 0)
+    return got
 
 
 def _failed(crew: Crew, error: Exception) -> Flow:
@@ -221,31 +221,38 @@ def _sample(crew: Crew, *, busy: bool) -> Flow:
         crew.statistics.sized(source.ops.name, source.size)
 
 
-def _rest(crew: Crew) -> Flow:
-    """Wait: for a token where there is room, else for whatever the runners have to tell."""
+def _rest(crew: Crew, node: Callable[[], str]) -> Count:
+    """Wait: for a token where there is room, else for whatever the runners have to tell.
+
+    Returns how many jobs a token brought.
+    """
     if crew.clock() >= crew.lap:
         crew.lap = crew.clock() + TICK
     until = crew.until()
     if not crew.may_wait:
         yield from _stand_up(crew)
         yield Rest(until)
-        return
+        return 0
     crew.waiting = True
     key = yield Pop(crew.wakes, until)
     if isinstance(key, bytes):
-        yield from _woken(crew, crew.sources[crew.wakes.index(key)])
-    elif key is LOST or crew.clock() >= crew.lap:
+        return (yield from _woken(crew, crew.sources[crew.wakes.index(key)], node))
+    if key is LOST or crew.clock() >= crew.lap:
         crew.waiting = key is not LOST
         for source in crew.sources:
             source.at = 0.0
+    return 0
 
 
-def _woken(crew: Crew, source: Source) -> Flow:
+def _woken(crew: Crew, source: Source, node: Callable[[], str]) -> Count:
     """A token: its queue is asked before anything else, or somebody else is told to."""
     crew.waiting = False
     source.at, source.woken = 0.0, True
-    if crew.room() <= 0:
-        yield from _hand_on(crew, source)
+    room = crew.room()
+    if room > 0:
+        return (yield from _reserve(crew, source, min(room, BATCH), node))
+    yield from _hand_on(crew, source)
+    return 0
 
 
 def _stand_up(crew: Crew) -> Flow:
