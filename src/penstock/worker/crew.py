@@ -10,19 +10,20 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from penstock.core.job import Delivery
 from penstock.core.operations import QueueOps, Taken
 from penstock.core.options import BATCH
 from penstock.worker.desk import Desk
+from penstock.worker.keeper import Keeper
 from penstock.worker.options import WorkerOptions
 from penstock.worker.results import ACK, Verdict
 from penstock.worker.statistics import Statistics
+from penstock.worker.terms import Term, term_of
 
-__all__ = ["HANDED_BACK", "KEPT", "OUTCOMES", "Crew", "Finished", "Source", "Term", "Todo"]
+__all__ = ["HANDED_BACK", "KEPT", "OUTCOMES", "Crew", "Finished", "Source", "Todo"]
 
 logger = logging.getLogger("penstock")
 
@@ -42,18 +43,6 @@ OUTCOMES = {
 HANDED_BACK = Verdict("release", 0, "not begun with")
 KEPT = Verdict("none")
 """Nothing is reported: the handler did it itself, or somebody else has the job."""
-
-
-class Term(NamedTuple):
-    """Until when a job is held, by this worker's clock: from the time of asking, never later.
-
-    Attributes:
-        until: seconds of the monotonic clock; inf = delivered at most once, never lost.
-        lease: seconds of one lease; 0 = not to be renewed: at most once, or its ttl ends then.
-    """
-
-    until: float
-    lease: float
 
 
 class Finished(NamedTuple):
@@ -124,6 +113,7 @@ class Crew:
         sample_at: when to look at their sizes.
         beat_at: when the renewer will look at the leases again.
         poke: makes it look now.
+        keeper: the helper process that renews leases, if there is one.
     """
 
     def __init__(
@@ -160,6 +150,7 @@ class Crew:
         self.sample_at = 0.0
         self.beat_at = math.inf
         self.poke: Callable[[], None] = _nothing
+        self.keeper: Keeper | None = None
         self._drained = False
         self._places = {source.ops.name: i for i, source in enumerate(sources)}
 
@@ -303,7 +294,7 @@ class Crew:
         soonest = lease
         for job in jobs:
             if job._data[2:3] in b"lt":  # its own lease, or a ttl
-                job.term = term = _term(job, sent)
+                job.term = term = term_of(job, sent)
                 soonest = min(soonest, term.lease or max(term.until - sent, 0.0) * 3)
             else:
                 job.term = common
@@ -311,6 +302,8 @@ class Crew:
         self.taken += len(jobs)
         if sent + soonest / 3 < self.beat_at:
             self.poke()
+        if self.keeper is not None:
+            self.keeper.hold(jobs)
         self.desk.hand(jobs)
 
     def count(self, done: Finished, outcome: str) -> None:
@@ -330,10 +323,12 @@ class Crew:
         self.desk.lose(jobs)
         return jobs
 
-    def drop(self, jobs: Iterable[Any]) -> None:
+    def drop(self, jobs: Sequence[Any]) -> None:
         """These jobs are not this worker's any more."""
         for job in jobs:
             self.held.pop(job, None)
+        if self.keeper is not None:
+            self.keeper.drop(jobs)
 
 
 def _pause(throttle: float | Callable[[int], Any], size: int) -> float:
@@ -345,17 +340,6 @@ def _pause(throttle: float | Callable[[int], Any], size: int) -> float:
     except Exception:
         logger.exception("throttle failed")
         return 1.0
-
-
-def _term(job: Delivery, sent: float) -> Term:
-    """The lease of a job that has its own, or a ttl that bounds it."""
-    if job.at_most_once:
-        return Term(math.inf, 0.0)
-    if job.ttl is not None:
-        left = job.created + job.ttl - job.delivered
-        if left <= job.lease:
-            return Term(sent + left, 0.0)
-    return Term(sent + job.lease, job.lease)
 
 
 def _nothing() -> None:

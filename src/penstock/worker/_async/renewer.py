@@ -18,8 +18,10 @@ from penstock._async.connection import AsyncNode, monotonic
 from penstock._async.driver import AsyncDriver
 from penstock.core.operations import QueueOps
 from penstock.core.options import BATCH
-from penstock.worker.crew import Crew, Term
+from penstock.worker.crew import Crew
+from penstock.worker.keeper import Keeper
 from penstock.worker.runners import ain_thread
+from penstock.worker.terms import Term
 
 __all__ = ["AsyncRenewer"]
 
@@ -29,6 +31,7 @@ PAUSE = 10.0
 """Most seconds between two looks at the leases."""
 SHORTEST = 0.01
 """Fewest seconds between two looks."""
+GONE = "it expired, was removed, or somebody else has it"
 OVERDUE = 5.0
 """Seconds after the grace at which a worker that has not ended is ended by its renewer."""
 
@@ -42,6 +45,7 @@ class AsyncRenewer:
         prefix: prefix of all keys.
         name: of the thread.
         overdue: called when the worker should have ended some time ago and has not.
+        keeper: a helper process that does it, so that this one has little to do.
     """
 
     def __init__(
@@ -52,12 +56,14 @@ class AsyncRenewer:
         prefix: str,
         name: str,
         overdue: Callable[[], None] | None = None,
+        keeper: Keeper | None = None,
     ) -> None:
         self._crew = crew
         self._node = node
         self._driver = AsyncDriver(node, prefix)
         self._name = name
         self._overdue = overdue
+        self._keeper = keeper
         self._poked = threading.Event()
         self._closed = False
         self._thread: threading.Thread | None = None
@@ -87,6 +93,8 @@ class AsyncRenewer:
 
     async def _beat(self) -> None:
         try:
+            if self._keeper is not None:
+                self._lose(self._still(self._keeper.news()), GONE)
             for (ops, lease), jobs in self._due().items():
                 for start in range(0, len(jobs), BATCH):
                     await self._extend(ops, lease, jobs[start : start + BATCH])
@@ -123,8 +131,11 @@ class AsyncRenewer:
             left = (code - reply[2]) / 1000
             # Less than was asked for: its ttl ends then, and nothing can lengthen it.
             job.term = Term(sent + left, lease if left >= lease else 0.0)
-        still = [job for job in gone if not job.settled and job in self._crew.held]
-        self._lose(still, "it expired, was removed, or somebody else has it")
+        self._lose(self._still(gone), GONE)
+
+    def _still(self, jobs: Sequence[Any]) -> list[Any]:
+        """Those that a handler is at, or will be."""
+        return [job for job in jobs if not job.settled and not job.lost and job in self._crew.held]
 
     def _lose(self, jobs: Sequence[Any], why: str) -> None:
         for job in jobs:

@@ -21,6 +21,7 @@ from penstock.worker._async.renewer import AsyncRenewer
 from penstock.worker.crew import Crew, Source
 from penstock.worker.desk import Desk
 from penstock.worker.handlers import Handlers
+from penstock.worker.keeper import Keeper
 from penstock.worker.loop import work
 from penstock.worker.monitor import LoopEvent, Monitor
 from penstock.worker.options import WorkerOptions, check_handlers
@@ -164,6 +165,7 @@ class AsyncWorker:
             options=options,
             statistics=self._statistics,
         )
+        crew.keeper = self._keeper()
         self._bench = bench
         bench.runners, bench.finished = runners, crew.finished
         for grace in self._stops:
@@ -272,14 +274,18 @@ class AsyncWorker:
     # -- the loop --------------------------------------------------------------------------
 
     async def _main(self, crew: Crew, runners: AsyncRunners, wake: AsyncSignal) -> None:
+        keeper = crew.keeper
         renewer = AsyncRenewer(
             crew,
             self._client._node.twin(retry_for=1, socket_timeout=2),
             prefix=self._client.prefix,
             name=f"{self.name}-leases",
             overdue=self._end_process if self._owns_process else None,
+            keeper=keeper,
         )
         runners.start()
+        if keeper is not None:
+            keeper.start()
         renewer.start()
         try:
             if await self._connected(crew, wake):
@@ -288,10 +294,18 @@ class AsyncWorker:
                 await self._client._driver.drive(flow, wake)
         finally:
             renewer.close()
+            if keeper is not None:
+                keeper.close()
             await runners.close(1.0)
             await self._client.close()
             wake.close()
             logger.info("%s has ended", self.name)
+
+    def _keeper(self) -> Keeper | None:
+        """The helper process, if one is wanted."""
+        if self.options.heartbeat != "process":
+            return None
+        return Keeper(self._client._source, prefix=self._client.prefix, owner=self.name)
 
     async def _connected(self, crew: Crew, wake: AsyncSignal) -> bool:
         """Whether the server was reached before the worker was stopped."""

@@ -19,8 +19,10 @@ from penstock._sync.connection import Node, monotonic
 from penstock._sync.driver import Driver
 from penstock.core.operations import QueueOps
 from penstock.core.options import BATCH
-from penstock.worker.crew import Crew, Term
+from penstock.worker.crew import Crew
+from penstock.worker.keeper import Keeper
 from penstock.worker.runners import in_thread
+from penstock.worker.terms import Term
 
 __all__ = ["Renewer"]
 
@@ -30,6 +32,7 @@ PAUSE = 10.0
 """Most seconds between two looks at the leases."""
 SHORTEST = 0.01
 """Fewest seconds between two looks."""
+GONE = "it expired, was removed, or somebody else has it"
 OVERDUE = 5.0
 """Seconds after the grace at which a worker that has not ended is ended by its renewer."""
 
@@ -43,6 +46,7 @@ class Renewer:
         prefix: prefix of all keys.
         name: of the thread.
         overdue: called when the worker should have ended some time ago and has not.
+        keeper: a helper process that does it, so that this one has little to do.
     """
 
     def __init__(
@@ -53,12 +57,14 @@ class Renewer:
         prefix: str,
         name: str,
         overdue: Callable[[], None] | None = None,
+        keeper: Keeper | None = None,
     ) -> None:
         self._crew = crew
         self._node = node
         self._driver = Driver(node, prefix)
         self._name = name
         self._overdue = overdue
+        self._keeper = keeper
         self._poked = threading.Event()
         self._closed = False
         self._thread: threading.Thread | None = None
@@ -88,6 +94,8 @@ class Renewer:
 
     def _beat(self) -> None:
         try:
+            if self._keeper is not None:
+                self._lose(self._still(self._keeper.news()), GONE)
             for (ops, lease), jobs in self._due().items():
                 for start in range(0, len(jobs), BATCH):
                     self._extend(ops, lease, jobs[start : start + BATCH])
@@ -124,8 +132,11 @@ class Renewer:
             left = (code - reply[2]) / 1000
             # Less than was asked for: its ttl ends then, and nothing can lengthen it.
             job.term = Term(sent + left, lease if left >= lease else 0.0)
-        still = [job for job in gone if not job.settled and job in self._crew.held]
-        self._lose(still, "it expired, was removed, or somebody else has it")
+        self._lose(self._still(gone), GONE)
+
+    def _still(self, jobs: Sequence[Any]) -> list[Any]:
+        """Those that a handler is at, or will be."""
+        return [job for job in jobs if not job.settled and not job.lost and job in self._crew.held]
 
     def _lose(self, jobs: Sequence[Any], why: str) -> None:
         for job in jobs:

@@ -22,6 +22,7 @@ from penstock.worker._sync.renewer import Renewer
 from penstock.worker.crew import Crew, Source
 from penstock.worker.desk import Desk
 from penstock.worker.handlers import Handlers
+from penstock.worker.keeper import Keeper
 from penstock.worker.loop import work
 from penstock.worker.monitor import LoopEvent, Monitor
 from penstock.worker.options import WorkerOptions, check_handlers, refuse_coroutines
@@ -163,6 +164,7 @@ class Worker:
             options=options,
             statistics=self._statistics,
         )
+        crew.keeper = self._keeper()
         self._bench = bench
         bench.runners, bench.finished = runners, crew.finished
         for grace in self._stops:
@@ -271,14 +273,18 @@ class Worker:
     # -- the loop --------------------------------------------------------------------------
 
     def _main(self, crew: Crew, runners: Runners, wake: Signal) -> None:
+        keeper = crew.keeper
         renewer = Renewer(
             crew,
             self._client._node.twin(retry_for=1, socket_timeout=2),
             prefix=self._client.prefix,
             name=f"{self.name}-leases",
             overdue=self._end_process if self._owns_process else None,
+            keeper=keeper,
         )
         runners.start()
+        if keeper is not None:
+            keeper.start()
         renewer.start()
         try:
             if self._connected(crew, wake):
@@ -287,10 +293,18 @@ class Worker:
                 self._client._driver.drive(flow, wake)
         finally:
             renewer.close()
+            if keeper is not None:
+                keeper.close()
             runners.close(1.0)
             self._client.close()
             wake.close()
             logger.info("%s has ended", self.name)
+
+    def _keeper(self) -> Keeper | None:
+        """The helper process, if one is wanted."""
+        if self.options.heartbeat != "process":
+            return None
+        return Keeper(self._client._source, prefix=self._client.prefix, owner=self.name)
 
     def _connected(self, crew: Crew, wake: Signal) -> bool:
         """Whether the server was reached before the worker was stopped."""

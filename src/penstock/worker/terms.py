@@ -1,0 +1,38 @@
+"""Until when a worker holds a job."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from penstock.core.job import Delivery
+
+__all__ = ["Term", "term_of"]
+
+
+class Term(NamedTuple):
+    """Until when a job is held, by this machine's clock: from the time of asking, never later.
+
+    Attributes:
+        until: seconds of the monotonic clock; inf = delivered at most once, never lost.
+        lease: seconds of one lease; 0 = not to be renewed: at most once, or its ttl ends then.
+    """
+
+    until: float
+    lease: float
+
+
+def term_of(job: Delivery, sent: float) -> Term:
+    """The lease of a job that has its own, or a ttl that bounds it.
+
+    Args:
+        job: just delivered.
+        sent: when it was asked for.
+    """
+    if job.at_most_once:
+        return Term(math.inf, 0.0)
+    if job.ttl is not None:
+        left = job.created + job.ttl - job.delivered
+        if left <= job.lease:
+            return Term(sent + left, 0.0)
+    return Term(sent + job.lease, job.lease)
