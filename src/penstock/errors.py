@@ -28,6 +28,7 @@ __all__ = [
     "StaleCall",
     "StaleReceipt",
     "TooLate",
+    "UndecodableBody",
     "UnsupportedServer",
     "UnsupportedVersion",
     "WrongEpoch",
@@ -152,6 +153,13 @@ class JobNotActive(PenstockError):
 
 class TooLate(PenstockError):
     """More than half of the job's ttl has passed, so its lease is not extended by hand any more."""
+
+
+class UndecodableBody(PenstockError, ValueError):
+    """The bytes of a body are not what its codec says, or nobody knows the codec.
+
+    They can be had as `job.raw`.
+    """
 
 
 class NotReplicated(PenstockError):

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote, unquote
 
-from penstock.errors import BadArgument
+from penstock.errors import BadArgument, UndecodableBody
 
 __all__ = [
     "Record",
@@ -129,13 +129,16 @@ class Record:
         """The body as its producer gave it: bytes, or what the JSON says.
 
         Raises:
-            ValueError: the bytes are not what the codec says, or the codec is unknown.
+            UndecodableBody: the bytes are not what the codec says, or the codec is unknown.
         """
         if not self.codec:
             return self.raw
-        if self.codec == "json":
+        if self.codec != "json":
+            raise UndecodableBody(f"unknown codec {self.codec!r}")
+        try:
             return json.loads(self.raw)
-        raise ValueError(f"unknown codec {self.codec!r}")
+        except (ValueError, RecursionError) as error:
+            raise UndecodableBody(str(error)) from error
 
 
 def parse_record(data: bytes) -> Record:

@@ -121,7 +121,7 @@ class _Kind(NamedTuple):
     """
 
     types: frozenset[type] | None
-    literals: frozenset[tuple[type, Any]] = frozenset()
+    literals: tuple[tuple[type, Any], ...] = ()
     names: tuple[str, ...] = ()
 
 
@@ -156,19 +156,19 @@ def _unwrapped(annotation: Any) -> Any:
 def _literal(values: tuple[Any, ...]) -> _Kind | None:
     if not all(type(value) in _JSON for value in values):
         return None
-    literals = frozenset((type(value), value) for value in values)
+    literals = tuple((type(value), value) for value in values)
     return _Kind(frozenset(), literals, tuple(repr(value) for value in values))
 
 
 def _union(parts: list[_Kind | None]) -> _Kind | None:
     allowed: frozenset[type] = frozenset()
-    literals: frozenset[tuple[type, Any]] = frozenset()
+    literals: tuple[tuple[type, Any], ...] = ()
     names: dict[str, None] = {}
     for part in parts:
         if part is None or part.types is None:
             return part
         allowed |= part.types
-        literals |= part.literals
+        literals += part.literals
         names.update(dict.fromkeys(part.names))
     return _Kind(allowed, literals, tuple(names))
 
@@ -195,6 +195,31 @@ def _is_job(annotation: Any) -> bool:
     return isinstance(annotation, type) and issubclass(annotation, Delivery)
 
 
+def _receiver(
+    function: Callable[..., Any], signature: inspect.Signature, known: Mapping[str, Any]
+) -> str | None:
+    """The parameter that receives the job.
+
+    Raises:
+        BadArgument: there are two.
+    """
+    found = None
+    for name, parameter in signature.parameters.items():
+        annotation = known.get(name, Parameter.empty)
+        if parameter.kind in _VARIABLE or not (_is_job(annotation) or _untold(name, annotation)):
+            continue
+        if found is not None:
+            raise BadArgument("function", function, "one parameter receives the job, not two")
+        found = name
+    return found
+
+
+def _untold(name: str, annotation: Any) -> bool:
+    """Whether a parameter is named job, and its annotation does not say that JSON fills it."""
+    kind = _kind(annotation)
+    return name == "job" and (kind is None or kind.types is None)
+
+
 class Parameters:
     """The parameters of a function, and how a body is bound to them.
 
@@ -204,7 +229,7 @@ class Parameters:
         strict: as in `hints`.
 
     Attributes:
-        job: name of the parameter that receives the job, or "".
+        job: name of the parameter that receives the job, or None.
 
     Raises:
         BadArgument: the function can't be a handler.
@@ -219,7 +244,7 @@ class Parameters:
         except (TypeError, ValueError) as error:
             raise BadArgument("function", function, f"has no signature: {error}") from None
         known = hints(function, strict=strict)
-        self.job = ""
+        self.job = _receiver(function, signature, known)
         self._types: dict[str, frozenset[type] | None] = {}
         self._names: dict[str, str] = {}
         self._loads: dict[str, Callable[[Any], Any]] = {}
@@ -231,31 +256,18 @@ class Parameters:
         kinds = {p.kind: p.name for p in self._all.values()}
         self._rest = kinds.get(Parameter.VAR_POSITIONAL, "")
         self._more = kinds.get(Parameter.VAR_KEYWORD, "")
-        for parameter in self._all.values():
-            self._add(function, parameter, known.get(parameter.name, Parameter.empty), convert)
+        own = [p for p in self._all.values() if p.name != self.job]
+        for parameter in own:
+            self._add(parameter, known.get(parameter.name, Parameter.empty), convert)
         self._given = [name for name in self._positional if name != self.job]
         self._named = frozenset(self._types) - {self._rest, self._more}
-        own = [p for p in self._all.values() if p.name != self.job]
         self._signature = signature.replace(parameters=own)
 
-    def _add(
-        self,
-        function: Callable[..., Any],
-        parameter: Parameter,
-        annotation: Any,
-        convert: Converter | None,
-    ) -> None:
+    def _add(self, parameter: Parameter, annotation: Any, convert: Converter | None) -> None:
         name = parameter.name
-        kind = _kind(annotation)
-        variable = parameter.kind in _VARIABLE
-        unsaid = name == "job" and (kind is None or kind.types is None)
-        if not variable and (unsaid or _is_job(annotation)):
-            if self.job:
-                raise BadArgument("function", function, "one parameter receives the job, not two")
-            self.job = name
-            return
-        if not variable and parameter.default is Parameter.empty:
+        if parameter.kind not in _VARIABLE and parameter.default is Parameter.empty:
             self._required.append(name)
+        kind = _kind(annotation)
         conversion = convert(annotation) if convert and kind is None else None
         if conversion is not None:
             self._loads[name], self._dumps[name] = conversion
@@ -274,9 +286,9 @@ class Parameters:
             return
 
         def load(value: Any) -> Any:
-            if type(value) not in (allowed or ()) and (type(value), value) not in kind.literals:
-                raise ValueError(text)
-            return value
+            if type(value) in (allowed or ()) or (type(value), value) in kind.literals:
+                return value
+            raise ValueError(text)
 
         self._loads[name] = load
 
@@ -310,7 +322,7 @@ class Parameters:
                 raise Misfit(name, "missing")
         if self._loads:
             self._load(given)
-        if self.job:
+        if self.job is not None:
             given[self.job] = job
         return self._placed(given) if self._only else ((), given)
 
@@ -360,8 +372,9 @@ class Parameters:
         return (*args, *front, *rest), named
 
     def body(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The body that says these arguments: an object; an array if there are more positional ones
-        than parameters.
+        """The body that says these arguments.
+
+        An object, or an array if there are more positional ones than parameters.
 
         Raises:
             BadArgument: they don't fit, or JSON can't express them.

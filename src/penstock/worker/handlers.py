@@ -35,16 +35,17 @@ from penstock.core.options import (
     BATCH,
     Duration,
     check_count,
+    check_text,
     duration_ms,
     lease_ms,
 )
 from penstock.core.policy import RetryPolicy
 from penstock.core.record import escaped
-from penstock.errors import BadArgument
+from penstock.errors import BadArgument, UndecodableBody
 from penstock.worker.arguments import Converter, Misfit, Parameters, Unfit, decoded
 from penstock.worker.failures import Backoff
 from penstock.worker.functions import checked, is_async, qualified
-from penstock.worker.results import ACK, Result, Retry, Verdict, described
+from penstock.worker.results import ACK, MAX_TEXT, Result, Retry, Verdict, described
 
 if TYPE_CHECKING:
     from tenacity.stop import stop_base
@@ -113,7 +114,7 @@ class Handler(Generic[P, R_co]):
         self.headers: dict[str, str] = {} if name is None else {HEADER: name}
         self._backoff = backoff or Backoff()
 
-    def __call__(self, *args: Any, **kwargs: Any) -> R_co:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> R_co:
         """Call the function."""
         return self.function(*args, **kwargs)
 
@@ -126,7 +127,7 @@ class Handler(Generic[P, R_co]):
         named = "default" if self.name is None else repr(self.name)
         return f"<{type(self).__name__} {named}: {qualified(self.function)}>"
 
-    def job(self, *args: P.args, **kwargs: P.kwargs) -> JobArgs:
+    def job(self, /, *args: P.args, **kwargs: P.kwargs) -> JobArgs:
         """What `enqueue` needs for a job of this handler: `enqueue(**handler.job(...), delay=5)`.
 
         Args:
@@ -143,7 +144,7 @@ class Handler(Generic[P, R_co]):
             described["lease"] = self.lease
         return described
 
-    def body(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+    def body(self, /, *args: P.args, **kwargs: P.kwargs) -> Any:
         """The body alone: `enqueue_many(map(handler.body, ids), headers=handler.headers)`.
 
         Args, raises: as `job`.
@@ -211,8 +212,13 @@ class Handler(Generic[P, R_co]):
         say: the rule of the handler's policy for this exception; its tenacity objects; the policy
         stored with the job; the handler's policy; the queue's.
 
+        A handler that asked for the body of its job, where that can't be decoded, gives it up.
         Limits of the job or the queue hold beside all of them: nobody makes it live longer.
         """
+        if isinstance(error, UndecodableBody) and _undecodable(job):
+            return Verdict(
+                "bury", text=check_text("error", f"body can't be decoded: {error}", limit=MAX_TEXT)
+            )
         if not isinstance(error, Result):
             return self._backoff.verdict(job, error, described(error))
         if not isinstance(error, Retry):
@@ -251,21 +257,26 @@ class NamedHandler(Handler[P, R_co], Generic[C, P, R_co]):
 
     if TYPE_CHECKING:
 
-        def __call__(self, *args: C.args, **kwargs: C.kwargs) -> R_co:
+        def __call__(self, /, *args: C.args, **kwargs: C.kwargs) -> R_co:
             """Call the function."""
             ...
 
-    def _binding(self) -> Parameters:
+    def check(self) -> Parameters:
+        """The parameters, with what can be known of their annotations by now.
+
+        Raises:
+            BadArgument: the function can't be a handler.
+        """
         if self._parameters is None:
             self._parameters = Parameters(self.function, self._convert)
         return self._parameters
 
-    def body(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+    def body(self, /, *args: P.args, **kwargs: P.kwargs) -> Any:
         """The body alone: `enqueue_many(map(handler.body, ids), headers=handler.headers)`.
 
         Args, raises: as `job`.
         """
-        return self._binding().body(args, kwargs)
+        return self.check().body(args, kwargs)
 
     def arguments(self, job: Delivery) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """What the function is called with for a job.
@@ -274,8 +285,8 @@ class NamedHandler(Handler[P, R_co], Generic[C, P, R_co]):
             Unfit: the body is not JSON, or no arguments for this function.
         """
         try:
-            return (self._parameters or self._binding()).bind(decoded(job), job)
-        except Misfit as error:
+            return (self._parameters or self.check()).bind(decoded(job), job)
+        except (Misfit, BadArgument) as error:
             raise Unfit(f"arguments don't fit {self.name}: {error}") from error
 
 
@@ -435,6 +446,18 @@ class Handlers:
         for handler in other:
             self._add(handler)
 
+    def check(self) -> None:
+        """Look at annotations that named what was not there when their function was registered.
+
+        A worker does so when it starts, as by then everything is.
+
+        Raises:
+            BadArgument: a function can't be a handler.
+        """
+        for handler in self:
+            if isinstance(handler, NamedHandler):
+                handler.check()
+
     def __iter__(self) -> Iterator[Handler[..., Any]]:
         return iter(list(self._all.values()))
 
@@ -490,6 +513,14 @@ def _written(data: bytes) -> bytes | None:
 
 def _read(written: bytes) -> str:
     return unquote(written.decode("utf-8", "replace"))
+
+
+def _undecodable(job: Delivery) -> bool:
+    try:
+        job.body  # noqa: B018  # another job's may be the one that could not be decoded
+    except UndecodableBody:
+        return True
+    return False
 
 
 def _check_name(name: Any) -> None:

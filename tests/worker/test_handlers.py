@@ -1,0 +1,578 @@
+"""Handlers are registered, found by the name in a job, and say what becomes of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import logging
+import math
+from collections.abc import AsyncIterator, Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import fakeredis
+import pytest
+from tenacity import (
+    RetryCallState,
+    stop_after_attempt,
+    stop_after_delay,
+    stop_before_delay,
+    wait_exception,
+    wait_exponential,
+    wait_fixed,
+)
+from tenacity.wait import wait_base
+
+from penstock import BadArgument, Job, Penstock, UndecodableBody
+from penstock.core.policy import RetryPolicy
+from penstock.worker import (
+    ACK,
+    Done,
+    Handler,
+    Handlers,
+    Reject,
+    Result,
+    Retry,
+    Snooze,
+    Unfit,
+    Verdict,
+)
+from tests.worker.support import made, named, stored
+
+LEFT = Verdict("nack", text="ValueError: x")
+"""A failure that is left to the script."""
+
+
+def nothing(job: Any) -> None:
+    """A handler."""
+
+
+async def anothing(job: Any) -> None:
+    """A handler that is a coroutine function."""
+
+
+def alone(**options: Any) -> Handler[..., Any]:
+    """A named handler without parameters."""
+
+    def function() -> None: ...
+
+    handler: Handler[..., Any] = Handlers().handler("f", **options)(function)
+    return handler
+
+
+# Registering and finding
+
+
+def test_decorators() -> None:
+    """With and without parentheses; what comes out is called as the function."""
+    handlers, others = Handlers(), Handlers()
+
+    @handlers.handler
+    def first(job: Job) -> int:
+        """Its text."""
+        return 1
+
+    @others.handler()
+    def second(job: Job) -> int:
+        return 2
+
+    @handlers.handler("third")
+    def third(a: int, b: int = 2) -> int:
+        return a + b
+
+    job: Any = made(1)
+    assert (first(job), second(job), third(1), third(1, b=5)) == (1, 2, 3, 6)
+    assert (first.name, second.name, third.name) == (None, None, "third")
+    assert (first.size, first.wait, first.retry, first.lease) == (None, 0.0, None, None)
+    assert first.__doc__ == "Its text."
+    assert [handler.name for handler in handlers] == [None, "third"]
+    assert repr(handlers) == "<Handlers default, third>"
+    assert repr(third) == f"<NamedHandler 'third': {__name__}.{third.function.__qualname__}>"
+
+
+def test_finding() -> None:
+    """By the header of the name; who has none gets the default handler."""
+    handlers = Handlers()
+    default = handlers.handler(nothing)
+    odd = 'a;b=ä "c"\\%'
+    other = handlers.handler(odd)(lambda: None)
+    assert handlers.find(made(b"")) is default
+    assert handlers.find(made([1], {"handler": odd, "trace": "1"})) is other
+    assert handlers.find(made([1], {"trace": "1", "handler": odd}, lease_ms=5)) is other
+    assert handlers.find(made([1], {"my.handler": odd, "handlers": odd})) is default
+    assert handlers.find(made(b"\n;h.handler=x", lease_ms=5)) is default
+    assert handlers.find(stored(b'1;h.handler=%61%3Bb%3D%c3%a4 "c"%5C%25\n')) is other
+    assert handlers.find(stored(b"1;h.handler=x")) is None
+
+
+@pytest.mark.parametrize("name", ["missing", "", "x" * 500, "ä;", "%"])
+def test_an_unknown_name(name: str) -> None:
+    """There is none, and a reason that names it."""
+    handlers = Handlers()
+    handlers.handler(nothing)
+    job = named(name, {})
+    assert handlers.find(job) is None
+    assert handlers.missing(job) == f'no handler "{name[:200]}"'
+
+
+def test_no_default() -> None:
+    """A job without a name has no handler then."""
+    handlers = Handlers()
+    assert handlers.find(made(1)) is None
+    assert handlers.find(made(1, {"a": "b"})) is None
+    assert handlers.missing(made(1)) == "no handler for jobs without a name"
+
+
+def test_registered_twice() -> None:
+    """A name has one handler, and the error says which; nothing changed."""
+    handlers = Handlers()
+    first = handlers.handler("f")(nothing)
+    default = handlers.handler(nothing)
+    for attempt in (
+        lambda: handlers.handler("f"),
+        lambda: handlers.batch("f", size=1),
+        lambda: handlers.handler(nothing),
+        handlers.handler,
+        lambda: handlers.batch(size=1),
+    ):
+        with pytest.raises(BadArgument, match=rf"{__name__}.nothing"):
+            attempt()
+    decorate = handlers.handler("g")
+    decorate(nothing)
+    with pytest.raises(BadArgument, match="a handler with this name"):
+        decorate(nothing)
+    assert list(handlers)[:2] == [first, default]
+
+
+def test_including() -> None:
+    """All or nothing."""
+    handlers, other, third = Handlers(), Handlers(), Handlers()
+    first = other.handler("f")(nothing)
+    default = other.handler(nothing)
+    third.handler("new")(nothing)
+    third.handler("f")(nothing)
+    handlers.include(other)
+    assert handlers.find(named("f", {})) is first
+    assert handlers.find(made(1)) is default
+    with pytest.raises(BadArgument, match="a handler with this name"):
+        handlers.include(third)
+    assert handlers.find(named("new", {})) is None
+
+
+@pytest.mark.parametrize("name", ["", "a\nb", "\ud800", "x" * 201, "ä" * 101, 5, b"f", ["f"]])
+def test_bad_names(name: Any) -> None:
+    """A printable text, not empty, of 200 bytes at most."""
+    with pytest.raises(BadArgument) as caught:
+        Handlers().handler(name)
+    assert caught.value.argument == "name"
+    with pytest.raises(BadArgument):
+        Handlers().batch(name, size=1)
+    Handlers().handler("ä" * 100)(nothing)
+
+
+@pytest.mark.parametrize(
+    "argument, options",
+    [
+        ("retry", {"retry": 5}),
+        ("retry", {"retry": wait_fixed(1)}),
+        ("wait", {"wait": 5}),
+        ("wait", {"wait": stop_after_attempt(5)}),
+        ("wait", {"wait": wait_fixed}),
+        ("stop", {"stop": 5}),
+        ("stop", {"stop": wait_fixed(1)}),
+        ("lease", {"lease": -1}),
+        ("lease", {"lease": "60"}),
+    ],
+)
+def test_bad_options(argument: str, options: dict[str, Any]) -> None:
+    """Told when the decorator is made, by the name of the argument."""
+    with pytest.raises(BadArgument) as caught:
+        Handlers().handler("f", **options)
+    assert caught.value.argument == argument
+
+
+@pytest.mark.parametrize(
+    "argument, options",
+    [
+        ("size", {"size": 0}),
+        ("size", {"size": 1001}),
+        ("size", {"size": "5"}),
+        ("wait", {"size": 1, "wait": -1}),
+        ("wait", {"size": 1, "wait": math.inf}),
+        ("retry", {"size": 1, "retry": "no"}),
+        ("lease", {"size": 1, "lease": -1}),
+    ],
+)
+def test_bad_batches(argument: str, options: dict[str, Any]) -> None:
+    """The same."""
+    with pytest.raises(BadArgument) as caught:
+        Handlers().batch("f", **options)
+    assert caught.value.argument == argument
+
+
+def generator(job: Any) -> Iterator[int]:
+    """No handler."""
+    yield 1
+
+
+async def agenerator(job: Any) -> AsyncIterator[int]:
+    """No handler."""
+    yield 1
+
+
+@pytest.mark.parametrize(
+    "function, reason",
+    [
+        (5, "can be called"),
+        ("f", "can be called"),
+        (generator, "generator"),
+        (agenerator, "generator"),
+        (functools.partial(generator), "generator"),
+        (contextlib.contextmanager(generator), "generator"),
+        (lambda: None, "must take one argument"),
+        (lambda _job, _other: None, "must take one argument"),
+        (lambda *, _job: None, "must take one argument"),
+    ],
+)
+def test_bad_functions(function: Any, reason: str) -> None:
+    """What can't be called with a job, or would do nothing."""
+    with pytest.raises(BadArgument, match=reason):
+        Handlers().handler()(function)
+    with pytest.raises(BadArgument, match=reason):
+        Handlers().batch(size=5)(function)
+
+
+def test_functions_that_do_not_tell() -> None:
+    """Some builtins have no signature; they are taken as they are."""
+    assert Handlers().handler(dict).arguments(made(1))[1] == {}
+
+
+def wrapped(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A decorator as people write them, for functions of both kinds."""
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return wrapper
+
+
+class Calls:
+    """An object that can be called."""
+
+    def __call__(self, job: Any) -> None: ...
+
+
+class AsyncCalls:
+    """The same, for asyncio."""
+
+    async def __call__(self, job: Any) -> None: ...
+
+    async def method(self, job: Any) -> None: ...
+
+    @staticmethod
+    async def static(job: Any) -> None: ...
+
+
+@pytest.mark.parametrize("around", [lambda function: function, functools.partial, wrapped])
+@pytest.mark.parametrize(
+    "function, is_async",
+    [
+        (nothing, False),
+        (lambda _: None, False),
+        (Calls(), False),
+        (print, False),
+        (dict, False),
+        (anothing, True),
+        (AsyncCalls(), True),
+        (AsyncCalls().method, True),
+        (AsyncCalls.static, True),
+        (wrapped(functools.partial(anothing)), True),
+    ],
+)
+def test_is_async(function: Any, is_async: bool, around: Callable[..., Any]) -> None:
+    """Whether a call gives a coroutine, in whatever the coroutine function is wrapped."""
+    assert Handlers().batch(size=1)(around(function)).is_async is is_async
+
+
+# Jobs
+
+
+def test_the_default_handler_gets_the_job() -> None:
+    """Whatever its body: nothing is decoded for it."""
+    job = stored(b"1;c=x-pack\n\xff")
+    assert Handlers().handler(nothing).arguments(job) == ((job,), {})
+
+
+def test_describing_jobs() -> None:
+    """Body and header; the lease and what of the policy can be stored, if there is any."""
+    handlers = Handlers()
+    rule = {OSError: RetryPolicy(max_attempts=1)}
+
+    @handlers.handler("f", lease=60, retry=RetryPolicy(max_attempts=3, base=1, on=rule))
+    def function(job: Job, n: int) -> None: ...
+
+    assert function.job(5) == {
+        "body": {"n": 5},
+        "headers": {"handler": "f"},
+        "retry": RetryPolicy(max_attempts=3, base=1),
+        "lease": 60,
+    }
+    assert function.body(n=5) == {"n": 5}
+    assert function.headers == {"handler": "f"}
+    function.job(5)["headers"]["trace"] = "1"
+    assert function.headers == {"handler": "f"}
+    only_rules = handlers.handler("g", retry=RetryPolicy(on=rule))(nothing)
+    assert only_rules.job() == {"body": {}, "headers": {"handler": "g"}}
+
+
+def test_describing_jobs_for_handlers_of_whole_jobs() -> None:
+    """Their only argument is the body."""
+    handlers = Handlers()
+    default = handlers.handler(nothing)
+    batch = handlers.batch("index", size=5)(nothing)
+    assert default.job(5) == {"body": 5, "headers": {}}
+    assert batch.job([1]) == {"body": [1], "headers": {"handler": "index"}}
+    wrong: Any = batch
+    for args, kwargs in (((), {}), ((1, 2), {}), ((), {"body": 5})):
+        with pytest.raises(BadArgument, match="the body of the job"):
+            wrong.job(*args, **kwargs)
+
+
+def test_a_job_from_end_to_end() -> None:
+    """What is enqueued by the handler comes back as its arguments."""
+    handlers = Handlers()
+
+    @handlers.handler("welcome", lease=60)
+    def welcome(job: Job, user_id: int, lang: str = "en") -> tuple[int, str, float]:
+        return user_id, lang, job.lease
+
+    client = fakeredis.FakeRedis(server=fakeredis.FakeServer())
+    queue = Penstock(client).queue("q")
+    queue.enqueue(**welcome.job(7, lang="de"))
+    queue.enqueue_many([welcome.body(n) for n in (8, 9)], headers=welcome.headers)
+    queue.enqueue(**{**welcome.job(10), "lease": 5})
+    found = []
+    for job in queue.reserve(10):
+        handler = handlers.find(job)
+        assert handler is welcome
+        args, kwargs = handler.arguments(job)
+        found.append(handler(*args, **kwargs))
+    client.close()
+    assert found == [(7, "de", 60), (8, "en", 30), (9, "en", 30), (10, "en", 5)]
+
+
+# What was returned
+
+
+@pytest.mark.parametrize("value", [None, 5, "Retry", [], {}, object(), Verdict("bury"), Done()])
+def test_success(value: Any) -> None:
+    """Whatever is no result of ours is success, as one object that is quickly told."""
+    assert alone().returned(made(1), value) is ACK
+
+
+@pytest.mark.parametrize(
+    "result, verdict",
+    [
+        (Done(60), Verdict("ack", window_ms=60_000)),
+        (Retry(), Verdict("nack")),
+        (Retry(5, "busy"), Verdict("nack", 5000, "busy")),
+        (Snooze(timedelta(seconds=1)), Verdict("release", 1000)),
+        (Reject("no"), Verdict("bury", text="no")),
+        (Retry, Verdict("nack")),
+        (ValueError("x"), LEFT),
+    ],
+)
+def test_results(result: Any, verdict: Verdict) -> None:
+    """Returned or raised, it is the same; other exceptions too."""
+    assert alone().returned(made(1), result) == verdict
+    raised = result if isinstance(result, Exception) else result()
+    assert alone().failed(made(1), raised) == verdict
+
+
+def test_a_class_that_can_not_be_made() -> None:
+    """`return Snooze` forgets for how long: that is a failure, and says so."""
+    verdict = alone().returned(made(1), Snooze)
+    assert verdict.kind == "nack"
+    assert verdict.text.startswith("TypeError: Snooze.__init__() missing")
+
+
+def test_work_that_was_not_done() -> None:
+    """A coroutine or a generator that comes back says that nothing has run yet."""
+    handler = alone()
+    for value in (anothing(1), generator(1), agenerator(1)):
+        verdict = handler.returned(made(1), value)
+        kind = type(value).__name__
+        assert verdict == Verdict("nack", text=f"TypeError: the handler returned a {kind}")
+
+
+def test_batches() -> None:
+    """None = all done; a list says something of each, anything else the same of all."""
+    handler = Handlers().batch(size=5)(nothing)
+    jobs = [made(n) for n in range(3)]
+    for done in (None, [None, None, None], (1, Done(), None), [5], [], "abc", {}):
+        verdicts = handler.returned_batch(jobs, done)
+        assert verdicts is None or verdicts == [ACK] * 3
+    mixed = [None, Retry(5), ValueError("x")]
+    assert handler.returned_batch(jobs, mixed) == [ACK, Verdict("nack", 5000), LEFT]
+    assert handler.returned_batch(jobs, Snooze(1)) == [Verdict("release", 1000)] * 3
+    wrong = handler.returned_batch(jobs, [Retry(), None])
+    assert wrong == [Verdict("nack", text="ValueError: 2 results for 3 jobs")] * 3
+
+
+async def test_batches_of_gathered_results() -> None:
+    """What `asyncio.gather(return_exceptions=True)` gives is what a batch may return."""
+
+    async def one(n: int) -> None:
+        if n == 1:
+            raise ValueError("x")
+
+    handler = Handlers().batch(size=5)(nothing)
+    jobs = [made(n) for n in range(3)]
+    results = await asyncio.gather(*(one(job.body) for job in jobs), return_exceptions=True)
+    assert handler.returned_batch(jobs, results) == [ACK, LEFT, ACK]
+
+
+# What was raised
+
+ATTEMPT_3 = b"3 1 1 0 before"
+"""Counters: one nack and one crash came before."""
+
+
+def failed(error: BaseException | None = None, **options: Any) -> Verdict:
+    """What a handler with these options says of a failure of the third attempt."""
+    return alone(**options).failed(made(1, counts=ATTEMPT_3), error or ValueError("x"))
+
+
+def test_without_a_policy() -> None:
+    """The script decides, by what is stored with the job or the queue."""
+    assert failed() == LEFT
+
+
+def test_the_policy_of_the_handler() -> None:
+    """Evaluated here, so that it also counts for jobs that others enqueued without it."""
+    assert failed(retry=RetryPolicy(max_attempts=4)) == LEFT
+    assert failed(retry=RetryPolicy(max_attempts=0)) == LEFT
+    assert failed(retry=RetryPolicy(max_attempts=3)) == Verdict("bury", text="ValueError: x")
+    delays = [failed(retry=RetryPolicy(base=10, cap=20)).delay_ms for _ in range(50)]
+    assert all(0 < delay <= 20_000 for delay in delays)
+    assert len(set(delays)) > 10
+
+
+def test_rules_for_exceptions() -> None:
+    """The rule that matches counts, whole; what it leaves open is the script's."""
+    never, soon = RetryPolicy(max_attempts=1), RetryPolicy(base=0.001, cap=0.001)
+    retry = RetryPolicy(
+        max_attempts=3, on={LookupError: never, KeyError: soon, OSError: RetryPolicy()}
+    )
+    assert failed(IndexError("i"), retry=retry) == Verdict("bury", text="IndexError: i")
+    assert failed(KeyError("k"), retry=retry) == Verdict("nack", 1, "KeyError: 'k'")
+    assert failed(OSError("o"), retry=retry) == Verdict("nack", text="OSError: o")
+    assert failed(retry=retry) == Verdict("bury", text="ValueError: x")
+    assert failed(IndexError("i"), retry=retry, wait=wait_fixed(1)).kind == "bury"
+
+
+def test_the_end_of_the_attempts_counts_for_retry_too() -> None:
+    """Retry sets the delay of a next try, it does not make one."""
+    assert failed(Retry(5), retry=RetryPolicy(max_attempts=4)) == Verdict("nack", 5000)
+    assert failed(Retry(5, "e"), retry=RetryPolicy(max_attempts=3)) == Verdict("bury", text="e")
+    assert failed(Retry(5), stop=stop_after_attempt(3)) == Verdict("bury")
+    assert failed(Retry(5), wait=wait_fixed(9)) == Verdict("nack", 5000)
+    assert failed(Retry(0), wait=wait_fixed(9)) == Verdict("nack", 0)
+    assert failed(Retry(), wait=wait_fixed(9)) == Verdict("nack", 9000)
+
+
+def test_retry_from_another_exception() -> None:
+    """That one is what went wrong, for the rules and for the text."""
+
+    def raised(result: Result) -> Result:
+        try:
+            raise result from KeyError("k")
+        except Result as error:
+            return error
+
+    retry = RetryPolicy(on={KeyError: RetryPolicy(max_attempts=3)})
+    assert failed(raised(Retry(5)), retry=retry) == Verdict("bury", text="KeyError: 'k'")
+    assert failed(raised(Retry(5))) == Verdict("nack", 5000, "KeyError: 'k'")
+    assert failed(raised(Retry(5, "mine"))) == Verdict("nack", 5000, "mine")
+    assert failed(raised(Reject("no"))) == Verdict("bury", text="no")
+
+
+class Bad(wait_base):
+    """A wait that gives what it was made with."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __call__(self, retry_state: RetryCallState) -> float:
+        if isinstance(self.value, Exception):
+            raise self.value
+        return self.value  # type: ignore[no-any-return]
+
+
+def test_tenacity() -> None:
+    """Its objects are asked with the attempt's number, the exception, and the job's age."""
+    text = "ValueError: x"
+    assert failed(wait=wait_exponential(multiplier=1)) == Verdict("nack", 4000, text)
+    assert failed(wait=wait_exception(lambda e: len(str(e)))) == Verdict("nack", 1000, text)
+    assert failed(wait=wait_fixed(1), stop=stop_after_attempt(3)) == Verdict("bury", text=text)
+    assert failed(wait=wait_fixed(1), stop=stop_after_attempt(4)) == Verdict("nack", 1000, text)
+    assert failed(stop=stop_after_attempt(4)) == LEFT
+    # The job was made a minute before this delivery.
+    assert failed(stop=stop_after_delay(59)) == Verdict("bury", text=text)
+    assert failed(stop=stop_after_delay(61)) == LEFT
+    assert failed(wait=wait_fixed(10), stop=stop_before_delay(69)).kind == "bury"
+    assert failed(wait=wait_fixed(10), stop=stop_before_delay(71)).kind == "nack"
+
+
+def test_tenacity_before_the_policy_of_the_handler() -> None:
+    """What it leaves open is the policy's."""
+    retry = RetryPolicy(max_attempts=3)
+    assert failed(retry=retry, wait=wait_fixed(1)) == Verdict("nack", 1000, "ValueError: x")
+    assert failed(retry=retry, stop=stop_after_attempt(9)).kind == "bury"
+
+
+@pytest.mark.parametrize(
+    "value, delay_ms",
+    [(math.inf, 3_162_240_000_000), (-5, 0), (0.0001, 1), (10**400, -1), (math.nan, -1)],
+)
+def test_odd_delays(value: Any, delay_ms: int) -> None:
+    """What is no delay is brought into bounds, or left to the next policy."""
+    assert failed(wait=Bad(value)) == Verdict("nack", delay_ms, "ValueError: x")
+
+
+def test_tenacity_that_fails(caplog: pytest.LogCaptureFixture) -> None:
+    """It is logged, and the next policy decides."""
+    with caplog.at_level(logging.ERROR, "penstock.worker"):
+        assert failed(wait=Bad(KeyError("k"))) == LEFT
+    assert "wait or stop failed" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "data, reason",
+    [
+        (b"1;c=json\n{", "Expecting property name"),
+        (b"1;c=x-pack\n", "unknown codec 'x-pack'"),
+        (b"1;c=json\n" + b"[" * 200_000, "maximum recursion depth"),
+    ],
+)
+def test_bodies_that_can_not_be_decoded(data: bytes, reason: str) -> None:
+    """The default handler asked for it: that is no failure that a next try could mend."""
+    handler = Handlers().handler(nothing)
+    job = stored(data)
+    with pytest.raises(UndecodableBody) as caught:
+        job.body  # noqa: B018  # it is parsed here
+    verdict = handler.failed(job, caught.value)
+    assert verdict.kind == "bury"
+    assert verdict.text.startswith(f"body can't be decoded: {reason}")
+    other = handler.failed(made(5), caught.value)
+    assert other.kind == "nack"
+    assert other.text.startswith(f"UndecodableBody: {reason}")
+
+
+def test_unfit_jobs_name_the_handler() -> None:
+    """As the dead letter should say which it was."""
+    handler = Handlers().handler("welcome")(nothing)
+    with pytest.raises(Unfit, match=r"^arguments don't fit welcome: x=1: unexpected$"):
+        handler.arguments(named("welcome", {"x": 1}))

@@ -1,0 +1,115 @@
+"""What handlers say of their jobs: checked when made, comparable, and fit for travel."""
+
+from __future__ import annotations
+
+import copy
+import math
+import pickle
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from penstock import BadArgument
+from penstock.worker import ACK, Done, Reject, Result, Retry, Snooze, Verdict
+from penstock.worker.results import described
+
+RESULTS: list[tuple[Result, Verdict, str]] = [
+    (Done(), ACK, "Done(None)"),
+    (Done(60), Verdict("ack", window_ms=60_000), "Done(60)"),
+    (Done(dedup_window=0), Verdict("ack", window_ms=0), "Done(0)"),
+    (Retry(), Verdict("nack"), "Retry()"),
+    (Retry(0), Verdict("nack", 0), "Retry(after=0)"),
+    (Retry(1.5, "busy"), Verdict("nack", 1500, "busy"), "Retry(after=1.5, error='busy')"),
+    (Retry(error="busy"), Verdict("nack", -1, "busy"), "Retry(error='busy')"),
+    (
+        Snooze(timedelta(seconds=2)),
+        Verdict("release", 2000),
+        "Snooze(datetime.timedelta(seconds=2))",
+    ),
+    (Reject("no"), Verdict("bury", text="no"), "Reject('no')"),
+]
+
+
+@pytest.mark.parametrize("result, verdict, text", RESULTS)
+def test_what_they_do(result: Result, verdict: Verdict, text: str) -> None:
+    """Each says one thing, and shows how it was made."""
+    assert result.verdict == verdict
+    assert repr(result) == str(result) == text
+
+
+@pytest.mark.parametrize("result", [result for result, *_ in RESULTS])
+def test_they_travel(result: Result) -> None:
+    """Copied and pickled they are equal, and still the same exception."""
+    for twin in (pickle.loads(pickle.dumps(result)), copy.copy(result), copy.deepcopy(result)):
+        assert twin == result
+        assert hash(twin) == hash(result)
+        assert repr(twin) == repr(result)
+
+
+def test_equality() -> None:
+    """By class and effect: seconds are seconds, and no two classes are equal."""
+    assert Retry(after=5) == Retry(timedelta(seconds=5))
+    assert Retry(5) != Retry(6)
+    assert Retry(5) != Retry(5, "busy")
+    assert Done() != Retry()
+    assert Done() != ACK
+    assert {Snooze(5), Snooze(5), Snooze(6)} == {Snooze(6), Snooze(5)}
+
+
+def test_success_is_one_object() -> None:
+    """The usual verdict is told by identity, so Done alone gives that very object."""
+    assert Done().verdict is ACK
+
+
+@pytest.mark.parametrize(
+    "make, argument",
+    [
+        (lambda: Done(-1), "dedup_window"),
+        (lambda: Done("5"), "dedup_window"),
+        (lambda: Retry(-1), "after"),
+        (lambda: Retry(math.nan), "after"),
+        (lambda: Retry(True), "after"),
+        (lambda: Retry(5, ValueError("x")), "error"),
+        (lambda: Snooze(None), "seconds"),
+        (lambda: Snooze(math.inf), "seconds"),
+        (lambda: Reject(None), "reason"),
+        (lambda: Reject(b"no"), "reason"),
+    ],
+)
+def test_bad_arguments(make: Any, argument: str) -> None:
+    """Refused where they are made, by the name of the argument."""
+    with pytest.raises(BadArgument) as caught:
+        make()
+    assert caught.value.argument == argument
+
+
+def test_the_base_says_nothing() -> None:
+    """There is no such result; a class of one's own may be derived from it, and is success."""
+    with pytest.raises(TypeError, match="one of Done"):
+        Result()
+
+    class Stored(Result):
+        pass
+
+    assert Stored("there").verdict is ACK
+
+
+def test_texts_are_cut() -> None:
+    """What the script would cut is cut here, between characters."""
+    assert len(Reject("x" * 5000).verdict.text) == 1024
+    assert len(Retry(error="ä" * 5000).verdict.text) == 512
+
+
+def test_the_text_of_an_error() -> None:
+    """Type and message; a type alone if there is none, or if the exception can't be shown."""
+
+    class Shy(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no")
+
+    assert described(ValueError("a\nb")) == "ValueError: a\nb"
+    assert described(KeyError()) == "KeyError"
+    assert described(Shy()) == "Shy"
+    assert described(ValueError("\ud800")) == "ValueError: ?"
+    assert len(described(ValueError("ä" * 5000)).encode()) <= 1024
