@@ -22,7 +22,7 @@ TEXT = DOCUMENT.read_text("utf-8")
 FENCE = re.DOTALL | re.MULTILINE
 SECTIONS = ("Job id", "Keys", "Record", "Receipt", "Counters", "Clock", "Waking", "Repeats",
             "Procedures", "Connections", "Servers", "Settings", "Life of a job", "Scripts",
-            "Vectors", "Versions", "Conformance", "Guarantees")  # fmt: skip
+            "Vectors", "Versions", "Conformance", "Guarantees", "Jobs with a name")  # fmt: skip
 
 
 def section(title: str) -> str:
