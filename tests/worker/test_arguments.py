@@ -147,6 +147,7 @@ def test_what_fits(function: Callable[..., Any], body: Any, result: Any) -> None
         (open_ended, {"a": 1, "b": 2}, "b=2: not str"),
         (plain, {"user_id": "x" * 500}, f"user_id='{'x' * 56}...: not int"),
         (plain, {"user_id": 1, "y" * 500: 5}, f"{'y' * 57}...=5: unexpected"),
+        (plain, {"user_id": 1, "a\nb": 5}, r"a\nb=5: unexpected"),
     ],
 )
 def test_what_does_not_fit(function: Callable[..., Any], body: Any, reason: str) -> None:
@@ -466,6 +467,7 @@ def refused(function: Callable[..., Any], data: bytes) -> str:
     try:
         args, kwargs = NAMED[function].arguments(stored(data))
     except Unfit as error:
+        error.reason.encode()  # it can be sent
         return error.reason
     function(*args, **kwargs)
     return ""

@@ -460,6 +460,12 @@ def test_the_policy_of_the_handler() -> None:
     assert len(set(delays)) > 10
 
 
+def test_a_damaged_record() -> None:
+    """Its failure is judged without what can't be read."""
+    handler = alone(retry=RetryPolicy(max_attempts=1))
+    assert handler.failed(stored(b"1;l=x;h.handler=f\n{}"), ValueError("x")).kind == "bury"
+
+
 def test_rules_for_exceptions() -> None:
     """The rule that matches counts, whole; what it leaves open is the script's."""
     never, soon = RetryPolicy(max_attempts=1), RetryPolicy(base=0.001, cap=0.001)
@@ -481,6 +487,20 @@ def test_the_end_of_the_attempts_counts_for_retry_too() -> None:
     assert failed(Retry(5), wait=wait_fixed(9)) == Verdict("nack", 5000)
     assert failed(Retry(0), wait=wait_fixed(9)) == Verdict("nack", 0)
     assert failed(Retry(), wait=wait_fixed(9)) == Verdict("nack", 9000)
+
+
+def test_rules_for_results() -> None:
+    """A rule for all exceptions is not for Retry, which asks for another try; one for it is."""
+
+    class Busy(Retry):
+        pass
+
+    retry = RetryPolicy(
+        on={Exception: RetryPolicy(max_attempts=1), Busy: RetryPolicy(max_attempts=2)}
+    )
+    assert failed(Retry(5), retry=retry) == Verdict("nack", 5000)
+    assert failed(Busy(5), retry=retry) == Verdict("bury")
+    assert failed(retry=retry).kind == "bury"
 
 
 def test_retry_from_another_exception() -> None:

@@ -16,9 +16,11 @@ from inspect import Parameter
 from typing import Any, Literal, NamedTuple, TypeAlias, Union
 
 from penstock.core.job import Delivery
+from penstock.core.options import check_text
 from penstock.core.record import encode_body
 from penstock.errors import BadArgument, PenstockError
 from penstock.worker.functions import hints
+from penstock.worker.results import MAX_TEXT
 
 __all__ = ["Conversion", "Converter", "Misfit", "Parameters", "Unfit", "decoded"]
 
@@ -39,8 +41,8 @@ class Unfit(PenstockError):
     """
 
     def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
+        self.reason = check_text("reason", reason, limit=MAX_TEXT)  # without half surrogates, too
+        super().__init__(self.reason)
 
 
 class Misfit(Exception):
@@ -60,8 +62,8 @@ class Misfit(Exception):
 
     def __str__(self) -> str:
         if self.value is _MISSING:
-            return f"{_cut(self.name)}: {self.reason}"
-        return f"{_cut(self.name)}={shown(self.value)}: {self.reason}"
+            return f"{_cut(_printable(self.name))}: {self.reason}"
+        return f"{_cut(_printable(self.name))}={shown(self.value)}: {self.reason}"
 
 
 class Conversion(NamedTuple):
@@ -88,6 +90,10 @@ def shown(value: Any) -> str:
         return _cut(repr(value[: SHOWN + 1] if isinstance(value, str) else value))
     except ValueError:  # an int of too many digits
         return f"<{type(value).__name__}>"
+
+
+def _printable(text: str) -> str:
+    return text if text.isprintable() else ascii(text[:SHOWN])[1:-1]
 
 
 def _cut(text: str) -> str:

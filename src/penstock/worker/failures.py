@@ -11,7 +11,7 @@ from penstock.core.job import Delivery
 from penstock.core.options import MAX_DURATION_MS
 from penstock.core.policy import RetryPolicy
 from penstock.errors import BadArgument
-from penstock.worker.results import Verdict
+from penstock.worker.results import Result, Verdict
 
 if TYPE_CHECKING:
     from tenacity import RetryCallState
@@ -63,17 +63,15 @@ class Backoff:
         beside all of them.
         """
         retry = self.retry
-        if retry is not None and retry.on:
-            rule = retry.matching(error)
-            if rule is not retry:
-                return _applied(rule, job, text)
+        if retry is not None and retry.on and _is_ruled(retry, error):
+            return _applied(retry.matching(error), job, text)
         if self._tenacity is not None:
             delay_ms = self._tenacity.delay_ms(job, error)
             if delay_ms is None:
                 return Verdict("bury", text=text)
             if delay_ms != UNSAID:
                 return Verdict("nack", delay_ms, text)
-        if retry is None or getattr(job, "retry", None) is not None:
+        if retry is None or _stored(job) is not None:
             return Verdict("nack", text=text)
         return _applied(retry, job, text)
 
@@ -118,6 +116,22 @@ class _Tenacity:
         state.set_exception((type(error), error, error.__traceback__))
         state.start_time = (state.outcome_timestamp or 0.0) - max(0.0, job.delivered - job.created)
         return state
+
+
+def _stored(job: Delivery) -> RetryPolicy | None:
+    try:
+        found: RetryPolicy | None = getattr(job, "retry", None)
+    except ValueError:  # a damaged record
+        return None
+    return found
+
+
+def _is_ruled(policy: RetryPolicy, error: BaseException) -> bool:
+    """Whether a rule is for this exception; one for all exceptions is not for results."""
+    kinds = type(error).__mro__
+    if isinstance(error, Result):
+        kinds = kinds[: kinds.index(Result) + 1]
+    return any(kind in policy.on for kind in kinds)
 
 
 def _applied(policy: RetryPolicy, job: Delivery, text: str) -> Verdict:
