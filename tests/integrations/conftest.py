@@ -1,0 +1,16 @@
+"""One back end is enough: the hooks do not know which it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.backends import Backend
+
+
+@pytest.fixture
+def backend() -> Iterator[Backend]:
+    """A fresh fakeredis."""
+    with Backend("fakeredis", "").acquired() as acquired:
+        yield acquired

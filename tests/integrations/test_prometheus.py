@@ -1,0 +1,140 @@
+"""The metrics: what they count, and under which names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from penstock import (
+    AsyncPenstock,
+    BadArgument,
+    IncompleteEnqueue,
+    Penstock,
+    Queue,
+    RunEvent,
+)
+from penstock.core.middleware import running
+from penstock.integrations.prometheus import Prometheus
+from tests.support.backends import Backend
+
+
+@pytest.fixture
+def registry() -> CollectorRegistry:
+    """Of the test's own."""
+    return CollectorRegistry()
+
+
+@pytest.fixture
+def metrics(registry: CollectorRegistry) -> Prometheus:
+    """The middleware on it."""
+    return Prometheus(registry)
+
+
+@pytest.fixture
+def q(backend: Backend, metrics: Prometheus) -> Iterator[Queue]:
+    """A queue of a client with this middleware."""
+    with Penstock(backend.sync_client(), middleware=[metrics]) as client:
+        yield client.queue("emails")
+
+
+def figures(registry: CollectorRegistry) -> dict[tuple[str, ...], float]:
+    """All that is not zero but buckets and times of creation: name and labels, value."""
+    return {
+        (sample.name, *sample.labels.values()): sample.value
+        for metric in registry.collect()
+        for sample in metric.samples
+        if sample.value and not sample.name.endswith(("_created", "_bucket"))
+    }
+
+
+def test_enqueues_are_counted(q: Queue, registry: CollectorRegistry) -> None:
+    """Every job that was added: no duplicate, nothing refused; of a chunked call the part."""
+    q.enqueue(1)
+    q.enqueue_many([1, 2, 3])
+    for _ in range(2):
+        q.enqueue(1, dedup_id="a")
+    q.enqueue_many(["a", "b"], dedup_id=str)
+    with pytest.raises(BadArgument):
+        q.enqueue(1, delay=-1)
+    with pytest.raises(IncompleteEnqueue):
+        q.enqueue_many(range(1500), max_length=1100)
+    assert figures(registry) == {("penstock_enqueued_total", "emails"): 1 + 3 + 1 + 1 + 1000}
+
+
+def test_a_run_is_counted_and_timed(
+    q: Queue, metrics: Prometheus, registry: CollectorRegistry
+) -> None:
+    """While it lasts it is in the gauge."""
+    q.enqueue(1)
+    [job] = q.reserve(block=0)
+    event = RunEvent("emails", (job,), "greet")
+    with running((metrics,), event):
+        assert figures(registry)["penstock_running", "emails", "greet"] == 1
+    found = figures(registry)
+    assert ("penstock_running", "emails", "greet") not in found
+    assert found["penstock_jobs_total", "emails", "greet", "done"] == 1
+    assert found["penstock_handling_seconds_count", "emails", "greet"] == 1
+    assert found["penstock_handling_seconds_sum", "emails", "greet"] == event.seconds
+    assert found["penstock_queueing_seconds_count", "emails"] == 1
+    assert event.queueing is not None
+    assert found.get(("penstock_queueing_seconds_sum", "emails"), 0) == event.queueing
+
+
+def test_outcomes_are_counted_apart(
+    q: Queue, metrics: Prometheus, registry: CollectorRegistry
+) -> None:
+    """Those of a batch too, which is one run; only a first attempt has a time of queueing."""
+    q.enqueue_many(range(3))
+    jobs = tuple(q.reserve(3, block=0))
+    batch = RunEvent("emails", jobs)
+    with running((metrics,), batch):
+        batch.outcome, batch.outcomes = "mixed", {"done": 2, "retried": 1}
+    q.nack(jobs[:1], delay=0)
+    [again] = q.reserve(block=0)
+    with suppress(LookupError), running((metrics,), RunEvent("emails", (again,)), lambda _: "lost"):
+        raise LookupError("no")
+    found = figures(registry)
+    outcomes = {key[3]: value for key, value in found.items() if key[0] == "penstock_jobs_total"}
+    assert outcomes == {"done": 2, "retried": 1, "lost": 1}
+    assert found["penstock_handling_seconds_count", "emails", ""] == 2
+    assert found["penstock_queueing_seconds_count", "emails"] == 1
+    assert ("penstock_running", "emails", "") not in found
+
+
+def test_names_begin_with_the_prefix(backend: Backend, registry: CollectorRegistry) -> None:
+    """So that two can live in one registry; two of one name can't."""
+    Prometheus(registry)
+    shop = Prometheus(registry, prefix="shop_queue")
+    with Penstock(backend.sync_client(), middleware=[shop]) as client:
+        client.queue("q").enqueue(1)
+    assert figures(registry) == {("shop_queue_enqueued_total", "q"): 1}
+    with pytest.raises(ValueError, match="Duplicated"):
+        Prometheus(registry)
+
+
+@pytest.mark.parametrize("prefix", ["", "9a", "a-b", "a b", None, 5, "ä"])
+def test_a_prefix_that_can_be_no_name(registry: CollectorRegistry, prefix: object) -> None:
+    """Is refused before anything is registered."""
+    with pytest.raises(BadArgument, match="prefix="):
+        Prometheus(registry, prefix=prefix)  # type: ignore[arg-type]  # that is the point
+    assert list(registry.collect()) == []
+
+
+async def test_asyncio_is_counted_the_same(
+    backend: Backend, metrics: Prometheus, registry: CollectorRegistry
+) -> None:
+    """Two runs that overlap are two in the gauge."""
+    async with (
+        backend.async_client() as lent,
+        AsyncPenstock(lent, middleware=[metrics]) as client,
+    ):
+        q = client.queue("emails")
+        await q.enqueue_many([1, 2])
+        a, b = await q.reserve(2, block=0)
+    first, second = (RunEvent("emails", (job,)) for job in (a, b))
+    with running((metrics,), first), running((metrics,), second):
+        assert figures(registry)["penstock_running", "emails", ""] == 2
+    assert figures(registry)["penstock_jobs_total", "emails", "", "done"] == 2
