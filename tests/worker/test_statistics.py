@@ -74,9 +74,10 @@ def test_jobs_are_counted_by_outcome() -> None:
     figures.finished("done", 1, 0.1, 0.5)
     figures.finished("done", 100, 0.3, 0.7)
     figures.finished("retried", 1, 0.2, None)
+    figures.finished("handed back", 5, None, None)
     found = figures.snapshot()
-    assert found.counts == {"done": 101, "retried": 1}
-    assert found.jobs == 102
+    assert found.counts == {"done": 101, "retried": 1, "handed back": 5}
+    assert found.jobs == 107
     assert (found.handling.count, found.handling.last, found.handling.max) == (3, 0.2, 0.3)
     assert (found.queueing.count, found.queueing.last) == (2, 0.7)
 

@@ -70,8 +70,9 @@ class RunEvent:
         queue: the queue's name.
         jobs: those it runs for; one, unless it is a batch handler.
         handler: its name; None = the default one.
-        outcome: after the run: "done", "retried", "snoozed", "rejected", "released" or "lost";
-            "failed" when what becomes of the job is not known yet; "mixed" if the jobs of a batch
+        outcome: after the run: "done", "retried", "snoozed" or "rejected"; "settled" if the handler
+            has reported it itself; "handed back" if the worker was stopped; "lost" with its lease;
+            "failed" if what becomes of the job is not known yet; "mixed" if the jobs of a batch
             ended differently.
         outcomes: how many jobs of a batch that is "mixed" ended how.
         error: what the handler raised.

@@ -67,7 +67,7 @@ class WorkerStats:
 
     @property
     def jobs(self) -> int:
-        """How many jobs were run since the worker began, whatever became of them."""
+        """How many jobs have come to an end since the worker began, whatever it was."""
         return sum(self.counts.values())
 
     def as_dict(self) -> dict[str, Any]:
@@ -87,18 +87,21 @@ class Statistics:
         self._total: deque[float] = deque(maxlen=WINDOW)
         self._sizes: dict[str, deque[float]] = {}
 
-    def finished(self, outcome: str, count: int, handling: float, queueing: float | None) -> None:
-        """Jobs were run.
+    def finished(
+        self, outcome: str, count: int, handling: float | None, queueing: float | None
+    ) -> None:
+        """Jobs have come to an end here.
 
         Args:
             outcome: what became of them.
             count: how many; those of one batch are one call.
-            handling: seconds their handler took.
+            handling: seconds their handler took; None = it was not run, or is counted elsewhere.
             queueing: seconds from enqueue to delivery; None = not a first attempt.
         """
         with self._lock:
             self._counts[outcome] = self._counts.get(outcome, 0) + count
-            self._handling.append(handling)
+            if handling is not None:
+                self._handling.append(handling)
             if queueing is not None:
                 self._queueing.append(queueing)
 
