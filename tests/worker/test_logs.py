@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from penstock.core.job import Batch, Delivery, Place
-from penstock.worker.logs import FIELDS, WorkerLog, fields
+from penstock.core.logs import FIELDS, fields
+from penstock.worker.logs import WorkerLog
 
 PLACE = Place("emails", "deadbeef", 0xCAFEBABE, "01020304")
 

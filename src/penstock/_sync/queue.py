@@ -283,7 +283,11 @@ class Queue(Management):
         """Forget what was acknowledged, and log what was not: its lease had ended."""
         if not outcomes:
             for job_id in outcomes.ids(Outcome.STALE, Outcome.ENDED):
-                logger.warning("%s was done after its lease had ended; it may run again", job_id)
+                logger.warning(
+                    "%s was done after its lease had ended; it may run again",
+                    job_id,
+                    extra={"job_id": job_id, "queue": self.name, "worker": self._client.owner},
+                )
         done.clear()
 
     # -- settling --------------------------------------------------------------------------

@@ -1,7 +1,4 @@
-"""What the worker's log records say beside their text: fields for formatters that write JSON.
-
-This is the one place where the fields have their names; docs/observing.md lists them.
-"""
+"""The worker's log records: each has the worker's name, and those about a job its fields."""
 
 from __future__ import annotations
 
@@ -10,28 +7,14 @@ from collections.abc import MutableMapping
 from typing import TYPE_CHECKING, Any
 
 from penstock.core.job import Delivery
-from penstock.core.middleware import HANDLER
+from penstock.core.logs import fields
 
 if TYPE_CHECKING:
     Adapter = logging.LoggerAdapter[logging.Logger]
 else:  # a generic class only from Python 3.11 on
     Adapter = logging.LoggerAdapter
 
-__all__ = ["FIELDS", "WorkerLog", "fields"]
-
-FIELDS = ("job_id", "queue", "handler", "worker", "attempt")
-"""The fields that a job has."""
-
-
-def fields(job: Delivery) -> dict[str, Any]:
-    """The fields of a record about this job; the handler is None for the default one."""
-    return {
-        "job_id": job.id,
-        "queue": job.queue_name,
-        "handler": job.headers.get(HANDLER),
-        "worker": job.owner,
-        "attempt": job.attempt,
-    }
+__all__ = ["WorkerLog"]
 
 
 class WorkerLog(Adapter):
@@ -40,7 +23,7 @@ class WorkerLog(Adapter):
         log.warning("%s: the lease is lost", job.id, job=job)
         log.error("%r is not there any more", queue, fields={"queue": queue})
 
-    The fields are put together only if the record is written.
+    The fields (core/logs.py) are put together only if the record is written.
 
     Args:
         worker: the worker's name.
