@@ -50,6 +50,13 @@ def real_backend(request: pytest.FixtureRequest, running_backends: Running) -> I
 
 
 @pytest.fixture
+def one_server(running_backends: Running) -> Iterator[Backend]:
+    """One back end with a server behind it, empty: for what no script has a part in."""
+    with running_backends.get(REAL[0]).acquired() as acquired:
+        yield acquired
+
+
+@pytest.fixture
 def sync_client(backend: Backend) -> redis.Redis:
     """A client of `backend`."""
     return backend.sync_client()

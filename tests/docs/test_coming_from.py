@@ -1,4 +1,4 @@
-"""The code in docs/coming-from-*.md runs as it stands, and prints what stands below it."""
+"""The code in docs/ runs as it stands, and prints what stands below it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ import pytest
 from tests.support.backends import Backend
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted((ROOT / "docs").glob("coming-from-*.md"))
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+SEEDS = [page for page in PAGES if page.name.startswith("coming-from-")]
+OURS = [page for page in PAGES if page not in SEEDS]
 FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```[ \t]*$", flags=re.MULTILINE | re.DOTALL)
 LANGUAGES = {"python", "text", "sh", "redis", "mermaid"}
 URL = "redis://localhost:6379/0"
@@ -71,18 +73,29 @@ def run(block: Block, url: str) -> str:
 
 
 def test_there_are_pages() -> None:
-    """One for RedisRQ at least: an empty list would run nothing, and pass."""
-    assert ROOT / "docs" / "coming-from-redisrq.md" in PAGES
+    """These at least: an empty list would run nothing, and pass."""
+    assert {"coming-from-redisrq.md", "observing.md"} <= {page.name for page in PAGES}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_a_page_runs(page: Path, real_backend: Backend) -> None:
+@pytest.mark.parametrize("page", SEEDS, ids=lambda page: page.stem)
+def test_a_page_about_another_system_runs(page: Path, real_backend: Backend) -> None:
+    """On every server: what it compares is what scripts do."""
+    check(page, real_backend)
+
+
+@pytest.mark.parametrize("page", OURS, ids=lambda page: page.stem)
+def test_a_page_about_this_library_runs(page: Path, one_server: Backend) -> None:
+    """On one server."""
+    check(page, one_server)
+
+
+def check(page: Path, backend: Backend) -> None:
     """Its programs, one after the other on one server, end well and print what the page says."""
-    assert real_backend.url is not None
+    assert backend.url is not None
     programs = blocks(page.read_text(encoding="utf-8"))
     assert programs
     for program in programs:
-        printed = run(program, real_backend.url)
+        printed = run(program, backend.url)
         if program.output is not None:
             assert printed == program.output, f"{page.name}, line {program.line}"
 
