@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import redis
 import redis.asyncio
+from opentelemetry.sdk.trace import TracerProvider
+from prometheus_client import CollectorRegistry
 from typing_extensions import assert_type
 
 import penstock
@@ -20,6 +23,7 @@ from penstock import (
     BulkEnqueued,
     DedupStatus,
     Enqueued,
+    EnqueueEvent,
     EvictionWarning,
     Hello,
     IncompleteEnqueue,
@@ -27,6 +31,7 @@ from penstock import (
     Job,
     JobId,
     JobView,
+    Middleware,
     NodeView,
     NotReplicated,
     Outcome,
@@ -37,6 +42,7 @@ from penstock import (
     QueuePage,
     QueueStats,
     RetryPolicy,
+    RunEvent,
     ScanPage,
     Settings,
     Settled,
@@ -44,6 +50,11 @@ from penstock import (
     TooLate,
     parse_id,
 )
+from penstock.core.job import Delivery
+from penstock.integrations.otel import OpenTelemetry
+from penstock.integrations.prometheus import Prometheus
+from penstock.worker.monitor import LoopEvent, Monitor, size_monitor
+from penstock.worker.statistics import Statistics, Summary, WorkerStats
 
 
 def clients(lent: redis.Redis) -> None:
@@ -377,3 +388,42 @@ def policies() -> None:
     assert_type(policy.max_attempts, int | None)
     assert_type(policy.delay(3, 0.5), float)
     assert_type(policy.matching(OSError()), RetryPolicy)
+
+
+class Quiet(Middleware):
+    """Overrides one hook by a generator, the other by a method."""
+
+    @contextmanager
+    def enqueue(self, event: EnqueueEvent) -> Iterator[None]:
+        assert_type(event.headers, dict[str, str])
+        assert_type(event.count, int | None)
+        assert_type(event.handler, str | None)
+        yield
+        assert_type(event.results[0].id, str)
+        assert_type(event.error, BaseException | None)
+
+    def run(self, event: RunEvent) -> AbstractContextManager[None]:
+        assert_type(event.jobs, tuple[Delivery, ...])
+        assert_type(event.outcome, str)
+        assert_type(event.counts, Mapping[str, int])
+        assert_type(event.queueing, float | None)
+        return super().run(event)
+
+
+def observing(registry: CollectorRegistry, provider: TracerProvider) -> None:
+    hooks = [Quiet(), Prometheus(registry, prefix="shop"), OpenTelemetry(provider)]
+    ps = Penstock(middleware=hooks)
+    assert_type(ps.middleware, tuple[Middleware, ...])
+    assert_type(AsyncPenstock(middleware=(OpenTelemetry(), Prometheus())).queue("q"), AsyncQueue)
+    assert_type(ps.queue("q").enqueue_many([1]).duplicates, int)
+
+
+def figures(stats: WorkerStats) -> None:
+    assert_type(Statistics().snapshot(), WorkerStats)
+    assert_type(stats.handling, Summary)
+    assert_type(stats.handling.p99, float)
+    assert_type(stats.queue_sizes["q"].last, float)
+    assert_type(stats.counts, Mapping[str, int])
+    assert_type(stats.as_dict(), dict[str, Any])
+    assert_type(size_monitor(500, every=timedelta(hours=1)), Monitor)
+    size_monitor()(LoopEvent({"q": 1001}, 0, 10))
