@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 
 import pytest
 
-from penstock import BadArgument, EnqueueEvent, IncompleteEnqueue, Middleware, RunEvent
+from penstock import BadArgument, Enqueued, EnqueueEvent, IncompleteEnqueue, Middleware, RunEvent
 from penstock.core.job import Batch, Delivery, Place
 from penstock.core.middleware import (
     NOTHING,
@@ -94,6 +95,17 @@ class Uncommitted(Middleware):
         raise OSError("not committed")
 
 
+class Replacing(Middleware):
+    """Raises another error in the place of one."""
+
+    @contextmanager
+    def run(self, event: RunEvent) -> Iterator[None]:
+        try:
+            yield
+        except LookupError as error:
+            raise OSError("instead") from error
+
+
 class Watching(Middleware):
     """Keeps what an event says when the call is over."""
 
@@ -106,6 +118,13 @@ class Watching(Middleware):
             yield
         finally:
             self.seen.append((event.outcome, event.error))
+
+    @contextmanager
+    def enqueue(self, event: EnqueueEvent) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            self.seen.append(("", event.error))
 
 
 def a_run() -> RunEvent:
@@ -175,10 +194,42 @@ def test_each_sees_what_comes_to_it() -> None:
 
     outer, inner = Watching(), Watching()
     error = LookupError("no")
-    with running((outer, Swallowing(), inner), a_run(), repr):
+    with suppress(OSError), running((outer, Replacing(), inner), a_run(), repr):
         raise error
     assert inner.seen == [(repr(error), error)]
-    assert outer.seen == [("done", None)]
+    assert outer.seen[0][0] == "OSError('instead')"
+
+
+@pytest.mark.parametrize("hook", [Refusing, Uncommitted])
+def test_the_caller_sees_it_too(hook: type[Middleware]) -> None:
+    """What the outermost hook raises is in the event, and judged, when the block is left."""
+    event = a_run()
+    with pytest.raises(OSError, match="not") as caught, running((hook(),), event, repr):
+        pass
+    assert (event.error, event.outcome) == (caught.value, repr(caught.value))
+
+
+def test_what_the_caller_knows_is_not_judged_again() -> None:
+    """It has set the error and its outcome before it raises."""
+    event, watching, error = a_run(), Watching(), LookupError("no")
+    with suppress(LookupError), running((watching,), event, lambda _: pytest.fail("judged")):
+        event.error, event.outcome = error, "retried"
+        raise error
+    assert watching.seen == [("retried", error)]
+
+
+def test_an_error_cannot_be_swallowed() -> None:
+    """It comes out all the same, and those outside know of it, although nothing passes them."""
+    notes: list[str] = []
+    for around in (running, enqueuing):
+        watching, error = Watching(), LookupError("no")
+        event: Any = a_run() if around is running else EnqueueEvent("q", 1)
+        hooks = (watching, Noting("a", notes), Swallowing())
+        with pytest.raises(LookupError) as caught, around(hooks, event):
+            raise error
+        assert caught.value is event.error is error
+        assert watching.seen[-1][1] is error
+    assert notes == ["a in", "a out"] * 2
 
 
 def test_stop_iteration_is_an_error_like_others() -> None:
@@ -209,16 +260,13 @@ def test_the_time_is_that_of_the_handler() -> None:
     assert event.seconds > 0
 
 
-def test_an_enqueue_has_no_answer_but_its_own() -> None:
-    """Its error is raised all the same when it is swallowed; that of another context is not."""
-    event = EnqueueEvent("q", 1)
-    with pytest.raises(LookupError) as caught, enqueuing((Swallowing(),), event):
-        raise LookupError("no")
-    assert caught.value is event.error
-    with enqueuing((Swallowing(), Uncommitted()), event):
-        pass
+def test_an_error_after_an_enqueue_keeps_the_answer() -> None:
+    """The jobs are there, and the event says so."""
+    event, results = EnqueueEvent("q", 1), [Enqueued("id", "ready")]
     with pytest.raises(OSError, match="not committed"), enqueuing((Uncommitted(),), event):
-        pass
+        event.results = results
+    assert event.results is results
+    assert isinstance(event.error, OSError)
 
 
 def test_an_incomplete_enqueue_names_the_jobs_that_are_there() -> None:

@@ -48,6 +48,7 @@ class EnqueueEvent:
         results: the answers, when the jobs are there; of a bulk call that failed midway, those to
             the chunks before.
         error: what the call raises.
+        seconds: how long the call took, hooks apart.
     """
 
     queue: str
@@ -55,11 +56,15 @@ class EnqueueEvent:
     headers: dict[str, str] = field(default_factory=dict)
     results: Sequence[Enqueued] = ()
     error: BaseException | None = None
+    seconds: float = 0.0
 
     @property
     def handler(self) -> str | None:
         """The name of the handler the jobs are for; None = the default one."""
         return self.headers.get(HANDLER)
+
+    def passed(self) -> None:
+        """The call has returned."""
 
 
 @dataclass(slots=True, eq=False)
@@ -75,8 +80,8 @@ class RunEvent:
             "failed" if what becomes of the job is not known yet; "mixed" if the jobs of a batch
             ended differently.
         outcomes: how many jobs of a batch that is "mixed" ended how.
-        error: what the handler raised.
-        seconds: how long the handler took.
+        error: what the handler raised, or a hook in its place.
+        seconds: how long the handler took, hooks apart.
     """
 
     queue: str
@@ -86,6 +91,10 @@ class RunEvent:
     outcomes: Mapping[str, int] = field(default_factory=dict)
     error: BaseException | None = None
     seconds: float = 0.0
+
+    def passed(self) -> None:
+        """The handler has returned."""
+        self.outcome = self.outcome or "done"
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -108,9 +117,10 @@ class Middleware:
     What a context raises before its `yield` stops the call: nothing is sent, the handler is not
     run, which counts as its failure. What the call or the handler raises comes out of the `yield`.
     What a context raises after it takes the place of that, for those outside of it too: a handler
-    whose transaction could not be committed has failed. A run whose error is swallowed is done; the
-    error of an enqueue can't be swallowed, as there is no answer in its place; and when a context
-    raises after an enqueue that went well, its jobs are there.
+    whose transaction could not be committed has failed. To swallow an error changes nothing: an
+    enqueue has no other answer, and what becomes of a job is said by `Done`, `Retry` and their
+    like, raised in the error's place. When a context raises after an enqueue that went well, its
+    jobs are there.
     """
 
     def enqueue(self, event: EnqueueEvent) -> AbstractContextManager[None]:
@@ -148,74 +158,82 @@ def enqueue_event(queue: str, count: int | None, headers: Any) -> EnqueueEvent:
     return EnqueueEvent(queue, count, dict(headers or {}))
 
 
-def _failed(_error: BaseException) -> str:
-    return "failed"
-
-
-@contextmanager
-def enqueuing(middleware: Iterable[Middleware], event: EnqueueEvent) -> Iterator[None]:
+def enqueuing(
+    middleware: Iterable[Middleware], event: EnqueueEvent
+) -> AbstractContextManager[None]:
     """The hooks around an enqueue; the event has the error that each of them sees."""
 
-    def note(_kind: Any, error: BaseException | None, _trace: Any) -> None:
-        event.error = error or event.error
+    def failed(error: BaseException) -> None:
+        if error is not event.error:
+            event.error = error
+            event.results = getattr(error, "results", event.results)
 
-    failure: BaseException | None = None
-    with ExitStack() as stack:
-        for one in middleware:
-            stack.enter_context(one.enqueue(event))
-            stack.push(note)
-        try:
-            yield
-        except BaseException as error:
-            failure = error
-            event.results = getattr(error, "results", ())
-            raise
-    if failure is not None:  # swallowed, and the call has no other answer
-        raise failure
+    return _around((one.enqueue(event) for one in middleware), event, failed)
 
 
 def running(
     middleware: Sequence[Middleware],
     event: RunEvent,
-    judge: Callable[[BaseException], str] = _failed,
+    judge: Callable[[BaseException], str] = lambda _: "failed",
 ) -> AbstractContextManager[None]:
     """The hooks around a run; the event has the error and the outcome that each of them sees.
 
-    To be entered where the handler is called: in its thread, or in its task. Whoever calls it sets
-    the outcome of what it returns, if that is not "done".
+    To be entered where the handler is called: in its thread, or in its task. Whoever calls the
+    handler may set `error` and `outcome` inside; else they are the error raised and its judgement,
+    and "done".
 
     Args:
         middleware: outermost first.
         event: of the run.
-        judge: the outcome of an error: of the handler, or of a hook inside of another.
+        judge: the outcome of an error: of the handler, or of a hook.
     """
-    return _running(middleware, event, judge) if middleware else NOTHING
+    if not middleware:
+        return NOTHING
+
+    def failed(error: BaseException) -> None:
+        if error is not event.error:
+            event.error = error
+            event.outcome = judge(error)
+
+    return _around((one.run(event) for one in middleware), event, failed)
 
 
 @contextmanager
-def _running(
-    middleware: Sequence[Middleware], event: RunEvent, judge: Callable[[BaseException], str]
+def _around(
+    contexts: Iterable[AbstractContextManager[None]],
+    event: EnqueueEvent | RunEvent,
+    failed: Callable[[BaseException], None],
 ) -> Iterator[None]:
-    def note(_kind: Any, error: BaseException | None, _trace: Any) -> None:
-        if error is not event.error:  # a context further inside has raised another, or none
-            event.error = error
-            event.outcome = "done" if error is None else judge(error)
+    """Contexts inside one another; between any two of them the event is brought up to date."""
 
-    with ExitStack() as stack:
-        for one in middleware:
-            stack.enter_context(one.run(event))
-            stack.push(note)
-        began = time.perf_counter()
-        try:
-            yield
-        except BaseException as error:
-            event.error = error
-            event.outcome = judge(error)
-            raise
-        else:
-            event.outcome = event.outcome or "done"
-        finally:
-            event.seconds = time.perf_counter() - began
+    def note(_kind: Any, error: BaseException | None, _trace: Any) -> None:
+        if error is not None:
+            failed(error)
+
+    swallowed: BaseException | None = None
+    try:
+        with ExitStack() as stack:
+            for context in contexts:
+                stack.enter_context(context)
+                stack.push(note)
+            began = time.perf_counter()
+            try:
+                yield
+            except BaseException as error:
+                swallowed = error  # unless it comes out below
+                failed(error)
+                raise
+            else:
+                event.passed()
+            finally:
+                event.seconds = time.perf_counter() - began
+        if swallowed is not None:
+            raise swallowed
+    except BaseException as error:
+        failed(error)
+        raise
+    finally:
+        swallowed = None  # it holds this frame, by its traceback
 
 
 def queueing(jobs: Iterable[Delivery]) -> float | None:
