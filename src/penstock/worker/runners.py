@@ -6,6 +6,8 @@ Twins kept by hand: they share little.
 from __future__ import annotations
 
 import asyncio
+import contextvars
+import functools
 import logging
 import queue
 import sys
@@ -167,9 +169,9 @@ class AsyncRunners:
             return await handler.function(*args, **kwargs)
         if self._threads is None:
             self._threads = ThreadPoolExecutor(self._count, thread_name_prefix=self._name)
-        return await self._loop.run_in_executor(
-            self._threads, lambda: handler.function(*args, **kwargs)
-        )
+        within = contextvars.copy_context()  # what hooks have set, a span for one
+        call = functools.partial(within.run, handler.function, *args, **kwargs)
+        return await self._loop.run_in_executor(self._threads, call)
 
     def was_cancelled(self, error: BaseException) -> bool:
         """Whether the run was ended from outside, which is taken note of."""

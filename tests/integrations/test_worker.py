@@ -1,0 +1,154 @@
+"""The hooks in a worker: handlers in threads and in tasks, alone and in batches."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind, StatusCode
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from prometheus_client import CollectorRegistry
+
+from penstock import AsyncPenstock, Penstock
+from penstock.integrations.otel import OpenTelemetry
+from penstock.integrations.prometheus import Prometheus
+from penstock.worker import AsyncWorker, Handlers, Reject, Retry, Snooze, Worker
+from tests.support.backends import Backend
+
+
+class Seen:
+    """Both integrations, and what came of them."""
+
+    def __init__(self) -> None:
+        self.exporter = InMemorySpanExporter()
+        self.provider = TracerProvider(shutdown_on_exit=False)
+        self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))
+        self.registry = CollectorRegistry()
+        self.middleware = [
+            OpenTelemetry(self.provider, TraceContextTextMapPropagator()),
+            Prometheus(self.registry),
+        ]
+
+    def outcomes(self) -> dict[tuple[str, str], float]:
+        """Jobs by handler and outcome, by Prometheus."""
+        [metric] = [metric for metric in self.registry.collect() if metric.name == "penstock_jobs"]
+        return {
+            (sample.labels["handler"], sample.labels["outcome"]): sample.value
+            for sample in metric.samples
+            if sample.name == "penstock_jobs_total"
+        }
+
+    def check(self) -> None:
+        """Each run is a child of an enqueue, or has links; none but the failed ones are errors."""
+        spans = self.exporter.get_finished_spans()
+        sent = {span.context.span_id for span in spans if span.kind is SpanKind.PRODUCER}
+        runs = [span for span in spans if span.kind is SpanKind.CONSUMER]
+        origins = [
+            {link.context.span_id for link in span.links} or {span.parent.span_id}
+            for span in runs
+            if span.links or span.parent
+        ]
+        assert len(origins) == len(runs)
+        assert set.union(*origins) <= sent
+        for span in runs:
+            assert span.attributes is not None
+            outcome = span.attributes["penstock.job.outcome"]
+            is_error = span.status.status_code is StatusCode.ERROR
+            assert is_error == (outcome in ("retried", "rejected", "mixed"))
+
+
+@pytest.fixture
+def seen() -> Iterator[Seen]:
+    """With a provider and a registry of the test's own."""
+    made = Seen()
+    yield made
+    made.provider.shutdown()
+
+
+def handlers_of_all_kinds(current: list[bool]) -> Handlers:
+    """One for each outcome, and a batch with two of them.
+
+    Args:
+        current: for each run of `well`, whether its span is the current one.
+    """
+    handlers = Handlers()
+
+    @handlers.handler("well")
+    def well() -> None:
+        current.append(trace.get_current_span().get_span_context().is_valid)
+
+    @handlers.handler("badly")
+    def badly() -> None:
+        raise ZeroDivisionError
+
+    @handlers.handler("later")
+    def later() -> None:
+        raise Retry(60)
+
+    @handlers.handler("snooze")
+    def snooze() -> Snooze:
+        return Snooze(60)
+
+    @handlers.handler("never")
+    def never() -> None:
+        raise Reject("no")
+
+    @handlers.batch("batch", size=2, wait=0.01)
+    def batch(jobs: list[object]) -> list[object]:
+        return [None, Retry(60)][: len(jobs)]
+
+    return handlers
+
+
+NAMES = ("well", "badly", "later", "snooze", "never", "batch", "batch")
+OUTCOMES = {
+    ("well", "done"): 1,
+    ("badly", "retried"): 1,
+    ("later", "retried"): 1,
+    ("snooze", "snoozed"): 1,
+    ("never", "rejected"): 1,
+    ("batch", "done"): 1,
+    ("batch", "retried"): 1,
+}
+
+
+def test_threads(one_server: Backend, seen: Seen) -> None:
+    """The span is the current one inside of the handler."""
+    current: list[bool] = []
+    with Penstock(one_server.url, middleware=seen.middleware) as ps:
+        q = ps.queue("q")
+        q.configure(backoff_base=3600)
+        for name in NAMES:
+            q.enqueue({}, headers={"handler": name})
+        worker = Worker(ps, "q", handlers_of_all_kinds(current), burst=True)
+        worker.run()
+    assert current == [True]
+    assert seen.outcomes() == OUTCOMES
+    assert worker.status().stats.counts == {"done": 2, "retried": 3, "snoozed": 1, "rejected": 1}
+    seen.check()
+
+
+async def test_tasks(one_server: Backend, seen: Seen) -> None:
+    """And plain functions, which an asyncio worker runs in threads."""
+    current: list[bool] = []
+    handlers = handlers_of_all_kinds(current)
+
+    @handlers.handler("async")
+    async def coroutine() -> None:
+        await asyncio.sleep(0)
+        current.append(trace.get_current_span().get_span_context().is_valid)
+
+    async with AsyncPenstock(one_server.url, middleware=seen.middleware) as ps:
+        q = ps.queue("q")
+        await q.configure(backoff_base=3600)
+        for name in (*NAMES, "async"):
+            await q.enqueue({}, headers={"handler": name})
+        await AsyncWorker(ps, "q", handlers, burst=True).run(signals=False)
+    assert current == [True, True]
+    assert seen.outcomes() == {**OUTCOMES, ("async", "done"): 1}
+    seen.check()
