@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 from opentelemetry import trace
@@ -14,7 +15,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from prometheus_client import CollectorRegistry
 
-from penstock import AsyncPenstock, Penstock
+from penstock import AsyncPenstock, Middleware, Penstock, RunEvent
 from penstock.integrations.otel import OpenTelemetry
 from penstock.integrations.prometheus import Prometheus
 from penstock.worker import AsyncWorker, Handlers, Reject, Retry, Snooze, Worker
@@ -151,4 +152,42 @@ async def test_tasks(one_server: Backend, seen: Seen) -> None:
         await AsyncWorker(ps, "q", handlers, burst=True).run(signals=False)
     assert current == [True, True]
     assert seen.outcomes() == {**OUTCOMES, ("async", "done"): 1}
+    seen.check()
+
+
+class Transaction(Middleware):
+    """Something that can't begin for one handler, and can't be committed for another."""
+
+    @contextmanager
+    def run(self, event: RunEvent) -> Iterator[None]:
+        if event.handler == "refused":
+            raise ConnectionError("no database")
+        yield
+        if event.handler == "uncommitted":
+            raise Retry(60, "conflict")
+
+
+def test_a_hook_that_raises_is_a_failure_of_its_handler(one_server: Backend, seen: Seen) -> None:
+    """Before it or after it; hooks further outside see what becomes of the job."""
+    handlers, calls = Handlers(), list[str]()
+
+    @handlers.handler("refused")
+    def refused() -> None:
+        calls.append("refused")
+
+    @handlers.handler("uncommitted")
+    def uncommitted() -> None:
+        calls.append("uncommitted")
+
+    hooks = [*seen.middleware, Transaction()]
+    with Penstock(one_server.url, middleware=hooks) as ps:
+        q = ps.queue("q")
+        q.configure(backoff_base=3600)
+        for name in ("refused", "uncommitted"):
+            q.enqueue({}, headers={"handler": name})
+        Worker(ps, "q", handlers, burst=True).run()
+        errors = sorted(view.error for view in q.peek(2, state="scheduled"))
+    assert calls == ["uncommitted"]
+    assert errors == ["ConnectionError: no database", "conflict"]
+    assert seen.outcomes() == {("refused", "retried"): 1, ("uncommitted", "retried"): 1}
     seen.check()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from penstock._async.connection import monotonic
@@ -116,16 +117,20 @@ class AsyncBench:
             return await self._call(handler, jobs, None)
         event = RunEvent(jobs[0].queue_name, tuple(jobs), handler.name)
         found: list[Verdict] | None = None
-        raised: BaseException | None = None
-        try:
-            with running(self._middleware, event):
-                found = await self._call(handler, jobs, event)
-                raised = event.error
-                if raised is not None:
-                    raise raised
-        except Exception as error:  # noqa: BLE001  # a hook's failure is its handler's
-            if error is not raised:
-                return self._failed(handler, jobs, error)
+
+        def judge(error: BaseException) -> str:
+            """The outcome of what a hook raises, which is a failure of its handler."""
+            nonlocal found
+            if not isinstance(error, Exception):
+                return "lost" if any(job.lost for job in jobs) else "failed"
+            found = self._failed(handler, jobs, error)
+            _note(event, found)
+            return event.outcome
+
+        with suppress(Exception), running(self._middleware, event, judge):
+            found = await self._call(handler, jobs, event)
+            if event.error is not None:
+                raise event.error
         return found
 
     async def _call(
@@ -166,8 +171,5 @@ LATER = Verdict("release", 0)
 def _note(event: RunEvent, verdicts: list[Verdict] | None) -> None:
     """Tell the hooks what becomes of the jobs."""
     kinds = ["done"] if verdicts is None else [OUTCOMES[verdict.kind] for verdict in verdicts]
-    if len(set(kinds)) == 1:
-        event.outcome = kinds[0]
-    else:
-        event.outcome = "mixed"
-        event.outcomes = {kind: kinds.count(kind) for kind in kinds}
+    counts = {kind: kinds.count(kind) for kind in kinds}
+    event.outcome, event.outcomes = (kinds[0], {}) if len(counts) == 1 else ("mixed", counts)
