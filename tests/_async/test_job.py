@@ -10,7 +10,7 @@ import socket
 import pytest
 
 from penstock import AsyncPenstock, AsyncQueue, StaleReceipt, parse_id
-from penstock.core.logs import FIELDS, fields
+from penstock.core.logs import FIELDS, Fields
 from tests.support.backends import Backend
 from tests.support.keyspace import Raw, advance, dump, raw_time
 
@@ -111,7 +111,7 @@ async def test_an_exception_is_a_failed_attempt(
     (entry,) = caplog.records
     assert job.id in entry.getMessage()
     assert entry.exc_info is not None
-    assert {name: vars(entry)[name] for name in FIELDS} == fields(job)
+    assert {name: vars(entry)[name] for name in FIELDS} == Fields(job)
 
 
 async def test_the_error_may_be_any_text(q: AsyncQueue) -> None:

@@ -10,7 +10,7 @@ import socket
 import pytest
 
 from penstock import Penstock, Queue, StaleReceipt, parse_id
-from penstock.core.logs import FIELDS, fields
+from penstock.core.logs import FIELDS, Fields
 from tests.support.backends import Backend
 from tests.support.keyspace import Raw, advance, dump, raw_time
 
@@ -109,7 +109,7 @@ def test_an_exception_is_a_failed_attempt(q: Queue, caplog: pytest.LogCaptureFix
     (entry,) = caplog.records
     assert job.id in entry.getMessage()
     assert entry.exc_info is not None
-    assert {name: vars(entry)[name] for name in FIELDS} == fields(job)
+    assert {name: vars(entry)[name] for name in FIELDS} == Fields(job)
 
 
 def test_the_error_may_be_any_text(q: Queue) -> None:

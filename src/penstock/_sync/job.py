@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from penstock.core.job import Delivery, Outcome
-from penstock.core.logs import fields
+from penstock.core.logs import Fields
 from penstock.core.options import Duration
 from penstock.errors import JobGone, JobNotActive, StaleReceipt, TooLate
 
@@ -129,7 +129,7 @@ class Job(Delivery):
             self.ack()
             return False
         if isinstance(error, Exception):
-            logger.error("%r failed", self, exc_info=error, extra=fields(self))
+            logger.error("%r failed", self, exc_info=error, extra=Fields(self))
             if self.at_most_once:
                 return True
             self.nack(error=f"{type(error).__name__}: {error}")

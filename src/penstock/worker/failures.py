@@ -8,6 +8,7 @@ import random
 from typing import TYPE_CHECKING, Any
 
 from penstock.core.job import Delivery
+from penstock.core.logs import Fields
 from penstock.core.options import MAX_DURATION_MS
 from penstock.core.policy import RetryPolicy
 from penstock.errors import BadArgument
@@ -103,7 +104,9 @@ class _Tenacity:
             if self._stop is not None and self._stop(state):
                 return None
         except Exception:
-            logger.exception("wait or stop failed for %r: the next policy decides", job)
+            logger.exception(
+                "wait or stop failed for %r: the next policy decides", job, extra=Fields(job)
+            )
             return UNSAID
         return UNSAID if delay is None or math.isnan(delay) else _ms(delay)
 

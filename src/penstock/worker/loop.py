@@ -14,6 +14,7 @@ from typing import Any
 
 from penstock.core.flows import LOST, TICK, Drop, Effect, Pop, Quit, Rest, Run, restore
 from penstock.core.job import Outcome, Settled
+from penstock.core.logs import Fields
 from penstock.core.operations import DAMAGED, GONE, Call, QueueOps
 from penstock.core.options import BATCH
 from penstock.worker.crew import OUTCOMES, Crew, Finished, Source, Todo
@@ -207,9 +208,11 @@ def _ended(
 def _log_outcome(crew: Crew, job: Any, outcome: Outcome, verdict: Verdict) -> None:
     if outcome is Outcome.STALE or (outcome is Outcome.ENDED and not crew.unsure):
         crew.statistics.finished("lost", 1, 0.0, None)
-        logger.warning("%s: its lease had ended, so %s changed nothing", job.id, verdict.kind)
+        text = "%s: its lease had ended, so %s changed nothing"
+        logger.warning(text, job.id, verdict.kind, extra=Fields(job))
     elif outcome is Outcome.REFUSED:
-        logger.warning("%s: delivered at most once, so %s is not possible", job.id, verdict.kind)
+        text = "%s: delivered at most once, so %s is not possible"
+        logger.warning(text, job.id, verdict.kind, extra=Fields(job))
 
 
 def _sample(crew: Crew, *, busy: bool) -> Flow:

@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from penstock._async.connection import monotonic
+from penstock.core.logs import Fields
 from penstock.core.middleware import Middleware, RunEvent, running
 from penstock.worker.arguments import Unfit
 from penstock.worker.crew import KEPT, OUTCOMES, Finished
@@ -62,7 +63,7 @@ class AsyncBench:
 
     def _unfit(self, job: Any, reason: str) -> Verdict:
         """No handler can do anything with this job."""
-        logger.error("%s becomes a dead letter: %s", job.id, reason)
+        logger.error("%s becomes a dead letter: %s", job.id, reason, extra=Fields(job))
         return Verdict("bury", text=reason)
 
     async def execute(self, item: Item) -> None:
@@ -94,7 +95,7 @@ class AsyncBench:
         """A handler was ended from outside, or wanted to end more than itself."""
         if self.runners.was_cancelled(error) and any(job.lost for job in jobs):
             return [KEPT if job.lost else LATER for job in jobs]
-        logger.error("%r failed", jobs[0], exc_info=error)
+        logger.error("%r failed", jobs[0], exc_info=error, extra=Fields(jobs[0]))
         return [handler.failed(job, error) for job in jobs]
 
     def _finish(self, jobs: Sequence[Any], verdict: Verdict, seconds: float) -> None:
@@ -160,7 +161,7 @@ class AsyncBench:
         self, handler: Handler[..., Any], jobs: Sequence[Any], error: Exception
     ) -> list[Verdict]:
         if not isinstance(error, Result):
-            logger.error("%r failed", jobs[0], exc_info=error)
+            logger.error("%r failed", jobs[0], exc_info=error, extra=Fields(jobs[0]))
         return [handler.failed(job, error) for job in jobs]
 
 

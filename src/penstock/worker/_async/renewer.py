@@ -16,6 +16,7 @@ from typing import Any
 
 from penstock._async.connection import AsyncNode, monotonic
 from penstock._async.driver import AsyncDriver
+from penstock.core.logs import Fields
 from penstock.core.operations import QueueOps
 from penstock.core.options import BATCH
 from penstock.worker.crew import Crew
@@ -139,7 +140,7 @@ class AsyncRenewer:
 
     def _lose(self, jobs: Sequence[Any], why: str) -> None:
         for job in jobs:
-            logger.warning("%s is lost: %s", job.id, why)
+            logger.warning("%s is lost: %s", job.id, why, extra=Fields(job))
         if jobs:
             self._crew.desk.lose(jobs)
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from penstock._sync.connection import Node, monotonic
 from penstock._sync.driver import Driver
+from penstock.core.logs import Fields
 from penstock.core.operations import QueueOps
 from penstock.core.options import BATCH
 from penstock.worker.crew import Crew
@@ -140,7 +141,7 @@ class Renewer:
 
     def _lose(self, jobs: Sequence[Any], why: str) -> None:
         for job in jobs:
-            logger.warning("%s is lost: %s", job.id, why)
+            logger.warning("%s is lost: %s", job.id, why, extra=Fields(job))
         if jobs:
             self._crew.desk.lose(jobs)
 

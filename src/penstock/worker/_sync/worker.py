@@ -114,6 +114,11 @@ class Worker:
         """Who takes the jobs."""
         return self._client.owner
 
+    @property
+    def _fields(self) -> dict[str, str]:
+        """Of the records that are about the worker, not about a job."""
+        return {"worker": self.name}
+
     def change(self, **options: Any) -> None:
         """Change options before the worker is started; None leaves one as it is.
 
@@ -288,7 +293,8 @@ class Worker:
         renewer.start()
         try:
             if self._connected(crew, wake):
-                logger.info("%s takes jobs of %s", self.name, ", ".join(self.options.queues))
+                text = "%s takes jobs of %s"
+                logger.info(text, self.name, ", ".join(self.options.queues), extra=self._fields)
                 flow = work(crew, lambda: self._client._node.id, self._looped)
                 self._client._driver.drive(flow, wake)
         finally:
@@ -298,7 +304,7 @@ class Worker:
             runners.close(1.0)
             self._client.close()
             wake.close()
-            logger.info("%s has ended", self.name)
+            logger.info("%s has ended", self.name, extra=self._fields)
 
     def _keeper(self) -> Keeper | None:
         """The helper process, if one is wanted."""
@@ -322,7 +328,7 @@ class Worker:
         except Exception as error:
             if not transient(error):
                 raise
-            logger.warning("%s: no server yet: %s", self.name, error)
+            logger.warning("%s: no server yet: %s", self.name, error, extra=self._fields)
             return False
         return True
 
@@ -337,10 +343,11 @@ class Worker:
             sizes = {source.ops.name: source.size for source in crew.sources}
             monitor(LoopEvent(sizes, crew.idle_rounds, got))
         except Exception:
-            logger.exception("monitor failed")
+            logger.exception("monitor failed", extra=self._fields)
 
     def _end_process(self) -> None:
         """The worker's own loop does not move although the grace is long over: end without it."""
-        logger.error("%s: a handler blocks the worker; the process is ended", self.name)
+        text = "%s: a handler blocks the worker; the process is ended"
+        logger.error(text, self.name, extra=self._fields)
         logging.shutdown()
         os._exit(0)
