@@ -311,7 +311,7 @@ class Crew:
         job = done.jobs[0]
         waited = (job.batch.now - int(job.number[:-11])) / 1000 if job.first else None
         name = "handed back" if done.verdict is HANDED_BACK else outcome
-        self.statistics.finished(name, len(done.jobs), done.seconds, waited)
+        self.statistics.finished(name, len(done.jobs), done.seconds or None, waited)
 
     def abandon(self, source: Source) -> list[Any]:
         """Unfinished jobs of a queue that are to be given back; their handlers are told."""

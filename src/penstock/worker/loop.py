@@ -207,7 +207,7 @@ def _ended(
 
 def _log_outcome(crew: Crew, job: Any, outcome: Outcome, verdict: Verdict) -> None:
     if outcome is Outcome.STALE or (outcome is Outcome.ENDED and not crew.unsure):
-        crew.statistics.finished("lost", 1, 0.0, None)
+        crew.statistics.finished("lost", 1, None, None)
         text = "%s: its lease had ended, so %s changed nothing"
         logger.warning(text, job.id, verdict.kind, extra=Fields(job))
     elif outcome is Outcome.REFUSED:
@@ -289,7 +289,7 @@ def _leave(crew: Crew) -> Flow:
             with suppress(Exception):
                 yield from _call(crew, source.ops, source.ops.release(chunk, 0))
                 crew.drop(chunk)
-                crew.statistics.finished("handed back", len(chunk), 0.0, None)
+                crew.statistics.finished("handed back", len(chunk), None, None)
                 logger.warning("%d unfinished jobs were given back", len(chunk))
     yield from _report_all(crew)
 
