@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import redis
 
-from penstock import Enqueued, Penstock, Queue, ScanPage, parse_id
+from penstock import Enqueued, Penstock, Queue, RetryPolicy, ScanPage, parse_id
 from penstock.cli import output
 from penstock.embedded import EmbeddedServer
 from tests.cli.support import Cli, Result
@@ -102,6 +102,7 @@ def test_a_bad_line_is_named(cli: Cli, client: Penstock, good: int, code: int) -
         (["q", "x", "--dedup-id", "a", "--on-duplicate", "ask"], "--on-duplicate"),
         (["q", "x", "--dedup-id", "a", "--dedup-until", "dawn"], "--dedup-until"),
         (["q", "x", "--replicas", "some"], "--replicas"),
+        (["q", "x", "--max-attempts", "some"], "--max-attempts"),
         ([], "QUEUE"),
     ],
 )
@@ -129,6 +130,9 @@ def test_bad_usage_of_enqueue(cli: Cli, client: Penstock, argv: list[str], compl
         (["q", "x", "--dedup-id", "a", "--dedup-until", "enqueued"], "needs a dedup_window"),
         (["q", "x", "--replicas", "-1"], "replicas=-1: "),
         (["q", "x", "--timeout", "0"], "timeout=0.0: "),
+        (["q", "x", "--max-attempts", "-1"], "max_attempts=-1: "),
+        (["q", "x", "--backoff-base", "0"], "base=0.0: can't be zero"),
+        (["q", "x", "--backoff-cap", "nan"], "cap=nan: a finite number"),
     ],
 )
 def test_what_the_library_refuses_is_one_line(
@@ -435,7 +439,7 @@ def test_a_body_that_is_not_what_its_codec_says_is_shown_as_bytes(
 def test_a_job_has_the_same_fields_everywhere(cli: Cli, client: Penstock) -> None:
     """The names are those of JobView, and a promise to programs."""
     queue = client.queue("q")
-    options: dict[str, Any] = {"lease": 9, "ttl": 600, "dedup_id": "d=1"}
+    options: dict[str, Any] = {"lease": 9, "ttl": 600, "dedup_id": "d=1", "retry": RetryPolicy(5)}
     job_id = queue.enqueue(b"x", headers={"h": "v"}, **options).id
     [job] = queue.reserve(block=0)
     job.nack(delay=300, error="line busy")
@@ -456,7 +460,7 @@ def test_a_job_has_the_same_fields_everywhere(cli: Cli, client: Penstock) -> Non
             "lease": 9.0, "lease_until": None, "expires": view.expires, "died": None,
             "delivered": view.delivered, "owner": client.owner, "deliveries": 1, "nacks": 1,
             "crashes": 0, "releases": 0, "error": "line busy", "attempt": 2, "redeliveries": 0,
-            "ttl": 600.0,
+            "ttl": 600.0, "retry": {"max_attempts": 5, "base": None, "cap": None},
         }  # fmt: skip
 
 
@@ -661,6 +665,40 @@ def test_show_prints_the_whole_body(cli: Cli, client: Penstock) -> None:
         assert text in out
     assert "lease until" not in out
     assert "dedup id" not in cli("show", "q", queue.enqueue("another").id).out
+
+
+@pytest.mark.parametrize(
+    "argv, policy, shown",
+    [
+        (["--max-attempts", "3"], RetryPolicy(3), "3 attempts"),
+        (["--max-attempts", "0"], RetryPolicy(0), "unlimited attempts"),
+        (
+            ["--backoff-base", "0.5", "--backoff-cap", "600", "--lines"],
+            RetryPolicy(base=0.5, cap=600),
+            "backoff from 0.5 s, up to 10.0 min",
+        ),
+    ],
+)
+def test_a_policy_of_the_jobs_own(
+    cli: Cli, client: Penstock, argv: list[str], policy: RetryPolicy, shown: str
+) -> None:
+    """It is stored with the job, and shown to people and to programs."""
+    body = [] if "--lines" in argv else ["x"]
+    (job,) = cli("enqueue", "q", *body, *argv, "--json", stdin=b"x\n").document["jobs"]
+    (view,) = client.queue("q").peek()
+    assert (view.id, view.retry) == (job["id"], policy)
+    (line,) = [row for row in cli("show", "q", view.id).out.splitlines() if "retry policy" in row]
+    assert line.split(None, 2)[2].strip() == shown
+    wanted = {name: getattr(policy, name) for name in ("max_attempts", "base", "cap")}
+    assert cli("show", "q", view.id, "--json").document["retry"] == wanted
+
+
+def test_no_policy_is_not_shown(cli: Cli, client: Penstock) -> None:
+    """Nothing stands for the queue's; a policy that leaves all to the queue says so."""
+    none, bare = (client.queue("q").enqueue(1, retry=r).id for r in (None, RetryPolicy()))
+    assert "retry policy" not in cli("show", "q", none).out
+    assert cli("show", "q", none, "--json").document["retry"] is None
+    assert "the queue's" in cli("show", "q", bare).out
 
 
 DAY = 86_400

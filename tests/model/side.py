@@ -361,6 +361,7 @@ class SideBySide(RuleBasedStateMachine):
             releases=job.releases,
             error=job.error,
             dedup_id=job.dedup_id,
+            retry=None,
         )
         assert view == wanted, (view, wanted)
         if state != "expired":

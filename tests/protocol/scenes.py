@@ -78,6 +78,7 @@ def rich_scene(raw: Raw, keys: QueueKeys) -> Scene:
     scene = Scene(raw, keys, {})
     _deliver(scene, "active", "1\nbody", 3)
     _deliver(scene, "lease ended", "1;l=100\nbody")
+    _deliver(scene, "own policy", "1;l=100;p=1,9,9\nbody")
     _deliver(scene, "active expired", "1;t=200\nbody")
     _deliver(scene, "once", "1;l=0;t=60000\nbody")
     _deliver(scene, "once expired", "1;l=0;t=200\nbody")
@@ -218,6 +219,7 @@ def _calls() -> Iterator[Act]:
     yield Act("settle, crash", "settle", (90, EPOCH, RECEIPT, 100, 7, "eve", "*active"),
               ("max_crashes", 1, "dead_max", 1))  # fmt: skip
     yield Act("nack", "nack", (90, EPOCH, RECEIPT, -1, 1, "broke", "*active"))
+    yield Act("nack, own policy", "nack", (90, EPOCH, "", -1, 1, "broke", "*own policy"))
     yield Act("nack, last", "nack", (90, EPOCH, "", 0, 1, "broke", "**"),
               ("max_attempts", 1, "dead_max", 1))  # fmt: skip
     yield Act("release", "release", (90, EPOCH, RECEIPT, 0, "*active"))

@@ -10,6 +10,7 @@ import pytest
 from penstock.core.ids import ORDERED, encode_id, parse_id, ttl_code
 from penstock.core.job import parse_counters
 from penstock.core.operations import QueueOps
+from penstock.core.policy import RetryPolicy
 from penstock.core.record import encode_body, encode_dedup, encode_head, parse_record
 from penstock.errors import BadArgument, BadJobId
 from penstock.wire.keys import KINDS, QueueKeys, check_prefix, check_queue_name, queue_crc, tag
@@ -126,6 +127,8 @@ def test_records(case: dict[str, Any]) -> None:
     assert (record.codec, dict(record.headers)) == (case["codec"], case["headers"])
     assert record.raw == case["body"].encode("latin-1")
     assert record.dedup_id == case.get("dedup_id", "")
+    policy = RetryPolicy(**case["retry"]) if "retry" in case else None
+    assert record.retry == policy
     if "value" in case:
         assert record.body() == case["value"]
     if case["canonical"]:
@@ -133,7 +136,11 @@ def test_records(case: dict[str, Any]) -> None:
         if "dedup_id" in case:
             dedup = encode_dedup(case["dedup_id"], case["window_ms"], case["until"])
         plain, as_json = encode_head(
-            lease_ms=case["lease_ms"], ttl_ms=case["ttl_ms"], headers=case["headers"], dedup=dedup
+            lease_ms=case["lease_ms"],
+            ttl_ms=case["ttl_ms"],
+            headers=case["headers"],
+            dedup=dedup,
+            retry=policy,
         )
         body = encode_body(case["value"])[0] if "value" in case else record.raw
         assert (as_json if case["codec"] else plain) + body == data

@@ -86,7 +86,12 @@ def _check_queue(raw: Raw, base: bytes, listed: list[bytes]) -> None:
     unfinished = ready | indexes["active"] | indexes["scheduled"]
     assert ends <= unfinished, f"{base!r}: ends of ttl of other jobs: {ends - unfinished}"
     named, starting = _check_dedup(raw, base, indexes)
-    used = {"r": counted, "t": ends, "o": indexes["once"], "d": named, "s": starting}
+    ruled = {
+        number
+        for number, head in _heads(raw, base).items()
+        if b"p" in [*head][: 1 + len({b"l", b"t"} & head.keys())]
+    }
+    used = {"r": counted, "t": ends, "o": indexes["once"], "d": named, "s": starting, "p": ruled}
     _check_meta(raw, base, listed, used)
     for token in (b"wake", b"space"):
         assert raw.llen(base + token) <= 1, f"{base!r}: several {token.decode()} tokens"

@@ -407,11 +407,16 @@ class AsyncManagement:
             await self._client.connect()
         names = self._checked("jobs", jobs)
         whole: Settled | None = None
-        for at in range(0, max(len(names), 1), BATCH):
-            part = names[at : at + BATCH]
-            if not part:
-                return Settled(part, None)
+        if not names:
+            return Settled(names, None)
+        parts = [names[at : at + BATCH] for at in range(0, len(names), BATCH)]
+        while parts:
+            part = parts.pop(0)
             reply, resent = await self._driver.run(self.ops, build(part))
+            if reply[0] == TOO_FAR:
+                middle = len(part) // 2
+                parts[:0] = [part[:middle], part[middle:]]
+                continue
             settled = self.ops.codes(part, reply, start)
             if resent:
                 settled = settled.after_resend(resent_code)

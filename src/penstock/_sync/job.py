@@ -52,8 +52,8 @@ class Job(Delivery):
         """Report a failed attempt: it is tried again later, or dead when its attempts are used up.
 
         Args:
-            delay: seconds until the next try; None = by the queue's policy (exponential backoff
-                with full jitter); 0 = at once, before younger jobs.
+            delay: seconds until the next try; None = by the job's policy, or the queue's
+                (exponential backoff with full jitter); 0 = at once, before younger jobs.
             error: what went wrong; kept with the job, at most 1024 bytes.
 
         Returns, raises: as `ack`.

@@ -28,6 +28,7 @@ from penstock.core.options import (
     duration_ms,
     lease_ms,
 )
+from penstock.core.policy import RetryPolicy
 from penstock.core.record import check_size
 from penstock.errors import BadArgument, IncompleteEnqueue
 
@@ -61,6 +62,7 @@ class Queue(Management):
         dedup_window: Duration | None = None,
         dedup_until: str = "finished",
         on_duplicate: str = "refuse",
+        retry: RetryPolicy | None = None,
     ) -> Enqueued:
         """Add one job: it waits in `ready`, or in `scheduled` until its time comes.
 
@@ -90,6 +92,8 @@ class Queue(Management):
                 delay begins anew. "requeue" = while the other is active, or the window is open,
                 this one is added, and runs when that is over; one at most. "requeue+update" = and
                 the one that waits so is updated.
+            retry: the job's own policy, kept with it and applied by every client; what it leaves
+                open is the queue's. An update keeps the one that is there if this is None.
 
         Returns:
             The job's id and state, how many replicas confirmed; for a duplicate those of the job
@@ -104,7 +108,7 @@ class Queue(Management):
         """
         dedup = (dedup_id, dedup_window, dedup_until, on_duplicate)
         options = prepared(
-            delay, at, lease, ttl, headers, max_length, block, replicas, timeout, dedup
+            delay, at, lease, ttl, headers, max_length, block, replicas, timeout, dedup, retry
         )
         record = options.record(body)
         if len(record) > 1_000_000:
@@ -141,13 +145,15 @@ class Queue(Management):
         dedup_window: Duration | None = None,
         dedup_until: str = "finished",
         on_duplicate: str = "refuse",
+        retry: RetryPolicy | None = None,
     ) -> BulkEnqueued:
         """Add many jobs in chunks of up to 1,000 or 1 MiB: one trip a chunk, each all or nothing.
 
         Args:
             bodies: any iterable, also a generator; read as the chunks go out.
-            delay, at, lease, ttl, headers, max_length, block, replicas, timeout: as in `enqueue`,
-                for every job. With `block`, jobs go in as room appears. Replicas confirm a chunk.
+            delay, at, lease, ttl, headers, max_length, block, replicas, timeout, retry: as in
+                `enqueue`, for every job. With `block`, jobs go in as room appears. Replicas confirm
+                a chunk.
             dedup_id: computes the id of each body; a str is the id of them all.
             dedup_window, dedup_until, on_duplicate: as in `enqueue`. With dedup ids a chunk goes in
                 as a whole, and there is an answer for each job, in order.
@@ -162,7 +168,18 @@ class Queue(Management):
         """
         dedup = (dedup_id, dedup_window, dedup_until, on_duplicate)
         options = prepared(
-            delay, at, lease, ttl, headers, max_length, block, replicas, timeout, dedup, many=True
+            delay,
+            at,
+            lease,
+            ttl,
+            headers,
+            max_length,
+            block,
+            replicas,
+            timeout,
+            dedup,
+            retry,
+            many=True,
         )
         results = BulkEnqueued(options.ttl_code)
         try:
@@ -364,8 +381,8 @@ class Queue(Management):
 
         Args:
             jobs: deliveries, or ids of delivered jobs, whose holders' receipts are void then.
-            delay: seconds until the next try; None = by the queue's policy; 0 = at once, before
-                younger jobs.
+            delay: seconds until the next try; None = by the job's policy, or the queue's; 0 = at
+                once, before younger jobs.
             error: kept with the job, at most 1024 bytes.
 
         Returns:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, BinaryIO
 
 import typer
 
-from penstock import BadArgument, DedupStatus, Enqueued, JobView, Penstock, parse_id
+from penstock import BadArgument, DedupStatus, Enqueued, JobView, Penstock, RetryPolicy, parse_id
 from penstock.cli import output
 from penstock.cli.app import Failed, Session, command
 from penstock.wire.keys import registry_key
@@ -118,6 +118,28 @@ def enqueue(
             " = and its delay begins anew; requeue = one runs when the active one has ended."
         ),
     ] = Duplicate.REFUSE,
+    max_attempts: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Failures and crashes of which the job dies; 0 = no limit. Default: the queue's.",
+            show_default=False,
+        ),
+    ] = None,
+    backoff_base: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS",
+            help="Wait after the first failure, doubled with each. Default: the queue's.",
+            show_default=False,
+        ),
+    ] = None,
+    backoff_cap: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS", help="The longest wait. Default: the queue's.", show_default=False
+        ),
+    ] = None,
 ) -> None:
     """Add a job, or with --lines one for each line of stdin.
 
@@ -131,6 +153,7 @@ def enqueue(
         "replicas": replicas, "timeout": timeout, "dedup_id": dedup_id,
         "dedup_window": dedup_window, "dedup_until": dedup_until.value,
         "on_duplicate": on_duplicate.value,
+        "retry": _policy(max_attempts, backoff_base, backoff_cap),
     }  # fmt: skip
     stdin = sys.stdin.buffer
     with session.client() as client:
@@ -166,6 +189,10 @@ def _sum(jobs: Sequence[Enqueued], actions: Counter[str]) -> str:
         told += f", {actions.total()} duplicates: "
         told += ", ".join(f"{count} {action}" for action, count in sorted(actions.items()))
     return told
+
+
+def _policy(*parts: Any) -> RetryPolicy | None:
+    return None if parts == (None, None, None) else RetryPolicy(*parts)
 
 
 def _headers(pairs: list[str]) -> dict[str, str]:
@@ -361,6 +388,7 @@ def _print_job(view: JobView) -> None:
         "lease": output.span(view.lease) if view.lease else "none (at most once)",
         "owner": view.owner,
         "attempt": view.attempt,
+        "retry policy": _policy_text(view.retry),
         **{name: getattr(view, name) for name in COUNTERS},
         "error": view.error,
         **{f"header {name}": value for name, value in view.headers.items()},
@@ -370,6 +398,20 @@ def _print_job(view: JobView) -> None:
     output.table(("", ""), [(name, value) for name, value in facts.items() if value != ""])
     lines = view.raw.decode("utf-8", "backslashreplace").split("\n")
     output.write("\n".join(output.printable(line) for line in lines))
+
+
+def _policy_text(policy: RetryPolicy | None) -> str:
+    """What a job's own policy says; what is the queue's is not named."""
+    if policy is None:
+        return ""
+    told = []
+    if policy.max_attempts is not None:
+        told.append(f"{policy.max_attempts or 'unlimited'} attempts")
+    if policy.base is not None:
+        told.append(f"backoff from {output.span(policy.base)}")
+    if policy.cap is not None:
+        told.append(f"up to {output.span(policy.cap)}")
+    return ", ".join(told) or "the queue's"
 
 
 MOMENTS = ("created", "due", "expires", "delivered", "lease_until", "died")

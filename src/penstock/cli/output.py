@@ -12,7 +12,7 @@ import json
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, fields
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Any, Literal
 
 from rich import box
@@ -117,10 +117,12 @@ def moment(seconds: float | None) -> str:
     return at.isoformat(sep=" ", timespec="milliseconds").replace("+00:00", "Z")
 
 
-def span(seconds: float | None) -> str:
+def span(seconds: float | timedelta | None) -> str:
     """A duration in the unit that suits it."""
     if seconds is None:
         return ""
+    if isinstance(seconds, timedelta):
+        seconds = seconds.total_seconds()
     for limit, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
         if seconds >= 2 * limit:
             return f"{seconds / limit:.1f} {unit}"
@@ -159,6 +161,7 @@ def short_body(view: JobView, limit: int = 60) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
+POLICY = ("max_attempts", "base", "cap")
 DERIVED = ("attempt", "redeliveries", "age", "ttl", "ttl_left", "idle", "next_in")
 
 
@@ -167,7 +170,9 @@ def job_document(view: JobView) -> dict[str, Any]:
     codec, body = body_value(view)
     stored = {f.name: getattr(view, f.name) for f in fields(view) if f.name != "raw"}
     derived = {name: getattr(view, name) for name in DERIVED}
-    return {**stored, **derived, "headers": dict(view.headers), "codec": codec, "body": body}
+    policy = view.retry and {name: getattr(view.retry, name) for name in POLICY}
+    told = {"headers": dict(view.headers), "retry": policy, "codec": codec, "body": body}
+    return {**stored, **derived, **told}
 
 
 def stats_document(stats: QueueStats) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from penstock.core.dedup import Dedup, dedup_of
 from penstock.core.ids import AT_LEAST_ONCE_FOREVER, ttl_code
 from penstock.core.operations import Wait
 from penstock.core.options import BATCH, check_block, check_count, duration_ms, lease_ms, moment_ms
+from penstock.core.policy import RetryPolicy
 from penstock.core.record import PLAIN, PLAIN_JSON, check_size, encode_body, encode_head
 from penstock.errors import BadArgument
 
@@ -70,6 +71,7 @@ def prepared(
     replicas: Any,
     timeout: Any,
     dedup: tuple[Any, Any, Any, Any] = NO_DEDUP,
+    retry: Any = None,
     *,
     many: bool = False,
 ) -> Prepared:
@@ -78,6 +80,7 @@ def prepared(
     Args:
         delay, at, lease, ttl, headers, max_length, block, replicas, timeout: as they were given.
         dedup: id, window, until when, what becomes of a duplicate.
+        retry: the jobs' own policy.
         many: whether the dedup id may be computed from each body.
 
     Raises:
@@ -87,7 +90,7 @@ def prepared(
         delay == 0
         and block == 0
         and timeout == 1
-        and at is lease is ttl is headers is max_length is replicas is None
+        and at is lease is ttl is headers is max_length is replicas is retry is None
         and delay is not False
         and block is not False
         and timeout is not True
@@ -108,7 +111,8 @@ def prepared(
         raise BadArgument("ttl", ttl, f"must be longer than the delay ({wait / 1000} s)")
     if headers is not None and not isinstance(headers, Mapping):
         raise BadArgument("headers", headers, "a mapping of str to str")
-    head, json_head = encode_head(lease_ms=own_lease, ttl_ms=own_ttl, headers=headers)
+    policy = _storable(retry)
+    head, json_head = encode_head(lease_ms=own_lease, ttl_ms=own_ttl, headers=headers, retry=policy)
     return Prepared(
         head,
         json_head,
@@ -117,8 +121,23 @@ def prepared(
         check_block(block),
         ttl_code(own_ttl, at_most_once=once),
         _waited(replicas, timeout, once=once),
-        dedup_of(*dedup, lease_ms=own_lease, ttl_ms=own_ttl, headers=headers, many=many),
+        dedup_of(
+            *dedup, lease_ms=own_lease, ttl_ms=own_ttl, headers=headers, retry=policy, many=many
+        ),
     )
+
+
+def _storable(retry: Any) -> RetryPolicy | None:
+    """A policy as a job can carry it.
+
+    Raises:
+        BadArgument: no policy, or one with rules for exceptions, which no other language knows.
+    """
+    if retry is not None and not isinstance(retry, RetryPolicy):
+        raise BadArgument("retry", retry, "a RetryPolicy")
+    if retry is not None and retry.on:
+        raise BadArgument("retry", retry, "rules for exceptions can't be stored with a job")
+    return retry
 
 
 def _waited(replicas: Any, timeout: Any, *, once: bool) -> Wait | None:

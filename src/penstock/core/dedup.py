@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.core.options import duration_ms
+from penstock.core.policy import RetryPolicy
 from penstock.core.record import encode_body, encode_dedup, encode_head
 from penstock.errors import BadArgument
 
@@ -34,7 +35,7 @@ class Dedup:
         window_ms: for how long it stays taken beyond its end, None = not at all.
         until: the field `u` of the record.
         mode: the letters of `claim`.
-        lease_ms, ttl_ms, headers: of the record.
+        lease_ms, ttl_ms, headers, retry: of the record.
     """
 
     id: str | Callable[[Any], Any]
@@ -44,6 +45,7 @@ class Dedup:
     lease_ms: int | None
     ttl_ms: int | None
     headers: Mapping[str, str] | None
+    retry: RetryPolicy | None
 
     def record(self, body: Any) -> bytes:
         """The whole record of a body.
@@ -55,7 +57,11 @@ class Dedup:
         name = self.id if isinstance(self.id, str) else check_dedup_id("dedup_id", self.id(body))
         fields = encode_dedup(name, self.window_ms, self.until)
         heads = encode_head(
-            lease_ms=self.lease_ms, ttl_ms=self.ttl_ms, headers=self.headers, dedup=fields
+            lease_ms=self.lease_ms,
+            ttl_ms=self.ttl_ms,
+            headers=self.headers,
+            dedup=fields,
+            retry=self.retry,
         )
         return heads[is_json] + raw
 
@@ -84,6 +90,7 @@ def dedup_of(
     lease_ms: int | None,
     ttl_ms: int | None,
     headers: Mapping[str, str] | None,
+    retry: RetryPolicy | None,
     many: bool,
 ) -> Dedup | None:
     """Check what an enqueue says of dedup ids; None = nothing.
@@ -121,4 +128,4 @@ def dedup_of(
     if not (many and callable(dedup_id)):
         check_dedup_id("dedup_id", dedup_id)
     mode = MODES[on_duplicate] + UNTIL[until]
-    return Dedup(dedup_id, span, UNTIL[until], mode, lease_ms, ttl_ms, headers)
+    return Dedup(dedup_id, span, UNTIL[until], mode, lease_ms, ttl_ms, headers, retry)

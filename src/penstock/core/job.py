@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, overload
 
 from penstock.core.ids import encode_id, number_after, ttl_code
+from penstock.core.policy import RetryPolicy
 from penstock.core.record import Record, parse_record
 
 __all__ = [
@@ -238,6 +239,11 @@ class Delivery:
     def dedup_id(self) -> str | None:
         """The id by which the producer kept it apart from its like, or None."""
         return self.record.dedup_id or None
+
+    @property
+    def retry(self) -> RetryPolicy | None:
+        """The job's own policy, or None: the queue's applies."""
+        return self.record.retry
 
     @property
     def created(self) -> float:

@@ -10,6 +10,7 @@ from penstock.errors import BadArgument
 
 __all__ = ["RetryPolicy"]
 
+MAX_ATTEMPTS = 1_000_000_000
 BASE_MS = 5_000
 CAP_MS = 21_600_000
 DOUBLINGS = 42
@@ -24,8 +25,8 @@ class RetryPolicy:
     most; a millisecond at least, so that nothing spins.
 
     Args:
-        max_attempts: failures and crashes of which a job dies; None = the queue's (20); 0 = it
-            never does. 1 = it is tried once.
+        max_attempts: failures and crashes of which a job dies, up to a thousand million; None = the
+            queue's (20); 0 = it never does. 1 = it is tried once.
         base: seconds; None = the queue's (5). Kept in whole milliseconds.
         cap: seconds; None = the queue's (6 hours).
         on: rules for kinds of exceptions. The rule of the most specific class counts, whole: what
@@ -42,7 +43,7 @@ class RetryPolicy:
 
     def __post_init__(self) -> None:
         if self.max_attempts is not None:
-            check_count("max_attempts", self.max_attempts, low=0)
+            check_count("max_attempts", self.max_attempts, low=0, high=MAX_ATTEMPTS)
         for name, value in (("base", self.base), ("cap", self.cap)):
             if value is not None:  # a policy read from a job equals the one that was stored
                 object.__setattr__(self, name, duration_ms(name, value, zero=False) / 1000)

@@ -1,17 +1,22 @@
 """The record: what a job is on the wire (PROTOCOL.md, Record).
 
 `1;l=60000;t=3600000;c=json;h.trace=abc` + newline + body. The first byte is the version; `l`
-(lease, ms) and `t` (ttl, ms) come first, as the scripts look for them there; `c` is the codec of
-the body, absent for bytes; `h.<name>` are headers. Unknown fields are kept and ignored.
+(lease, ms), `t` (ttl, ms) and `p` (retry policy) come first, as the scripts look for them there;
+`c` is the codec of the body, absent for bytes; `h.<name>` are headers. Unknown fields are kept and
+ignored.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 from urllib.parse import quote, unquote
 
+from penstock.core.options import MAX_DURATION_MS, duration_ms
+from penstock.core.policy import MAX_ATTEMPTS, RetryPolicy
 from penstock.errors import BadArgument, UndecodableBody
 
 __all__ = [
@@ -24,6 +29,8 @@ __all__ = [
 ]
 
 MAX_RECORD = 512 * 1024 * 1024
+POLICY = re.compile(rb"1[;lt=0-9]*;p=([^,;]*),?([^,;]*),?([^,;]*)")
+"""Where the scripts look for it, and how."""
 PLAIN = b"1\n"
 PLAIN_JSON = b"1;c=json\n"
 _SAFE = " !\"#$&'()*+,-./:<>?@[]^_`{|}~"
@@ -63,23 +70,27 @@ def encode_head(
     ttl_ms: int | None = None,
     headers: Mapping[str, str] | None = None,
     dedup: str = "",
+    retry: RetryPolicy | None = None,
 ) -> tuple[bytes, bytes]:
     """The part of a record before its body, for bytes and for JSON.
 
     Args:
         lease_ms, ttl_ms, headers: as a record has them.
         dedup: its fields `d`, `w` and `u`, as `encode_dedup` gives them.
+        retry: the job's own policy; its rules do not go on the wire.
 
     Raises:
         BadArgument: a header that is not str -> str, or has an empty name.
     """
-    if lease_ms is None and ttl_ms is None and not headers and not dedup:
+    if lease_ms is None and ttl_ms is None and retry is None and not headers and not dedup:
         return PLAIN, PLAIN_JSON
     front = "1"
     if lease_ms is not None:
         front += f";l={lease_ms}"
     if ttl_ms is not None:
         front += f";t={ttl_ms}"
+    if retry is not None:
+        front += f";p={_policy_text(retry)}"
     front += dedup
     tail = ""
     for name, value in (headers or {}).items():
@@ -90,6 +101,28 @@ def encode_head(
         except UnicodeEncodeError:
             raise BadArgument("headers", headers, "must be encodable as UTF-8") from None
     return f"{front}{tail}\n".encode(), f"{front};c=json{tail}\n".encode()
+
+
+def _policy_text(policy: RetryPolicy) -> str:
+    spans = [
+        None if span is None else duration_ms("retry", span) for span in (policy.base, policy.cap)
+    ]
+    return ",".join("" if part is None else str(part) for part in (policy.max_attempts, *spans))
+
+
+@lru_cache(maxsize=256)
+def parse_policy(*parts: bytes) -> RetryPolicy:
+    """The policy in a record: attempts, base, cap in ms; what is empty or can't be is left open."""
+    attempts = _number(parts[0], 0, MAX_ATTEMPTS)
+    base, cap = (_number(part, 1, MAX_DURATION_MS) for part in parts[1:])
+    return RetryPolicy(
+        attempts, None if base is None else base / 1000, None if cap is None else cap / 1000
+    )
+
+
+def _number(text: bytes, low: int, high: int) -> int | None:
+    value = int(text) if len(text) < 14 and text.isdigit() else -1
+    return value if low <= value <= high else None
 
 
 def escaped(text: str) -> str:
@@ -111,17 +144,19 @@ class Record:
         ttl_ms: the job's ttl, None = none.
         codec: "json" or "" for bytes.
         headers: str -> str.
+        retry: the job's own policy, None = the queue's.
         dedup_id: the id by which it is kept apart from its like, empty = none.
         raw: the body's bytes.
     """
 
-    __slots__ = ("codec", "dedup_id", "headers", "lease_ms", "raw", "ttl_ms")
+    __slots__ = ("codec", "dedup_id", "headers", "lease_ms", "raw", "retry", "ttl_ms")
 
     def __init__(self, raw: bytes) -> None:
         self.lease_ms: int | None = None
         self.ttl_ms: int | None = None
         self.codec = ""
         self.dedup_id = ""
+        self.retry: RetryPolicy | None = None
         self.headers: dict[str, str] = {}
         self.raw = raw
 
@@ -158,6 +193,9 @@ def parse_record(data: bytes) -> Record:
             record.ttl_ms = int(value)
         elif name == "c":
             record.codec = value
+        elif name == "p":
+            found = POLICY.match(head)
+            record.retry = parse_policy(*found.groups()) if found else None
         elif name == "d":
             record.dedup_id = unquote(value)
         elif name.startswith("h."):

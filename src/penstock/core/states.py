@@ -160,7 +160,7 @@ CODES: Mapping[int, str] = {
     -9: "another epoch: the ids are of an earlier life of the queue; nothing changed",
     -10: "a record is not of this version; nothing changed",
     -11: "too late: more than half of its ttl has passed; nothing changed",
-    -12: "too far: more than 8 MiB of bodies would have to be read",
+    -12: "too far, or too much: more than 8 MiB of bodies would have to be read",
     -13: "its dedup id is taken by another job; nothing changed",
 }
 """The codes of replies: of a whole call, or of one job in it."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from penstock.core.ids import encode_id, ttl_code
 from penstock.core.job import Place, parse_counters
+from penstock.core.policy import RetryPolicy
 from penstock.core.record import Record, parse_record
 
 __all__ = [
@@ -57,6 +58,7 @@ class JobView:
         codec: "json", or "" for bytes.
         headers: as the producer gave them.
         dedup_id: the id by which it is kept apart from its like, or None.
+        retry: its own retry policy, or None: the queue's applies.
         now: when it was looked at.
         created: when it was enqueued.
         due: when a scheduled job may start.
@@ -80,6 +82,7 @@ class JobView:
     codec: str
     headers: Mapping[str, str]
     dedup_id: str | None
+    retry: RetryPolicy | None
     now: float
     created: float
     due: float | None
@@ -377,6 +380,7 @@ def read_view(place: Place, entry: list[Any], lease_ms: int, now: int) -> JobVie
         codec=record.codec,
         headers=record.headers,
         dedup_id=record.dedup_id or None,
+        retry=record.retry,
         now=now / 1000,
         created=created / 1000,
         due=at if name == "scheduled" and at < NEVER else None,

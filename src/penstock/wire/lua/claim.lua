@@ -90,19 +90,20 @@ end
 local function header_of(record) -- as much of it as a job's id needs
   return '1' .. (string.match(record, '^1(;l=%d+)') or '') .. (string.match(record, '^1[;l=%d]*(;t=%d+)') or '')
 end
-local function merged(record, old) -- the new content under the old ttl, and the old lease and window unless they are given
+local function merged(record, old) -- the new content under the old ttl; the old lease, policy and window unless they are given
   local lease, was = string.match(record, '^1;l=(%d+)'), string.match(old, '^1;l=(%d+)')
   if lease and (lease == '0') ~= (was == '0') then
     return nil
   end
   local ttl = string.match(old, '^1[;l=%d]*;t=(%d+)')
   lease = lease or was
-  local name, rest = string.match(record, '^1[;lt=%d]-;d=([^;\n]+)(.*)$')
+  local own, was_own = string.match(record, '^1[;lt=%d]*(;p=[^;\n]*)'), string.match(old, '^1[;lt=%d]*(;p=[^;\n]*)')
+  local name, rest = string.match(record, '^1[^\n]-;d=([^;\n]+)(.*)$')
   local span, till = string.match(rest, '^;w=(%d+)'), string.match(rest, '^[;w=%d]*;u=(%a)')
   rest = string.gsub(string.gsub(rest, '^;w=%d+', ''), '^;u=%a', '')
-  local was_till = string.match(old, '^1[;lt=%d]-;d=[^;\n]+([;wu=%w]*)') or ''
+  local was_till = string.match(old, '^1[^\n]-;d=[^;\n]+([;wu=%w]*)') or ''
   span, till = span or string.match(was_till, ';w=(%d+)'), till or string.match(was_till, ';u=(%a)')
-  return '1' .. (lease and ';l=' .. lease or '') .. (ttl and ';t=' .. ttl or '') .. ';d=' .. name ..
+  return '1' .. (lease and ';l=' .. lease or '') .. (ttl and ';t=' .. ttl or '') .. (own or was_own or '') .. ';d=' .. name ..
     (span and ';w=' .. span or '') .. (till and ';u=' .. till or '') .. rest
 end
 local updates, begins = string.find(mode, 'u', 1, true), string.find(mode, 'd', 1, true)
@@ -252,7 +253,7 @@ end
 for id, content in pairs(rewritten) do
   records[#records + 1] = id
   records[#records + 1] = notes[id] .. content
-  big = big or #content > 4096
+  big, ruled = big or #content > 4096, ruled or string.find(string.match(content, '^[^\n]*'), ';p=', 1, true)
   if moved[id] then
     local ends = mortal and tonumber(redis.call('ZSCORE', expiry, id))
     local when = ends and math.min(ends, moved[id]) or moved[id]

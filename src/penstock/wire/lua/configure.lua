@@ -22,7 +22,7 @@ if not epoch then
     return {-5, nonce}
   end
   epoch, created = string.sub(create, -8), 1
-  local made = {'v', '1', 'epoch', epoch, 'uses', anew and 'trodsb' or '', 'made', now}
+  local made = {'v', '1', 'epoch', epoch, 'uses', anew and 'trodsbp' or '', 'made', now}
   if anew and redis.call('EXISTS', ready) == 1 then
     local info = redis.call('XINFO', 'STREAM', ready)
     for i = 1, #info, 2 do

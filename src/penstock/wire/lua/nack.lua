@@ -1,7 +1,8 @@
 --- Report a failed attempt: the job is tried again after a delay, or is dead when its attempts are used up.
 --- KEYS     held active scheduled once dead tally expiry meta wake ready dedup windows
 --- ARGV     nonce wanted common delay seed error [number...]
----          delay   ms until the next try; 0 = at once and before younger jobs; -1 = by the queue's policy
+---          delay   ms until the next try; 0 = at once and before younger jobs; -1 = by the policy: the job's own, or the
+---                  queue's
 ---          seed    0 to 2147483645, random: state of the generator (x * 16807 mod 2^31 - 1) that draws the jitter of the
 ---                  policy, one draw a job
 ---          error   text kept with the job, at most 1024 bytes; '' keeps the last one
@@ -12,6 +13,8 @@
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 ---          {-9, nonce, epoch}            another epoch
+---          {-12, nonce}                  some job of the queue has a policy of its own, so records are read, and those of the
+---                                        named are above 8 MiB together: name fewer; a single one is always read
 --- FROM active  TO scheduled, dead
 local m = redis.call('HMGET', meta, 'v', 'epoch', 'uses', 'seen', 'off', 'paused', 'alarm', 'max_attempts',
   'backoff_base', 'backoff_cap')
@@ -23,8 +26,26 @@ local seen, off = tonumber(m[4]) or 0, tonumber(m[5]) or 0
 local uses, paused, alarm, base = m[3] or '', m[6], tonumber(m[7]) or 0, 7
 --@include lib/limit
 local max_attempts, first, cap = limit(m[8], 20), tonumber(m[9]) or 5000, tonumber(m[10]) or 21600000
+--@include lib/policy
 --@include lib/settled
 --@include lib/listed
+local values = {} -- of held, where some job has a policy of its own
+if string.find(uses, 'p', 1, true) then
+  local large, asked, read = string.find(uses, 'b', 1, true), {}, 0
+  for i = 1, count do
+    if codes[i] == 1 and where[i] == 'active' then
+      asked[#asked + 1] = ids[i]
+      read = read + (large and redis.call('HSTRLEN', held, ids[i]) or 0)
+    end
+  end
+  if read > 8388608 and #asked > 1 then
+    return {-12, nonce}
+  end
+  local found = #asked > 0 and redis.call('HMGET', held, unpack(asked)) or {}
+  for i = 1, #asked do
+    values[asked[i]] = found[i]
+  end
+end
 local back, fallen, recount, valid, draw = {}, {}, {}, 0, seed + 1
 for i = 1, count do
   if codes[i] == 1 and where[i] == 'once' then
@@ -37,14 +58,21 @@ for i = 1, count do
     if not receipts[i] then
       d = d + 1 .. '+'
     end
-    if nacked + c >= max_attempts then
+    local most, from, top = max_attempts, first, cap
+    if values[id] then
+      local at = string.byte(values[id]) == 64 and (string.find(values[id], '\n', 1, true) or 0) + 1 or 1
+      local attempts, own_base, own_cap = policy(values[id], at)
+      most, from, top = limit(attempts, max_attempts), own_base or first, own_cap or cap
+    end
+    if nacked + c >= most then
       codes[i] = 3
       fallen[#fallen + 1] = id
     else
       local later = tonumber(delay)
       if later < 0 then
         draw = draw * 16807 % 2147483647
-        later = math.max(1, math.floor(draw / 2147483647 * math.min(cap, first * 2 ^ math.min(nacked - 1, 40))))
+        local longest = math.min(top, from * 2 ^ math.min(nacked - 1, 42))
+        later = math.max(1, math.floor(draw / 2147483647 * longest))
       end
       back[#back + 1] = id
       back[#back + 1] = later == 0 and math.min(now, tonumber(string.sub(id, 1, -12))) or now + later

@@ -12,6 +12,11 @@ if big and not string.find(uses, 'b', 1, true) then
   changes[#changes + 1] = 'uses'
   changes[#changes + 1] = uses
 end
+if ruled and not string.find(uses, 'p', 1, true) then
+  uses = uses .. 'p'
+  changes[#changes + 1] = 'uses'
+  changes[#changes + 1] = uses
+end
 if created == 1 then
   changes[#changes + 1] = 'v'
   changes[#changes + 1] = '1'

@@ -1,9 +1,12 @@
--- One more crash of a job: the counters behind it, and whether it dies of it. Needs max_attempts and max_crashes. The number
--- of a delivery that is not made is set aside: the holder that never spoke is stale from now on.
-local function crash(count)
+-- One more crash of a job: the counters behind it, and whether it dies of it. Needs max_attempts and max_crashes, and the
+-- job's record. The number of a delivery that is not made is set aside: the holder that never spoke is stale from now on.
+--@include lib/policy
+local ruled = string.find(uses, 'p', 1, true)
+local function crash(count, record)
   local d, nacked, c, r, why = string.match(count or '1 0 0 0', '^(%d+) (%d+) (%d+) (%d+)(.*)$')
   c = c + 1
-  local dies = c >= max_crashes or nacked + c >= max_attempts
+  local most = ruled and limit(policy(record, 1), max_attempts) or max_attempts
+  local dies = c >= max_crashes or nacked + c >= most
   if dies then
     why = c >= max_crashes and ' lease ended ' .. c .. ' times' or ' ' .. nacked + c .. ' attempts'
   end

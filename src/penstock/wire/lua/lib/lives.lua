@@ -1,5 +1,6 @@
--- Are the records of this version, and when does the ttl of each end? They are list[at + 1] to list[at + n].
-local head, ttl, stop, big = nil, nil, nil, false
+-- Are the records of this version, when does the ttl of each end, and has one a policy of its own? They are list[at + 1] to
+-- list[at + n].
+local head, ttl, stop, big, ruled = nil, nil, nil, false, false
 for i = 1, n do
   local record = list[i + at]
   local version, _, third, _, zero = string.byte(record, 1, 5)
@@ -8,12 +9,13 @@ for i = 1, n do
     head = string.match(record, '^[^\n]*\n')
     ttl = string.match(record, '^1[;l=%d]*;t=(%d+)')
     stop = ttl and string.format('%.0f', ms + ttl)
+    ruled = ruled or string.find(head, ';p=', 1, true)
   end
   -- at most once (l=0) needs an end: nothing else would ever remove a job that nobody acknowledges
   if version ~= 49 or third == 108 and zero == 48 and not ttl then
     return {-10, nonce, whence[i] or i}
   end
-  big = big or #record > 4096
+  big, ruled = big or #record > 4096, ruled or third == 112
   if own and ttl then
     lives = lives or {}
     lives[#lives + 1] = stop

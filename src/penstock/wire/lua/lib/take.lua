@@ -47,7 +47,7 @@ if delivers then
         if not record then
           dropped[#dropped + 1] = id
         else
-          local after, dies = crash(count)
+          local after, dies = crash(count, record)
           crashes, bytes = crashes + 1, bytes + #record
           if dies then
             fallen[#fallen + 1] = id

@@ -1,0 +1,162 @@
+"""Jobs with a retry policy of their own: kept with the job, applied by the scripts."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import pytest
+
+from penstock import AsyncPenstock, AsyncQueue, BadArgument, Outcome, RetryPolicy
+from tests.support.keyspace import Raw, advance, check_invariant, dump, queue_time_ms
+
+POLICY = RetryPolicy(7, base=0.25, cap=timedelta(minutes=1))
+DAYS = 86_400
+
+
+async def test_a_policy_comes_with_the_job(q: AsyncQueue, raw: Raw) -> None:
+    """The holder sees it, and so does a reader; a job without one has none."""
+    ids = [
+        (await q.enqueue("own", retry=POLICY)).id,
+        (await q.enqueue("bare", retry=RetryPolicy())).id,
+        (await q.enqueue("full", retry=POLICY, lease=9, ttl=99, headers={"p": "1"})).id,
+        (await q.enqueue("none")).id,
+    ]
+    wanted = [POLICY, RetryPolicy(), POLICY, None]
+    assert [view.retry for view in [await q.show(one) for one in ids] if view] == wanted
+    jobs = await q.reserve(4, block=0)
+    assert [job.retry for job in jobs] == wanted
+    assert (jobs[2].lease, jobs[2].ttl, jobs[2].headers) == (9, 99, {"p": "1"})
+    assert jobs[0].retry == RetryPolicy(7, 0.25, 60)
+    assert await q.release(jobs)
+    assert [job.retry for job in await q.reserve(4, block=0)] == wanted
+    check_invariant(raw)
+
+
+async def test_in_bulk(q: AsyncQueue) -> None:
+    """Every job of the call has it, with dedup ids or without."""
+    await q.enqueue_many(range(2), retry=POLICY)
+    await q.enqueue_many(range(2), retry=POLICY, dedup_id=str)
+    assert [job.retry for job in await q.reserve(4, block=0)] == [POLICY] * 4
+
+
+async def test_its_own_backoff(q: AsyncQueue, raw: Raw) -> None:
+    """A nack without a delay draws from the job's base and cap; its neighbour from the queue's."""
+    await q.configure(backoff_base=0.001, backoff_cap=0.001)
+    for policy in (RetryPolicy(base=900 * DAYS, cap=900 * DAYS), RetryPolicy(3), None):
+        await q.enqueue(1, retry=policy)
+    jobs = await q.reserve(3, block=0)
+    now = queue_time_ms(raw, q.ops) / 1000
+    assert await q.nack(jobs)
+    dues = [view.due or 0 for view in [await q.show(job) for job in jobs] if view]
+    assert now + 60 < dues[0] < now + 901 * DAYS
+    assert dues[1] < now + 60 > dues[2]
+
+
+async def failures(q: AsyncQueue, raw: Raw, policy: RetryPolicy | None, ways: str) -> int:
+    """After how many nacks (n) and crashes (c), in this order, a job is dead; all = it is not."""
+    await q.enqueue(1, retry=policy, lease=10)
+    for count, way in enumerate(ways):
+        jobs = await q.reserve(block=0)
+        if not jobs:
+            return count
+        if way == "n":
+            assert await jobs[0].nack(delay=0)
+        else:
+            advance(raw, q.ops, 11)
+    await q.delete(await q.reserve(block=0))
+    return len(ways)
+
+
+async def test_its_own_attempts(q: AsyncQueue, raw: Raw) -> None:
+    """Failures and crashes count against the job's own number; 0 = it never dies of them."""
+    await q.configure(max_attempts=2, max_crashes=0)
+    cases = {None: 2, RetryPolicy(1): 1, RetryPolicy(3): 3, RetryPolicy(0): 5, RetryPolicy(): 2}
+    for policy, wanted in cases.items():
+        for ways in ("nnnnn", "ccccc", "ncncn", "cncnc"):
+            assert await failures(q, raw, policy, ways) == wanted, (policy, ways)
+    assert (await q.stats()).ready == 0
+
+
+async def test_crashes_are_bounded_by_the_queue(q: AsyncQueue, raw: Raw) -> None:
+    """A policy says nothing of leases that end without a word: the third is the last one."""
+    for policy in (RetryPolicy(0), RetryPolicy(9)):
+        assert await failures(q, raw, policy, "nccnccn") == 5
+
+
+async def test_an_update_brings_a_policy_or_keeps_the_one_there(q: AsyncQueue) -> None:
+    """As with the lease: what is not given stays."""
+    update = partial(q.enqueue, dedup_id="a", on_duplicate="update")
+    await update(1, retry=POLICY)
+    assert (await update(2)).action == "updated"
+    assert [(view.body, view.retry) for view in await q.peek()] == [(2, POLICY)]
+    await update(3, retry=RetryPolicy(1))
+    assert [(view.body, view.retry) for view in await q.peek()] == [(3, RetryPolicy(1))]
+
+
+async def test_what_can_not_be_stored(q: AsyncQueue, raw: Raw) -> None:
+    """No policy at all, or one with rules that only Python knows; nothing is written."""
+    await q.enqueue(1)
+    before = dump(raw)
+    values: list[Any] = [3, "policy", {"max_attempts": 3}, True]
+    for value in [*values, RetryPolicy(on={OSError: RetryPolicy(1)})]:
+        for call in (q.enqueue, q.enqueue_many, partial(q.enqueue, dedup_id="a")):
+            with pytest.raises(BadArgument) as caught:
+                await call([1], retry=value)
+            assert caught.value.argument == "retry"
+    assert dump(raw) == before
+
+
+@pytest.mark.parametrize(
+    "field, policy",
+    [
+        (b"p=", RetryPolicy()),
+        (b"p=2", RetryPolicy(2)),
+        (b"p=2,x,-1,7", RetryPolicy(2)),
+        (b"p=" + b"9" * 5000 + b",0," + b"8" * 14, RetryPolicy()),
+        (b"p=\xb2,\xff,1e3", RetryPolicy()),
+        (b"p=0,1,3162240000000;p=1,,", RetryPolicy(0, 0.001, 366 * 100 * DAYS)),
+        (b"x=1;p=1,,", None),
+    ],
+)
+async def test_what_another_client_wrote(
+    q: AsyncQueue, raw: Raw, field: bytes, policy: RetryPolicy | None
+) -> None:
+    """Parts that can't be are as if they were left open; readers and scripts agree."""
+    await q.enqueue(1)
+    await q.purge()
+    await q._node.run(q.ops.enqueue([b"1;" + field + b"\nbody"]))
+    (job,) = await q.reserve(block=0)
+    assert (job.retry, job.body) == (policy, b"body")
+    await q.configure(max_attempts=3)
+    limit = 3 if policy is None or policy.max_attempts is None else policy.max_attempts
+    for failures in range(1, 5):
+        assert (await q.nack([job], delay=0))[0] is (
+            Outcome.DEAD if failures == limit else Outcome.DONE
+        )
+        if failures == limit:
+            break
+        (job,) = await q.reserve(block=0)
+
+
+async def test_more_than_a_call_may_read(q: AsyncQueue) -> None:
+    """Records above 8 MiB together are named in several calls, in order."""
+    await q.enqueue_many([b"x" * 3_000_000] * 5, retry=RetryPolicy(1))
+    await q.enqueue(b"small")
+    jobs: list[Any] = []
+    for _ in range(6):
+        jobs += await q.reserve(block=0)
+    assert await jobs[1].ack()
+    outcomes = await q.nack(jobs)
+    dead = Outcome.DEAD
+    assert list(outcomes) == [dead, Outcome.GONE, dead, dead, dead, Outcome.DONE]
+    assert (await q.stats()).dead == 4
+
+
+async def test_a_queue_without_policies_pays_nothing(ps: AsyncPenstock, raw: Raw) -> None:
+    """Only the queue whose jobs have policies says so in meta, and its nacks read records."""
+    for name, policy in (("plain", None), ("own", POLICY)):
+        queue = ps.queue(name)
+        await queue.enqueue(1, retry=policy)
+        assert (b"p" in raw.hget(queue.ops.keys["meta"], "uses")) is (policy is not None)
