@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 __all__ = ["main"]
 
-ROOMS = ("demo.command", "jobs", "queues", "server", "doctor", "protocol")
+ROOMS = ("demo.command", "worker", "jobs", "queues", "server", "doctor", "protocol")
 """The modules that hold commands, in the order in which the help lists them."""
 NEEDED = ("typer", "rich")
 
@@ -16,8 +16,8 @@ NEEDED = ("typer", "rich")
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the exit code.
 
-    0 = done; 1 = refused, failed, or a promise is broken (doctor, demo); 2 = bad usage, or the
-    extra `cli` is not installed.
+    0 = done; 1 = refused, failed, or a promise is broken (doctor, demo); 2 = bad usage, an app
+    that can't be loaded (worker), or the extra `cli` is not installed.
 
     Args:
         argv: the arguments after the program's name; None = this process's own.

@@ -1,0 +1,54 @@
+"""Lines of log for people and for collectors: time, process, level, message, fields."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from datetime import datetime, timezone
+
+__all__ = ["Lines", "set_up"]
+
+USUAL = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+"""What every record has; the rest was given as `extra`."""
+
+
+class Lines(logging.Formatter):
+    """One line a record: `2026-11-21T18:40:00.123Z 4711 INFO penstock.worker: text key=value`.
+
+    Fields are those that the caller gave as `extra`. A traceback follows on lines of its own.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """A record as text."""
+        at = datetime.fromtimestamp(record.created, timezone.utc)
+        time = at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        fields = [f" {k}={_value(v)}" for k, v in vars(record).items() if k not in USUAL]
+        line = f"{time} {record.process} {record.levelname} {record.name}: {record.getMessage()}"
+        lines = [line.replace("\n", "\\n") + "".join(fields)]
+        if record.exc_info:
+            lines.append(self.formatException(record.exc_info))
+        if record.stack_info:
+            lines.append(self.formatStack(record.stack_info))
+        return "\n".join(lines)
+
+
+def _value(value: object) -> str:
+    text = str(value)
+    plain = text.isprintable() and text and not any(c in text for c in " =\"'")
+    return text if plain else repr(text)
+
+
+def set_up(level: str | None) -> None:
+    """Log to stderr, unless the app has set up logging by itself.
+
+    Args:
+        level: the least that is shown, in both cases; None = info, or what the app says.
+    """
+    root = logging.getLogger()
+    if not root.handlers:
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(Lines())
+        root.addHandler(handler)
+        root.setLevel(logging.INFO)
+    if level is not None:
+        root.setLevel(level.upper())

@@ -1,0 +1,103 @@
+"""`app:worker`, as the user names it: imported, made, told apart from what is none."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import sys
+import traceback
+from collections.abc import Iterable
+from operator import attrgetter
+from typing import Any
+
+__all__ = ["NoWorker", "load"]
+
+NEEDED = ("run", "stop", "healthy", "status", "change")
+"""What makes a worker; its class may be another, in tests of an app for instance."""
+LAST_LINES = 10
+OURS = (__file__, importlib.__file__, "<frozen importlib")
+
+
+class NoWorker(Exception):
+    """There is no worker under that name.
+
+    Args:
+        reason: one line.
+        trace: the last lines of the traceback, if the app's own code has raised.
+    """
+
+    def __init__(self, reason: str, trace: Iterable[str] = ()) -> None:
+        super().__init__(reason)
+        self.trace = list(trace)
+
+    @classmethod
+    def raised(cls, doing: str, error: BaseException) -> NoWorker:
+        """What the app's own code has raised."""
+        found = traceback.extract_tb(error.__traceback__)
+        frames = [frame for frame in found if not frame.filename.startswith(OURS)]
+        lines = "".join(
+            [*traceback.format_list(frames), *traceback.format_exception_only(type(error), error)]
+        )
+        # Without a frame or a place of theirs, nothing is there that the reason does not say.
+        theirs = frames or isinstance(error, SyntaxError)
+        name = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
+        return cls(f"{doing}: {name}", lines.splitlines()[-LAST_LINES:] if theirs else ())
+
+
+def load(target: str) -> Any:
+    """The worker; the current directory is looked in first.
+
+    Args:
+        target: `module:attribute`, both may be dotted. A worker, or a callable that returns one.
+
+    Raises:
+        NoWorker: there is none.
+    """
+    module, _, path = target.partition(":")
+    if not all(part.isidentifier() for part in (*module.split("."), *path.split("."))):
+        raise NoWorker(f"{target!r} is not of the form module:attribute")
+    if sys.path[:1] != [os.getcwd()]:  # noqa: PTH109 - sys.path holds strings
+        sys.path.insert(0, os.getcwd())  # noqa: PTH109 - same
+    found = _attribute(_import(module), module, path)
+    if is_worker(found):
+        return found
+    if not callable(found):
+        raise NoWorker(f"{target} is {_kind(found)}, not a worker or a function that returns one")
+    return _made(found, target)
+
+
+def is_worker(value: Any) -> bool:
+    """Whether this can be run as one; a class can't."""
+    return not inspect.isclass(value) and all(callable(getattr(value, n, None)) for n in NEEDED)
+
+
+def _import(module: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except (Exception, SystemExit) as error:
+        raise NoWorker.raised(f"{module} can't be imported", error) from error
+
+
+def _attribute(found: Any, module: str, path: str) -> Any:
+    try:
+        return attrgetter(path)(found)
+    except AttributeError as error:
+        raise NoWorker(f"{module}:{path}: {error}") from error
+
+
+def _made(factory: Any, target: str) -> Any:
+    try:
+        made = factory()
+    except (Exception, SystemExit) as error:
+        raise NoWorker.raised(f"{target}() failed", error) from error
+    if inspect.iscoroutine(made):
+        made.close()  # or Python warns that nobody has awaited it
+    if not is_worker(made):
+        raise NoWorker(f"{target}() returned {_kind(made)}, not a worker")
+    return made
+
+
+def _kind(value: Any) -> str:
+    name = type(value).__name__
+    return "None" if value is None else f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"

@@ -1,0 +1,355 @@
+"""Commands that run workers, and tell how they are: worker, healthy."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import inspect
+import os
+import re
+import sys
+from collections.abc import Awaitable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import Enum
+from logging import getLogger
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from penstock import BadArgument
+from penstock.cli import output
+from penstock.cli.app import Session, command
+from penstock.cli.log import set_up
+from penstock.cli.target import NoWorker, load
+from penstock.cli.watching import Changes, resident
+from penstock.wire.keys import DEFAULT_PREFIX
+from penstock.worker.children import GRACE, NUMBER, Line
+from penstock.worker.health import HealthFile, HealthServer, Probed, ailment
+from penstock.worker.supervisor import BROKEN, Supervisor
+
+__all__ = ["healthy", "worker"]
+
+LOG = getLogger(__name__)
+UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+class Level(str, Enum):
+    """The least that is logged."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+@dataclass(frozen=True)
+class Changed:
+    """What the options change of the worker that the app has made; None = nothing.
+
+    Args:
+        queues: as the user wrote them.
+    """
+
+    queues: str | None
+    concurrency: int | None
+    prefetch: int | None
+    grace: float | None
+    burst: bool | None
+    max_jobs: int | None
+    name: str | None
+
+    def arguments(self) -> list[str]:
+        """The same for the command line of another process."""
+        given = {option: value for option, value in vars(self).items() if value is not None}
+        return [
+            _option(name) if value is True else f"{_option(name)}={value}"
+            for name, value in given.items()
+        ]
+
+    def apply(self, made: Any) -> None:
+        """Change a worker.
+
+        Raises:
+            BadArgument: it refuses a value.
+        """
+        changes = {option: value for option, value in vars(self).items() if value is not None}
+        if self.queues is not None:
+            changes["queues"] = parse_queues(self.queues)
+        number = os.environ.get(NUMBER)
+        if number:
+            changes["name"] = f"{self.name or made.status().name}-{number}"
+        if changes:
+            made.change(**changes)
+
+
+@dataclass(frozen=True)
+class Health:
+    """How probes are answered; None = not in this way."""
+
+    host: str
+    port: int | None
+    file: Path | None
+
+    def of(self, probed: Probed, stack: ExitStack) -> None:
+        """Answer them until the stack ends."""
+        if self.port is not None:
+            try:
+                server = stack.enter_context(HealthServer(probed, self.host, self.port))
+            except (OSError, UnicodeError) as error:
+                raise _bad("health_port", f"{self.host}:{self.port}: {error}") from error
+            LOG.info("health is told at %s", server.url)
+        if self.file is not None:
+            try:
+                stack.enter_context(HealthFile(self.file, probed))
+            except OSError as error:
+                raise _bad("health_file", str(error)) from error
+
+
+@command("worker", common=False)
+def worker(
+    session: Session,
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODULE:NAME",
+            help="A Worker or an AsyncWorker, or a function that returns one.",
+            show_default=False,
+        ),
+    ],
+    processes: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            max=1000,
+            help="So many, each replaced when it dies. Default: this one, alone.",
+            show_default=False,
+        ),
+    ] = None,
+    queues: Annotated[
+        str | None,
+        typer.Option(metavar="NAME[:WEIGHT],...", help="Instead of the app's.", show_default=False),
+    ] = None,
+    concurrency: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Jobs at the same time.", show_default=False),
+    ] = None,
+    prefetch: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=0, help="Jobs reserved ahead.", show_default=False),
+    ] = None,
+    grace: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS",
+            min=0,
+            help="For running jobs after SIGTERM; what is unfinished then is given back.",
+            show_default=False,
+        ),
+    ] = None,
+    burst: Annotated[bool, typer.Option("--burst", help="End when the queues are empty.")] = False,
+    max_jobs: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="A process ends after so many.", show_default=False),
+    ] = None,
+    max_memory: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="Replace a process that holds more, its own children included: 512M, 2G.",
+            show_default=False,
+        ),
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Of the worker.", show_default=False)
+    ] = None,
+    reload: Annotated[
+        bool,
+        typer.Option(
+            "--reload",
+            help="For development: restart when a .py file in or below . changes.",
+        ),
+    ] = False,
+    health_port: Annotated[
+        int | None,
+        typer.Option(
+            metavar="PORT",
+            min=0,
+            max=65535,
+            help="Answer GET /health (200 or 503) and /status; 0 = any free port.",
+            show_default=False,
+        ),
+    ] = None,
+    health_host: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Where to listen for them.")
+    ] = "127.0.0.1",
+    health_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write the status there every second, for `penstock healthy`.",
+            dir_okay=False,
+            show_default=False,
+        ),
+    ] = None,
+    log_level: Annotated[
+        Level | None,
+        typer.Option(
+            case_sensitive=False,
+            help="Default: info, or what the app has set up.",
+            show_default=False,
+        ),
+    ] = None,
+    trial: Annotated[
+        bool, typer.Option("--trial", help="Load the app, and end.", hidden=True)
+    ] = False,
+) -> None:
+    """Run a worker, in one process or in several, until SIGTERM or SIGINT.
+
+    The server is the app's own choice; --url before the command is handed to it as PENSTOCK_URL.
+    Exit code 2 if the app can't be loaded, or refuses an option.
+    """
+    if session.prefix != DEFAULT_PREFIX:
+        raise _bad("prefix", "it is the app that names it")
+    if session.given_url:
+        os.environ["PENSTOCK_URL"] = session.given_url
+    changed = Changed(queues, concurrency, prefetch, grace, burst or None, max_jobs, name)
+    if queues is not None:
+        parse_queues(queues)
+    limit = None if max_memory is None else parse_size(max_memory)
+    health = Health(health_host, health_port, health_file)
+    level = log_level and log_level.value
+    if processes is None and limit is None and not reload:
+        _work(target, changed, health, level, trial=trial)
+        return
+    set_up(level)
+    arguments = [target, *changed.arguments(), *([f"--log-level={level}"] if level else [])]
+    _supervise(arguments, changed, health, processes or 1, limit, reload=reload)
+
+
+def _work(target: str, changed: Changed, health: Health, level: str | None, *, trial: bool) -> None:
+    """Run the worker in this process."""
+    line = Line.of_this_process()
+    try:
+        made = load(target)
+        changed.apply(made)
+    except NoWorker as error:
+        output.complain(str(error))
+        for line_of_trace in error.trace:
+            output.note(line_of_trace)
+        raise typer.Exit(BROKEN) from error
+    except BadArgument as error:
+        raise _bad(error.argument, error.reason) from error
+    if trial:
+        return
+    set_up(level)
+    with ExitStack() as stack:
+        health.of(made, stack)
+        if line is not None:
+            line.report(made, _grace(made, changed))
+        running = made.run()
+        if inspect.isawaitable(running):
+            asyncio.run(_awaited(running))
+
+
+async def _awaited(running: Awaitable[None]) -> None:
+    await running
+
+
+def _grace(made: Any, changed: Changed) -> float:
+    """Seconds that a worker takes to stop."""
+    told = changed.grace if changed.grace is not None else getattr(made, "grace", GRACE)
+    return told.total_seconds() if isinstance(told, timedelta) else float(told)
+
+
+def _supervise(
+    arguments: Sequence[str],
+    changed: Changed,
+    health: Health,
+    processes: int,
+    max_memory: int | None,
+    *,
+    reload: bool,
+) -> None:
+    """Run the worker in processes of its own."""
+    if max_memory is not None:
+        _need("psutil", "max_memory", "cli")
+    if reload:
+        _need("watchfiles", "reload", "reload")
+    interpreter = [sys.executable, *(f"-W{option}" for option in sys.warnoptions)]
+    ours = [*interpreter, "-m", "penstock.cli", "worker", *arguments]
+
+    supervisor = Supervisor(
+        lambda number: ours if number else [*ours, "--trial"],
+        processes,
+        grace=changed.grace,
+        burst=bool(changed.burst),
+        ends_itself=changed.max_jobs is not None,
+        max_memory=max_memory,
+        memory=resident,
+        development=reload,
+    )
+    with ExitStack() as stack:
+        health.of(supervisor, stack)
+        if reload:
+            stack.enter_context(Changes(Path.cwd(), supervisor.reload))
+        code = supervisor.run()
+    if code:
+        raise typer.Exit(code)
+
+
+@command("healthy", common=False)
+def healthy(
+    session: Session,  # noqa: ARG001 - it needs no server
+    file: Annotated[Path, typer.Argument(metavar="FILE", show_default=False)],
+    max_age: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0, help="Since the last sign of life.")
+    ] = 15,
+) -> None:
+    """Tell whether the worker that writes FILE (--health-file) is well, by the exit code."""
+    wrong = ailment(file, max_age=max_age)
+    if wrong:
+        output.complain(wrong)
+        raise typer.Exit(1)
+    output.write("healthy")
+
+
+def parse_queues(text: str) -> list[str] | dict[str, int]:
+    """Names, or names with their weights when there is one: "emails:8,low" is 8 to 1.
+
+    Only digits after the last colon are a weight.
+    """
+    found: dict[str, int] = {}
+    for part in text.split(","):
+        split = re.fullmatch(r"(.+):([0-9]{1,9})", part, flags=re.DOTALL)
+        queue, weight = (split[1], int(split[2])) if split else (part, 1)
+        if not queue.strip() or queue != queue.strip() or queue in found or not weight:
+            raise _bad("queues", f"{part!r} is not NAME or NAME:WEIGHT, or there twice")
+        found[queue] = weight
+    weighted = re.search(r":[0-9]{1,9}(,|$)", text)
+    return found if weighted else list(found)
+
+
+def parse_size(text: str) -> int:
+    """Bytes; K, M and G are powers of 1024."""
+    split = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{1,3})?)([KMG]?)B?", text.strip().upper())
+    size = int(float(split[1]) * UNITS[split[2]]) if split else 0
+    if not size:
+        raise _bad("max_memory", f"{text!r} is not a size such as 512M or 2G")
+    return size
+
+
+def _need(package: str, option: str, extra: str) -> None:
+    if importlib.util.find_spec(package) is None:
+        raise _bad(option, f"it needs {package}: pip install 'penstock[{extra}]'")
+
+
+def _option(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _bad(name: str, reason: str) -> typer.BadParameter:
+    return typer.BadParameter(reason, param_hint=_option(name))

@@ -1,0 +1,252 @@
+"""Signs of life of a worker, for probes: over HTTP, or as a file."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import socket
+import socketserver
+import sys
+import threading
+import time
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol
+
+__all__ = ["HealthFile", "HealthServer", "Probed", "ailment", "document"]
+
+LOG = logging.getLogger(__name__)
+EVERY = 1.0
+"""Seconds between two writings of a file."""
+POLL = 0.25
+"""Seconds that `HealthServer.close` may take."""
+PATIENCE = 5.0
+"""Seconds that a client may take to send its request."""
+
+
+class Told(Protocol):
+    """A status, whatever it is of."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """The same as JSON can show it."""
+
+
+class Probed(Protocol):
+    """What can be asked how it is: a worker, or the supervisor of several. It answers at once."""
+
+    def healthy(self) -> bool:
+        """Whether it does its work."""
+
+    def status(self) -> Told:
+        """All that there is to know."""
+
+
+def document(probed: Probed) -> dict[str, Any]:
+    """A status as JSON shows it; whatever else it says, `healthy` is among it."""
+    return {**probed.status().as_dict(), "healthy": bool(probed.healthy())}
+
+
+class HealthServer:
+    """Answers probes over HTTP, in a thread of its own, from construction to `close()`.
+
+    GET /health is 200 while `probed` is healthy, else 503; GET /status is 200 and tells the whole
+    status. Both bodies are JSON.
+
+    Args:
+        probed: whose health it is.
+        host: address to listen on. Whoever can reach it can read the status.
+        port: 0 = any free one.
+
+    Attributes:
+        port: the one it listens on.
+
+    Raises:
+        OSError: it can't listen there.
+    """
+
+    def __init__(self, probed: Probed, host: str = "127.0.0.1", port: int = 0) -> None:
+        self._server = _Server(probed, host, port)
+        self.host = host
+        self.port: int = self._server.server_address[1]
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(POLL,), name="penstock-health", daemon=True
+        )
+        self._thread.start()
+
+    @property
+    def url(self) -> str:
+        """Where to ask."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}/health"
+
+    def close(self) -> None:
+        """No more answers, and the port is free; nothing happens the second time."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def __enter__(self) -> HealthServer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, probed: Probed, host: str, port: int) -> None:
+        self.probed = probed
+        if ":" in host:
+            self.address_family = socket.AF_INET6
+        super().__init__((host, port), _Answer)
+
+    def server_bind(self) -> None:
+        # HTTPServer asks the DNS for the name of this host here, which may take half a minute.
+        socketserver.TCPServer.server_bind(self)
+        self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - socketserver's
+        """A probe that hung up, or sent nothing, is not worth a traceback on stderr."""
+        LOG.debug("no answer to a probe from %s: %r", client_address, sys.exc_info()[1])
+
+
+class _Answer(BaseHTTPRequestHandler):
+    server: _Server
+    server_version = "penstock"
+    sys_version = ""
+    timeout = PATIENCE
+
+    def do_GET(self) -> None:
+        """Answer a probe."""
+        page = {"/health": self._health, "/status": self._status}.get(self.path.partition("?")[0])
+        if page is None:
+            return self._send(HTTPStatus.NOT_FOUND, {"error": "there are /health and /status"})
+        try:
+            code, body = page()
+        except Exception as error:
+            LOG.exception("the status can't be told")
+            code, body = HTTPStatus.INTERNAL_SERVER_ERROR, {"error": repr(error)}
+        return self._send(code, body)
+
+    do_HEAD = do_GET  # noqa: N815 - the name is http.server's
+
+    def _health(self) -> tuple[HTTPStatus, dict[str, Any]]:
+        healthy = bool(self.server.probed.healthy())
+        code = HTTPStatus.OK if healthy else HTTPStatus.SERVICE_UNAVAILABLE
+        return code, {"healthy": healthy}
+
+    def _status(self) -> tuple[HTTPStatus, dict[str, Any]]:
+        return HTTPStatus.OK, document(self.server.probed)
+
+    def _send(self, code: HTTPStatus, body: dict[str, Any]) -> None:
+        raw = (json.dumps(body, default=str) + "\n").encode()
+        self.send_response(code)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(raw)))
+        self.send_header("Cache-Control", "no-store")
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(raw)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - http.server's name
+        """Say nothing of each probe."""
+
+
+class HealthFile:
+    """Writes the status into a file every second, from construction to `close()`, which removes it.
+
+    The file is always whole: it is replaced, never written into. Its time of modification is the
+    sign of life, `ailment` and `penstock healthy` read it.
+
+    Args:
+        path: the file; its directory is there.
+        probed: whose health it is.
+        every: seconds.
+
+    Raises:
+        OSError: it can't be written.
+    """
+
+    def __init__(self, path: str | Path, probed: Probed, *, every: float = EVERY) -> None:
+        self.path = Path(path)
+        self._probed = probed
+        self._every = every
+        self._new = self.path.with_name(f".{self.path.name}.{os.getpid()}")
+        self._closed = threading.Event()
+        self._write()
+        self._thread = threading.Thread(target=self._run, name="penstock-health-file", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """The file is gone; nothing happens the second time."""
+        self._closed.set()
+        self._thread.join()
+        self.path.unlink(missing_ok=True)
+
+    def __enter__(self) -> HealthFile:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _run(self) -> None:
+        failing = False
+        while not self._closed.wait(self._every):
+            failing = not self._written(quiet=failing)
+
+    def _written(self, *, quiet: bool) -> bool:
+        try:
+            self._write()
+        except Exception:
+            # The disk is full, say: the file grows old, and the probe sees that.
+            if not quiet:
+                LOG.exception("the health file can't be written", extra={"path": str(self.path)})
+            return False
+        return True
+
+    def _write(self) -> None:
+        try:
+            self._new.write_text(json.dumps(document(self._probed), default=str) + "\n")
+            self._new.replace(self.path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                self._new.unlink(missing_ok=True)
+            raise
+
+
+def ailment(path: str | Path, *, max_age: float) -> str:
+    """What is wrong with the writer of a health file; empty = it is well.
+
+    Args:
+        path: as given to `HealthFile`.
+        max_age: seconds since the last sign of life.
+    """
+    path = Path(path)
+    try:
+        # The time first: a file that is replaced in between is younger than it seems.
+        age = time.time() - path.stat().st_mtime
+        healthy = json.loads(path.read_text())["healthy"]
+    except OSError as error:
+        return f"{path}: {error.strerror}"
+    except (ValueError, KeyError, TypeError):
+        return f"{path}: not a health file"
+    if age > max_age:
+        return f"{path}: no sign of life for {age:.0f} s"
+    if age < -max_age:  # the clock was set back: it may be of any age
+        return f"{path}: its time is {-age:.0f} s from now"
+    return "" if healthy is True else f"{path}: it says that it is not healthy"

@@ -1,0 +1,498 @@
+"""Several processes of one app: started, watched, replaced, stopped."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import selectors
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from types import FrameType
+from typing import Any
+
+from penstock.worker.children import GRACE, Child
+
+__all__ = ["BROKEN", "ProcessStatus", "Supervisor", "SupervisorStatus"]
+
+LOG = logging.getLogger(__name__)
+
+BROKEN = 2
+"""The exit code of an app that can't be loaded."""
+EARLY = 5.0
+"""Seconds; who ends sooner than that after its start waits before it is replaced."""
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 30.0
+STALE = 15.0
+"""Seconds without a report after which a process is not well."""
+BETWEEN_LOOKS = 1.0
+"""Seconds between two looks at the memory."""
+RECYCLED = "memory"
+ENDED_WELL = (0, -signal.SIGTERM)  # the latter: asked to end before it had begun
+
+Memory = Callable[[Sequence[int]], Mapping[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessStatus:
+    """One of the processes.
+
+    Args:
+        number: from 1; a replacement has its predecessor's.
+        pid: None while there is none.
+        healthy: it reports, and says that it is; or it is being replaced on purpose.
+        age: seconds since its start.
+        starts: how many processes there have been in this place.
+        leaving: why it was asked to end; empty = it was not.
+        worker: what it last reported.
+    """
+
+    number: int
+    pid: int | None
+    healthy: bool
+    age: float | None
+    starts: int
+    leaving: str
+    worker: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisorStatus:
+    """A supervisor and its processes.
+
+    Args:
+        pid: its own.
+        healthy: whether all processes are.
+        stopping: whether it was asked to end.
+        processes: one for each place.
+    """
+
+    pid: int
+    healthy: bool
+    stopping: bool
+    processes: tuple[ProcessStatus, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The same as JSON can show it."""
+        return asdict(self)
+
+
+class Place:
+    """Where there is to be a process.
+
+    Attributes:
+        child: the one that is there.
+        due: when to start the next, by the monotonic clock.
+        early: how many have ended too early, one after the other.
+        starts: how many there have been.
+        done: there is to be none any more.
+        excused: until when it counts as healthy whatever is reported, as we are replacing it.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.child: Child | None = None
+        self.due = 0.0
+        self.early = 0
+        self.starts = 0
+        self.done = False
+        self.excused = 0.0
+
+    def start(self, command: Sequence[str]) -> Child:
+        """Put a process here."""
+        self.starts += 1
+        self.child = child = Child(command, self.number)
+        return child
+
+    def postpone(self) -> float:
+        """Let the next one wait, longer each time; how long."""
+        pause: float = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(self.early, 20))
+        self.early += 1
+        self.due = time.monotonic() + pause
+        return pause
+
+    def renew(self) -> None:
+        """The next one may start at once, whatever has been."""
+        self.early, self.due = 0, 0.0
+
+    def healthy(self, now: float) -> bool:
+        """Whether all is well here."""
+        return self.done or now < self.excused or self._well(now)
+
+    def _well(self, now: float) -> bool:
+        child = self.child
+        if child is None or child.reported is None or now - child.reported > STALE:
+            return False
+        return child.status.get("healthy") is True
+
+    def status(self, now: float) -> ProcessStatus:
+        """The same in full."""
+        child = self.child
+        return ProcessStatus(
+            number=self.number,
+            pid=None if child is None else child.pid,
+            healthy=self.healthy(now),
+            age=None if child is None else round(child.age, 3),
+            starts=self.starts,
+            leaving=child.leaving if child else "",
+            worker=child.status if child else {},
+        )
+
+
+class Supervisor:
+    """Keeps processes running until SIGTERM or SIGINT.
+
+    A process that dies is replaced: at once, or after a pause that doubles up to 30 s while each
+    ends within 5 s of its start. SIGHUP replaces one after the other. Before the first start, and
+    before anything that runs is replaced by what may be new code, a trial process loads the app:
+    what can't be loaded takes nobody's place.
+
+    Args:
+        command: of a process; its argument is the number in PENSTOCK_PROCESS, 0 = the trial.
+        processes: how many.
+        grace: seconds that one may take to stop; None = as it says itself. 10 s later it is killed.
+        burst: one that ends with 0 is not replaced, and when all have the supervisor ends.
+        ends_itself: ending with 0 is what a process does (--max-jobs), however early.
+        max_memory: bytes; one that holds more is asked to end, and replaced when it has.
+        memory: bytes held by each of these processes.
+        development: an app that can't be loaded at the start is waited for (`reload` tries again),
+            and SIGHUP, which says that the terminal was closed, is like SIGTERM.
+
+    `reload` and `status` may be called by any thread, and so may `healthy`.
+    """
+
+    def __init__(
+        self,
+        command: Callable[[int], Sequence[str]],
+        processes: int,
+        *,
+        grace: float | None = None,
+        burst: bool = False,
+        ends_itself: bool = False,
+        max_memory: int | None = None,
+        memory: Memory | None = None,
+        development: bool = False,
+    ) -> None:
+        self._command = command
+        self._places = [Place(number) for number in range(1, processes + 1)]
+        self._grace = grace
+        self._burst = burst
+        self._ends_itself = ends_itself
+        self._max_memory = max_memory
+        self._memory = memory
+        self._development = development
+        self._stopping = False
+        self._code: int | None = None
+        self._trial: Child | None = None
+        self._then: Callable[[], None] = self._begin
+        self._begun = False
+        self._rolling: list[tuple[Place, Child]] = []
+        self._next_look = 0.0
+        self._signals: list[int] = []
+        self._reload = threading.Event()
+        self._ear, self._bell = socket.socketpair()
+        self._ear.setblocking(False)
+        self._bell.setblocking(False)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._ear, selectors.EVENT_READ, None)
+
+    # What other threads may call
+
+    def healthy(self) -> bool:
+        """Whether every process is, and there is one where there is to be."""
+        now = time.monotonic()
+        return self._begun and all(place.healthy(now) for place in self._places)
+
+    def status(self) -> SupervisorStatus:
+        """All that there is to know."""
+        now = time.monotonic()
+        return SupervisorStatus(
+            pid=os.getpid(),
+            healthy=self.healthy(),
+            stopping=self._stopping,
+            processes=tuple(place.status(now) for place in self._places),
+        )
+
+    def reload(self) -> None:
+        """Replace all processes, at the same time, if the app can be loaded."""
+        self._reload.set()
+        with contextlib.suppress(BlockingIOError):  # it is ringing already
+            self._bell.send(b"!")
+
+    # The loop
+
+    def run(self) -> int:
+        """Keep them running; the exit code: 0 = all ended well, 2 = the app can't be loaded.
+
+        Call it in the main thread, once.
+        """
+        with self._listening():
+            try:
+                self._try_then(self._begin)
+                while not self._over():
+                    self._wait()
+                    self._step()
+            finally:
+                self._close()
+        return self._code or 0
+
+    def _step(self) -> None:
+        while self._signals:
+            self._obey(self._signals.pop(0))
+        if self._reload.is_set() and not self._stopping:
+            self._reload.clear()
+            self._try_then(self._replace_all)
+        self._end_trial()
+        for place in self._places:
+            if place.child is not None and place.child.code is not None:
+                self._ended(place, place.child)
+        self._kill_the_late()
+        self._look_at_memory()
+        self._roll_on()
+        self._fill()
+
+    def _over(self) -> bool:
+        if self._code is not None and not self._begun:
+            return True
+        if self._stopping:
+            return all(place.child is None for place in self._places)
+        return self._begun and all(place.done for place in self._places)
+
+    def _wait(self) -> None:
+        deadline = min(self._deadlines(), default=None)
+        timeout = None if deadline is None else max(0.0, deadline - time.monotonic())
+        for key, _ in self._selector.select(timeout):
+            child: Child | None = key.data
+            if child is None:
+                with contextlib.suppress(BlockingIOError):
+                    while self._ear.recv(4096):
+                        pass
+            elif not child.read():
+                self._selector.unregister(child.line)
+
+    def _deadlines(self) -> Iterator[float]:
+        for place in self._places:
+            if place.child is None:
+                if self._begun and not place.done and not self._stopping:
+                    yield place.due
+            elif place.child.kill_at is not None:
+                yield place.child.kill_at
+        if self._max_memory is not None and self._begun:
+            yield self._next_look
+
+    @contextlib.contextmanager
+    def _listening(self) -> Iterator[None]:
+        """Signals end the wait, and are obeyed after it, each in its turn."""
+        heard = [signal.SIGTERM, signal.SIGINT, signal.SIGCHLD]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # it is, below nohup
+            heard.append(signal.SIGHUP)
+        before = {number: signal.signal(number, self._hear) for number in heard}
+        bell = signal.set_wakeup_fd(self._bell.fileno(), warn_on_full_buffer=False)
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(bell)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _hear(self, number: int, _: FrameType | None) -> None:
+        if number != signal.SIGCHLD:  # that one only ends the wait
+            self._signals.append(number)
+
+    def _obey(self, number: int) -> None:
+        if number == signal.SIGHUP and not self._development:
+            if not self._stopping:
+                LOG.info("replacing the processes one by one")
+                self._try_then(self._begin if not self._begun else self._roll)
+            return
+        self._stopping, self._rolling = True, []
+        LOG.info("%s: stopping", signal.Signals(number).name)
+        self._drop_trial()
+        for place in self._places:
+            if place.child is not None:
+                self._terminate(place, place.child, "stop")
+
+    # The trial
+
+    def _try_then(self, action: Callable[[], None]) -> None:
+        """Load the app in a process of its own; if it can be loaded, do this."""
+        self._drop_trial()
+        self._then = action
+        try:
+            self._trial = Child(self._command(0), 0)
+        except OSError as error:
+            self._not_loaded(f"no process: {error}", 1)
+        else:
+            self._watch(self._trial)
+
+    def _end_trial(self) -> None:
+        trial = self._trial
+        if trial is None or trial.code is None:
+            return
+        code = trial.code
+        self._drop_trial()
+        if code == 0:
+            self._then()
+        else:
+            self._not_loaded(_how(code), BROKEN)
+
+    def _not_loaded(self, why: str, code: int) -> None:
+        if self._begun:
+            LOG.error("the app can't be loaded (%s): everything stays as it is", why)
+        elif self._development:
+            LOG.error("the app can't be loaded (%s): waiting for a change", why)
+        else:
+            LOG.error("the app can't be loaded (%s)", why)
+            self._code = code
+
+    def _drop_trial(self) -> None:
+        if self._trial is not None:
+            self._forget(self._trial)
+            self._trial = None
+
+    def _begin(self) -> None:
+        self._begun = True
+
+    # Replacing
+
+    def _fill(self) -> None:
+        """Start what is due."""
+        if not self._begun or self._stopping:
+            return
+        for place in self._places:
+            if place.child is None and not place.done and place.due <= time.monotonic():
+                try:
+                    child = place.start(self._command(place.number))
+                except OSError as error:
+                    pause = place.postpone()
+                    told = (place.number, error, pause)
+                    LOG.error("process %d can't be started: %s; again in %.1f s", *told)  # noqa: TRY400
+                else:
+                    self._watch(child)
+                    LOG.info("process %d has started, pid %d", place.number, child.pid)
+
+    def _ended(self, place: Place, child: Child) -> None:
+        place.child = None
+        self._forget(child)
+        code = child.code
+        assert code is not None
+        told = (place.number, child.pid, _how(code))
+        if self._stopping:
+            LOG.info("process %d, pid %d, %s", *told)
+            if code not in ENDED_WELL:
+                self._code = 1
+        elif self._burst and code == 0 and not child.leaving:
+            LOG.info("process %d, pid %d, %s: nothing is left to do", *told)
+            place.done = True
+        elif child.leaving not in ("", RECYCLED) or (code == 0 and self._ends_itself):
+            LOG.info("process %d, pid %d, %s: it is replaced", *told)
+            self._excuse(place)
+            place.renew()
+        else:
+            self._ended_unasked(place, child, told)
+
+    def _ended_unasked(self, place: Place, child: Child, told: tuple[int, int, str]) -> None:
+        place.excused = 0.0
+        if child.leaving:
+            self._excuse(place)
+        if child.age < EARLY:
+            pause = place.postpone()
+            LOG.warning(
+                "process %d, pid %d, %s, %.1f s after its start: it is replaced in %.1f s",
+                *(*told, child.age, pause),
+            )
+        else:
+            place.renew()
+            LOG.warning("process %d, pid %d, %s: it is replaced", *told)
+
+    def _replace_all(self) -> None:
+        self._begin()
+        self._rolling = []
+        for place in self._places:
+            place.renew()
+            if place.child is not None and not place.child.leaving:
+                self._terminate(place, place.child, "reload")
+
+    def _roll(self) -> None:
+        self._rolling = [(place, place.child) for place in self._places if place.child]
+        for place in self._places:
+            place.renew()
+
+    def _roll_on(self) -> None:
+        """One is asked to end when the replacement of the one before it has loaded the app."""
+        while self._rolling and not self._stopping:
+            place, old = self._rolling[0]
+            if place.child is old:
+                if not old.leaving:
+                    self._terminate(place, old, "restart")
+                return
+            if place.early:
+                LOG.error("process %d ends after its start: the others stay", place.number)
+                self._rolling = []
+                return
+            if not place.done and (place.child is None or place.child.reported is None):
+                return
+            self._rolling.pop(0)
+
+    def _terminate(self, place: Place, child: Child, why: str) -> None:
+        grace = self._grace if self._grace is not None else child.grace
+        child.terminate(why, GRACE if grace is None else grace)
+        place.excused = child.kill_at or 0.0
+
+    @staticmethod
+    def _excuse(place: Place) -> None:
+        place.excused = time.monotonic() + STALE
+
+    def _kill_the_late(self) -> None:
+        now = time.monotonic()
+        for place in self._places:
+            child = place.child
+            if child is not None and child.kill_at is not None and child.kill_at <= now:
+                LOG.error("process %d, pid %d, does not stop: killed", place.number, child.pid)
+                child.kill()
+
+    def _look_at_memory(self) -> None:
+        now = time.monotonic()
+        limit, memory = self._max_memory, self._memory
+        if limit is None or memory is None or now < self._next_look:
+            return
+        self._next_look = now + BETWEEN_LOOKS
+        there = {p.child.pid: (p, p.child) for p in self._places if p.child and not p.child.leaving}
+        for pid, size in memory(list(there)).items():
+            if size > limit:
+                place, child = there[pid]
+                told = (place.number, pid, size >> 20, limit >> 20)
+                LOG.warning("process %d, pid %d, holds %d MiB, more than %d: recycled", *told)
+                self._terminate(place, child, RECYCLED)
+
+    # Processes and their lines
+
+    def _watch(self, child: Child) -> None:
+        self._selector.register(child.line, selectors.EVENT_READ, child)
+
+    def _forget(self, child: Child) -> None:
+        with contextlib.suppress(KeyError):  # its line had broken before
+            self._selector.unregister(child.line)
+        child.close()
+
+    def _close(self) -> None:
+        self._drop_trial()
+        for place in self._places:
+            if place.child is not None:  # only after an error of ours
+                self._forget(place.child)
+        self._selector.close()
+        self._ear.close()
+        self._bell.close()
+
+
+def _how(code: int) -> str:
+    """How a process ended, as a clause."""
+    if code >= 0:
+        return f"ended with {code}"
+    try:
+        return f"was ended by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was ended by signal {-code}"
