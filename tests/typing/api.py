@@ -427,6 +427,8 @@ def figures(stats: WorkerStats) -> None:
     assert_type(stats.as_dict(), dict[str, Any])
     assert_type(size_monitor(500, every=timedelta(hours=1)), Monitor)
     size_monitor()(LoopEvent({"q": 1001}, 0, 10))
+
+
 async def policies_of_jobs(q: Queue, twin: AsyncQueue, job: Job, view: JobView) -> None:
     q.enqueue(1, retry=RetryPolicy(3))
     await twin.enqueue_many([1], retry=None)
