@@ -63,7 +63,7 @@ class EnqueueEvent:
         """The name of the handler the jobs are for; None = the default one."""
         return self.headers.get(HANDLER)
 
-    def passed(self) -> None:
+    def _passed(self) -> None:
         """The call has returned."""
 
 
@@ -92,7 +92,7 @@ class RunEvent:
     error: BaseException | None = None
     seconds: float = 0.0
 
-    def passed(self) -> None:
+    def _passed(self) -> None:
         """The handler has returned."""
         self.outcome = self.outcome or "done"
 
@@ -224,7 +224,7 @@ def _around(
                 failed(error)
                 raise
             else:
-                event.passed()
+                event._passed()
             finally:
                 event.seconds = time.perf_counter() - began
         if swallowed is not None:
