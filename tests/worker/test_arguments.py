@@ -8,7 +8,18 @@ import inspect
 import json
 import logging
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NewType, Optional, TypedDict, Union
+from enum import Enum
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    NewType,
+    Optional,
+    TypedDict,
+    TypeVar,
+    Union,
+)
 
 import pytest
 from hypothesis import given
@@ -23,6 +34,13 @@ if TYPE_CHECKING:
     from somewhere import Unknown
 
 UserId = NewType("UserId", int)
+
+
+T = TypeVar("T")
+
+
+class Shade(Enum):
+    RED = "red"
 
 
 class Address(TypedDict):
@@ -212,6 +230,9 @@ ANNOTATIONS: list[tuple[Any, list[Any], list[Any]]] = [
     (Address, [{"street": "a"}, 5], []),
     (Mapping[str, int], [{}, 5], []),
     (int | Address, [1, {}, "unchecked"], []),
+    (int | list[int] | None, [1, ["unchecked"], None], ["1", {}]),
+    (T, [1, None], []),
+    (Literal[Shade.RED], ["red", 5], []),
     ("Unknown", [1, "unchecked"], []),
     ("int", [1], ["1"]),
 ]
@@ -398,6 +419,18 @@ def test_jobs_that_would_not_fit(
         handler(function).job(*args, **kwargs)
     assert caught.value.argument == argument
     assert reason in str(caught.value)
+
+
+def test_values_that_can_not_be_shown() -> None:
+    """A producer's error says at least of what type they are."""
+
+    class Shy:
+        def __repr__(self) -> str:
+            raise RuntimeError("no")
+
+    for value in (Shy(), 10**5000):
+        with pytest.raises(BadArgument, match=rf"\(1, 2, <{type(value).__name__}>\)"):
+            handler(plain).job(1, 2, value)
 
 
 def test_a_name_that_means_two_things() -> None:

@@ -411,14 +411,21 @@ def test_batches() -> None:
     """None = all done; a list says something of each, anything else the same of all."""
     handler = Handlers().batch(size=5)(nothing)
     jobs = [made(n) for n in range(3)]
-    for done in (None, [None, None, None], (1, Done(), None), [5], [], "abc", {}):
-        verdicts = handler.returned_batch(jobs, done)
-        assert verdicts is None or verdicts == [ACK] * 3
+    for done in (None, [None, None, None], (1, Done(), None), [5], [], "abc", {}, Done()):
+        assert handler.returned_batch(jobs, done) is None
     mixed = [None, Retry(5), ValueError("x")]
     assert handler.returned_batch(jobs, mixed) == [ACK, Verdict("nack", 5000), LEFT]
     assert handler.returned_batch(jobs, Snooze(1)) == [Verdict("release", 1000)] * 3
     wrong = handler.returned_batch(jobs, [Retry(), None])
     assert wrong == [Verdict("nack", text="ValueError: 2 results for 3 jobs")] * 3
+
+
+async def test_tasks_that_were_not_awaited() -> None:
+    """The same for what runs by itself: nobody would see how it ends."""
+    task = asyncio.ensure_future(anothing(1))
+    verdict = alone().returned(made(1), task)
+    await task
+    assert verdict == Verdict("nack", text="TypeError: the handler returned a Task")
 
 
 async def test_batches_of_gathered_results() -> None:

@@ -88,7 +88,7 @@ def shown(value: Any) -> str:
         return "[...]" if isinstance(value, list) else "{...}"
     try:
         return _cut(repr(value[: SHOWN + 1] if isinstance(value, str) else value))
-    except ValueError:  # an int of too many digits
+    except Exception:  # noqa: BLE001  # an int of too many digits, somebody's __repr__
         return f"<{type(value).__name__}>"
 
 

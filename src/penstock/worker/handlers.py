@@ -137,12 +137,12 @@ class Handler(Generic[P, R_co]):
         Raises:
             BadArgument: the handler could not be called with them, or JSON can't express them.
         """
-        described = JobArgs(body=self.body(*args, **kwargs), headers=dict(self.headers))
+        wanted = JobArgs(body=self.body(*args, **kwargs), headers=dict(self.headers))
         if self._backoff.stored is not None:
-            described["retry"] = self._backoff.stored
+            wanted["retry"] = self._backoff.stored
         if self.lease is not None:
-            described["lease"] = self.lease
-        return described
+            wanted["lease"] = self.lease
+        return wanted
 
     def body(self, /, *args: P.args, **kwargs: P.kwargs) -> Any:
         """The body alone: `enqueue_many(map(handler.body, ids), headers=handler.headers)`.
@@ -164,8 +164,9 @@ class Handler(Generic[P, R_co]):
     def returned(self, job: Delivery, value: Any) -> Verdict:
         """What becomes of a job whose handler returned.
 
-        A `Result` does what it says. An exception counts as if it had been raised, and so does
-        what shows that nothing was done yet: a coroutine or a generator. Anything else is success.
+        A `Result` does what it says. An exception counts as if it had been raised. What shows that
+        the work was not done is a failure: a generator, or a coroutine or another awaitable.
+        Anything else is success.
         """
         if value is None:
             return ACK
@@ -179,10 +180,12 @@ class Handler(Generic[P, R_co]):
                 return self.failed(job, value())
             except TypeError as error:
                 return self.failed(job, error)
-        if inspect.iscoroutine(value) or inspect.isgenerator(value):
-            value.close()
-        elif not inspect.isasyncgen(value):
-            return ACK
+        if not (inspect.isawaitable(value) or inspect.isgenerator(value)):
+            if not inspect.isasyncgen(value):
+                return ACK
+        elif inspect.iscoroutine(value):
+            with contextlib.suppress(Exception):
+                value.close()  # or Python warns that it was never awaited
         return self.failed(job, TypeError(f"the handler returned a {type(value).__name__}"))
 
     def returned_batch(self, jobs: Sequence[Delivery], value: Any) -> list[Verdict] | None:
@@ -191,19 +194,18 @@ class Handler(Generic[P, R_co]):
         Args:
             jobs: what the function was called with.
             value: what it returned: a list or tuple says something of each job, each element as in
-                `returned`; anything else says the same of all.
+                `returned`; anything else says the same of all. A list of another length that holds
+                results is a failure of all jobs, as nobody knows which it means.
         """
         if value is None:
             return None
-        if not isinstance(value, (list, tuple)):
-            return [self.returned(job, value) for job in jobs]
-        if len(value) == len(jobs):
-            verdicts = [self.returned(job, one) for job, one in zip(jobs, value, strict=True)]
-            return None if all(verdict is ACK for verdict in verdicts) else verdicts
-        if not any(isinstance(one, BaseException) for one in value):
-            return None
-        wrong = ValueError(f"{len(value)} results for {len(jobs)} jobs")
-        return [self.failed(job, wrong) for job in jobs]
+        each: Sequence[Any] = value if isinstance(value, (list, tuple)) else [value] * len(jobs)
+        if len(each) != len(jobs):
+            if not any(isinstance(one, BaseException) for one in each):
+                return None
+            each = [ValueError(f"{len(each)} results for {len(jobs)} jobs")] * len(jobs)
+        verdicts = [self.returned(job, one) for job, one in zip(jobs, each, strict=True)]
+        return None if all(verdict is ACK for verdict in verdicts) else verdicts
 
     def failed(self, job: Delivery, error: BaseException) -> Verdict:
         """What becomes of a job whose handler raised; never raises.
