@@ -344,7 +344,9 @@ def test_a_job_from_end_to_end() -> None:
     """What is enqueued by the handler comes back as its arguments."""
     handlers = Handlers()
 
-    @handlers.handler("welcome", lease=60)
+    policy = RetryPolicy(max_attempts=3)
+
+    @handlers.handler("welcome", lease=60, retry=policy)
     def welcome(job: Job, user_id: int, lang: str = "en") -> tuple[int, str, float]:
         return user_id, lang, job.lease
 
@@ -357,6 +359,7 @@ def test_a_job_from_end_to_end() -> None:
     for job in queue.reserve(10):
         handler = handlers.find(job)
         assert handler is welcome
+        assert job.retry == (policy if job.body["user_id"] in (7, 10) else None)
         args, kwargs = handler.arguments(job)
         found.append(handler(*args, **kwargs))
     client.close()
@@ -465,6 +468,17 @@ def test_the_policy_of_the_handler() -> None:
     delays = [failed(retry=RetryPolicy(base=10, cap=20)).delay_ms for _ in range(50)]
     assert all(0 < delay <= 20_000 for delay in delays)
     assert len(set(delays)) > 10
+
+
+def test_the_policy_of_the_job() -> None:
+    """It comes before the handler's, and is left to the script; rules and tenacity come first."""
+    job = made({}, {"handler": "f"}, ATTEMPT_3, retry=RetryPolicy(max_attempts=9))
+    error = ValueError("x")
+    once = RetryPolicy(max_attempts=1, on={KeyError: RetryPolicy(base=0.001, cap=0.001)})
+    assert alone(retry=once).failed(job, error) == LEFT
+    assert alone(retry=once).failed(job, KeyError("k")) == Verdict("nack", 1, "KeyError: 'k'")
+    assert alone(wait=wait_fixed(1)).failed(job, error).delay_ms == 1000
+    assert alone(stop=stop_after_attempt(3)).failed(job, error).kind == "bury"
 
 
 def test_a_damaged_record() -> None:

@@ -123,10 +123,9 @@ class _Tenacity:
 
 def _stored(job: Delivery) -> RetryPolicy | None:
     try:
-        found: RetryPolicy | None = getattr(job, "retry", None)
+        return job.retry
     except ValueError:  # a damaged record
         return None
-    return found
 
 
 def _is_ruled(policy: RetryPolicy, error: BaseException) -> bool:
