@@ -84,6 +84,7 @@ async def enqueueing(q: Queue, aq: AsyncQueue) -> None:
 
 def looking(job: Job, other: Handlers) -> None:
     handlers.include(other)
+    assert_type(other.handler(bare), Handler[[Any], None])
     found = handlers.find(job)
     assert_type(found, Handler[..., Any] | None)
     if found is None:

@@ -160,6 +160,19 @@ def test_including() -> None:
     assert handlers.find(named("new", {})) is None
 
 
+def test_a_handler_of_another_set() -> None:
+    """Taken as it is; it is no function that could be registered anew."""
+    other, handlers = Handlers(), Handlers()
+    batch = other.batch("index", size=5)(nothing)
+    assert handlers.handler(batch) is batch
+    assert handlers.find(named("index", {})) is batch
+    with pytest.raises(BadArgument, match="a handler with this name"):
+        handlers.handler(batch)
+    for decorate in (handlers.handler("new"), handlers.handler(), handlers.batch(size=1)):
+        with pytest.raises(BadArgument, match="is a handler already"):
+            decorate(batch)  # type: ignore[operator]
+
+
 @pytest.mark.parametrize("name", ["", "a\nb", "\ud800", "x" * 201, "ä" * 101, 5, b"f", ["f"]])
 def test_bad_names(name: Any) -> None:
     """A printable text, not empty, of 200 bytes at most."""

@@ -64,6 +64,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 J = TypeVar("J", bound=Delivery)
+H = TypeVar("H", bound="Handler[..., Any]")
 
 
 class _Options(TypedDict, total=False):
@@ -330,6 +331,8 @@ class Handlers:
         self._routes: dict[bytes, Handler[..., Any]] = {}
 
     @overload
+    def handler(self, name: H, /) -> H: ...
+    @overload
     def handler(self, name: Callable[[J], R], /) -> Handler[[Any], R]: ...
     @overload
     def handler(
@@ -368,6 +371,7 @@ class Handlers:
         Args:
             name: the function gets arguments, from jobs whose header `handler` is this name. None =
                 it is the default handler: its only argument is the job, of those without a name.
+                A `Handler` of another set is taken as it is.
             retry: when its failures are tried again. What can be stored is stored with each job
                 that `Handler.job` describes, so that every client applies it.
             wait, stop: objects of tenacity, asked after each failure. `stop` ends in a dead letter.
@@ -379,6 +383,8 @@ class Handlers:
             BadArgument: an argument can't be used, there is a handler with that name, or the
                 function can't be a handler.
         """
+        if isinstance(name, Handler):
+            return self._add(name)
         if name is not None and not isinstance(name, str) and callable(name):
             return self._add(Handler(checked(name)))
         _check_name(name)
@@ -387,6 +393,7 @@ class Handlers:
         self._free(name)
 
         def decorate(function: Callable[..., Any]) -> Handler[..., Any]:
+            _refuse_handler(function)
             checked(function, whole=name is None)
             made: Handler[..., Any]
             if name is None:
@@ -430,6 +437,7 @@ class Handlers:
         self._free(name)
 
         def decorate(function: Callable[..., Any]) -> Handler[..., Any]:
+            _refuse_handler(function)
             made: Handler[..., Any] = Handler(
                 checked(function), name, size=size, wait=seconds, backoff=backoff, lease=lease
             )
@@ -523,6 +531,11 @@ def _undecodable(job: Delivery) -> bool:
     except UndecodableBody:
         return True
     return False
+
+
+def _refuse_handler(function: Any) -> None:
+    if isinstance(function, Handler):
+        raise BadArgument("function", function, "is a handler already: include its set")
 
 
 def _check_name(name: Any) -> None:
