@@ -56,6 +56,14 @@ def one_server(running_backends: Running) -> Iterator[Backend]:
         yield acquired
 
 
+@pytest.fixture(params=RUNNABLE[:1] + REAL[:1], ids=lambda spec: spec.name)
+def brief_backend(request: pytest.FixtureRequest, running_backends: Running) -> Iterator[Backend]:
+    """Two back ends, fakeredis and a server, empty: for what is the same on every server."""
+    spec: Spec = request.param
+    with running_backends.get(spec).acquired() as acquired:
+        yield acquired
+
+
 @pytest.fixture
 def sync_client(backend: Backend) -> redis.Redis:
     """A client of `backend`."""

@@ -13,6 +13,12 @@ from tests.support.backends import Backend
 from tests.support.keyspace import Raw, check_invariant
 from tests.support.twins import await_for
 
+# The scripts are the same for both clients: the twin's tests run on two back ends.
+# sync only: @pytest.fixture
+# sync only: def backend(brief_backend: Backend) -> Backend:
+# sync only:     """Two back ends."""
+# sync only:     return brief_backend
+
 
 @pytest.fixture
 def raw(backend: Backend) -> Raw:

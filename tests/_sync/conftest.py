@@ -15,6 +15,13 @@ from tests.support.keyspace import Raw, check_invariant
 from tests.support.twins import wait_for
 
 
+# The scripts are the same for both clients: the twin's tests run on two back ends.
+@pytest.fixture
+def backend(brief_backend: Backend) -> Backend:
+    """Two back ends."""
+    return brief_backend
+
+
 @pytest.fixture
 def raw(backend: Backend) -> Raw:
     """A plain client of `backend`."""

@@ -124,3 +124,11 @@ def wait_for(reached: Callable[[], bool], timeout: float = PATIENCE) -> None:
         if time.monotonic() > end:
             raise TimeoutError(f"not reached within {timeout} s")
         time.sleep(0.002)
+
+
+async def coroutine_function(job: object) -> None:
+    """A handler that threads can't run."""
+    del job
+
+
+__all__ += ["coroutine_function"]

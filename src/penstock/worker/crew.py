@@ -85,6 +85,12 @@ class Todo:
     acks: list[Finished] = field(default_factory=list)
     others: dict[Verdict, list[Finished]] = field(default_factory=dict)
 
+    @property
+    def jobs(self) -> int:
+        """How many jobs these are."""
+        lists = [self.acks, *self.others.values()]
+        return sum(len(done.jobs) for part in lists for done in part)
+
 
 class Crew:
     """The shared state of one worker.
@@ -187,12 +193,16 @@ class Crew:
 
     # -- what to ask for -------------------------------------------------------------------
 
+    @property
+    def free(self) -> int:
+        """How many more jobs may be held now."""
+        return self.capacity - len(self.held)
+
     def room(self) -> int:
         """How many more jobs may be taken, when what is finished is reported in the same trip."""
         if self.stopping:
             return 0
-        ending = sum(len(done.jobs) for todo in self.unsettled.values() for done in todo.acks)
-        free = self.capacity - len(self.held) + ending
+        free = self.free + sum(todo.jobs for todo in self.unsettled.values())
         most = self.options.max_jobs
         return free if most is None else min(free, most - self.taken)
 

@@ -79,7 +79,8 @@ def _round(crew: Crew, node: Callable[[], str]) -> Count:
     if not todo and not shares and crew.clock() < crew.sample_at:
         return -1
     got = 0
-    for i in sorted({*todo, *shares}):
+    # Who gives back more than it gets comes first, so that no more is held than may be.
+    for i in sorted({*todo, *shares}, key=lambda i: shares.get(i, 0) - _ending(todo.get(i))):
         got += yield from _visit(crew, crew.sources[i], todo.get(i), shares.get(i, 0), node)
         todo.pop(i, None)
     crew.unsure = False
@@ -88,19 +89,26 @@ def _round(crew: Crew, node: Callable[[], str]) -> Count:
     return got
 
 
+def _ending(part: Todo | None) -> int:
+    return 0 if part is None else part.jobs
+
+
 def _visit(crew: Crew, source: Source, part: Todo | None, n: int, node: Callable[[], str]) -> Count:
     """Report to one queue and ask it for up to n jobs; how many came."""
     got = 0
-    if n and (source.woken or crew.waiting or part is None or not part.acks):
-        # Who comes from a wait says so, for which the trip that does both has no room.
-        got = yield from _reserve(crew, source, n, node)
+    from_wait = source.woken or crew.waiting
+    if from_wait and n and crew.free > 0:
+        # It says so, for which the trip that does both has no room.
+        got = yield from _reserve(crew, source, min(n, crew.free), node)
         n = 0
     while part is not None and part.others:
         yield from _report_other(crew, source, part)
     while n and part is not None and sum(len(done.jobs) for done in part.acks) > BATCH:
         yield from _ack(crew, source, part)
-    if n and part is not None:
+    if n and part is not None and part.acks:
         got = yield from _settle(crew, source, part, n, node)
+    elif n:
+        got = yield from _reserve(crew, source, n, node)
     while part is not None and part.acks:
         yield from _ack(crew, source, part)
     return got

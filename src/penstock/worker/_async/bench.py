@@ -73,6 +73,7 @@ class AsyncBench:
             self._finish([job for job in jobs if job.lost], KEPT, 0.0)  # before its turn came
             jobs = [job for job in jobs if not job.lost]
             if not jobs:
+                self._wake()
                 return
         began = monotonic()
         self._at_work[id(item)] = (item, began)
@@ -85,9 +86,13 @@ class AsyncBench:
         seconds = monotonic() - began
         if verdicts is None:
             self._finish(jobs, ACK, seconds)
-            return
-        for job, verdict in zip(jobs, verdicts, strict=True):
-            self._finish((job,), verdict, seconds)
+        else:
+            alike: dict[Verdict, list[Any]] = {}
+            for job, verdict in zip(jobs, verdicts, strict=True):
+                alike.setdefault(verdict, []).append(job)
+            for verdict, part in alike.items():
+                self._finish(part, verdict, seconds)
+        self._wake()
 
     def _broken(
         self, handler: Handler[..., Any], jobs: Sequence[Any], error: BaseException
@@ -108,7 +113,6 @@ class AsyncBench:
             job.settled = True
         if jobs:
             self.finished.append(Finished(jobs, verdict, seconds))
-        self._wake()
 
     async def _hooked(
         self, handler: Handler[..., Any], jobs: Sequence[Any]

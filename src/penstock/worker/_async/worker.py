@@ -155,10 +155,11 @@ class AsyncWorker:
         """Begin to work in the background.
 
         Raises:
-            BadArgument: it was started before.
+            BadArgument: it was started before, or an annotation of a handler can't be resolved.
         """
         if self._activity is not None:
             raise BadArgument("worker", self, "it was started before; make another one")
+        self.handlers.check()
         wake, options = AsyncSignal(), self.options
         bench = AsyncBench(self.handlers, self._client.middleware, wake.set)
         runners = AsyncRunners(options.concurrency, self.name, bench.execute)

@@ -3,7 +3,7 @@
 
 So a handler that blocks the event loop, or keeps the interpreter busy, does not lose its job. A
 lease counts from the time at which it was asked for, by this machine's monotonic clock: what this
-worker believes to hold it does hold (PROTOCOL.md, Lease).
+worker believes to hold it does hold.
 """
 
 from __future__ import annotations

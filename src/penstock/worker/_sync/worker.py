@@ -154,10 +154,11 @@ class Worker:
         """Begin to work in the background.
 
         Raises:
-            BadArgument: it was started before.
+            BadArgument: it was started before, or an annotation of a handler can't be resolved.
         """
         if self._activity is not None:
             raise BadArgument("worker", self, "it was started before; make another one")
+        self.handlers.check()
         wake, options = Signal(), self.options
         bench = Bench(self.handlers, self._client.middleware, wake.set)
         runners = Runners(options.concurrency, self.name, bench.execute)

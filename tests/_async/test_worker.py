@@ -1,0 +1,590 @@
+"""What a worker does with jobs: every way in which a handler can end."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from penstock import (
+    AsyncJob,
+    AsyncPenstock,
+    AsyncQueue,
+    AsyncWorker,
+    BadArgument,
+    Done,
+    Handlers,
+    Middleware,
+    Reject,
+    Retry,
+    RetryPolicy,
+    RunEvent,
+    Snooze,
+)
+from penstock._acompat import asleep
+from tests.support.backends import Backend
+from tests.support.twins import await_for
+
+# sync only: from tests.support.twins import coroutine_function
+
+
+@pytest.fixture
+def backend(brief_backend: Backend) -> Backend:
+    """A worker runs scripts that other tests know: two back ends."""
+    return brief_backend
+
+
+async def run(ps: AsyncPenstock, handlers: Any, queues: Any = "q", **options: Any) -> AsyncWorker:
+    """Work until nothing can be taken any more."""
+    worker = AsyncWorker(ps, queues, handlers, burst=True, **options)
+    await worker.run()
+    return worker
+
+
+async def reach(q: AsyncQueue, **figures: int) -> None:
+    """Return when the queue has these figures."""
+    end = time.monotonic() + 20
+    while True:
+        stats = await q.stats()
+        found = {name: getattr(stats, name) for name in figures}
+        if found == figures:
+            return
+        assert time.monotonic() < end, found
+        await asleep(0.005)
+
+
+async def test_a_handler_that_returns_finishes_its_job(ps: AsyncPenstock, q: AsyncQueue) -> None:
+    """Each job is handled once, with all that a delivered job knows; nothing is left."""
+    added = await q.enqueue_many(range(25))
+    seen: list[AsyncJob] = []
+
+    async def handler(job: AsyncJob) -> str:
+        assert job.attempt == 1
+        seen.append(job)
+        return "any value will do"
+
+    worker = await run(ps, handler)
+    assert sorted(job.body for job in seen) == list(range(25))
+    assert {job.id for job in seen} == {one.id for one in added}
+    stats = await q.stats()
+    assert (stats.acked, stats.active, stats.ready) == (25, 0, 0)
+    assert worker.status().stats.counts == {"done": 25}
+    assert worker.state == "stopped"
+    assert not worker.healthy()
+
+
+async def test_a_handler_that_raises_has_failed(
+    ps: AsyncPenstock, q: AsyncQueue, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The error is kept with the job and logged; the job is tried again by the queue's policy."""
+    await q.configure(backoff_base=3600)
+    job_id = (await q.enqueue("x")).id
+
+    async def handler(job: AsyncJob) -> None:
+        raise ValueError(f"no {job.body}")
+
+    with caplog.at_level(logging.ERROR, "penstock"):
+        worker = await run(ps, handler)
+    view = await q.show(job_id)
+    assert view is not None
+    assert (view.state, view.nacks, view.error) == ("scheduled", 1, "ValueError: no x")
+    assert worker.status().stats.counts == {"retried": 1}
+    assert "failed" in caplog.text
+    assert "ValueError: no x" in caplog.text
+
+
+@pytest.mark.parametrize("raised", [False, True], ids=["returned", "raised"])
+async def test_results(ps: AsyncPenstock, q: AsyncQueue, raised: bool) -> None:
+    """Retry, Snooze, Reject and Done do the same returned and raised."""
+    await q.enqueue_many([0, 1, 2, 3])
+    results = [Retry(after=3600, error="busy"), Snooze(3600), Reject("bad"), Done()]
+
+    async def handler(job: AsyncJob) -> Any:
+        if raised:
+            raise results[job.body]
+        return results[job.body]
+
+    worker = await run(ps, handler)
+    assert worker.status().stats.counts == {
+        "retried": 1,
+        "snoozed": 1,
+        "rejected": 1,
+        "done": 1,
+    }
+    found = {view.body: view for view in (await q.scan(full=True)).jobs}
+    assert set(found) == {0, 1, 2}
+    assert (found[0].state, found[0].nacks, found[0].error) == ("scheduled", 1, "busy")
+    assert (found[1].state, found[1].nacks, found[1].releases) == ("scheduled", 0, 0)
+    assert (found[2].state, found[2].error) == ("dead", "bad")
+
+
+async def test_a_window_from_the_handler(ps: AsyncPenstock, q: AsyncQueue) -> None:
+    """Done(dedup_window=) keeps the id taken, whatever the job said, or frees it."""
+    await q.enqueue(3600, dedup_id="a")
+    await q.enqueue(0, dedup_id="b", dedup_window=3600)
+
+    async def handler(job: AsyncJob) -> Done:
+        return Done(dedup_window=job.body)
+
+    await run(ps, handler)
+    status = await q.status("a")
+    assert status is not None
+    assert status.state == "window"
+    assert await q.status("b") is None
+
+
+async def test_a_policy_of_the_handler(ps: AsyncPenstock, q: AsyncQueue) -> None:
+    """Attempts and rules for kinds of exceptions are the handler's; a rule may allow no retry."""
+    await q.enqueue_many([0, 1])
+    handlers = Handlers()
+    once = RetryPolicy(max_attempts=1)
+
+    @handlers.handler(retry=RetryPolicy(max_attempts=2, base=0.001, on={KeyError: once}))
+    async def handler(job: AsyncJob) -> None:
+        if job.body == 0:
+            raise KeyError("gone")
+        raise OSError("down")
+
+    async with AsyncWorker(ps, "q", handlers):
+        await reach(q, dead=2)
+    views = {view.body: view for view in await q.peek(state="dead")}
+    assert (views[0].nacks, views[1].nacks) == (0, 1)
+    assert "KeyError" in views[0].error
+    assert "OSError: down" in views[1].error
+
+
+async def test_names_and_arguments(ps: AsyncPenstock, q: AsyncQueue) -> None:
+    """A job with a name goes to that handler, with its arguments; others to the default one."""
+    handlers = Handlers()
+    seen: list[Any] = []
+
+    @handlers.handler("greet")
+    async def greet(job: AsyncJob, name: str, times: int = 1) -> None:
+        seen.append((name, times, job.attempt))
+
+    @handlers.handler
+    async def anything(job: AsyncJob) -> None:
+        seen.append(job.body)
+
+    await q.enqueue(**greet.job("ada", times=2))
+    await q.enqueue({"name": "bob"}, headers=greet.headers)
+    await q.enqueue(b"raw")
+    await run(ps, handlers)
+    assert sorted(seen, key=repr) == [("ada", 2, 1), ("bob", 1, 1), b"raw"]
+
+
+async def test_jobs_that_no_handler_can_run(
+    ps: AsyncPenstock, q: AsyncQueue, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Unknown name, arguments that don't fit, a body that can't be read: dead letters, with why."""
+    handlers = Handlers()
+    ran: list[int] = []
+
+    @handlers.handler("add")
+    async def add(number: int) -> None:
+        ran.append(number)
+
+    await q.enqueue({}, headers={"handler": "sub"})
+    await q.enqueue("no name")
+    await q.enqueue({"number": "x"}, headers=add.headers)
+    await q.enqueue({"other": 1}, headers=add.headers)
+    await q.enqueue(b"\xff", headers=add.headers)
+    await q.enqueue(**add.job(1))
+    worker = await run(ps, handlers)
+    assert ran == [1]
+    errors = [view.error for view in await q.peek(10, state="dead")]
+    assert len(errors) == 5
+    for part in ('no handler "sub"', "without a name", "number='x'", "other", "decoded"):
+        assert any(part in error for error in errors), (part, errors)
+    counts = worker.status().stats.counts
+    assert counts == {"rejected": 5, "done": 1}
+    assert caplog.text.count("becomes a dead letter") == 5
+
+
+async def test_a_handler_that_settles_its_job_itself(ps: AsyncPenstock, q: AsyncQueue) -> None:
+    """What it said holds; the worker adds nothing."""
+    await q.enqueue_many(["ack", "bury", "release"])
+
+    async def handler(job: AsyncJob) -> None:
+        if job.body == "ack":
+            await job.ack()
+        elif job.body == "bury":
+            await job.bury("by hand")
+        else:
+            await job.release(delay=3600)
+
+    worker = await run(ps, handler)
+    stats = await q.stats()
+    assert (stats.acked, stats.dead, stats.scheduled, stats.active) == (1, 1, 1, 0)
+    assert worker.status().stats.counts == {"settled": 3}
+
+
+async def test_at_most_once(
+    ps: AsyncPenstock, q: AsyncQueue, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Finished it is gone; failed it stays to be looked at, and is not tried again."""
+    await q.enqueue_many([0, 1], lease=0, ttl=3600)
+
+    async def handler(job: AsyncJob) -> None:
+        if job.body:
+            raise ValueError("once")
+
+    await run(ps, handler)
+    views = await q.peek(state="active")
+    assert [view.body for view in views] == [1]
+    assert "at most once" in caplog.text
+
+
+async def test_batches(ps: AsyncPenstock, q: AsyncQueue) -> None:
+    """A batch handler gets up to `size` jobs, and may say something else of each."""
+    handlers = Handlers()
+    sizes: list[int] = []
+
+    @handlers.batch(size=10)
+    async def store(jobs: list[AsyncJob]) -> list[Any]:
+        sizes.append(len(jobs))
+        return [Reject("odd") if job.body % 2 else None for job in jobs]
+
+    await q.enqueue_many(range(25))
+    worker = await run(ps, handlers, concurrency=1)
+    assert sizes == [10, 10, 5]
+    stats = await q.stats()
+    assert (stats.acked, stats.dead) == (13, 12)
+    assert worker.status().stats.counts == {"done": 13, "rejected": 12}
+
+
+async def test_a_batch_waits_to_be_filled(ps: AsyncPenstock, q: AsyncQueue) -> None:
+    """Up to `wait` seconds since its first job; what comes meanwhile goes with it."""
+    handlers = Handlers()
+    batches: list[list[Any]] = []
+
+    @handlers.batch(size=3, wait=30)
+    async def full(jobs: list[AsyncJob]) -> None:
+        batches.append([job.body for job in jobs])
+
+    @handlers.batch("hurry", size=3, wait=0.05)
+    async def hurry(jobs: list[AsyncJob]) -> None:
+        batches.append([job.body for job in jobs])
+
+    async with AsyncWorker(ps, "q", handlers):
+        await q.enqueue(1)
+        await q.enqueue("alone", headers=hurry.headers)
+        await reach(q, acked=1)
+        await q.enqueue(2)
+        assert batches == [["alone"]]
+        await q.enqueue(3)
+        await reach(q, acked=4)
+    assert batches == [["alone"], [1, 2, 3]]
+
+
+async def test_a_batch_that_raises(ps: AsyncPenstock, q: AsyncQueue) -> None:
+    """All its jobs have failed."""
+    await q.configure(backoff_base=3600)
+    handlers = Handlers()
+
+    @handlers.batch(size=3)
+    async def store(jobs: list[AsyncJob]) -> None:
+        raise OSError("down")
+
+    await q.enqueue_many(range(3))
+    await run(ps, handlers)
+    stats = await q.stats()
+    assert (stats.nacked, stats.scheduled, stats.active) == (3, 3, 0)
+
+
+async def test_hooks_around_a_run(ps: AsyncPenstock, q: AsyncQueue) -> None:
+    """The client's middleware sees each run: its jobs, handler, error, outcome; hooks may fail."""
+    events: list[tuple[Any, ...]] = []
+
+    class Watch(Middleware):
+        @contextmanager
+        def run(self, event: RunEvent) -> Iterator[None]:
+            if event.jobs[0].body == "forbidden":
+                raise PermissionError("not this one")
+            try:
+                yield
+            finally:
+                kind = type(event.error).__name__
+                events.append((event.handler, event.jobs[0].body, event.outcome, kind))
+
+    handlers = Handlers()
+
+    @handlers.handler
+    async def handler(job: AsyncJob) -> Any:
+        if job.body == "bad":
+            raise ValueError("no")
+        return Snooze(3600) if job.body == "late" else None
+
+    await q.configure(backoff_base=3600)
+    await q.enqueue_many(["good", "bad", "late", "forbidden"])
+    watched = ps.twin()
+    watched.middleware = (Watch(),)
+    await run(watched, handlers, concurrency=1)
+    assert events == [
+        (None, "good", "done", "NoneType"),
+        (None, "bad", "retried", "ValueError"),
+        (None, "late", "snoozed", "NoneType"),
+    ]
+    errors = {view.body: view.error for view in (await q.scan(full=True)).jobs}
+    assert errors["forbidden"] == "PermissionError: not this one"
+    stats = await q.stats()
+    assert (stats.acked, stats.nacked, stats.active) == (1, 2, 0)
+
+
+async def test_a_job_that_is_removed_while_its_handler_runs(
+    ps: AsyncPenstock, q: AsyncQueue
+) -> None:
+    """The handler is told; what it says then changes nothing, and the worker goes on."""
+    await q.configure(lease=0.3)
+    job_id = (await q.enqueue("long")).id
+    began: list[AsyncJob] = []
+    told: list[bool] = []
+
+    async def handler(job: AsyncJob) -> None:
+        if job.body != "long":
+            return
+        began.append(job)
+        # [async only
+        try:
+            await asleep(30)
+        finally:
+            told.append(job.lost)
+        # async only]
+        # sync only: wait_for(lambda: job.lost)
+        # sync only: told.append(job.lost)
+
+    async with AsyncWorker(ps, "q", handler, concurrency=1) as worker:
+        await await_for(lambda: bool(began))
+        assert (await q.delete([job_id])).done == 1
+        await await_for(lambda: bool(told))
+        await q.enqueue("short")
+        await reach(q, acked=1)
+        assert worker.status().held == 0
+    assert told == [True]
+
+
+async def test_a_job_of_several_leases(ps: AsyncPenstock, q: AsyncQueue) -> None:
+    """Its lease is renewed for as long as the handler runs, so that nobody else gets it."""
+    await q.enqueue("x", lease=0.2)
+    runs: list[AsyncJob] = []
+
+    async def handler(job: AsyncJob) -> None:
+        runs.append(job)
+        await asleep(1.2)
+
+    async with AsyncWorker(ps, "q", handler):
+        await await_for(lambda: bool(runs))
+        other = await q.reserve(block=1)
+        assert other == []
+        await reach(q, acked=1)
+    assert len(runs) == 1
+    assert not runs[0].lost
+    assert (await q.stats()).crashed == 0
+
+
+async def test_prefetch_holds_so_many_and_no_more(ps: AsyncPenstock, q: AsyncQueue) -> None:
+    """As many as run, and `prefetch` more; when it stops, what has not begun is given back."""
+    await q.enqueue_many(range(20))
+    began: list[AsyncJob] = []
+    gate: list[bool] = []
+
+    async def handler(job: AsyncJob) -> None:
+        began.append(job)
+        while not gate:
+            await asleep(0.005)
+
+    worker = AsyncWorker(ps, "q", handler, concurrency=2, prefetch=3)
+    await worker.start()
+    await reach(q, active=5, ready=15)
+    await await_for(lambda: len(began) == 2)
+    status = worker.status()
+    assert (status.held, status.state, status.concurrency) == (5, "running", 2)
+    assert sorted(job.id for job in status.running) == sorted(job.id for job in began)
+    worker.stop()
+    await reach(q, active=2, ready=18)
+    gate.append(True)
+    assert await worker.join(20)
+    stats = await q.stats()
+    assert (stats.acked, stats.ready, stats.active, stats.nacked) == (2, 18, 0, 0)
+    assert worker.status().stats.counts == {"done": 2, "handed back": 3}
+
+
+async def test_what_is_not_finished_within_the_grace_is_given_back(
+    ps: AsyncPenstock, q: AsyncQueue
+) -> None:
+    """With no attempt charged; a coroutine is cancelled, a thread's job says that it is lost."""
+    await q.enqueue("x")
+    began: list[AsyncJob] = []
+    told: list[bool] = []
+
+    async def handler(job: AsyncJob) -> None:
+        began.append(job)
+        # [async only
+        try:
+            await asleep(30)
+        finally:
+            told.append(job.lost)
+        # async only]
+        # sync only: wait_for(lambda: job.lost)
+        # sync only: told.append(job.lost)
+
+    worker = AsyncWorker(ps, "q", handler, grace=0.05)
+    await worker.start()
+    await await_for(lambda: bool(began))
+    worker.stop()
+    worker.stop()
+    assert await worker.join(20)
+    await await_for(lambda: told == [True])
+    job = (await q.reserve(block=0))[0]
+    assert (job.attempt, job.deliveries) == (1, 2)
+    assert worker.status().stats.counts["handed back"] == 1
+
+
+async def test_stop_before_the_start_and_again(ps: AsyncPenstock, q: AsyncQueue) -> None:
+    """It begins nothing, and ends at once; stopping again, and joining again, does no harm."""
+    await q.enqueue(1)
+    ran: list[AsyncJob] = []
+
+    async def handler(job: AsyncJob) -> None:
+        ran.append(job)
+
+    worker = AsyncWorker(ps, "q", handler)
+    assert await worker.join() is True
+    worker.stop()
+    await worker.run()
+    worker.stop()
+    assert await worker.join(1)
+    assert (ran, worker.state, worker.stopping) == ([], "stopped", True)
+
+
+async def test_max_jobs(ps: AsyncPenstock, q: AsyncQueue) -> None:
+    """It takes so many jobs, not one more, and ends when they are finished."""
+    await q.enqueue_many(range(30))
+
+    async def handler(job: AsyncJob) -> None:
+        """Do nothing."""
+
+    worker = AsyncWorker(ps, "q", handler, max_jobs=11, prefetch=20)
+    await worker.run()
+    stats = await q.stats()
+    assert (stats.acked, stats.ready, stats.active) == (11, 19, 0)
+    assert worker.status().taken == 11
+
+
+async def test_weights(ps: AsyncPenstock) -> None:
+    """Of the jobs taken while all have some, each queue gets its share."""
+    weights = {"a": 8, "b": 2}
+    for name in weights:
+        await ps.queue(name).enqueue_many([name] * 1000)
+    order: list[str] = []
+
+    async def handler(job: AsyncJob) -> None:
+        order.append(job.body)
+
+    await run(ps, handler, weights, concurrency=3)
+    assert len(order) == 2000
+    assert 75 <= order[:1000].count("a") / 10 <= 85
+
+
+async def test_one_queue_waits_while_another_is_busy(ps: AsyncPenstock) -> None:
+    """A queue that was empty is noticed although the other never is."""
+    busy, quiet = ps.queue("busy"), ps.queue("quiet")
+    await busy.enqueue_many([0] * 3000)
+    seen: list[str] = []
+
+    async def handler(job: AsyncJob) -> None:
+        seen.append(job.queue_name)
+        await asleep(0.001)
+
+    async with AsyncWorker(ps, ["busy", "quiet"], handler, concurrency=2):
+        await await_for(lambda: len(seen) > 20)
+        await quiet.enqueue(1)
+        await await_for(lambda: "quiet" in seen)
+    assert (await busy.stats()).ready > 0
+
+
+async def test_monitor_and_throttle(
+    ps: AsyncPenstock, q: AsyncQueue, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The monitor hears of every loop; when it, or the throttle, fails, the worker goes on."""
+    await q.enqueue_many(range(5))
+    events: list[Any] = []
+
+    async def handler(job: AsyncJob) -> None:
+        """Do nothing."""
+
+    def monitor(event: Any) -> None:
+        events.append(event)
+        raise RuntimeError("monitor is broken")
+
+    def throttle(size: int) -> float:
+        if not sizes:
+            sizes.append(size)
+            raise RuntimeError("throttle is broken")
+        sizes.append(size)
+        return 0
+
+    sizes: list[int] = []
+    async with AsyncWorker(ps, "q", handler, monitor=monitor, throttle=throttle, concurrency=1):
+        await reach(q, acked=5)
+    assert sum(event.reply for event in events) == 5
+    assert events[0].sizes.keys() == {"q"}
+    assert len(sizes) > 1
+    assert "monitor failed" in caplog.text
+    assert "throttle failed" in caplog.text
+
+
+async def test_options(ps: AsyncPenstock, q: AsyncQueue) -> None:
+    """They can be changed until it is started; then it can't be started again either."""
+
+    async def handler(job: AsyncJob) -> None:
+        """Do nothing."""
+
+    worker = AsyncWorker(ps, {"q": 2}, handler, name="first")
+    worker.change(queues={"q": 1, "r": 3}, concurrency=None, name="second", burst=True)
+    assert (worker.name, worker.state) == ("second", "new")
+    assert worker.options.queues == {"q": 1, "r": 3}
+    assert worker.options.concurrency == 8
+    worker.change()
+    for name, value in (("unknown", 1), ("concurrency", 0), ("queues", {})):
+        with pytest.raises(BadArgument, match=rf"^{name}="):
+            worker.change(**{name: value})
+    await worker.run()
+    assert worker.status().as_dict()["queues"] == {"q": 0, "r": 0}
+    with pytest.raises(BadArgument, match="started"):
+        worker.change(grace=1)
+    with pytest.raises(BadArgument, match="started before"):
+        await worker.start()
+
+
+async def test_arguments_that_can_not_be_used(ps: AsyncPenstock) -> None:
+    """Named in the error, with the value, before anything is connected."""
+
+    async def handler(job: AsyncJob) -> None:
+        """Do nothing."""
+
+    for queues in ("", (), {}, ["a", "a"], {"a": 0}, {"a": "x"}, 5, b"q", [5]):
+        with pytest.raises(BadArgument):
+            AsyncWorker(ps, queues, handler)  # type: ignore[arg-type]  # that is the point
+    for handlers in (None, 5, Handlers()):
+        with pytest.raises(BadArgument, match=r"^handlers="):
+            AsyncWorker(ps, "q", handlers)  # type: ignore[arg-type]  # same
+    wrong: dict[str, Any] = {
+        "concurrency": 0,
+        "prefetch": -1,
+        "grace": -1,
+        "max_jobs": 0,
+        "throttle": -1,
+        "monitor": 5,
+        "heartbeat": "none",
+        "name": "",
+    }
+    for name, value in wrong.items():
+        with pytest.raises(BadArgument):
+            AsyncWorker(ps, "q", handler, **{name: value})
+    # sync only: with pytest.raises(BadArgument, match="a coroutine function needs"):
+    # sync only:     Worker(ps, "q", coroutine_function)

@@ -1,0 +1,569 @@
+# Generated from tests/_async/test_worker.py by tools/unasync.py; do not edit.
+"""What a worker does with jobs: every way in which a handler can end."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from penstock import (
+    BadArgument,
+    Done,
+    Handlers,
+    Job,
+    Middleware,
+    Penstock,
+    Queue,
+    Reject,
+    Retry,
+    RetryPolicy,
+    RunEvent,
+    Snooze,
+    Worker,
+)
+from penstock._acompat import sleep
+from tests.support.backends import Backend
+from tests.support.twins import coroutine_function, wait_for
+
+
+@pytest.fixture
+def backend(brief_backend: Backend) -> Backend:
+    """A worker runs scripts that other tests know: two back ends."""
+    return brief_backend
+
+
+def run(ps: Penstock, handlers: Any, queues: Any = "q", **options: Any) -> Worker:
+    """Work until nothing can be taken any more."""
+    worker = Worker(ps, queues, handlers, burst=True, **options)
+    worker.run()
+    return worker
+
+
+def reach(q: Queue, **figures: int) -> None:
+    """Return when the queue has these figures."""
+    end = time.monotonic() + 20
+    while True:
+        stats = q.stats()
+        found = {name: getattr(stats, name) for name in figures}
+        if found == figures:
+            return
+        assert time.monotonic() < end, found
+        sleep(0.005)
+
+
+def test_a_handler_that_returns_finishes_its_job(ps: Penstock, q: Queue) -> None:
+    """Each job is handled once, with all that a delivered job knows; nothing is left."""
+    added = q.enqueue_many(range(25))
+    seen: list[Job] = []
+
+    def handler(job: Job) -> str:
+        assert job.attempt == 1
+        seen.append(job)
+        return "any value will do"
+
+    worker = run(ps, handler)
+    assert sorted(job.body for job in seen) == list(range(25))
+    assert {job.id for job in seen} == {one.id for one in added}
+    stats = q.stats()
+    assert (stats.acked, stats.active, stats.ready) == (25, 0, 0)
+    assert worker.status().stats.counts == {"done": 25}
+    assert worker.state == "stopped"
+    assert not worker.healthy()
+
+
+def test_a_handler_that_raises_has_failed(
+    ps: Penstock, q: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The error is kept with the job and logged; the job is tried again by the queue's policy."""
+    q.configure(backoff_base=3600)
+    job_id = q.enqueue("x").id
+
+    def handler(job: Job) -> None:
+        raise ValueError(f"no {job.body}")
+
+    with caplog.at_level(logging.ERROR, "penstock"):
+        worker = run(ps, handler)
+    view = q.show(job_id)
+    assert view is not None
+    assert (view.state, view.nacks, view.error) == ("scheduled", 1, "ValueError: no x")
+    assert worker.status().stats.counts == {"retried": 1}
+    assert "failed" in caplog.text
+    assert "ValueError: no x" in caplog.text
+
+
+@pytest.mark.parametrize("raised", [False, True], ids=["returned", "raised"])
+def test_results(ps: Penstock, q: Queue, raised: bool) -> None:
+    """Retry, Snooze, Reject and Done do the same returned and raised."""
+    q.enqueue_many([0, 1, 2, 3])
+    results = [Retry(after=3600, error="busy"), Snooze(3600), Reject("bad"), Done()]
+
+    def handler(job: Job) -> Any:
+        if raised:
+            raise results[job.body]
+        return results[job.body]
+
+    worker = run(ps, handler)
+    assert worker.status().stats.counts == {
+        "retried": 1,
+        "snoozed": 1,
+        "rejected": 1,
+        "done": 1,
+    }
+    found = {view.body: view for view in q.scan(full=True).jobs}
+    assert set(found) == {0, 1, 2}
+    assert (found[0].state, found[0].nacks, found[0].error) == ("scheduled", 1, "busy")
+    assert (found[1].state, found[1].nacks, found[1].releases) == ("scheduled", 0, 0)
+    assert (found[2].state, found[2].error) == ("dead", "bad")
+
+
+def test_a_window_from_the_handler(ps: Penstock, q: Queue) -> None:
+    """Done(dedup_window=) keeps the id taken, whatever the job said, or frees it."""
+    q.enqueue(3600, dedup_id="a")
+    q.enqueue(0, dedup_id="b", dedup_window=3600)
+
+    def handler(job: Job) -> Done:
+        return Done(dedup_window=job.body)
+
+    run(ps, handler)
+    status = q.status("a")
+    assert status is not None
+    assert status.state == "window"
+    assert q.status("b") is None
+
+
+def test_a_policy_of_the_handler(ps: Penstock, q: Queue) -> None:
+    """Attempts and rules for kinds of exceptions are the handler's; a rule may allow no retry."""
+    q.enqueue_many([0, 1])
+    handlers = Handlers()
+    once = RetryPolicy(max_attempts=1)
+
+    @handlers.handler(retry=RetryPolicy(max_attempts=2, base=0.001, on={KeyError: once}))
+    def handler(job: Job) -> None:
+        if job.body == 0:
+            raise KeyError("gone")
+        raise OSError("down")
+
+    with Worker(ps, "q", handlers):
+        reach(q, dead=2)
+    views = {view.body: view for view in q.peek(state="dead")}
+    assert (views[0].nacks, views[1].nacks) == (0, 1)
+    assert "KeyError" in views[0].error
+    assert "OSError: down" in views[1].error
+
+
+def test_names_and_arguments(ps: Penstock, q: Queue) -> None:
+    """A job with a name goes to that handler, with its arguments; others to the default one."""
+    handlers = Handlers()
+    seen: list[Any] = []
+
+    @handlers.handler("greet")
+    def greet(job: Job, name: str, times: int = 1) -> None:
+        seen.append((name, times, job.attempt))
+
+    @handlers.handler
+    def anything(job: Job) -> None:
+        seen.append(job.body)
+
+    q.enqueue(**greet.job("ada", times=2))
+    q.enqueue({"name": "bob"}, headers=greet.headers)
+    q.enqueue(b"raw")
+    run(ps, handlers)
+    assert sorted(seen, key=repr) == [("ada", 2, 1), ("bob", 1, 1), b"raw"]
+
+
+def test_jobs_that_no_handler_can_run(
+    ps: Penstock, q: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Unknown name, arguments that don't fit, a body that can't be read: dead letters, with why."""
+    handlers = Handlers()
+    ran: list[int] = []
+
+    @handlers.handler("add")
+    def add(number: int) -> None:
+        ran.append(number)
+
+    q.enqueue({}, headers={"handler": "sub"})
+    q.enqueue("no name")
+    q.enqueue({"number": "x"}, headers=add.headers)
+    q.enqueue({"other": 1}, headers=add.headers)
+    q.enqueue(b"\xff", headers=add.headers)
+    q.enqueue(**add.job(1))
+    worker = run(ps, handlers)
+    assert ran == [1]
+    errors = [view.error for view in q.peek(10, state="dead")]
+    assert len(errors) == 5
+    for part in ('no handler "sub"', "without a name", "number='x'", "other", "decoded"):
+        assert any(part in error for error in errors), (part, errors)
+    counts = worker.status().stats.counts
+    assert counts == {"rejected": 5, "done": 1}
+    assert caplog.text.count("becomes a dead letter") == 5
+
+
+def test_a_handler_that_settles_its_job_itself(ps: Penstock, q: Queue) -> None:
+    """What it said holds; the worker adds nothing."""
+    q.enqueue_many(["ack", "bury", "release"])
+
+    def handler(job: Job) -> None:
+        if job.body == "ack":
+            job.ack()
+        elif job.body == "bury":
+            job.bury("by hand")
+        else:
+            job.release(delay=3600)
+
+    worker = run(ps, handler)
+    stats = q.stats()
+    assert (stats.acked, stats.dead, stats.scheduled, stats.active) == (1, 1, 1, 0)
+    assert worker.status().stats.counts == {"settled": 3}
+
+
+def test_at_most_once(ps: Penstock, q: Queue, caplog: pytest.LogCaptureFixture) -> None:
+    """Finished it is gone; failed it stays to be looked at, and is not tried again."""
+    q.enqueue_many([0, 1], lease=0, ttl=3600)
+
+    def handler(job: Job) -> None:
+        if job.body:
+            raise ValueError("once")
+
+    run(ps, handler)
+    views = q.peek(state="active")
+    assert [view.body for view in views] == [1]
+    assert "at most once" in caplog.text
+
+
+def test_batches(ps: Penstock, q: Queue) -> None:
+    """A batch handler gets up to `size` jobs, and may say something else of each."""
+    handlers = Handlers()
+    sizes: list[int] = []
+
+    @handlers.batch(size=10)
+    def store(jobs: list[Job]) -> list[Any]:
+        sizes.append(len(jobs))
+        return [Reject("odd") if job.body % 2 else None for job in jobs]
+
+    q.enqueue_many(range(25))
+    worker = run(ps, handlers, concurrency=1)
+    assert sizes == [10, 10, 5]
+    stats = q.stats()
+    assert (stats.acked, stats.dead) == (13, 12)
+    assert worker.status().stats.counts == {"done": 13, "rejected": 12}
+
+
+def test_a_batch_waits_to_be_filled(ps: Penstock, q: Queue) -> None:
+    """Up to `wait` seconds since its first job; what comes meanwhile goes with it."""
+    handlers = Handlers()
+    batches: list[list[Any]] = []
+
+    @handlers.batch(size=3, wait=30)
+    def full(jobs: list[Job]) -> None:
+        batches.append([job.body for job in jobs])
+
+    @handlers.batch("hurry", size=3, wait=0.05)
+    def hurry(jobs: list[Job]) -> None:
+        batches.append([job.body for job in jobs])
+
+    with Worker(ps, "q", handlers):
+        q.enqueue(1)
+        q.enqueue("alone", headers=hurry.headers)
+        reach(q, acked=1)
+        q.enqueue(2)
+        assert batches == [["alone"]]
+        q.enqueue(3)
+        reach(q, acked=4)
+    assert batches == [["alone"], [1, 2, 3]]
+
+
+def test_a_batch_that_raises(ps: Penstock, q: Queue) -> None:
+    """All its jobs have failed."""
+    q.configure(backoff_base=3600)
+    handlers = Handlers()
+
+    @handlers.batch(size=3)
+    def store(jobs: list[Job]) -> None:
+        raise OSError("down")
+
+    q.enqueue_many(range(3))
+    run(ps, handlers)
+    stats = q.stats()
+    assert (stats.nacked, stats.scheduled, stats.active) == (3, 3, 0)
+
+
+def test_hooks_around_a_run(ps: Penstock, q: Queue) -> None:
+    """The client's middleware sees each run: its jobs, handler, error, outcome; hooks may fail."""
+    events: list[tuple[Any, ...]] = []
+
+    class Watch(Middleware):
+        @contextmanager
+        def run(self, event: RunEvent) -> Iterator[None]:
+            if event.jobs[0].body == "forbidden":
+                raise PermissionError("not this one")
+            try:
+                yield
+            finally:
+                kind = type(event.error).__name__
+                events.append((event.handler, event.jobs[0].body, event.outcome, kind))
+
+    handlers = Handlers()
+
+    @handlers.handler
+    def handler(job: Job) -> Any:
+        if job.body == "bad":
+            raise ValueError("no")
+        return Snooze(3600) if job.body == "late" else None
+
+    q.configure(backoff_base=3600)
+    q.enqueue_many(["good", "bad", "late", "forbidden"])
+    watched = ps.twin()
+    watched.middleware = (Watch(),)
+    run(watched, handlers, concurrency=1)
+    assert events == [
+        (None, "good", "done", "NoneType"),
+        (None, "bad", "retried", "ValueError"),
+        (None, "late", "snoozed", "NoneType"),
+    ]
+    errors = {view.body: view.error for view in q.scan(full=True).jobs}
+    assert errors["forbidden"] == "PermissionError: not this one"
+    stats = q.stats()
+    assert (stats.acked, stats.nacked, stats.active) == (1, 2, 0)
+
+
+def test_a_job_that_is_removed_while_its_handler_runs(ps: Penstock, q: Queue) -> None:
+    """The handler is told; what it says then changes nothing, and the worker goes on."""
+    q.configure(lease=0.3)
+    job_id = q.enqueue("long").id
+    began: list[Job] = []
+    told: list[bool] = []
+
+    def handler(job: Job) -> None:
+        if job.body != "long":
+            return
+        began.append(job)
+        wait_for(lambda: job.lost)
+        told.append(job.lost)
+
+    with Worker(ps, "q", handler, concurrency=1) as worker:
+        wait_for(lambda: bool(began))
+        assert q.delete([job_id]).done == 1
+        wait_for(lambda: bool(told))
+        q.enqueue("short")
+        reach(q, acked=1)
+        assert worker.status().held == 0
+    assert told == [True]
+
+
+def test_a_job_of_several_leases(ps: Penstock, q: Queue) -> None:
+    """Its lease is renewed for as long as the handler runs, so that nobody else gets it."""
+    q.enqueue("x", lease=0.2)
+    runs: list[Job] = []
+
+    def handler(job: Job) -> None:
+        runs.append(job)
+        sleep(1.2)
+
+    with Worker(ps, "q", handler):
+        wait_for(lambda: bool(runs))
+        other = q.reserve(block=1)
+        assert other == []
+        reach(q, acked=1)
+    assert len(runs) == 1
+    assert not runs[0].lost
+    assert q.stats().crashed == 0
+
+
+def test_prefetch_holds_so_many_and_no_more(ps: Penstock, q: Queue) -> None:
+    """As many as run, and `prefetch` more; when it stops, what has not begun is given back."""
+    q.enqueue_many(range(20))
+    began: list[Job] = []
+    gate: list[bool] = []
+
+    def handler(job: Job) -> None:
+        began.append(job)
+        while not gate:
+            sleep(0.005)
+
+    worker = Worker(ps, "q", handler, concurrency=2, prefetch=3)
+    worker.start()
+    reach(q, active=5, ready=15)
+    wait_for(lambda: len(began) == 2)
+    status = worker.status()
+    assert (status.held, status.state, status.concurrency) == (5, "running", 2)
+    assert sorted(job.id for job in status.running) == sorted(job.id for job in began)
+    worker.stop()
+    reach(q, active=2, ready=18)
+    gate.append(True)
+    assert worker.join(20)
+    stats = q.stats()
+    assert (stats.acked, stats.ready, stats.active, stats.nacked) == (2, 18, 0, 0)
+    assert worker.status().stats.counts == {"done": 2, "handed back": 3}
+
+
+def test_what_is_not_finished_within_the_grace_is_given_back(ps: Penstock, q: Queue) -> None:
+    """With no attempt charged; a coroutine is cancelled, a thread's job says that it is lost."""
+    q.enqueue("x")
+    began: list[Job] = []
+    told: list[bool] = []
+
+    def handler(job: Job) -> None:
+        began.append(job)
+        wait_for(lambda: job.lost)
+        told.append(job.lost)
+
+    worker = Worker(ps, "q", handler, grace=0.05)
+    worker.start()
+    wait_for(lambda: bool(began))
+    worker.stop()
+    worker.stop()
+    assert worker.join(20)
+    wait_for(lambda: told == [True])
+    job = q.reserve(block=0)[0]
+    assert (job.attempt, job.deliveries) == (1, 2)
+    assert worker.status().stats.counts["handed back"] == 1
+
+
+def test_stop_before_the_start_and_again(ps: Penstock, q: Queue) -> None:
+    """It begins nothing, and ends at once; stopping again, and joining again, does no harm."""
+    q.enqueue(1)
+    ran: list[Job] = []
+
+    def handler(job: Job) -> None:
+        ran.append(job)
+
+    worker = Worker(ps, "q", handler)
+    assert worker.join() is True
+    worker.stop()
+    worker.run()
+    worker.stop()
+    assert worker.join(1)
+    assert (ran, worker.state, worker.stopping) == ([], "stopped", True)
+
+
+def test_max_jobs(ps: Penstock, q: Queue) -> None:
+    """It takes so many jobs, not one more, and ends when they are finished."""
+    q.enqueue_many(range(30))
+
+    def handler(job: Job) -> None:
+        """Do nothing."""
+
+    worker = Worker(ps, "q", handler, max_jobs=11, prefetch=20)
+    worker.run()
+    stats = q.stats()
+    assert (stats.acked, stats.ready, stats.active) == (11, 19, 0)
+    assert worker.status().taken == 11
+
+
+def test_weights(ps: Penstock) -> None:
+    """Of the jobs taken while all have some, each queue gets its share."""
+    weights = {"a": 8, "b": 2}
+    for name in weights:
+        ps.queue(name).enqueue_many([name] * 1000)
+    order: list[str] = []
+
+    def handler(job: Job) -> None:
+        order.append(job.body)
+
+    run(ps, handler, weights, concurrency=3)
+    assert len(order) == 2000
+    assert 75 <= order[:1000].count("a") / 10 <= 85
+
+
+def test_one_queue_waits_while_another_is_busy(ps: Penstock) -> None:
+    """A queue that was empty is noticed although the other never is."""
+    busy, quiet = ps.queue("busy"), ps.queue("quiet")
+    busy.enqueue_many([0] * 3000)
+    seen: list[str] = []
+
+    def handler(job: Job) -> None:
+        seen.append(job.queue_name)
+        sleep(0.001)
+
+    with Worker(ps, ["busy", "quiet"], handler, concurrency=2):
+        wait_for(lambda: len(seen) > 20)
+        quiet.enqueue(1)
+        wait_for(lambda: "quiet" in seen)
+    assert busy.stats().ready > 0
+
+
+def test_monitor_and_throttle(ps: Penstock, q: Queue, caplog: pytest.LogCaptureFixture) -> None:
+    """The monitor hears of every loop; when it, or the throttle, fails, the worker goes on."""
+    q.enqueue_many(range(5))
+    events: list[Any] = []
+
+    def handler(job: Job) -> None:
+        """Do nothing."""
+
+    def monitor(event: Any) -> None:
+        events.append(event)
+        raise RuntimeError("monitor is broken")
+
+    def throttle(size: int) -> float:
+        if not sizes:
+            sizes.append(size)
+            raise RuntimeError("throttle is broken")
+        sizes.append(size)
+        return 0
+
+    sizes: list[int] = []
+    with Worker(ps, "q", handler, monitor=monitor, throttle=throttle, concurrency=1):
+        reach(q, acked=5)
+    assert sum(event.reply for event in events) == 5
+    assert events[0].sizes.keys() == {"q"}
+    assert len(sizes) > 1
+    assert "monitor failed" in caplog.text
+    assert "throttle failed" in caplog.text
+
+
+def test_options(ps: Penstock, q: Queue) -> None:
+    """They can be changed until it is started; then it can't be started again either."""
+
+    def handler(job: Job) -> None:
+        """Do nothing."""
+
+    worker = Worker(ps, {"q": 2}, handler, name="first")
+    worker.change(queues={"q": 1, "r": 3}, concurrency=None, name="second", burst=True)
+    assert (worker.name, worker.state) == ("second", "new")
+    assert worker.options.queues == {"q": 1, "r": 3}
+    assert worker.options.concurrency == 8
+    worker.change()
+    for name, value in (("unknown", 1), ("concurrency", 0), ("queues", {})):
+        with pytest.raises(BadArgument, match=rf"^{name}="):
+            worker.change(**{name: value})
+    worker.run()
+    assert worker.status().as_dict()["queues"] == {"q": 0, "r": 0}
+    with pytest.raises(BadArgument, match="started"):
+        worker.change(grace=1)
+    with pytest.raises(BadArgument, match="started before"):
+        worker.start()
+
+
+def test_arguments_that_can_not_be_used(ps: Penstock) -> None:
+    """Named in the error, with the value, before anything is connected."""
+
+    def handler(job: Job) -> None:
+        """Do nothing."""
+
+    for queues in ("", (), {}, ["a", "a"], {"a": 0}, {"a": "x"}, 5, b"q", [5]):
+        with pytest.raises(BadArgument):
+            Worker(ps, queues, handler)  # type: ignore[arg-type]  # that is the point
+    for handlers in (None, 5, Handlers()):
+        with pytest.raises(BadArgument, match=r"^handlers="):
+            Worker(ps, "q", handlers)  # type: ignore[arg-type]  # same
+    wrong: dict[str, Any] = {
+        "concurrency": 0,
+        "prefetch": -1,
+        "grace": -1,
+        "max_jobs": 0,
+        "throttle": -1,
+        "monitor": 5,
+        "heartbeat": "none",
+        "name": "",
+    }
+    for name, value in wrong.items():
+        with pytest.raises(BadArgument):
+            Worker(ps, "q", handler, **{name: value})
+    with pytest.raises(BadArgument, match="a coroutine function needs"):
+        Worker(ps, "q", coroutine_function)
