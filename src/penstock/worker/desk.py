@@ -51,7 +51,7 @@ class Desk:
         self._runners = runners
         self._unknown = unknown
         self._clock = clock
-        self._open: dict[Handler[..., Any], tuple[float, list[Any]]] = {}
+        self._open: dict[tuple[Handler[..., Any], str], tuple[float, list[Any]]] = {}
 
     def hand(self, jobs: Sequence[Any]) -> None:
         """Give out what one reserve has brought."""
@@ -68,21 +68,23 @@ class Desk:
             self.flush()
 
     def _gather(self, handler: Handler[..., Any], job: Any) -> None:
-        entry = self._open.get(handler)
+        """A batch has jobs of one queue."""
+        key = (handler, job.queue_name)
+        entry = self._open.get(key)
         if entry is None:
-            entry = self._open[handler] = (self._clock() + handler.wait, [])
+            entry = self._open[key] = (self._clock() + handler.wait, [])
         entry[1].append(job)
         if len(entry[1]) == handler.size:
-            del self._open[handler]
+            del self._open[key]
             self._runners.put((handler, entry[1]))
 
     def flush(self) -> None:
         """Give out the batches whose time has come."""
         now = self._clock()
-        for handler, (until, jobs) in list(self._open.items()):
+        for key, (until, jobs) in list(self._open.items()):
             if until <= now:
-                del self._open[handler]
-                self._runners.put((handler, jobs))
+                del self._open[key]
+                self._runners.put((key[0], jobs))
         self.flush_at = min((until for until, _ in self._open.values()), default=math.inf)
 
     def drain(self) -> list[Any]:
@@ -91,7 +93,7 @@ class Desk:
         Given back such a job would be lost.
         """
         items = self._runners.drain()
-        items += [(handler, jobs) for handler, (_, jobs) in self._open.items()]
+        items += [(handler, jobs) for (handler, _), (_, jobs) in self._open.items()]
         self._open.clear()
         found: list[Any] = []
         for handler, jobs in items:

@@ -1,0 +1,368 @@
+"""The worker's loop as a flow: whatever fails, and whenever handlers end, no job is lost.
+
+The flow is driven by hand, on fakeredis: the test answers its effects, lets calls fail before or
+after the server has run them, ends handlers in any order, and stops the worker at any moment.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import fakeredis
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given, settings
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from penstock import Handlers, Penstock, Queue
+from penstock.core import flows
+from penstock.worker.crew import KEPT, Crew, Finished, Source
+from penstock.worker.desk import Desk
+from penstock.worker.loop import work
+from penstock.worker.options import WorkerOptions
+from penstock.worker.results import ACK, Verdict
+from penstock.worker.statistics import Statistics
+from tests.support.keyspace import check_invariant
+
+FAR = 3_600_000
+VERDICTS = (
+    ACK,
+    ACK,
+    ACK,
+    Verdict("nack", FAR, "no"),
+    Verdict("release", FAR),
+    Verdict("bury", text="bad"),
+)
+
+
+class Runners:
+    """Holds what the loop gives out until the test ends it."""
+
+    def __init__(self) -> None:
+        self.items: list[tuple[Any, Sequence[Any]]] = []
+        self.lost: list[Any] = []
+        self.began: set[Any] = set()
+
+    def put(self, item: tuple[Any, Sequence[Any]]) -> None:
+        self.items.append(item)
+
+    def drain(self) -> list[tuple[Any, Sequence[Any]]]:
+        found = [item for item in self.items if item[1][0] not in self.began]
+        self.items = [item for item in self.items if item[1][0] in self.began]
+        return found
+
+    def lose(self, jobs: Sequence[Any]) -> None:
+        for job in jobs:
+            job.lost = True
+        self.lost += jobs
+
+
+class Stage:
+    """A crew on fakeredis, a clock that moves when the loop rests, and someone who decides.
+
+    Args:
+        draw: decides: a whole number from 0 up to what is given, exclusive.
+        names: of the queues.
+        batches: whether there is a batch handler.
+        options: of the worker.
+    """
+
+    def __init__(
+        self,
+        draw: Callable[[int], int],
+        names: Sequence[str],
+        *,
+        batches: bool = False,
+        **options: Any,
+    ) -> None:
+        self.draw = draw
+        self.now = 1000.0
+        self.raw = fakeredis.FakeRedis()
+        self.client = Penstock(self.raw, retry_for=0).connect()
+        self.queues = [self.client.queue(name) for name in names]
+        self.runners = Runners()
+        handlers = Handlers()
+        handlers.handler(_nothing)
+        if batches:
+            handlers.batch("batch", size=3, wait=5)(_nothing)
+        options = {"concurrency": 2, **options}
+        self.options = WorkerOptions(dict.fromkeys(names, 1), **options)
+        self.woken = False
+        self.crew = Crew(
+            [Source(queue.ops) for queue in self.queues],
+            Desk(handlers, self.runners, self._unknown, self._clock),
+            wake=self._wake,
+            clock=self._clock,
+            options=self.options,
+            statistics=Statistics(),
+        )
+        self.faults = 0
+        self.has_failed = False
+
+    def _clock(self) -> float:
+        return self.now
+
+    def _wake(self) -> None:
+        self.woken = True
+
+    def _unknown(self, job: Any) -> None:
+        raise AssertionError(f"there is a handler for {job}")
+
+    # -- handlers --------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Runners begin with what is there, as far as there are so many of them."""
+        for _, jobs in self.runners.items:
+            if len(self._begun()) < self.options.concurrency:
+                self.runners.began.add(jobs[0])
+
+    def _begun(self) -> list[Sequence[Any]]:
+        return [jobs for _, jobs in self.runners.items if jobs[0] in self.runners.began]
+
+    def finish_one(self) -> None:
+        """One of the handlers ends."""
+        self.begin()
+        begun = self._begun()
+        if not begun:
+            return
+        jobs = begun[self.draw(len(begun))]
+        self.runners.items = [item for item in self.runners.items if item[1] is not jobs]
+        verdict = VERDICTS[self.draw(len(VERDICTS))]
+        for job in jobs:
+            job.settled = True
+        self.crew.finished.append(Finished(jobs, verdict, 0.0))
+        self.woken = True
+
+    # -- effects ---------------------------------------------------------------------------
+
+    def drive(self, *, most: int = 2000) -> None:
+        """Answer the loop until it ends."""
+        flow = work(self.crew, lambda: self.client._node.id, _nobody)
+        answer: Any = None
+        error: Exception | None = None
+        try:
+            effect = next(flow)
+            for _ in range(most):
+                try:
+                    answer, error = self._answer(effect), None
+                except RedisConnectionError as failed:
+                    error = failed
+                effect = flow.send(answer) if error is None else flow.throw(error)
+                self._look()
+        except StopIteration:
+            return
+        raise AssertionError("the loop does not end")
+
+    def _look(self) -> None:
+        """No more is held than may be; on the server besides what was in a reply that was lost."""
+        active = sum(self.raw.zcard(queue.ops.keys["active"]) for queue in self.queues)
+        assert active <= self.crew.capacity or self.has_failed
+        assert len(self.crew.held) <= self.crew.capacity
+
+    def _answer(self, effect: flows.Effect) -> Any:
+        for _ in range(self.draw(3)):
+            self.finish_one()
+        if isinstance(effect, flows.Run):
+            return self._run(effect)
+        if isinstance(effect, flows.Pop):
+            return self._pop(effect)
+        if isinstance(effect, flows.Rest):
+            self._pass(effect.until)
+            return None
+        if isinstance(effect, flows.Quit):
+            return None if self.draw(2) else self._token(self.crew.wakes)
+        assert isinstance(effect, flows.Drop)
+        return None
+
+    def _run(self, effect: flows.Run) -> Any:
+        chance = self.draw(12) if self.faults > 0 else 11
+        if chance < 2:
+            self.faults -= 1
+            self.has_failed = True
+        if chance == 0:
+            raise RedisConnectionError("before it was sent")
+        reply = self.client._node.run(effect.call)
+        if chance == 1:
+            raise RedisConnectionError("after it was run")
+        return reply if effect.told else reply[0]
+
+    def _pop(self, effect: flows.Pop) -> Any:
+        assert self.crew.free > 0
+        if self.woken:
+            self.woken = False
+            return None
+        key = self._token(effect.keys)
+        if key is None:
+            self._pass(effect.until)
+        return key
+
+    def _token(self, keys: Sequence[bytes]) -> bytes | None:
+        return next((key for key in keys if self.raw.lpop(key)), None)
+
+    def _pass(self, until: float) -> None:
+        assert math.isfinite(until)
+        self.finish_one()
+        if not self.woken:
+            self.now = max(self.now, until)
+        self.woken = False
+
+
+def _nothing(job: Any) -> None:
+    del job
+
+
+def _nobody(got: int) -> None:
+    del got
+
+
+def _first(count: int) -> int:
+    del count
+    return 0
+
+
+@pytest.fixture
+def many() -> Iterator[Callable[..., Stage]]:
+    """Makes stages, and closes them."""
+    made: list[Stage] = []
+
+    def make(*args: Any, **options: Any) -> Stage:
+        made.append(Stage(*args, **options))
+        return made[-1]
+
+    yield make
+    for stage in made:
+        stage.client.close()
+        stage.raw.close()
+
+
+def figures(queues: Sequence[Queue]) -> Counter[str]:
+    """What the queues count, together."""
+    found: Counter[str] = Counter()
+    for queue in queues:
+        stats = queue.stats()
+        for name in ("ready", "scheduled", "active", "dead", "acked", "nacked", "crashed"):
+            found[name] += getattr(stats, name)
+    return found
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_nothing_is_lost_whatever_happens(data: st.DataObject) -> None:
+    """Every job ends as its handler said; what was given out and lost in a reply stays leased."""
+    names = ["a", "b"][: data.draw(st.integers(1, 2), label="queues")]
+    stage = Stage(
+        lambda n: data.draw(st.integers(0, n - 1)) if n > 1 else 0,
+        names,
+        concurrency=data.draw(st.integers(1, 3), label="concurrency"),
+        prefetch=data.draw(st.integers(0, 2), label="prefetch"),
+        burst=True,
+        batches=True,
+    )
+    total = 0
+    for queue in stage.queues:
+        jobs = data.draw(st.integers(0, 9), label="jobs")
+        batched = data.draw(st.integers(0, 4), label="batched")
+        queue.enqueue_many(range(jobs))
+        queue.enqueue_many(range(batched), headers={"handler": "batch"})
+        total += jobs + batched
+    stage.faults = data.draw(st.integers(0, 4), label="faults")
+    lost_replies = stage.faults
+    stage.drive()
+    found = figures(stage.queues)
+    assert found["ready"] == 0
+    assert found["acked"] + found["scheduled"] + found["dead"] + found["active"] == total
+    if not lost_replies:
+        assert found["active"] == 0
+    assert not stage.crew.held
+    assert not stage.crew.unsettled
+    assert not stage.crew.finished
+    check_invariant(stage.raw)
+    stage.client.close()
+    stage.raw.close()
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_stopped_at_any_moment_it_gives_back_what_it_has(data: st.DataObject) -> None:
+    """No job stays leased, none is charged an attempt that its handler did not report."""
+    names = ["a", "b"][: data.draw(st.integers(1, 2), label="queues")]
+    stage = Stage(
+        lambda n: data.draw(st.integers(0, n - 1)) if n > 1 else 0,
+        names,
+        concurrency=data.draw(st.integers(1, 3), label="concurrency"),
+        prefetch=data.draw(st.integers(0, 3), label="prefetch"),
+        grace=data.draw(st.sampled_from([0, 3, 1000]), label="grace"),
+        batches=True,
+    )
+    for queue in stage.queues:
+        queue.enqueue_many(range(data.draw(st.integers(0, 9), label="jobs")))
+        queue.enqueue_many(range(2), headers={"handler": "batch"})
+    total = sum(queue.stats().ready for queue in stage.queues)
+    steps = data.draw(st.integers(0, 30), label="steps")
+    answer = stage._answer
+
+    def stopping(effect: flows.Effect) -> Any:
+        nonlocal steps
+        steps -= 1
+        if steps == 0:
+            stage.crew.stop()
+        return answer(effect)
+
+    stage._answer = stopping  # type: ignore[method-assign]  # the loop is stopped at that effect
+    if steps == 0:
+        stage.crew.stop()
+    stage.drive()
+    found = figures(stage.queues)
+    assert found["active"] == 0
+    assert found["acked"] + found["scheduled"] + found["dead"] + found["ready"] == total
+    assert found["crashed"] == 0
+    assert found["nacked"] == stage.crew.statistics.snapshot().counts.get("retried", 0)
+    check_invariant(stage.raw)
+    stage.client.close()
+    stage.raw.close()
+
+
+def test_a_waiting_worker_that_fills_up_hands_its_token_on(many: Callable[..., Stage]) -> None:
+    """A token that comes while it ends its wait is put back for another consumer."""
+    stage = many(_first, ["a"], concurrency=1)
+    queue, crew = stage.queues[0], stage.crew
+    flow = work(crew, lambda: stage.client._node.id, _nobody)
+    effect = next(flow)
+    while not isinstance(effect, flows.Pop):  # nothing is there
+        effect = flow.send(stage._answer(effect))
+    queue.enqueue_many([1, 2])
+    crew.sources[0].at = 0.0  # as at a due time: it takes a job without having popped the token
+    effect = flow.send(None)
+    assert isinstance(effect, flows.Run)
+    effect = flow.send(stage._run(effect))
+    assert isinstance(effect, flows.Quit)
+    assert len(crew.held) == 1
+    key = stage._token(crew.wakes)
+    assert key == queue.ops.keys["wake"]
+    effect = flow.send(key)
+    assert isinstance(effect, flows.Run)
+    flow.send(stage._run(effect))
+    assert stage.raw.llen(queue.ops.keys["wake"]) == 1
+    flow.close()
+
+
+def test_a_kept_job_is_not_reported(many: Callable[..., Stage]) -> None:
+    """What a handler settled itself, or somebody else has, is let go of without a call."""
+    stage = many(_first, ["a"], concurrency=1, burst=True)
+    stage.queues[0].enqueue(1)
+    hand = stage.crew.desk.hand
+
+    def handed(jobs: Sequence[Any]) -> None:
+        hand(jobs)
+        stage.runners.items.clear()
+        for job in jobs:
+            job.settled = True
+            stage.crew.finished.append(Finished((job,), KEPT, 0.0))
+
+    stage.crew.desk.hand = handed  # type: ignore[method-assign]  # a handler that settles its job
+    stage.drive()
+    assert stage.queues[0].stats().active == 1
+    assert stage.crew.statistics.snapshot().counts == {"settled": 1}
