@@ -28,7 +28,7 @@ from hypothesis import strategies as st
 from penstock import BadArgument, Job
 from penstock.core.job import Delivery
 from penstock.worker import Conversion, Handlers, NamedHandler, Unfit
-from tests.worker.support import named, stored
+from tests.worker.deliveries import named, stored
 
 if TYPE_CHECKING:
     from somewhere import Unknown

@@ -38,7 +38,7 @@ from penstock.worker import (
     Unfit,
     Verdict,
 )
-from tests.worker.support import made, named, stored
+from tests.worker.deliveries import made, named, stored
 
 LEFT = Verdict("nack", text="ValueError: x")
 """A failure that is left to the script."""

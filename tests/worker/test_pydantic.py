@@ -17,7 +17,7 @@ from typing_extensions import TypedDict
 from penstock import BadArgument, Job
 from penstock.integrations.pydantic import converter
 from penstock.worker import Handlers, Unfit
-from tests.worker.support import named, stored
+from tests.worker.deliveries import named, stored
 
 
 class User(BaseModel):
