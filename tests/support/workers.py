@@ -82,6 +82,11 @@ class Child:
         return self.status is not None and os.WIFSIGNALED(self.status)
 
     @property
+    def exit_code(self) -> int | None:
+        """What it ended with; the negative number of the signal that ended it."""
+        return None if self.status is None else os.waitstatus_to_exitcode(self.status)
+
+    @property
     def finished(self) -> bool:
         """Whether its task returned."""
         return self.status == 0
@@ -92,11 +97,12 @@ class Nursery:
 
     Args:
         module: where the tasks are; it is imported once, before the first fork.
+        natural: children end as programs do, with all that Python does at its end.
     """
 
-    def __init__(self, module: str) -> None:
+    def __init__(self, module: str, *, natural: bool = False) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", __name__, module],
+            [sys.executable, "-m", __name__, module, *(["natural"] if natural else [])],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -110,6 +116,11 @@ class Nursery:
         self.write(json.dumps([task, arguments]))
         self._child = Child(self, self.read()[PID])
         return self._child
+
+    @property
+    def is_free(self) -> bool:
+        """Whether its child, if it had one, has ended."""
+        return self._child is None or self._child.status is not None
 
     def read(self) -> Any:
         """The next message.
@@ -205,11 +216,14 @@ def _line() -> str:
     return line.decode()
 
 
-def _run(module: str) -> None:
+def _run(module: str, *, natural: bool) -> None:
     tasks = importlib.import_module(module)
     while True:
         task, arguments = json.loads(_line())
         pid = os.fork()
+        if pid == 0 and natural:
+            tell({PID: os.getpid()})
+            return getattr(tasks, task)(**arguments)
         if pid == 0:
             _live(getattr(tasks, task), arguments)
         tell({EXIT: os.waitpid(pid, 0)[1]})
@@ -226,4 +240,4 @@ def _live(task: Callable[..., None], arguments: dict[str, Any]) -> NoReturn:
 
 
 if __name__ == "__main__":
-    _run(sys.argv[1])
+    _run(sys.argv[1], natural="natural" in sys.argv[2:])

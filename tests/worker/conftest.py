@@ -1,0 +1,72 @@
+"""Servers and processes for the tests of workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+import redis
+
+from penstock import Penstock, Queue
+from penstock.embedded import EmbeddedServer, find_server
+from tests.conftest import SERVER_FOR_FAULTS
+from tests.support.workers import Nursery
+from tests.worker.support import Crew, Diary
+
+
+@pytest.fixture(scope="session")
+def home() -> Iterator[Callable[[], Nursery]]:
+    """Gives a nursery for one more worker; they are used again when their child is dead."""
+    with ExitStack() as stack:
+        nurseries: list[Nursery] = []
+
+        def give() -> Nursery:
+            for nursery in nurseries:
+                if nursery.is_free:
+                    return nursery
+            nurseries.append(stack.enter_context(Nursery("tests.worker.tasks", natural=True)))
+            return nurseries[-1]
+
+        yield give
+
+
+@pytest.fixture(scope="session")
+def worker_server() -> Iterator[EmbeddedServer]:
+    """A server on loopback that outlives the workers."""
+    with EmbeddedServer(find_server(SERVER_FOR_FAULTS), tcp=True) as server:
+        yield server
+
+
+@pytest.fixture
+def raw(worker_server: EmbeddedServer) -> Iterator[redis.Redis]:
+    """A plain client of the server, which is empty."""
+    with redis.Redis.from_url(worker_server.url) as client:
+        client.flushall()
+        yield client
+
+
+@pytest.fixture
+def queue(worker_server: EmbeddedServer, raw: redis.Redis) -> Iterator[Queue]:
+    """The queue of which workers take jobs."""
+    with Penstock(worker_server.url) as client:
+        yield client.queue("work")
+
+
+@pytest.fixture
+def diary(tmp_path: Path) -> Diary:
+    """What the handlers write."""
+    path = tmp_path / "diary"
+    path.touch()
+    return Diary(path)
+
+
+@pytest.fixture
+def crew(
+    worker_server: EmbeddedServer, diary: Diary, home: Callable[[], Nursery]
+) -> Iterator[Crew]:
+    """Workers on the server; killed at the end of the test, if they live."""
+    made = Crew(worker_server.url, diary, home)
+    yield made
+    made.close()

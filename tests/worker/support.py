@@ -1,0 +1,188 @@
+"""Worker processes, and what they say in their diary, as tests look at them.
+
+    worker = crew.start("asyncio", queues=["a"], concurrency=2)
+    queue.enqueue({"n": 1, "do": "nap", "s": 0.5})
+    crew.diary.wait("start", n=1)
+    worker.signal(signal.SIGTERM)
+    assert worker.ended() == 0
+
+Times are of the monotonic clock, which all processes of a machine share.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from penstock import Queue
+from tests.support.workers import PATIENCE, Child, Nursery, until
+
+__all__ = ["Crew", "Diary", "Run", "WorkerProcess", "add", "runs", "runs_at_once"]
+
+Event = dict[str, Any]
+
+
+class Diary:
+    """What the handlers of several processes have written.
+
+    Args:
+        path: of the file, which is there.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._read = 0
+        self._events: list[Event] = []
+
+    def events(self, event: str | None = None, **wanted: Any) -> list[Event]:
+        """The entries of a kind so far, with these values."""
+        with self.path.open("rb") as file:
+            file.seek(self._read)
+            for line in file:
+                if line.endswith(b"\n"):
+                    self._read += len(line)
+                    self._events.append(json.loads(line))
+        if event is not None:
+            wanted["event"] = event
+        return [one for one in self._events if wanted.items() <= one.items()]
+
+    def wait(self, event: str, count: int = 1, patience: float = PATIENCE, **wanted: Any) -> Event:
+        """Wait for an entry; the last of `count` of them.
+
+        Raises:
+            TimeoutError: there were not so many in that time.
+        """
+        try:
+            until(lambda: len(self.events(event, **wanted)) >= count, patience)
+        except TimeoutError:
+            told = Counter(one["event"] for one in self.events())
+            raise TimeoutError(f"no {count} x {event} {wanted} in {patience} s: {told}") from None
+        return self.events(event, **wanted)[count - 1]
+
+
+class WorkerProcess:
+    """A worker in a process of its own.
+
+    Args:
+        child: the process.
+    """
+
+    def __init__(self, child: Child) -> None:
+        self.child = child
+        self.pid = child.pid
+        self.died: float | None = None
+
+    def signal(self, number: signal.Signals) -> float:
+        """Send it a signal; when that was."""
+        self.child.signal(number)
+        return time.monotonic()
+
+    def kill(self) -> float:
+        """End it as SIGKILL does; when it was dead."""
+        self.child.signal(signal.SIGKILL)
+        self.child.wait()
+        self.died = time.monotonic()
+        assert self.child.killed
+        return self.died
+
+    def ended(self) -> int | None:
+        """Wait until it has ended; its exit code."""
+        self.child.wait()
+        if self.died is None:
+            self.died = time.monotonic()
+        return self.child.exit_code
+
+
+class Crew:
+    """Starts workers on one server, and ends those that are left.
+
+    Args:
+        url: of the server.
+        diary: where they write.
+        home: gives a nursery that has no living child.
+    """
+
+    def __init__(self, url: str, diary: Diary, home: Callable[[], Nursery]) -> None:
+        self.url = url
+        self.diary = diary
+        self.workers: list[WorkerProcess] = []
+        self._home = home
+
+    def start(self, kind: str, **options: Any) -> WorkerProcess:
+        """Start a worker, and wait until it is about to take jobs; see `tests.worker.tasks.work`."""
+        options = {"url": self.url, "queues": ["work"], **options}
+        child = self._home().start("work", kind=kind, diary=str(self.diary.path), **options)
+        worker = WorkerProcess(child)
+        self.workers.append(worker)
+        if options.get("control"):
+            assert child.next_event() == "listening"
+        self.diary.wait("up", pid=child.pid)
+        return worker
+
+    def deaths(self) -> dict[int, float]:
+        """When which process ended."""
+        return {one.pid: one.died for one in self.workers if one.died is not None}
+
+    def close(self) -> None:
+        """Kill whoever is left."""
+        for worker in self.workers:
+            if worker.died is None and worker.child.status is None:
+                worker.signal(signal.SIGCONT)
+                worker.kill()
+
+
+class Run:
+    """One call of a handler.
+
+    Attributes:
+        start, end: when it began and ended, at the latest when its process was dead; inf = it goes
+            on.
+        finished: whether the handler came to its end.
+    """
+
+    def __init__(self, event: Event) -> None:
+        self.pid: int = event["pid"]
+        self.n: int = event["n"]
+        self.start: float = event["t"]
+        self.end = float("inf")
+        self.finished = False
+        self.event = event
+
+    def __repr__(self) -> str:
+        return f"<{self.n} in {self.pid} from {self.start:.3f} to {self.end:.3f}>"
+
+
+def runs(events: Iterable[Event], deaths: dict[int, float] | None = None) -> dict[int, list[Run]]:
+    """The runs of each job, the earliest first."""
+    found: dict[int, list[Run]] = defaultdict(list)
+    open_runs: dict[tuple[int, str, int], Run] = {}
+    for event in sorted(events, key=lambda one: one["t"]):
+        if event["event"] == "start":
+            run = Run(event)
+            found[run.n].append(run)
+            open_runs[run.pid, event["id"], event["deliveries"]] = run
+        elif event["event"] in ("end", "cancelled"):
+            run = open_runs.pop((event["pid"], event["id"], event["deliveries"]))
+            run.end, run.finished = event["t"], event["event"] == "end"
+    for run in open_runs.values():
+        run.end = (deaths or {}).get(run.pid, run.end)
+    return found
+
+
+def runs_at_once(found: dict[int, list[Run]]) -> list[tuple[Run, Run]]:
+    """Runs of one job that began while an earlier one was going on."""
+    pairs = []
+    for one in found.values():
+        for i, later in enumerate(one):
+            pairs += [(earlier, later) for earlier in one[:i] if later.start < earlier.end]
+    return pairs
+
+
+def add(queue: Queue, count: int, do: str = "nothing", s: float = 0.0, **options: Any) -> None:
+    """Add jobs 0, 1, 2, … that do the same."""
+    queue.enqueue_many(({"n": n, "do": do, "s": s} for n in range(count)), **options)

@@ -1,0 +1,199 @@
+"""Workers in processes of their own, which say in a file what their handlers do.
+
+What a handler does stands in the body of its job: `{"n": 7, "do": "nap", "s": 0.5}`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from penstock.worker import AsyncWorker, Handlers, Worker
+from tests.support.workers import await_word, tell
+
+__all__ = ["work"]
+
+LIBC = ctypes.PyDLL(None)
+"""The C library by a door that does not let the interpreter go."""
+
+
+class Diary:
+    """Lines of several processes in one file; a line is whole, or not there."""
+
+    def __init__(self, path: str) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND)
+
+    def write(self, event: str, job: Any = None, **more: Any) -> None:
+        """Add an entry; it is the system's when this returns."""
+        if job is not None:
+            body = job.body
+            more |= {"n": body.get("n"), "id": job.id, "attempt": job.attempt, "lost": job.lost}
+            more |= {"deliveries": job.deliveries, "at": job.delivered, "queue": job.queue_name}
+        entry = {"event": event, "pid": os.getpid(), "t": time.monotonic(), **more}
+        os.write(self._file, (json.dumps(entry) + "\n").encode())
+
+
+class Deeds:
+    """What handlers do.
+
+    Args:
+        diary: where they say so.
+    """
+
+    def __init__(self, diary: Diary) -> None:
+        self._diary = diary
+
+    def plain(self, job: Any) -> None:
+        """A handler in a thread."""
+        self._diary.write("start", job)
+        self._do(job)
+        self._diary.write("end", job)
+
+    async def coroutine(self, job: Any) -> None:
+        """A handler in a task."""
+        self._diary.write("start", job)
+        try:
+            await self._ado(job)
+        except asyncio.CancelledError:
+            self._diary.write("cancelled", job)
+            raise
+        self._diary.write("end", job)
+
+    def batch(self, jobs: list[Any]) -> None:
+        """A handler of several jobs in a thread."""
+        for job in jobs:
+            self._diary.write("start", job)
+        self._do(jobs[0])
+        for job in jobs:
+            self._diary.write("end", job)
+
+    async def batch_coroutine(self, jobs: list[Any]) -> None:
+        """The same in a task."""
+        for job in jobs:
+            self._diary.write("start", job)
+        await self._ado(jobs[0])
+        for job in jobs:
+            self._diary.write("end", job)
+
+    async def _ado(self, job: Any) -> None:
+        body = job.body
+        if body["do"] == "nap":
+            await asyncio.sleep(body["s"])
+        elif body["do"] == "deaf":
+            await self._deaf(body["s"])
+        elif body["do"] == "watch":
+            await asyncio.sleep(60)
+        else:
+            self._do(job)
+
+    async def _deaf(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            try:
+                await asyncio.sleep(0.05)
+            except asyncio.CancelledError:
+                continue
+
+    def _do(self, job: Any) -> None:
+        body = job.body
+        do, seconds = body["do"], body.get("s", 0.0)
+        if do in ("nap", "block", "deaf"):
+            time.sleep(seconds)
+        elif do == "keep":
+            self._keep(seconds)
+        elif do == "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif do == "fail":
+            raise ValueError(f"no luck with {body['n']}")
+        elif do == "watch":
+            while not job.lost:
+                time.sleep(0.01)
+
+    def _keep(self, seconds: float) -> None:
+        """Keep the interpreter in slices of one second."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            LIBC.usleep(ctypes.c_uint(1_000_000))
+
+
+def work(
+    kind: str,
+    url: str,
+    diary: str,
+    queues: Any,
+    batch: tuple[int, float] | None = None,
+    control: bool = False,
+    trap: dict[str, Any] | None = None,
+    **options: Any,
+) -> None:
+    """Run a worker until it ends.
+
+    Args:
+        kind: "thread"; "asyncio"; "mixed" = plain functions in an AsyncWorker.
+        url: of the server.
+        diary: where handlers say what they do.
+        queues: as for a worker.
+        batch: size and wait of a batch handler in the place of the plain one.
+        control: let a thread listen to the test: "stop" stops the worker.
+        trap: to be killed at a step of a call; see `tests.crash.tasks.struck`.
+        options: of the worker.
+    """
+    logging.basicConfig(stream=sys.stderr, level=logging.CRITICAL)
+    out = Diary(diary)
+    if trap is not None:
+        _spring(trap)
+    worker = made(kind, url, Deeds(out), queues, batch, **options)
+    if control:
+        threading.Thread(target=_obey, args=(worker,), daemon=True).start()
+    out.write("up", kind=kind)
+    if isinstance(worker, AsyncWorker):
+        asyncio.run(worker.run())
+    else:
+        worker.run()
+    out.write("over")
+
+
+def made(
+    kind: str, url: str, deeds: Deeds, queues: Any, batch: tuple[int, float] | None, **options: Any
+) -> Worker | AsyncWorker:
+    """A worker of a kind."""
+    handlers = Handlers()
+    function: Callable[..., Any]
+    if batch is not None:
+        function = deeds.batch_coroutine if kind == "asyncio" else deeds.batch
+        handlers.batch(size=batch[0], wait=batch[1])(function)
+    else:
+        function = deeds.coroutine if kind == "asyncio" else deeds.plain
+        handlers.handler(function)
+    if kind == "thread":
+        return Worker(url, queues, handlers, **options)
+    return AsyncWorker(url, queues, handlers, **options)
+
+
+def _obey(worker: Worker | AsyncWorker) -> None:
+    tell("listening")
+    while True:
+        word = await_word().split()
+        if word[0] == "stop":
+            worker.stop(*map(float, word[1:]))
+        elif word[0] == "status":
+            status = worker.status()
+            tell({"state": status.state, "held": status.held, "running": len(status.running)})
+
+
+def _spring(trap: dict[str, Any]) -> None:
+    from penstock._sync.connection import Lane
+    from tests.crash.tasks import struck
+    from tests.support.workers import die
+
+    patched: Any = Lane
+    patched._roundtrip = struck(**trap, halt=lambda: None, strike=die)
