@@ -223,7 +223,8 @@ def _run(module: str, *, natural: bool) -> None:
         pid = os.fork()
         if pid == 0 and natural:
             tell({PID: os.getpid()})
-            return getattr(tasks, task)(**arguments)
+            getattr(tasks, task)(**arguments)
+            return
         if pid == 0:
             _live(getattr(tasks, task), arguments)
         tell({EXIT: os.waitpid(pid, 0)[1]})

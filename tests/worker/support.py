@@ -114,7 +114,7 @@ class Crew:
         self._home = home
 
     def start(self, kind: str, **options: Any) -> WorkerProcess:
-        """Start a worker, and wait until it is about to take jobs; see `tests.worker.tasks.work`."""
+        """Start a worker, and wait until it begins; options as of `tests.worker.tasks.work`."""
         options = {"url": self.url, "queues": ["work"], **options}
         child = self._home().start("work", kind=kind, diary=str(self.diary.path), **options)
         worker = WorkerProcess(child)

@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from penstock.worker import AsyncWorker, Handlers, Worker
@@ -98,10 +99,8 @@ class Deeds:
     async def _deaf(self, seconds: float) -> None:
         until = time.monotonic() + seconds
         while time.monotonic() < until:
-            try:
+            with suppress(asyncio.CancelledError):
                 await asyncio.sleep(0.05)
-            except asyncio.CancelledError:
-                continue
 
     def _do(self, job: Any) -> None:
         body = job.body

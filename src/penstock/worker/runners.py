@@ -12,6 +12,7 @@ import logging
 import queue
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -83,11 +84,12 @@ class Runners:
         return False
 
     def close(self, timeout: float) -> None:
-        """End the threads, as their handlers end; wait for them at most so many seconds."""
+        """End the threads, as their handlers end; wait at most so many seconds for all of them."""
         for _ in self._threads:
             self._inbox.put(None)
+        until = time.monotonic() + timeout
         for thread in self._threads:
-            thread.join(timeout)
+            thread.join(max(0.0, until - time.monotonic()))
 
 
 class AsyncRunners:
