@@ -70,3 +70,9 @@ def crew(
     made = Crew(worker_server.url, diary, home)
     yield made
     made.close()
+
+
+@pytest.fixture
+def worker_url(worker_server: EmbeddedServer) -> str:
+    """Where the server is."""
+    return worker_server.url

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import functools
 import logging
 import queue
 import sys
@@ -15,7 +14,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
@@ -111,7 +109,7 @@ class AsyncRunners:
         self._running: dict[Any, asyncio.Task[None]] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._closing = False
-        self._threads: ThreadPoolExecutor | None = None
+        self._threads: Threads | None = None
 
     def start(self) -> None:
         """Start the tasks."""
@@ -170,10 +168,8 @@ class AsyncRunners:
         if handler.is_async:
             return await handler.function(*args, **kwargs)
         if self._threads is None:
-            self._threads = ThreadPoolExecutor(self._count, thread_name_prefix=self._name)
-        within = contextvars.copy_context()  # what hooks have set, a span for one
-        call = functools.partial(within.run, handler.function, *args, **kwargs)
-        return await self._loop.run_in_executor(self._threads, call)
+            self._threads = Threads(self._count, self._name)
+        return await self._threads.call(lambda: handler.function(*args, **kwargs))
 
     def was_cancelled(self, error: BaseException) -> bool:
         """Whether the run was ended from outside, which is taken note of."""
@@ -193,7 +189,70 @@ class AsyncRunners:
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=timeout)
         if self._threads is not None:
-            self._threads.shutdown(wait=False)
+            self._threads.close()
+
+
+class Threads:
+    """Threads for plain functions beside an event loop, made when they are needed.
+
+    They are daemons: those of an executor keep the process until the last function has returned.
+
+    Args:
+        count: how many at most.
+        name: of the worker, for their names.
+    """
+
+    def __init__(self, count: int, name: str) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._inbox: queue.SimpleQueue[_Order | None] = queue.SimpleQueue()
+        self._count = count
+        self._made = 0
+        self._name = name
+
+    async def call(self, function: Callable[[], Any]) -> Any:
+        """Run a function in a thread, in the context of this task; what it returns or raises."""
+        if self._made < self._count:
+            self._made += 1
+            in_thread(self._run, f"{self._name}-thread-{self._made}")
+        future = self._loop.create_future()
+        self._inbox.put((future, contextvars.copy_context(), function))
+        value, error = await future
+        if error is not None:
+            raise error
+        return value
+
+    def _run(self) -> None:
+        while (order := self._inbox.get()) is not None:
+            self._obey(*order)
+            del order
+
+    def _obey(
+        self, future: asyncio.Future[Any], context: contextvars.Context, function: Callable[[], Any]
+    ) -> None:
+        if future.cancelled():
+            return
+        found: tuple[Any, BaseException | None]
+        try:
+            # As a pair: a future takes no StopIteration, and whoever awaits it would wait for ever.
+            found = (context.run(function), None)
+        except BaseException as error:  # noqa: BLE001  # it is raised in the task
+            found = (None, error)
+        with suppress(RuntimeError):  # the loop is closed: nobody waits
+            self._loop.call_soon_threadsafe(_tell, future, found)
+        del found  # the error's own frame would keep it
+
+    def close(self) -> None:
+        """End the threads, as their functions end."""
+        for _ in range(self._made):
+            self._inbox.put(None)
+
+
+_Order = tuple["asyncio.Future[Any]", contextvars.Context, Callable[[], Any]]
+
+
+def _tell(future: asyncio.Future[Any], found: Any) -> None:
+    if not future.done():
+        future.set_result(found)
 
 
 class Activity:

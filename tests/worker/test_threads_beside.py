@@ -1,0 +1,39 @@
+"""Plain functions in an AsyncWorker: they run in threads, and nothing of asyncio shows."""
+
+from __future__ import annotations
+
+import contextvars
+from typing import Any
+
+import pytest
+
+from penstock import Queue
+from penstock.worker import AsyncWorker, Handlers
+from tests.worker.support import add
+
+
+@pytest.mark.parametrize("error", [StopIteration, ValueError, KeyboardInterrupt])
+async def test_what_a_function_raises_is_its_failure(
+    error: type[BaseException], queue: Queue, worker_url: str
+) -> None:
+    """Also StopIteration, which no future takes: its task must not wait for ever."""
+
+    def luckless(job: Any) -> None:
+        raise error("no luck")
+
+    queue.configure(max_attempts=1)
+    add(queue, 2)
+    await AsyncWorker(worker_url, "work", luckless, concurrency=1, burst=True).run()
+    assert [error.__name__ in job.error for job in queue.peek(state="dead")] == [True, True]
+
+
+async def test_a_function_sees_the_context_of_its_task(queue: Queue, worker_url: str) -> None:
+    """What was set where the worker was started, or by a hook, is there in the thread."""
+    seen: list[str] = []
+    where = contextvars.ContextVar("where", default="nowhere")
+    where.set("here")
+    handlers = Handlers()
+    handlers.handler(lambda job: seen.append(where.get()))
+    add(queue, 1)
+    await AsyncWorker(worker_url, "work", handlers, burst=True).run()
+    assert seen == ["here"]
