@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock import Queue
-from penstock.worker import AsyncWorker, Handlers
+from penstock.worker import AsyncWorker
 from tests.worker.support import add
 
 
@@ -32,8 +32,10 @@ async def test_a_function_sees_the_context_of_its_task(queue: Queue, worker_url:
     seen: list[str] = []
     where = contextvars.ContextVar("where", default="nowhere")
     where.set("here")
-    handlers = Handlers()
-    handlers.handler(lambda job: seen.append(where.get()))
+
+    def look(job: Any) -> None:
+        seen.append(where.get())
+
     add(queue, 1)
-    await AsyncWorker(worker_url, "work", handlers, burst=True).run()
+    await AsyncWorker(worker_url, "work", look, burst=True).run()
     assert seen == ["here"]

@@ -118,7 +118,7 @@ class Crew:
         lap: when to look at every queue, whatever was heard.
         sample_at: when to look at their sizes.
         beat_at: when the renewer will look at the leases again.
-        poke: makes it look now.
+        poke: makes it look now; callable from signal handlers.
         keeper: the helper process that renews leases, if there is one.
     """
 
@@ -171,6 +171,7 @@ class Crew:
         self.deadline = min(self.deadline, until)
         self.stopping = True
         self.wake()
+        self.poke()  # the renewer sees to it that the worker ends, if its loop does not move
 
     @property
     def is_over(self) -> bool:

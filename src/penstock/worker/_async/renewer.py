@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
+from penstock._acompat import Signal
 from penstock._async.connection import AsyncNode, monotonic
 from penstock._async.driver import AsyncDriver
 from penstock.core.logs import Fields
@@ -33,7 +34,7 @@ PAUSE = 10.0
 SHORTEST = 0.01
 """Fewest seconds between two looks."""
 GONE = "it expired, was removed, or somebody else has it"
-OVERDUE = 5.0
+OVERDUE = 2.0
 """Seconds after the grace at which a worker that has not ended is ended by its renewer."""
 
 
@@ -65,7 +66,7 @@ class AsyncRenewer:
         self._name = name
         self._overdue = overdue
         self._keeper = keeper
-        self._poked = threading.Event()
+        self._poked = Signal()  # an Event may not be set in a signal handler: it has a lock
         self._closed = False
         self._thread: threading.Thread | None = None
 
@@ -84,7 +85,6 @@ class AsyncRenewer:
     async def _main(self) -> None:
         try:
             while not self._closed:
-                self._poked.clear()
                 await self._beat()
                 pause = self._pause()
                 self._crew.beat_at = monotonic() + pause

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
+from penstock._acompat import Signal
 from penstock._sync.connection import Node, monotonic
 from penstock._sync.driver import Driver
 from penstock.core.logs import Fields
@@ -34,7 +35,7 @@ PAUSE = 10.0
 SHORTEST = 0.01
 """Fewest seconds between two looks."""
 GONE = "it expired, was removed, or somebody else has it"
-OVERDUE = 5.0
+OVERDUE = 2.0
 """Seconds after the grace at which a worker that has not ended is ended by its renewer."""
 
 
@@ -66,7 +67,7 @@ class Renewer:
         self._name = name
         self._overdue = overdue
         self._keeper = keeper
-        self._poked = threading.Event()
+        self._poked = Signal()  # an Event may not be set in a signal handler: it has a lock
         self._closed = False
         self._thread: threading.Thread | None = None
 
@@ -85,7 +86,6 @@ class Renewer:
     def _main(self) -> None:
         try:
             while not self._closed:
-                self._poked.clear()
                 self._beat()
                 pause = self._pause()
                 self._crew.beat_at = monotonic() + pause
