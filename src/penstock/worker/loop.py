@@ -20,7 +20,7 @@ from penstock.core.options import BATCH
 from penstock.worker.crew import OUTCOMES, Crew, Finished, Source, Todo
 from penstock.worker.results import ACK, Verdict
 
-__all__ = ["work"]
+__all__ = ["leave", "work"]
 
 logger = logging.getLogger("penstock")
 
@@ -43,7 +43,7 @@ def work(crew: Crew, node: Callable[[], str], looped: Callable[[int], None]) -> 
     """
     while not crew.is_over:
         looped((yield from _lap(crew, node)))
-    yield from _leave(crew)
+    yield from leave(crew)
 
 
 def _lap(crew: Crew, node: Callable[[], str]) -> Count:

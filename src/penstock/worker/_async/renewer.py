@@ -20,8 +20,10 @@ from penstock._async.driver import AsyncDriver
 from penstock.core.logs import Fields
 from penstock.core.operations import QueueOps
 from penstock.core.options import BATCH
+from penstock.wire.scripts import script
 from penstock.worker.crew import Crew
 from penstock.worker.keeper import Keeper
+from penstock.worker.loop import leave
 from penstock.worker.runners import ain_thread
 from penstock.worker.terms import Term
 
@@ -36,6 +38,8 @@ SHORTEST = 0.01
 GONE = "it expired, was removed, or somebody else has it"
 OVERDUE = 2.0
 """Seconds after the grace at which a worker that has not ended is ended by its renewer."""
+OVER = Term(math.inf, 0.0)
+"""Nothing to renew any more."""
 
 
 class AsyncRenewer:
@@ -84,6 +88,7 @@ class AsyncRenewer:
 
     async def _main(self) -> None:
         try:
+            await self._warm_up()
             while not self._closed:
                 await self._beat()
                 pause = self._pause()
@@ -92,10 +97,15 @@ class AsyncRenewer:
         finally:
             await self._node.close()
 
+    async def _warm_up(self) -> None:
+        """Connect before it matters: beside a handler that keeps the interpreter it takes long."""
+        with suppress(Exception):  # the first beat with something to do tries again
+            await self._node.command("SCRIPT", "LOAD", script("extend").source)
+
     async def _beat(self) -> None:
         try:
             if self._keeper is not None:
-                self._lose(self._still(self._keeper.news()), GONE)
+                self._lose(self._keeper.news(), GONE)
             for (ops, lease), jobs in self._due().items():
                 for start in range(0, len(jobs), BATCH):
                     await self._extend(ops, lease, jobs[start : start + BATCH])
@@ -103,14 +113,19 @@ class AsyncRenewer:
             logger.warning("leases can't be renewed: %s: %s", type(error).__name__, error)
             await self._node.close()
         if self._overdue is not None and monotonic() > self._crew.deadline + OVERDUE:
-            await self._hand_back()
+            # What its worker, whose event loop does not move, could not do.
+            await self._driver.drive(leave(self._crew))
             self._overdue()
 
     def _due(self) -> dict[tuple[QueueOps, float], list[Any]]:
-        """The jobs whose lease is to be renewed now, by queue and lease; what is over is lost."""
+        """The jobs whose lease is to be renewed now, by queue and lease; what is over is lost.
+
+        Also those that a handler has done with: until the loop, which another handler may block,
+        has reported them, they must not run again.
+        """
         now, due, over = monotonic(), dict[tuple[QueueOps, float], list[Any]](), list[Any]()
         for job in list(self._crew.held):
-            if job.settled or job.lost:
+            if job.lost:
                 continue
             term = job.term
             if term.until <= now:
@@ -132,34 +147,26 @@ class AsyncRenewer:
             left = (code - reply[2]) / 1000
             # Less than was asked for: its ttl ends then, and nothing can lengthen it.
             job.term = Term(sent + left, lease if left >= lease else 0.0)
-        self._lose(self._still(gone), GONE)
-
-    def _still(self, jobs: Sequence[Any]) -> list[Any]:
-        """Those that a handler is at, or will be."""
-        return [job for job in jobs if not job.settled and not job.lost and job in self._crew.held]
+        self._lose(gone, GONE)
 
     def _lose(self, jobs: Sequence[Any], why: str) -> None:
+        """Tell the handlers of these jobs; one that is done with them has reported, or will see."""
+        lost = []
         for job in jobs:
-            logger.warning("%s is lost: %s", job.id, why, extra=Fields(job))
-        if jobs:
-            self._crew.desk.lose(jobs)
+            job.term = OVER
+            if not job.settled and job in self._crew.held:
+                lost.append(job)
+                logger.warning("%s is lost: %s", job.id, why, extra=Fields(job))
+        if lost:
+            self._crew.desk.lose(lost)
 
     def _pause(self) -> float:
         """Seconds until the next lease is due."""
         nearest = math.inf
         for job in list(self._crew.held):
-            if not job.settled and not job.lost:
-                term = job.term
+            term = job.term
+            if not job.lost:
                 nearest = min(nearest, term.until - term.lease * 2 / 3)
         if self._overdue is not None:
             nearest = min(nearest, self._crew.deadline + OVERDUE)
         return min(max(nearest - monotonic(), SHORTEST), PAUSE)
-
-    async def _hand_back(self) -> None:
-        """Give back what the worker, whose event loop does not move, could not."""
-        for source in self._crew.sources:
-            jobs = self._crew.abandon(source)
-            for start in range(0, len(jobs), BATCH):
-                call = source.ops.release(jobs[start : start + BATCH], 0)
-                with suppress(Exception):  # their leases end by themselves
-                    await self._driver.run(source.ops, call)
