@@ -285,8 +285,8 @@ def _hand_on(crew: Crew, source: Source) -> Flow:
     yield from _call(crew, source.ops, call)
 
 
-def _leave(crew: Crew) -> Flow:
-    """End the wait, report what is finished, and give back what is not."""
+def leave(crew: Crew) -> Flow:
+    """End the wait, report what is finished, and give back what is not; never raises."""
     with suppress(Exception):
         yield from _stand_up(crew)
     yield from _report_all(crew)
