@@ -108,7 +108,7 @@ class Deeds:
         if do in ("nap", "block", "deaf"):
             time.sleep(seconds)
         elif do == "keep":
-            self._keep(seconds)
+            self._keep(seconds, body["slice"])
         elif do == "die":
             os.kill(os.getpid(), signal.SIGKILL)
         elif do == "fail":
@@ -117,11 +117,11 @@ class Deeds:
             while not job.lost:
                 time.sleep(0.01)
 
-    def _keep(self, seconds: float) -> None:
-        """Keep the interpreter in slices of one second."""
+    def _keep(self, seconds: float, piece: float) -> None:
+        """Keep the interpreter, let it go for a moment, and so on."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
-            LIBC.usleep(ctypes.c_uint(1_000_000))
+            LIBC.usleep(ctypes.c_uint(round(piece * 1e6)))
 
 
 def work(

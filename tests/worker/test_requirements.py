@@ -1,0 +1,300 @@
+"""What a worker promises, by the numbers of the requirements: R1 to R5, R12, R13, R15.
+
+Real processes, and a real server. Each number is stated in the test's docstring.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+import time
+from typing import Any
+
+import pytest
+import redis
+
+from penstock import Penstock, Queue, StaleReceipt
+from penstock.worker import AsyncWorker, Worker
+from tests.support.keyspace import advance, queue_time_ms
+from tests.support.workers import until
+from tests.worker.support import Crew, add, runs
+
+KINDS = ("thread", "asyncio")
+BLOCKERS = (("asyncio", "block"), ("asyncio", "keep"), ("thread", "keep"))
+DAY = 86_400.0
+LEASE = 2.0
+SLACK = 1.0
+"""What R3, R13 and R15 allow beside the lease."""
+
+
+def active(queue: Queue) -> int:
+    """How many jobs are held."""
+    return queue.stats().active
+
+
+# -- R1 ------------------------------------------------------------------------------------------
+
+
+def test_r1_a_delay_longer_than_the_lease(queue: Queue, raw: redis.Redis, worker_url: str) -> None:
+    """R1: delayed 24 h with a lease of 5 s, beside 20 idle workers: held by nobody before, started
+    once, and not early. The queue's clock is set forward, hour by hour.
+    """
+    starts: list[Any] = []
+
+    def note(job: Any) -> None:
+        starts.append((job.delivered - job.created, job.deliveries))
+
+    workers = [Worker(worker_url, "work", note, concurrency=1) for _ in range(20)]
+    queue.enqueue({"n": 1}, delay=DAY, lease=5)
+    (view,) = queue.peek(state="scheduled")
+    try:
+        for worker in workers:
+            worker.start()
+        for _ in range(23):
+            advance(raw, queue.ops, 3600)
+            assert active(queue) == 0
+        left = DAY - (queue_time_ms(raw, queue.ops) / 1000 - view.created)
+        advance(raw, queue.ops, left - 2)
+        before = sum(worker.status().taken for worker in workers)
+        until(lambda: bool(starts))
+        advance(raw, queue.ops, 20)  # four leases
+        until(lambda: queue.stats().acked == 1)
+    finally:
+        for worker in workers:
+            worker.stop()
+        ended = [worker.join(20) for worker in workers]
+    assert all(ended)
+    assert before == 0, "taken before it was due"
+    ((waited, deliveries),) = starts
+    assert (deliveries, DAY <= waited < DAY + 5) == (1, True)
+
+
+# -- R3 ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_r3_an_orphan_starts_again(kind: str, crew: Crew, queue: Queue) -> None:
+    """R3: the job of a killed worker starts again within lease + 1 s, in the one that is left and
+    was idle, on a queue with no other traffic, with default settings but for the lease.
+    """
+    queue.configure(lease=LEASE)
+    victim = crew.start(kind, concurrency=1)
+    add(queue, 1, "nap", 60)
+    crew.diary.wait("start")
+    survivor = crew.start(kind)
+    until(lambda: bool(crew.diary.events("up", pid=survivor.pid)))
+    killed = victim.kill()
+    again = crew.diary.wait("start", pid=survivor.pid)
+    assert again["t"] - killed <= LEASE + SLACK
+    assert again["attempt"] == 2
+
+
+# -- R4 ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_r4_handlers_that_let_nobody_work(crew: Crew, queue: Queue) -> None:
+    """R4: a handler is started once that blocks the event loop, or keeps the interpreter in slices.
+
+    For five leases, while others have nothing to do. Slices of 0.2 s under a lease of 3 s are to a
+    renewer what slices of 2 s are under the usual 30 s: it needs about six of them.
+    """
+    names = [f"{kind} {do}" for kind, do in BLOCKERS]
+    for name, (kind, do) in zip(names, BLOCKERS, strict=True):
+        busy = crew.start(kind, queues=[name], concurrency=1)
+        with Penstock(crew.url) as client:
+            job = {"n": name, "do": do, "s": 15.0, "slice": 0.2}
+            client.queue(name).enqueue(job, lease=3.0)
+        crew.diary.wait("start", pid=busy.pid)
+    idle = crew.start("thread", queues=names)
+    crew.diary.wait("end", len(names))
+    assert crew.diary.events("start", pid=idle.pid) == []
+    found = runs(crew.diary.events())
+    assert {n: len(one) for n, one in found.items()} == dict.fromkeys(names, 1)
+    assert not any(one["lost"] for one in crew.diary.events("end"))
+
+
+@pytest.mark.slow
+async def test_r4_a_finished_job_behind_a_blocked_loop(crew: Crew, queue: Queue) -> None:
+    """R4: a job is not taken by others when its handler has returned, and nobody could report it.
+
+    Another handler blocks the event loop from that moment on, for five leases.
+    """
+    begun, go, blocking, returning = (asyncio.Event() for _ in range(4))
+    ran: list[int] = []
+
+    async def handle(job: Any) -> None:
+        ran.append(job.body["n"])
+        if len(ran) == 2:
+            begun.set()
+        await go.wait()
+        if job.body["n"] == 0:
+            await blocking.wait()
+            returning.set()
+        else:
+            blocking.set()
+            await returning.wait()
+            time.sleep(5 * 1.0)  # noqa: ASYNC251  # what must not be done
+
+    queue.configure(lease=1.0)
+    async with AsyncWorker(crew.url, "work", handle, concurrency=2, max_jobs=2) as worker:
+        add(queue, 2)
+        await asyncio.wait_for(begun.wait(), 20)
+        idle = crew.start("thread")
+        go.set()
+        await worker.join(20)
+    assert sorted(ran) == [0, 1]
+    assert crew.diary.events("start", pid=idle.pid) == []
+    assert queue.stats().acked == 2
+
+
+# -- R5 ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("verb", ["ack", "nack", "release", "bury", "extend"])
+def test_r5_a_late_word_changes_nothing(verb: str, queue: Queue, worker_url: str) -> None:
+    """R5: what a former holder says raises StaleReceipt, and the job stays the new holder's.
+
+    Receipts of one job only grow.
+    """
+    told: list[Any] = []
+    may_end = threading.Event()
+
+    def handle(job: Any) -> None:
+        told.append(job)
+        may_end.wait(20)
+
+    queue.enqueue({"n": 1}, lease=0.1)
+    (former,) = queue.reserve(1)
+    with Worker(worker_url, "work", handle):
+        until(lambda: bool(told))
+        with pytest.raises(StaleReceipt) as caught:
+            getattr(former, verb)()
+        (view,) = queue.peek(state="active")
+        assert (view.id, view.deliveries, view.nacks) == (former.id, 2, 0)
+        may_end.set()
+    assert caught.value.job_id == former.id
+    assert delivery_number(told[0].receipt) > delivery_number(former.receipt)
+    stats = queue.stats()
+    assert (stats.acked, stats.active, stats.ready, stats.dead) == (1, 0, 0, 0)
+
+
+def delivery_number(receipt: str) -> int:
+    """The part of a receipt that grows."""
+    return int(receipt.partition("-")[0])
+
+
+# -- R12 -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("prefetch", [0, 3])
+def test_r12_no_more_than_it_may_hold(
+    kind: str, prefetch: int, crew: Crew, queue: Queue, raw: redis.Redis
+) -> None:
+    """R12: never more leases than handlers that may run and jobs that may be prefetched.
+
+    Looked at all the while, on two queues at once; delayed jobs are never among them.
+    """
+    concurrency, jobs = 2, 400
+    with Penstock(crew.url) as client:
+        queues = [client.queue("work"), client.queue("more")]
+        for one in queues:
+            add(one, jobs // 2, "nap", 0.002)
+            one.enqueue_many(({"n": n, "do": "nap", "s": 0.0} for n in range(20)), delay=60)
+        names = [one.ops.keys["active"] for one in queues]
+        crew.start(kind, queues=["work", "more"], concurrency=concurrency, prefetch=prefetch)
+        most = 0
+        while sum(one.stats().acked for one in queues) < jobs:
+            for _ in range(50):
+                with raw.pipeline() as pipe:
+                    for name in names:
+                        pipe.zcard(name)
+                    most = max(most, sum(pipe.execute()))
+        assert [one.stats().scheduled for one in queues] == [20, 20]
+    assert concurrency <= most <= concurrency + prefetch
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_r12_prefetched_jobs_keep_their_lease(kind: str, crew: Crew, queue: Queue) -> None:
+    """R12: a job that waits for its turn for three leases is not taken by others meanwhile."""
+    queue.configure(lease=1.0)
+    busy = crew.start(kind, concurrency=1, prefetch=2)
+    queue.enqueue_many([{"n": 0, "do": "nap", "s": 3.0}] + [{"n": n, "do": "no"} for n in (1, 2)])
+    crew.diary.wait("start", n=0)
+    until(lambda: queue.stats().active == 3)
+    crew.start(kind)
+    crew.diary.wait("end", 3)
+    assert {one["pid"] for one in crew.diary.events("start")} == {busy.pid}
+    assert [one["attempt"] for one in crew.diary.events("start")] == [1, 1, 1]
+
+
+# -- R13 -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["thread", "asyncio", "mixed"])
+def test_r13_a_deploy(kind: str, crew: Crew, queue: Queue) -> None:
+    """R13: at SIGTERM short handlers finish, the rest is given back and runs elsewhere within 1 s.
+
+    No attempt is charged for what was given back, nothing is taken any more, and the exit code
+    is 0.
+    """
+    grace = 1.0
+    old = crew.start(kind, concurrency=3, prefetch=2, grace=grace)
+    queue.enqueue_many({"n": n, "do": "nap", "s": s} for n, s in enumerate((0.3, 4.0, 4.0)))
+    queue.enqueue_many({"n": n, "do": "no"} for n in (3, 4))
+    crew.diary.wait("start", 3)
+    until(lambda: queue.stats().active == 5)
+    new = crew.start(kind, concurrency=10)
+    told = old.signal(signal.SIGTERM)
+    for n in (3, 4):
+        assert crew.diary.wait("start", n=n, pid=new.pid)["t"] < told + SLACK
+    queue.enqueue({"n": 5, "do": "no"})
+    for n in (1, 2):
+        assert crew.diary.wait("start", n=n, pid=new.pid)["t"] < told + grace + SLACK
+    assert old.ended() == 0
+    assert crew.diary.wait("end", n=0)["pid"] == old.pid
+    assert crew.diary.wait("start", n=5)["pid"] == new.pid
+    assert {one["attempt"] for one in crew.diary.events("start")} == {1}
+
+
+@pytest.mark.parametrize("kind", ["thread", "asyncio", "mixed"])
+def test_r13_a_second_signal(kind: str, crew: Crew, queue: Queue) -> None:
+    """R13: at the second SIGTERM all is given back at once, whatever the grace."""
+    old = crew.start(kind, concurrency=2, prefetch=1)
+    add(queue, 3, "nap", 60)
+    crew.diary.wait("start", 2)
+    new = crew.start(kind)
+    told = old.signal(signal.SIGTERM)
+    crew.diary.wait("start", 1, pid=new.pid)
+    assert queue.stats().active == 3
+    again = old.signal(signal.SIGTERM)
+    assert crew.diary.wait("start", 3, pid=new.pid)["t"] < again + SLACK
+    assert old.ended() == 0
+    assert told < again
+    assert {one["attempt"] for one in crew.diary.events("start")} == {1}
+
+
+# -- R15 -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_r15_the_id_of_a_killed_workers_job(kind: str, crew: Crew, queue: Queue) -> None:
+    """R15: within lease + 1 s after a kill a dedup id is a living worker's, and free when it ends.
+
+    Until then it names the killed worker's job.
+    """
+    queue.configure(lease=LEASE)
+    victim = crew.start(kind)
+    first = queue.enqueue({"n": 1, "do": "nap", "s": 1.0}, dedup_id="one")
+    crew.diary.wait("start")
+    survivor = crew.start(kind)
+    killed = victim.kill()
+    assert queue.enqueue({"n": 2, "do": "no"}, dedup_id="one").duplicate
+    assert crew.diary.wait("start", pid=survivor.pid)["t"] < killed + LEASE + SLACK
+    refused = queue.enqueue({"n": 2, "do": "no"}, dedup_id="one")
+    assert (refused.duplicate, refused.id, refused.state) == (True, first.id, "active")
+    until(lambda: not queue.enqueue({"n": 2, "do": "no"}, dedup_id="one").duplicate)
+    crew.diary.wait("end", n=2)
+    assert len(crew.diary.events("end", n=1)) == 1
