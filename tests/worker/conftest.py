@@ -12,6 +12,7 @@ import redis
 from penstock import Penstock, Queue
 from penstock.embedded import EmbeddedServer, find_server
 from tests.conftest import SERVER_FOR_FAULTS
+from tests.support.keyspace import load_scripts
 from tests.support.workers import Nursery
 from tests.worker.support import Crew, Diary
 
@@ -41,9 +42,10 @@ def worker_server() -> Iterator[EmbeddedServer]:
 
 @pytest.fixture
 def raw(worker_server: EmbeddedServer) -> Iterator[redis.Redis]:
-    """A plain client of the server, which is empty."""
+    """A plain client of the server, which is empty and knows all scripts."""
     with redis.Redis.from_url(worker_server.url) as client:
         client.flushall()
+        load_scripts(client)
         yield client
 
 

@@ -113,15 +113,19 @@ class Crew:
         self.workers: list[WorkerProcess] = []
         self._home = home
 
-    def start(self, kind: str, **options: Any) -> WorkerProcess:
-        """Start a worker, and wait until it begins; options as of `tests.worker.tasks.work`."""
+    def start(self, kind: str, *, patient: bool = True, **options: Any) -> WorkerProcess:
+        """Start a worker, and wait until it begins unless one is impatient.
+
+        Options as of `tests.worker.tasks.work`.
+        """
         options = {"url": self.url, "queues": ["work"], **options}
         child = self._home().start("work", kind=kind, diary=str(self.diary.path), **options)
         worker = WorkerProcess(child)
         self.workers.append(worker)
         if options.get("control"):
             assert child.next_event() == "listening"
-        self.diary.wait("up", pid=child.pid)
+        if patient:
+            self.diary.wait("up", pid=child.pid)
         return worker
 
     def deaths(self) -> dict[int, float]:

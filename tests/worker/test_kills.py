@@ -1,0 +1,213 @@
+"""Workers that are killed and cut off: no job is lost, and none runs twice at once."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from collections.abc import Callable
+
+import pytest
+import redis
+
+from penstock import Penstock, Queue
+from penstock.embedded import EmbeddedServer
+from penstock.wire.scripts import script
+from tests.crash.tasks import STEPS
+from tests.support.keyspace import check_invariant
+from tests.support.proxy import Proxy
+from tests.support.workers import Nursery, until
+from tests.worker.support import Crew, Diary, WorkerProcess, add, runs, runs_at_once
+
+KINDS = ("thread", "asyncio")
+JOBS = 20_000
+KILLS = 200
+CREW = (
+    {"kind": "thread", "concurrency": 4},
+    {"kind": "asyncio", "concurrency": 4},
+    {"kind": "thread", "concurrency": 3, "prefetch": 3},
+    {"kind": "asyncio", "concurrency": 3, "prefetch": 3},
+)
+CALLS = {
+    "reserve": [{"do": "no"}] * 3,
+    "settle": [{"do": "no"}] * 3,
+    "ack": [{"do": "no"}],
+    "extend": [{"do": "nap", "s": 0.5}],
+    "nack": [{"do": "stumble"}] * 2,
+    "release": [{"do": "nap", "s": 0.5}],
+}
+"""Jobs whose worker makes such a call."""
+
+
+# -- R2: at every step ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_r2_killed_at_each_step_of_a_call(
+    call: str, crew: Crew, raw: redis.Redis, worker_url: str
+) -> None:
+    """R2: killed before, in and after a call, also when it ran and nobody read the reply.
+
+    Each job is completed by another worker, and nothing is left behind.
+    """
+    jobs = CALLS[call]
+    with Penstock(worker_url) as client:
+        queues = {step: client.queue(f"{call} {step}") for step in STEPS}
+        for step, queue in queues.items():
+            queue.configure(lease=0.5, backoff_base=0.01)
+            queue.enqueue_many({"n": n, **job} for n, job in enumerate(jobs))
+            trap = {"operation": call, "step": step, "which": 0}
+            leaves = call == "release"
+            options = {"trap": trap, "control": leaves, "concurrency": 1}
+            victim = crew.start("thread", queues=[queue.name], **options)
+            if leaves:
+                crew.diary.wait("start", pid=victim.pid)
+                victim.child.send("stop 0")
+            victim.child.wait()
+            assert victim.child.killed, "the call was not made"
+        crew.start("asyncio", queues=[queue.name for queue in queues.values()])
+        for queue in queues.values():
+            until(lambda queue=queue: queue.stats().acked == len(jobs))
+            stats = queue.stats()
+            assert (stats.ready, stats.scheduled, stats.active, stats.dead) == (0, 0, 0, 0)
+            done = {one["n"] for one in crew.diary.events("end", queue=queue.name)}
+            assert done == set(range(len(jobs)))
+    check_invariant(raw)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("call", [call for call in CALLS if call != "release"])
+def test_r2_cut_off_at_a_call(
+    kind: str, call: str, crew: Crew, queue: Queue, worker_server: EmbeddedServer
+) -> None:
+    """R2: the reply is lost, or the socket cut in the middle of a call: the same worker goes on.
+
+    It completes every job, the last after a lease.
+    """
+    jobs = CALLS[call]
+    queue.configure(lease=1.0, backoff_base=0.01)
+    sha = script(call).sha.encode()
+    with Proxy(worker_server.address) as proxy:
+        crew.start(kind, url=proxy.url, concurrency=1)
+        for turn, arm in enumerate(
+            (proxy.eat_reply, lambda after: proxy.cut_after_request_bytes(50, after=after))
+        ):
+            fault = arm(after=sha)
+            queue.enqueue_many({"n": n, **job} for n, job in enumerate(jobs))
+            fault.wait(20)
+            until(lambda turn=turn: queue.stats().acked == len(jobs) * (turn + 1))
+    stats = queue.stats()
+    assert (stats.ready, stats.scheduled, stats.active, stats.dead) == (0, 0, 0, 0)
+
+
+# -- killed in a loop ----------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_r2_kills_in_a_loop(crew: Crew, queue: Queue, raw: redis.Redis) -> None:
+    """R2, scaled down: 200 kills at random moments over 20,000 jobs; none is lost.
+
+    And none is begun while an earlier run of it goes on in a living process.
+    """
+    dice = random.Random(5)
+    queue.configure(lease=2.0, max_crashes=1_000_000, max_attempts=1_000_000)
+    queue.enqueue_many({"n": n, "do": "nap", "s": n % 40 / 1000} for n in range(JOBS))
+    places = [crew.start(**options) for options in CREW]
+    for turn in range(KILLS):
+        time.sleep(dice.uniform(0.0, 0.2))  # the work that is to be interrupted
+        i = turn % len(CREW)
+        places[i].kill()
+        places[i] = crew.start(**CREW[i], patient=False)
+        if turn == KILLS // 2:
+            assert queue.stats().acked < JOBS, "too early done to be hard"
+    until(lambda: queue.stats().acked >= JOBS, 60)
+    for worker in places:
+        worker.signal(signal.SIGTERM)
+    assert [worker.ended() for worker in places] == [0] * len(places)
+    check_invariant(raw)
+    stats = queue.stats()
+    assert (stats.acked, stats.ready, stats.scheduled, stats.active, stats.dead) == (
+        JOBS,
+        0,
+        0,
+        0,
+        0,
+    )
+    found = runs(crew.diary.events(), crew.deaths())
+    assert {n for n, one in found.items() if any(run.finished for run in one)} == set(range(JOBS))
+    assert runs_at_once(found) == []
+    assert stats.crashed > KILLS / 2
+
+
+# -- poison --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_job_that_kills_its_worker(kind: str, crew: Crew, queue: Queue) -> None:
+    """After three workers died of it a job is a dead letter; crashes count apart from nacks."""
+    queue.configure(lease=0.5)
+    queue.enqueue({"n": 1, "do": "die"})
+    for _ in range(3):
+        victim = crew.start(kind, concurrency=1)
+        victim.child.wait()
+        assert victim.child.killed
+    crew.start(kind, concurrency=1)
+    until(lambda: queue.stats().dead == 1)
+    (letter,) = queue.peek(state="dead")
+    assert (letter.crashes, letter.nacks, letter.deliveries) == (3, 0, 3)
+    queue.enqueue({"n": 2, "do": "no"})
+    crew.diary.wait("end", n=2)
+
+
+# -- lost leases ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_job_that_somebody_else_took(kind: str, crew: Crew, queue: Queue) -> None:
+    """The handler is told at the next renewal; its late word changes nothing, and all goes on."""
+    queue.configure(lease=1.0)
+    worker = crew.start(kind, concurrency=2)
+    queue.enqueue({"n": 1, "do": "watch"})
+    crew.diary.wait("start")
+    (mine,) = queue.recover(1, idle=0)
+    told = "cancelled" if kind == "asyncio" else "end"
+    assert crew.diary.wait(told, n=1, patience=10)["lost"]
+    queue.enqueue({"n": 2, "do": "no"})
+    crew.diary.wait("end", n=2, pid=worker.pid)
+    mine.extend(30)
+    until(lambda: queue.stats().acked == 1)
+    (view,) = queue.peek(state="active")
+    assert (view.id, view.deliveries, view.nacks) == (mine.id, 2, 0)
+    assert mine.ack()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_leases_that_end_while_the_server_stands_still(
+    kind: str, server: EmbeddedServer, diary: Diary, home: Callable[[], Nursery]
+) -> None:
+    """Connections are cut, and the server is paused for longer than a lease: the handler is told.
+
+    The worker goes on when the server does.
+    """
+    crew = Crew(server.url, diary, home)
+    with Penstock(server.url) as client:
+        queue = client.queue("work")
+        queue.configure(lease=1.0)
+        try:
+            workers: list[WorkerProcess] = [crew.start(kind, concurrency=2)]
+            queue.enqueue({"n": 1, "do": "watch"})
+            begun = crew.diary.wait("start")
+            with redis.Redis.from_url(server.url) as raw:
+                raw.client_kill_filter(_type="normal", skipme=True)
+            server.pause()
+            told = "cancelled" if kind == "asyncio" else "end"
+            event = crew.diary.wait(told, n=1, patience=10)
+            server.resume()
+            assert event["lost"]
+            assert event["t"] >= begun["t"]
+            add(queue, 20, "no")
+            until(lambda: queue.stats().acked >= 20)
+            assert workers[0].child.status is None
+        finally:
+            server.resume()
+            crew.close()
