@@ -27,7 +27,15 @@ from penstock import (
 from penstock.embedded import EmbeddedServer
 from penstock.wire.scripts import script
 from tests.conformance.carmine import Status, check_claims
-from tests.support.keyspace import Raw, advance, check_invariant, dump, load_scripts, numbers
+from tests.support.keyspace import (
+    Raw,
+    advance,
+    check_invariant,
+    dump,
+    load_scripts,
+    numbers,
+    queue_time_ms,
+)
 from tests.support.proxy import Fault, Proxy
 from tests.support.twins import aspawn
 
@@ -540,6 +548,54 @@ async def test_only_an_ack_opens_a_window(q: AsyncQueue, raw: Raw, end: str) -> 
     assert await seen(q) is None
     assert (await q.enqueue(1, dedup_id="x")).action == "added"
     assert (await q.enqueue(2, dedup_id="x")).action == "refused"
+
+
+@pytest.mark.parametrize("by_queue", [True, False])
+@pytest.mark.parametrize("own", [None, 600, 2])
+async def test_an_ack_may_name_the_window(
+    q: AsyncQueue, raw: Raw, own: int | None, by_queue: bool
+) -> None:
+    """It stands instead of the one that the producer gave, longer or shorter; 0 = none."""
+    for window in (10, 0, 0.5):
+        await q.enqueue("new", dedup_id="x", dedup_window=own)
+        await q.enqueue("without an id")
+        jobs = await q.reserve(2, block=0)
+        if by_queue:
+            assert await q.ack(jobs, dedup_window=window)
+        else:
+            assert [await job.ack(dedup_window=window) for job in jobs] == [True, True]
+        found = await q.status("x")
+        assert (found is not None) is (window > 0)
+        if found is not None and found.window_ends is not None:
+            assert 0 < found.window_ends - queue_time_ms(raw, q.ops) / 1000 <= window
+        advance(raw, q.ops, window + 0.001)
+        assert await seen(q) is None
+
+
+async def test_a_window_of_the_ack_and_a_successor(q: AsyncQueue, raw: Raw) -> None:
+    """It waits for the end of that window, or not at all."""
+    for window in (10, 0):
+        await q.enqueue("old", dedup_id="x", dedup_window=5)
+        job = await take(q)
+        await q.enqueue("new", dedup_id="x", on_duplicate="requeue")
+        assert await job.ack(dedup_window=window)
+        assert (await drained(q) == ["new"]) is (window == 0)
+        advance(raw, q.ops, window + 0.001)
+        assert (await drained(q) == ["new"]) is (window > 0)
+
+
+async def test_windows_of_an_ack_that_can_not_be(q: AsyncQueue, raw: Raw) -> None:
+    """They are refused, and the job is still held."""
+    await q.enqueue(0, dedup_id="x")
+    job = await take(q)
+    before = dump(raw)
+    values: list[Any] = [-1, True, "5", float("nan"), 10**12]
+    for value in values:
+        for call in (job.ack, partial(q.ack, [job])):
+            with pytest.raises(BadArgument) as caught:
+                await call(dedup_window=value)
+            assert caught.value.argument == "dedup_window"
+    assert dump(raw) == before
 
 
 @pytest.mark.parametrize("delay, waits", [(0, 10), (5, 10), (30, 30)])

@@ -28,7 +28,15 @@ from penstock import (
 from penstock.embedded import EmbeddedServer
 from penstock.wire.scripts import script
 from tests.conformance.carmine import Status, check_claims
-from tests.support.keyspace import Raw, advance, check_invariant, dump, load_scripts, numbers
+from tests.support.keyspace import (
+    Raw,
+    advance,
+    check_invariant,
+    dump,
+    load_scripts,
+    numbers,
+    queue_time_ms,
+)
 from tests.support.proxy import Fault, Proxy
 from tests.support.twins import spawn
 
@@ -541,6 +549,52 @@ def test_only_an_ack_opens_a_window(q: Queue, raw: Raw, end: str) -> None:
     assert seen(q) is None
     assert q.enqueue(1, dedup_id="x").action == "added"
     assert q.enqueue(2, dedup_id="x").action == "refused"
+
+
+@pytest.mark.parametrize("by_queue", [True, False])
+@pytest.mark.parametrize("own", [None, 600, 2])
+def test_an_ack_may_name_the_window(q: Queue, raw: Raw, own: int | None, by_queue: bool) -> None:
+    """It stands instead of the one that the producer gave, longer or shorter; 0 = none."""
+    for window in (10, 0, 0.5):
+        q.enqueue("new", dedup_id="x", dedup_window=own)
+        q.enqueue("without an id")
+        jobs = q.reserve(2, block=0)
+        if by_queue:
+            assert q.ack(jobs, dedup_window=window)
+        else:
+            assert [job.ack(dedup_window=window) for job in jobs] == [True, True]
+        found = q.status("x")
+        assert (found is not None) is (window > 0)
+        if found is not None and found.window_ends is not None:
+            assert 0 < found.window_ends - queue_time_ms(raw, q.ops) / 1000 <= window
+        advance(raw, q.ops, window + 0.001)
+        assert seen(q) is None
+
+
+def test_a_window_of_the_ack_and_a_successor(q: Queue, raw: Raw) -> None:
+    """It waits for the end of that window, or not at all."""
+    for window in (10, 0):
+        q.enqueue("old", dedup_id="x", dedup_window=5)
+        job = take(q)
+        q.enqueue("new", dedup_id="x", on_duplicate="requeue")
+        assert job.ack(dedup_window=window)
+        assert (drained(q) == ["new"]) is (window == 0)
+        advance(raw, q.ops, window + 0.001)
+        assert (drained(q) == ["new"]) is (window > 0)
+
+
+def test_windows_of_an_ack_that_can_not_be(q: Queue, raw: Raw) -> None:
+    """They are refused, and the job is still held."""
+    q.enqueue(0, dedup_id="x")
+    job = take(q)
+    before = dump(raw)
+    values: list[Any] = [-1, True, "5", float("nan"), 10**12]
+    for value in values:
+        for call in (job.ack, partial(q.ack, [job])):
+            with pytest.raises(BadArgument) as caught:
+                call(dedup_window=value)
+            assert caught.value.argument == "dedup_window"
+    assert dump(raw) == before
 
 
 @pytest.mark.parametrize("delay, waits", [(0, 10), (5, 10), (30, 30)])

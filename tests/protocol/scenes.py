@@ -115,7 +115,7 @@ def dedup_scene(raw: Raw, keys: QueueKeys) -> Scene:
     scene.numbers["active"] = every[:3]
     scene.numbers.pop("ready")
     for name in ("past", "open", "awaited", "due"):
-        scene.run("ack", 3, EPOCH, RECEIPT, *scene.numbers.pop(name))
+        scene.run("ack", 3, EPOCH, RECEIPT, "", *scene.numbers.pop(name))
     for name in ("owner", "mortal", "once", "lapsing", "windowed", "awaited", "due"):
         _claim(scene, f"after {name}", f"1;d={name}\nheir", "q")
     _claim(scene, "waiting", "1;d=waiting\nbody")
@@ -211,9 +211,9 @@ def _calls() -> Iterator[Act]:
     yield Act("reserve, crash", "reserve", (90, 100, 7, "eve", 0),
               ("max_crashes", 1, "dead_max", 1))  # fmt: skip
     yield Act("reserve, none", "reserve", (90, 0, 7, "eve", 1))
-    yield Act("ack", "ack", (90, EPOCH, RECEIPT, "*active"))
-    yield Act("ack, waiting", "ack", (90, EPOCH, "", "*delayed", "*ready"))
-    yield Act("ack, by id", "ack", (90, EPOCH, "", "**"))
+    yield Act("ack", "ack", (90, EPOCH, RECEIPT, "", "*active"))
+    yield Act("ack, waiting", "ack", (90, EPOCH, "", "", "*delayed", "*ready"))
+    yield Act("ack, by id", "ack", (90, EPOCH, "", "", "**"))
     yield Act("settle", "settle", (90, EPOCH, RECEIPT, 100, 7, "eve", "*active"))
     yield Act("settle, by id", "settle", (90, EPOCH, "", 100, 7, "eve", "**"))
     yield Act("settle, crash", "settle", (90, EPOCH, RECEIPT, 100, 7, "eve", "*active"),

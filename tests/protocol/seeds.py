@@ -86,7 +86,7 @@ def _move(job: Job, place: Place) -> None:
     elif place.state is State.DEAD:
         job.run("bury", 5, EPOCH, job.last, "no use", job.number)
     elif place is Place.NONE:
-        job.run("ack", 5, EPOCH, job.last, job.number)
+        job.run("ack", 5, EPOCH, job.last, "", job.number)
 
 
 def place_of(raw: Raw, keys: QueueKeys, number: bytes, now_ms: int = AT) -> Place:

@@ -230,7 +230,7 @@ def test_a_release_of_ids_runs_few_commands(count: int, most: int, real_backend:
     scene = Scene(real_backend.sync_client(), KEYS, {})
     scene.run("claim", 1, "e0e0e0e0", 0, "", 0, "", *[f"1;d={i}\nbody" for i in range(count)])
     taken = scene.run("reserve", 2, count, 5, "ada", 0)[6::3]
-    ack = watched(real_backend, lambda: scene.run("ack", 3, "e0e0e0e0", "1-005", *taken))
+    ack = watched(real_backend, lambda: scene.run("ack", 3, "e0e0e0e0", "1-005", "", *taken))
     assert len(ack) <= most
     assert not scene.raw.exists(KEYS["dedup"])
 
@@ -251,7 +251,7 @@ def test_an_ack_runs_few_commands(count: int, most: int, real_backend: Backend) 
     scene = Scene(real_backend.sync_client(), KEYS, {})
     _one_ready(scene, count)
     taken = scene.run("reserve", 3, count, 5, "ada", 0)[6::3]
-    ack = watched(real_backend, lambda: scene.run("ack", 4, "e0e0e0e0", "1-005", *taken))
+    ack = watched(real_backend, lambda: scene.run("ack", 4, "e0e0e0e0", "1-005", "", *taken))
     assert len(ack) <= most
 
 

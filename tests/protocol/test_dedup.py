@@ -235,7 +235,7 @@ def _by_id(model: Model) -> None:
         ["ack", "ack", "nack", "release", "bury", "delete", "withdraw", "promote", "dequeue"]
     )
     args: tuple[Any, ...] = {
-        "ack": ("",),
+        "ack": ("", ""),
         "nack": ("", 0, 1, "broke"),
         "release": ("", 0),
         "bury": ("", "no use"),
@@ -336,7 +336,7 @@ def _drain(model: Model) -> None:
     for _ in range(300):
         _reserve(model)
         for job in [job for job in model.jobs.values() if job.lease > model.now]:
-            assert model.run("ack", 8, EPOCH, _receipt(model, job), job.number)[2] == 1
+            assert model.run("ack", 8, EPOCH, _receipt(model, job), "", job.number)[2] == 1
             model.end(job, done=True)
         if all(job.dead for job in model.jobs.values()):
             break
@@ -369,7 +369,7 @@ def test_a_thousand_successors_leave_nothing_behind(backend: Backend) -> None:
         assert scene.run("reserve", 3, 1, TAG, "ada", 0)[6] == number
         reply = scene.run("claim", call, EPOCH, 0, "", 0, "q", body)
         assert reply[9:11] == [1, 3]
-        assert scene.run("ack", 3, EPOCH, f"1-{TAG:03x}", number) == [1, b"3", 1]
+        assert scene.run("ack", 3, EPOCH, f"1-{TAG:03x}", "", number) == [1, b"3", 1]
         number = reply[2]
     raw = scene.raw
     assert raw.hgetall(KEYS["dedup"]) == {b"page": number}
@@ -404,7 +404,7 @@ def test_the_invariant_sees_what_is_wrong_with_ids(
     lines = [f"1;d={name}{';w=9000' if name == 'w' else ''}\nbody" for name in ("a", "w", "dead")]
     scene.run("claim", 1, EPOCH, 0, "", 0, "", *lines)
     owner, done, dead = scene.run("reserve", 2, 3, TAG, "ada", 0)[6::3]
-    scene.run("ack", 3, EPOCH, f"1-{TAG:03x}", done)
+    scene.run("ack", 3, EPOCH, f"1-{TAG:03x}", "", done)
     scene.run("bury", 4, EPOCH, f"1-{TAG:03x}", "no use", dead)
     heir = scene.run("claim", 5, EPOCH, 0, "", 0, "q", "1;d=a\nbody")[2]
     check_invariant(raw)

@@ -160,8 +160,8 @@ def test_pages_pass_over_nothing_when_what_they_had_ends(backend: Backend) -> No
     had = page[6::3]
     assert len(had) == 2000
     ended = [*first, *had[1600:]]
-    scene.run("ack", 5, EPOCH, "1-009", *ended[:500], at=T0 + 3)
-    scene.run("ack", 5, EPOCH, "1-009", *ended[500:], at=T0 + 3)
+    scene.run("ack", 5, EPOCH, "1-009", "", *ended[:500], at=T0 + 3)
+    scene.run("ack", 5, EPOCH, "1-009", "", *ended[500:], at=T0 + 3)
     rest: list[Any] = []
     while page[4]:
         page = scene.run("pending", 4, *page[4:6], 0, at=T0 + 4)
@@ -176,7 +176,7 @@ def _stir(scene: Scene, draw: random.Random, call: int, keep: set[bytes]) -> Non
         receipt = f"{parse_counters(counters).deliveries}-009"
         end = draw.choice(["ack", "nack", "release", "bury", "promote", ""])
         if end == "ack" and number not in keep:
-            scene.run("ack", 4, EPOCH, receipt, number)
+            scene.run("ack", 4, EPOCH, receipt, "", number)
         elif end == "nack":
             scene.run("nack", 4, EPOCH, receipt, draw.choice([0, 5000]), 1, "broke", number)
         elif end == "release":

@@ -434,3 +434,9 @@ async def policies_of_jobs(q: Queue, twin: AsyncQueue, job: Job, view: JobView) 
     await twin.enqueue_many([1], retry=None)
     assert_type(job.retry, RetryPolicy | None)
     assert_type(view.retry, RetryPolicy | None)
+
+
+async def windows_of_an_ack(q: Queue, twin: AsyncQueue, job: Job) -> None:
+    assert_type(q.ack([job], dedup_window=timedelta(minutes=1)), Settled)
+    assert_type(await twin.ack(["D-1"], dedup_window=0), Settled)
+    assert_type(job.ack(dedup_window=60), bool)

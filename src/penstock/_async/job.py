@@ -35,8 +35,12 @@ class AsyncJob(Delivery):
         queue: AsyncQueue = self.batch.queue
         return queue
 
-    async def ack(self) -> bool:
+    async def ack(self, *, dedup_window: Duration | None = None) -> bool:
         """Finish the job: it is done and forgotten.
+
+        Args:
+            dedup_window: seconds for which its dedup id stays taken from now on, instead of what
+                its producer said; 0 = it is free.
 
         Returns:
             True; False if it is gone already: expired, deleted, or finished by id.
@@ -45,7 +49,9 @@ class AsyncJob(Delivery):
             StaleReceipt: the lease ended and a later delivery holds the job, or this delivery was
                 settled before.
         """
-        return await self._settle("ack", (await self.queue.ack([self]))[0])
+        return await self._settle(
+            "ack", (await self.queue.ack([self], dedup_window=dedup_window))[0]
+        )
 
     async def nack(self, *, delay: Duration | None = None, error: str = "") -> bool:
         """Report a failed attempt: it is tried again later, or dead when its attempts are used up.

@@ -309,19 +309,25 @@ class Queue(Management):
 
     # -- settling --------------------------------------------------------------------------
 
-    def ack(self, jobs: Iterable[Named]) -> Settled:
+    def ack(self, jobs: Iterable[Named], *, dedup_window: Duration | None = None) -> Settled:
         """Finish jobs: they are done and forgotten. By id alone a waiting job is finished too.
 
         Args:
             jobs: deliveries, or ids.
+            dedup_window: seconds for which their dedup ids stay taken from now on, instead of what
+                each job's producer said; 0 = they are free. Nothing to a job without one.
 
         Returns:
             An outcome for each, in order: done, gone, stale, ended or refused (a dead letter).
 
         Raises:
+            BadArgument: the window can't be used; nothing was done.
             BadJobId: an id is malformed, of another queue, node or epoch; nothing was done.
         """
-        return self._each(jobs, self.ops.ack, resent_code=GONE)
+        if dedup_window is None:
+            return self._each(jobs, self.ops.ack, resent_code=GONE)
+        window = duration_ms("dedup_window", dedup_window)
+        return self._each(jobs, lambda names: self.ops.ack(names, window), resent_code=GONE)
 
     def recover(self, n: int = 1, *, idle: Duration) -> list[Job]:
         """Take over deliveries of consumers that have fallen silent, before their leases end.

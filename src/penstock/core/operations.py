@@ -351,10 +351,11 @@ class QueueOps:
 
     # -- settling --------------------------------------------------------------------------
 
-    def ack(self, names: Sequence[Any]) -> Call:
-        """Finish jobs."""
+    def ack(self, names: Sequence[Any], window_ms: int | None = None) -> Call:
+        """Finish jobs; a window stands instead of those that their producers gave, 0 = none."""
         epoch, common, rest = self._named(names, receipts=True)
-        return self._call("ack", epoch, common, *rest)
+        window = "" if window_ms is None else window_ms
+        return self._call("ack", epoch, common, window, *rest)
 
     def settle(self, names: Sequence[Any], n: int) -> tuple[Call, int]:
         """Finish jobs and take up to n more."""

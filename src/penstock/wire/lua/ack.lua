@@ -1,10 +1,12 @@
 --- Finish jobs: each is done and forgotten.
 --- KEYS     ready held active scheduled once tally expiry meta space dedup windows wake
---- ARGV     nonce wanted common [number...]
+--- ARGV     nonce wanted common window [number...]
 ---          wanted  epoch of the ids; '' = not checked
 ---          common  receipt of all of them, then perhaps '@' and the ms in which their leases end: a hint that saves looking
 ---                  each up when they are all that one reserve gave, in order; '' = by id alone, a waiting job is finished too; '*' = after each number
 ---                  comes its own receipt
+---          window  ms for which the dedup ids of the jobs stay taken from now on, instead of what their records say; 0 = not
+---                  at all; '' = as their records say
 --- RETURNS  {1, nonce, acked}             all of them
 ---          {1, nonce, acked, code...}    a code for each: 1 done, 0 gone, -1 stale receipt, -2 dead or another state,
 ---                                        2 ended before with this same receipt
@@ -15,14 +17,14 @@
 local m = redis.call('HMGET', meta, 'v', 'epoch', 'uses', 'full', 'seen', 'off', 'acked', 'paused', 'alarm')
 --@include lib/version
 --@include lib/epoch
-local uses, base, changes = m[3] or '', 4, {}
+local uses, base, changes = m[3] or '', 5, {}
 local seen, off = tonumber(m[5]) or 0, tonumber(m[6]) or 0
 --@include lib/now
 --@include lib/settled
 --@include lib/acked
 --@include lib/claims
 if bequeath then
-  bequeath(all and {unpack(ARGV, base)} or finished, true)
+  bequeath(all and {unpack(ARGV, base)} or finished, true, tonumber(window))
 end
 local alarm = tonumber(m[9]) or 0
 local hungry = freed > 0 and (tonumber(m[4]) or 0) > now and redis.call('LLEN', space) == 0

@@ -1,10 +1,11 @@
 -- Dedup ids of jobs that end here: each is freed, or goes to the job that waits for this end, or stays taken for its window.
--- bequeath(numbers, done) only looks; lib/bequests writes. An id's value: `number`, `number heir`, `number @end` (a job that
--- waits for the end of a window) or `@end`. Keys are looked at here, before anything is written, and only those that matter.
+-- bequeath(numbers, done, window) only looks; lib/bequests writes. A window stands instead of those in the records. An id's
+-- value: `number`, `number heir`, `number @end` (a job that waits for the end of a window) or `@end`. Keys are looked at here,
+-- before anything is written, and only those that matter.
 local heirs, open, known, touched, loose, briefs, bequeath, heir_asleep = nil, nil, nil, nil, nil, nil, nil, false
 if string.find(uses, 'd', 1, true) then
   heirs, open, known, touched, loose, briefs = {}, {}, {}, {}, {}, {}
-  bequeath = function(numbers, done)
+  bequeath = function(numbers, done, window)
     if #numbers == 0 then
       return
     end
@@ -49,7 +50,8 @@ if string.find(uses, 'd', 1, true) then
     for j = 1, #named do
       local name, number = named[j], all[j]
       local value = known[name] or owners[j]
-      local span = done and rests[j] ~= '' and tonumber(string.match(rests[j], ';w=(%d+)'))
+      local span = done and (window or rests[j] ~= '' and tonumber(string.match(rests[j], ';w=(%d+)')))
+      span = span and span > 0 and span
       if value == number and not span and not known[name] then -- mostly
         loose[#loose + 1] = name
       elseif value then
