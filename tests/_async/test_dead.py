@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from penstock import AsyncQueue, JobView, Outcome
+from penstock import AsyncPenstock, AsyncQueue, JobView, Outcome
+from tests.support.backends import Backend
 from tests.support.keyspace import Raw, advance, dump, numbers, queue_time_ms
 
 
 async def letters(q: AsyncQueue) -> list[JobView]:
     """All dead letters, the oldest first."""
     return await q.peek(1000, state="dead")
+
+
+def last_held(text: str, letter: JobView) -> str:
+    """Why a job died of a crash: the text goes on with who had it, and since which ms."""
+    return f"{text}, last held by {letter.owner} since {(letter.delivered or 0) * 1000:.0f}"
 
 
 async def bury_all(q: AsyncQueue, count: int) -> list[str]:
@@ -57,9 +63,35 @@ async def test_death_by_crashes(q: AsyncQueue, raw: Raw) -> None:
         advance(raw, q.ops, 11)
     assert await q.reserve(block=0) == []
     (letter,) = await letters(q)
-    assert (letter.crashes, letter.nacks, letter.error) == (3, 0, "lease ended 3 times")
+    assert (letter.crashes, letter.nacks, letter.error) == (
+        3,
+        0,
+        last_held("lease ended 3 times", letter),
+    )
     stats = await q.stats()
     assert (stats.crashed, stats.died, stats.dead) == (3, 1, 1)
+
+
+@pytest.mark.parametrize("crashes", [0, 3])
+async def test_a_poison_job_names_its_last_worker(
+    backend: Backend, q: AsyncQueue, raw: Raw, crashes: int
+) -> None:
+    """Three workers die of it, one after the other: the last one and its time are in the text."""
+    await q.configure(max_crashes=crashes, max_attempts=3)
+    await q.enqueue("poison", lease=10)
+    for owner in ("host-a:1", "host-b:22", "härte, c;3 since 5"):
+        async with backend.async_client() as lent, AsyncPenstock(lent, owner=owner) as worker:
+            (job,) = await worker.queue("q").reserve(block=0)
+            assert job.owner == owner
+        advance(raw, q.ops, 11)
+    assert await q.reserve(block=0) == []
+    (letter,) = await letters(q)
+    assert letter.owner == owner
+    text = "lease ended 3 times" if crashes else "3 attempts"
+    assert letter.error == last_held(text, letter)
+    assert await q.redrive() == 1
+    (job,) = await q.reserve(block=0)
+    assert (job.last_error, job.owner) == ("", "tester")
 
 
 async def test_a_consumer_that_was_too_slow_for_good(q: AsyncQueue, raw: Raw) -> None:

@@ -5,13 +5,19 @@ from __future__ import annotations
 
 import pytest
 
-from penstock import JobView, Outcome, Queue
+from penstock import JobView, Outcome, Penstock, Queue
+from tests.support.backends import Backend
 from tests.support.keyspace import Raw, advance, dump, numbers, queue_time_ms
 
 
 def letters(q: Queue) -> list[JobView]:
     """All dead letters, the oldest first."""
     return q.peek(1000, state="dead")
+
+
+def last_held(text: str, letter: JobView) -> str:
+    """Why a job died of a crash: the text goes on with who had it, and since which ms."""
+    return f"{text}, last held by {letter.owner} since {(letter.delivered or 0) * 1000:.0f}"
 
 
 def bury_all(q: Queue, count: int) -> list[str]:
@@ -58,9 +64,35 @@ def test_death_by_crashes(q: Queue, raw: Raw) -> None:
         advance(raw, q.ops, 11)
     assert q.reserve(block=0) == []
     (letter,) = letters(q)
-    assert (letter.crashes, letter.nacks, letter.error) == (3, 0, "lease ended 3 times")
+    assert (letter.crashes, letter.nacks, letter.error) == (
+        3,
+        0,
+        last_held("lease ended 3 times", letter),
+    )
     stats = q.stats()
     assert (stats.crashed, stats.died, stats.dead) == (3, 1, 1)
+
+
+@pytest.mark.parametrize("crashes", [0, 3])
+def test_a_poison_job_names_its_last_worker(
+    backend: Backend, q: Queue, raw: Raw, crashes: int
+) -> None:
+    """Three workers die of it, one after the other: the last one and its time are in the text."""
+    q.configure(max_crashes=crashes, max_attempts=3)
+    q.enqueue("poison", lease=10)
+    for owner in ("host-a:1", "host-b:22", "härte, c;3 since 5"):
+        with backend.sync_client() as lent, Penstock(lent, owner=owner) as worker:
+            (job,) = worker.queue("q").reserve(block=0)
+            assert job.owner == owner
+        advance(raw, q.ops, 11)
+    assert q.reserve(block=0) == []
+    (letter,) = letters(q)
+    assert letter.owner == owner
+    text = "lease ended 3 times" if crashes else "3 attempts"
+    assert letter.error == last_held(text, letter)
+    assert q.redrive() == 1
+    (job,) = q.reserve(block=0)
+    assert (job.last_error, job.owner) == ("", "tester")
 
 
 def test_a_consumer_that_was_too_slow_for_good(q: Queue, raw: Raw) -> None:

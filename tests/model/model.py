@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 
 from penstock import Outcome
 
-__all__ = ["DEFAULTS", "NEVER", "Answer", "DedupId", "Model", "ModelJob", "Name", "Number"]
+__all__ = ["DEFAULTS", "NEVER", "OWNER", "Answer", "DedupId", "Model", "ModelJob", "Name", "Number"]
 
 Number: TypeAlias = tuple[int, int]
 """Creation ms and place within it."""
@@ -29,6 +29,7 @@ FIRST_SEQ = 1_000_000_000
 STEP = 100  # expired jobs, and dead letters, that one script removes
 FURTHER = 16  # ended leases beyond n that a reserve looks at, as some of them make dead letters
 IDLE_MS = 900_000
+OWNER = "tester"  # who takes all jobs
 NEVER = (1 << 53) - 1  # due time of a job that waits for the end of another one
 DEFAULTS = {
     "lease": 30_000,
@@ -465,7 +466,7 @@ class Model:
         else:
             return True
         job.void = True
-        self._die(job, why)
+        self._die(job, f"{why}, last held by {OWNER} since {job.delivered}")
         return False
 
     def recover(self, n: int, idle: int, tag: int, *, lost: bool = False) -> list[ModelJob]:

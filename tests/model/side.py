@@ -16,14 +16,13 @@ from penstock.core.views import SETTING_KINDS, read_settings
 from penstock.wire.keys import node_key, registry_key
 from tests.model.clock import CLOCK, TestClock
 from tests.model.faults import Fault, Faults
-from tests.model.model import NEVER, DedupId, Model, ModelJob, Name, Number
+from tests.model.model import NEVER, OWNER, DedupId, Model, ModelJob, Name, Number
 from tests.support.keyspace import Raw, check_invariant, numbers
 
 __all__ = ["IDS", "STATES", "Bench", "Dice", "SideBySide"]
 
 T = TypeVar("T")
 QUEUE = "model"
-OWNER = "tester"
 START = 1_700_000_000_000
 IDS = ("a", "b;d=a", "ö%\n")
 """Dedup ids: few, so that they collide; some are escaped in the record."""

@@ -45,7 +45,7 @@ for i = 1, decided do
     bytes = bytes + (value and #value or 0)
     if value and not (ends and tonumber(ends) <= now) then
       local record = string.match(value, '^@[^\n]*\n(.*)$') or value
-      local count, dies = crash(tallied[i], record)
+      local count, dies = crash(tallied[i], record, value)
       crashes = crashes + 1
       if dies then
         fallen[#fallen + 1] = id

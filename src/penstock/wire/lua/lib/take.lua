@@ -26,12 +26,13 @@ if delivers then
     end
   end
   local counted = string.find(uses, 'r', 1, true)
-  local function unpacked(id) -- the record without the note of its last delivery, and its counters
+  local function unpacked(id) -- the record without the note of its last delivery, its counters, and the value with the note
     local value = call('HGET', held, id)
+    local record = value
     if value and string.byte(value) == 64 then
-      value = sub(value, (string.find(value, '\n', 1, true) or 0) + 1)
+      record = sub(value, (string.find(value, '\n', 1, true) or 0) + 1)
     end
-    return value, counted and call('HGET', tally, id) or nil
+    return record, counted and call('HGET', tally, id) or nil, value
   end
   if n > 0 and a and a <= now then
     local over = call('ZRANGE', active, '-inf', now * 4096 + 4095, 'BYSCORE', 'LIMIT', 0, n + #lapsed + settlings + 16)
@@ -43,11 +44,11 @@ if delivers then
       if took == n or bytes >= 1048576 then
         break
       elseif not lapse[id] then
-        local record, count = unpacked(id)
+        local record, count, value = unpacked(id)
         if not record then
           dropped[#dropped + 1] = id
         else
-          local after, dies = crash(count, record)
+          local after, dies = crash(count, record, value)
           crashes, bytes = crashes + 1, bytes + #record
           if dies then
             fallen[#fallen + 1] = id
