@@ -41,7 +41,7 @@ with Penstock(url()) as ps:
     try:
         silent.ack()
     except StaleReceipt as error:
-        print("the silent worker:", str(error).partition(": ")[2])
+        print("the silent worker:", str(error).partition(": ")[2].partition(",")[0])
 
     found = sorted((view.body, view.state) for view in letters.scan_iter())
     print("found:", ", ".join(f"{body} {state}" for body, state in found))

@@ -123,20 +123,29 @@ class StaleCall(PenstockError):
 
 
 class StaleReceipt(PenstockError):
-    """A later delivery holds the job, so this holder's call changed nothing.
+    """The delivery has ended, and perhaps a later one holds the job: this call changed nothing.
 
     Args:
         job_id: the job.
         operation: what was tried.
+        receipt: of this delivery.
+        current: of the delivery that holds the job now; None = there is none, or it can't be told.
     """
 
-    def __init__(self, job_id: str, operation: str) -> None:
-        super().__init__(f"{operation} of {job_id}: a later delivery holds the job")
+    def __init__(
+        self, job_id: str, operation: str, receipt: str = "", current: str | None = None
+    ) -> None:
+        now = "this delivery has ended"
+        if current is not None:
+            now = f"a later delivery holds the job, with receipt {current}"
+        super().__init__(f"{operation} of {job_id} with receipt {receipt or '?'}: {now}")
         self.job_id = job_id
         self.operation = operation
+        self.receipt = receipt
+        self.current = current
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (type(self), (self.job_id, self.operation))
+        return (type(self), (self.job_id, self.operation, self.receipt, self.current))
 
 
 class JobGone(PenstockError):

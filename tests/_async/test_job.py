@@ -212,6 +212,68 @@ async def test_leaving_the_block_too_late(q: AsyncQueue, raw: Raw) -> None:
     assert await seen[0].ack() is True
 
 
+@pytest.mark.parametrize("now", ["scheduled", "dead", "gone", "held by id", "once more"])
+async def test_a_stale_receipt_when_nobody_holds_the_job(q: AsyncQueue, raw: Raw, now: str) -> None:
+    """The error tells the receipt that counts, where there is one."""
+    await q.enqueue("x", lease=10)
+    (late,) = await q.reserve(block=0)
+    advance(raw, q.ops, 11)
+    (holder,) = await q.reserve(block=0)
+    current = None
+    if now == "scheduled":
+        await holder.nack(delay=60)
+    elif now == "dead":
+        await holder.bury()
+    elif now == "gone":
+        await holder.ack()
+    elif now == "held by id":
+        await q.release([holder.id])
+    else:
+        await holder.release()
+        (again,) = await q.reserve(block=0)
+        current = again.receipt
+    if now == "gone":
+        assert await late.ack() is False
+        return
+    with pytest.raises(StaleReceipt) as caught:
+        await late.ack()
+    assert (caught.value.receipt, caught.value.current) == (late.receipt, current)
+    assert late.receipt in str(caught.value)
+    assert str(current or "this delivery has ended") in str(caught.value)
+
+
+async def test_a_receipt_that_was_used(q: AsyncQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This delivery ended by this very receipt: nobody has to be asked."""
+    await q.enqueue("x")
+    (job,) = await q.reserve(block=0)
+    await job.release(delay=60)
+    asked: list[object] = []
+    monkeypatch.setattr(q.ops, "show", asked.append)
+    with pytest.raises(StaleReceipt) as caught:
+        await job.ack()
+    assert (caught.value.receipt, caught.value.current) == (job.receipt, None)
+    assert asked == []
+
+
+async def test_the_look_for_the_holder_fails(
+    q: AsyncQueue, raw: Raw, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error is raised all the same, without the receipt that counts."""
+    await q.enqueue("x", lease=10)
+    (late,) = await q.reserve(block=0)
+    advance(raw, q.ops, 11)
+    (holder,) = await q.reserve(block=0)
+
+    def fail(names: object) -> None:
+        raise ConnectionError("lost")
+
+    monkeypatch.setattr(q.ops, "show", fail)
+    with pytest.raises(StaleReceipt, match="this delivery has ended") as caught:
+        await late.extend()
+    assert (caught.value.receipt, caught.value.current) == (late.receipt, None)
+    assert await holder.ack()
+
+
 async def test_failing_in_the_block_too_late(q: AsyncQueue, raw: Raw) -> None:
     """The failure of a delivery that is over is not charged to the job."""
     await q.enqueue("x", lease=10)

@@ -194,6 +194,9 @@ async def test_a_stale_receipt_changes_nothing(q: AsyncQueue, raw: Raw, how: str
     with pytest.raises(StaleReceipt, match=late.id) as caught:
         await settle(how, late)
     assert (caught.value.job_id, caught.value.operation) == (late.id, how)
+    assert (caught.value.receipt, caught.value.current) == (late.receipt, holder.receipt)
+    assert late.receipt in str(caught.value)
+    assert holder.receipt in str(caught.value)
     assert dump(raw) == before
     assert await settle_many(q, how, [late]) == [STALE]
     assert dump(raw) == before

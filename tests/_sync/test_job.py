@@ -186,6 +186,66 @@ def test_leaving_the_block_too_late(q: Queue, raw: Raw) -> None:
     assert seen[0].ack() is True
 
 
+@pytest.mark.parametrize("now", ["scheduled", "dead", "gone", "held by id", "once more"])
+def test_a_stale_receipt_when_nobody_holds_the_job(q: Queue, raw: Raw, now: str) -> None:
+    """The error tells the receipt that counts, where there is one."""
+    q.enqueue("x", lease=10)
+    (late,) = q.reserve(block=0)
+    advance(raw, q.ops, 11)
+    (holder,) = q.reserve(block=0)
+    current = None
+    if now == "scheduled":
+        holder.nack(delay=60)
+    elif now == "dead":
+        holder.bury()
+    elif now == "gone":
+        holder.ack()
+    elif now == "held by id":
+        q.release([holder.id])
+    else:
+        holder.release()
+        (again,) = q.reserve(block=0)
+        current = again.receipt
+    if now == "gone":
+        assert late.ack() is False
+        return
+    with pytest.raises(StaleReceipt) as caught:
+        late.ack()
+    assert (caught.value.receipt, caught.value.current) == (late.receipt, current)
+    assert late.receipt in str(caught.value)
+    assert str(current or "this delivery has ended") in str(caught.value)
+
+
+def test_a_receipt_that_was_used(q: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This delivery ended by this very receipt: nobody has to be asked."""
+    q.enqueue("x")
+    (job,) = q.reserve(block=0)
+    job.release(delay=60)
+    asked: list[object] = []
+    monkeypatch.setattr(q.ops, "show", asked.append)
+    with pytest.raises(StaleReceipt) as caught:
+        job.ack()
+    assert (caught.value.receipt, caught.value.current) == (job.receipt, None)
+    assert asked == []
+
+
+def test_the_look_for_the_holder_fails(q: Queue, raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error is raised all the same, without the receipt that counts."""
+    q.enqueue("x", lease=10)
+    (late,) = q.reserve(block=0)
+    advance(raw, q.ops, 11)
+    (holder,) = q.reserve(block=0)
+
+    def fail(names: object) -> None:
+        raise ConnectionError("lost")
+
+    monkeypatch.setattr(q.ops, "show", fail)
+    with pytest.raises(StaleReceipt, match="this delivery has ended") as caught:
+        late.extend()
+    assert (caught.value.receipt, caught.value.current) == (late.receipt, None)
+    assert holder.ack()
+
+
 def test_failing_in_the_block_too_late(q: Queue, raw: Raw) -> None:
     """The failure of a delivery that is over is not charged to the job."""
     q.enqueue("x", lease=10)

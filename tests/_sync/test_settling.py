@@ -195,6 +195,9 @@ def test_a_stale_receipt_changes_nothing(q: Queue, raw: Raw, how: str) -> None:
     with pytest.raises(StaleReceipt, match=late.id) as caught:
         settle(how, late)
     assert (caught.value.job_id, caught.value.operation) == (late.id, how)
+    assert (caught.value.receipt, caught.value.current) == (late.receipt, holder.receipt)
+    assert late.receipt in str(caught.value)
+    assert holder.receipt in str(caught.value)
     assert dump(raw) == before
     assert settle_many(q, how, [late]) == [STALE]
     assert dump(raw) == before

@@ -130,6 +130,7 @@ ERRORS: list[Any] = [
     errors.BadArgument("delay", -1, "can't be negative"),
     errors.BadJobId("id", "x", "a job id is a str"),
     errors.StaleReceipt("D-1", "ack"),
+    errors.StaleReceipt("D-1", "ack", "1-abc", "2-def"),
     errors.NotReplicated(2, 1, None),
     errors.IncompleteEnqueue([1, 2]),
     errors.QueueFull("full"),

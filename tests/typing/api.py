@@ -354,6 +354,8 @@ def errors(q: Queue) -> None:
         assert_type(error.reason, str)
     except StaleReceipt as error:
         assert_type(error.job_id, str)
+        assert_type(error.receipt, str)
+        assert_type(error.current, str | None)
         assert_type(error.operation, str)
     except NotReplicated as error:
         assert_type(error.wanted - error.got, int)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from penstock.core.job import Delivery, Outcome
 from penstock.core.logs import Fields
 from penstock.core.options import Duration
-from penstock.errors import JobGone, JobNotActive, StaleReceipt, TooLate
+from penstock.errors import JobGone, JobNotActive, PenstockError, StaleReceipt, TooLate
 
 if TYPE_CHECKING:
     from penstock._async.queue import AsyncQueue
@@ -46,8 +46,8 @@ class AsyncJob(Delivery):
             True; False if it is gone already: expired, deleted, or finished by id.
 
         Raises:
-            StaleReceipt: the lease ended and a later delivery holds the job, or this delivery was
-                settled before.
+            StaleReceipt: the lease ended and a later delivery holds the job (its receipt is looked
+                up, if it can be), or this delivery was settled before.
         """
         return await self._settle(
             "ack", (await self.queue.ack([self], dedup_window=dedup_window))[0]
@@ -105,17 +105,23 @@ class AsyncJob(Delivery):
         """
         result = (await self.queue.extend([self], lease, late=late))[0]
         if isinstance(result, Outcome):
-            raise lost("extend", self.id, result)
+            raise await self._refused("extend", result)
         return result
 
     async def _settle(self, operation: str, outcome: Outcome) -> bool:
-        if outcome in (Outcome.STALE, Outcome.ENDED):
-            self.settled = True
-            raise StaleReceipt(self.id, operation)
-        if outcome is Outcome.REFUSED:
-            raise JobNotActive(f"{operation} of {self.id}: not possible for a job at most once")
-        self.settled = True
+        self.settled = outcome is not Outcome.REFUSED
+        if outcome in (Outcome.STALE, Outcome.ENDED, Outcome.REFUSED):
+            raise await self._refused(operation, outcome)
         return outcome is not Outcome.GONE
+
+    async def _refused(self, operation: str, outcome: Outcome) -> PenstockError:
+        """The error for a call that changed nothing; who holds the job now is looked up for it."""
+        if outcome is Outcome.STALE:
+            current = await self.queue._receipt_of(self)
+            return StaleReceipt(self.id, operation, self.receipt, current)
+        if outcome is Outcome.ENDED:
+            return StaleReceipt(self.id, operation, self.receipt)
+        return lost(operation, self.id, outcome)
 
     async def __aenter__(self) -> AsyncJob:
         return self
@@ -146,12 +152,10 @@ class AsyncJob(Delivery):
         return False
 
 
-def lost(operation: str, job_id: str, outcome: Outcome) -> Exception:
-    """The error for a delivery that could not be extended."""
+def lost(operation: str, job_id: str, outcome: Outcome) -> PenstockError:
+    """The error for a delivery that could not be settled or extended, and is not stale."""
     if outcome is Outcome.GONE:
         return JobGone(f"{operation} of {job_id}: finished, expired or deleted")
-    if outcome is Outcome.REFUSED:
-        return JobNotActive(f"{operation} of {job_id}: not active, or at most once")
     if outcome is Outcome.TOO_LATE:
         return TooLate(f"{operation} of {job_id}: more than half of its ttl has passed")
-    return StaleReceipt(job_id, operation)
+    return JobNotActive(f"{operation} of {job_id}: not active, or at most once")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 Named = Delivery | str
 """A job is named by its delivery, which proves who holds it, or by its id alone."""
 IDLE_MS = 900_000
+logger = logging.getLogger("penstock")
 
 
 class AsyncManagement:
@@ -423,3 +425,12 @@ class AsyncManagement:
             whole = settled if whole is None else whole.joined(settled)
         assert whole is not None
         return whole
+
+    async def _receipt_of(self, job: Delivery) -> str | None:
+        """The receipt that holds a job now; None = nobody's does, or it can't be told."""
+        try:
+            reply, _ = await self._node.run(self.ops.show([job]))
+            return self.ops.receipt(reply)
+        except Exception as error:  # noqa: BLE001  # whoever asks has an error of its own to raise
+            logger.info("who holds %s was not found out: %s", job.id, error)
+            return None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from penstock.core.job import Delivery, Outcome
 from penstock.core.logs import Fields
 from penstock.core.options import Duration
-from penstock.errors import JobGone, JobNotActive, StaleReceipt, TooLate
+from penstock.errors import JobGone, JobNotActive, PenstockError, StaleReceipt, TooLate
 
 if TYPE_CHECKING:
     from penstock._sync.queue import Queue
@@ -47,8 +47,8 @@ class Job(Delivery):
             True; False if it is gone already: expired, deleted, or finished by id.
 
         Raises:
-            StaleReceipt: the lease ended and a later delivery holds the job, or this delivery was
-                settled before.
+            StaleReceipt: the lease ended and a later delivery holds the job (its receipt is looked
+                up, if it can be), or this delivery was settled before.
         """
         return self._settle("ack", self.queue.ack([self], dedup_window=dedup_window)[0])
 
@@ -102,17 +102,23 @@ class Job(Delivery):
         """
         result = self.queue.extend([self], lease, late=late)[0]
         if isinstance(result, Outcome):
-            raise lost("extend", self.id, result)
+            raise self._refused("extend", result)
         return result
 
     def _settle(self, operation: str, outcome: Outcome) -> bool:
-        if outcome in (Outcome.STALE, Outcome.ENDED):
-            self.settled = True
-            raise StaleReceipt(self.id, operation)
-        if outcome is Outcome.REFUSED:
-            raise JobNotActive(f"{operation} of {self.id}: not possible for a job at most once")
-        self.settled = True
+        self.settled = outcome is not Outcome.REFUSED
+        if outcome in (Outcome.STALE, Outcome.ENDED, Outcome.REFUSED):
+            raise self._refused(operation, outcome)
         return outcome is not Outcome.GONE
+
+    def _refused(self, operation: str, outcome: Outcome) -> PenstockError:
+        """The error for a call that changed nothing; who holds the job now is looked up for it."""
+        if outcome is Outcome.STALE:
+            current = self.queue._receipt_of(self)
+            return StaleReceipt(self.id, operation, self.receipt, current)
+        if outcome is Outcome.ENDED:
+            return StaleReceipt(self.id, operation, self.receipt)
+        return lost(operation, self.id, outcome)
 
     def __enter__(self) -> Job:
         return self
@@ -143,12 +149,10 @@ class Job(Delivery):
         return False
 
 
-def lost(operation: str, job_id: str, outcome: Outcome) -> Exception:
-    """The error for a delivery that could not be extended."""
+def lost(operation: str, job_id: str, outcome: Outcome) -> PenstockError:
+    """The error for a delivery that could not be settled or extended, and is not stale."""
     if outcome is Outcome.GONE:
         return JobGone(f"{operation} of {job_id}: finished, expired or deleted")
-    if outcome is Outcome.REFUSED:
-        return JobNotActive(f"{operation} of {job_id}: not active, or at most once")
     if outcome is Outcome.TOO_LATE:
         return TooLate(f"{operation} of {job_id}: more than half of its ttl has passed")
-    return StaleReceipt(job_id, operation)
+    return JobNotActive(f"{operation} of {job_id}: not active, or at most once")

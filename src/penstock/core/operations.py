@@ -455,6 +455,11 @@ class QueueOps:
         epoch, _, rest = self._named(names, receipts=False)
         return self._call("show", epoch, *rest)
 
+    def receipt(self, reply: list[Any]) -> str | None:
+        """The receipt that holds the one job of a reply of show, None = nobody's does."""
+        job = self.check(reply)[5]
+        return (job[7].decode() or None) if job else None
+
     def configure(self, fields: Sequence[Any], *, create: str = "") -> Call:
         """Store settings: name, value, name, value …; '' drops one."""
         return self._call("configure", create, *fields)

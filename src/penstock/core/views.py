@@ -362,8 +362,8 @@ class Info:
 
 
 def read_view(place: Place, entry: list[Any], lease_ms: int, now: int) -> JobView:
-    """A job as scripts describe it: number, state, score, delivered, owner, counters, record."""
-    number, state, score, delivered, owner, counts, data = entry
+    """A job as scripts describe it: number, state, score, delivered, owner, counters, record …"""
+    number, state, score, delivered, owner, counts, data = entry[:7]
     record = parse_record(data)
     once = record.lease_ms == 0
     name = "active" if state == b"once" else state.decode()

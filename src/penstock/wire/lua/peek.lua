@@ -6,7 +6,7 @@
 ---                  are jobs = none
 ---          count   1 to 1000; about 1 MiB is answered, at least one job; at most 8 MiB are passed over
 ---          newest  1 = from the end backwards (start is not negative then), else 0
---- RETURNS  {1, nonce, now, lease, epoch, job...}  job as in show
+--- RETURNS  {1, nonce, now, lease, epoch, job...}  job as in show, without the receipt
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-12, nonce}                  start is further than 8 MiB of bodies away
 --- FROM ready, scheduled, active  TO none

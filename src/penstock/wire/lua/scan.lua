@@ -5,7 +5,8 @@
 ---          count   1 to 1000: about so many jobs are answered, and at most ten times as many are looked at
 ---          full    1 = with their bodies, of which about 1 MiB is answered; 0 = with the header of each record alone
 ---          state   ready, scheduled, active, dead: only jobs in one of them; none given = all
---- RETURNS  {1, nonce, now, lease, epoch, cursor, job...}  job as in show; jobs whose ttl has ended are left out
+--- RETURNS  {1, nonce, now, lease, epoch, cursor, job...}  job as in show, without the receipt; jobs whose ttl has
+---                               ended are left out
 ---          {-6, nonce, version}          written by a newer protocol
 local m = redis.call('HMGET', meta, 'v', 'epoch', 'seen', 'off', 'lease', 'last')
 --@include lib/version

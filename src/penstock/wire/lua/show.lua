@@ -2,10 +2,11 @@
 --- KEYS     ready held active scheduled once dead tally expiry meta
 --- ARGV     nonce wanted [number...]
 ---          number  1 to 100
---- RETURNS  {1, nonce, now, lease, epoch, job...}  job: {} gone, else {number, state, score, delivered, owner, counters, record};
+--- RETURNS  {1, nonce, now, lease, epoch, job...}  job: {} gone, else {number, state, score, delivered, owner, counters, record,
+---                                        receipt};
 ---                                        state: ready, scheduled, active, once, dead, expired, or dangling = in no index,
 ---                                        damaged; score: due time, end of lease, time of death; delivered and owner: of
----                                        the last delivery
+---                                        the last delivery; receipt: of a delivery that nobody has ended, '' = there is none
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 ---          {-9, nonce, epoch}            another epoch

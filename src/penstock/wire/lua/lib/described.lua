@@ -1,12 +1,16 @@
--- A job as a reader sees it, wherever it is; {} = gone.
+-- A job as a reader sees it, wherever it is, and the receipt of a delivery that nobody has ended; {} = gone.
 --@include lib/facts
 --@include lib/state
 local function described(id)
   local value = redis.call('HGET', held, id)
   if value then
-    local state, at = state_of(id)
-    return facts(id, state, at, value)
+    local state, at, lasting = state_of(id)
+    local job = facts(id, state, at, value)
+    job[8] = lasting and (string.match(job[6], '^%d+') or '1') .. string.format('-%03x', lasting % 4096) or ''
+    return job
   end
   local entry = redis.call('XRANGE', ready, id, id)[1]
-  return entry and facts(id, 'ready', string.sub(id, 1, -12), entry[2][2]) or {}
+  local job = entry and facts(id, 'ready', string.sub(id, 1, -12), entry[2][2]) or {}
+  job[8] = entry and ''
+  return job
 end

@@ -1,14 +1,16 @@
--- Where a held job is, and its time there: due, end of the lease or of the ttl, death. Every index is looked at.
+-- Where a held job is, and its time there: due, end of the lease or of the ttl, death; and the score of a delivery that nobody
+-- has ended. Every index is looked at.
 local function state_of(id)
-  local state, at = 'dangling', 0
+  local state, at, lasting = 'dangling', 0, nil
   for name, index in pairs({active = active, scheduled = scheduled, once = once, dead = dead}) do
     local score = redis.call('ZSCORE', index, id)
     if score then
-      state, at = name, (name == 'active' or name == 'once') and math.floor(score / 4096) or tonumber(score)
+      lasting = (name == 'active' or name == 'once') and score
+      state, at = name, lasting and math.floor(score / 4096) or tonumber(score)
       if at <= now and name ~= 'dead' then
         state = name == 'once' and 'expired' or 'ready'
       end
     end
   end
-  return state, at
+  return state, at, lasting
 end
