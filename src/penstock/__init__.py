@@ -56,9 +56,11 @@ from penstock.worker import (
     Done,
     Handlers,
     Reject,
+    Result,
     Retry,
     Snooze,
     Worker,
+    WorkerStatus,
     size_monitor,
 )
 
@@ -105,6 +107,7 @@ __all__ = [
     "QueuePaused",
     "QueueStats",
     "Reject",
+    "Result",
     "Retry",
     "RetryPolicy",
     "RunEvent",
@@ -119,6 +122,7 @@ __all__ = [
     "UnsupportedServer",
     "UnsupportedVersion",
     "Worker",
+    "WorkerStatus",
     "WrongEpoch",
     "WrongNode",
     "WrongQueue",

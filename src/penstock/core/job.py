@@ -463,6 +463,11 @@ class Settled(Sequence[Outcome]):
             return Outcome.DONE
         return OUTCOMES[self._codes[index]]
 
+    @property
+    def all_done(self) -> bool:
+        """Whether every outcome is `Outcome.DONE`."""
+        return self._codes is None or all(code == 1 for code in self._codes)
+
     def ids(self, *outcomes: Outcome) -> list[str]:
         """The ids of the jobs with one of these outcomes, in order, each once.
 

@@ -243,9 +243,9 @@ class Crew:
         if self.stopping:
             return min(found, self.deadline)
         if self.room() > 0:
-            for source in self.sources:
-                found = min(found, source.at if self.may_wait else min(source.at, source.poll))
-            found = max(found, self.next_ask)
+            wait = self.may_wait
+            ask = min(s.at if wait else min(s.at, s.poll) for s in self.sources)
+            found = min(found, max(ask, self.next_ask))
         return found
 
     @property
@@ -317,12 +317,11 @@ class Crew:
             self.keeper.hold(jobs)
         self.desk.hand(jobs)
 
-    def count(self, done: Finished, outcome: str) -> None:
-        """A handler has done with these jobs, and the server knows."""
+    def count(self, done: Finished, outcome: str, count: int) -> None:
+        """A handler has done with these jobs, and the server has said what became of so many."""
         job = done.jobs[0]
         waited = (job.batch.now - int(job.number[:-11])) / 1000 if job.first else None
-        name = "handed back" if done.verdict is HANDED_BACK else outcome
-        self.statistics.finished(name, len(done.jobs), done.seconds or None, waited)
+        self.statistics.finished(outcome, count, done.seconds or None, waited)  # 0 = none has run
 
     def abandon(self, source: Source) -> list[Any]:
         """Unfinished jobs of a queue that are to be given back; their handlers are told."""

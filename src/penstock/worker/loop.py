@@ -8,6 +8,7 @@ as every consumer does (PROTOCOL.md, Waking).
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from typing import Any
@@ -15,9 +16,9 @@ from typing import Any
 from penstock.core.flows import LOST, TICK, Drop, Effect, Pop, Quit, Rest, Run, restore
 from penstock.core.job import Outcome, Settled
 from penstock.core.logs import Fields
-from penstock.core.operations import DAMAGED, GONE, Call, QueueOps
+from penstock.core.operations import DAMAGED, Call, QueueOps
 from penstock.core.options import BATCH
-from penstock.worker.crew import OUTCOMES, Crew, Finished, Source, Todo
+from penstock.worker.crew import HANDED_BACK, KEPT, OUTCOMES, Crew, Finished, Source, Todo
 from penstock.worker.results import ACK, Verdict
 
 __all__ = ["leave", "work"]
@@ -197,30 +198,56 @@ def _verdict_call(ops: QueueOps, names: Sequence[Any], verdict: Verdict) -> Call
         return ops.release(names, verdict.delay_ms)
     if verdict.kind == "bury":
         return ops.bury(names, verdict.text)
-    return ops.ack(names)
+    return ops.ack(names, verdict.window_ms)
 
 
 def _ended(
     crew: Crew, finished: Sequence[Finished], outcomes: Settled, verdict: Verdict, resent: bool
 ) -> None:
-    """What was reported is not held any more."""
+    """What was reported is not held any more; it is counted as what became of it."""
     for done in finished:
         crew.drop(done.jobs)
-        crew.count(done, OUTCOMES[verdict.kind])
-    if not outcomes:
-        found = outcomes.after_resend(GONE) if resent else outcomes
-        for job, outcome in zip(_named(finished), found, strict=True):
-            _log_outcome(crew, job, outcome, verdict)
+    if outcomes.all_done:
+        for done in finished:
+            crew.count(done, _usual(verdict, done.jobs[0]), len(done.jobs))
+        return
+    found = iter(outcomes)
+    for done in finished:
+        fates = Counter(
+            _fate(job, next(found), verdict, resent or crew.unsure) for job in done.jobs
+        )
+        for fate, count in fates.items():
+            crew.count(done, fate, count)
 
 
-def _log_outcome(crew: Crew, job: Any, outcome: Outcome, verdict: Verdict) -> None:
-    if outcome is Outcome.STALE or (outcome is Outcome.ENDED and not crew.unsure):
-        crew.statistics.finished("lost", 1, None, None)
-        text = "%s: its lease had ended, so %s changed nothing"
+def _usual(verdict: Verdict, job: Any) -> str:
+    """What a job is counted as if the call did what it should."""
+    if verdict is HANDED_BACK:
+        return "handed back"
+    if verdict is KEPT and job.lost:
+        return "lost"
+    return OUTCOMES[verdict.kind]
+
+
+def _fate(job: Any, outcome: Outcome, verdict: Verdict, unsure: bool) -> str:
+    """What became of a job by the answer to the call.
+
+    Args:
+        unsure: whether the call may have been run before, without an answer.
+    """
+    repeated = outcome is Outcome.ENDED or (outcome is Outcome.GONE and verdict.kind == "ack")
+    if outcome is Outcome.DONE or (unsure and repeated):
+        return _usual(verdict, job)
+    if outcome is Outcome.DEAD:
+        logger.error("%s has used up its attempts: a dead letter", job.id, extra=Fields(job))
+        return "dead"
+    if outcome is Outcome.REFUSED:
+        text = "%s is delivered at most once, so %s is not possible"
         logger.warning(text, job.id, verdict.kind, extra=Fields(job))
-    elif outcome is Outcome.REFUSED:
-        text = "%s: delivered at most once, so %s is not possible"
-        logger.warning(text, job.id, verdict.kind, extra=Fields(job))
+        return "failed"
+    text = "%s was not this worker's any more, so %s changed nothing"
+    logger.warning(text, job.id, verdict.kind, extra=Fields(job))
+    return "lost"
 
 
 def _sample(crew: Crew, *, busy: bool) -> Flow:
