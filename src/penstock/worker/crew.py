@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -31,6 +31,8 @@ PATIENCE = 0.25
 """Most seconds for which a busy worker does not ask a queue that was empty."""
 HEALTHY = 15.0
 """Seconds without an answer of the server after which a worker calls itself unwell."""
+RECHECK = 4.0
+"""Most seconds between two looks at a queue that is damaged."""
 
 OUTCOMES = {
     "ack": "done",
@@ -66,6 +68,8 @@ class Source:
         credit: what it is owed in shares.
         size: jobs that could be taken when it was last looked at.
         woken: whether this worker has taken a token of it since it asked last.
+        barred: until when it is left alone by the clock, as it is damaged.
+        failures: how many times in a row it was found so.
     """
 
     ops: QueueOps
@@ -76,6 +80,8 @@ class Source:
     credit: float = 0.0
     size: int = 0
     woken: bool = False
+    barred: float = 0.0
+    failures: int = 0
 
 
 @dataclass(slots=True)
@@ -110,6 +116,7 @@ class Crew:
         stopping: whether no more jobs are taken.
         deadline: when unfinished jobs are given back, by the clock.
         waiting: whether a BLPOP is pending.
+        awaited: the keys it waits for.
         taken: how many jobs it has taken.
         answered: when the server answered last.
         failures: of calls, since then.
@@ -133,7 +140,6 @@ class Crew:
         statistics: Statistics,
     ) -> None:
         self.sources = sources
-        self.wakes = tuple(source.ops.keys["wake"] for source in sources)
         self.desk = desk
         self.wake = wake
         self.clock = clock
@@ -146,6 +152,7 @@ class Crew:
         self.stopping = False
         self.deadline = math.inf
         self.waiting = False
+        self.awaited: Collection[bytes] = ()
         self.taken = 0
         self.idle_rounds = 0
         self.answered = clock()
@@ -215,7 +222,8 @@ class Crew:
         asked = [
             i
             for i, source in enumerate(self.sources)
-            if source.at <= now or (not self.waiting and source.poll <= now)
+            if source.barred <= now
+            and (source.at <= now or (not self.waiting and source.poll <= now))
         ]
         if len(asked) <= 1:
             return {i: min(room, BATCH) for i in asked}
@@ -240,18 +248,26 @@ class Crew:
     def until(self) -> float:
         """When the loop has to look around next, if nothing happens before."""
         found = min(self.lap, self.sample_at, self.desk.flush_at)
+        found = min([found, *(self.sources[i].barred for i in self.unsettled)])
         if self.stopping:
             return min(found, self.deadline)
         if self.room() > 0:
-            wait = self.may_wait
-            ask = min(s.at if wait else min(s.at, s.poll) for s in self.sources)
-            found = min(found, max(ask, self.next_ask))
+            found = min(found, max(self.next_ask, min(map(self._next, self.sources))))
         return found
+
+    def _next(self, source: Source) -> float:
+        """When to ask a queue next."""
+        at = source.at if self.may_wait else min(source.at, source.poll)
+        return max(at, source.barred)
 
     @property
     def may_wait(self) -> bool:
         """Whether to wait for a token: there is room, and nothing forbids to take a job now."""
         return not self.options.burst and self.room() > 0 and self.clock() >= self.next_ask
+
+    def wakes(self) -> dict[bytes, Source]:
+        """The tokens to wait for: of all queues but those that are damaged."""
+        return {s.ops.keys["wake"]: s for s in self.sources if not s.failures}
 
     # -- what came back --------------------------------------------------------------------
 
@@ -283,6 +299,16 @@ class Crew:
         """The server has answered."""
         self.answered = self.clock()
         self.failures = 0
+
+    def found_damaged(self, source: Source, error: Exception) -> None:
+        """A queue can't be used: it is left alone for a while, and others are not held up."""
+        source.failures += 1
+        pause = min(0.25 * 2 ** min(source.failures, 8), RECHECK)
+        source.at = source.barred = self.clock() + pause
+        source.woken = False
+        if source.failures == 1 or source.failures % 60 == 0:
+            name, kind = source.ops.name, type(error).__name__
+            logger.error("queue %r can't be used: %s: %s; going on without it", name, kind, error)
 
     def asked(self, source: Source, taken: Taken, wanted: int, sent: float) -> None:
         """A queue has answered a request for jobs."""

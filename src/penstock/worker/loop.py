@@ -13,11 +13,14 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from typing import Any
 
+from redis.exceptions import NoPermissionError
+
 from penstock.core.flows import LOST, TICK, Drop, Effect, Pop, Quit, Rest, Run, restore
 from penstock.core.job import Outcome, Settled
 from penstock.core.logs import Fields
 from penstock.core.operations import DAMAGED, Call, QueueOps
 from penstock.core.options import BATCH
+from penstock.errors import QueueDamaged, UnsupportedVersion
 from penstock.worker.crew import HANDED_BACK, KEPT, OUTCOMES, Crew, Finished, Source, Todo
 from penstock.worker.results import ACK, Verdict
 
@@ -25,6 +28,8 @@ __all__ = ["leave", "work"]
 
 logger = logging.getLogger("penstock")
 
+DAMAGES = (QueueDamaged, UnsupportedVersion, NoPermissionError)
+"""What is wrong with one queue, and not with the server."""
 SAMPLE = 1.0
 """Seconds between two looks at the sizes of the queues, while there is work."""
 IDLE_SAMPLE = 12.0
@@ -76,14 +81,20 @@ def _failed(crew: Crew, error: Exception) -> Flow:
 
 def _round(crew: Crew, node: Callable[[], str]) -> Count:
     """Report and ask; how many jobs came, or -1 if there was nothing to do."""
-    todo, shares = crew.collect(), crew.shares()
+    unsettled, now = crew.collect(), crew.clock()
+    todo = {i: part for i, part in unsettled.items() if crew.sources[i].barred <= now}
+    shares = crew.shares()
     if not todo and not shares and crew.clock() < crew.sample_at:
         return -1
     got = 0
     # Who gives back more than it gets comes first, so that no more is held than may be.
     for i in sorted({*todo, *shares}, key=lambda i: shares.get(i, 0) - _ending(todo.get(i))):
-        got += yield from _visit(crew, crew.sources[i], todo.get(i), shares.get(i, 0), node)
-        todo.pop(i, None)
+        source = crew.sources[i]
+        visit = _visit(crew, source, todo.get(i), shares.get(i, 0), node)
+        brought = yield from _spared(crew, source, visit)
+        if brought is not None:
+            got += brought
+            unsettled.pop(i, None)
     crew.unsure = False
     if crew.clock() >= crew.sample_at:
         yield from _sample(crew, busy=got > 0 or bool(crew.held))
@@ -92,6 +103,17 @@ def _round(crew: Crew, node: Callable[[], str]) -> Count:
 
 def _ending(part: Todo | None) -> int:
     return 0 if part is None else part.jobs
+
+
+def _spared(crew: Crew, source: Source, flow: Count) -> Generator[Effect, Any, int | None]:
+    """What something with one queue gives; None = it is damaged, and will be left alone a while."""
+    try:
+        got = yield from flow
+    except DAMAGES as error:
+        crew.found_damaged(source, error)
+        return None
+    source.failures = 0
+    return got
 
 
 def _visit(crew: Crew, source: Source, part: Todo | None, n: int, node: Callable[[], str]) -> Count:
@@ -254,6 +276,8 @@ def _sample(crew: Crew, *, busy: bool) -> Flow:
     """Look how long the queues are; also the sign of life of a worker that is full."""
     crew.sample_at = crew.clock() + (SAMPLE if busy else IDLE_SAMPLE)
     for source in crew.sources:
+        if source.failures:
+            continue
         reply, _ = yield from _call(crew, source.ops, source.ops.stats())
         source.size = source.ops.stats_of(reply).ready
         crew.statistics.sized(source.ops.name, source.size)
@@ -266,15 +290,18 @@ def _rest(crew: Crew, node: Callable[[], str]) -> Count:
     """
     if crew.clock() >= crew.lap:
         crew.lap = crew.clock() + TICK
-    until = crew.until()
-    if not crew.may_wait:
+    until, wakes = crew.until(), crew.wakes()
+    if wakes.keys() != crew.awaited:
+        yield from _stand_up(crew)
+        crew.awaited = wakes.keys()
+    if not crew.may_wait or not wakes:
         yield from _stand_up(crew)
         yield Rest(until)
         return 0
     crew.waiting = True
-    key = yield Pop(crew.wakes, until)
+    key = yield Pop(tuple(wakes), until)
     if isinstance(key, bytes):
-        return (yield from _woken(crew, crew.sources[crew.wakes.index(key)], node))
+        return (yield from _woken(crew, wakes[key], node))
     if key is LOST or crew.clock() >= crew.lap:
         crew.waiting = key is not LOST
         for source in crew.sources:
@@ -288,7 +315,8 @@ def _woken(crew: Crew, source: Source, node: Callable[[], str]) -> Count:
     source.at, source.woken = 0.0, True
     room = crew.room()
     if room > 0:
-        return (yield from _reserve(crew, source, min(room, BATCH), node))
+        asked = _reserve(crew, source, min(room, BATCH), node)
+        return (yield from _spared(crew, source, asked)) or 0
     yield from _hand_on(crew, source)
     return 0
 
@@ -300,7 +328,7 @@ def _stand_up(crew: Crew) -> Flow:
     crew.waiting = False
     key = yield Quit()
     for source in crew.sources:
-        near = 0 < source.at <= crew.clock() + TICK
+        near = 0 < source.at <= crew.clock() + TICK and not source.failures
         if near or key == source.ops.keys["wake"]:
             yield from _hand_on(crew, source)
 
@@ -330,8 +358,8 @@ def leave(crew: Crew) -> Flow:
 
 
 def _report_all(crew: Crew) -> Flow:
-    with suppress(Exception):
-        for i, part in list(crew.collect().items()):
+    for i, part in list(crew.collect().items()):
+        with suppress(Exception):
             while part.others:
                 yield from _report_other(crew, crew.sources[i], part)
             while part.acks:

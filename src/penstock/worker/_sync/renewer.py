@@ -37,6 +37,8 @@ PAUSE = 10.0
 SHORTEST = 0.01
 """Fewest seconds between two looks."""
 GONE = "it expired, was removed, or somebody else has it"
+AGAIN = 1.0
+"""Most seconds until leases that could not be renewed are tried again."""
 OVERDUE = 2.0
 """Seconds after the grace at which a worker that has not ended is ended by its renewer."""
 OVER = Term(math.inf, 0.0)
@@ -73,6 +75,7 @@ class Renewer:
         self._keeper = keeper
         self._poked = Signal()  # an Event may not be set in a signal handler: it has a lock
         self._closed = False
+        self._failures = 0
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -104,19 +107,29 @@ class Renewer:
             self._node.command("SCRIPT", "LOAD", script("extend").source)
 
     def _beat(self) -> None:
-        try:
-            if self._keeper is not None:
-                self._lose(self._keeper.news(), GONE)
-            for (ops, lease), jobs in self._due().items():
-                for start in range(0, len(jobs), BATCH):
-                    self._extend(ops, lease, jobs[start : start + BATCH])
-        except Exception as error:  # noqa: BLE001  # the next beat tries again, until the leases end
-            logger.warning("leases can't be renewed: %s: %s", type(error).__name__, error)
-            self._node.close()
+        failed = False
+        if self._keeper is not None:
+            self._lose(self._keeper.news(), GONE)
+        for (ops, lease), jobs in self._due().items():
+            failed |= not self._renewed(ops, lease, jobs)
+        self._failures = self._failures + 1 if failed else 0
         if self._overdue is not None and monotonic() > self._crew.deadline + OVERDUE:
             # What its worker, whose event loop does not move, could not do.
             self._driver.drive(leave(self._crew))
             self._overdue()
+
+    def _renewed(self, ops: QueueOps, lease: float, jobs: Sequence[Any]) -> bool:
+        """Whether the leases of one queue were renewed; those of others are another matter."""
+        try:
+            for start in range(0, len(jobs), BATCH):
+                self._extend(ops, lease, jobs[start : start + BATCH])
+        except Exception as error:  # noqa: BLE001  # tried again, until the leases end
+            if self._failures % 10 == 0:
+                name, kind = ops.name, type(error).__name__
+                logger.warning("leases of %r can't be renewed: %s: %s", name, kind, error)
+            self._node.close()
+            return False
+        return True
 
     def _due(self) -> dict[tuple[QueueOps, float], list[Any]]:
         """The jobs whose lease is to be renewed now, by queue and lease; what is over is lost.
@@ -170,4 +183,5 @@ class Renewer:
                 nearest = min(nearest, term.until - term.lease * 2 / 3)
         if self._overdue is not None:
             nearest = min(nearest, self._crew.deadline + OVERDUE)
-        return min(max(nearest - monotonic(), SHORTEST), PAUSE)
+        shortest = min(SHORTEST * 2 ** min(self._failures, 10), AGAIN)
+        return min(max(nearest - monotonic(), shortest), PAUSE)
