@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from penstock.core.flows import TICK
 from penstock.core.operations import QueueOps, Taken
 from penstock.core.options import BATCH
 from penstock.worker.desk import Desk
@@ -159,7 +160,7 @@ class Crew:
         self.failures = 0
         self.unsure = False
         self.next_ask = 0.0
-        self.lap = 0.0
+        self.lap = clock() + TICK
         self.sample_at = 0.0
         self.beat_at = math.inf
         self.poke: Callable[[], None] = _nothing
@@ -287,6 +288,8 @@ class Crew:
 
     def tend(self) -> None:
         """What falls to the loop besides: batches whose time has come, and jobs not begun with."""
+        if self.clock() >= self.lap:
+            self.look_everywhere()
         if self.stopping and not self._drained:
             self._drained = True
             for job in self.desk.drain():
@@ -294,6 +297,12 @@ class Crew:
                 self.finished.append(Finished((job,), HANDED_BACK, 0.0))
         elif self.desk.flush_at <= self.clock():
             self.desk.flush()
+
+    def look_everywhere(self) -> None:
+        """Ask each queue in the next round, whatever was heard of it; and again after a tick."""
+        self.lap = self.clock() + TICK
+        for source in self.sources:
+            source.at = 0.0
 
     def heard(self) -> None:
         """The server has answered."""

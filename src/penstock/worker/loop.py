@@ -72,8 +72,7 @@ def _failed(crew: Crew, error: Exception) -> Flow:
     if crew.failures == 1 or crew.failures % 10 == 0:
         logger.warning("worker: %s: %s; going on", type(error).__name__, error)
     crew.waiting = False
-    for source in crew.sources:
-        source.at = 0.0
+    crew.look_everywhere()
     with suppress(Exception):
         yield Drop()
     yield Rest(min(crew.clock() + min(0.05 * 2 ** min(crew.failures, 5), 1.0), crew.deadline))
@@ -145,6 +144,12 @@ def _call(crew: Crew, ops: QueueOps, call: Call) -> Generator[Effect, Any, tuple
         reply, resent = yield Run(call, told=True)
     ops.check(reply)
     crew.heard()
+    if resent:
+        # The connection failed; the one that waits may be as dead, and swallow every token.
+        crew.waiting = False
+        crew.look_everywhere()
+        with suppress(Exception):
+            yield Drop()
     return reply, resent
 
 
@@ -288,8 +293,6 @@ def _rest(crew: Crew, node: Callable[[], str]) -> Count:
 
     Returns how many jobs a token brought.
     """
-    if crew.clock() >= crew.lap:
-        crew.lap = crew.clock() + TICK
     until, wakes = crew.until(), crew.wakes()
     if wakes.keys() != crew.awaited:
         yield from _stand_up(crew)
@@ -302,10 +305,9 @@ def _rest(crew: Crew, node: Callable[[], str]) -> Count:
     key = yield Pop(tuple(wakes), until)
     if isinstance(key, bytes):
         return (yield from _woken(crew, wakes[key], node))
-    if key is LOST or crew.clock() >= crew.lap:
-        crew.waiting = key is not LOST
-        for source in crew.sources:
-            source.at = 0.0
+    if key is LOST:
+        crew.waiting = False
+        crew.look_everywhere()
     return 0
 
 
