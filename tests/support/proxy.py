@@ -135,6 +135,7 @@ class Link:
         self.faults: dict[str, Fault] = {}  # the one that strikes here, by direction
         self.is_open = True
         self.is_damaged = False  # bytes are missing: it can't go on after `restore()`
+        self.is_stranded = False  # whatever it sends is lost
         self._tail = b""  # the end of what was sent before, for a match across two reads
         self._pumps = len(self.ends)
 
@@ -250,6 +251,21 @@ class Proxy:
     def hold(self, *directions: str) -> None:
         """Keep back what is sent until `restore()`: `up`, `down`, or both ways."""
         self._set_mode(Mode.HOLD, *directions)
+
+    def strand(self) -> int:
+        """Swallow what the connections that are open now send from here on; how many they are.
+
+        They stay open, also after `restore()`, and new ones work: a router has forgotten them.
+        """
+        with self._changed:
+            links = [link for link in self._links if link.is_open]
+            for link in links:
+                link.is_stranded = True
+        return len(links)
+
+    def redirect(self, upstream: Address) -> None:
+        """Forward connections that are made from now on to another server."""
+        self._upstream = upstream
 
     def refuse(self) -> None:
         """Refuse new connections; the open ones go on."""
@@ -369,9 +385,9 @@ class Proxy:
             self._choose_victims(link, direction, data)
             fault = link.faults.get(direction)
             passing = fault.take(data) if fault is not None else data
-            if self._modes[direction] is Mode.HOLE or not link.is_open:
+            if self._modes[direction] is Mode.HOLE or not link.is_open or link.is_stranded:
                 passing = b""
-            link.is_damaged |= len(passing) < len(data)
+            link.is_damaged |= len(passing) < len(data) and not link.is_stranded
         return passing, fault
 
     def _choose_victims(self, link: Link, direction: str, data: bytes) -> None:

@@ -1,0 +1,265 @@
+"""R6, R7: whatever happens to the server or to the network, workers go on by themselves.
+
+Each trouble meets a worker of threads and one of an event loop at once. What they have to do is
+asked for by a client that goes to the server directly.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+
+from penstock import Penstock
+from penstock.embedded import EmbeddedServer
+from penstock.worker import AsyncWorker, Worker, crew
+from tests.support.keyspace import check_invariant
+from tests.support.proxy import Proxy
+from tests.support.twins import spawn, wait_for
+from tests.worker.faults import KINDS, Seen, at_work, both, wait_idle
+
+RESUMED = 10.0
+"""Seconds after the end of a trouble: one wait of 5 s, and 5 s."""
+LEASE = 2.0
+"""Seconds: what a lost reply had taken comes back that soon."""
+
+Both = dict[str, tuple[Seen, Worker | AsyncWorker]]
+
+
+@pytest.fixture
+def raw(server: EmbeddedServer) -> Iterator[redis.Redis]:
+    """A plain client of the server; redis-py makes new connections by itself."""
+    with redis.Redis.from_url(server.url) as client:
+        yield client
+
+
+@pytest.fixture
+def proxy(server: EmbeddedServer) -> Iterator[Proxy]:
+    """What may come between the workers and the server."""
+    with Proxy(server.address) as made:
+        yield made
+
+
+@pytest.fixture
+def ps(server: EmbeddedServer) -> Iterator[Penstock]:
+    """A client that goes to the server directly; queues of short leases are there."""
+    with Penstock(server.url) as client:
+        for kind in KINDS:
+            client.queue(kind).configure(lease=LEASE)
+        yield client
+
+
+def ask(ps: Penstock, workers: Both, *bodies: Any) -> None:
+    """Enqueue jobs for each worker."""
+    for kind in workers:
+        ps.queue(kind).enqueue_many(list(bodies))
+
+
+def resumed(ps: Penstock, workers: Both, what: str) -> float:
+    """Seconds until each worker has done a job that is enqueued now; no process has ended."""
+    began = time.monotonic()
+    ask(ps, workers, what)
+    for seen, worker in workers.values():
+        seen.wait(what, timeout=30)
+        assert worker.healthy()
+    return time.monotonic() - began
+
+
+def drained(ps: Penstock, raw: redis.Redis) -> None:
+    """Nothing is left anywhere: no job is lost, and none is a dead letter."""
+    for kind in KINDS:
+        stats = ps.queue(kind).stats
+        wait_for(lambda: (stats().ready, stats().active, stats().scheduled) == (0, 0, 0))  # noqa: B023
+        assert stats().dead == 0
+    check_invariant(raw)
+
+
+def test_r6_connections_are_killed(server: EmbeddedServer, ps: Penstock, raw: redis.Redis) -> None:
+    """R6: CLIENT KILL of every connection, at work and while idle, again and again."""
+    with both(server.url) as workers:
+        for turn in range(10):
+            ask(ps, workers, *range(turn * 100, turn * 100 + 100))
+            raw.client_kill_filter(_type="normal", skipme=True)
+        for seen, _ in workers.values():
+            seen.wait(*range(1000))
+        for turn in range(3):
+            wait_idle(raw, 2)
+            raw.client_kill_filter(_type="normal", skipme=True)
+            assert resumed(ps, workers, f"idle {turn}") < RESUMED
+        drained(ps, raw)
+
+
+def test_r6_the_server_restarts(server: EmbeddedServer, ps: Penstock, raw: redis.Redis) -> None:
+    """R6: workers at work go on with what the server kept; scripts are loaded again."""
+    with both(server.url) as workers:
+        ask(ps, workers, *range(2000))
+        for seen, _ in workers.values():
+            wait_for(lambda: len(seen.bodies) > 100)  # noqa: B023
+        server.restart()
+        assert resumed(ps, workers, "after") < RESUMED
+        for seen, _ in workers.values():
+            seen.wait(*range(2000))
+        drained(ps, raw)
+
+
+def test_r6_a_long_outage(
+    server: EmbeddedServer, ps: Penstock, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R6: unwell while nothing answers, well again after; pauses between tries stay below 1 s."""
+    monkeypatch.setattr(crew, "HEALTHY", 3.0)
+    with both(server.url) as workers:
+        assert resumed(ps, workers, "before") < RESUMED
+        server.kill()
+        for _, worker in workers.values():
+            wait_for(lambda: not worker.healthy())  # noqa: B023
+            assert not worker.status().healthy
+        server.restart()
+        for _, worker in workers.values():
+            wait_for(worker.healthy)
+        assert resumed(ps, workers, "after") < RESUMED
+        drained(ps, raw)
+
+
+def test_r6_the_server_comes_late(server: EmbeddedServer, ps: Penstock, proxy: Proxy) -> None:
+    """R6: workers that are started before their server wait for it, unwell until then."""
+    proxy.refuse()
+    with both(proxy.url) as workers:
+        proxy.wait_until(lambda it: True)
+        time.sleep(0.5)
+        proxy.restore()
+        assert resumed(ps, workers, "first") < RESUMED
+
+
+def test_r6_the_server_stands_still(server: EmbeddedServer, ps: Penstock, raw: redis.Redis) -> None:
+    """R6: a stopped process that goes on later; what it does for those who gave up comes back."""
+    with both(server.url, client={"socket_timeout": 1}) as workers:
+        ask(ps, workers, *range(500))
+        server.pause()
+        time.sleep(5)
+        server.resume()
+        assert resumed(ps, workers, "after") < RESUMED
+        for seen, _ in workers.values():
+            seen.wait(*range(500))
+        drained(ps, raw)
+
+
+def test_r6_the_primary_becomes_a_replica(
+    server: EmbeddedServer,
+    make_server: Callable[..., EmbeddedServer],
+    proxy: Proxy,
+    ps: Penstock,
+    raw: redis.Redis,
+) -> None:
+    """R6: waits end with UNBLOCKED, writes with READONLY; the name leads to the new primary."""
+    other = make_server(tcp=True)
+    with redis.Redis.from_url(other.url) as new, Penstock(other.url) as after:
+        new.replicaof("127.0.0.1", server.port)
+        with both(proxy.url) as workers:
+            assert resumed(ps, workers, "before") < RESUMED
+            wait_for(lambda: new.info("replication")["master_link_status"] == "up")
+            wait_for(lambda: raw.info("replication")["slave0"]["lag"] == 0)
+            new.replicaof("NO", "ONE")
+            raw.replicaof("127.0.0.1", other.port)
+            proxy.redirect(other.address)
+            assert resumed(after, workers, "after") < RESUMED
+            drained(after, new)
+
+
+@pytest.mark.parametrize("refusal", ["NOREPLICAS", "READONLY"])
+def test_r6_writes_are_refused_for_a_while(
+    server: EmbeddedServer, ps: Penstock, raw: redis.Redis, refusal: str
+) -> None:
+    """R6: the server answers and does nothing: workers try again on and on."""
+    with both(server.url) as workers:
+        for kind in KINDS:
+            ps.queue(kind).enqueue_many(range(20), delay=0.5)
+        if refusal == "NOREPLICAS":
+            raw.config_set("min-replicas-to-write", 1)
+        else:
+            raw.replicaof("127.0.0.1", 1)
+        time.sleep(2)
+        if refusal == "READONLY":
+            raw.replicaof("NO", "ONE")
+        raw.config_set("min-replicas-to-write", 0)
+        assert resumed(ps, workers, "after") < RESUMED
+        for seen, _ in workers.values():
+            seen.wait(*range(20))
+        drained(ps, raw)
+
+
+def test_r6_a_server_that_loads_its_data(
+    server: EmbeddedServer, ps: Penstock, proxy: Proxy, raw: redis.Redis
+) -> None:
+    """R6: LOADING is an answer to everything, for as long as it takes."""
+    with raw.pipeline(transaction=False) as pipe:
+        for serial in range(30_000):
+            pipe.set(serial, serial)
+        pipe.execute()
+    with both(server.url) as workers:
+        server.args = ("--key-load-delay", "50", "--loading-process-events-interval-bytes", "1024")
+        restarted = spawn(server.restart)
+        answers = set()
+        while not restarted.is_done:
+            try:
+                raw.ping()
+                raw.get("1")
+            except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError) as error:
+                answers.add(type(error).__name__)
+        restarted.result()
+        assert "BusyLoadingError" in answers
+        assert resumed(ps, workers, "after") < RESUMED
+        drained(ps, raw)
+
+
+@pytest.mark.parametrize("limit", [0.5, None], ids=["socket_timeout=0.5", "default"])
+def test_r6_r7_connections_are_forgotten(
+    server: EmbeddedServer, ps: Penstock, proxy: Proxy, raw: redis.Redis, limit: float | None
+) -> None:
+    """R6, R7: open connections swallow everything, new ones work; waits don't stay on the old."""
+    client = {} if limit is None else {"socket_timeout": limit}
+    with both(proxy.url, client=client) as workers:
+        assert resumed(ps, workers, "before") < RESUMED
+        wait_idle(raw, 2)
+        proxy.strand()
+        assert resumed(ps, workers, "after") < (7.0 if limit else RESUMED)
+        assert resumed(ps, workers, "later") < 2.0
+        drained(ps, raw)
+
+
+def test_r6_everything_is_swallowed(
+    server: EmbeddedServer,
+    ps: Penstock,
+    proxy: Proxy,
+    raw: redis.Redis,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """R6: also new connections hang; unwell meanwhile."""
+    monkeypatch.setattr(crew, "HEALTHY", 5.0)
+    with both(proxy.url) as workers:
+        assert resumed(ps, workers, "before") < RESUMED
+        wait_idle(raw, 2)
+        proxy.hole()
+        for _, worker in workers.values():
+            wait_for(lambda: not worker.healthy())  # noqa: B023
+        proxy.restore()
+        assert resumed(ps, workers, "after") < RESUMED
+        drained(ps, raw)
+
+
+def test_r7_a_short_socket_timeout(
+    server: EmbeddedServer, ps: Penstock, raw: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    """R7: an idle wait is no time-out: nothing is logged, and no connection made anew."""
+    caplog.set_level(logging.INFO, "penstock")
+    with both(server.url, client={"socket_timeout": 0.5}) as workers:
+        assert resumed(ps, workers, "first") < RESUMED
+        wait_idle(raw, 2)
+        caplog.clear()
+        before = raw.info("stats")["total_connections_received"]
+        spawn(time.sleep, 12).result()
+        assert raw.info("stats")["total_connections_received"] == before
+        assert caplog.messages == []
