@@ -7,11 +7,16 @@ from collections.abc import Generator
 from contextlib import suppress  # async only
 from typing import Any
 
+from redis.exceptions import ClusterCrossSlotError
+
 from penstock._acompat import AsyncSignal, asleep
 from penstock._async.connection import AsyncNode, AsyncWaiter, monotonic, transient
 from penstock.core import flows
 from penstock.core.operations import DAMAGED, Call, QueueOps, Taken
 from penstock.wire.keys import registry_key
+
+LOOK = 1.0
+"""Seconds between two looks at queues that can't be waited for together."""
 
 
 class AsyncDriver:
@@ -140,13 +145,20 @@ class _Wait:
         self._signal = signal
         self._waiter: AsyncWaiter | None = None
         self._failures = 0
+        self._is_split = False
 
     async def pop(self, effect: flows.Pop) -> bytes | object | None:
         """The key of a token, None at the time given, or `flows.LOST`."""
+        if self._is_split:
+            return await self._look_again(effect)
         if self._waiter is None:
             self._waiter = self._node.waiter()
         try:
             key = await self._waiter.pop(effect.keys, effect.until - monotonic(), self._signal)
+        except ClusterCrossSlotError:
+            await self.drop()
+            self._is_split = True
+            return await self._look_again(effect)
         except Exception as error:
             if not transient(error):
                 raise
@@ -157,6 +169,11 @@ class _Wait:
             return flows.LOST
         self._failures = 0
         return key
+
+    async def _look_again(self, effect: flows.Pop) -> object:
+        """On a cluster queues lie in several slots, for which there is no common wait."""
+        await self.rest(flows.Rest(min(effect.until, monotonic() + LOOK)))
+        return flows.LOST
 
     async def rest(self, effect: flows.Rest) -> None:
         """Wait without a connection."""

@@ -11,11 +11,13 @@ from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
 
+from redis.exceptions import ClusterDownError, ReadOnlyError, TryAgainError
+
 from penstock._acompat import AsyncSignal
 from penstock._async.client import AsyncPenstock
 from penstock._async.connection import monotonic, transient
 from penstock.core.options import Duration, duration_ms
-from penstock.errors import BadArgument
+from penstock.errors import BadArgument, OutOfMemory
 from penstock.worker._async.bench import AsyncBench
 from penstock.worker._async.renewer import AsyncRenewer
 from penstock.worker.crew import Crew, Source
@@ -35,6 +37,8 @@ __all__ = ["AsyncWorker"]
 
 logger = logging.getLogger("penstock")
 
+PASSING = (ReadOnlyError, ClusterDownError, TryAgainError, OutOfMemory)
+"""What a server may answer for a while, besides not being there."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -328,7 +332,7 @@ class AsyncWorker:
         try:
             await self._client.connect()
         except Exception as error:
-            if not transient(error):
+            if not (transient(error) or isinstance(error, PASSING)):
                 raise
             logger.warning("%s: no server yet: %s", self.name, error, extra=self._fields)
             return False

@@ -12,11 +12,13 @@ from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
 
+from redis.exceptions import ClusterDownError, ReadOnlyError, TryAgainError
+
 from penstock._acompat import Signal
 from penstock._sync.client import Penstock
 from penstock._sync.connection import monotonic, transient
 from penstock.core.options import Duration, duration_ms
-from penstock.errors import BadArgument
+from penstock.errors import BadArgument, OutOfMemory
 from penstock.worker._sync.bench import Bench
 from penstock.worker._sync.renewer import Renewer
 from penstock.worker.crew import Crew, Source
@@ -34,6 +36,8 @@ __all__ = ["Worker"]
 
 logger = logging.getLogger("penstock")
 
+PASSING = (ReadOnlyError, ClusterDownError, TryAgainError, OutOfMemory)
+"""What a server may answer for a while, besides not being there."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -327,7 +331,7 @@ class Worker:
         try:
             self._client.connect()
         except Exception as error:
-            if not transient(error):
+            if not (transient(error) or isinstance(error, PASSING)):
                 raise
             logger.warning("%s: no server yet: %s", self.name, error, extra=self._fields)
             return False
