@@ -1,0 +1,306 @@
+"""R8 to R11, R14: what a worker leaves behind, and what it asks of the server."""
+
+from __future__ import annotations
+
+import statistics
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+
+from penstock import EvictionWarning, OutOfMemory, Penstock, Queue
+from penstock.embedded import EmbeddedServer
+from penstock.errors import EmbeddedServerError
+from penstock.worker import Done, Reject, Retry, Snooze
+from tests.support.backends import Backend
+from tests.support.keyspace import check_invariant
+from tests.support.twins import wait_for
+from tests.worker.faults import KINDS, Seen, at_work, both, sent, wait_idle
+
+MakeServer = Callable[..., EmbeddedServer]
+kinds = pytest.mark.parametrize("kind", KINDS)
+
+
+@pytest.fixture
+def server(make_server: MakeServer) -> EmbeddedServer:
+    """A server of the test's own, whose figures nobody else changes."""
+    return make_server(tcp=True)
+
+
+@pytest.fixture
+def raw(server: EmbeddedServer) -> Iterator[redis.Redis]:
+    """A plain client of it."""
+    with redis.Redis.from_url(server.url) as client:
+        yield client
+
+
+@pytest.fixture
+def ps(server: EmbeddedServer) -> Iterator[Penstock]:
+    """A client of it."""
+    with Penstock(server.url) as client:
+        yield client
+
+
+def drained(q: Queue) -> None:
+    """Wait until nothing of the queue is left but dead letters."""
+    wait_for(lambda: _waiting(q) == 0, 60)
+
+
+def _waiting(q: Queue) -> int:
+    stats = q.stats()
+    return stats.ready + stats.active + stats.scheduled
+
+
+# -- R8: memory --------------------------------------------------------------------------------
+
+
+def mixed(job: Any) -> Any:
+    """Of a hundred jobs 70 are done, 10 put off, 10 tried again, 5 rejected; 5 had dedup ids."""
+    turn = job.body % 100
+    if turn < 5:
+        raise Reject("no")
+    if turn < 15 and job.first:
+        return Snooze(0.01)
+    if turn < 25 and job.first:
+        return Retry(0.01)
+    return Done(dedup_window=0) if turn < 30 else None
+
+
+def test_r8_nothing_is_kept_of_finished_jobs(
+    server: EmbeddedServer, raw: redis.Redis, ps: Penstock
+) -> None:
+    """R8: after 100,000 jobs of mixed outcome the memory is what it was; every key has a bound."""
+    q = ps.queue("q")
+    with at_work("threads", server.url, "q", mixed, prefetch=200):
+        _run_off(q, 20_000)
+        before = _used(raw)
+        _run_off(q, 100_000)
+        wait_for(lambda: _used(raw) <= before * 1.01)
+    left = {key.decode(): raw.ttl(key) for key in raw.scan_iter()}
+    producers = {key for key in left if ":producer:" in key}
+    assert all(0 < left[key] <= 600 for key in producers)
+    queue = {f"penstock:{{q}}:{name}" for name in ("meta", "ready")}
+    assert set(left) - producers == queue | {"penstock:node", "penstock:queues"}
+    assert raw.xlen("penstock:{q}:ready") == 0
+
+
+def _run_off(q: Queue, jobs: int) -> None:
+    """So many more jobs, half of them with dedup ids; all are finished, and no dead letter left."""
+    for start in range(0, jobs, 10_000):
+        ids = str if start % 20_000 else None
+        q.enqueue_many(range(start, start + 10_000), dedup_id=ids)
+    drained(q)
+    assert q.stats().dead == jobs // 20
+    q.purge("dead")
+    q.sweep()
+
+
+def _used(raw: redis.Redis) -> int:
+    """Bytes in use, but for buffers of connections, which the server frees when it has time."""
+    memory = raw.info("memory")
+    return int(memory["used_memory"] - memory["mem_clients_normal"])
+
+
+# -- R9: a full server -------------------------------------------------------------------------
+
+
+@kinds
+def test_r9_a_full_server_is_drained(
+    server: EmbeddedServer, raw: redis.Redis, ps: Penstock, kind: str
+) -> None:
+    """R9: enqueues are refused without a trace; done, retried, put off, renewed and dead go on."""
+    q = ps.queue("q")
+    q.configure(lease=0.6)
+    q.enqueue_many(range(500))
+    q.enqueue("long")
+    raw.config_set("maxmemory-policy", "noeviction")
+    raw.config_set("maxmemory", 1)
+    before = {key: raw.dump(key) for key in raw.scan_iter() if b":producer:" not in key}
+    with pytest.raises(OutOfMemory):
+        q.enqueue("one more")
+    with pytest.raises(OutOfMemory):
+        q.enqueue_many(["two", "more"])
+    assert before == {key: raw.dump(key) for key in raw.scan_iter() if b":producer:" not in key}
+    calls: list[Any] = []
+
+    def handle(job: Any) -> Any:
+        calls.append(job.body)
+        if job.body != "long":
+            return mixed(job)
+        if kind == "threads":  # more than two leases
+            wait_for(lambda: _waiting(q) == 1 and time.monotonic() > began + 1.5)
+        return None
+
+    began = time.monotonic()
+    with at_work(kind, server.url, "q", handle):
+        drained(q)
+    assert calls.count("long") == 1
+    assert (q.stats().dead, q.stats().crashed, q.stats().acked) == (25, 0, 476)
+    check_invariant(raw)
+    raw.config_set("maxmemory", 0)
+    assert q.enqueue("room again")
+
+
+def test_r9_a_server_that_evicts_is_warned_of(server: EmbeddedServer, raw: redis.Redis) -> None:
+    """R9: at the start of a worker, which works all the same."""
+    raw.config_set("maxmemory-policy", "allkeys-lru")
+    seen = Seen()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with at_work("threads", server.url, "q", seen), Penstock(server.url) as ps:
+            ps.queue("q").enqueue("x")
+            seen.wait("x")
+    kinds_of = [one.category for one in caught]
+    assert EvictionWarning in kinds_of
+
+
+# -- R10: long queues --------------------------------------------------------------------------
+
+
+def test_r10_no_script_is_slow_on_long_queues(
+    server: EmbeddedServer, raw: redis.Redis, ps: Penstock
+) -> None:
+    """R10: most scripts take less than 5 ms beside 50,000 jobs in each state.
+
+    Whatever a noisy machine does to single calls: no more than a few of thousands are slow.
+    """
+    q = ps.queue("q")
+    q.configure(lease=3600, dead_max=1_000_000)
+    for state in ("dead", "active", "scheduled", "ready"):
+        _fill(q, state, 50_000)
+    seen = Seen()
+    raw.config_set("slowlog-log-slower-than", 5000)
+    raw.config_set("slowlog-max-len", 10_000)
+    raw.slowlog_reset()
+    before = sent(raw)["evalsha"]
+    with at_work("threads", server.url, "q", seen, prefetch=50):
+        wait_for(lambda: len(seen.bodies) > 10_000, 60)
+    calls = sent(raw)["evalsha"] - before
+    slow = [one for one in raw.slowlog_get(10_000) if one["command"].startswith(b"EVALSHA")]
+    assert calls > 150
+    assert len(slow) <= 2 + calls * 0.01
+    assert statistics.median([one["duration"] for one in slow] or [0]) < 50_000
+
+
+def _fill(q: Queue, state: str, jobs: int) -> None:
+    """Bring so many jobs into a state."""
+    for _ in range(jobs // 10_000):
+        q.enqueue_many([b"x" * 50] * 10_000, delay=86_400 if state == "scheduled" else 0)
+        if state in ("dead", "active"):
+            for _ in range(10):
+                found = q.reserve(1000, block=0)
+                if state == "dead":
+                    q.bury(found, "for the test")
+
+
+# -- R11: a cluster's node ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def cluster(make_server: MakeServer) -> Iterator[redis.Redis]:
+    """A client of a node that holds all slots of its cluster; it refuses undeclared keys."""
+    server = _clustered(make_server)
+    with redis.Redis.from_url(server.url) as client:
+        client.execute_command("CLUSTER", "ADDSLOTS", *range(16384))
+        wait_for(lambda: client.execute_command("CLUSTER INFO")["cluster_state"] == "ok")
+        yield client
+
+
+def _clustered(make_server: MakeServer) -> EmbeddedServer:
+    """A node of a cluster: its second port, 10,000 above the first, has to be one."""
+    try:
+        return make_server(tcp=True, args=("--cluster-enabled", "yes"))
+    except EmbeddedServerError as error:
+        assert "port" in str(error).lower(), error
+    return _clustered(make_server)
+
+
+@kinds
+def test_r11_names_without_braces_on_a_cluster(cluster: redis.Redis, kind: str) -> None:
+    """R11: one queue, and several in different slots, of names that their users chose."""
+    names = ["e-mails to Ana\N{LATIN SMALL LETTER I WITH ACUTE}s", "reports", "{a}b{c}"]
+    seen = Seen()
+    with Penstock(cluster) as ps:
+        host = cluster.connection_pool.connection_kwargs
+        url = f"redis://{host['host']}:{host['port']}"
+        with at_work(kind, url, names[0], seen):
+            ps.queue(names[0]).enqueue("alone")
+            seen.wait("alone")
+        with at_work(kind, url, names, lambda job: seen(job) or mixed(job)):
+            for name in names:
+                ps.queue(name).enqueue_many(range(100))
+                drained(ps.queue(name))
+            wait_for(lambda: all(ps.queue(name).stats().acked >= 95 for name in names))
+            ps.queue(names[2]).enqueue(50)  # the others are idle: it is noticed all the same
+            drained(ps.queue(names[2]))
+
+
+# -- R14: delays; idle workers -----------------------------------------------------------------
+
+
+def test_r14_delayed_jobs_start_when_they_are_due(server: EmbeddedServer, ps: Penstock) -> None:
+    """R14: never early, and soon after, beyond the next tick as well."""
+    late: dict[str, list[float]] = {kind: [] for kind in KINDS}
+
+    def handle(job: Any) -> None:
+        late[job.queue_name].append(time.time() - job.body)
+
+    with (
+        at_work("threads", server.url, "threads", handle),
+        at_work("asyncio", server.url, "asyncio", handle),
+    ):
+        for serial in range(100):
+            delay = 0.2 + serial * 0.05
+            for kind in KINDS:
+                ps.queue(kind).enqueue(time.time() + delay, delay=delay)
+        wait_for(lambda: all(len(found) == 100 for found in late.values()))
+    for found in late.values():
+        assert min(found) > -0.002  # the server's time is in whole ms
+        assert statistics.median(found) < 0.05
+        assert max(found) < 2
+
+
+def test_an_idle_worker_costs_little(
+    server: EmbeddedServer, raw: redis.Redis, ps: Penstock
+) -> None:
+    """At most half a command a second for a queue, counted by the server."""
+    with both(server.url) as workers:
+        for kind, (seen, _) in workers.items():
+            ps.queue(kind).enqueue("first")
+            seen.wait("first")
+        wait_idle(raw, 2)
+        time.sleep(1.5)  # once more after the work: how long are the queues?
+        before, began = sent(raw), time.monotonic()
+        time.sleep(10)
+        after, seconds = sent(raw), time.monotonic() - began
+    asked = {name: after[name] - before.get(name, 0) for name in after if name != "info"}
+    assert 2 <= sum(asked.values()) <= 2 * (seconds / 2)
+
+
+@kinds
+def test_an_enqueued_job_starts_at_once(
+    server: EmbeddedServer, raw: redis.Redis, ps: Penstock, kind: str
+) -> None:
+    """In an idle worker: some ms on a busy machine, less than one on a quiet one."""
+    q, seen, waits = ps.queue("q"), Seen(), list[float]()
+    with at_work(kind, server.url, "q", seen):
+        for serial in range(100):
+            wait_idle(raw)
+            began = time.monotonic()
+            q.enqueue(serial)
+            seen.wait(serial)
+            waits.append(seen.times[-1] - began)
+    assert statistics.median(waits) < 0.05
+
+
+def test_a_worker_of_a_real_backend(real_backend: Backend) -> None:
+    """Each server there is runs a worker: the same script, whatever its version."""
+    with Penstock(real_backend.sync_client()) as ps:
+        ps.queue("q").enqueue_many(range(200))
+        assert real_backend.url is not None
+        with at_work("threads", real_backend.url, "q", mixed):
+            drained(ps.queue("q"))
+        assert ps.queue("q").stats().dead == 10
