@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from penstock.core.flows import TICK
 from penstock.core.operations import QueueOps, Taken
-from penstock.core.options import BATCH
+from penstock.core.options import BATCH, duration_ms
 from penstock.worker.desk import Desk
 from penstock.worker.keeper import Keeper
 from penstock.worker.options import WorkerOptions
@@ -166,6 +166,7 @@ class Crew:
         self.poke: Callable[[], None] = _nothing
         self.keeper: Keeper | None = None
         self._drained = False
+        self._complaints: dict[str, float] = {}
         self._places = {source.ops.name: i for i, source in enumerate(sources)}
 
     # -- stopping --------------------------------------------------------------------------
@@ -330,9 +331,27 @@ class Crew:
         several = len(self.sources) > 1
         source.poll = now + source.pause if several else math.inf
         if wanted > 0:
-            self.next_ask = now + _pause(self.options.throttle, sum(s.size for s in self.sources))
+            self.next_ask = now + self._pause()
         if taken.deliveries:
             self._hold(taken.deliveries, sent)
+
+    def _pause(self) -> float:
+        """Seconds to leave the queues alone."""
+        throttle = self.options.throttle
+        if isinstance(throttle, float):
+            return throttle
+        try:
+            found = throttle(sum(source.size for source in self.sources))
+            return duration_ms("throttle", 0 if found is None else found) / 1000
+        except Exception as error:  # noqa: BLE001  # whatever a user's function raises
+            self.complain("throttle", error)
+            return 1.0
+
+    def complain(self, what: str, error: Exception) -> None:
+        """A function of the user's has failed; said once a minute, as it may do so all the time."""
+        if self.clock() >= self._complaints.get(what, -math.inf) + 60:
+            self._complaints[what] = self.clock()
+            logger.error("%s failed; the worker goes on", what, exc_info=error)
 
     def _hold(self, jobs: Sequence[Any], sent: float) -> None:
         lease = jobs[0].batch.lease_ms / 1000
@@ -374,17 +393,6 @@ class Crew:
             self.held.pop(job, None)
         if self.keeper is not None:
             self.keeper.drop(jobs)
-
-
-def _pause(throttle: float | Callable[[int], Any], size: int) -> float:
-    """Seconds to leave the queues alone."""
-    if isinstance(throttle, (int, float)):
-        return throttle
-    try:
-        return max(0.0, float(throttle(size)))
-    except Exception:
-        logger.exception("throttle failed")
-        return 1.0
 
 
 def _nothing() -> None:

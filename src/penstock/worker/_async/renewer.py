@@ -136,16 +136,18 @@ class AsyncRenewer:
         Also those that a handler has done with: until the loop, which another handler may block,
         has reported them, they must not run again.
         """
-        now, due, over = monotonic(), dict[tuple[QueueOps, float], list[Any]](), list[Any]()
+        now, due = monotonic(), dict[tuple[QueueOps, float], list[Any]]()
+        over, ended = list[Any](), list[Any]()
         for job in list(self._crew.held):
             if job.lost:
                 continue
             term = job.term
             if term.until <= now:
-                over.append(job)
+                (over if term.lease else ended).append(job)
             elif term.lease and term.until - now <= term.lease * 2 / 3:
                 due.setdefault((job.batch.queue.ops, term.lease), []).append(job)
         self._lose(over, "its lease was not renewed in time")
+        self._lose(ended, "its ttl has ended")
         return due
 
     async def _extend(self, ops: QueueOps, lease: float, jobs: Sequence[Any]) -> None:
@@ -182,5 +184,5 @@ class AsyncRenewer:
                 nearest = min(nearest, term.until - term.lease * 2 / 3)
         if self._overdue is not None:
             nearest = min(nearest, self._crew.deadline + OVERDUE)
-        shortest = min(SHORTEST * 2 ** min(self._failures, 10), AGAIN)
+        shortest = min(SHORTEST * 2.0 ** min(self._failures, 10), AGAIN)
         return min(max(nearest - monotonic(), shortest), PAUSE)

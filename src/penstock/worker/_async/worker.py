@@ -348,8 +348,8 @@ class AsyncWorker:
         try:
             sizes = {source.ops.name: source.size for source in crew.sources}
             monitor(LoopEvent(sizes, crew.idle_rounds, got))
-        except Exception:
-            logger.exception("monitor failed", extra=self._fields)
+        except Exception as error:  # noqa: BLE001  # whatever a user's function raises
+            crew.complain("monitor", error)
 
     def _end_process(self) -> None:
         """The worker's own loop does not move although the grace is long over: end without it."""
