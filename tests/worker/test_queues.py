@@ -1,0 +1,351 @@
+"""A worker of several queues: shares, damage, pauses; and jobs that end while a handler runs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from datetime import timedelta
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import redis
+
+from penstock import Penstock
+from penstock.embedded import EmbeddedServer, find_server
+from penstock.worker import Handlers, LoopEvent, size_monitor
+from tests.conftest import SERVER_FOR_FAULTS
+from tests.support.twins import wait_for
+from tests.worker.faults import KINDS, Seen, at_work, sent, wait_idle
+
+kinds = pytest.mark.parametrize("kind", KINDS)
+
+
+@pytest.fixture(scope="module")
+def one_server() -> Iterator[EmbeddedServer]:
+    """One server for all of these tests."""
+    with EmbeddedServer(find_server(SERVER_FOR_FAULTS), tcp=True) as server:
+        yield server
+
+
+@pytest.fixture
+def raw(one_server: EmbeddedServer) -> Iterator[redis.Redis]:
+    """A plain client of it; it is empty."""
+    with redis.Redis.from_url(one_server.url) as client:
+        client.flushall()
+        yield client
+
+
+@pytest.fixture
+def url(one_server: EmbeddedServer, raw: redis.Redis) -> str:
+    """Where it is."""
+    return one_server.url
+
+
+@pytest.fixture
+def ps(url: str) -> Iterator[Penstock]:
+    """A client of it."""
+    with Penstock(url) as client:
+        yield client
+
+
+# -- weights -----------------------------------------------------------------------------------
+
+
+@kinds
+@pytest.mark.parametrize(
+    "weights, heavier",
+    [({"h": 8, "l": 2}, (0.75, 0.85)), ({"h": 8, "m": 3, "l": 1}, (0.6, 0.72))],
+    ids=["two", "three"],
+)
+@pytest.mark.parametrize("prefetch", [0, 100])
+def test_weights(
+    url: str,
+    ps: Penstock,
+    kind: str,
+    weights: dict[str, int],
+    heavier: tuple[float, float],
+    prefetch: int,
+) -> None:
+    """Of 10,000 jobs each queue gets its share, and none waits for long."""
+    names: list[str] = []
+    for name in weights:
+        ps.queue(name).enqueue_many(range(10_000))
+    with at_work(kind, url, weights, lambda job: names.append(job.queue_name), prefetch=prefetch):
+        wait_for(lambda: len(names) >= 10_000, 60)
+    counts = Counter(names[:10_000])
+    low, high = heavier
+    assert low <= counts["h"] / 10_000 <= high
+    assert set(counts) == set(weights)
+    for name in weights:
+        places = [-1, *(i for i, one in enumerate(names[:10_000]) if one == name), 10_000]
+        assert max(b - a for a, b in pairwise(places)) <= 300
+
+
+@kinds
+def test_a_queue_that_was_empty_is_noticed(url: str, ps: Penstock, kind: str) -> None:
+    """While the other one is busy: within a second, though the worker never waits."""
+    ps.queue("busy").enqueue_many(range(60_000))
+    ps.queue("rare").enqueue("first")
+    rare, waits = Seen(), []
+
+    def handle(job: Any) -> None:
+        if job.queue_name == "rare":
+            rare(job)
+        else:
+            time.sleep(0.0005)
+
+    with at_work(kind, url, {"busy": 8, "rare": 2}, handle, grace=1):
+        rare.wait("first")
+        for serial in range(5):
+            time.sleep(0.3)  # long enough for the longest pause between two questions
+            ps.queue("rare").enqueue(serial)
+            waits.append(rare.wait(serial))
+        assert ps.queue("busy").stats().ready > 0
+    assert sorted(waits)[2] < 1
+
+
+# -- damage, pauses ----------------------------------------------------------------------------
+
+
+@kinds
+def test_a_damaged_queue_does_not_hold_up_the_others(
+    url: str, ps: Penstock, raw: redis.Redis, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is said once, looked at now and then, and served again when it is sound."""
+    seen = Seen()
+    for name in "abc":
+        ps.queue(name).enqueue(name)
+    good = raw.dump("penstock:{b}:ready")
+    raw.delete("penstock:{b}:ready")
+    raw.set("penstock:{b}:ready", "of another type")
+    with at_work(kind, url, ["a", "b", "c"], seen) as worker:
+        seen.wait("a", "c")
+        wait_idle(raw)
+        before = sent(raw)["evalsha"]
+        for serial in range(3):
+            ps.queue("c").enqueue(serial)
+            assert seen.wait(serial) < 2
+        time.sleep(1)
+        assert sent(raw)["evalsha"] - before < 40
+        assert worker.healthy()
+        assert len([text for text in caplog.messages if "queue 'b' can't be used" in text]) == 1
+        raw.delete("penstock:{b}:ready")
+        raw.restore("penstock:{b}:ready", 0, good)
+        assert seen.wait("b") < 10
+
+
+@kinds
+def test_a_queue_is_damaged_while_its_handlers_run(
+    url: str, ps: Penstock, raw: redis.Redis, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Leases of the other one are renewed all the same; what was done is reported when it can."""
+    begun, calls = Seen(), Counter[str]()
+    go = threading.Event()
+    handlers = Handlers()
+
+    @handlers.handler
+    async def slow(job: Any) -> None:
+        calls[job.body] += 1
+        begun(job)
+        await asyncio.to_thread(go.wait, 20)
+
+    def slow_in_a_thread(job: Any) -> None:
+        calls[job.body] += 1
+        begun(job)
+        go.wait(20)
+
+    for name in ("bad", "good"):
+        ps.queue(name).configure(lease=1)
+        ps.queue(name).enqueue(name)
+    handle = slow_in_a_thread if kind == "threads" else handlers
+    with at_work(kind, url, ["bad", "good"], handle):
+        begun.wait("bad", "good")
+        good = raw.dump("penstock:{bad}:active")
+        raw.set("penstock:{bad}:active", "of another type")
+        time.sleep(2.5)
+        go.set()
+        wait_for(lambda: ps.queue("good").stats().acked == 1)
+        raw.restore("penstock:{bad}:active", 0, good, replace=True)
+        wait_for(lambda: ps.queue("bad").stats().acked == 1)
+    assert calls["good"] == 1
+    assert len(caplog.messages) < 40
+
+
+@kinds
+def test_a_paused_queue(url: str, ps: Penstock, raw: redis.Redis, kind: str) -> None:
+    """Nothing of it is taken, without many questions; when it is resumed its jobs start at once."""
+    q, seen = ps.queue("q"), Seen()
+    q.pause("out")
+    q.enqueue_many(range(100))
+    with at_work(kind, url, "q", seen):
+        wait_idle(raw)
+        before = sent(raw)["evalsha"]
+        time.sleep(1)
+        assert sent(raw)["evalsha"] - before <= 5
+        assert seen.bodies == []
+        q.resume()
+        assert seen.wait(*range(100)) < 3
+
+
+# -- jobs that end while a handler runs --------------------------------------------------------
+
+
+class Long:
+    """Handlers that run until their job is lost, and say so."""
+
+    def __init__(self, kind: str) -> None:
+        self.begun = threading.Event()
+        self.lost: list[float] = []
+        self.handlers = Handlers()
+        if kind == "threads":
+            self.handlers.handler(self._thread)
+        else:
+            self.handlers.handler(self._task)
+
+    def _thread(self, job: Any) -> None:
+        self.begun.set()
+        wait_for(lambda: job.lost)
+        self.lost.append(time.monotonic())
+
+    async def _task(self, job: Any) -> None:
+        self.begun.set()
+        try:
+            await asyncio.sleep(20)
+        except asyncio.CancelledError:
+            assert job.lost
+            self.lost.append(time.monotonic())
+            raise
+
+
+@kinds
+@pytest.mark.parametrize("how", ["delete", "purge"])
+def test_a_job_is_removed_while_its_handler_runs(
+    url: str, ps: Penstock, kind: str, how: str
+) -> None:
+    """The handler learns of it at the next renewal of the lease; nothing of the job comes back."""
+    q, long = ps.queue("q"), Long(kind)
+    job = q.enqueue("x", lease=1.2)
+    with at_work(kind, url, "q", long.handlers) as worker:
+        assert long.begun.wait(10)
+        began = time.monotonic()
+        if how == "delete":
+            q.delete([job.id])
+        else:
+            q.purge("active")
+        wait_for(lambda: bool(long.lost))
+        assert long.lost[0] - began < 3
+        wait_for(lambda: worker.status().held == 0)
+        stats = q.stats()
+        assert (stats.ready, stats.active, stats.scheduled, stats.dead) == (0, 0, 0, 0)
+
+
+@kinds
+def test_a_ttl_ends_while_the_handler_runs(url: str, ps: Penstock, kind: str) -> None:
+    """Its lease is renewed until then, and the handler told when it ends, not before."""
+    q, long = ps.queue("q"), Long(kind)
+    with at_work(kind, url, "q", long.handlers) as worker:
+        began = time.monotonic()
+        q.enqueue("x", lease=0.6, ttl=2)
+        wait_for(lambda: bool(long.lost))
+        assert 1.5 < long.lost[0] - began < 4
+        wait_for(lambda: worker.status().held == 0)
+        wait_for(lambda: q.stats().swept == 1)
+    stats = q.stats()
+    assert (stats.deliveries, stats.crashed, stats.acked) == (1, 0, 0)
+
+
+# -- throttle and monitor ----------------------------------------------------------------------
+
+
+@kinds
+@pytest.mark.parametrize(
+    "throttle, seconds",
+    [
+        (0, 0.0),
+        (0.05, 0.45),
+        (timedelta(milliseconds=50), 0.45),
+        (lambda size: 0.05 if size >= 0 else None, 0.45),
+        (lambda _: timedelta(milliseconds=50), 0.45),
+        (lambda _: None, 0.0),
+    ],
+    ids=["none", "seconds", "timedelta", "function", "function of timedelta", "function of None"],
+)
+def test_throttle(url: str, ps: Penstock, kind: str, throttle: Any, seconds: float) -> None:
+    """The queues are left alone for so long after each look at them; 0 and None are no time."""
+    ps.queue("q").enqueue_many(range(10))
+    seen = Seen()
+    with at_work(kind, url, "q", seen, concurrency=1, throttle=throttle):
+        seen.wait(*range(10))
+    assert seen.times[-1] - seen.times[0] >= seconds - 0.01
+    assert seconds or seen.times[-1] - seen.times[0] < 2
+
+
+def test_a_throttle_of_the_queue_s_size(url: str, ps: Penstock) -> None:
+    """It is told how many jobs wait, of all queues together."""
+    sizes: list[int] = []
+    for name in "ab":
+        ps.queue(name).pause("out")
+        ps.queue(name).enqueue_many(range(50))
+    with at_work("threads", url, ["a", "b"], Seen(), throttle=sizes.append):
+        wait_for(lambda: 100 in sizes)
+
+
+@kinds
+@pytest.mark.parametrize("wrong", ["raises", "negative", "a text"])
+def test_a_throttle_that_fails(
+    url: str, ps: Penstock, kind: str, wrong: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is said once, and taken for one second; jobs are run all the same."""
+    answers = {"negative": -1, "a text": "soon"}
+
+    def throttle(size: int) -> Any:
+        if wrong == "raises":
+            raise RuntimeError("no size")
+        return answers[wrong]
+
+    ps.queue("q").enqueue_many(range(3))
+    seen = Seen()
+    with at_work(kind, url, "q", seen, throttle=throttle, concurrency=2):
+        seen.wait(*range(3))
+    assert [text for text in caplog.messages if "throttle" in text] == [
+        "throttle failed; the worker goes on"
+    ]
+
+
+@kinds
+def test_a_monitor(url: str, ps: Penstock, kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    """It is told of each loop; that it raises is said once, and stops nothing."""
+    events: list[LoopEvent] = []
+
+    def monitor(event: LoopEvent) -> None:
+        events.append(event)
+        raise RuntimeError("not now")
+
+    q, seen = ps.queue("q"), Seen()
+    q.enqueue_many(range(20))
+    with at_work(kind, url, "q", seen, monitor=monitor, concurrency=4) as worker:
+        seen.wait(*range(20))
+        wait_for(lambda: worker.status().idle_rounds > 2)
+    assert sum(event.reply for event in events) == 20
+    assert {tuple(event.sizes) for event in events} == {("q",)}
+    assert max(event.reply for event in events) <= 4
+    assert all((event.idle_rounds == 0) == (event.reply > 0) for event in events)
+    assert caplog.messages.count("monitor failed; the worker goes on") == 1
+
+
+def test_a_size_monitor(url: str, ps: Penstock, caplog: pytest.LogCaptureFixture) -> None:
+    """The ready-made one warns of a queue that is too long, once."""
+    caplog.set_level(logging.WARNING, "penstock")
+    q = ps.queue("q")
+    q.pause("out")
+    q.enqueue_many(range(50))
+    with at_work("threads", url, "q", Seen(), monitor=size_monitor(40)) as worker:
+        wait_for(lambda: worker.status().queues == {"q": 50})
+        wait_for(lambda: bool(caplog.messages))
+        q.enqueue("one more")
+    assert caplog.messages == ["queue 'q' holds 50 jobs, more than 40"]
