@@ -1,0 +1,72 @@
+"""A worker: functions with typed arguments, each for the jobs that bear its name.
+
+    python examples/08_worker.py
+
+It prints:
+
+    called as a function: Hallo, user 1
+    refused by the producer: user_id='seven': not int
+    Welcome, user 7
+    Hallo, user 8
+    resize a.png to 64 px, attempt 1
+    without a name: {'anything': 'goes'}
+    done: 4, dead letters: 1
+    no handler "fax"
+"""
+
+import logging
+
+from server import url
+
+from penstock import BadArgument, Handlers, Job, Penstock, Worker
+
+logging.getLogger("penstock").setLevel(logging.CRITICAL)  # it logs dead letters: not here, please
+
+handlers = Handlers()
+
+
+@handlers.handler("welcome")
+def welcome(user_id: int, lang: str = "en") -> str:
+    return f"{'Hallo' if lang == 'de' else 'Welcome'}, user {user_id}"
+
+
+@handlers.handler("send")
+def send(user_id: int, lang: str = "en") -> None:
+    print(welcome(user_id, lang))  # a handler can be called like any function
+
+
+@handlers.handler("resize")
+def resize(job: Job, path: str, *, width: int) -> None:  # `job` is the job, no argument of it
+    print(f"resize {path} to {width} px, attempt {job.attempt}")
+
+
+@handlers.handler
+def anything(job: Job) -> None:  # without parentheses: for jobs that bear no name
+    print(f"without a name: {job.body}")
+
+
+print("called as a function:", welcome(1, lang="de"))
+
+with Penstock(url()) as ps:
+    tasks = ps.queue("example.tasks")
+
+    try:
+        tasks.enqueue(**send.job("seven"))  # a type checker sees it, too
+    except BadArgument as error:
+        print("refused by the producer:", error)
+
+    tasks.enqueue(**send.job(7))  # with delay=, ttl=, dedup_id= and so on beside it, if you like
+    tasks.enqueue(**send.job(8, lang="de"))
+    tasks.enqueue(**resize.job("a.png", width=64))
+    tasks.enqueue({"anything": "goes"})
+    tasks.enqueue({"number": 5}, headers={"handler": "fax"})  # nobody here knows that one
+
+    # One at a time, so that the lines come in order; burst ends when nothing is left to take.
+    worker = Worker(ps, "example.tasks", handlers, concurrency=1, burst=True)
+    worker.run()
+
+    counts = worker.status().stats.counts
+    print(f"done: {counts['done']}, dead letters: {counts['rejected']}")
+    for letter in tasks.peek(state="dead"):
+        print(letter.error)
+    tasks.purge("dead")

@@ -1,0 +1,77 @@
+"""What a handler can say of its job, and when a failed one is tried again.
+
+    python examples/11_retries.py
+
+It prints:
+
+    charge ada, attempt 1
+    charge ada, attempt 2
+    charge ada, attempt 3
+    charge eve, attempt 1
+    poll, attempt 1, delivery 1
+    poll, attempt 2, delivery 2
+    report, attempt 1, delivery 1
+    report, attempt 1, delivery 2
+    greet, attempt 1
+    crawl, attempt 1
+    crawl, attempt 2
+    given up: ValueError: no such card
+    given up: nobody of that name
+    given up: TimeoutError: no answer
+"""
+
+import logging
+
+from server import url
+from tenacity import stop_after_attempt, wait_fixed
+
+from penstock import Handlers, Job, Penstock, Reject, Retry, RetryPolicy, Snooze, Worker
+
+logging.getLogger("penstock").setLevel(logging.CRITICAL)  # it logs failures: not here, please
+
+handlers = Handlers()
+# The pause after failure n is drawn from 0 to base * 2**(n - 1) seconds, cap at most.
+patient = RetryPolicy(base=0.01, cap=0.05, on={ValueError: RetryPolicy(max_attempts=1)})
+
+
+@handlers.handler("charge", retry=patient)  # stored with each job, but for the rules
+def charge(job: Job, card: str) -> None:
+    print(f"charge {card}, attempt {job.attempt}")
+    if card == "eve" or job.attempt < 3:
+        raise ValueError("no such card") if card == "eve" else OSError("line down")
+
+
+@handlers.handler("poll")
+def poll(job: Job) -> Retry | None:  # results may be returned, or raised
+    print(f"poll, attempt {job.attempt}, delivery {job.deliveries}")
+    return Retry(after=0.01) if job.attempt == 1 else None  # a failure, with its own pause
+
+
+@handlers.handler("report")
+def report(job: Job) -> None:
+    print(f"report, attempt {job.attempt}, delivery {job.deliveries}")
+    if job.deliveries == 1:
+        raise Snooze(0.01)  # later, and no failure
+
+
+@handlers.handler("greet")
+def greet(job: Job) -> None:
+    print(f"greet, attempt {job.attempt}")
+    raise Reject("nobody of that name")  # another try would change nothing
+
+
+@handlers.handler("crawl", wait=wait_fixed(0.01), stop=stop_after_attempt(2))  # tenacity's
+def crawl(job: Job) -> None:
+    print(f"crawl, attempt {job.attempt}")
+    raise TimeoutError("no answer")
+
+
+with Penstock(url()) as ps:
+    q = ps.queue("example.retries")
+    jobs = [charge.job("ada"), charge.job("eve"), poll.job(), report.job(), greet.job()]
+    for job, deliveries in zip([*jobs, crawl.job()], [3, 1, 2, 2, 1, 2], strict=True):
+        q.enqueue(**job)
+        Worker(ps, "example.retries", handlers, max_jobs=deliveries).run()
+    for letter in q.peek(state="dead"):
+        print("given up:", letter.error)
+    q.purge("dead")

@@ -1,0 +1,79 @@
+"""A deploy: the old worker gets SIGTERM at work, a new one takes over, and nothing is lost.
+
+    python examples/12_graceful_deploy.py
+
+It prints:
+
+    v1 is at work on 1, 2, 3, 4
+    v2: 5 done, attempt 1
+    v2: 6 done, attempt 1
+    SIGTERM for v1: 1 done, 2 done, 3 given up, 4 given up, exit code 0
+    v2: 3 done, attempt 1
+    v2: 4 done, attempt 1
+    acknowledged: 6, failed: 0, crashed: 0
+"""
+
+import logging
+import os
+import sys
+import time
+from subprocess import PIPE, Popen
+
+from server import url
+
+from penstock import Handlers, Job, Penstock, Worker
+
+logging.getLogger("penstock").setLevel(logging.CRITICAL)  # it logs what is handed back
+handlers = Handlers()
+
+
+@handlers.handler("order")
+def order(job: Job, number: int, is_long: bool) -> None:
+    if worker.name == "v2":
+        print(f"{number} done, attempt {job.attempt}", flush=True)
+        return
+    print(number, flush=True)
+    # The short ones are done soon after the SIGTERM. The long ones are at work when the grace is
+    # over; then they are handed back, for somebody else.
+    while not job.lost and (is_long or not worker.stopping):
+        time.sleep(0.01)
+    print(number, "given up" if job.lost else "done", flush=True)
+
+
+def start(version: str) -> Popen[str]:
+    """A process of its own; usually this is `penstock worker app:worker`."""
+    command = [sys.executable, __file__, version]
+    return Popen(command, env={**os.environ, "PENSTOCK_URL": url()}, stdout=PIPE, text=True)
+
+
+def lines(process: Popen[str], count: int) -> list[str]:
+    assert process.stdout
+    return [process.stdout.readline().strip() for _ in range(count)]
+
+
+def deploy() -> None:
+    with Penstock(url()) as ps:
+        orders = ps.queue("example.orders")
+        orders.clear()
+        for number in range(1, 7):
+            orders.enqueue(**order.job(number, is_long=number in (3, 4)))
+
+        with start("v1") as v1:
+            print("v1 is at work on", ", ".join(sorted(lines(v1, 4))))
+            with start("v2") as v2:
+                print(*(f"v2: {line}" for line in lines(v2, 2)), sep="\n")
+                v1.terminate()
+                ends = sorted(lines(v1, 4))
+                print(f"SIGTERM for v1: {', '.join(ends)}, exit code {v1.wait()}")
+                print(*(f"v2: {line}" for line in lines(v2, 2)), sep="\n")
+                v2.terminate()
+        stats = orders.stats()
+        print(f"acknowledged: {stats.acked}, failed: {stats.nacked}, crashed: {stats.crashed}")
+
+
+if sys.argv[1:]:
+    options = {"name": sys.argv[1], "concurrency": 4 if sys.argv[1] == "v1" else 1}
+    worker = Worker(url(), "example.orders", handlers, grace=0.5, **options)
+    worker.run()  # until SIGTERM
+else:
+    deploy()
