@@ -21,6 +21,7 @@ OURS = [page for page in PAGES if page not in SEEDS]
 FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```[ \t]*$", flags=re.MULTILINE | re.DOTALL)
 LANGUAGES = {"python", "text", "sh", "redis", "mermaid"}
 URL = "redis://localhost:6379/0"
+TESTS = "# test_app.py\n"
 
 
 class Block(NamedTuple):
@@ -60,44 +61,71 @@ def blocks(text: str) -> list[Block]:
 def run(block: Block, url: str) -> str:
     """What a program prints in a process of its own, with the server's URL in place of its."""
     assert URL in block.code, f"line {block.line}: a program says where its server is, {URL}"
+    return printed(block, "-c", block.code.replace(URL, url))
+
+
+def run_tests(block: Block, directory: Path) -> str:
+    """What pytest prints of a file of tests, with the plugin that a user has; they must pass."""
+    path = directory / "test_app.py"
+    path.write_text(block.code, encoding="utf-8")
+    plain = ["-c", os.devnull, "-p", "no:cacheprovider", "-p", "penstock.testing"]
+    return printed(block, "-m", "pytest", *plain, str(path), PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
+
+
+def printed(block: Block, *arguments: str, **environment: str) -> str:
+    """What Python prints; it must end well."""
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", block.code.replace(URL, url)],
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "PYTHONIOENCODING": "utf-8"},
+        [sys.executable, "-W", "error", *arguments],
+        env={
+            **os.environ,
+            "PYTHONPATH": str(ROOT / "src"),
+            "PYTHONIOENCODING": "utf-8",
+            "PYTEST_ADDOPTS": "",
+            **environment,
+        },
         capture_output=True,
         encoding="utf-8",
         timeout=60,
         check=False,
     )
-    assert done.returncode == 0, f"line {block.line}: {done.stderr}"
+    assert done.returncode == 0, f"line {block.line}: {done.stderr or done.stdout}"
     return done.stdout
 
 
 def test_there_are_pages() -> None:
     """These at least: an empty list would run nothing, and pass."""
-    assert {"coming-from-redisrq.md", "observing.md"} <= {page.name for page in PAGES}
+    assert {"coming-from-redisrq.md", "observing.md", "workers.md"} <= {page.name for page in PAGES}
 
 
 @pytest.mark.parametrize("page", SEEDS, ids=lambda page: page.stem)
-def test_a_page_about_another_system_runs(page: Path, real_backend: Backend) -> None:
+def test_a_page_about_another_system_runs(
+    page: Path, real_backend: Backend, tmp_path: Path
+) -> None:
     """On every server: what it compares is what scripts do."""
-    check(page, real_backend)
+    check(page, real_backend, tmp_path)
 
 
 @pytest.mark.parametrize("page", OURS, ids=lambda page: page.stem)
-def test_a_page_about_this_library_runs(page: Path, one_server: Backend) -> None:
+def test_a_page_about_this_library_runs(page: Path, one_server: Backend, tmp_path: Path) -> None:
     """On one server."""
-    check(page, one_server)
+    check(page, one_server, tmp_path)
 
 
-def check(page: Path, backend: Backend) -> None:
-    """Its programs, one after the other on one server, end well and print what the page says."""
+def check(page: Path, backend: Backend, directory: Path) -> None:
+    """Its programs, one after the other on one server, end well and print what the page says.
+
+    A file of tests, which says so in its first line, is one for pytest, and needs no server.
+    """
     assert backend.url is not None
     programs = blocks(page.read_text(encoding="utf-8"))
     assert programs
     for program in programs:
-        printed = run(program, backend.url)
+        if program.code.startswith(TESTS):
+            run_tests(program, directory)
+            continue
+        output = run(program, backend.url)
         if program.output is not None:
-            assert printed == program.output, f"{page.name}, line {program.line}"
+            assert output == program.output, f"{page.name}, line {program.line}"
 
 
 def test_blocks_are_found() -> None:
