@@ -19,13 +19,13 @@ BLOCKS = re.findall(r"^```python\n(.*?)^```", README, flags=re.MULTILINE | re.DO
 URL = "redis://localhost:6379/0"
 
 
-def python(code: str, url: str) -> subprocess.Popen[str]:
+def python(code: str, url: str, directory: Path | None = None) -> subprocess.Popen[str]:
     """Run a block of the README in a process of its own, with the server's URL in place of its."""
-    assert URL in code
     env = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONPATH": str(ROOT / "src")}
     return subprocess.Popen(
         [sys.executable, "-c", code.replace(URL, url)],
         env=env,
+        cwd=directory,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -46,18 +46,34 @@ def url(real_backend: Backend) -> str:
     return real_backend.url
 
 
-def test_the_readme_opens_with_a_producer_and_a_consumer(url: str) -> None:
-    """What the first block enqueues, the second takes and acknowledges."""
-    finished(python(BLOCKS[0], url))
-    consumer = python(BLOCKS[1], url)
+def test_the_readme_opens_with_a_worker_and_a_producer(url: str, tmp_path: Path) -> None:
+    """What the second block enqueues, the worker of the first handles, until it is told to stop."""
+    assert BLOCKS[0].startswith("# app.py\n")
+    (tmp_path / "app.py").write_text(BLOCKS[0].replace(URL, url))
+    finished(python(BLOCKS[1], url, tmp_path))
+    worker = python(BLOCKS[0], url)
     try:
-        assert consumer.stdout is not None
-        assert consumer.stdout.readline() == "sending to ada\n"
+        assert worker.stdout is not None
+        assert worker.stdout.readline() == "welcome ada\n"
+        worker.terminate()
+        finished(worker)
         with Penstock(url) as ps:
-            assert ps.queue("emails").stats().scheduled == 1
+            stats = ps.queue("emails").stats()
+            assert (stats.acked, stats.scheduled, stats.active) == (1, 1, 0)
     finally:
-        consumer.kill()
-        consumer.communicate()
+        worker.kill()
+        worker.communicate()
+
+
+def test_a_loop_does_without_a_worker(url: str) -> None:
+    """It takes what it has enqueued, and waits for more."""
+    loop = python(BLOCKS[2], url)
+    try:
+        assert loop.stdout is not None
+        assert loop.stdout.readline() == "sending to eve\n"
+    finally:
+        loop.kill()
+        loop.communicate()
 
 
 def test_the_tour_of_the_readme_runs(url: str) -> None:
@@ -75,4 +91,4 @@ def test_the_tour_of_the_readme_runs(url: str) -> None:
 
 def test_the_readme_has_no_other_code() -> None:
     """A block that is added is added to these tests."""
-    assert len(BLOCKS) == 3
+    assert len(BLOCKS) == 4
