@@ -18,6 +18,7 @@ from penstock import (
     AsyncJob,
     AsyncPenstock,
     AsyncQueue,
+    AsyncWorker,
     BadArgument,
     BadJobId,
     BulkEnqueued,
@@ -25,6 +26,7 @@ from penstock import (
     Enqueued,
     EnqueueEvent,
     EvictionWarning,
+    Handlers,
     Hello,
     IncompleteEnqueue,
     Info,
@@ -48,6 +50,7 @@ from penstock import (
     Settled,
     StaleReceipt,
     TooLate,
+    Worker,
     parse_id,
 )
 from penstock.core.job import Delivery
@@ -55,6 +58,7 @@ from penstock.integrations.otel import OpenTelemetry
 from penstock.integrations.prometheus import Prometheus
 from penstock.worker.monitor import LoopEvent, Monitor, size_monitor
 from penstock.worker.statistics import Statistics, Summary, WorkerStats
+from penstock.worker.status import RunningJob, WorkerStatus
 
 
 def clients(lent: redis.Redis) -> None:
@@ -429,6 +433,83 @@ def figures(stats: WorkerStats) -> None:
     assert_type(stats.as_dict(), dict[str, Any])
     assert_type(size_monitor(500, every=timedelta(hours=1)), Monitor)
     size_monitor()(LoopEvent({"q": 1001}, 0, 10))
+
+
+def handle(job: Job) -> None: ...
+
+
+async def ahandle(job: AsyncJob) -> None: ...
+
+
+def working(ps: Penstock, lent: redis.Redis, handlers: Handlers) -> None:
+    Worker("redis://localhost", "q", handle)
+    Worker(lent, ["a", "b"], handlers)
+    Worker(
+        ps,
+        {"mail": 8, "low": 2},
+        handlers,
+        concurrency=4,
+        prefetch=10,
+        grace=timedelta(seconds=5),
+        burst=True,
+        max_jobs=100,
+        throttle=lambda size: 0.1 if size < 10 else 0,
+        monitor=size_monitor(),
+        heartbeat="process",
+        name="web-1",
+    )
+    worker = Worker(ps, (name for name in "ab"), handlers, throttle=timedelta(seconds=1))
+    worker.change(concurrency=2, queues="q", grace=None)
+    worker.run(signals=False)
+    worker.start()
+    worker.stop()
+    worker.stop(grace=timedelta(seconds=1))
+    assert_type(worker.join(), bool)
+    assert_type(worker.join(timeout=5), bool)
+    with Worker(ps, "q", handlers) as inside:
+        assert_type(inside, Worker)
+    assert_type(worker.name, str)
+    assert_type(worker.state, str)
+    assert_type(worker.stopping, bool)
+    assert_type(worker.healthy(), bool)
+
+
+async def async_working(ps: AsyncPenstock, lent: redis.asyncio.Redis) -> None:
+    AsyncWorker("redis://localhost", {"a": 2}, handle)  # a plain function runs in a thread
+    AsyncWorker(lent, "q", ahandle, throttle=1, monitor=None)
+    worker = AsyncWorker(ps, "q", ahandle)
+    await worker.run()
+    await worker.start()
+    worker.stop(0)  # from any thread: nothing to await
+    assert_type(await worker.join(5), bool)
+    async with AsyncWorker(ps, "q", ahandle) as inside:
+        assert_type(inside, AsyncWorker)
+    assert_type(worker.status(), WorkerStatus)
+
+
+def what_it_says(worker: Worker, job: Job) -> None:
+    status = worker.status()
+    assert_type(status, WorkerStatus)
+    assert_type((status.name, status.state, status.healthy), tuple[str, str, bool])
+    assert_type(status.queues, Mapping[str, int])
+    assert_type(status.concurrency + status.held + status.taken + status.idle_rounds, int)
+    assert_type(status.answered, float)
+    assert_type(status.stats, WorkerStats)
+    assert_type(status.as_dict(), dict[str, Any])
+    for running in status.running:
+        assert_type(running, RunningJob)
+        assert_type((running.id, running.queue, running.attempt), tuple[str, str, int])
+        assert_type(running.handler, str | None)
+        assert_type(running.seconds, float)
+    assert_type(job.lost, bool)
+
+
+def mistaken_workers(ps: Penstock, aps: AsyncPenstock) -> None:
+    Worker(ps, "q")  # type: ignore[call-arg]  # who runs the jobs?
+    Worker(ps, 5, handle)  # type: ignore[arg-type]  # no name
+    Worker(ps, "q", handle, concurrency="8")  # type: ignore[arg-type]  # no number
+    Worker(ps, "q", handle, retries=3)  # type: ignore[call-arg]  # no such option: RetryPolicy
+    AsyncWorker(aps, "q", 5)  # type: ignore[arg-type]  # not a function
 
 
 async def policies_of_jobs(q: Queue, twin: AsyncQueue, job: Job, view: JobView) -> None:
