@@ -317,7 +317,15 @@ class _Named(Protocol):
 
 
 class Handlers:
-    """A set of handlers; a worker runs one.
+    """The functions that do jobs, each under its name; what a `Worker` is given.
+
+        handlers = Handlers()
+
+        @handlers.handler("welcome")
+        def welcome(user_id: int, lang: str = "en") -> None: ...
+
+        queue.enqueue(**welcome.job(7, lang="de"))
+        Worker("redis://localhost:6379/0", "emails", handlers).run()
 
     Args:
         convert: makes arguments of other types than JSON has; see

@@ -114,7 +114,7 @@ class Retry(Result):
 
 
 class Snooze(Result):
-    """The job is put off; no attempt is charged.
+    """The job is not done, and nothing is wrong: it is put off, and no attempt is charged.
 
     Args:
         seconds: until it may be delivered again.

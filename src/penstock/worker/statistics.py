@@ -52,7 +52,9 @@ class WorkerStats:
     """The figures of a worker at one moment.
 
     Attributes:
-        counts: jobs by outcome, since the worker began.
+        counts: jobs by outcome, since the worker began: done, retried, snoozed, rejected (dead
+            letters), settled (by the handler itself), handed back (at a stop), lost (with the
+            lease).
         queue_size: jobs that could be reserved, in all the worker's queues together.
         queue_sizes: the same, queue by queue.
         queueing: seconds from enqueue to delivery, of first attempts.

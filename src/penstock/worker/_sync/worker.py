@@ -53,15 +53,17 @@ class Worker:
     Args:
         source: a client, whose settings it takes over for connections of its own; or a URL or a
             redis-py client.
-        queues: a name, several, or names with weights: of the jobs taken while all queues have
-            some, each gets its share.
-        handlers: what runs the jobs; a function alone is the default handler.
+        queues: a name, several, or names with weights: `{"mail": 8, "low": 2}` takes eight jobs of
+            ten from `mail` while both have some. It is a share, not a priority.
+        handlers: `Handlers`, or a function alone, the default handler: it gets the jobs that bear
+            no name. Coroutine functions run in an event loop only, plain functions in threads.
         concurrency: how many handlers run at once.
-        prefetch: how many more jobs are held ready than handlers run.
+        prefetch: how many jobs are held besides, so that the next one is at hand. They are not
+            there for other workers meanwhile.
         grace: seconds that handlers have to finish when the worker is stopped; then their jobs are
             given back, with no attempt charged.
-        burst: end when no job can be taken any more.
-        max_jobs: end after so many jobs.
+        burst: end when no job can be taken any more. Those that are due later stay.
+        max_jobs: take so many jobs, and end when they are finished.
         throttle: seconds to leave the queues alone after each look at them; or what computes them
             from the number of jobs that wait.
         monitor: called with a `LoopEvent` after each round.
