@@ -7,7 +7,7 @@ It prints:
     v1 is at work on 1, 2, 3, 4
     v2: 5 done, attempt 1
     v2: 6 done, attempt 1
-    SIGTERM for v1: 1 done, 2 done, 3 given up, 4 given up, exit code 0
+    SIGTERM for v1: 1 done, attempt 1; 2 done, attempt 1; 3 given up; 4 given up; exit code 0
     v2: 3 done, attempt 1
     v2: 4 done, attempt 1
     acknowledged: 6, failed: 0, crashed: 0
@@ -23,27 +23,28 @@ from server import url
 
 from penstock import Handlers, Job, Penstock, Worker
 
-logging.getLogger("penstock").setLevel(logging.CRITICAL)  # it logs what is handed back
+logging.getLogger("penstock").setLevel(logging.CRITICAL)
 handlers = Handlers()
 
 
 @handlers.handler("order")
 def order(job: Job, number: int, is_long: bool) -> None:
-    if worker.name == "v2":
-        print(f"{number} done, attempt {job.attempt}", flush=True)
-        return
-    print(number, flush=True)
-    # The short ones are done soon after the SIGTERM. The long ones are at work when the grace is
-    # over; then they are handed back, for somebody else.
-    while not job.lost and (is_long or not worker.stopping):
-        time.sleep(0.01)
-    print(number, "given up" if job.lost else "done", flush=True)
+    if worker.name == "v1":
+        say(f"{number}")
+        # Short ones are done soon after the SIGTERM; long ones are handed back after the grace.
+        while not job.lost and (is_long or not worker.stopping):
+            time.sleep(0.01)
+    say(f"{number} given up" if job.lost else f"{number} done, attempt {job.attempt}")
+
+
+def say(line: str) -> None:
+    print(f"{line}\n", end="", flush=True)  # in one piece: threads may speak at once
 
 
 def start(version: str) -> Popen[str]:
     """A process of its own; usually this is `penstock worker app:worker`."""
-    command = [sys.executable, __file__, version]
-    return Popen(command, env={**os.environ, "PENSTOCK_URL": url()}, stdout=PIPE, text=True)
+    env = {**os.environ, "PENSTOCK_URL": url()}
+    return Popen([sys.executable, __file__, version], env=env, stdout=PIPE, text=True)
 
 
 def lines(process: Popen[str], count: int) -> list[str]:
@@ -64,11 +65,11 @@ def deploy() -> None:
                 print(*(f"v2: {line}" for line in lines(v2, 2)), sep="\n")
                 v1.terminate()
                 ends = sorted(lines(v1, 4))
-                print(f"SIGTERM for v1: {', '.join(ends)}, exit code {v1.wait()}")
+                print(f"SIGTERM for v1: {'; '.join(ends)}; exit code {v1.wait()}")
                 print(*(f"v2: {line}" for line in lines(v2, 2)), sep="\n")
                 v2.terminate()
-        stats = orders.stats()
-        print(f"acknowledged: {stats.acked}, failed: {stats.nacked}, crashed: {stats.crashed}")
+        end = orders.stats()
+        print(f"acknowledged: {end.acked}, failed: {end.nacked}, crashed: {end.crashed}")
 
 
 if sys.argv[1:]:
