@@ -186,7 +186,10 @@ def _obey(worker: Worker | AsyncWorker) -> None:
             worker.stop(*map(float, word[1:]))
         elif word[0] == "status":
             status = worker.status()
-            tell({"state": status.state, "held": status.held, "running": len(status.running)})
+            crew = worker._crew
+            keeper = None if crew is None or crew.keeper is None else crew.keeper.pid
+            told = {"state": status.state, "held": status.held, "running": len(status.running)}
+            tell({**told, "keeper": keeper})
 
 
 def _spring(trap: dict[str, Any]) -> None:

@@ -30,6 +30,7 @@ from penstock.core.operations import QueueOps
 from penstock.core.options import BATCH
 from penstock.errors import BadArgument
 from penstock.wire.keys import QueueKeys, queue_crc
+from penstock.wire.scripts import script
 from penstock.worker.terms import Term
 
 __all__ = ["Keeper"]
@@ -39,6 +40,7 @@ logger = logging.getLogger("penstock")
 FRACTION = 3 / 4
 """What is left of a lease when the helper extends it; the worker's thread waits until 2/3."""
 PAUSE = 10.0
+READY = b"ready"
 
 
 class Keeper:
@@ -62,6 +64,7 @@ class Keeper:
         self._read = b""
         self._jobs: dict[str, Any] = {}
         self._started = 0.0
+        self._is_ready = False
         self._lock = threading.Lock()
 
     def start(self) -> None:
@@ -89,6 +92,11 @@ class Keeper:
         """Of the helper, while it lives."""
         process = self._process
         return None if process is None or process.poll() is not None else process.pid
+
+    def is_ready(self) -> bool:
+        """Whether the helper has reached the server: from then on it is quick."""
+        self.news()
+        return self._is_ready
 
     def hold(self, jobs: Sequence[Any]) -> None:
         """These jobs were taken."""
@@ -131,6 +139,9 @@ class Keeper:
         *lines, self._read = self._read.split(b"\n")
         lost = []
         for line in lines:
+            if line == READY:
+                self._is_ready = True
+                continue
             key, until, lease = json.loads(line)
             job = self._jobs.get(key)
             if job is not None and until is None:
@@ -232,6 +243,9 @@ class _Helper:
             self._config = message["config"]
             node = Node(self._config["source"], prefix=self._config["prefix"], retry_for=1)
             self._driver = Driver(node, self._config["prefix"])
+            with suppress(Exception):  # the first extension tries again
+                node.command("SCRIPT", "LOAD", script("extend").source)
+            self._unsent += READY + b"\n"
         for key in message.get("drop", ()):
             self._held.pop(key, None)
         for key, (queue, node_id, epoch), tag, number, counts, until, lease in message.get(

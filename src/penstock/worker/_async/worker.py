@@ -300,6 +300,8 @@ class AsyncWorker:
             keeper.start()
         renewer.start()
         try:
+            if keeper is not None:
+                await self._ready(crew, wake, keeper)
             if await self._connected(crew, wake):
                 text = "%s takes jobs of %s"
                 logger.info(text, self.name, ", ".join(self.options.queues), extra=self._fields)
@@ -319,6 +321,12 @@ class AsyncWorker:
         if self.options.heartbeat != "process":
             return None
         return Keeper(self._client._source, prefix=self._client.prefix, owner=self.name)
+
+    async def _ready(self, crew: Crew, wake: AsyncSignal, keeper: Keeper) -> None:
+        """Wait for the helper, for some seconds: a handler may let nothing else run at once."""
+        until = monotonic() + 10
+        while not crew.stopping and monotonic() < until and not keeper.is_ready():
+            await wake.wait(0.02)
 
     async def _connected(self, crew: Crew, wake: AsyncSignal) -> bool:
         """Whether the server was reached before the worker was stopped."""

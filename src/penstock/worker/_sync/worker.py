@@ -299,6 +299,8 @@ class Worker:
             keeper.start()
         renewer.start()
         try:
+            if keeper is not None:
+                self._ready(crew, wake, keeper)
             if self._connected(crew, wake):
                 text = "%s takes jobs of %s"
                 logger.info(text, self.name, ", ".join(self.options.queues), extra=self._fields)
@@ -318,6 +320,12 @@ class Worker:
         if self.options.heartbeat != "process":
             return None
         return Keeper(self._client._source, prefix=self._client.prefix, owner=self.name)
+
+    def _ready(self, crew: Crew, wake: Signal, keeper: Keeper) -> None:
+        """Wait for the helper, for some seconds: a handler may let nothing else run at once."""
+        until = monotonic() + 10
+        while not crew.stopping and monotonic() < until and not keeper.is_ready():
+            wake.wait(0.02)
 
     def _connected(self, crew: Crew, wake: Signal) -> bool:
         """Whether the server was reached before the worker was stopped."""
