@@ -23,7 +23,7 @@ LEASE = 0.8
 
 def start(crew: Crew, kind: str, prefetch: int = 0) -> tuple[WorkerProcess, int]:
     """A worker with a helper, and the helper's process."""
-    options = {"heartbeat": "process", "concurrency": 1, "prefetch": prefetch}
+    options: dict[str, Any] = {"heartbeat": "process", "concurrency": 1, "prefetch": prefetch}
     worker = crew.start(kind, control=True, **options)
     return worker, keeper_of(worker)
 

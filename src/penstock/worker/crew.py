@@ -369,6 +369,8 @@ class Crew:
             self.poke()
         if self.keeper is not None:
             self.keeper.hold(jobs)
+            if self.keeper.pid is None:
+                self.poke()
         self.desk.hand(jobs)
 
     def count(self, done: Finished, outcome: str, count: int) -> None:
