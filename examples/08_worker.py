@@ -4,7 +4,7 @@
 
 It prints:
 
-    called as a function: Hallo, user 1
+    Welcome, user 1
     refused by the producer: user_id='seven': not int
     Welcome, user 7
     Hallo, user 8
@@ -26,13 +26,8 @@ handlers = Handlers()
 
 
 @handlers.handler("welcome")
-def welcome(user_id: int, lang: str = "en") -> str:
-    return f"{'Hallo' if lang == 'de' else 'Welcome'}, user {user_id}"
-
-
-@handlers.handler("send")
-def send(user_id: int, lang: str = "en") -> None:
-    print(welcome(user_id, lang))  # a handler can be called like any function
+def welcome(user_id: int, lang: str = "en") -> None:
+    print(f"{'Hallo' if lang == 'de' else 'Welcome'}, user {user_id}")
 
 
 @handlers.handler("resize")
@@ -45,18 +40,18 @@ def anything(job: Job) -> None:  # without parentheses: for jobs that bear no na
     print(f"without a name: {job.body}")
 
 
-print("called as a function:", welcome(1, lang="de"))
+welcome(1)  # a handler is still a function
 
 with Penstock(url()) as ps:
     tasks = ps.queue("example.tasks")
 
     try:
-        tasks.enqueue(**send.job("seven"))  # a type checker sees it, too
+        tasks.enqueue(**welcome.job("seven"))  # a type checker sees it, too
     except BadArgument as error:
         print("refused by the producer:", error)
 
-    tasks.enqueue(**send.job(7))  # with delay=, ttl=, dedup_id= and so on beside it, if you like
-    tasks.enqueue(**send.job(8, lang="de"))
+    tasks.enqueue(**welcome.job(7))  # with delay=, ttl=, dedup_id= and so on beside it, if you like
+    tasks.enqueue(**welcome.job(8, lang="de"))
     tasks.enqueue(**resize.job("a.png", width=64))
     tasks.enqueue({"anything": "goes"})
     tasks.enqueue({"number": 5}, headers={"handler": "fax"})  # nobody here knows that one
