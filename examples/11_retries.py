@@ -15,6 +15,7 @@ It prints:
     greet, attempt 1
     crawl, attempt 1
     crawl, attempt 2
+    report again: refused, its id is in a window
     given up: ValueError: no such card
     given up: nobody of that name
     given up: TimeoutError: no answer
@@ -25,10 +26,9 @@ import logging
 from server import url
 from tenacity import stop_after_attempt, wait_fixed
 
-from penstock import Handlers, Job, Penstock, Reject, Retry, RetryPolicy, Snooze, Worker
+from penstock import Done, Handlers, Job, Penstock, Reject, Retry, RetryPolicy, Snooze, Worker
 
 logging.getLogger("penstock").setLevel(logging.CRITICAL)  # it logs failures: not here, please
-
 handlers = Handlers()
 # The pause after failure n is drawn from 0 to base * 2**(n - 1) seconds, cap at most.
 patient = RetryPolicy(base=0.01, cap=0.05, on={ValueError: RetryPolicy(max_attempts=1)})
@@ -37,8 +37,10 @@ patient = RetryPolicy(base=0.01, cap=0.05, on={ValueError: RetryPolicy(max_attem
 @handlers.handler("charge", retry=patient)  # stored with each job, but for the rules
 def charge(job: Job, card: str) -> None:
     print(f"charge {card}, attempt {job.attempt}")
-    if card == "eve" or job.attempt < 3:
-        raise ValueError("no such card") if card == "eve" else OSError("line down")
+    if card == "eve":
+        raise ValueError("no such card")
+    if job.attempt < 3:
+        raise OSError("line down")
 
 
 @handlers.handler("poll")
@@ -48,10 +50,11 @@ def poll(job: Job) -> Retry | None:  # results may be returned, or raised
 
 
 @handlers.handler("report")
-def report(job: Job) -> None:
+def report(job: Job) -> Done:
     print(f"report, attempt {job.attempt}, delivery {job.deliveries}")
     if job.deliveries == 1:
         raise Snooze(0.01)  # later, and no failure
+    return Done(dedup_window=60)  # its dedup id stays taken for a minute
 
 
 @handlers.handler("greet")
@@ -68,10 +71,14 @@ def crawl(job: Job) -> None:
 
 with Penstock(url()) as ps:
     q = ps.queue("example.retries")
+    q.clear()  # the id of an earlier run may still be taken
     jobs = [charge.job("ada"), charge.job("eve"), poll.job(), report.job(), greet.job()]
     for job, deliveries in zip([*jobs, crawl.job()], [3, 1, 2, 2, 1, 2], strict=True):
-        q.enqueue(**job)
+        q.enqueue(**job, dedup_id=job["headers"]["handler"])
         Worker(ps, "example.retries", handlers, max_jobs=deliveries).run()
+
+    again = q.enqueue(**report.job(), dedup_id="report")
+    print(f"report again: {again.action}, its id is in a {again.state}")
     for letter in q.peek(state="dead"):
         print("given up:", letter.error)
     q.purge("dead")
