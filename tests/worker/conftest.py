@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -14,6 +15,7 @@ from penstock.embedded import EmbeddedServer, find_server
 from tests.conftest import SERVER_FOR_FAULTS
 from tests.support.keyspace import load_scripts
 from tests.support.workers import Nursery
+from tests.worker.programs import APP, Program, Told, running
 from tests.worker.support import Crew, Diary
 
 
@@ -78,3 +80,32 @@ def crew(
 def worker_url(worker_server: EmbeddedServer) -> str:
     """Where the server is."""
     return worker_server.url
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Path:
+    """The file of the app; its directory is where programs run."""
+    path = tmp_path / "app.py"
+    path.write_text(APP)
+    return path
+
+
+@pytest.fixture
+def told(server: EmbeddedServer) -> Iterator[Told]:
+    """What the app's processes tell."""
+    told = Told(server.url)
+    yield told
+    told.close()
+
+
+@pytest.fixture
+def worker(app: Path, server: EmbeddedServer) -> Iterator[Callable[..., Program]]:
+    """Run `penstock worker app:worker` with these options, or another target."""
+    with ExitStack() as stack:
+
+        def run(*options: str, target: str = "app:worker", **settings: Any) -> Program:
+            return stack.enter_context(
+                running(app.parent, server.url, target, *options, **settings)
+            )
+
+        yield run

@@ -1,6 +1,6 @@
 """`penstock worker` in processes of its own, with an app that the tests steer through Redis.
 
-The app's jobs are words on the list `jobs`, what became of them is on the list `told`.
+The app's jobs are words in the queue `jobs`; what its processes tell is on the list `told`.
 """
 
 from __future__ import annotations
@@ -23,84 +23,62 @@ from urllib.error import HTTPError
 import psutil
 import redis
 
+from penstock import Penstock
 from tests.cli.support import environment
 
-__all__ = ["APP", "STARTED", "Program", "ask", "running", "wait_until"]
+__all__ = ["APP", "STARTED", "Program", "Told", "ask", "ended", "running", "wait_until"]
 
 TIMEOUT = 60.0
 STARTED = r"process (\d+) has started, pid (\d+)"
 
-APP = '''
-import os, signal, time
-from dataclasses import asdict, dataclass
-from penstock import BadArgument
+APP = """
+import os, threading, time
+from penstock import Penstock, Worker
 import redis
 
-@dataclass(frozen=True)
-class Status:
-    name: str
-    options: dict
+URL = os.environ["APP_REDIS"]
+raw = redis.Redis.from_url(URL)
+held = []
 
-    def as_dict(self):
-        return asdict(self)
+def tell(what):
+    number = os.environ.get("PENSTOCK_PROCESS", "-")
+    raw.rpush("told", f"{number} {os.getpid()} {worker.name} {what}")
 
-class Standin:
-    """What the command needs of a worker, and no more."""
+class Told(Worker):
+    well = True
 
-    def __init__(self, **options):
-        self.options = {"name": "app", **options}
-        self.well = True
-        self.signals = 0
-        self.held = []
+    def start(self):
+        super().start()
+        tell("up")
 
-    def change(self, **options):
-        if options.get("concurrency", 1) > 99:
-            raise BadArgument("concurrency", options["concurrency"], "at most 99")
-        self.options.update(options)
+    def run(self, **options):
+        super().run(**options)
+        tell("down")
+        while "deaf" in held:
+            time.sleep(1)
 
     def healthy(self):
-        return self.well
+        return self.well and super().healthy()
 
-    def status(self):
-        return Status(self.options["name"], self.options)
-
-    def stop(self):
-        self.signals = 1
-
-    def heard(self, number, frame):
-        self.signals += 1
-
-    def run(self):
-        signal.signal(signal.SIGTERM, self.heard)
-        signal.signal(signal.SIGINT, self.heard)
-        self.redis = redis.Redis.from_url(os.environ["APP_REDIS"])
-        self.tell("up")
-        jobs = 0
-        while not self.signals and jobs != self.options.get("max_jobs"):
-            got = self.redis.blpop("jobs", 0.1)
-            if got:
-                jobs += 1
-                self.handle(got[1].decode())
-            elif self.options.get("burst"):
-                break
-        self.tell("down")
-        self.redis.close()
-
-    def tell(self, what):
-        number = os.environ.get("PENSTOCK_PROCESS", "-")
-        self.redis.rpush("told", f"{number} {os.getpid()} {self.options['name']} {what}")
-
-    def handle(self, job):
-        self.tell(job)
-        if job == "grow":
-            self.held.append(b"x" * (300 << 20))
-        if job == "ill":
-            self.well = False
-        while job == "long" and self.signals < 2 or job == "deaf":
+def handle(job):
+    tell(job.body)
+    if job.body == "options":
+        tell(worker.options)
+    if job.body == "grow":
+        held.append(b"x" * (300 << 20))
+    if job.body == "ill":
+        Told.well = False
+    if job.body == "deaf":
+        held.append("deaf")
+    if job.body == "long":
+        while not worker.stopping:
+            time.sleep(0.01)
+        tell("heard")
+        while not job.lost:
             time.sleep(0.01)
 
-worker = Standin()
-'''
+worker = Told(URL, "jobs", handle, concurrency=1, name="app")
+"""
 
 
 class Program:
@@ -155,7 +133,7 @@ class Program:
         self.process.wait()
         assert self.process.stderr
         self.process.stderr.close()
-        psutil.wait_procs(children, TIMEOUT)
+        wait_until(lambda: all(map(ended, children)), "the children have ended")
 
     def children(self) -> list[psutil.Process]:
         """Its own processes, and theirs."""
@@ -163,14 +141,18 @@ class Program:
             return psutil.Process(self.process.pid).children(recursive=True)
         return []
 
-    def _read(self, deadline: float) -> bool:
-        stream = self.process.stderr
-        assert stream
+    def has_more(self, seconds: float) -> bool:
+        """Whether it writes, or ends, within this time."""
+        assert self.process.stderr
         with selectors.DefaultSelector() as selector:
-            selector.register(stream, selectors.EVENT_READ)
-            ready = selector.select(max(0.0, deadline - time.monotonic()))
-        assert ready, f"nothing more was written:\n{self.seen}"
-        text = os.read(stream.fileno(), 65536).decode()
+            selector.register(self.process.stderr, selectors.EVENT_READ)
+            return bool(selector.select(seconds))
+
+    def _read(self, deadline: float) -> bool:
+        assert self.process.stderr
+        more = self.has_more(max(0.0, deadline - time.monotonic()))
+        assert more, f"nothing more was written:\n{self.seen}"
+        text = os.read(self.process.stderr.fileno(), 65536).decode()
         self.seen += text
         self._unread += text
         return bool(text)
@@ -194,17 +176,18 @@ class Told:
     """
 
     def __init__(self, url: str) -> None:
-        self._redis = redis.Redis.from_url(url)
+        self._redis = redis.Redis.from_url(url, socket_timeout=2 * TIMEOUT)
+        self._client = Penstock(url)
 
-    def do(self, *jobs: str) -> None:
+    def do(self, *jobs: str, queue: str = "jobs") -> None:
         """Give them work."""
-        self._redis.rpush("jobs", *jobs)
+        self._client.queue(queue).enqueue_many(jobs)
 
     def next(self) -> tuple[str, int, str, str]:
         """The number, pid, and name of a process, and what it told."""
         got = self._redis.blpop(["told"], TIMEOUT)
         assert isinstance(got, (list, tuple)), "nothing was told"
-        number, pid, name, what = got[1].decode().split(" ")
+        number, pid, name, what = got[1].decode().split(" ", 3)
         return number, int(pid), name, what
 
     def until(self, what: str) -> tuple[str, int, str]:
@@ -216,7 +199,16 @@ class Told:
 
     def close(self) -> None:
         """Leave."""
+        self._client.close()
         self._redis.close()
+
+
+def ended(process: psutil.Process) -> bool:
+    """Whether a process is there no more, or only waits for being noticed by somebody else's."""
+    try:
+        return bool(process.status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
 
 
 def ask(url: str) -> tuple[int, Any]:

@@ -9,12 +9,13 @@ import sys
 import traceback
 from collections.abc import Iterable
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeAlias
 
-__all__ = ["NoWorker", "load"]
+from penstock.worker import AsyncWorker, Worker
 
-NEEDED = ("run", "stop", "healthy", "status", "change")
-"""What makes a worker; its class may be another, in tests of an app for instance."""
+__all__ = ["AnyWorker", "NoWorker", "load"]
+
+AnyWorker: TypeAlias = Worker | AsyncWorker
 LAST_LINES = 10
 OURS = (__file__, importlib.__file__, "<frozen importlib")
 
@@ -45,7 +46,7 @@ class NoWorker(Exception):
         return cls(f"{doing}: {name}", lines.splitlines()[-LAST_LINES:] if theirs else ())
 
 
-def load(target: str) -> Any:
+def load(target: str) -> AnyWorker:
     """The worker; the current directory is looked in first.
 
     Args:
@@ -60,16 +61,11 @@ def load(target: str) -> Any:
     if sys.path[:1] != [os.getcwd()]:  # noqa: PTH109 - sys.path holds strings
         sys.path.insert(0, os.getcwd())  # noqa: PTH109 - same
     found = _attribute(_import(module), module, path)
-    if is_worker(found):
+    if isinstance(found, (Worker, AsyncWorker)):
         return found
     if not callable(found):
         raise NoWorker(f"{target} is {_kind(found)}, not a worker or a function that returns one")
     return _made(found, target)
-
-
-def is_worker(value: Any) -> bool:
-    """Whether this can be run as one; a class can't."""
-    return not inspect.isclass(value) and all(callable(getattr(value, n, None)) for n in NEEDED)
 
 
 def _import(module: str) -> Any:
@@ -86,14 +82,14 @@ def _attribute(found: Any, module: str, path: str) -> Any:
         raise NoWorker(f"{module}:{path}: {error}") from error
 
 
-def _made(factory: Any, target: str) -> Any:
+def _made(factory: Any, target: str) -> AnyWorker:
     try:
         made = factory()
     except (Exception, SystemExit) as error:
         raise NoWorker.raised(f"{target}() failed", error) from error
     if inspect.iscoroutine(made):
         made.close()  # or Python warns that nobody has awaited it
-    if not is_worker(made):
+    if not isinstance(made, (Worker, AsyncWorker)):
         raise NoWorker(f"{target}() returned {_kind(made)}, not a worker")
     return made
 

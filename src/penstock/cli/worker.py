@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
-import inspect
 import os
 import re
 import sys
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from datetime import timedelta
 from enum import Enum
 from logging import getLogger
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -23,10 +21,11 @@ from penstock import BadArgument
 from penstock.cli import output
 from penstock.cli.app import Session, command
 from penstock.cli.log import set_up
-from penstock.cli.target import NoWorker, load
+from penstock.cli.target import AnyWorker, NoWorker, load
 from penstock.cli.watching import Changes, resident
 from penstock.wire.keys import DEFAULT_PREFIX
-from penstock.worker.children import GRACE, NUMBER, Line
+from penstock.worker import AsyncWorker
+from penstock.worker.children import NUMBER, Line, Terms
 from penstock.worker.health import HealthFile, HealthServer, Probed, ailment
 from penstock.worker.supervisor import BROKEN, Supervisor
 
@@ -69,7 +68,7 @@ class Changed:
             for name, value in given.items()
         ]
 
-    def apply(self, made: Any) -> None:
+    def apply(self, made: AnyWorker) -> None:
         """Change a worker.
 
         Raises:
@@ -80,9 +79,8 @@ class Changed:
             changes["queues"] = parse_queues(self.queues)
         number = os.environ.get(NUMBER)
         if number:
-            changes["name"] = f"{self.name or made.status().name}-{number}"
-        if changes:
-            made.change(**changes)
+            changes["name"] = f"{self.name or made.name}-{number}"
+        made.change(**changes)
 
 
 @dataclass(frozen=True)
@@ -105,7 +103,7 @@ class Health:
             try:
                 stack.enter_context(HealthFile(self.file, probed))
             except OSError as error:
-                raise _bad("health_file", str(error)) from error
+                raise _bad("health_file", f"{self.file}: {error.strerror}") from error
 
 
 @command("worker", common=False)
@@ -192,6 +190,7 @@ def worker(
             metavar="FILE",
             help="Write the status there every second, for `penstock healthy`.",
             dir_okay=False,
+            resolve_path=True,  # the app may leave this directory
             show_default=False,
         ),
     ] = None,
@@ -227,7 +226,7 @@ def worker(
         return
     set_up(level)
     arguments = [target, *changed.arguments(), *([f"--log-level={level}"] if level else [])]
-    _supervise(arguments, changed, health, processes or 1, limit, reload=reload)
+    _supervise(arguments, health, processes or 1, limit, reload=reload)
 
 
 def _work(target: str, changed: Changed, health: Health, level: str | None, *, trial: bool) -> None:
@@ -242,32 +241,25 @@ def _work(target: str, changed: Changed, health: Health, level: str | None, *, t
             output.note(line_of_trace)
         raise typer.Exit(BROKEN) from error
     except BadArgument as error:
-        raise _bad(error.argument, error.reason) from error
+        name = "name" if error.argument == "owner" else error.argument
+        raise _bad(name, error.reason) from error
     if trial:
         return
     set_up(level)
     with ExitStack() as stack:
         health.of(made, stack)
         if line is not None:
-            line.report(made, _grace(made, changed))
-        running = made.run()
-        if inspect.isawaitable(running):
-            asyncio.run(_awaited(running))
-
-
-async def _awaited(running: Awaitable[None]) -> None:
-    await running
-
-
-def _grace(made: Any, changed: Changed) -> float:
-    """Seconds that a worker takes to stop."""
-    told = changed.grace if changed.grace is not None else getattr(made, "grace", GRACE)
-    return told.total_seconds() if isinstance(told, timedelta) else float(told)
+            options = made.options
+            terms = Terms(options.grace_s, options.burst, options.max_jobs is not None)
+            line.report(made, terms)
+        if isinstance(made, AsyncWorker):
+            asyncio.run(made.run())
+        else:
+            made.run()
 
 
 def _supervise(
     arguments: Sequence[str],
-    changed: Changed,
     health: Health,
     processes: int,
     max_memory: int | None,
@@ -285,9 +277,6 @@ def _supervise(
     supervisor = Supervisor(
         lambda number: ours if number else [*ours, "--trial"],
         processes,
-        grace=changed.grace,
-        burst=bool(changed.burst),
-        ends_itself=changed.max_jobs is not None,
         max_memory=max_memory,
         memory=resident,
         development=reload,

@@ -1,7 +1,8 @@
 """A process of a supervisor, seen from both ends of the line between them.
 
-The line is a socket pair. Reports go up, one JSON document a line, a second apart; down goes
-nothing, but when it breaks the supervisor is dead, however it died, and the child ends.
+The line is a socket pair. Reports go up, one JSON document a line, the first before the worker
+runs, the others a second apart. Nothing goes down; but when the line breaks the supervisor is dead,
+however it died, and the child ends.
 """
 
 from __future__ import annotations
@@ -15,23 +16,37 @@ import subprocess
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from penstock.worker.health import Probed, document
 
-__all__ = ["GRACE", "LAST_WORD", "LINE", "NUMBER", "Child", "Line"]
+__all__ = ["LAST_WORD", "LINE", "NUMBER", "Child", "Line", "Terms"]
 
 NUMBER = "PENSTOCK_PROCESS"
 """In a child's environment: its number, from 1; it stays the same when the child is replaced."""
 LINE = "PENSTOCK_LINE"
 """In a child's environment: the file descriptor of its end."""
-GRACE = 25.0
-"""Seconds that a worker takes to stop, if it does not say."""
 LAST_WORD = 10.0
-"""Seconds that it gets beyond them, before it is killed."""
+"""Seconds that a process gets beyond its worker's grace, before it is killed."""
 EVERY = 1.0
 """Seconds between reports."""
 CHUNK = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """How a worker will end, as its options say; a supervisor judges its process by that.
+
+    Args:
+        grace: seconds that it takes to stop.
+        burst: it ends with 0 when nothing is left to do.
+        limited: it ends with 0 when it has done so many jobs.
+    """
+
+    grace: float = 25.0
+    burst: bool = False
+    limited: bool = False
 
 
 class Line:
@@ -46,7 +61,7 @@ class Line:
     def __init__(self, descriptor: int) -> None:
         os.set_inheritable(descriptor, False)  # a program that a handler starts has no part in it
         self._socket = socket.socket(fileno=descriptor)
-        self._grace = GRACE
+        self._terms = Terms()
         self._closed = threading.Event()
         self._threads: list[threading.Thread] = []
         self._start(self._watch)
@@ -60,14 +75,11 @@ class Line:
         descriptor = os.environ.pop(LINE, None)
         return None if descriptor is None else cls(int(descriptor))
 
-    def report(self, probed: Probed, grace: float) -> None:
-        """Tell the supervisor now and every second how `probed` is.
-
-        Args:
-            probed: the worker.
-            grace: seconds that it takes to stop.
-        """
-        self._grace = grace
+    def report(self, probed: Probed, terms: Terms) -> None:
+        """Tell the supervisor how the worker is, now and every second from now on."""
+        self._terms = terms
+        with contextlib.suppress(OSError):  # it has broken; `_watch` does what there is to do
+            self._tell(probed)
         self._start(self._report, probed)
 
     def close(self) -> None:
@@ -91,23 +103,21 @@ class Line:
         if self._closed.is_set():
             return
         os.kill(os.getpid(), signal.SIGTERM)
-        if not self._closed.wait(self._grace + LAST_WORD):
+        if not self._closed.wait(self._terms.grace + LAST_WORD):
             os.kill(os.getpid(), signal.SIGKILL)
 
     def _report(self, probed: Probed) -> None:
-        with contextlib.suppress(OSError):  # it has broken; `_watch` does what there is to do
-            while True:
-                text = json.dumps(self._told(probed), default=str)
-                self._socket.sendall(f"{text}\n".encode())
-                if self._closed.wait(EVERY):
-                    return
+        with contextlib.suppress(OSError):  # as above
+            while not self._closed.wait(EVERY):
+                self._tell(probed)
 
-    def _told(self, probed: Probed) -> dict[str, Any]:
+    def _tell(self, probed: Probed) -> None:
         try:
             status = document(probed)
         except Exception as error:  # noqa: BLE001 - whatever it is, the supervisor is to hear of it
             status = {"healthy": False, "error": repr(error)}
-        return {"grace": self._grace, "status": status}
+        text = json.dumps({"terms": asdict(self._terms), "status": status}, default=str)
+        self._socket.sendall(f"{text}\n".encode())
 
 
 class Child:
@@ -122,7 +132,7 @@ class Child:
         leaving: why it was asked to end; empty = it was not.
         reported: when it last reported.
         status: what it last said.
-        grace: seconds that it takes to stop, as it says itself; None = it has not said yet.
+        terms: how it will end, as it says itself.
 
     Raises:
         OSError: the process can't be started.
@@ -133,7 +143,7 @@ class Child:
         self.leaving = ""
         self.reported: float | None = None
         self.status: Mapping[str, Any] = {}
-        self.grace: float | None = None
+        self.terms = Terms()
         self._kill_at: float | None = None
         self._buffer = b""
         self.line, theirs = socket.socketpair()
@@ -172,9 +182,9 @@ class Child:
         """When it will have had the time to stop, by the monotonic clock; None = it may stay."""
         return self._kill_at
 
-    def terminate(self, why: str, grace: float) -> None:
+    def terminate(self, why: str) -> None:
         """Ask it to end: SIGTERM. The second time means at once, to it and to us."""
-        patience = LAST_WORD if self.leaving else grace + LAST_WORD
+        patience = LAST_WORD if self.leaving else self.terms.grace + LAST_WORD
         deadline = time.monotonic() + patience
         self._kill_at = min(deadline, self._kill_at or deadline)
         self.leaving = self.leaving or why
@@ -188,25 +198,31 @@ class Child:
 
     def read(self) -> bool:
         """Take in what it reported; False when it will report no more."""
+        return self._receive() != b""
+
+    def close(self) -> None:
+        """Hear the last of a process that has ended; a running one is killed first."""
+        self.kill()
+        self._process.wait()
+        while self._receive():
+            pass
+        self.line.close()
+
+    def _receive(self) -> bytes | None:
+        """What has come; nothing = the line has broken, None = there is nothing yet."""
         try:
             chunk = self.line.recv(CHUNK)
         except BlockingIOError:
-            return True
+            return None
         except OSError:
-            return False
+            return b""
         *complete, self._buffer = (self._buffer + chunk).split(b"\n")
-        if complete:
-            self._hear(complete[-1])
-        return bool(chunk)
+        for line in complete:
+            self._hear(line)
+        return chunk
 
     def _hear(self, line: bytes) -> None:
         with contextlib.suppress(ValueError, KeyError, TypeError):  # not ours: it goes unheard
             report = json.loads(line)
-            self.grace, self.status = report["grace"], report["status"]
+            self.terms, self.status = Terms(**report["terms"]), report["status"]
             self.reported = time.monotonic()
-
-    def close(self) -> None:
-        """Forget a process that has ended; a running one is killed first."""
-        self.kill()
-        self._process.wait()
-        self.line.close()

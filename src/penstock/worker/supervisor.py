@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from types import FrameType
 from typing import Any
 
-from penstock.worker.children import GRACE, Child
+from penstock.worker.children import Child
 
 __all__ = ["BROKEN", "ProcessStatus", "Supervisor", "SupervisorStatus"]
 
@@ -146,16 +146,17 @@ class Supervisor:
     """Keeps processes running until SIGTERM or SIGINT.
 
     A process that dies is replaced: at once, or after a pause that doubles up to 30 s while each
-    ends within 5 s of its start. SIGHUP replaces one after the other. Before the first start, and
-    before anything that runs is replaced by what may be new code, a trial process loads the app:
-    what can't be loaded takes nobody's place.
+    ends within 5 s of its start. One that ends with 0 as its worker's options have it is replaced
+    at once (max_jobs), or not at all (burst); when there is none any more the supervisor ends. One
+    that is asked to end and does not is killed, 10 s after its worker's grace.
+
+    SIGHUP replaces one after the other. Before the first start, and before anything that runs is
+    replaced by what may be new code, a trial process loads the app: what can't be loaded takes
+    nobody's place.
 
     Args:
         command: of a process; its argument is the number in PENSTOCK_PROCESS, 0 = the trial.
         processes: how many.
-        grace: seconds that one may take to stop; None = as it says itself. 10 s later it is killed.
-        burst: one that ends with 0 is not replaced, and when all have the supervisor ends.
-        ends_itself: ending with 0 is what a process does (--max-jobs), however early.
         max_memory: bytes; one that holds more is asked to end, and replaced when it has.
         memory: bytes held by each of these processes.
         development: an app that can't be loaded at the start is waited for (`reload` tries again),
@@ -169,18 +170,12 @@ class Supervisor:
         command: Callable[[int], Sequence[str]],
         processes: int,
         *,
-        grace: float | None = None,
-        burst: bool = False,
-        ends_itself: bool = False,
         max_memory: int | None = None,
         memory: Memory | None = None,
         development: bool = False,
     ) -> None:
         self._command = command
         self._places = [Place(number) for number in range(1, processes + 1)]
-        self._grace = grace
-        self._burst = burst
-        self._ends_itself = ends_itself
         self._max_memory = max_memory
         self._memory = memory
         self._development = development
@@ -192,6 +187,7 @@ class Supervisor:
         self._rolling: list[tuple[Place, Child]] = []
         self._next_look = 0.0
         self._signals: list[int] = []
+        self._bereft = False
         self._reload = threading.Event()
         self._ear, self._bell = socket.socketpair()
         self._ear.setblocking(False)
@@ -219,7 +215,7 @@ class Supervisor:
     def reload(self) -> None:
         """Replace all processes, at the same time, if the app can be loaded."""
         self._reload.set()
-        with contextlib.suppress(BlockingIOError):  # it is ringing already
+        with contextlib.suppress(OSError):  # it is ringing already, or nobody is there any more
             self._bell.send(b"!")
 
     # The loop
@@ -245,14 +241,19 @@ class Supervisor:
         if self._reload.is_set() and not self._stopping:
             self._reload.clear()
             self._try_then(self._replace_all)
-        self._end_trial()
-        for place in self._places:
-            if place.child is not None and place.child.code is not None:
-                self._ended(place, place.child)
+        if self._bereft:
+            self._bereft = False
+            self._find_ended()
         self._kill_the_late()
         self._look_at_memory()
         self._roll_on()
         self._fill()
+
+    def _find_ended(self) -> None:
+        self._end_trial()
+        for place in self._places:
+            if place.child is not None and place.child.code is not None:
+                self._ended(place, place.child)
 
     def _over(self) -> bool:
         if self._code is not None and not self._begun:
@@ -299,7 +300,9 @@ class Supervisor:
                 signal.signal(number, handler)
 
     def _hear(self, number: int, _: FrameType | None) -> None:
-        if number != signal.SIGCHLD:  # that one only ends the wait
+        if number == signal.SIGCHLD:
+            self._bereft = True
+        else:
             self._signals.append(number)
 
     def _obey(self, number: int) -> None:
@@ -384,10 +387,10 @@ class Supervisor:
             LOG.info("process %d, pid %d, %s", *told)
             if code not in ENDED_WELL:
                 self._code = 1
-        elif self._burst and code == 0 and not child.leaving:
+        elif child.terms.burst and code == 0 and not child.leaving:
             LOG.info("process %d, pid %d, %s: nothing is left to do", *told)
             place.done = True
-        elif child.leaving not in ("", RECYCLED) or (code == 0 and self._ends_itself):
+        elif child.leaving not in ("", RECYCLED) or (code == 0 and child.terms.limited):
             LOG.info("process %d, pid %d, %s: it is replaced", *told)
             self._excuse(place)
             place.renew()
@@ -438,8 +441,7 @@ class Supervisor:
             self._rolling.pop(0)
 
     def _terminate(self, place: Place, child: Child, why: str) -> None:
-        grace = self._grace if self._grace is not None else child.grace
-        child.terminate(why, GRACE if grace is None else grace)
+        child.terminate(why)
         place.excused = child.kill_at or 0.0
 
     @staticmethod

@@ -1,0 +1,294 @@
+"""worker and healthy: options, exit codes, log, health."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock import Penstock
+from penstock.cli.log import Lines
+from penstock.cli.target import NoWorker, load
+from penstock.cli.watching import resident
+from penstock.cli.worker import parse_queues, parse_size
+from penstock.embedded import EmbeddedServer
+from tests.cli.support import Cli, in_process_of_its_own
+from tests.worker.conftest import app, told, worker
+from tests.worker.programs import APP, STARTED, Program, Told, ask, wait_until
+
+__all__ = ["app", "told", "worker"]
+
+Worker = Callable[..., Program]
+PAGE = Path(__file__).parents[2] / "docs" / "workers.md"
+MODULES = {
+    "broken": "import nosuch",
+    "wrong": "def f() pass",
+    "leaves": "import sys; sys.exit(3)",
+    "made": f"""{APP}
+class Deep:
+    own = worker
+
+class Own(Told):
+    def __init__(self):
+        super().__init__(URL, "jobs", handle, name="app")
+
+def make():
+    return worker
+""",
+    "fails": "def make():\n    raise RuntimeError('no\\nidea')",
+    "env": "import os\ndef make():\n    raise RuntimeError(os.environ['PENSTOCK_URL'])",
+    "other": "text = 'x'\ndef none(): pass\nasync def later(): pass",
+}
+NO_WORKER = {
+    "nosuch:w": "nosuch can't be imported: ModuleNotFoundError: No module named 'nosuch'",
+    "broken:w": "broken can't be imported: ModuleNotFoundError: No module named 'nosuch'",
+    "wrong:f": "wrong can't be imported: SyntaxError: expected ':' (wrong.py, line 1)",
+    "leaves:w": "leaves can't be imported: SystemExit: 3",
+    "made:nosuch": "made:nosuch: module 'made' has no attribute 'nosuch'",
+    "made:Deep.nosuch": "made:Deep.nosuch: type object 'Deep' has no attribute 'nosuch'",
+    "fails:make": "fails:make() failed: RuntimeError: no idea",
+    "other:text": "other:text is a str, not a worker or a function that returns one",
+    "other:none": "other:none() returned None, not a worker",
+    "other:later": "other:later() returned a coroutine, not a worker",
+    "made": "'made' is not of the form module:attribute",
+    "made:": "'made:' is not of the form module:attribute",
+    "./made.py:w": "'./made.py:w' is not of the form module:attribute",
+}
+
+
+@pytest.fixture
+def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The modules above are in the current directory, which is no part of the path."""
+    for name, text in MODULES.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("APP_REDIS", "redis://127.0.0.1:1")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    before = set(sys.modules)
+    yield
+    for name in set(sys.modules) - before:
+        if name in MODULES:
+            del sys.modules[name]
+
+
+@pytest.mark.parametrize("target", ["made:worker", "made:make", "made:Deep.own", "made:Own"])
+def test_a_worker_is_found(modules: None, target: str) -> None:
+    """By itself, behind dots, or made by what can be called."""
+    assert load(target).name == "app"
+
+
+@pytest.mark.parametrize("target, reason", NO_WORKER.items(), ids=list(NO_WORKER))
+def test_no_worker(modules: None, run_cli: Cli, target: str, reason: str) -> None:
+    """Exit code 2 and the reason, in one line."""
+    with pytest.raises(NoWorker, match=re.escape(reason)):
+        load(target)
+    result = run_cli("worker", target)
+    assert (result.code, result.out) == (2, "")
+    assert result.err.splitlines()[0].startswith(f"penstock: {reason[:30]}")
+
+
+def test_the_end_of_the_traceback_follows(modules: None, tmp_path: Path, run_cli: Cli) -> None:
+    """Of the app's own frames: none of ours, none of Python's machinery for imports."""
+    lines = run_cli("worker", "fails:make").err.splitlines()
+    assert lines[1] == f'  File "{tmp_path}/fails.py", line 2, in make'
+    assert lines[-2:] == ["RuntimeError: no", "idea"]
+    assert len(run_cli("worker", "nosuch:w").err.splitlines()) == 1
+    assert f'File "{tmp_path}/wrong.py", line 1' in run_cli("worker", "wrong:f").err
+
+
+@pytest.mark.parametrize(
+    "option, value",
+    [
+        ("--processes", "0"), ("--queues", ""), ("--queues", "a,,b"), ("--queues", "a:0"),
+        ("--queues", "a,a:2"), ("--concurrency", "0"), ("--concurrency", "1001"),
+        ("--name", ""), ("--prefetch", "-1"), ("--grace", "-1"), ("--max-jobs", "0"),
+        ("--max-memory", "many"),
+        ("--max-memory", "0"), ("--health-port", "70000"), ("--log-level", "loud"),
+        ("--health-file", "/nosuch/directory/file"),
+    ],
+)  # fmt: skip
+def test_a_value_that_is_refused(modules: None, run_cli: Cli, option: str, value: str) -> None:
+    """By the command, or by the worker: exit code 2, and the option is named."""
+    result = run_cli("worker", "made:worker", f"{option}={value}")
+    assert (result.code, result.out) == (2, "")
+    assert option in result.err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("option", ["--max-memory=1G", "--reload"])
+def test_a_package_that_is_missing(
+    run_cli: Cli, monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    """Exit code 2, and what to install."""
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    result = run_cli("worker", "app:worker", option)
+    assert result.code == 2
+    assert "pip install 'penstock[" in result.err.splitlines()[-1]
+
+
+def test_the_server_is_the_apps_choice(modules: None, run_cli: Cli) -> None:
+    """It gets --url as PENSTOCK_URL; a prefix can't be handed to it."""
+    told = in_process_of_its_own("--url", "redis://here", "worker", "env:make")
+    assert (told.code, told.err.splitlines()[0]) == (
+        2, "penstock: env:make() failed: RuntimeError: redis://here",
+    )  # fmt: skip
+    result = run_cli("--prefix", "other", "worker", "made:worker")
+    assert result.code == 2
+    assert "--prefix" in result.err
+
+
+def test_the_memory_of_a_process_is_that_of_its_own_too() -> None:
+    """Those that it has started count with it; one that has ended holds nothing."""
+    large = "x = bytearray(100 << 20); print('there', flush=True); input()"
+    small = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {large!r}])"
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", small], stdin=pipe, stdout=pipe) as process:
+        assert process.stdout
+        assert process.stdout.readline() == b"there\n"
+        held = resident([process.pid])
+        assert held.keys() == {process.pid}
+        assert 100 << 20 < held[process.pid] < 300 << 20
+        process.communicate(b"\n")
+        assert resident([process.pid]) == {process.pid: 0}
+
+
+def test_queues_and_sizes() -> None:
+    """Only digits behind the last colon are a weight; sizes are powers of 1024."""
+    assert parse_queues("emails,low") == ["emails", "low"]
+    assert parse_queues("emails:8,low") == {"emails": 8, "low": 1}
+    assert parse_queues("a:b,c:d:2") == {"a:b": 1, "c:d": 2}
+    assert [parse_size(text) for text in ("100", "1k", "1.5K", "512M", "512MB", "2G")] == [
+        100, 1 << 10, 1536, 512 << 20, 512 << 20, 2 << 30,
+    ]  # fmt: skip
+
+
+def test_one_process_is_this_one(worker: Worker, told: Told) -> None:
+    """Without --processes: its signals are the worker's own, options change what the app set."""
+    told.do("options", "long", queue="emails")
+    program = worker(
+        *("--queues", "emails:8,low", "--concurrency", "3", "--prefetch", "4", "--grace", "5"),
+        *("--max-jobs", "6", "--name", "mine", "--burst", "--health-port", "0"),
+    )
+    health = program.line(r"health is told at (http://\S+)")[1]
+    number, pid, name = told.until("up")
+    assert (number, pid, name) == ("-", program.process.pid, "mine")
+    told.until("options")
+    given = "concurrency=3, prefetch=4, grace=5.0, burst=True, max_jobs=6"
+    assert f"queues={{'emails': 8, 'low': 1}}, {given}" in told.next()[3]
+    told.until("long")
+    status, document = ask(health.replace("/health", "/status"))
+    assert (status, document["name"], document["healthy"]) == (200, "mine", True)
+    assert [running["queue"] for running in document["running"]] == ["emails"]
+    program.send(signal.SIGTERM)
+    told.until("heard")
+    program.send(signal.SIGTERM)
+    assert program.wait() == 0
+    told.until("down")
+
+
+def test_a_worker_of_coroutines(worker: Worker, told: Told, app: Path) -> None:
+    """It runs in an event loop of its own, and ends as the other does."""
+    app.write_text(
+        APP
+        + "from penstock import AsyncWorker\n"
+        + "async def handle(job):\n    tell(job.body)\n"
+        + "def make():\n    return AsyncWorker(URL, 'jobs', handle, name='async')\n"
+    )
+    program = worker("--processes", "1", "--max-jobs", "3", target="app:make")
+    told.do("one", "two", "three")
+    assert {told.next()[3] for _ in range(3)} == {"one", "two", "three"}
+    program.line("process 1, pid [0-9]+, ended with 0: it is replaced")
+    program.line(STARTED)
+    told.do("four")
+    told.until("four")
+    program.send(signal.SIGTERM)
+    assert program.wait() == 0
+
+
+def test_health_of_several(worker: Worker, told: Told, tmp_path: Path, run_cli: Cli) -> None:
+    """All are, or the supervisor is not: over HTTP, and in the file, removed at the end."""
+    file = tmp_path / "health"
+    options = ("--processes", "2", "--health-port", "0", "--health-file", str(file))
+    program = worker(*options, before="from penstock.worker import supervisor as s; s.STALE = 3")
+    health = program.line(r"health is told at (http://\S+)")[1]
+    wait_until(lambda: ask(health) == (200, {"healthy": True}), "all are well")
+    _, document = ask(health.replace("/health", "/status"))
+    assert document["pid"] == program.process.pid
+    numbers = [(p["number"], p["worker"]["name"], p["starts"]) for p in document["processes"]]
+    assert numbers == [(1, "app-1", 1), (2, "app-2", 1)]
+    wait_until(lambda: run_cli("healthy", str(file)).code == 0, "the file says so too")
+    frozen = document["processes"][0]["pid"]
+    os.kill(frozen, signal.SIGSTOP)
+    wait_until(lambda: ask(health)[0] == 503, "one does not report any more")
+    os.kill(frozen, signal.SIGCONT)
+    wait_until(lambda: ask(health)[0] == 200, "all are well again")
+    told.do("ill")
+    told.until("ill")
+    wait_until(lambda: ask(health)[0] == 503, "one is not")
+    wait_until(lambda: run_cli("healthy", str(file)).code == 1, "the file says so too")
+    assert sum(p["healthy"] for p in json.loads(file.read_text())["processes"]) == 1
+    program.send(signal.SIGTERM)
+    assert program.wait() == 0
+    assert not file.exists()
+    result = run_cli("healthy", str(file), "--max-age", "3")
+    assert (result.code, result.err) == (1, f"penstock: {file}: No such file or directory\n")
+
+
+def test_the_page_about_running(
+    worker: Worker, server: EmbeddedServer, app: Path, run_cli: Cli
+) -> None:
+    """Its app runs as it stands, and its table has every option of the command."""
+    text = PAGE.read_text(encoding="utf-8")
+    found = re.search(r"^```python\n(# app.py\n.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
+    assert found
+    app.write_text(found[1].replace("redis://localhost:6379/0", server.url))
+    with Penstock(server.url) as client:
+        client.queue("emails").enqueue(["Ada"], headers={"handler": "welcome"})
+        assert worker("--burst").wait() == 0
+        assert client.queue("emails").stats().acked == 1
+    options = set(
+        re.findall(r"^  (--[a-z-]+)", run_cli("worker", "--help").out, flags=re.MULTILINE)
+    )
+    assert options == set(re.findall(r"^\| `(--[a-z-]+)", text, flags=re.MULTILINE))
+
+
+def test_lines_of_log() -> None:
+    """Time, process, level, logger, message; fields given as extra; a traceback below."""
+    record = logging.makeLogRecord(
+        {
+            "created": 1.5, "process": 7, "levelname": "INFO", "name": "penstock.worker",
+            "msg": "two\n%s", "args": ("lines",), "queue": "a b", "job": "D-1", "none": "",
+        }
+    )  # fmt: skip
+    line = (
+        "1970-01-01T00:00:01.500Z 7 INFO penstock.worker: two\\nlines queue='a b' job=D-1 none=''"
+    )
+    assert Lines().format(record) == line
+    try:
+        raise ValueError("x")
+    except ValueError:
+        record.exc_info = sys.exc_info()
+    first, *trace = Lines().format(record).splitlines()
+    assert (first, trace[-1]) == (line, "ValueError: x")
+
+
+def test_the_log_of_an_app_stays_its_own(worker: Worker, told: Told, app: Path) -> None:
+    """What it has set up at its import is not set up anew; --log-level decides what is shown."""
+    app.write_text(
+        APP
+        + "import logging, sys\n"
+        + "logging.basicConfig(format='own %(levelname)s %(message)s', level='ERROR')\n"
+        + "worker.healthy = lambda: logging.getLogger('x').debug('asked') or True\n"
+    )
+    program = worker("--log-level", "debug", "--health-port", "0")
+    health = program.line(r"own INFO health is told at (http://\S+)")[1]
+    assert ask(health)[0] == 200
+    program.line("own DEBUG asked")

@@ -1,0 +1,169 @@
+"""Signs of life: over HTTP, as a file, and what is made of the file."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import socket
+import threading
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.worker.health import HealthFile, HealthServer, ailment
+from tests.worker.programs import ask, wait_until
+
+
+@dataclass(frozen=True)
+class Status:
+    name: str = "w"
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class Patient:
+    """What can be asked how it is.
+
+    Attributes:
+        well: what it answers.
+        error: what it raises instead.
+    """
+
+    def __init__(self) -> None:
+        self.well = True
+        self.error: Exception | None = None
+
+    def healthy(self) -> bool:
+        if self.error:
+            raise self.error
+        return self.well
+
+    def status(self) -> Status:
+        return Status()
+
+
+@pytest.fixture
+def patient() -> Patient:
+    """In good health."""
+    return Patient()
+
+
+def test_the_server_answers_probes(patient: Patient) -> None:
+    """200 or 503 for /health, and the status for /status; the query does not matter."""
+    with HealthServer(patient) as server:
+        assert server.url == f"http://127.0.0.1:{server.port}/health"
+        assert ask(server.url) == (200, {"healthy": True})
+        patient.well = False
+        assert ask(server.url + "?verbose") == (503, {"healthy": False})
+        status = server.url.replace("/health", "/status")
+        assert ask(status) == (200, {"name": "w", "healthy": False})
+        assert ask(status + "s")[0] == 404
+
+
+def test_the_head_of_an_answer(patient: Patient) -> None:
+    """HEAD gets it without the body; nothing tells the versions of what runs here."""
+    with HealthServer(patient) as server:
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+        connection.request("HEAD", "/health")
+        with connection.getresponse() as answer:
+            assert (answer.status, answer.read()) == (200, b"")
+            assert answer.headers["Content-Type"] == "application/json"
+            assert answer.headers["Server"].strip() == "penstock"
+        connection.close()
+
+
+def test_a_status_that_can_not_be_told(patient: Patient, caplog: pytest.LogCaptureFixture) -> None:
+    """500, and the log says why; the next probe is answered."""
+    patient.error = RuntimeError("no idea")
+    with HealthServer(patient) as server:
+        assert ask(server.url) == (500, {"error": "RuntimeError('no idea')"})
+        patient.error = None
+        assert ask(server.url)[0] == 200
+    assert "no idea" in caplog.text
+
+
+def test_a_client_that_says_nothing_keeps_nobody_waiting(
+    patient: Patient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others are answered meanwhile, and it is hung up on after a while."""
+    monkeypatch.setattr("penstock.worker.health._Answer.timeout", 0.2)
+    with (
+        HealthServer(patient) as server,
+        socket.create_connection(("127.0.0.1", server.port), timeout=60) as silent,
+    ):
+        assert ask(server.url)[0] == 200
+        assert silent.recv(1) == b""
+
+
+def test_a_closed_server_frees_its_port(patient: Patient) -> None:
+    """Closing twice does no harm, and its thread is gone."""
+    before = threading.active_count()
+    server = HealthServer(patient)
+    server.close()
+    server.close()
+    assert threading.active_count() == before
+    with HealthServer(patient, port=server.port) as second, pytest.raises(OSError, match="in use"):
+        HealthServer(patient, port=second.port)
+
+
+def test_the_file_is_there_while_it_is_written(patient: Patient, tmp_path: Path) -> None:
+    """From the first moment, new every time, whole, and removed at the end with nothing beside."""
+    path = tmp_path / "health"
+    with HealthFile(path, patient, every=0.01):
+        first = path.stat()
+        assert json.loads(path.read_text()) == {"name": "w", "healthy": True}
+        assert ailment(path, max_age=60) == ""
+        wait_until(lambda: path.stat().st_ino != first.st_ino, "it is replaced")
+        patient.well = False
+        wait_until(lambda: ailment(path, max_age=60), "it is not healthy")
+        assert ailment(path, max_age=60) == f"{path}: it says that it is not healthy"
+    assert list(tmp_path.iterdir()) == []
+    assert ailment(path, max_age=60) == f"{path}: No such file or directory"
+
+
+def test_a_file_that_can_not_be_written(
+    patient: Patient, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An error at the start; later it is logged once, and the file grows old."""
+    with pytest.raises(FileNotFoundError):
+        HealthFile(tmp_path / "nosuch" / "health", patient)
+    path = tmp_path / "health"
+    asked = 0
+
+    def fails() -> bool:
+        nonlocal asked
+        asked += 1
+        raise RuntimeError("no idea")
+
+    with HealthFile(path, patient, every=0.01):
+        patient.healthy = fails  # type: ignore[method-assign]
+        wait_until(lambda: asked > 3, "it is tried again and again")
+        assert path.exists()
+    assert caplog.text.count("the health file can't be written") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_old_file_is_no_sign_of_life(tmp_path: Path) -> None:
+    """Nor is one from the future: the clock was set back, and its writer may be long dead."""
+    path = tmp_path / "health"
+    path.write_text('{"healthy": true}')
+    assert ailment(path, max_age=15) == ""
+    now = time.time()
+    os.utime(path, (now, now - 100))
+    assert ailment(path, max_age=15) == f"{path}: no sign of life for 100 s"
+    assert ailment(path, max_age=200) == ""
+    os.utime(path, (now, now + 1000))
+    assert "from now" in ailment(path, max_age=15)
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", "nonsense", '{"healthy": "yes"}', "\x80"])
+def test_a_file_of_another_kind(tmp_path: Path, text: str) -> None:
+    """It does not say that anybody is well."""
+    path = tmp_path / "health"
+    path.write_text(text, encoding="latin-1")
+    assert ailment(path, max_age=15)

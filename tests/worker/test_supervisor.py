@@ -1,0 +1,234 @@
+"""Several processes of one app: they die, grow, are told to end, and others take their places."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from penstock.worker import supervisor as module
+from penstock.worker.children import Child, Terms
+from penstock.worker.supervisor import Place
+from tests.worker.programs import APP, STARTED, Program, Told, ask, ended, wait_until
+
+Worker = Callable[..., Program]
+
+DIES = """
+import os
+class Dies(Worker):
+    def run(self):
+        os._exit(3)
+dies = Dies(URL, "jobs", handle)
+"""
+
+
+def test_each_process_has_a_number_and_a_name(worker: Worker, told: Told) -> None:
+    """From 1; the worker's name ends with it. SIGTERM ends each in its own way, and all with 0."""
+    program = worker("--processes", "2")
+    seen = [told.next() for _ in range(2)]
+    assert sorted((number, name) for number, _, name, _ in seen) == [("1", "app-1"), ("2", "app-2")]
+    program.send(signal.SIGTERM)
+    assert program.wait() == 0
+    assert {told.next()[3], told.next()[3]} == {"down"}
+
+
+def test_a_killed_process_is_replaced(worker: Worker, told: Told) -> None:
+    """By one with its number, and the work goes on; the other is left alone."""
+    program = worker("--processes", "2")
+    pids = {number: pid for number, pid, *_ in (told.next(), told.next())}
+    os.kill(pids["1"], signal.SIGKILL)
+    program.line("process 1, pid [0-9]+, was ended by SIGKILL, .* after its start: it is replaced")
+    number, pid, name = told.until("up")
+    assert (number, name) == ("1", "app-1")
+    assert pid != pids["1"]
+    told.do("one", "two")
+    assert {told.next()[3], told.next()[3]} == {"one", "two"}
+    assert {child.pid for child in program.children()} == {pid, pids["2"]}
+
+
+def test_who_dies_again_and_again_is_replaced_ever_more_slowly(worker: Worker, app: Path) -> None:
+    """After 0.1 s, then twice as long each time; SIGTERM does not wait for that to pass."""
+    app.write_text(APP + DIES)
+    program = worker("--processes", "1", target="app:dies")
+    for pause in ("0.1", "0.2", "0.4"):
+        program.line(f"process 1, pid [0-9]+, ended with 3, .* it is replaced in {pause} s")
+    program.send(signal.SIGTERM)
+    assert program.wait() == 0
+
+
+def test_pauses_double_up_to_a_bound() -> None:
+    """30 s; at any number of failures they are finite, and one long life makes them forgotten."""
+    place = Place(1)
+    assert [round(place.postpone(), 1) for _ in range(10)] == [
+        0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30,
+    ]  # fmt: skip
+    place.early = 10_000
+    assert place.postpone() == module.LONGEST_PAUSE
+    place.renew()
+    assert (place.due, round(place.postpone(), 1)) == (0, 0.1)
+
+
+def test_a_second_signal_is_handed_on(worker: Worker, told: Told) -> None:
+    """Processes that wait for their jobs end at once. Ctrl-C, heard by all that belong to the
+    terminal, is the first signal and no more: it cuts no job short.
+    """
+    program = worker("--processes", "2")
+    told.until("up"), told.until("up")
+    told.do("long", "long")
+    told.until("long"), told.until("long")
+    os.killpg(program.process.pid, signal.SIGINT)
+    told.until("heard"), told.until("heard")
+    program.send(signal.SIGTERM)
+    program.line("SIGTERM: stopping")
+    assert program.wait() == 0
+    told.until("down"), told.until("down")
+
+
+def test_who_does_not_stop_is_killed(worker: Worker, told: Told) -> None:
+    """When its grace and the last word's time have passed; the exit code tells."""
+    before = "from penstock.worker import children; children.LAST_WORD = 0.5"
+    program = worker("--processes", "2", "--grace", "0.5", before=before)
+    told.until("up"), told.until("up")
+    told.do("deaf")
+    number, pid, _ = told.until("deaf")
+    program.send(signal.SIGTERM)
+    program.line(f"process {number}, pid {pid}, does not stop: killed")
+    assert program.wait() == 1
+
+
+def test_burst_ends_when_all_have(worker: Worker, told: Told) -> None:
+    """Nobody is replaced who ends with 0; who dies is."""
+    told.do("long", *(["short"] * 20))
+    program = worker("--processes", "2", "--burst")
+    number, pid, _ = told.until("long")
+    other = next(found for found in iter(told.next, None) if found[3] == "down")
+    assert other[0] != number
+    program.line(f"process {other[0]}, pid {other[1]}, ended with 0: nothing is left to do")
+    os.kill(pid, signal.SIGKILL)
+    assert program.wait() == 0
+    assert told.until("up")[0] == number
+    assert len([line for line in program.seen.splitlines() if "has started" in line]) == 3
+
+
+def test_a_process_that_has_done_its_jobs_is_replaced(worker: Worker, told: Told) -> None:
+    """At once, however soon that is: --max-jobs 1 works through all of them."""
+    told.do(*(f"job-{n}" for n in range(4)))
+    worker("--processes", "1", "--max-jobs", "1")
+    pids = {told.until(f"job-{n}")[1] for n in range(4)}
+    assert len(pids) == 4
+
+
+def test_a_process_that_has_grown_is_replaced(worker: Worker, told: Told) -> None:
+    """It ends in its own way, and the next has its number; the supervisor needs no --processes."""
+    program = worker("--max-memory", "200M")
+    pid = told.until("up")[1]
+    told.do("grow", "small")
+    program.line(rf"process 1, pid {pid}, holds 3\d\d MiB, more than 200: recycled")
+    assert told.until("down")[1] == pid
+    assert told.until("up")[1] != pid
+
+
+def test_sighup_replaces_one_after_the_other(worker: Worker, told: Told, app: Path) -> None:
+    """With the code that is there now, if it can be loaded; the second is asked when the first has
+    been replaced. The supervisor is healthy all the time.
+    """
+    program = worker("--processes", "2", "--health-port", "0")
+    health = program.line(r"health is told at (\S+)")[1]
+    old = {told.until("up")[1], told.until("up")[1]}
+    wait_until(lambda: ask(health)[0] == 200, "all are well")
+    app.write_text("import nosuch")
+    program.send(signal.SIGHUP)
+    program.line("app can't be imported: ModuleNotFoundError: No module named 'nosuch'")
+    program.line(r"the app can't be loaded \(ended with 2\): everything stays as it is")
+    assert {child.pid for child in program.children()} == old
+    app.write_text(APP.replace('tell("up")', 'tell("new")'))
+    program.send(signal.SIGHUP)
+    order = []
+    for _ in range(4):
+        order.append(told.next()[3::-3])
+        assert ask(health)[0] == 200  # who is replaced on purpose is not ill
+    assert sorted(order) == [("down", "1"), ("down", "2"), ("new", "1"), ("new", "2")]
+    assert order.index(("down", "1")) < order.index(("down", "2"))
+    program.line("process 2 has started")
+    started = [int(pid) for _, pid in re.findall(STARTED, program.seen)]
+    assert set(started[:2]) == old
+    assert {child.pid for child in program.children()} == set(started[2:])
+    one, two = program.seen.index("process 1, pid"), program.seen.index("process 2, pid")
+    assert one < program.seen.index(f"process 1 has started, pid {started[2]}") < two
+
+
+def test_a_killed_supervisor_leaves_nobody(worker: Worker, told: Told, app: Path) -> None:
+    """Its processes end in their own way; one that does not listen kills itself after its grace."""
+    short = "from penstock.worker import children; children.LAST_WORD = 0.5\n"
+    app.write_text(short + APP)
+    program = worker("--processes", "2", "--grace", "0.5")
+    told.until("up"), told.until("up")
+    told.do("deaf")
+    told.until("deaf")
+    children = program.children()
+    assert len(children) == 2
+    program.send(signal.SIGKILL)
+    assert {told.until("down")[0], told.until("down")[0]} == {"1", "2"}
+    wait_until(lambda: all(map(ended, children)), "they have ended")
+
+
+def test_a_broken_app_ends_the_supervisor(worker: Worker, app: Path) -> None:
+    """With 2, after one look at it; the reason is told once."""
+    app.write_text("import nosuch")
+    program = worker("--processes", "3")
+    assert program.wait() == 2
+    assert program.seen.count("app can't be imported: ModuleNotFoundError") == 1
+    assert "has started" not in program.seen
+
+
+def test_reload(worker: Worker, told: Told, app: Path) -> None:
+    """A change replaces the process, if the app can be imported; if not, at the start too, the next
+    change is waited for. SIGHUP ends all, as the terminal was closed.
+    """
+    app.write_text("import nosuch")
+    program = worker("--reload")
+
+    def change(text: str, awaited: str) -> None:
+        # Nobody tells when the watch begins, so the first change may have to be made twice.
+        app.write_text(text)
+        while not program.has_more(3):
+            app.write_text(text)
+        program.line(awaited)
+
+    program.line("waiting for a change")
+    change(APP, STARTED)
+    pid = told.until("up")[1]
+    change("import nosuch", "everything stays as it is")
+    told.do("still")
+    assert told.until("still")[1] == pid
+    change(APP.replace('tell("up")', 'tell("new")'), "it is replaced")
+    assert told.until("new")[1] != pid
+    program.send(signal.SIGHUP)
+    assert program.wait() == 0
+
+
+def test_a_signal_before_the_app_is_loaded(worker: Worker, app: Path) -> None:
+    """The supervisor ends with 0 at once, and whatever the app waits for with it."""
+    app.write_text(
+        "import sys, time; print('loading', file=sys.stderr, flush=True); time.sleep(99)"
+    )
+    program = worker("--processes", "2")
+    program.line("loading")
+    children = program.children()
+    program.send(signal.SIGTERM)
+    assert program.wait() == 0
+    assert all(map(ended, children))
+
+
+def test_a_report_is_heard_although_its_process_has_ended() -> None:
+    """Whatever else was written on the line goes unheard."""
+    good = '{"terms": {"grace": 3, "burst": true, "limited": false}, "status": {"healthy": true}}'
+    text = "\n".join(["nonsense", "[]", "{}", good, '{"terms": {"x": 1}}', "{}", good[:20]])
+    write = "import os, sys; os.write(int(os.environ['PENSTOCK_LINE']), sys.argv[1].encode())"
+    child = Child([sys.executable, "-c", f"{write}; sys.exit(7)", text], 1)
+    wait_until(lambda: child.code is not None, "it has ended")
+    child.close()
+    assert (child.code, child.terms, child.status) == (7, Terms(3, burst=True), {"healthy": True})
