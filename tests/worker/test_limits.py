@@ -18,7 +18,7 @@ from penstock.worker import Done, Reject, Retry, Snooze
 from tests.support.backends import Backend
 from tests.support.keyspace import check_invariant
 from tests.support.twins import wait_for
-from tests.worker.faults import KINDS, Seen, at_work, both, sent, wait_idle
+from tests.worker.faults import KINDS, Seen, at_work, sent, wait_idle
 
 MakeServer = Callable[..., EmbeddedServer]
 kinds = pytest.mark.parametrize("kind", KINDS)
@@ -239,7 +239,7 @@ def test_r11_names_without_braces_on_a_cluster(cluster: redis.Redis, kind: str) 
             drained(ps.queue(names[2]))
 
 
-# -- R14: delays; idle workers -----------------------------------------------------------------
+# -- R14: delays; a job for an idle worker ----------------------------------------------------------
 
 
 def test_r14_delayed_jobs_start_when_they_are_due(server: EmbeddedServer, ps: Penstock) -> None:
@@ -253,32 +253,15 @@ def test_r14_delayed_jobs_start_when_they_are_due(server: EmbeddedServer, ps: Pe
         at_work("threads", server.url, "threads", handle),
         at_work("asyncio", server.url, "asyncio", handle),
     ):
-        for serial in range(100):
+        for serial in range(80):
             delay = 0.2 + serial * 0.05
             for kind in KINDS:
                 ps.queue(kind).enqueue(time.time() + delay, delay=delay)
-        wait_for(lambda: all(len(found) == 100 for found in late.values()))
+        wait_for(lambda: all(len(found) == 80 for found in late.values()))
     for found in late.values():
         assert min(found) > -0.002  # the server's time is in whole ms
         assert statistics.median(found) < 0.05
         assert max(found) < 2
-
-
-def test_an_idle_worker_costs_little(
-    server: EmbeddedServer, raw: redis.Redis, ps: Penstock
-) -> None:
-    """At most half a command a second for a queue, counted by the server."""
-    with both(server.url) as workers:
-        for kind, (seen, _) in workers.items():
-            ps.queue(kind).enqueue("first")
-            seen.wait("first")
-        wait_idle(raw, 2)
-        time.sleep(1.5)  # once more after the work: how long are the queues?
-        before, began = sent(raw), time.monotonic()
-        time.sleep(10)
-        after, seconds = sent(raw), time.monotonic() - began
-    asked = {name: after[name] - before.get(name, 0) for name in after if name != "info"}
-    assert 2 <= sum(asked.values()) <= 2 * (seconds / 2)
 
 
 @kinds
