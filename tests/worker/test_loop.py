@@ -366,3 +366,23 @@ def test_a_kept_job_is_not_reported(many: Callable[..., Stage]) -> None:
     stage.drive()
     assert stage.queues[0].stats().active == 1
     assert stage.crew.statistics.snapshot().counts == {"settled": 1}
+
+
+def test_a_lease_counts_from_the_last_sending(many: Callable[..., Stage]) -> None:
+    """A reply that came after a longer time-out than the lease is not a lost job."""
+    stage = many(_first, ["a"])
+    stage.queues[0].configure(lease=3)
+    stage.queues[0].enqueue("x")
+
+    def resend(effect: flows.Run) -> Any:
+        stage.now += 5
+        return stage.client._node.run(effect.call)[0], stage.now
+
+    flow = work(stage.crew, lambda: stage.client._node.id, _nobody)
+    effect = next(flow)
+    while not stage.crew.held:
+        is_run = isinstance(effect, flows.Run)
+        effect = flow.send(resend(effect) if is_run else stage._answer(effect))
+    (job,) = stage.crew.held
+    assert job.term.until == stage.now + 3
+    flow.close()

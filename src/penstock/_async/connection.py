@@ -416,8 +416,8 @@ class AsyncNode:
         except IndexError:
             return AsyncLane(self._factory())
 
-    async def run(self, call: Call) -> tuple[list[Any], bool]:
-        """Run a script; the reply, and whether the call had to be sent more than once.
+    async def run(self, call: Call) -> tuple[list[Any], float]:
+        """Run a script; the reply, and when it was sent again by our clock, 0 = it was not.
 
         Raises:
             OutOfMemory, QueueDamaged: what the server refused, typed.
@@ -425,13 +425,12 @@ class AsyncNode:
         """
         lane = self._lane()
         lane.calls += 1
-        resent = False
+        resent = 0.0
         try:
             try:
                 reply = await lane.exchange(call, lane.calls)
             except (RedisConnectionError, RedisTimeoutError, ProtocolError) as error:
-                reply = await self._again(lane, call, error)
-                resent = True
+                reply, resent = await self._again(lane, call, error)
         except ResponseError as error:
             self._lanes.append(lane)
             raise_typed(error)
@@ -443,15 +442,21 @@ class AsyncNode:
         self._lanes.append(lane)
         return reply, resent
 
-    async def _again(self, lane: AsyncLane, call: Call, error: Exception) -> list[Any]:
-        """Send the same call, with the same number, on a new connection, for a bounded time."""
+    async def _again(
+        self, lane: AsyncLane, call: Call, error: Exception
+    ) -> tuple[list[Any], float]:
+        """Send the same call, with the same number, on a new connection, for a bounded time.
+
+        The reply is that to the last time, so a lease in it counts from then.
+        """
         if not transient(error):
             raise error
         logger.info("%s: %s; trying again", call.script.name, error)
 
-        async def repeat() -> list[Any]:
+        async def repeat() -> tuple[list[Any], float]:
             await lane.close()
-            return await lane.exchange(call, lane.calls)
+            sent = monotonic()
+            return await lane.exchange(call, lane.calls), sent
 
         return await self._retrying.copy()(repeat)
 

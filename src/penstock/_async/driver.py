@@ -31,8 +31,8 @@ class AsyncDriver:
         self.node = node
         self._registry = registry_key(prefix)
 
-    async def run(self, ops: QueueOps, call: Call) -> tuple[list[Any], bool]:
-        """Run a script, with lost meta restored first; the reply, and whether it was resent."""
+    async def run(self, ops: QueueOps, call: Call) -> tuple[list[Any], float]:
+        """Run a script, with lost meta restored first; the reply, and when it was resent, or 0."""
         reply, resent = await self.node.run(call)
         if reply[0] == DAMAGED:
             await self.drive(flows.restore(ops))

@@ -415,8 +415,8 @@ class Node:
         except IndexError:
             return Lane(self._factory())
 
-    def run(self, call: Call) -> tuple[list[Any], bool]:
-        """Run a script; the reply, and whether the call had to be sent more than once.
+    def run(self, call: Call) -> tuple[list[Any], float]:
+        """Run a script; the reply, and when it was sent again by our clock, 0 = it was not.
 
         Raises:
             OutOfMemory, QueueDamaged: what the server refused, typed.
@@ -424,13 +424,12 @@ class Node:
         """
         lane = self._lane()
         lane.calls += 1
-        resent = False
+        resent = 0.0
         try:
             try:
                 reply = lane.exchange(call, lane.calls)
             except (RedisConnectionError, RedisTimeoutError, ProtocolError) as error:
-                reply = self._again(lane, call, error)
-                resent = True
+                reply, resent = self._again(lane, call, error)
         except ResponseError as error:
             self._lanes.append(lane)
             raise_typed(error)
@@ -442,15 +441,19 @@ class Node:
         self._lanes.append(lane)
         return reply, resent
 
-    def _again(self, lane: Lane, call: Call, error: Exception) -> list[Any]:
-        """Send the same call, with the same number, on a new connection, for a bounded time."""
+    def _again(self, lane: Lane, call: Call, error: Exception) -> tuple[list[Any], float]:
+        """Send the same call, with the same number, on a new connection, for a bounded time.
+
+        The reply is that to the last time, so a lease in it counts from then.
+        """
         if not transient(error):
             raise error
         logger.info("%s: %s; trying again", call.script.name, error)
 
-        def repeat() -> list[Any]:
+        def repeat() -> tuple[list[Any], float]:
             lane.close()
-            return lane.exchange(call, lane.calls)
+            sent = monotonic()
+            return lane.exchange(call, lane.calls), sent
 
         return self._retrying.copy()(repeat)
 

@@ -30,8 +30,8 @@ class Driver:
         self.node = node
         self._registry = registry_key(prefix)
 
-    def run(self, ops: QueueOps, call: Call) -> tuple[list[Any], bool]:
-        """Run a script, with lost meta restored first; the reply, and whether it was resent."""
+    def run(self, ops: QueueOps, call: Call) -> tuple[list[Any], float]:
+        """Run a script, with lost meta restored first; the reply, and when it was resent, or 0."""
         reply, resent = self.node.run(call)
         if reply[0] == DAMAGED:
             self.drive(flows.restore(ops))

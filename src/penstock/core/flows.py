@@ -42,7 +42,7 @@ TICK = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Run a script; the answer is its reply, or with `told` that and whether it was sent again."""
+    """Run a script; the answer is its reply, or with `told` that and when it was resent, or 0."""
 
     call: Call
     told: bool = False

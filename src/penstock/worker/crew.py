@@ -267,6 +267,7 @@ class Crew:
         """Whether to wait for a token: there is room, and nothing forbids to take a job now."""
         return not self.options.burst and self.room() > 0 and self.clock() >= self.next_ask
 
+    @property
     def wakes(self) -> dict[bytes, Source]:
         """The tokens to wait for: of all queues but those that are damaged."""
         return {s.ops.keys["wake"]: s for s in self.sources if not s.failures}

@@ -136,8 +136,8 @@ def _visit(crew: Crew, source: Source, part: Todo | None, n: int, node: Callable
     return got
 
 
-def _call(crew: Crew, ops: QueueOps, call: Call) -> Generator[Effect, Any, tuple[list[Any], bool]]:
-    """Run a script, with lost meta restored first; its reply, and whether it was sent again."""
+def _call(crew: Crew, ops: QueueOps, call: Call) -> Generator[Effect, Any, tuple[list[Any], float]]:
+    """Run a script, with lost meta restored first; its reply, and when it was sent again, or 0."""
     reply, resent = yield Run(call, told=True)
     if reply[0] == DAMAGED:
         yield from restore(ops)
@@ -176,7 +176,7 @@ def _settle(crew: Crew, source: Source, part: Todo, n: int, node: Callable[[], s
     taken = source.ops.taken(reply, tag, node(), 8)
     part.acks = part.acks[len(finished) :]
     _ended(crew, finished, source.ops.settled(names, reply), ACK, resent)
-    crew.asked(source, taken, n, sent)
+    crew.asked(source, taken, n, resent or sent)
     return len(taken.deliveries)
 
 
@@ -193,10 +193,10 @@ def _reserve(crew: Crew, source: Source, n: int, node: Callable[[], str]) -> Cou
     """Take up to n jobs; how many came."""
     sent = crew.clock()
     call, tag = source.ops.reserve(n, idle=source.woken or crew.waiting)
-    reply, _ = yield from _call(crew, source.ops, call)
+    reply, resent = yield from _call(crew, source.ops, call)
     source.woken = False
     taken = source.ops.taken(reply, tag, node())
-    crew.asked(source, taken, n, sent)
+    crew.asked(source, taken, n, resent or sent)
     return len(taken.deliveries)
 
 
@@ -205,7 +205,7 @@ def _report_other(crew: Crew, source: Source, part: Todo) -> Flow:
     verdict, everything = next(iter(part.others.items()))
     finished = _first(everything)
     names = _named(finished)
-    outcomes, resent = Settled(names, None), False
+    outcomes, resent = Settled(names, None), 0.0
     if verdict.kind != "none":
         reply, resent = yield from _call(
             crew, source.ops, _verdict_call(source.ops, names, verdict)
@@ -229,7 +229,7 @@ def _verdict_call(ops: QueueOps, names: Sequence[Any], verdict: Verdict) -> Call
 
 
 def _ended(
-    crew: Crew, finished: Sequence[Finished], outcomes: Settled, verdict: Verdict, resent: bool
+    crew: Crew, finished: Sequence[Finished], outcomes: Settled, verdict: Verdict, resent: float
 ) -> None:
     """What was reported is not held any more; it is counted as what became of it."""
     for done in finished:
@@ -241,7 +241,7 @@ def _ended(
     found = iter(outcomes)
     for done in finished:
         fates = Counter(
-            _fate(job, next(found), verdict, resent or crew.unsure) for job in done.jobs
+            _fate(job, next(found), verdict, bool(resent) or crew.unsure) for job in done.jobs
         )
         for fate, count in fates.items():
             crew.count(done, fate, count)
@@ -293,7 +293,7 @@ def _rest(crew: Crew, node: Callable[[], str]) -> Count:
 
     Returns how many jobs a token brought.
     """
-    until, wakes = crew.until(), crew.wakes()
+    until, wakes = crew.until(), crew.wakes
     if wakes.keys() != crew.awaited:
         yield from _stand_up(crew)
         crew.awaited = wakes.keys()
