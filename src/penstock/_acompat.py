@@ -123,14 +123,14 @@ class AsyncSignal:
         self._future = self._loop.create_future()
         return True
 
-    def future(self) -> asyncio.Future[None]:
-        """Done when it is set."""
-        return self._future
-
     async def wait(self, timeout: float) -> None:
         """Wait until it is set, at most `timeout` seconds."""
         if not self.take():
-            await asyncio.wait({self._future}, timeout=timeout)
+            timer = self._loop.call_later(timeout, self.set)
+            try:
+                await self._future  # a cancellation cancels it too, which `take` takes for set
+            finally:
+                timer.cancel()
             self.take()
 
     def close(self) -> None:
@@ -247,16 +247,25 @@ class AsyncReader:
     slices = False
 
     def __init__(self, conn: Any) -> None:
-        self._task = asyncio.ensure_future(conn.read_response(disable_decoding=True))
+        self._told: AsyncSignal | None = None
+        self._task = asyncio.ensure_future(self._read(conn))
+
+    async def _read(self, conn: Any) -> Any:
+        try:
+            return await conn.read_response(disable_decoding=True)
+        finally:
+            # Rather than by a callback: that would come a round of the event loop later.
+            if self._told is not None:
+                self._told.set()
 
     async def read(self, timeout: float, signal: AsyncSignal | None = None) -> Any:
         """The reply, or PENDING when it has not come within `timeout` seconds, or at the signal."""
-        if signal is None:
-            await asyncio.wait({self._task}, timeout=max(timeout, 0))
-        elif not signal.take():
-            both = {self._task, signal.future()}
-            await asyncio.wait(both, timeout=max(timeout, 0), return_when=asyncio.FIRST_COMPLETED)
-            signal.take()
+        if not self._task.done():
+            self._told = AsyncSignal() if signal is None else signal
+            try:
+                await self._told.wait(max(timeout, 0))
+            finally:
+                self._told = None
         return self._task.result() if self._task.done() else PENDING
 
     def drop(self) -> None:

@@ -1,0 +1,85 @@
+"""What ends a wait in asyncio: a signal, a reply, or the time."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import Any
+
+import pytest
+
+from penstock._acompat import PENDING, AsyncReader, AsyncSignal
+
+
+class Connection:
+    """Answers when it is told to."""
+
+    def __init__(self) -> None:
+        self.reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    async def read_response(self, *, disable_decoding: bool) -> Any:
+        """The reply."""
+        assert disable_decoding
+        return await self.reply
+
+
+async def test_a_signal_ends_this_wait_or_the_next() -> None:
+    """Set before or during a wait it ends that wait, and only that one."""
+    signal = AsyncSignal()
+    signal.set()
+    await signal.wait(math.inf)
+    asyncio.get_running_loop().call_soon(signal.set)
+    await signal.wait(math.inf)
+    assert not signal.take()
+    await signal.wait(0)
+
+
+async def test_a_signal_outlives_a_cancelled_wait() -> None:
+    """After a wait was cancelled the signal can be set, and what it says is not missed."""
+    signal = AsyncSignal()
+    waiting = asyncio.create_task(signal.wait(math.inf))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    signal.set()
+    await signal.wait(math.inf)
+    assert not signal.take()
+    asyncio.get_running_loop().call_soon(signal.set)
+    await signal.wait(math.inf)
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["with a signal", "without"])
+async def test_a_reply_ends_the_wait(told: bool) -> None:
+    """The reply is read as it comes, and there to be had again when it came between two waits."""
+    conn = Connection()
+    reader, signal = AsyncReader(conn), AsyncSignal() if told else None
+    assert await reader.read(0, signal) is PENDING
+    asyncio.get_running_loop().call_soon(conn.reply.set_result, b"reply")
+    assert await reader.read(math.inf, signal) == b"reply"
+    assert signal is None or not signal.take()
+    other = AsyncReader(conn)
+    await asyncio.sleep(0)
+    assert await other.read(0, signal) == b"reply"
+
+
+async def test_a_signal_leaves_the_reply_for_the_next_read() -> None:
+    """A read that the signal ends gives nothing up; a reply without a read sets no signal."""
+    conn, signal = Connection(), AsyncSignal()
+    reader = AsyncReader(conn)
+    asyncio.get_running_loop().call_soon(signal.set)
+    assert await reader.read(math.inf, signal) is PENDING
+    conn.reply.set_result(b"reply")
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert not signal.take()
+    assert await reader.read(0, signal) == b"reply"
+
+
+async def test_a_failure_is_raised_where_the_reply_is_read() -> None:
+    """A connection that fails ends the wait, and the failure is the reader's."""
+    conn = Connection()
+    reader, signal = AsyncReader(conn), AsyncSignal()
+    asyncio.get_running_loop().call_soon(conn.reply.set_exception, ConnectionError("closed"))
+    with pytest.raises(ConnectionError, match="closed"):
+        await reader.read(math.inf, signal)
