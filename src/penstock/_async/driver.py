@@ -98,6 +98,8 @@ class AsyncDriver:
             return await wait.quit()
         if isinstance(effect, flows.Rest):
             return await wait.rest(effect)
+        if isinstance(effect, flows.Cede):
+            return await asleep(0)
         if isinstance(effect, flows.Drop):
             await wait.drop()
             return await self.node.close()

@@ -80,6 +80,8 @@ class Driver:
             return wait.quit()
         if isinstance(effect, flows.Rest):
             return wait.rest(effect)
+        if isinstance(effect, flows.Cede):
+            return sleep(0)
         if isinstance(effect, flows.Drop):
             wait.drop()
             return self.node.close()

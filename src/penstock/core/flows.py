@@ -20,6 +20,7 @@ from penstock.errors import MetaLost, NotReplicated, QueueFull
 __all__ = [
     "LOST",
     "TICK",
+    "Cede",
     "Drop",
     "Lookup",
     "Pop",
@@ -106,11 +107,16 @@ class Rest:
 
 
 @dataclass(frozen=True, slots=True)
+class Cede:
+    """Let whoever was given something begin with it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Drop:
     """Close the connections: whatever is at their other end is not what it was."""
 
 
-Effect = Run | Reserve | Register | Lookup | Pop | Quit | Rest | Drop
+Effect = Run | Reserve | Register | Lookup | Pop | Quit | Rest | Cede | Drop
 Clock = Callable[[], float]
 
 

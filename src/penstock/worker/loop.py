@@ -15,7 +15,7 @@ from typing import Any
 
 from redis.exceptions import NoPermissionError
 
-from penstock.core.flows import LOST, TICK, Drop, Effect, Pop, Quit, Rest, Run, restore
+from penstock.core.flows import LOST, TICK, Cede, Drop, Effect, Pop, Quit, Rest, Run, restore
 from penstock.core.job import Outcome, Settled
 from penstock.core.logs import Fields
 from penstock.core.operations import DAMAGED, Call, QueueOps
@@ -316,11 +316,14 @@ def _woken(crew: Crew, source: Source, node: Callable[[], str]) -> Count:
     crew.waiting = False
     source.at, source.woken = 0.0, True
     room = crew.room()
-    if room > 0:
-        asked = _reserve(crew, source, min(room, BATCH), node)
-        return (yield from _spared(crew, source, asked)) or 0
-    yield from _hand_on(crew, source)
-    return 0
+    if room <= 0:
+        yield from _hand_on(crew, source)
+        return 0
+    asked = _reserve(crew, source, min(room, BATCH), node)
+    got = (yield from _spared(crew, source, asked)) or 0
+    if got:
+        yield Cede()  # the handler begins before the next BLPOP is sent
+    return got
 
 
 def _stand_up(crew: Crew) -> Flow:
