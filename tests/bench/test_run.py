@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -15,7 +16,7 @@ from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from penstock import EmbeddedServerError, Penstock, bench
-from penstock.bench import disque
+from penstock.bench import disque, workers
 from penstock.bench.bed import Bed
 from penstock.bench.command import SECTIONS
 from penstock.bench.contenders import (
@@ -32,7 +33,7 @@ from penstock.bench.plan import FULL, QUICK
 from penstock.embedded import EmbeddedServer
 
 TINY = ["--quick", "--rounds", "2", "--scale", "0.001"]
-EXPECTED: dict[str, list[tuple[str, ...]]] = {
+EXPECTED: dict[str, list[tuple[str | None, ...]]] = {
     "batches": [
         (n, step)
         for n in ("1", "10", "100", "1000")
@@ -105,6 +106,24 @@ EXPECTED: dict[str, list[tuple[str, ...]]] = {
         ("consumers that wake for a fresh job (median)",),
         ("the same, mean",),
     ],
+    "workers": [
+        ("thread, defaults", "BLMOVE + LREM"),
+        ("asyncio, defaults", "BLMOVE + LREM"),
+        ("thread, prefetch 100", "XREADGROUP, XACK + XDEL by 100"),
+        ("asyncio, prefetch 100", "XREADGROUP, XACK + XDEL by 100"),
+        ("thread, batches of 100", "XREADGROUP, XACK + XDEL by 100"),
+        ("asyncio, batches of 100", "XREADGROUP, XACK + XDEL by 100"),
+        ("the most trips of these", None),
+    ],
+    "pickup": [("thread", "p50"), ("thread", "p99"), ("asyncio", "p50"), ("asyncio", "p99")],
+    "standby": [
+        ("both", "commands/s sent by one of them"),
+        *(
+            (kind, figure)
+            for kind in ("thread", "asyncio")
+            for figure in ("p50 late, ms", "most late, ms", "least late, ms (below 0 = early)")
+        ),
+    ],
     "backlog": [("100",), ("200",), ("300",)],
 }
 """The first cells of every row, by section."""
@@ -167,6 +186,8 @@ def test_counted_things_are_exact(report: dict[str, Any]) -> None:
             assert row["Streams trips/job"] == row["penstock trips/job"]
     assert tables["idle"][1]["value"] == 1
     assert tables["delayed"][2]["ms"] >= 0
+    assert all(row["value"] >= 0 for row in tables["standby"] if "least late" in row["figure"])
+    assert all(0 < row["trips/job"] <= 1 for row in tables["workers"])
 
 
 def test_ratios_fit_their_rounds(report: dict[str, Any]) -> None:
@@ -178,6 +199,27 @@ def test_ratios_fit_their_rounds(report: dict[str, Any]) -> None:
         assert len(ours) == len(base) == 2
         ratios = [a / b for a, b in zip(ours, base, strict=True)]
         assert row["x base"] == pytest.approx(sum(ratios) / 2)
+
+
+@pytest.mark.parametrize(
+    "section, names",
+    [
+        ("workers", ("{worker} jobs/s", "{worker}, base jobs/s")),
+        ("pickup", ("{worker} {figure} ms", "{worker} {figure}, bare ms")),
+    ],
+)
+def test_ratios_of_workers_fit_their_rounds(
+    report: dict[str, Any], section: str, names: tuple[str, str]
+) -> None:
+    """They are taken round by round, beside the bare loop of the same round."""
+    (table,) = [table for table in report["tables"] if table["name"] == section]
+    key = {"workers": "x base", "pickup": "x bare"}[section]
+    rows = [row for row in table["rows"] if row[key] is not None]
+    assert len(table["rounds"]) == 2 * len(rows) > 0
+    for row in rows:
+        ours, base = (table["rounds"][name.format_map(row)] for name in names)
+        ratios = [a / b for a, b in zip(ours, base, strict=True)]
+        assert row[key] == pytest.approx(sum(ratios) / 2)
 
 
 @pytest.mark.parametrize("section", ["disque", "copies"])
@@ -204,6 +246,49 @@ def test_the_bounds_beside_disque_and_streams(report: dict[str, Any]) -> None:
         "whole cycle by 1 a call, x Streams": (0.4, True),
     }
     assert {name: bounds.get(name) for name in promised} == promised
+
+
+def test_the_bounds_of_workers(report: dict[str, Any]) -> None:
+    """Rates and pick-up are judged beside bare loops; trips, idle traffic, earliness as counted."""
+    bounds = {found["name"]: (found["unit"], found["least"]) for found in report["budgets"]}
+    streams, kinds = "XREADGROUP, XACK + XDEL by 100", ("thread", "asyncio")
+    ratios = [
+        name
+        for kind in kinds
+        for name in (
+            f"worker: {kind}, defaults, x BLMOVE + LREM",
+            f"worker: {kind}, prefetch 100, x {streams}",
+            f"worker: {kind}, batches of 100, x {streams}",
+        )
+    ]
+    assert [bounds.get(name) for name in ratios] == [("x", True)] * 6
+    for kind in kinds:
+        assert bounds[f"fresh job to an idle worker's handler, {kind}, p50, x bare"] == ("x", False)
+        assert bounds[f"delayed jobs, {kind} worker: latest start"] == ("ms", False)
+        assert bounds[f"delayed jobs, {kind} worker: earliest start, ms late"] == ("ms", True)
+    limits = {found["name"]: found["limit"] for found in report["budgets"]}
+    assert limits["trips of a worker per job, the most of all"] == 1
+    assert limits["commands/s of an idle worker"] == 0.5
+
+
+def test_the_goals_of_workers_stand_beside_what_was_measured(report: dict[str, Any]) -> None:
+    """What is wanted on a quiet machine is printed, and does not decide."""
+    tables = {table["name"]: table["rows"] for table in report["tables"]}
+    goals = [row["goal"] for row in tables["workers"]]
+    assert goals == [12_000, 12_000, 40_000, 40_000, 100_000, 100_000, None]
+    assert [row["goal ms"] for row in tables["pickup"]] == [0.5, 2, 0.5, 2]
+
+
+def test_a_worker_that_misses_a_job_is_no_figure(bed: Bed) -> None:
+    """A round counts only if the handler was given every job once."""
+    queue = bed.client.queue("q")
+    queue.enqueue_many([b"x"] * 10)
+    setting = dataclasses.replace(workers.SETTINGS[0], label="all")
+    workers.worked(setting, bed.url, bed.prefix, queue.name, 10)
+    queue.enqueue_many([b"x"] * 10)
+    queue.enqueue(b"x", headers={"handler": "unknown"})
+    with pytest.raises(AssertionError, match="10 of 11 jobs were handled"):
+        workers.worked(setting, bed.url, bed.prefix, queue.name, 11)
 
 
 def test_the_bounds_of_dedup_ids(report: dict[str, Any]) -> None:

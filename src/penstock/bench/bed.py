@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,9 +15,11 @@ from penstock._sync.client import Penstock
 from penstock.bench.figures import Sample
 from penstock.embedded import EmbeddedServer, find_server
 
-__all__ = ["Bed", "Counted", "Refused", "opened"]
+__all__ = ["SENT", "Bed", "Counted", "Refused", "opened"]
 
 OURS = {"config|resetstat", "info", "script|load", "client|setinfo", "hello"}
+SENT = ("evalsha", "blpop", "client|unblock", "client|id")
+"""What consumers and workers send, each in a trip of its own; no script runs any of it."""
 
 
 class Refused(Exception):
@@ -43,6 +45,10 @@ class Counted:
     def total(self) -> int:
         """How many commands ran, scripts included."""
         return sum(self.calls.values())
+
+    def of(self, names: Iterable[str]) -> int:
+        """How often these ran."""
+        return sum(self.calls.get(name, 0) for name in names)
 
 
 class Bed:

@@ -8,7 +8,18 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from penstock.bench import client, cost, cycle, dedup, depth, disque, report, waiting
+from penstock.bench import (
+    client,
+    cost,
+    cycle,
+    dedup,
+    depth,
+    disque,
+    report,
+    standby,
+    waiting,
+    workers,
+)
 from penstock.bench.bed import Bed, Refused, opened
 from penstock.bench.figures import Table
 from penstock.bench.machine import Noise, describe, pinned
@@ -28,6 +39,9 @@ SECTIONS: dict[str, Callable[[Bed, Plan], Table]] = {
     "handover": waiting.handover,
     "delayed": waiting.delayed,
     "idle": waiting.idle,
+    "workers": workers.workers,
+    "pickup": standby.pickup,
+    "standby": standby.standby,
     "backlog": depth.backlog,
 }
 """Every part of the run; the deepest queues come last, their memory is of no use to the others."""

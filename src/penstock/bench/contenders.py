@@ -29,15 +29,21 @@ class Streams:
 
     No delay, retry, ttl, receipt, bound, or answer to a lost reply.
 
+    Args:
+        redis: what sends.
+        key: of the stream.
+        made: whether it is there already, with its group.
+
     Attributes:
         trips: round trips so far.
     """
 
-    def __init__(self, redis: Redis, key: str) -> None:
+    def __init__(self, redis: Redis, key: str, *, made: bool = False) -> None:
         self.redis: Any = redis  # its replies are typed as awaitable or not
         self.key = key
         self.trips = 0
-        self.redis.xgroup_create(key, GROUP, id="0", mkstream=True)
+        if not made:
+            self.redis.xgroup_create(key, GROUP, id="0", mkstream=True)
 
     def add(self, n: int) -> None:
         """Add n jobs in one trip."""

@@ -28,6 +28,8 @@ class Plan:
         delayed: delayed jobs, spread over `delayed` x 40 ms.
         idle: seconds for which idle consumers are watched.
         fresh: jobs for which waking consumers are counted.
+        worked: jobs a round of a worker with defaults; the faster ones get more.
+        picked: jobs a round that an idle worker picks up.
     """
 
     rounds: int
@@ -42,6 +44,8 @@ class Plan:
     delayed: int
     idle: float
     fresh: int
+    worked: int
+    picked: int
 
     def scaled(self, factor: float) -> Plan:
         """The same with fewer or more jobs; no figure falls below what its measure needs."""
@@ -62,6 +66,8 @@ class Plan:
             delayed=max(jobs(self.delayed), 2),
             idle=max(self.idle * min(factor, 1.0), 0.2),
             fresh=jobs(self.fresh),
+            worked=jobs(self.worked, 100),
+            picked=max(jobs(self.picked), 10),
         )
 
 
@@ -81,6 +87,8 @@ FULL = Plan(
     delayed=75,
     idle=9.0,
     fresh=30,
+    worked=10_000,
+    picked=300,
 )
 
 QUICK = Plan(
@@ -96,4 +104,6 @@ QUICK = Plan(
     delayed=25,
     idle=4.5,
     fresh=10,
+    worked=6000,
+    picked=200,
 )

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
-import multiprocessing
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
 from redis import Redis
 
 from penstock._sync.client import Penstock
-from penstock.bench.bed import Bed
+from penstock.bench.apart import process
+from penstock.bench.bed import SENT, Bed
 from penstock.bench.figures import Budget, Table, median, pairwise, percentile
 from penstock.bench.plan import Plan
 
@@ -40,8 +39,8 @@ def handover(bed: Bed, plan: Plan) -> Table:
     ours: list[list[float]] = []
     queue = bed.client.queue(name)
     with (
-        _process(_pop_list, bed.url, key) as listener,
-        _process(_take_jobs, bed.url, bed.prefix, name) as consumer,
+        process(_pop_list, bed.url, key) as listener,
+        process(_take_jobs, bed.url, bed.prefix, name) as consumer,
     ):
         for _ in range(plan.rounds):
             pairs = [
@@ -79,24 +78,6 @@ def _hand(bed: Bed, consumer: Connection, send: Callable[[bytes], object]) -> fl
     time.sleep(GAP)
     send(b"%d" % time.monotonic_ns() + b" " + b"x" * (WIDTH - 20))
     return float(consumer.recv())
-
-
-@contextlib.contextmanager
-def _process(target: Callable[..., None], *args: Any) -> Iterator[Connection]:
-    """A process of its own; it ends when it is sent STOP, and is ended if it does not."""
-    context = multiprocessing.get_context("spawn")
-    here, there = context.Pipe()
-    process = context.Process(target=target, args=(there, *args), daemon=True)
-    process.start()
-    there.close()
-    try:
-        yield here
-        process.join(30)
-    finally:
-        if process.is_alive():
-            process.terminate()
-            process.join(5)
-        here.close()
 
 
 def _took_ms(body: bytes) -> float:
@@ -175,7 +156,7 @@ def idle(bed: Bed, plan: Plan) -> Table:
         thread.start()
     bed.await_blocked(CONSUMERS)
     sent = bed.count(lambda: time.sleep(plan.idle))
-    rate = sum(sent.calls.get(name, 0) for name in CLIENT_SENT) / plan.idle / CONSUMERS
+    rate = sent.of(SENT) / plan.idle / CONSUMERS
     woken = [float(_woken(bed, queue.enqueue, done)) for _ in range(plan.fresh)]
     for _ in threads:
         queue.enqueue(STOP)
@@ -195,10 +176,6 @@ def idle(bed: Bed, plan: Plan) -> Table:
     table.rounds["woken"] = woken
     bed.drop(list(queue.ops.keys.names.values()))
     return table
-
-
-CLIENT_SENT = ("evalsha", "blpop", "client|unblock", "client|id")
-"""What a waiting consumer may send by itself."""
 
 
 def _consume_until_stop(bed: Bed, name: str, done: threading.Semaphore) -> None:
