@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Generator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from redis.exceptions import NoPermissionError
 
+from penstock._sync.connection import transient
 from penstock.core.flows import LOST, TICK, Cede, Drop, Effect, Pop, Quit, Rest, Run, restore
 from penstock.core.job import Outcome, Settled
 from penstock.core.logs import Fields
@@ -346,27 +347,48 @@ def _hand_on(crew: Crew, source: Source) -> Flow:
 
 
 def leave(crew: Crew) -> Flow:
-    """End the wait, report what is finished, and give back what is not; never raises."""
-    with suppress(Exception):
-        yield from _stand_up(crew)
-    yield from _report_all(crew)
+    """End the wait, report what is finished, and give back what is not; never raises.
+
+    The first call that does not get through is the last: then the leases end by themselves.
+    """
+    try:
+        for step in (_stand_up, _report_all, _hand_back, _report_all):
+            with _unless_refused():
+                yield from step(crew)
+    except Exception as error:  # noqa: BLE001  # it ends all the same
+        logger.warning("worker: %s: %s; leases are left to end", type(error).__name__, error)
+    for source in crew.sources:
+        crew.abandon(source)
+
+
+def _hand_back(crew: Crew) -> Flow:
     for source in crew.sources:
         jobs = crew.abandon(source)
         for start in range(0, len(jobs), BATCH):
             chunk = jobs[start : start + BATCH]
-            with suppress(Exception):
+            with _unless_refused():
                 yield from _call(crew, source.ops, source.ops.release(chunk, 0))
                 crew.drop(chunk)
                 crew.statistics.finished("handed back", len(chunk), None, None)
                 logger.warning("%d unfinished jobs were given back", len(chunk))
-    yield from _report_all(crew)
 
 
 def _report_all(crew: Crew) -> Flow:
     for i, part in list(crew.collect().items()):
-        with suppress(Exception):
+        with _unless_refused():
             while part.others:
                 yield from _report_other(crew, crew.sources[i], part)
             while part.acks:
                 yield from _ack(crew, crew.sources[i], part)
             del crew.unsettled[i]
+
+
+@contextmanager
+def _unless_refused() -> Iterator[None]:
+    """What the server refuses in one place is no reason to leave the rest."""
+    try:
+        yield
+    except Exception as error:
+        if transient(error):
+            raise
+        logger.warning("worker: %s: %s", type(error).__name__, error)
