@@ -31,6 +31,7 @@ __all__ = ["Child", "Nursery", "await_word", "die", "tell", "until"]
 ROOT = Path(__file__).parents[2]
 PATIENCE = 30.0
 EXIT = "exit"
+AT = "at"
 PID = "pid"
 
 
@@ -40,12 +41,17 @@ class Child:
     Args:
         nursery: which started it.
         pid: its process id.
+
+    Attributes:
+        status: how it ended, as `os.waitpid` says it; None = it lives, as far as is known.
+        ended_at: when, by the monotonic clock.
     """
 
     def __init__(self, nursery: Nursery, pid: int) -> None:
         self._nursery = nursery
         self.pid = pid
         self.status: int | None = None
+        self.ended_at: float | None = None
 
     def events(self) -> Iterator[Any]:
         """What the child tells, until it ends."""
@@ -58,7 +64,7 @@ class Child:
             return None
         event = self._nursery.read()
         if isinstance(event, dict) and EXIT in event:
-            self.status = event[EXIT]
+            self.status, self.ended_at = event[EXIT], event[AT]
             return None
         return event
 
@@ -227,7 +233,7 @@ def _run(module: str, *, natural: bool) -> None:
             return
         if pid == 0:
             _live(getattr(tasks, task), arguments)
-        tell({EXIT: os.waitpid(pid, 0)[1]})
+        tell({EXIT: os.waitpid(pid, 0)[1], AT: time.monotonic()})
 
 
 def _live(task: Callable[..., None], arguments: dict[str, Any]) -> NoReturn:

@@ -85,16 +85,15 @@ class WorkerProcess:
     def kill(self) -> float:
         """End it as SIGKILL does; when it was dead."""
         self.child.signal(signal.SIGKILL)
-        self.child.wait()
-        self.died = time.monotonic()
+        self.ended()
         assert self.child.killed
+        assert self.died is not None
         return self.died
 
     def ended(self) -> int | None:
         """Wait until it has ended; its exit code."""
         self.child.wait()
-        if self.died is None:
-            self.died = time.monotonic()
+        self.died = self.child.ended_at
         return self.child.exit_code
 
 
@@ -137,7 +136,8 @@ class Crew:
         for worker in self.workers:
             if worker.died is None and worker.child.status is None:
                 worker.signal(signal.SIGCONT)
-                worker.kill()
+                worker.signal(signal.SIGKILL)
+                worker.ended()
 
 
 class Run:
@@ -179,7 +179,7 @@ def runs(events: Iterable[Event], deaths: dict[int, float] | None = None) -> dic
 
 
 def runs_at_once(found: dict[int, list[Run]]) -> list[tuple[Run, Run]]:
-    """Runs of one job that began while an earlier one was going on."""
+    """Runs that began while an earlier one of the same number was going on."""
     pairs = []
     for one in found.values():
         for i, later in enumerate(one):

@@ -1,0 +1,187 @@
+"""How workers end: whatever they are at, and however they are told.
+
+Each test has four workers, which are told in one way each: SIGTERM, SIGTERM twice, SIGINT, and
+`stop()` from another thread.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from penstock import Penstock, Queue
+from penstock.embedded import EmbeddedServer
+from tests.support.workers import Nursery, until
+from tests.worker.support import Crew, Diary, WorkerProcess
+
+KINDS = ("thread", "asyncio")
+WAYS = ("terminate", "twice", "interrupt", "stop")
+GRACE = 0.6
+OVERDUE = 2.0
+"""Seconds after the grace at which a worker is ended whose event loop a handler blocks."""
+ROUND_OFF = 1.0
+"""Seconds for which a worker waits for handlers that it has told to end."""
+IN_VAIN = 2.0
+"""Seconds for which its renewer tries to reach the server once more."""
+NOISE = 3.0
+"""What a busy machine may add."""
+
+
+@dataclass
+class Situation:
+    """What a worker is at when it is told to stop.
+
+    Attributes:
+        jobs: bodies.
+        options: of the worker.
+        starts: how many handlers are running then.
+        left: how many jobs nobody has taken; None = some.
+        lease: of the jobs.
+        finish: how many jobs are done at the end, if it was told once; None = some.
+        at_least: seconds for which it goes on, if it was told once.
+        once, twice: the most that it may, told once or twice.
+    """
+
+    jobs: list[dict[str, Any]]
+    options: dict[str, Any]
+    starts: int
+    left: int | None
+    finish: int | None
+    at_least: float = 0.0
+    once: float = 0.0
+    twice: float = 0.0
+    lease: float | None = None
+
+
+def nap(seconds: float) -> dict[str, Any]:
+    """A job that takes so long, and lets others work."""
+    return {"do": "nap", "s": seconds}
+
+
+SITUATIONS = {
+    "idle": Situation([], {}, 0, 0, 0),
+    "short": Situation([nap(0.1)] * 200, {"concurrency": 4}, 4, None, None, 0, 0.1, 0.1),
+    "long": Situation([nap(60)] * 10, {"concurrency": 8}, 8, 2, 0, GRACE, GRACE),
+    "prefetched": Situation([nap(0.3)] * 6, {"concurrency": 1, "prefetch": 5}, 1, 0, 1, 0, 0.3),
+    "gathering": Situation([nap(0)] * 3, {"batch": (10, 60.0), "concurrency": 1}, 0, 0, 0),
+    "at most once": Situation(
+        [nap(0.1)] * 4, {"concurrency": 1, "prefetch": 3}, 1, 0, 4, 0, 0.4, lease=0
+    ),
+    "blocking": Situation(
+        [{"do": "block", "s": 60}] * 2,
+        {"concurrency": 2},
+        1,
+        0,
+        0,
+        GRACE,
+        GRACE + OVERDUE,
+        OVERDUE,
+    ),
+}
+
+
+def tell(worker: WorkerProcess, way: str) -> float:
+    """Have a worker stop; when it was told first."""
+    told = time.monotonic()
+    if way == "stop":
+        worker.child.send("stop")
+        return told
+    worker.signal(signal.SIGINT if way == "interrupt" else signal.SIGTERM)
+    return told
+
+
+@pytest.fixture
+def client(worker_url: str, queue: Queue) -> Any:
+    """A client of the server, which is empty."""
+    with Penstock(worker_url) as made:
+        yield made
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", SITUATIONS)
+def test_the_end_of_a_worker(kind: str, name: str, crew: Crew, client: Penstock) -> None:
+    """Exit code 0, in time; nothing is lost, and what is given back was no attempt.
+
+    What runs may finish, unless it takes longer than the grace or the worker is told twice.
+    """
+    at = SITUATIONS[name]
+    workers: dict[str, WorkerProcess] = {}
+    for way in WAYS:
+        queue = client.queue(f"{name} {way}")
+        bodies = [{"n": n, **body} for n, body in enumerate(at.jobs)]
+        queue.enqueue_many(bodies, lease=at.lease)
+        options = {"grace": GRACE, "control": True, **at.options}
+        workers[way] = crew.start(kind, queues=[queue.name], **options)
+        crew.diary.wait("start", at.starts, queue=queue.name) if at.starts else None
+        until(lambda queue=queue: at.left in (None, queue.stats().ready))
+    told = {way: tell(worker, way) for way, worker in workers.items()}
+    time.sleep(0.1)  # as who presses a key twice
+    workers["twice"].signal(signal.SIGTERM)
+    for way, worker in workers.items():
+        code = worker.ended()
+        # A signal that comes after `run` has returned is the program's.
+        assert code == 0 or crew.diary.events("over", pid=worker.pid), (way, code)
+        assert worker.died is not None
+        took = worker.died - told[way]
+        assert took <= (at.twice if way == "twice" else at.once) + ROUND_OFF + NOISE, way
+        assert took >= at.at_least or way == "twice", way
+        late = told[way] + NOISE / 4
+        assert at.lease == 0 or not [one for one in starts(crew, worker) if one > late], way
+        if (name, way) != ("at most once", "twice"):  # nobody can give those back
+            check_jobs(crew, client.queue(f"{name} {way}"), at, way)
+
+
+def starts(crew: Crew, worker: WorkerProcess) -> list[float]:
+    """When handlers were begun."""
+    return [one["t"] for one in crew.diary.events("start", pid=worker.pid)]
+
+
+def check_jobs(crew: Crew, queue: Queue, at: Situation, way: str) -> None:
+    """Each job is done, or there for the next, with no attempt charged."""
+    stats = queue.stats()
+    assert (stats.active, stats.dead, stats.nacked, stats.crashed) == (0, 0, 0, 0), way
+    done = {one["n"] for one in crew.diary.events("end", queue=queue.name)}
+    if way != "twice":  # then a handler may come to its end when its job is given back already
+        assert at.finish in (None, len(done)), way
+        assert at.lease == 0 or stats.acked == len(done), way
+    back = queue.reserve(1000, block=0)
+    assert len(back) == len(at.jobs) - (len(done) if at.lease == 0 else stats.acked), way
+    assert {job.body["n"] for job in back} | done == set(range(len(at.jobs))), way
+    assert {job.attempt for job in back} <= {1}, way
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_end_while_the_server_is_down(
+    kind: str, server: EmbeddedServer, diary: Diary, home: Callable[[], Nursery]
+) -> None:
+    """Exit code 0 in time, told before or after the grace; jobs are there when the server is."""
+    crew = Crew(server.url, diary, home)
+    with Penstock(server.url) as client:
+        workers = {}
+        for way in WAYS:
+            queue = client.queue(f"down {way}")
+            queue.configure(lease=1.0)
+            queue.enqueue({"n": 1, **nap(0.3)})
+            options = {"grace": GRACE, "control": True, "concurrency": 2}
+            workers[way] = crew.start(kind, queues=[queue.name], **options)
+            crew.diary.wait("start", queue=queue.name)
+        try:
+            server.kill()
+            told = {way: tell(worker, way) for way, worker in workers.items()}
+            time.sleep(0.1)  # as above
+            workers["twice"].signal(signal.SIGTERM)
+            for way, worker in workers.items():
+                assert worker.ended() == 0, way
+                assert worker.died is not None
+                assert worker.died - told[way] <= GRACE + OVERDUE + IN_VAIN + NOISE, way
+            server.restart()
+            crew.start(kind, queues=[f"down {way}" for way in WAYS])
+            for way in WAYS:
+                until(lambda way=way: client.queue(f"down {way}").stats().acked == 1)
+        finally:
+            crew.close()
