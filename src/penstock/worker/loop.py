@@ -233,6 +233,9 @@ def _ended(
     crew: Crew, finished: Sequence[Finished], outcomes: Settled, verdict: Verdict, resent: float
 ) -> None:
     """What was reported is not held any more; it is counted as what became of it."""
+    if crew.options.burst:  # handlers may have added jobs, or given some back: look once more
+        for source in crew.sources:
+            source.at = 0.0
     for done in finished:
         crew.drop(done.jobs)
     if outcomes.all_done:

@@ -1,0 +1,49 @@
+"""Burst mode: until the queues are empty, whatever handlers put into them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from penstock import Penstock, Queue
+from penstock.worker import AsyncWorker, Worker
+from tests.support.backends import Backend
+
+
+@pytest.fixture
+def queue(backend: Backend) -> Any:
+    """A queue."""
+    with Penstock(backend.sync_client()) as client:
+        yield client.queue("work")
+
+
+def test_jobs_that_handlers_add_are_run_too(backend: Backend, queue: Queue) -> None:
+    """A handler adds a job, whose handler adds another, in this queue or another."""
+    seen: list[str] = []
+    with Penstock(backend.sync_client()) as client:
+
+        def handle(job: Any) -> None:
+            seen.append(job.queue_name)
+            if len(seen) < 5:
+                client.queue(("work", "more")[len(seen) % 2]).enqueue(b"")
+
+        queue.enqueue(b"")
+        Worker(backend.sync_client(), ["work", "more"], handle, burst=True).run()
+    assert seen == ["work", "more", "work", "more", "work"]
+
+
+async def test_what_a_handler_gives_back_is_run_again(backend: Backend, queue: Queue) -> None:
+    """A handler releases its job by hand: the worker does not end before it is done."""
+    deliveries: list[int] = []
+
+    async def handle(job: Any) -> None:
+        deliveries.append(job.deliveries)
+        if job.deliveries < 3:
+            await job.release()
+
+    queue.enqueue(b"")
+    async with backend.async_client() as client:
+        await AsyncWorker(client, "work", handle, burst=True).run()
+    assert deliveries == [1, 2, 3]
+    assert queue.stats().acked == 1
