@@ -72,6 +72,7 @@ SITUATIONS = {
     "at most once": Situation(
         [nap(0.1)] * 4, {"concurrency": 1, "prefetch": 3}, 1, 0, 4, 0, 0.4, lease=0
     ),
+    "deaf": Situation([{"do": "deaf", "s": 60}] * 3, {"concurrency": 2}, 2, 1, 0, GRACE, GRACE),
     "blocking": Situation(
         [{"do": "block", "s": 60}] * 2,
         {"concurrency": 2},

@@ -81,13 +81,18 @@ class Runners:
         """Whether the run was ended from outside: never."""
         return False
 
-    def close(self, timeout: float) -> None:
-        """End the threads, as their handlers end; wait at most so many seconds for all of them."""
+    def close(self, timeout: float) -> bool:
+        """End the threads, as their handlers end; wait at most so many seconds for all of them.
+
+        Returns:
+            Whether nothing is left that keeps the process.
+        """
         for _ in self._threads:
             self._inbox.put(None)
         until = time.monotonic() + timeout
         for thread in self._threads:
             thread.join(max(0.0, until - time.monotonic()))
+        return True
 
 
 class AsyncRunners:
@@ -181,15 +186,20 @@ class AsyncRunners:
                 task.uncancel()
         return True
 
-    async def close(self, timeout: float) -> None:
-        """End the tasks; wait for them at most so many seconds."""
+    async def close(self, timeout: float) -> bool:
+        """End the tasks; wait for them at most so many seconds.
+
+        Returns:
+            Whether nothing is left that keeps the process: a coroutine may refuse to be cancelled.
+        """
         self._closing = True
         for task in self._tasks:
             task.cancel("the worker ends")
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=timeout)
         if self._threads is not None:
             self._threads.close()
+        if not self._tasks:
+            return True
+        return not (await asyncio.wait(self._tasks, timeout=timeout))[1]
 
 
 class Threads:

@@ -311,10 +311,12 @@ class AsyncWorker:
             renewer.close()
             if keeper is not None:
                 keeper.close()
-            await runners.close(1.0)
+            is_free = await runners.close(1.0)
             await self._client.close()
             wake.close()
             logger.info("%s has ended", self.name, extra=self._fields)
+            if not is_free and self._owns_process:
+                self._end_process()
 
     def _keeper(self) -> Keeper | None:
         """The helper process, if one is wanted."""
@@ -362,8 +364,8 @@ class AsyncWorker:
             crew.complain("monitor", error)
 
     def _end_process(self) -> None:
-        """The worker's own loop does not move although the grace is long over: end without it."""
-        text = "%s: a handler blocks the worker; the process is ended"
+        """The grace is long over, and a handler or a call keeps the worker: end without it."""
+        text = "%s can't come to an end; the process is ended"
         logger.error(text, self.name, extra=self._fields)
         logging.shutdown()
         os._exit(0)
