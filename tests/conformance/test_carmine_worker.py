@@ -90,9 +90,7 @@ def test_no_retry_is_a_policy(ps: Penstock, q: Queue, say: Callable[..., None], 
 
     def handle(job: Any) -> None:
         calls.append(job.body)
-        raise {"raises": ValueError("no"), "rejects": Reject("no"), "asks for a retry": Retry()}[
-            ends
-        ]
+        raise errors[ends]
 
     handlers = Handlers()
     say(q, handlers, handle)

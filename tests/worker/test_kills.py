@@ -6,6 +6,7 @@ import random
 import signal
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import redis
@@ -157,6 +158,24 @@ def test_a_job_that_kills_its_worker(kind: str, crew: Crew, queue: Queue) -> Non
     assert (letter.crashes, letter.nacks, letter.deliveries) == (3, 0, 3)
     queue.enqueue({"n": 2, "do": "no"})
     crew.diary.wait("end", n=2)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_jobs_beside_one_that_kills_its_worker(kind: str, crew: Crew, queue: Queue) -> None:
+    """They die with it as often, and are done all the same: its last run is without them."""
+    queue.configure(lease=0.5)
+    options: dict[str, Any] = {"concurrency": 4, "prefetch": 4}
+    queue.enqueue_many({"n": n, "do": "nap", "s": 0.2} for n in range(4))
+    queue.enqueue({"n": 4, "do": "die"})
+    queue.enqueue_many({"n": n, "do": "nap", "s": 0.2} for n in range(5, 8))
+    for _ in range(3):
+        victim = crew.start(kind, **options)
+        victim.child.wait()
+        assert victim.child.killed
+    crew.start(kind, **options)
+    until(lambda: (queue.stats().acked, queue.stats().dead) == (7, 1))
+    (letter,) = queue.peek(state="dead")
+    assert letter.body["n"] == 4
 
 
 # -- lost leases ---------------------------------------------------------------------------------

@@ -239,7 +239,7 @@ def test_r11_names_without_braces_on_a_cluster(cluster: redis.Redis, kind: str) 
             drained(ps.queue(names[2]))
 
 
-# -- R14: delays; a job for an idle worker ----------------------------------------------------------
+# -- R14: delays; a job for an idle worker -----------------------------------------------------
 
 
 def test_r14_delayed_jobs_start_when_they_are_due(server: EmbeddedServer, ps: Penstock) -> None:

@@ -93,7 +93,7 @@ class Stage:
         self.woken = False
         self.crew = Crew(
             [Source(queue.ops) for queue in self.queues],
-            Desk(handlers, self.runners, self._unknown, self._clock),
+            Desk(handlers, self.runners, self._unknown, self._unknown, self._clock),
             wake=self._wake,
             clock=self._clock,
             options=self.options,
@@ -173,7 +173,7 @@ class Stage:
             self._pass(effect.until)
             return None
         if isinstance(effect, flows.Quit):
-            return None if self.draw(2) else self._token(self.crew.wakes())
+            return None if self.draw(2) else self._token(self.crew.wakes)
         assert isinstance(effect, flows.Drop)
         return None
 
@@ -340,7 +340,7 @@ def test_a_waiting_worker_that_fills_up_hands_its_token_on(many: Callable[..., S
     effect = flow.send(stage._run(effect))
     assert isinstance(effect, flows.Quit)
     assert len(crew.held) == 1
-    key = stage._token(crew.wakes())
+    key = stage._token(crew.wakes)
     assert key == queue.ops.keys["wake"]
     effect = flow.send(key)
     assert isinstance(effect, flows.Run)

@@ -24,7 +24,7 @@ from penstock.worker.results import ACK, Verdict
 from penstock.worker.statistics import Statistics
 from penstock.worker.terms import Term, term_of
 
-__all__ = ["HANDED_BACK", "KEPT", "OUTCOMES", "Crew", "Finished", "Source", "Todo"]
+__all__ = ["ASIDE", "HANDED_BACK", "KEPT", "OUTCOMES", "Crew", "Finished", "Source", "Todo"]
 
 logger = logging.getLogger("penstock")
 
@@ -44,6 +44,7 @@ OUTCOMES = {
 }
 """What a job that was reported so is counted as."""
 HANDED_BACK = Verdict("release", 0, "not begun with")
+ASIDE = Verdict("release", 1000, "another one has to be done with first")
 KEPT = Verdict("none")
 """Nothing is reported: the handler did it itself, or somebody else has the job."""
 
@@ -298,7 +299,7 @@ class Crew:
                 job.settled = True
                 self.finished.append(Finished((job,), HANDED_BACK, 0.0))
         elif self.desk.flush_at <= self.clock():
-            self.desk.flush()
+            self.desk.tend()
 
     def look_everywhere(self) -> None:
         """Ask each queue in the next round, whatever was heard of it; and again after a tick."""

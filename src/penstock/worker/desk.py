@@ -10,6 +10,9 @@ from penstock.worker.handlers import Handler, Handlers
 
 __all__ = ["Desk", "RunnersLike"]
 
+SUSPECT = 2
+"""Crashes after which a job is suspected of killing its workers; by default one more is its end."""
+
 
 class RunnersLike(Protocol):
     """What runs handlers."""
@@ -31,11 +34,13 @@ class Desk:
         handlers: which there are.
         runners: who runs them.
         unknown: is given each job for which there is no handler.
+        later: is given each job that has to wait until another one is done with.
         clock: monotonic seconds.
 
     Attributes:
         size: most jobs of one call of a handler.
         flush_at: when the oldest batch that is not full is given out.
+        aside: how many jobs are to be given back before a suspect may begin.
     """
 
     def __init__(
@@ -43,13 +48,18 @@ class Desk:
         handlers: Handlers,
         runners: RunnersLike,
         unknown: Callable[[Any], None],
+        later: Callable[[Any], None],
         clock: Callable[[], float],
     ) -> None:
         self.size = max(handler.size or 1 for handler in handlers)
         self.flush_at = math.inf
+        self.aside = 0
         self._handlers = handlers
         self._runners = runners
         self._unknown = unknown
+        self._later = later
+        self._suspect: Any = None
+        self._next: tuple[Handler[..., Any], Sequence[Any]] | None = None
         self._clock = clock
         self._open: dict[tuple[Handler[..., Any], str], tuple[float, list[Any]]] = {}
 
@@ -60,12 +70,35 @@ class Desk:
             handler = find(job)
             if handler is None:
                 self._unknown(job)
+            elif job._counts and job.crashes >= SUSPECT:
+                self._hand_suspect(handler, job)
             elif handler.size is None:
                 put((handler, (job,)))
             else:
                 self._gather(handler, job)
         if self._open:
             self.flush()
+
+    def _hand_suspect(self, handler: Handler[..., Any], job: Any) -> None:
+        """A job that may have killed its workers runs without others of its kind.
+
+        Those that merely ran beside it come back together with it each time: run together again,
+        all of them would have their last crash. So they are given back before it begins.
+        """
+        if self._suspect is not None and not self._suspect.settled and not self._suspect.lost:
+            self.aside += 1
+            self._later(job)
+            return
+        self._suspect = job
+        self._next = (handler, (job,) if handler.size is None else [job])
+        self.flush_at = -math.inf
+
+    def tend(self) -> None:
+        """Give out what has had to wait: batches whose time has come, a suspect that is alone."""
+        if self._next is not None and self.aside == 0:
+            item, self._next = self._next, None
+            self._runners.put(item)
+        self.flush()
 
     def _gather(self, handler: Handler[..., Any], job: Any) -> None:
         """A batch has jobs of one queue."""
@@ -85,7 +118,8 @@ class Desk:
             if until <= now:
                 del self._open[key]
                 self._runners.put((key[0], jobs))
-        self.flush_at = min((until for until, _ in self._open.values()), default=math.inf)
+        opened = min((until for until, _ in self._open.values()), default=math.inf)
+        self.flush_at = opened if self._next is None else -math.inf
 
     def drain(self) -> list[Any]:
         """Jobs that no handler has begun with, and won't; those at most once are left to run.
@@ -94,7 +128,9 @@ class Desk:
         """
         items = self._runners.drain()
         items += [(handler, jobs) for (handler, _), (_, jobs) in self._open.items()]
+        items += [] if self._next is None else [self._next]
         self._open.clear()
+        self._next = None
         found: list[Any] = []
         for handler, jobs in items:
             once = [job for job in jobs if job.at_most_once]

@@ -22,7 +22,7 @@ from penstock.core.logs import Fields
 from penstock.core.operations import DAMAGED, Call, QueueOps
 from penstock.core.options import BATCH
 from penstock.errors import QueueDamaged, UnsupportedVersion
-from penstock.worker.crew import HANDED_BACK, KEPT, OUTCOMES, Crew, Finished, Source, Todo
+from penstock.worker.crew import ASIDE, HANDED_BACK, KEPT, OUTCOMES, Crew, Finished, Source, Todo
 from penstock.worker.results import ACK, Verdict
 
 __all__ = ["leave", "work"]
@@ -238,6 +238,8 @@ def _ended(
             source.at = 0.0
     for done in finished:
         crew.drop(done.jobs)
+    if verdict is ASIDE:
+        crew.desk.aside -= len(_named(finished))
     if outcomes.all_done:
         for done in finished:
             crew.count(done, _usual(verdict, done.jobs[0]), len(done.jobs))
@@ -253,7 +255,7 @@ def _ended(
 
 def _usual(verdict: Verdict, job: Any) -> str:
     """What a job is counted as if the call did what it should."""
-    if verdict is HANDED_BACK:
+    if verdict is HANDED_BACK or verdict is ASIDE:
         return "handed back"
     if verdict is KEPT and job.lost:
         return "lost"

@@ -12,7 +12,7 @@ from penstock._async.connection import monotonic
 from penstock.core.logs import Fields
 from penstock.core.middleware import Middleware, RunEvent, running
 from penstock.worker.arguments import Unfit
-from penstock.worker.crew import KEPT, OUTCOMES, Finished
+from penstock.worker.crew import ASIDE, KEPT, OUTCOMES, Finished
 from penstock.worker.handlers import Handler, Handlers
 from penstock.worker.results import ACK, Result, Verdict
 from penstock.worker.runners import AsyncRunners, Item
@@ -60,6 +60,10 @@ class AsyncBench:
     def unknown(self, job: Any) -> None:
         """There is no handler for a job: it becomes a dead letter."""
         self._finish((job,), self._unfit(job, self._handlers.missing(job)), 0.0)
+
+    def later(self, job: Any) -> None:
+        """Another one is to be done with first; it is given back for a moment."""
+        self._finish((job,), ASIDE, 0.0)
 
     def _unfit(self, job: Any, reason: str) -> Verdict:
         """No handler can do anything with this job."""

@@ -13,7 +13,7 @@ from penstock._sync.connection import monotonic
 from penstock.core.logs import Fields
 from penstock.core.middleware import Middleware, RunEvent, running
 from penstock.worker.arguments import Unfit
-from penstock.worker.crew import KEPT, OUTCOMES, Finished
+from penstock.worker.crew import ASIDE, KEPT, OUTCOMES, Finished
 from penstock.worker.handlers import Handler, Handlers
 from penstock.worker.results import ACK, Result, Verdict
 from penstock.worker.runners import Item, Runners
@@ -61,6 +61,10 @@ class Bench:
     def unknown(self, job: Any) -> None:
         """There is no handler for a job: it becomes a dead letter."""
         self._finish((job,), self._unfit(job, self._handlers.missing(job)), 0.0)
+
+    def later(self, job: Any) -> None:
+        """Another one is to be done with first; it is given back for a moment."""
+        self._finish((job,), ASIDE, 0.0)
 
     def _unfit(self, job: Any, reason: str) -> Verdict:
         """No handler can do anything with this job."""

@@ -170,7 +170,7 @@ class Worker:
         runners = Runners(options.concurrency, self.name, bench.execute)
         self._crew = crew = Crew(
             [Source(self._client.queue(name).ops, n) for name, n in options.queues.items()],
-            Desk(self.handlers, runners, bench.unknown, monotonic),
+            Desk(self.handlers, runners, bench.unknown, bench.later, monotonic),
             wake=wake.set_from_thread,
             clock=monotonic,
             options=options,
