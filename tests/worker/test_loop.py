@@ -174,7 +174,7 @@ class Stage:
             return None
         if isinstance(effect, flows.Quit):
             return None if self.draw(2) else self._token(self.crew.wakes)
-        assert isinstance(effect, flows.Drop)
+        assert isinstance(effect, (flows.Drop, flows.Hurry, flows.Cede))
         return None
 
     def _run(self, effect: flows.Run) -> Any:

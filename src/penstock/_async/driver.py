@@ -103,6 +103,8 @@ class AsyncDriver:
         if isinstance(effect, flows.Drop):
             await wait.drop()
             return await self.node.close()
+        if isinstance(effect, flows.Hurry):
+            return await self.node.hurry()
         return await self._registered(effect)
 
     async def _registered(self, effect: flows.Register | flows.Lookup) -> str | None:

@@ -62,6 +62,8 @@ pack: Callable[[tuple[Any, ...]], bytes] = hiredis.pack_command
 monotonic = time.monotonic
 
 SOCKET_TIMEOUT = 5.0
+HURRY = 1.0
+"""Seconds that a client which is about to end waits for a reply."""
 STOP_TIMEOUT = 2.0
 """Seconds after which a BLPOP that does not end makes the connection a dead one."""
 SLICE_MS = 100
@@ -357,6 +359,13 @@ class Node:
         node = Node(self._source, prefix=self._prefix, retry_for=retry_for)
         node._factory = partial(node._factory, socket_timeout=socket_timeout)
         return node
+
+    def hurry(self) -> None:
+        """From now on a call that does not get through within a second is tried once more."""
+        timeouts = {"socket_timeout": HURRY, "socket_connect_timeout": HURRY}
+        self._factory = partial(self._factory, **timeouts)
+        self._retrying = self._retrying.copy(stop=tenacity.stop_after_attempt(1))
+        self.close()
 
     def forget(self) -> None:
         """Leave all connections to whoever else has them: another process, or a closed loop."""

@@ -85,6 +85,8 @@ class Driver:
         if isinstance(effect, flows.Drop):
             wait.drop()
             return self.node.close()
+        if isinstance(effect, flows.Hurry):
+            return self.node.hurry()
         return self._registered(effect)
 
     def _registered(self, effect: flows.Register | flows.Lookup) -> str | None:

@@ -22,6 +22,7 @@ __all__ = [
     "TICK",
     "Cede",
     "Drop",
+    "Hurry",
     "Lookup",
     "Pop",
     "Quit",
@@ -116,7 +117,12 @@ class Drop:
     """Close the connections: whatever is at their other end is not what it was."""
 
 
-Effect = Run | Reserve | Register | Lookup | Pop | Quit | Rest | Cede | Drop
+@dataclass(frozen=True, slots=True)
+class Hurry:
+    """From now on give a call up after a second or two: the flow's owner is about to end."""
+
+
+Effect = Run | Reserve | Register | Lookup | Pop | Quit | Rest | Cede | Drop | Hurry
 Clock = Callable[[], float]
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from redis.exceptions import NoPermissionError
 
 from penstock._sync.connection import transient
-from penstock.core.flows import LOST, TICK, Cede, Drop, Effect, Pop, Quit, Rest, Run, restore
+from penstock.core.flows import LOST, TICK, Cede, Drop, Effect, Hurry, Pop, Quit, Rest, Run, restore
 from penstock.core.job import Outcome, Settled
 from penstock.core.logs import Fields
 from penstock.core.operations import DAMAGED, Call, QueueOps
@@ -356,6 +356,7 @@ def leave(crew: Crew) -> Flow:
 
     The first call that does not get through is the last: then the leases end by themselves.
     """
+    yield Hurry()
     try:
         for step in (_stand_up, _report_all, _hand_back, _report_all):
             with _unless_refused():
