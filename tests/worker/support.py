@@ -113,7 +113,7 @@ class Crew:
         self._home = home
 
     def start(self, kind: str, *, patient: bool = True, **options: Any) -> WorkerProcess:
-        """Start a worker, and wait until it begins unless one is impatient.
+        """Start a worker, and wait until it has asked for jobs, unless one is impatient.
 
         Options as of `tests.worker.tasks.work`.
         """

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import itertools
 import json
 import logging
 import os
@@ -18,7 +19,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from penstock.worker import AsyncWorker, Handlers, Worker
+from penstock.worker import AsyncWorker, Handlers, LoopEvent, Worker
 from tests.support.workers import await_word, tell
 
 __all__ = ["work"]
@@ -150,10 +151,15 @@ def work(
     out = Diary(diary)
     if trap is not None:
         _spring(trap)
-    worker = made(kind, url, Deeds(out), queues, batch, **options)
+    rounds = itertools.count()
+
+    def look(event: LoopEvent) -> None:
+        if next(rounds) == 0:
+            out.write("up", kind=kind)
+
+    worker = made(kind, url, Deeds(out), queues, batch, monitor=look, **options)
     if control:
         threading.Thread(target=_obey, args=(worker,), daemon=True).start()
-    out.write("up", kind=kind)
     if isinstance(worker, AsyncWorker):
         asyncio.run(worker.run())
     else:

@@ -60,7 +60,7 @@ def test_r2_killed_at_each_step_of_a_call(
             trap = {"operation": call, "step": step, "which": 0}
             leaves = call == "release"
             options = {"trap": trap, "control": leaves, "concurrency": 1}
-            victim = crew.start("thread", queues=[queue.name], **options)
+            victim = crew.start("thread", queues=[queue.name], patient=False, **options)
             if leaves:
                 crew.diary.wait("start", pid=victim.pid)
                 victim.child.send("stop 0")
@@ -149,7 +149,7 @@ def test_a_job_that_kills_its_worker(kind: str, crew: Crew, queue: Queue) -> Non
     queue.configure(lease=0.5)
     queue.enqueue({"n": 1, "do": "die"})
     for _ in range(3):
-        victim = crew.start(kind, concurrency=1)
+        victim = crew.start(kind, concurrency=1, patient=False)
         victim.child.wait()
         assert victim.child.killed
     crew.start(kind, concurrency=1)

@@ -67,7 +67,7 @@ SITUATIONS = {
     "idle": Situation([], {}, 0, 0, 0),
     "short": Situation([nap(0.1)] * 200, {"concurrency": 4}, 4, None, None, 0, 0.1, 0.1),
     "long": Situation([nap(60)] * 10, {"concurrency": 8}, 8, 2, 0, GRACE, GRACE),
-    "prefetched": Situation([nap(0.3)] * 6, {"concurrency": 1, "prefetch": 5}, 1, 0, 1, 0, 0.3),
+    "prefetched": Situation([nap(0.3)] * 6, {"concurrency": 1, "prefetch": 5}, 1, 0, None, 0, 0.3),
     "gathering": Situation([nap(0)] * 3, {"batch": (10, 60.0), "concurrency": 1}, 0, 0, 0),
     "at most once": Situation(
         [nap(0.1)] * 4, {"concurrency": 1, "prefetch": 3}, 1, 0, 4, 0, 0.4, lease=0
@@ -186,3 +186,15 @@ def test_the_end_while_the_server_is_down(
                 until(lambda way=way: client.queue(f"down {way}").stats().acked == 1)
         finally:
             crew.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_signal_in_the_first_moment(kind: str, crew: Crew, queue: Queue) -> None:
+    """A worker that has hardly begun is stopped too: by itself, or by the system before it."""
+    for n in range(20):
+        worker = crew.start(kind, patient=False)
+        time.sleep(n / 1000)  # some while it begins
+        told = worker.signal(signal.SIGTERM)
+        assert worker.ended() in (0, -signal.SIGTERM)
+        assert worker.died is not None
+        assert worker.died - told < NOISE

@@ -40,6 +40,9 @@ logger = logging.getLogger("penstock")
 PASSING = (ReadOnlyError, ClusterDownError, TryAgainError, OutOfMemory)
 """What a server may answer for a while, besides not being there."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
+SIGHT = 1.0
+"""Seconds after which the main thread looks for signals: one that comes while it goes to sleep does
+not wake it."""
 
 
 class AsyncWorker:
@@ -155,7 +158,8 @@ class AsyncWorker:
         """
         with self._listening(signals):
             await self.start()
-            await self.join()
+            while not await self.join(SIGHT):
+                pass
 
     async def start(self) -> None:
         """Begin to work in the background.

@@ -39,6 +39,9 @@ logger = logging.getLogger("penstock")
 PASSING = (ReadOnlyError, ClusterDownError, TryAgainError, OutOfMemory)
 """What a server may answer for a while, besides not being there."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
+SIGHT = 1.0
+"""Seconds after which the main thread looks for signals: one that comes while it goes to sleep does
+not wake it."""
 
 
 class Worker:
@@ -154,7 +157,8 @@ class Worker:
         """
         with self._listening(signals):
             self.start()
-            self.join()
+            while not self.join(SIGHT):
+                pass
 
     def start(self) -> None:
         """Begin to work in the background.
