@@ -20,6 +20,7 @@ from penstock.errors import MetaLost, NotReplicated, QueueFull
 __all__ = [
     "LOST",
     "TICK",
+    "Cancelled",
     "Cede",
     "Drop",
     "Hurry",

@@ -16,7 +16,20 @@ from typing import Any
 from redis.exceptions import NoPermissionError
 
 from penstock._sync.connection import transient
-from penstock.core.flows import LOST, TICK, Cede, Drop, Effect, Hurry, Pop, Quit, Rest, Run, restore
+from penstock.core.flows import (
+    LOST,
+    TICK,
+    Cancelled,
+    Cede,
+    Drop,
+    Effect,
+    Hurry,
+    Pop,
+    Quit,
+    Rest,
+    Run,
+    restore,
+)
 from penstock.core.job import Outcome, Settled
 from penstock.core.logs import Fields
 from penstock.core.operations import DAMAGED, Call, QueueOps
@@ -48,8 +61,13 @@ def work(crew: Crew, node: Callable[[], str], looped: Callable[[int], None]) -> 
         node: the id of the node, known once it has answered.
         looped: called at the end of each round with the number of jobs that came.
     """
-    while not crew.is_over:
-        looped((yield from _lap(crew, node)))
+    try:
+        while not crew.is_over:
+            looped((yield from _lap(crew, node)))
+    except Cancelled:
+        crew.stop(0)
+        yield from leave(crew)
+        raise
     yield from leave(crew)
 
 
@@ -60,6 +78,8 @@ def _lap(crew: Crew, node: Callable[[], str]) -> Count:
         got = yield from _round(crew, node)
         if got < 0:
             got = yield from _rest(crew, node)
+    except Cancelled:
+        raise
     except Exception as error:  # noqa: BLE001  # a worker outlives every failure
         yield from _failed(crew, error)
         return 0

@@ -81,6 +81,9 @@ class Runners:
         """Whether the run was ended from outside: never."""
         return False
 
+    def end(self) -> None:
+        """Run nothing more."""
+
     def close(self, timeout: float) -> bool:
         """End the threads, as their handlers end; wait at most so many seconds for all of them.
 
@@ -182,9 +185,15 @@ class AsyncRunners:
             return False
         if sys.version_info >= (3, 11):  # it counts from then on
             task = asyncio.current_task()
-            while task is not None and task.cancelling():
+            if task is None or not task.cancelling():
+                return False  # the handler has cancelled something of its own
+            while task.cancelling():
                 task.uncancel()
         return True
+
+    def end(self) -> None:
+        """Run nothing more: the tasks are cancelled by somebody else, the end of the event loop."""
+        self._closing = True
 
     async def close(self, timeout: float) -> bool:
         """End the tasks; wait for them at most so many seconds.

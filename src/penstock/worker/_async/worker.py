@@ -148,7 +148,7 @@ class AsyncWorker:
         """Work until stopped: by `stop`, or in the main thread by SIGTERM or SIGINT.
 
         At the first signal no more jobs are taken, and handlers have `grace` seconds to finish; at
-        the second what is not finished is given back at once.
+        the second, or when this call is cancelled, what is not finished is given back at once.
 
         Args:
             signals: whether to listen to signals.
@@ -158,8 +158,13 @@ class AsyncWorker:
         """
         with self._listening(signals):
             await self.start()
-            while not await self.join(SIGHT):
-                pass
+            try:
+                while not await self.join(SIGHT):
+                    pass
+            except BaseException:  # a cancellation, or Ctrl-C where nobody listens
+                self.stop(0)
+                await self.join()
+                raise
 
     async def start(self) -> None:
         """Begin to work in the background.

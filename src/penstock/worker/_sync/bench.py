@@ -103,7 +103,9 @@ class Bench:
         self, handler: Handler[..., Any], jobs: Sequence[Any], error: BaseException
     ) -> list[Verdict]:
         """A handler was ended from outside, or wanted to end more than itself."""
-        if self.runners.was_cancelled(error) and any(job.lost for job in jobs):
+        if self.runners.was_cancelled(error):
+            if not any(job.lost for job in jobs):
+                self.runners.end()
             return [KEPT if job.lost else LATER for job in jobs]
         logger.error("%r failed", jobs[0], exc_info=error, extra=Fields(jobs[0]))
         return [handler.failed(job, error) for job in jobs]
@@ -173,7 +175,7 @@ class Bench:
 
 
 LATER = Verdict("release", 0)
-"""Beside a job that was lost, the others of its batch begin anew."""
+"""Beside a job that was lost the others of its batch begin anew; so do all when the loop ends."""
 
 
 def _note(event: RunEvent, verdicts: list[Verdict] | None) -> None:

@@ -147,7 +147,7 @@ class Worker:
         """Work until stopped: by `stop`, or in the main thread by SIGTERM or SIGINT.
 
         At the first signal no more jobs are taken, and handlers have `grace` seconds to finish; at
-        the second what is not finished is given back at once.
+        the second, or when this call is cancelled, what is not finished is given back at once.
 
         Args:
             signals: whether to listen to signals.
@@ -157,8 +157,13 @@ class Worker:
         """
         with self._listening(signals):
             self.start()
-            while not self.join(SIGHT):
-                pass
+            try:
+                while not self.join(SIGHT):
+                    pass
+            except BaseException:  # a cancellation, or Ctrl-C where nobody listens
+                self.stop(0)
+                self.join()
+                raise
 
     def start(self) -> None:
         """Begin to work in the background.
