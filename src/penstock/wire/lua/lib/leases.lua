@@ -72,8 +72,8 @@ if bequeath and (starts or #fallen > 0) then
   for i = 1, #fallen, 2 do
     ending[#ending + 1] = fallen[i]
   end
-  for i = 1, starts and #numbers or 0 do -- an id that is taken until its job is started
-    if counts[i] == '' and string.find(string.match(records[i], '^[^\n]*'), ';u=s', 1, true) then
+  for i = 1, starts and #numbers or 0 do -- an id that is taken until its job is started, perhaps by an update since its last start
+    if string.find(string.match(records[i], '^[^\n]*'), ';u=s', 1, true) then
       ending[#ending + 1] = numbers[i]
     end
   end
