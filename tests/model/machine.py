@@ -22,8 +22,8 @@ from penstock import (
 from penstock.core.operations import FULL
 from penstock.core.views import SETTING_KINDS
 from tests.model.faults import Fault
-from tests.model.model import NEVER, Answer, ModelJob, Name, Number
-from tests.model.side import IDS, STATES, SideBySide
+from tests.model.model import NEVER, Answer, ModelJob, Name, Number, Policy
+from tests.model.side import IDS, STATES, SideBySide, policy
 
 __all__ = ["IdsMachine", "QueueMachine"]
 
@@ -54,6 +54,13 @@ MODES = {"refuse": "", "update": "u", "debounce": "ud", "requeue": "q", "requeue
 NAMES = st.lists(st.sampled_from([0, 0, 0, 1, 1, 2]), min_size=1, max_size=4)
 """Dedup ids, by place; one may come twice."""
 WINDOWS = st.sampled_from([None, None, 1, 3_000, 60_000])
+POLICIES: list[Policy | None] = [
+    None, (1, None, None), (None, 1, 300), (2, 100, None), (0, None, 1), (None, None, None),
+]  # fmt: skip
+"""Retry policies of jobs: attempts, base and cap."""
+RETRY = st.sampled_from([None, None, None, None, *POLICIES])
+ENDS = st.sampled_from([None, None, 0, 1, 3_000])
+"""Windows that an ack names."""
 UNTIL = st.sampled_from(["finished", "finished", "finished", "started", "enqueued"])
 FAULTS: st.SearchStrategy[Fault] = st.sampled_from(
     ["", "", "", "before", "after", "flushed", "token lost", "token lost"]
@@ -67,7 +74,7 @@ PICKS = st.lists(
     max_size=4,
 )
 """Jobs to name: which of those known, and how; one may be named twice."""
-Shape: TypeAlias = list[tuple[str, int | None, int | None]]
+Shape: TypeAlias = list[tuple[str, int | None, int | None, Policy | None]]
 WAITING = {"ready": 0, "due": 1, "delayed": 3_000}
 """Fates of jobs that are not delivered, and their delay."""
 SHAPES = st.lists(
@@ -88,12 +95,17 @@ SHAPES = st.lists(
         ),
         st.sampled_from([None, None, 2_500, 60_000]),
         st.sampled_from([None, None, None, 20_000, 70_000]),
+        RETRY,
     ),
     max_size=9,
 )
-"""Jobs with their fate, lease and ttl."""
+"""Jobs with their fate, lease, ttl and policy."""
 ACTIONS: dict[str, dict[str, Sequence[Any]]] = {
-    "ack": {"picks": [0], "among": [["active"], ["dead", "scheduled"]]},
+    "ack": {
+        "picks": [0],
+        "among": [["active"], ["dead", "scheduled"]],
+        "window": [None, 0, 3_000],
+    },
     "bury": {"picks": [0], "among": [["active"], ["dead", "scheduled"]], "reason": ["why"]},
     "claim": {
         "how": ["refuse", "requeue", "requeue+update", "debounce", "update"],
@@ -104,6 +116,7 @@ ACTIONS: dict[str, dict[str, Sequence[Any]]] = {
         "until": ["finished", "finished", "started", "finished", "enqueued"],
         "lease": [None, 0, None, 1_000],
         "many": [False, True],
+        "retry": POLICIES,
         "bound": [None],
     },
     "clear": {},
@@ -243,10 +256,11 @@ class QueueMachine(SideBySide):
 
     def fill_with(self, shape: Shape, tag: int) -> None:
         """Add jobs, each with a lease, a ttl and a fate; those that are delivered come first."""
-        for fate, lease, ttl in sorted(shape, key=lambda part: part[0] in WAITING):
+        for fate, lease, ttl, retry in sorted(shape, key=lambda part: part[0] in WAITING):
             own = {"once": 0, "ended": 1}.get(fate, lease)
             life = 50_000 if own == 0 and ttl is None else ttl
-            self.add([self.body()], WAITING.get(fate, 0), None, own, life, None, many=False)
+            delay = WAITING.get(fate, 0)
+            self.add([self.body()], delay, None, own, life, None, retry, many=False)
             if fate not in WAITING:
                 self.reserve_some(1, tag)
                 self.end_last(fate)
@@ -283,6 +297,7 @@ class QueueMachine(SideBySide):
         lease=LEASES,
         ttl=TTLS,
         bound=st.sampled_from([None, None, None, 1, 4]),
+        retry=RETRY,
     )
     def enqueue(
         self,
@@ -293,6 +308,7 @@ class QueueMachine(SideBySide):
         lease: int | None,
         ttl: int | None,
         bound: int | None,
+        retry: Policy | None,
     ) -> None:
         """Add one job, or several."""
         count = count if many else 1
@@ -304,7 +320,8 @@ class QueueMachine(SideBySide):
             delay = max(at, 0)
         elif ttl is not None and ttl <= delay:
             delay = 0
-        self.add([self.body() for _ in range(count)], delay, at, lease, ttl, bound, many=many)
+        bodies = [self.body() for _ in range(count)]
+        self.add(bodies, delay, at, lease, ttl, bound, retry, many=many)
 
     def add(
         self,
@@ -314,6 +331,7 @@ class QueueMachine(SideBySide):
         lease: int | None,
         ttl: int | None,
         bound: int | None,
+        retry: Policy | None,
         *,
         many: bool,
     ) -> None:
@@ -324,13 +342,16 @@ class QueueMachine(SideBySide):
             "lease": None if lease is None else lease / 1000,
             "ttl": None if ttl is None else ttl / 1000,
             "max_length": bound,
+            "retry": policy(retry),
         }
         answers: list[Any] = []
 
         def model() -> Any:
             if not answers:
                 answers.append(
-                    self.model.enqueue(bodies, delay=delay, lease=lease, ttl=ttl, bound=bound)
+                    self.model.enqueue(
+                        bodies, delay=delay, lease=lease, ttl=ttl, bound=bound, retry=retry
+                    )
                 )
             return answers[0]
 
@@ -364,6 +385,7 @@ class QueueMachine(SideBySide):
         lease=LEASES,
         ttl=TTLS,
         bound=st.sampled_from([None, None, None, 1, 4]),
+        retry=RETRY,
     )
     def claim(
         self,
@@ -376,6 +398,7 @@ class QueueMachine(SideBySide):
         lease: int | None,
         ttl: int | None,
         bound: int | None,
+        retry: Policy | None,
     ) -> None:
         """Add jobs with dedup ids, which others may have."""
         how, window = (
@@ -397,6 +420,7 @@ class QueueMachine(SideBySide):
             "dedup_window": None if window is None else window / 1000,
             "dedup_until": until,
             "on_duplicate": how,
+            "retry": policy(retry),
         }
         answers: list[Any] = []
 
@@ -404,7 +428,14 @@ class QueueMachine(SideBySide):
             if not answers:
                 answers.append(
                     self.model.claim(
-                        jobs, mode, delay=delay, lease=lease, ttl=ttl, window=window, bound=bound
+                        jobs,
+                        mode,
+                        delay=delay,
+                        lease=lease,
+                        ttl=ttl,
+                        window=window,
+                        bound=bound,
+                        retry=retry,
                     )
                 )
             return answers[0]
@@ -570,10 +601,17 @@ class QueueMachine(SideBySide):
         assert got == told
         return plain
 
-    @call(picks=PICKS, among=AMONG)
-    def ack(self, picks: list[tuple[int, str]], among: Sequence[str]) -> None:
-        """Finish jobs."""
-        self.settle_with(picks, self.model.ack, self.queue.ack, among, gone=True)
+    @call(picks=PICKS, among=AMONG, window=ENDS)
+    def ack(self, picks: list[tuple[int, str]], among: Sequence[str], window: int | None) -> None:
+        """Finish jobs, perhaps with a window of the call's."""
+        seconds = None if window is None else window / 1000
+        self.settle_with(
+            picks,
+            lambda names: self.model.ack(names, window),
+            lambda jobs: self.queue.ack(jobs, dedup_window=seconds),
+            among,
+            gone=True,
+        )
 
     @call(picks=PICKS, n=st.sampled_from([1, 2, 10]), tag=TAGS)
     def settle(self, picks: list[tuple[int, str]], n: int, tag: int) -> None:
@@ -786,8 +824,11 @@ class QueueMachine(SideBySide):
         """Bring dead letters back: by name, or the oldest."""
         names, jobs, current = self.named(picks or [], ["dead"])
         if picks is None:
+            lost = self.fault == "after"
             wanted, got, resent = self.both(
-                lambda: self.model.redrive(limit), lambda: self.queue.redrive(limit=limit)
+                lambda: self.model.redrive(limit, step=lost),
+                lambda: self.queue.redrive(limit=limit),
+                lambda: self.model.redrive(limit),
             )
         elif current:
             outcomes, got, resent = self.both(

@@ -15,7 +15,18 @@ from typing import Literal, TypeAlias
 
 from penstock import Outcome
 
-__all__ = ["DEFAULTS", "NEVER", "OWNER", "Answer", "DedupId", "Model", "ModelJob", "Name", "Number"]
+__all__ = [
+    "DEFAULTS",
+    "NEVER",
+    "OWNER",
+    "Answer",
+    "DedupId",
+    "Model",
+    "ModelJob",
+    "Name",
+    "Number",
+    "Policy",
+]
 
 Number: TypeAlias = tuple[int, int]
 """Creation ms and place within it."""
@@ -23,6 +34,8 @@ Receipt: TypeAlias = tuple[int, int]
 """Number of the delivery and its tag."""
 Name: TypeAlias = tuple[Number, Receipt | None]
 """A job as a caller names it: with the receipt of a delivery, or by id alone."""
+Policy: TypeAlias = tuple[int | None, int | None, int | None]
+"""Attempts, base and cap in ms; None leaves a part to the queue."""
 Place = Literal["ready", "scheduled", "active", "once", "dead"]
 
 FIRST_SEQ = 1_000_000_000
@@ -66,6 +79,7 @@ class ModelJob:
     drawn: range | None = field(default=None, repr=False)  # `at` is anywhere in here
     dedup_id: str | None = None
     window: int | None = None  # ms for which the dedup id stays taken after an ack
+    retry: Policy | None = None  # its own
     until: str = ""  # s: the id is free from the first delivery on; e: the job never has it
 
     @property
@@ -147,6 +161,11 @@ class Model:
         """The same for a limit: 0 is none."""
         return self.setting(name) or math.inf
 
+    def attempts(self, job: ModelJob) -> float:
+        """How many failures and crashes a job may have: its own number, or the queue's."""
+        own = job.retry[0] if job.retry else None
+        return self.limit("max_attempts") if own is None else own or math.inf
+
     def _begin(self) -> None:
         if not self.exists:
             self.exists, self.made = True, self.now
@@ -200,13 +219,15 @@ class Model:
         lease: int | None = None,
         ttl: int | None = None,
         bound: int | None = None,
+        retry: Policy | None = None,
     ) -> list[ModelJob] | Literal["paused", "full"]:
         """Add jobs, all of them or none; expired ones make room first."""
         refused = self._admitted(len(bodies), bound)
         if refused:
             return refused
         due = self.now + delay if delay > 0 else 0
-        return [self._added(ModelJob((0, 0), body, lease, ttl, "ready", 0), due) for body in bodies]
+        jobs = [ModelJob((0, 0), body, lease, ttl, "ready", 0, retry=retry) for body in bodies]
+        return [self._added(job, due) for job in jobs]
 
     def _admitted(self, count: int, bound: int | None) -> Literal["", "paused", "full"]:
         """Whether there is room for so many; expired jobs are removed."""
@@ -249,13 +270,14 @@ class Model:
         ttl: int | None = None,
         window: int | None = None,
         bound: int | None = None,
+        retry: Policy | None = None,
     ) -> list[Answer] | Literal["paused", "full"]:
         """Add jobs with dedup ids, one after the other as if each came alone.
 
         Args:
             jobs: id and body of each.
             mode: what becomes of duplicates (u, d, q), and until when the ids are taken (s, e).
-            delay, lease, ttl, window, bound: of all of them.
+            delay, lease, ttl, window, bound, retry: of all of them.
         """
         adding = ("added", "requeued")
         count = sum(self._verdict(name, mode)[0] in adding for name in {name for name, _ in jobs})
@@ -273,11 +295,11 @@ class Model:
                 answers.append(
                     self._duplicate(
                         action, about, body, new, begins="d" in mode, delay=delay, lease=lease,
-                        window=window, until=until, name=name, mode=mode,
+                        window=window, retry=retry, until=until, name=name, mode=mode,
                     )
                 )  # fmt: skip
                 continue
-            job = ModelJob((0, 0), body, lease, ttl, "ready", 0)
+            job = ModelJob((0, 0), body, lease, ttl, "ready", 0, retry=retry)
             job.dedup_id, job.window, job.until = name, window, until
             due = self.now + delay if delay > 0 else 0
             if action == "added":
@@ -334,6 +356,7 @@ class Model:
         delay: int,
         lease: int | None,
         window: int | None,
+        retry: Policy | None,
         until: str,
         name: str,
         mode: str,
@@ -352,6 +375,7 @@ class Model:
         about.body = body
         about.lease = about.lease if lease is None else lease
         about.window = about.window if window is None else window
+        about.retry = about.retry if retry is None else retry
         about.until = until or about.until
         if about.place == "ready" or (about.place == "scheduled" and begins):
             about.place = "scheduled"
@@ -366,11 +390,12 @@ class Model:
             self._turn(one.heir, 0)
             one.owner, one.heir = one.heir, None
 
-    def _drop(self, job: ModelJob, *, done: bool = False) -> None:
-        """A job goes; done: it was acknowledged."""
+    def _drop(self, job: ModelJob, *, done: bool = False, window: int | None = None) -> None:
+        """A job goes; done: it was acknowledged, perhaps with a window instead of its own."""
         del self.jobs[job.number]
+        span = job.window if window is None else window
         if job.place != "dead":
-            self._release(job, (job.window or 0) if done else 0)
+            self._release(job, (span or 0) if done else 0)
 
     def _release(self, job: ModelJob, span: int = 0) -> None:
         """A job leaves its dedup id: free, taken by a window, or that of the one that waited."""
@@ -461,7 +486,7 @@ class Model:
         attempts = job.nacks + job.crashes
         if job.crashes >= self.limit("max_crashes"):
             why = f"lease ended {job.crashes} times"
-        elif attempts >= self.limit("max_attempts"):
+        elif attempts >= self.attempts(job):
             why = f"{attempts} attempts"
         else:
             return True
@@ -499,7 +524,7 @@ class Model:
         return taken
 
     def _deliver(self, job: ModelJob, tag: int) -> None:
-        if job.until == "s" and not job.deliveries and not job.void:
+        if job.until == "s":  # mostly it has left it before
             self._release(job)
         job.deliveries += 1
         job.delivered, job.tag, job.void = self.now, tag, False
@@ -568,8 +593,8 @@ class Model:
         self._trim_after(died)
         return outcomes
 
-    def ack(self, names: Iterable[Name]) -> list[Outcome]:
-        """Finish jobs; by id alone waiting ones too."""
+    def ack(self, names: Iterable[Name], window: int | None = None) -> list[Outcome]:
+        """Finish jobs; by id alone waiting ones too. A window stands instead of their own."""
         outcomes = []
         done: set[Number] = set()
         for outcome, job in [self._held(name) for name in names]:
@@ -579,7 +604,7 @@ class Model:
                 done.add(job.number)
             outcomes.append(outcome)
         for number in done:
-            self._drop(self.jobs[number], done=True)
+            self._drop(self.jobs[number], done=True, window=window)
         self.totals["acked"] += len(done)
         return outcomes
 
@@ -600,7 +625,7 @@ class Model:
             job.nacks += 1
             job.error = error or job.error
             self.totals["nacked"] += 1
-            if job.nacks + job.crashes >= self.limit("max_attempts"):
+            if job.nacks + job.crashes >= self.attempts(job):
                 self._die(job, "")
             else:
                 self._put_back(job, delay)
@@ -624,8 +649,9 @@ class Model:
     def _put_back(self, job: ModelJob, delay: int | None) -> None:
         job.place = "scheduled"
         if delay is None:
-            most = self.setting("backoff_base") * 2 ** (job.nacks - 1)
-            most = max(1, min(self.setting("backoff_cap"), most))
+            _, base, cap = job.retry or (None, None, None)
+            most = (base or self.setting("backoff_base")) * 2 ** (job.nacks - 1)
+            most = max(1, min(cap or self.setting("backoff_cap"), most))
             job.drawn = range(job.capped(self.now + 1), job.capped(self.now + most) + 1)
         elif delay:
             job.at = job.capped(self.now + delay)
@@ -747,10 +773,16 @@ class Model:
 
     # -- removing, bringing back ------------------------------------------------------------
 
-    def redrive(self, limit: int | None = None) -> int:
-        """Bring so many of the oldest dead letters back; their attempts start anew."""
+    def redrive(self, limit: int | None = None, *, step: bool = False) -> int:
+        """Bring so many of the oldest dead letters back; their attempts start anew.
+
+        Args:
+            limit: None = all.
+            step: one run of the script, which looks at no more of them than it may bring back.
+        """
         done = 0
-        for job in self.at("dead"):
+        letters = self.at("dead")
+        for job in letters[:limit] if step else letters:
             if done == limit:
                 break
             if not self._is_over(job) and not self._is_taken(job):

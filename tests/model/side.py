@@ -10,16 +10,16 @@ from typing import Any, TypeVar
 
 from hypothesis.stateful import RuleBasedStateMachine, invariant
 
-from penstock import Job, JobView, Penstock, QueueStats, Settings, parse_id
+from penstock import Job, JobView, Penstock, QueueStats, RetryPolicy, Settings, parse_id
 from penstock.core.record import escaped
 from penstock.core.views import SETTING_KINDS, read_settings
 from penstock.wire.keys import node_key, registry_key
 from tests.model.clock import CLOCK, TestClock
 from tests.model.faults import Fault, Faults
-from tests.model.model import NEVER, OWNER, DedupId, Model, ModelJob, Name, Number
+from tests.model.model import NEVER, OWNER, DedupId, Model, ModelJob, Name, Number, Policy
 from tests.support.keyspace import Raw, check_invariant, numbers
 
-__all__ = ["IDS", "STATES", "Bench", "Dice", "SideBySide"]
+__all__ = ["IDS", "STATES", "Bench", "Dice", "SideBySide", "policy"]
 
 T = TypeVar("T")
 QUEUE = "model"
@@ -83,6 +83,14 @@ def as_number(text: bytes) -> Number:
     """A job number as the model writes it."""
     ms, _, seq = text.partition(b"-")
     return int(ms), int(seq)
+
+
+def policy(parts: Policy | None) -> RetryPolicy | None:
+    """A policy of the model's as callers write it."""
+    if parts is None:
+        return None
+    attempts, base, cap = parts
+    return RetryPolicy(attempts, base and base / 1000, cap and cap / 1000)
 
 
 class SideBySide(RuleBasedStateMachine):
@@ -237,6 +245,7 @@ class SideBySide(RuleBasedStateMachine):
             assert (job.body, job.ttl) == (mine.body, None if mine.ttl is None else mine.ttl / 1000)
             lease = self.model.setting("lease") if mine.lease is None else mine.lease
             assert (job.lease, job.at_most_once) == (lease / 1000, mine.lease == 0)
+            assert job.retry == policy(mine.retry)
             counters = (job.deliveries, job.nacks, job.crashes, job.last_error)
             assert counters == (mine.deliveries, mine.nacks, mine.crashes, mine.error)
             assert job.attempt == 1 + mine.nacks + mine.crashes
@@ -360,7 +369,7 @@ class SideBySide(RuleBasedStateMachine):
             releases=job.releases,
             error=job.error,
             dedup_id=job.dedup_id,
-            retry=None,
+            retry=policy(job.retry),
         )
         assert view == wanted, (view, wanted)
         if state != "expired":
