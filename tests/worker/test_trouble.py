@@ -137,6 +137,18 @@ def test_r6_the_server_comes_late(
         assert resumed(ps, workers, "first") < RESUMED
 
 
+def test_r6_the_server_refuses_at_the_start(
+    server: EmbeddedServer, raw: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    """R6: a fresh server that takes no writes yet is one to wait for."""
+    raw.replicaof("127.0.0.1", 1)
+    with both(server.url) as workers:
+        wait_for(lambda: sum("no server yet" in text for text in caplog.messages) >= 2)
+        raw.replicaof("NO", "ONE")
+        with Penstock(server.url) as ps:
+            assert resumed(ps, workers, "first") < RESUMED
+
+
 def test_r6_the_server_stands_still(server: EmbeddedServer, ps: Penstock, raw: redis.Redis) -> None:
     """R6: a stopped process that goes on later; what it does for those who gave up comes back."""
     with both(server.url, client={"socket_timeout": 1}) as workers:
