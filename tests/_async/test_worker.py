@@ -296,6 +296,21 @@ async def test_a_batch_that_raises(ps: AsyncPenstock, q: AsyncQueue) -> None:
     assert (stats.nacked, stats.scheduled, stats.active) == (3, 3, 0)
 
 
+async def test_a_batch_too_large_for_one_script(ps: AsyncPenstock, q: AsyncQueue) -> None:
+    """A script reads 8 MiB of jobs with policies of their own: they are reported in halves."""
+    handlers = Handlers()
+
+    @handlers.batch(size=4, wait=30)
+    async def store(jobs: list[AsyncJob]) -> None:
+        raise OSError("down")
+
+    await q.configure(lease=60)
+    for _ in range(4):
+        await q.enqueue(b"x" * 3_000_000, retry=RetryPolicy(max_attempts=1))
+    async with AsyncWorker(ps, "q", handlers):
+        await reach(q, dead=4, active=0)
+
+
 async def test_hooks_around_a_run(ps: AsyncPenstock, q: AsyncQueue) -> None:
     """The client's middleware sees each run: its jobs, handler, error, outcome; hooks may fail."""
     events: list[tuple[Any, ...]] = []

@@ -293,6 +293,21 @@ def test_a_batch_that_raises(ps: Penstock, q: Queue) -> None:
     assert (stats.nacked, stats.scheduled, stats.active) == (3, 3, 0)
 
 
+def test_a_batch_too_large_for_one_script(ps: Penstock, q: Queue) -> None:
+    """A script reads 8 MiB of jobs with policies of their own: they are reported in halves."""
+    handlers = Handlers()
+
+    @handlers.batch(size=4, wait=30)
+    def store(jobs: list[Job]) -> None:
+        raise OSError("down")
+
+    q.configure(lease=60)
+    for _ in range(4):
+        q.enqueue(b"x" * 3_000_000, retry=RetryPolicy(max_attempts=1))
+    with Worker(ps, "q", handlers):
+        reach(q, dead=4, active=0)
+
+
 def test_hooks_around_a_run(ps: Penstock, q: Queue) -> None:
     """The client's middleware sees each run: its jobs, handler, error, outcome; hooks may fail."""
     events: list[tuple[Any, ...]] = []

@@ -32,7 +32,7 @@ from penstock.core.flows import (
 )
 from penstock.core.job import Outcome, Settled
 from penstock.core.logs import Fields
-from penstock.core.operations import DAMAGED, Call, QueueOps
+from penstock.core.operations import DAMAGED, TOO_FAR, Call, QueueOps
 from penstock.core.options import BATCH
 from penstock.errors import QueueDamaged, UnsupportedVersion
 from penstock.worker.crew import ASIDE, HANDED_BACK, KEPT, OUTCOMES, Crew, Finished, Source, Todo
@@ -228,15 +228,25 @@ def _report_other(crew: Crew, source: Source, part: Todo) -> Flow:
     names = _named(finished)
     outcomes, resent = Settled(names, None), 0.0
     if verdict.kind != "none":
-        reply, resent = yield from _call(
-            crew, source.ops, _verdict_call(source.ops, names, verdict)
-        )
-        outcomes = source.ops.codes(names, reply)
+        outcomes, resent = yield from _told(crew, source.ops, names, verdict)
     if len(finished) == len(everything):
         del part.others[verdict]
     else:
         part.others[verdict] = everything[len(finished) :]
     _ended(crew, finished, outcomes, verdict, resent)
+
+
+def _told(
+    crew: Crew, ops: QueueOps, names: Sequence[Any], verdict: Verdict
+) -> Generator[Effect, Any, tuple[Settled, float]]:
+    """Report jobs, in halves where their records are too much for one script."""
+    reply, resent = yield from _call(crew, ops, _verdict_call(ops, names, verdict))
+    if reply[0] != TOO_FAR:
+        return ops.codes(names, reply), resent
+    half = len(names) // 2
+    first, early = yield from _told(crew, ops, names[:half], verdict)
+    second, late = yield from _told(crew, ops, names[half:], verdict)
+    return first.joined(second), max(early, late)
 
 
 def _verdict_call(ops: QueueOps, names: Sequence[Any], verdict: Verdict) -> Call:
