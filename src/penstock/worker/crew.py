@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from penstock.core.flows import TICK
 from penstock.core.operations import QueueOps, Taken
-from penstock.core.options import BATCH, duration_ms
+from penstock.core.options import duration_ms
 from penstock.worker.desk import Desk
 from penstock.worker.keeper import Keeper
 from penstock.worker.options import WorkerOptions
@@ -28,6 +28,8 @@ __all__ = ["ASIDE", "HANDED_BACK", "KEPT", "OUTCOMES", "Crew", "Finished", "Sour
 
 logger = logging.getLogger("penstock")
 
+TRIP = 500
+"""Most jobs that are reported, and most that are taken, in one trip: a script is to be short."""
 PATIENCE = 0.25
 """Most seconds for which a busy worker does not ask a queue that was empty."""
 HEALTHY = 15.0
@@ -229,7 +231,7 @@ class Crew:
             and (source.at <= now or (not self.waiting and source.poll <= now))
         ]
         if len(asked) <= 1:
-            return {i: min(room, BATCH) for i in asked}
+            return {i: min(room, TRIP) for i in asked}
         return self._weighed(asked, room)
 
     def _weighed(self, asked: list[int], room: int) -> dict[int, int]:
@@ -246,7 +248,7 @@ class Crew:
             most = max(asked, key=lambda i: sources[i].credit)
             parts[most] += 1
             sources[most].credit -= 1
-        return {i: min(n, BATCH) for i, n in parts.items() if n > 0}
+        return {i: min(n, TRIP) for i, n in parts.items() if n > 0}
 
     def until(self) -> float:
         """When the loop has to look around next, if nothing happens before."""

@@ -35,7 +35,17 @@ from penstock.core.logs import Fields
 from penstock.core.operations import DAMAGED, TOO_FAR, Call, QueueOps
 from penstock.core.options import BATCH
 from penstock.errors import QueueDamaged, UnsupportedVersion
-from penstock.worker.crew import ASIDE, HANDED_BACK, KEPT, OUTCOMES, Crew, Finished, Source, Todo
+from penstock.worker.crew import (
+    ASIDE,
+    HANDED_BACK,
+    KEPT,
+    OUTCOMES,
+    TRIP,
+    Crew,
+    Finished,
+    Source,
+    Todo,
+)
 from penstock.worker.results import ACK, Verdict
 
 __all__ = ["leave", "work"]
@@ -146,7 +156,7 @@ def _visit(crew: Crew, source: Source, part: Todo | None, n: int, node: Callable
         n = 0
     while part is not None and part.others:
         yield from _report_other(crew, source, part)
-    while n and part is not None and sum(len(done.jobs) for done in part.acks) > BATCH:
+    while n and part is not None and sum(len(done.jobs) for done in part.acks) > TRIP:
         yield from _ack(crew, source, part)
     if n and part is not None and part.acks:
         got = yield from _settle(crew, source, part, n, node)
@@ -179,7 +189,7 @@ def _first(finished: Sequence[Finished]) -> list[Finished]:
     count = 0
     for i, done in enumerate(finished):
         count += len(done.jobs)
-        if i and count > BATCH:
+        if i and count > TRIP:
             return list(finished[:i])
     return list(finished)
 
@@ -355,7 +365,7 @@ def _woken(crew: Crew, source: Source, node: Callable[[], str]) -> Count:
     if room <= 0:
         yield from _hand_on(crew, source)
         return 0
-    asked = _reserve(crew, source, min(room, BATCH), node)
+    asked = _reserve(crew, source, min(room, TRIP), node)
     got = (yield from _spared(crew, source, asked)) or 0
     if got:
         yield Cede()  # the handler begins before the next BLPOP is sent

@@ -166,11 +166,13 @@ class Worker:
                 raise
 
     def start(self) -> None:
-        """Begin to work in the background.
+        """Begin to work in the background; one that works already goes on.
 
         Raises:
-            BadArgument: it was started before, or an annotation of a handler can't be resolved.
+            BadArgument: it has ended, or an annotation of a handler can't be resolved.
         """
+        if self._activity is not None and not self._activity.is_over:
+            return
         if self._activity is not None:
             raise BadArgument("worker", self, "it was started before; make another one")
         self.handlers.check()
