@@ -386,3 +386,23 @@ def test_a_lease_counts_from_the_last_sending(many: Callable[..., Stage]) -> Non
     (job,) = stage.crew.held
     assert job.term.until == stage.now + 3
     flow.close()
+
+
+def test_a_report_is_not_held_back(many: Callable[..., Stage]) -> None:
+    """What a handler has finished while the worker waits goes out in the very next call."""
+    stage = many(_first, ["a"], concurrency=2)
+    queue = stage.queues[0]
+    queue.enqueue(1)
+    flow = work(stage.crew, lambda: stage.client._node.id, _nobody)
+    effect = next(flow)
+    while not (isinstance(effect, flows.Pop) and stage.runners.items):
+        effect = flow.send(stage._answer(effect))
+    now = stage.now
+    stage.finish_one()
+    effect = flow.send(None)  # the runner's signal has ended the wait
+    assert isinstance(effect, flows.Run)
+    assert effect.call.script.name == "ack"
+    assert stage.now == now
+    flow.send(stage._run(effect))
+    assert queue.stats().acked == 1
+    flow.close()
