@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from penstock._async.client import AsyncPenstock
 from penstock._async.job import AsyncJob
 from penstock._async.queue import AsyncQueue
@@ -51,18 +53,20 @@ from penstock.errors import (
     WrongNode,
     WrongQueue,
 )
-from penstock.worker import (
-    AsyncWorker,
-    Done,
-    Handlers,
-    Reject,
-    Result,
-    Retry,
-    Snooze,
-    Worker,
-    WorkerStatus,
-    size_monitor,
-)
+
+if TYPE_CHECKING:
+    from penstock.worker import (
+        AsyncWorker,
+        Done,
+        Handlers,
+        Reject,
+        Result,
+        Retry,
+        Snooze,
+        Worker,
+        WorkerStatus,
+        size_monitor,
+    )
 
 __version__ = "0.1.0"
 
@@ -129,3 +133,27 @@ __all__ = [
     "parse_id",
     "size_monitor",
 ]
+
+_OF_WORKERS = frozenset(
+    (
+        "AsyncWorker",
+        "Done",
+        "Handlers",
+        "Reject",
+        "Result",
+        "Retry",
+        "Snooze",
+        "Worker",
+        "WorkerStatus",
+        "size_monitor",
+    )
+)
+
+
+def __getattr__(name: str) -> Any:
+    """What belongs to workers is imported when it is asked for: producers need none of it."""
+    if name not in _OF_WORKERS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from penstock import worker
+
+    return getattr(worker, name)
