@@ -30,6 +30,10 @@ logger = logging.getLogger("penstock")
 
 TRIP = 500
 """Most jobs that are reported, and most that are taken, in one trip: a script is to be short."""
+SAMPLE = 1.0
+"""Seconds between two looks at the sizes of the queues, while there is work."""
+IDLE_SAMPLE = 60.0
+"""The same while there is none."""
 PATIENCE = 0.25
 """Most seconds for which a busy worker does not ask a queue that was empty."""
 HEALTHY = 15.0
@@ -337,6 +341,7 @@ class Crew:
         if wanted > 0:
             self.next_ask = now + self._pause()
         if taken.deliveries:
+            self.sample_at = min(self.sample_at, now + SAMPLE)
             self._hold(taken.deliveries, sent)
 
     def _pause(self) -> float:

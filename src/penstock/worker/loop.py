@@ -38,8 +38,10 @@ from penstock.errors import QueueDamaged, UnsupportedVersion
 from penstock.worker.crew import (
     ASIDE,
     HANDED_BACK,
+    IDLE_SAMPLE,
     KEPT,
     OUTCOMES,
+    SAMPLE,
     TRIP,
     Crew,
     Finished,
@@ -54,10 +56,6 @@ logger = logging.getLogger("penstock")
 
 DAMAGES = (QueueDamaged, UnsupportedVersion, NoPermissionError)
 """What is wrong with one queue, and not with the server."""
-SAMPLE = 1.0
-"""Seconds between two looks at the sizes of the queues, while there is work."""
-IDLE_SAMPLE = 12.0
-"""The same while there is none."""
 
 Flow = Generator[Effect, Any, None]
 Count = Generator[Effect, Any, int]
