@@ -145,17 +145,21 @@ def test_r2_kills_in_a_loop(crew: Crew, queue: Queue, raw: redis.Redis) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_job_that_kills_its_worker(kind: str, crew: Crew, queue: Queue) -> None:
-    """After three workers died of it a job is a dead letter; crashes count apart from nacks."""
+    """After three workers died of it a job is a dead letter, which names the last of them.
+
+    Crashes count apart from nacks.
+    """
     queue.configure(lease=0.5)
     queue.enqueue({"n": 1, "do": "die"})
-    for _ in range(3):
-        victim = crew.start(kind, concurrency=1, patient=False)
+    for n in range(3):
+        victim = crew.start(kind, concurrency=1, patient=False, name=f"victim-{n}")
         victim.child.wait()
         assert victim.child.killed
     crew.start(kind, concurrency=1)
     until(lambda: queue.stats().dead == 1)
     (letter,) = queue.peek(state="dead")
     assert (letter.crashes, letter.nacks, letter.deliveries) == (3, 0, 3)
+    assert "victim-2" in letter.error
     queue.enqueue({"n": 2, "do": "no"})
     crew.diary.wait("end", n=2)
 

@@ -154,7 +154,7 @@ async def test_r4_a_finished_job_behind_a_blocked_loop(crew: Crew, queue: Queue)
 
 @pytest.mark.parametrize("verb", ["ack", "nack", "release", "bury", "extend"])
 def test_r5_a_late_word_changes_nothing(verb: str, queue: Queue, worker_url: str) -> None:
-    """R5: what a former holder says raises StaleReceipt, and the job stays the new holder's.
+    """R5: what a former holder says raises StaleReceipt with both receipts, and changes nothing.
 
     Receipts of one job only grow.
     """
@@ -175,6 +175,7 @@ def test_r5_a_late_word_changes_nothing(verb: str, queue: Queue, worker_url: str
         assert (view.id, view.deliveries, view.nacks) == (former.id, 2, 0)
         may_end.set()
     assert caught.value.job_id == former.id
+    assert (caught.value.receipt, caught.value.current) == (former.receipt, told[0].receipt)
     assert delivery_number(told[0].receipt) > delivery_number(former.receipt)
     stats = queue.stats()
     assert (stats.acked, stats.active, stats.ready, stats.dead) == (1, 0, 0, 0)
