@@ -117,8 +117,9 @@ def test_the_end_of_a_worker(kind: str, name: str, crew: Crew, client: Penstock)
         bodies = [{"n": n, **body} for n, body in enumerate(at.jobs)]
         queue.enqueue_many(bodies, lease=at.lease)
         options = {"grace": GRACE, "control": True, **at.options}
-        workers[way] = crew.start(kind, queues=[queue.name], **options)
-        crew.diary.wait("start", at.starts, queue=queue.name) if at.starts else None
+        workers[way] = crew.start(kind, patient=not at.starts, queues=[queue.name], **options)
+        if at.starts:
+            crew.diary.wait("start", at.starts, queue=queue.name)
         until(lambda queue=queue: at.left in (None, queue.stats().ready))
     told = {way: tell(worker, way) for way, worker in workers.items()}
     time.sleep(0.1)  # as who presses a key twice
