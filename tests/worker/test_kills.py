@@ -173,7 +173,7 @@ def test_jobs_beside_one_that_kills_its_worker(kind: str, crew: Crew, queue: Que
     queue.enqueue({"n": 4, "do": "die"})
     queue.enqueue_many({"n": n, "do": "nap", "s": 0.2} for n in range(5, 8))
     for _ in range(3):
-        victim = crew.start(kind, **options)
+        victim = crew.start(kind, patient=False, **options)
         victim.child.wait()
         assert victim.child.killed
     crew.start(kind, **options)
