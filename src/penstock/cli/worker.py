@@ -6,6 +6,7 @@ import asyncio
 import importlib.util
 import os
 import re
+import signal
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -246,6 +247,9 @@ def _work(target: str, changed: Changed, health: Health, level: str | None, *, t
     if trial:
         return
     set_up(level)
+    # The worker listens while it runs; a signal just before stops it too, one behind does no harm.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: made.stop())
     with ExitStack() as stack:
         health.of(made, stack)
         if line is not None:
