@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from typing import Any, Protocol
 
 import penstock
 
-__all__ = ["Cli", "Result", "environment", "in_process_of_its_own"]
+__all__ = ["Cli", "Result", "environment", "hear_signals", "in_process_of_its_own"]
 
 TIMEOUT = 60
 
@@ -47,6 +48,12 @@ class Cli(Protocol):
 
     def __call__(self, *argv: str, stdin: bytes = b"", url: str | None = None) -> Result:
         """Run a command."""
+
+
+def hear_signals() -> None:
+    """In a child: signals that the tests' own process ignores, as below nohup, are heard again."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def environment(**changes: str) -> dict[str, str]:

@@ -24,7 +24,7 @@ from penstock.cli.demo.files import list_files
 from penstock.cli.demo.run import PROBES, Gathered, Plan
 from penstock.cli.demo.worker import FILES, RESULTS, Worker
 from penstock.embedded import EmbeddedServer
-from tests.cli.support import Cli, environment, in_process_of_its_own
+from tests.cli.support import Cli, environment, hear_signals, in_process_of_its_own
 
 PATIENCE = 60
 
@@ -380,6 +380,7 @@ def test_interrupted(folder: Path, server: EmbeddedServer) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=environment(PENSTOCK_URL=server.url),
+        preexec_fn=hear_signals,  # noqa: PLW1509  # it takes no lock
         text=True,
     )
     assert running.stdout is not None

@@ -36,7 +36,7 @@ def test_the_index_tells_how_to_call_them(run_cli: Cli, tmp_path: Path) -> None:
     assert index == result.document
     [ack] = [one for one in index["scripts"] if one["name"] == "ack"]
     assert ack["keys"][:3] == ["ready", "held", "active"]
-    assert (ack["args"], ack["repeated"]) == (["nonce", "wanted", "common"], ["number"])
+    assert (ack["args"], ack["repeated"]) == (["nonce", "wanted", "common", "window"], ["number"])
     assert hashlib.sha1((tmp_path / ack["file"]).read_bytes()).hexdigest() == ack["sha1"]
 
 

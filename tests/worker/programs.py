@@ -24,7 +24,7 @@ import psutil
 import redis
 
 from penstock import Penstock
-from tests.cli.support import environment
+from tests.cli.support import environment, hear_signals
 
 __all__ = ["APP", "STARTED", "Program", "Told", "ask", "ended", "running", "wait_until"]
 
@@ -101,6 +101,7 @@ class Program:
             stderr=subprocess.PIPE,
             env=environment(APP_REDIS=url, PYTHONDONTWRITEBYTECODE="1"),
             start_new_session=True,
+            preexec_fn=hear_signals,  # noqa: PLW1509  # it takes no lock
         )
         self.seen = ""
         self._unread = ""
