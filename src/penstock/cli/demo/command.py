@@ -72,5 +72,6 @@ def _server(session: Session) -> Iterator[tuple[str, bool]]:
 
 def clean(client: Penstock) -> int:
     """Remove every key under the client's prefix; how many there were."""
+    client.command("PING")  # by its answer the server has run what dead workers had sent
     found = list(keys(client))
     return client.command("UNLINK", *found) if found else 0
