@@ -152,7 +152,7 @@ def test_an_idle_worker(real_backend: Backend, real_q: Queue, real_raw: Raw) -> 
         real_q.enqueue("due", delay=0.5)
         wait_for(lambda: "due" in starts)
         assert 0.5 <= starts["due"] - enqueued < SOON
-    assert min(waits) < 0.1
+    assert sorted(waits)[len(waits) // 2] < 0.1
     assert max(waits) < SOON
 
 
@@ -170,7 +170,7 @@ def test_throttle(ps: Penstock, q: Queue, throttle: Any, seconds: float) -> None
     times: list[float] = []
     run_off(ps, lambda _: times.append(time.monotonic()), throttle=throttle, concurrency=1)
     assert len(times) == 10
-    assert times[-1] - times[0] >= seconds
+    assert seconds <= times[-1] - times[0] < (seconds or 1) * 20
 
 
 def test_throttle_goes_by_the_size(ps: Penstock, q: Queue) -> None:

@@ -9,6 +9,7 @@ import pytest
 from penstock import Penstock, Queue
 from penstock.worker import AsyncWorker, Worker
 from tests.support.backends import Backend
+from tests.support.twins import wait_for
 
 
 @pytest.fixture
@@ -47,3 +48,24 @@ async def test_what_a_handler_gives_back_is_run_again(backend: Backend, queue: Q
         await AsyncWorker(client, "work", handle, burst=True).run()
     assert deliveries == [1, 2, 3]
     assert queue.stats().acked == 1
+
+
+def test_jobs_that_were_put_aside_are_waited_for(backend: Backend, queue: Queue) -> None:
+    """Suspects run one after the other, and none is left behind; only what ran counts as taken."""
+    queue.configure(lease=0.05)
+    queue.enqueue_many(range(3))
+    for _ in range(2):  # two crashes each
+        assert len(queue.reserve(3, block=5)) == 3
+    wait_for(lambda: queue.stats().active == 0)
+    queue.configure(lease=30)
+    at_once: list[int] = []
+    worker: Worker
+
+    def handle(job: Any) -> None:
+        at_once.append(len(worker.status().running))
+
+    worker = Worker(backend.sync_client(), "work", handle, burst=True)
+    worker.run()
+    assert at_once == [1, 1, 1]
+    assert (queue.stats().acked, queue.stats().crashed) == (3, 6)
+    assert worker.status().taken == 3

@@ -49,14 +49,15 @@ def test_r2_killed_at_each_step_of_a_call(
 ) -> None:
     """R2: killed before, in and after a call, also when it ran and nobody read the reply.
 
-    Each job is completed by another worker, and nothing is left behind.
+    Each job is completed by another worker, and nothing is left behind; R15: its dedup id is free.
     """
     jobs = CALLS[call]
     with Penstock(worker_url) as client:
         queues = {step: client.queue(f"{call} {step}") for step in STEPS}
         for step, queue in queues.items():
             queue.configure(lease=0.5, backoff_base=0.01)
-            queue.enqueue_many({"n": n, **job} for n, job in enumerate(jobs))
+            bodies = [{"n": n, **job} for n, job in enumerate(jobs)]
+            queue.enqueue_many(bodies, dedup_id=lambda body: f"id {body['n']}")
             trap = {"operation": call, "step": step, "which": 0}
             leaves = call == "release"
             options = {"trap": trap, "control": leaves, "concurrency": 1}
@@ -73,6 +74,7 @@ def test_r2_killed_at_each_step_of_a_call(
             assert (stats.ready, stats.scheduled, stats.active, stats.dead) == (0, 0, 0, 0)
             done = {one["n"] for one in crew.diary.events("end", queue=queue.name)}
             assert done == set(range(len(jobs)))
+            assert [queue.status(f"id {n}") for n in range(len(jobs))] == [None] * len(jobs)
     check_invariant(raw)
 
 

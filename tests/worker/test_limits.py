@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -157,6 +158,41 @@ def test_r9_a_server_that_evicts_is_warned_of(server: EmbeddedServer, raw: redis
     assert EvictionWarning in kinds_of
 
 
+# -- leases ------------------------------------------------------------------------------------
+
+
+@kinds
+def test_leases_are_renewed_together(
+    server: EmbeddedServer, raw: redis.Redis, ps: Penstock, kind: str
+) -> None:
+    """Fifty jobs are held for two leases: some calls, not some for each job."""
+    q = ps.queue("q")
+    q.configure(lease=1)
+    q.enqueue_many(range(50))
+    done = threading.Event()
+    try:
+        with at_work(kind, server.url, "q", lambda _: done.wait(30), concurrency=1, prefetch=49):
+            wait_for(lambda: q.stats().active == 50)
+            views = q.peek(50, state="active")
+            first = sent(raw)["evalsha"]
+            ends = {view.id: view.lease_until for view in views}
+
+            def all_renewed() -> bool:
+                now = {view.id: view.lease_until for view in q.peek(50, state="active")}
+                return all(now[id_] - end > 2 for id_, end in ends.items())
+
+            looks = 0
+            while not all_renewed():
+                looks += 1
+                time.sleep(0.2)  # a look is a call too
+            assert sent(raw)["evalsha"] - first - looks < 50
+            done.set()
+            wait_for(lambda: q.stats().acked == 50)
+    finally:
+        done.set()
+    assert q.stats().crashed == 0
+
+
 # -- R10: long queues --------------------------------------------------------------------------
 
 
@@ -176,11 +212,12 @@ def test_r10_no_script_is_slow_on_long_queues(
     raw.config_set("slowlog-max-len", 10_000)
     raw.slowlog_reset()
     before = sent(raw)["evalsha"]
-    with at_work("threads", server.url, "q", seen, prefetch=50):
-        wait_for(lambda: len(seen.bodies) > 10_000, 60)
+    for prefetch, jobs in ((50, 10_000), (1000, 30_000)):
+        with at_work("threads", server.url, "q", seen, prefetch=prefetch):
+            wait_for(lambda jobs=jobs: len(seen.bodies) > jobs, 60)
     calls = sent(raw)["evalsha"] - before
     slow = [one for one in raw.slowlog_get(10_000) if one["command"].startswith(b"EVALSHA")]
-    assert calls > 150
+    assert calls > 250
     assert len(slow) <= 2 + calls * 0.01
     assert statistics.median([one["duration"] for one in slow] or [0]) < 50_000
 

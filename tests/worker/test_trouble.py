@@ -109,7 +109,7 @@ def test_r6_the_server_restarts(server: EmbeddedServer, ps: Penstock, raw: redis
 def test_r6_a_long_outage(
     server: EmbeddedServer, ps: Penstock, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """R6: unwell while nothing answers, well again after; pauses between tries stay below 1 s."""
+    """R6, scaled to some seconds: unwell while nothing answers, at work soon after; well again."""
     monkeypatch.setattr(crew, "HEALTHY", 3.0)
     with both(server.url) as workers:
         assert resumed(ps, workers, "before") < RESUMED
@@ -118,9 +118,8 @@ def test_r6_a_long_outage(
             wait_for(lambda: not worker.healthy())  # noqa: B023
             assert not worker.status().healthy
         server.restart()
-        for _, worker in workers.values():
-            wait_for(worker.healthy)
         assert resumed(ps, workers, "after") < RESUMED
+        assert all(worker.healthy() for _, worker in workers.values())
         drained(ps, raw)
 
 

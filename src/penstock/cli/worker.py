@@ -149,7 +149,7 @@ def worker(
             show_default=False,
         ),
     ] = None,
-    burst: Annotated[bool, typer.Option("--burst", help="End when the queues are empty.")] = False,
+    burst: Annotated[bool, typer.Option("--burst", help="End when no job can be taken.")] = False,
     max_jobs: Annotated[
         int | None,
         typer.Option(metavar="N", min=1, help="A process ends after so many.", show_default=False),

@@ -24,7 +24,7 @@ from penstock.core.middleware import EnqueueEvent, Middleware, RunEvent
 __all__ = ["OpenTelemetry"]
 
 SYSTEM = "penstock"
-WELL = frozenset({"done", "snoozed", "settled", "handed back"})
+WELL = frozenset({"done", "snoozed", "settled"})
 """Outcomes of a run that are no failure, whatever was raised to bring them about."""
 MOST_LINKS = 128
 """What an SDK keeps of a span's links, unless it is told otherwise."""

@@ -28,8 +28,11 @@ __all__ = ["ASIDE", "HANDED_BACK", "KEPT", "OUTCOMES", "Crew", "Finished", "Sour
 
 logger = logging.getLogger("penstock")
 
-TRIP = 500
-"""Most jobs that are reported, and most that are taken, in one trip: a script is to be short."""
+TRIP = 200
+"""Most jobs that are taken in one trip, and most that are reported in it unless one batch has more.
+
+A script is to be short, and what is finished meanwhile waits for the trip that is under way.
+"""
 SAMPLE = 1.0
 """Seconds between two looks at the sizes of the queues, while there is work."""
 IDLE_SAMPLE = 60.0
@@ -50,7 +53,8 @@ OUTCOMES = {
 }
 """What a job that was reported so is counted as."""
 HANDED_BACK = Verdict("release", 0, "not begun with")
-ASIDE = Verdict("release", 1000, "another one has to be done with first")
+ASIDE_S = 1.0
+ASIDE = Verdict("release", round(ASIDE_S * 1000), "another one has to be done with first")
 KEPT = Verdict("none")
 """Nothing is reported: the handler did it itself, or somebody else has the job."""
 
@@ -132,6 +136,7 @@ class Crew:
         next_ask: when jobs may be taken again, by the throttle.
         lap: when to look at every queue, whatever was heard.
         sample_at: when to look at their sizes.
+        aside_until: until when jobs that were put aside are not to be had.
         beat_at: when the renewer will look at the leases again.
         poke: makes it look now; callable from signal handlers.
         keeper: the helper process that renews leases, if there is one.
@@ -169,6 +174,7 @@ class Crew:
         self.next_ask = 0.0
         self.lap = clock() + TICK
         self.sample_at = 0.0
+        self.aside_until = 0.0
         self.beat_at = math.inf
         self.poke: Callable[[], None] = _nothing
         self.keeper: Keeper | None = None
@@ -201,7 +207,9 @@ class Crew:
         if most is not None and self.taken >= most:
             return True
         now = self.clock()
-        return self.options.burst and all(source.at > now for source in self.sources)
+        if not self.options.burst or now < self.aside_until:
+            return False
+        return all(source.at > now for source in self.sources)
 
     @property
     def is_healthy(self) -> bool:
@@ -240,7 +248,7 @@ class Crew:
 
     def _weighed(self, asked: list[int], room: int) -> dict[int, int]:
         """Shares by weight: whole parts at once, the rest to whom most is owed."""
-        sources = self.sources
+        sources, room = self.sources, min(room, TRIP)
         total = sum(sources[i].weight for i in asked)
         parts = {}
         for i in asked:
@@ -387,6 +395,13 @@ class Crew:
         job = done.jobs[0]
         waited = (job.batch.now - int(job.number[:-11])) / 1000 if job.first else None
         self.statistics.finished(outcome, count, done.seconds or None, waited)  # 0 = none has run
+
+    def put_aside(self, source: Source, count: int) -> None:
+        """So many jobs were given back for a moment; they are this worker's to come back to."""
+        self.desk.aside -= count
+        self.taken -= count
+        source.at = min(source.at, self.clock() + ASIDE_S)
+        self.aside_until = self.clock() + 2 * ASIDE_S
 
     def abandon(self, source: Source) -> list[Any]:
         """Unfinished jobs of a queue that are to be given back; their handlers are told."""

@@ -39,7 +39,6 @@ class Desk:
 
     Attributes:
         size: most jobs of one call of a handler.
-        flush_at: when the oldest batch that is not full is given out.
         aside: how many jobs are to be given back before a suspect may begin.
     """
 
@@ -52,8 +51,8 @@ class Desk:
         clock: Callable[[], float],
     ) -> None:
         self.size = max(handler.size or 1 for handler in handlers)
-        self.flush_at = math.inf
         self.aside = 0
+        self._opened = math.inf
         self._handlers = handlers
         self._runners = runners
         self._unknown = unknown
@@ -62,6 +61,12 @@ class Desk:
         self._next: tuple[Handler[..., Any], Sequence[Any]] | None = None
         self._clock = clock
         self._open: dict[tuple[Handler[..., Any], str], tuple[float, list[Any]]] = {}
+
+    @property
+    def flush_at(self) -> float:
+        """When there is something to give out that has had to wait."""
+        is_alone = self._next is not None and self.aside == 0
+        return -math.inf if is_alone else self._opened
 
     def hand(self, jobs: Sequence[Any]) -> None:
         """Give out what one reserve has brought."""
@@ -91,7 +96,6 @@ class Desk:
             return
         self._suspect = job
         self._next = (handler, (job,) if handler.size is None else [job])
-        self.flush_at = -math.inf
 
     def tend(self) -> None:
         """Give out what has had to wait: batches whose time has come, a suspect that is alone."""
@@ -118,8 +122,7 @@ class Desk:
             if until <= now:
                 del self._open[key]
                 self._runners.put((key[0], jobs))
-        opened = min((until for until, _ in self._open.values()), default=math.inf)
-        self.flush_at = opened if self._next is None else -math.inf
+        self._opened = min((until for until, _ in self._open.values()), default=math.inf)
 
     def drain(self) -> list[Any]:
         """Jobs that no handler has begun with, and won't; those at most once are left to run.
@@ -137,7 +140,7 @@ class Desk:
             found += [job for job in jobs if not job.at_most_once]
             if once:
                 self._runners.put((handler, once))
-        self.flush_at = math.inf
+        self._opened = math.inf
         return found
 
     def lose(self, jobs: Sequence[Any]) -> None:

@@ -241,6 +241,8 @@ def _report_other(crew: Crew, source: Source, part: Todo) -> Flow:
         del part.others[verdict]
     else:
         part.others[verdict] = everything[len(finished) :]
+    if verdict is ASIDE:
+        crew.put_aside(source, len(names))
     _ended(crew, finished, outcomes, verdict, resent)
 
 
@@ -276,8 +278,6 @@ def _ended(
             source.at = 0.0
     for done in finished:
         crew.drop(done.jobs)
-    if verdict is ASIDE:
-        crew.desk.aside -= len(_named(finished))
     if outcomes.all_done:
         for done in finished:
             crew.count(done, _usual(verdict, done.jobs[0]), len(done.jobs))

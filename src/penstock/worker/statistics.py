@@ -52,9 +52,10 @@ class WorkerStats:
     """The figures of a worker at one moment.
 
     Attributes:
-        counts: jobs by outcome, since the worker began: done, retried, snoozed, rejected (dead
-            letters), settled (by the handler itself), handed back (at a stop), lost (with the
-            lease).
+        counts: jobs by outcome, since the worker began: done, retried, dead (retried too often, by
+            the limit of the job or the queue), snoozed, rejected (given up by the handler, its
+            policy, or as there is none), settled (by the handler itself), failed (at most once),
+            handed back (at a stop, or beside a suspect), lost (with the lease).
         queue_size: jobs that could be reserved, in all the worker's queues together.
         queue_sizes: the same, queue by queue.
         queueing: seconds from enqueue to delivery, of first attempts.
