@@ -73,10 +73,11 @@ class AsyncDriver:
     # [async only
     async def _leave(self, flow: Generator[flows.Effect, Any, Any], wait: _Wait) -> None:
         """A cancelled wait is left in order: what it was told goes to the next consumer."""
-        with suppress(Exception):
+        with suppress(Exception, flows.Cancelled):
             effect = flow.throw(flows.Cancelled())
             while True:
-                effect = flow.send(await self._answer(effect, wait))
+                answer, error = await self._tried(effect, wait)
+                effect = flow.send(answer) if error is None else flow.throw(error)
 
     # async only]
 
@@ -169,7 +170,7 @@ class _Wait:
             await self.drop()
             self._failures += 1
             pause = min(0.02 * 2**self._failures, 1.0)
-            await asleep(max(0.0, min(pause, effect.until - monotonic())))
+            await self.rest(flows.Rest(min(monotonic() + pause, effect.until)))
             return flows.LOST
         self._failures = 0
         return key

@@ -151,7 +151,7 @@ class _Wait:
             self.drop()
             self._failures += 1
             pause = min(0.02 * 2**self._failures, 1.0)
-            sleep(max(0.0, min(pause, effect.until - monotonic())))
+            self.rest(flows.Rest(min(monotonic() + pause, effect.until)))
             return flows.LOST
         self._failures = 0
         return key

@@ -75,7 +75,7 @@ class Lookup:
     ops: QueueOps
 
 
-class Cancelled(Exception):
+class Cancelled(BaseException):
     """Thrown into a flow whose wait was cancelled, so that it can leave in order."""
 
 

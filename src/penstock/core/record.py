@@ -176,6 +176,12 @@ class Record:
             raise UndecodableBody(str(error)) from error
 
 
+def _whole(value: str) -> int | None:
+    """A number as the scripts read it: what is none counts as not given."""
+    digits = re.match("[0-9]{1,15}", value)
+    return int(digits[0]) if digits else None
+
+
 def parse_record(data: bytes) -> Record:
     """Take a record apart."""
     head, _, body = data.partition(b"\n")
@@ -188,9 +194,9 @@ def parse_record(data: bytes) -> Record:
     for field in head.decode("utf-8", "replace").split(";")[1:]:
         name, _, value = field.partition("=")
         if name == "l":
-            record.lease_ms = int(value)
+            record.lease_ms = _whole(value)
         elif name == "t":
-            record.ttl_ms = int(value)
+            record.ttl_ms = _whole(value)
         elif name == "c":
             record.codec = value
         elif name == "p":

@@ -126,7 +126,6 @@ class Crew:
         finished: what runners have done with, youngest last.
         unsettled: the same by queue, taken up by the loop; it stays until the server has it.
         stopping: whether no more jobs are taken.
-        deadline: when unfinished jobs are given back, by the clock.
         waiting: whether a BLPOP is pending.
         awaited: the keys it waits for.
         taken: how many jobs it has taken.
@@ -163,7 +162,7 @@ class Crew:
         self.finished: deque[Finished] = deque()
         self.unsettled: dict[int, Todo] = {}
         self.stopping = False
-        self.deadline = math.inf
+        self._deadlines: list[float] = []
         self.waiting = False
         self.awaited: Collection[bytes] = ()
         self.taken = 0
@@ -190,10 +189,15 @@ class Crew:
         Called again it can only shorten the grace.
         """
         until = self.clock() + (self.options.grace_s if grace is None else grace)
-        self.deadline = min(self.deadline, until)
+        self._deadlines.append(until)  # whole, should a signal come right here
         self.stopping = True
         self.wake()
         self.poke()  # the renewer sees to it that the worker ends, if its loop does not move
+
+    @property
+    def deadline(self) -> float:
+        """When unfinished jobs are given back, by the clock."""
+        return min(self._deadlines, default=math.inf)
 
     @property
     def is_over(self) -> bool:
@@ -260,6 +264,10 @@ class Crew:
             most = max(asked, key=lambda i: sources[i].credit)
             parts[most] += 1
             sources[most].credit -= 1
+        while sum(parts.values()) > room:  # by a fraction of credit from before
+            least = min((i for i in asked if parts[i]), key=lambda i: sources[i].credit)
+            parts[least] -= 1
+            sources[least].credit += 1
         return {i: min(n, TRIP) for i, n in parts.items() if n > 0}
 
     def until(self) -> float:
@@ -268,6 +276,8 @@ class Crew:
         found = min([found, *(self.sources[i].barred for i in self.unsettled)])
         if self.stopping:
             return min(found, self.deadline)
+        if self.clock() < self.aside_until:
+            found = min(found, self.aside_until)
         if self.room() > 0:
             found = min(found, max(self.next_ask, min(map(self._next, self.sources))))
         return found
@@ -307,6 +317,7 @@ class Crew:
         """What falls to the loop besides: batches whose time has come, and jobs not begun with."""
         if self.clock() >= self.lap:
             self.look_everywhere()
+        self._let_go()
         if self.stopping and not self._drained:
             self._drained = True
             for job in self.desk.drain():
@@ -315,11 +326,30 @@ class Crew:
         elif self.desk.flush_at <= self.clock():
             self.desk.tend()
 
+    def _let_go(self) -> None:
+        """What a damaged queue can't be told of is nobody's when the leases are over."""
+        now = self.clock()
+        for i in [i for i in self.unsettled if self.sources[i].failures]:
+            todo = self.unsettled[i]
+            lists = [todo.acks, *todo.others.values()]
+            everything = [done for part in lists for done in part]
+            if all(job.term.until < now for done in everything for job in done.jobs):
+                del self.unsettled[i]
+                for done in everything:
+                    self.drop(done.jobs)
+                    self.count(done, "lost", len(done.jobs))
+
     def look_everywhere(self) -> None:
         """Ask each queue in the next round, whatever was heard of it; and again after a tick."""
         self.lap = self.clock() + TICK
         for source in self.sources:
             source.at = 0.0
+
+    def sample_pause(self, *, busy: bool) -> float:
+        """Seconds until the sizes are looked at again; under a long throttle a sign of life."""
+        if self.next_ask > self.clock() + HEALTHY / 3:
+            return HEALTHY / 3
+        return SAMPLE if busy else IDLE_SAMPLE
 
     def heard(self) -> None:
         """The server has answered."""
@@ -346,11 +376,12 @@ class Crew:
             source.pause = min(source.pause * 2, PATIENCE)
         several = len(self.sources) > 1
         source.poll = now + source.pause if several else math.inf
-        if wanted > 0:
-            self.next_ask = now + self._pause()
         if taken.deliveries:
             self.sample_at = min(self.sample_at, now + SAMPLE)
             self._hold(taken.deliveries, sent)
+        if wanted > 0:
+            self.next_ask = now + self._pause()
+            self.sample_at = min(self.sample_at, now + self.sample_pause(busy=False))
 
     def _pause(self) -> float:
         """Seconds to leave the queues alone."""

@@ -60,7 +60,7 @@ class Desk:
         self._suspect: Any = None
         self._next: tuple[Handler[..., Any], Sequence[Any]] | None = None
         self._clock = clock
-        self._open: dict[tuple[Handler[..., Any], str], tuple[float, list[Any]]] = {}
+        self._open: dict[tuple[Handler[..., Any], str, str], tuple[float, list[Any]]] = {}
 
     @property
     def flush_at(self) -> float:
@@ -94,6 +94,8 @@ class Desk:
             self.aside += 1
             self._later(job)
             return
+        if self._next is not None:  # lost before it began: a runner lets go of it
+            self._runners.put(self._next)
         self._suspect = job
         self._next = (handler, (job,) if handler.size is None else [job])
 
@@ -105,8 +107,8 @@ class Desk:
         self.flush()
 
     def _gather(self, handler: Handler[..., Any], job: Any) -> None:
-        """A batch has jobs of one queue."""
-        key = (handler, job.queue_name)
+        """A batch has jobs of one queue, and of one life of it."""
+        key = (handler, job.queue_name, job.epoch)
         entry = self._open.get(key)
         if entry is None:
             entry = self._open[key] = (self._clock() + handler.wait, [])
@@ -130,7 +132,7 @@ class Desk:
         Given back such a job would be lost.
         """
         items = self._runners.drain()
-        items += [(handler, jobs) for (handler, _), (_, jobs) in self._open.items()]
+        items += [(handler, jobs) for (handler, *_), (_, jobs) in self._open.items()]
         items += [] if self._next is None else [self._next]
         self._open.clear()
         self._next = None

@@ -11,6 +11,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import groupby
 from typing import Any
 
 from redis.exceptions import NoPermissionError
@@ -34,14 +35,12 @@ from penstock.core.job import Outcome, Settled
 from penstock.core.logs import Fields
 from penstock.core.operations import DAMAGED, TOO_FAR, Call, QueueOps
 from penstock.core.options import BATCH
-from penstock.errors import QueueDamaged, UnsupportedVersion
+from penstock.errors import QueueDamaged, UnsupportedVersion, WrongEpoch
 from penstock.worker.crew import (
     ASIDE,
     HANDED_BACK,
-    IDLE_SAMPLE,
     KEPT,
     OUTCOMES,
-    SAMPLE,
     TRIP,
     Crew,
     Finished,
@@ -86,8 +85,6 @@ def _lap(crew: Crew, node: Callable[[], str]) -> Count:
         got = yield from _round(crew, node)
         if got < 0:
             got = yield from _rest(crew, node)
-    except Cancelled:
-        raise
     except Exception as error:  # noqa: BLE001  # a worker outlives every failure
         yield from _failed(crew, error)
         return 0
@@ -183,11 +180,11 @@ def _call(crew: Crew, ops: QueueOps, call: Call) -> Generator[Effect, Any, tuple
 
 
 def _first(finished: Sequence[Finished]) -> list[Finished]:
-    """The first of them: as much as one script takes, at least one entry."""
-    count = 0
+    """The first of them: as much as one script takes, of one life of the queue, at least one."""
+    count, epoch = 0, finished[0].jobs[0].epoch
     for i, done in enumerate(finished):
         count += len(done.jobs)
-        if i and count > TRIP:
+        if i and (count > TRIP or done.jobs[0].epoch != epoch):
             return list(finished[:i])
     return list(finished)
 
@@ -201,7 +198,12 @@ def _settle(crew: Crew, source: Source, part: Todo, n: int, node: Callable[[], s
     finished = _first(part.acks)
     names, sent = _named(finished), crew.clock()
     call, tag = source.ops.settle(names, n)
-    reply, resent = yield from _call(crew, source.ops, call)
+    try:
+        reply, resent = yield from _call(crew, source.ops, call)
+    except WrongEpoch:
+        part.acks = part.acks[len(finished) :]
+        _outlived(crew, finished)
+        return 0
     taken = source.ops.taken(reply, tag, node(), 8)
     part.acks = part.acks[len(finished) :]
     _ended(crew, finished, source.ops.settled(names, reply), ACK, resent)
@@ -213,7 +215,12 @@ def _ack(crew: Crew, source: Source, part: Todo) -> Flow:
     """Acknowledge."""
     finished = _first(part.acks)
     names = _named(finished)
-    reply, resent = yield from _call(crew, source.ops, source.ops.ack(names))
+    try:
+        reply, resent = yield from _call(crew, source.ops, source.ops.ack(names))
+    except WrongEpoch:
+        part.acks = part.acks[len(finished) :]
+        _outlived(crew, finished)
+        return
     part.acks = part.acks[len(finished) :]
     _ended(crew, finished, source.ops.codes(names, reply), ACK, resent)
 
@@ -234,16 +241,23 @@ def _report_other(crew: Crew, source: Source, part: Todo) -> Flow:
     verdict, everything = next(iter(part.others.items()))
     finished = _first(everything)
     names = _named(finished)
-    outcomes, resent = Settled(names, None), 0.0
+    outcomes: Settled | None = Settled(names, None)
+    resent = 0.0
     if verdict.kind != "none":
-        outcomes, resent = yield from _told(crew, source.ops, names, verdict)
+        try:
+            outcomes, resent = yield from _told(crew, source.ops, names, verdict)
+        except WrongEpoch:
+            outcomes = None
     if len(finished) == len(everything):
         del part.others[verdict]
     else:
         part.others[verdict] = everything[len(finished) :]
     if verdict is ASIDE:
         crew.put_aside(source, len(names))
-    _ended(crew, finished, outcomes, verdict, resent)
+    if outcomes is None:
+        _outlived(crew, finished)
+    else:
+        _ended(crew, finished, outcomes, verdict, resent)
 
 
 def _told(
@@ -291,6 +305,14 @@ def _ended(
             crew.count(done, fate, count)
 
 
+def _outlived(crew: Crew, finished: Sequence[Finished]) -> None:
+    """The queue of these jobs was removed, and has been made anew since: they are gone with it."""
+    for done in finished:
+        crew.drop(done.jobs)
+        crew.count(done, "lost", len(done.jobs))
+        logger.warning("%s is gone with its queue", done.jobs[0].id, extra=Fields(done.jobs[0]))
+
+
 def _usual(verdict: Verdict, job: Any) -> str:
     """What a job is counted as if the call did what it should."""
     if verdict is HANDED_BACK or verdict is ASIDE:
@@ -323,13 +345,13 @@ def _fate(job: Any, outcome: Outcome, verdict: Verdict, unsure: bool) -> str:
 
 def _sample(crew: Crew, *, busy: bool) -> Flow:
     """Look how long the queues are; also the sign of life of a worker that is full."""
-    crew.sample_at = crew.clock() + (SAMPLE if busy else IDLE_SAMPLE)
+    crew.sample_at = crew.clock() + crew.sample_pause(busy=busy)
     for source in crew.sources:
-        if source.failures:
-            continue
-        reply, _ = yield from _call(crew, source.ops, source.ops.stats())
-        source.size = source.ops.stats_of(reply).ready
-        crew.statistics.sized(source.ops.name, source.size)
+        if not source.failures:
+            with suppress(*DAMAGES):  # whatever stands in the way of its jobs is told there
+                reply, _ = yield from _call(crew, source.ops, source.ops.stats())
+                source.size = source.ops.stats_of(reply).ready
+                crew.statistics.sized(source.ops.name, source.size)
 
 
 def _rest(crew: Crew, node: Callable[[], str]) -> Count:
@@ -372,13 +394,11 @@ def _woken(crew: Crew, source: Source, node: Callable[[], str]) -> Count:
 
 def _stand_up(crew: Crew) -> Flow:
     """End a wait: a token taken meanwhile, and events only this worker was told of, go on."""
-    if not crew.waiting:
-        return
-    crew.waiting = False
-    key = yield Quit()
+    waited, crew.waiting = crew.waiting, False
+    key = (yield Quit()) if waited else None
     for source in crew.sources:
-        near = 0 < source.at <= crew.clock() + TICK and not source.failures
-        if near or key == source.ops.keys["wake"]:
+        near = waited and 0 < source.at <= crew.clock() + TICK and not source.failures
+        if near or source.woken or key == source.ops.keys["wake"]:
             yield from _hand_on(crew, source)
 
 
@@ -408,8 +428,9 @@ def leave(crew: Crew) -> Flow:
 def _hand_back(crew: Crew) -> Flow:
     for source in crew.sources:
         jobs = crew.abandon(source)
-        for start in range(0, len(jobs), BATCH):
-            chunk = jobs[start : start + BATCH]
+        jobs.sort(key=lambda job: job.epoch)
+        lives = [list(life) for _, life in groupby(jobs, key=lambda job: job.epoch)]
+        for chunk in (life[at : at + BATCH] for life in lives for at in range(0, len(life), BATCH)):
             with _unless_refused():
                 yield from _call(crew, source.ops, source.ops.release(chunk, 0))
                 crew.drop(chunk)

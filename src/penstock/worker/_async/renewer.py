@@ -20,6 +20,7 @@ from penstock._async.driver import AsyncDriver
 from penstock.core.logs import Fields
 from penstock.core.operations import QueueOps
 from penstock.core.options import BATCH
+from penstock.errors import WrongEpoch
 from penstock.wire.scripts import script
 from penstock.worker.crew import Crew
 from penstock.worker.keeper import Keeper
@@ -94,6 +95,7 @@ class AsyncRenewer:
             await self._warm_up()
             while not self._closed:
                 await self._beat()
+                self._crew.beat_at = math.inf  # who takes a job from here on says so
                 pause = self._pause()
                 self._crew.beat_at = monotonic() + pause
                 self._poked.wait(pause)
@@ -109,7 +111,7 @@ class AsyncRenewer:
         failed = False
         if self._keeper is not None:
             self._lose(self._keeper.news(), GONE)
-        for (ops, lease), jobs in self._due().items():
+        for (ops, _, lease), jobs in self._due().items():
             failed |= not await self._renewed(ops, lease, jobs)
         self._failures = self._failures + 1 if failed else 0
         if self._overdue is not None and monotonic() > self._crew.deadline + OVERDUE:
@@ -122,6 +124,8 @@ class AsyncRenewer:
         try:
             for start in range(0, len(jobs), BATCH):
                 await self._extend(ops, lease, jobs[start : start + BATCH])
+        except WrongEpoch:
+            self._lose(jobs, "its queue was removed")
         except Exception as error:  # noqa: BLE001  # tried again, until the leases end
             if self._failures % 10 == 0:
                 name, kind = ops.name, type(error).__name__
@@ -130,13 +134,13 @@ class AsyncRenewer:
             return False
         return True
 
-    def _due(self) -> dict[tuple[QueueOps, float], list[Any]]:
-        """The jobs whose lease is to be renewed now, by queue and lease; what is over is lost.
+    def _due(self) -> dict[tuple[QueueOps, str, float], list[Any]]:
+        """The jobs whose lease is to be renewed now, by queue, life, lease; what is over is lost.
 
         Also those that a handler has done with: until the loop, which another handler may block,
         has reported them, they must not run again.
         """
-        now, due = monotonic(), dict[tuple[QueueOps, float], list[Any]]()
+        now, due = monotonic(), dict[tuple[QueueOps, str, float], list[Any]]()
         over, ended = list[Any](), list[Any]()
         for job in list(self._crew.held):
             if job.lost:
@@ -145,7 +149,7 @@ class AsyncRenewer:
             if term.until <= now:
                 (over if term.lease else ended).append(job)
             elif term.lease and term.until - now <= term.lease * 2 / 3:
-                due.setdefault((job.batch.queue.ops, term.lease), []).append(job)
+                due.setdefault((job.batch.queue.ops, job.epoch, term.lease), []).append(job)
         self._lose(over, "its lease was not renewed in time")
         self._lose(ended, "its ttl has ended")
         return due

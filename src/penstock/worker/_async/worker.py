@@ -248,7 +248,8 @@ class AsyncWorker:
             yield
         finally:
             for number, handler in before.items():
-                signal.signal(number, handler)
+                # None: it was not set by Python, and can't be set again.
+                signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002  # its form
         self.stop(0 if self._stops else None)
@@ -307,10 +308,10 @@ class AsyncWorker:
             keeper=keeper,
         )
         runners.start()
-        if keeper is not None:
-            keeper.start()
-        renewer.start()
         try:
+            if keeper is not None:
+                keeper.start()
+            renewer.start()
             if keeper is not None:
                 await self._ready(crew, wake, keeper)
             if await self._connected(crew, wake):

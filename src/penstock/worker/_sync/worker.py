@@ -247,7 +247,8 @@ class Worker:
             yield
         finally:
             for number, handler in before.items():
-                signal.signal(number, handler)
+                # None: it was not set by Python, and can't be set again.
+                signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002  # its form
         self.stop(0 if self._stops else None)
@@ -306,10 +307,10 @@ class Worker:
             keeper=keeper,
         )
         runners.start()
-        if keeper is not None:
-            keeper.start()
-        renewer.start()
         try:
+            if keeper is not None:
+                keeper.start()
+            renewer.start()
             if keeper is not None:
                 self._ready(crew, wake, keeper)
             if self._connected(crew, wake):
