@@ -10,8 +10,9 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from penstock.core.flows import TICK
@@ -120,6 +121,7 @@ class Crew:
         clock: monotonic seconds.
         options: of the worker.
         statistics: where its figures go.
+        fields: of log records that are about the worker.
 
     Attributes:
         held: jobs that the server believes this worker to have, finished or not.
@@ -150,7 +152,9 @@ class Crew:
         clock: Callable[[], float],
         options: WorkerOptions,
         statistics: Statistics,
+        fields: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
+        self.fields = fields
         self.sources = sources
         self.desk = desk
         self.wake = wake
@@ -364,7 +368,8 @@ class Crew:
         source.woken = False
         if source.failures == 1 or source.failures % 60 == 0:
             name, kind = source.ops.name, type(error).__name__
-            logger.error("queue %r can't be used: %s: %s; going on without it", name, kind, error)
+            text = "queue %r can't be used: %s: %s; going on without it"
+            logger.error(text, name, kind, error, extra=self.fields)
 
     def asked(self, source: Source, taken: Taken, wanted: int, sent: float) -> None:
         """A queue has answered a request for jobs."""
@@ -399,7 +404,8 @@ class Crew:
         """A function of the user's has failed; said once a minute, as it may do so all the time."""
         if self.clock() >= self._complaints.get(what, -math.inf) + 60:
             self._complaints[what] = self.clock()
-            logger.error("%s failed; the worker goes on", what, exc_info=error)
+            text = "%s failed; the worker goes on"
+            logger.error(text, what, exc_info=error, extra=self.fields)
 
     def _hold(self, jobs: Sequence[Any], sent: float) -> None:
         lease = jobs[0].batch.lease_ms / 1000

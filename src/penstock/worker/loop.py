@@ -96,7 +96,8 @@ def _failed(crew: Crew, error: Exception) -> Flow:
     crew.failures += 1
     crew.unsure = True
     if crew.failures == 1 or crew.failures % 10 == 0:
-        logger.warning("worker: %s: %s; going on", type(error).__name__, error)
+        text = "worker: %s: %s; going on"
+        logger.warning(text, type(error).__name__, error, extra=crew.fields)
     crew.waiting = False
     crew.look_everywhere()
     with suppress(Exception):
@@ -417,10 +418,11 @@ def leave(crew: Crew) -> Flow:
     yield Hurry()
     try:
         for step in (_stand_up, _report_all, _hand_back, _report_all):
-            with _unless_refused():
+            with _unless_refused(crew):
                 yield from step(crew)
     except Exception as error:  # noqa: BLE001  # it ends all the same
-        logger.warning("worker: %s: %s; leases are left to end", type(error).__name__, error)
+        text = "worker: %s: %s; leases are left to end"
+        logger.warning(text, type(error).__name__, error, extra=crew.fields)
     for source in crew.sources:
         crew.abandon(source)
 
@@ -431,16 +433,17 @@ def _hand_back(crew: Crew) -> Flow:
         jobs.sort(key=lambda job: job.epoch)
         lives = [list(life) for _, life in groupby(jobs, key=lambda job: job.epoch)]
         for chunk in (life[at : at + BATCH] for life in lives for at in range(0, len(life), BATCH)):
-            with _unless_refused():
+            with _unless_refused(crew):
                 yield from _call(crew, source.ops, source.ops.release(chunk, 0))
                 crew.drop(chunk)
                 crew.statistics.finished("handed back", len(chunk), None, None)
-                logger.warning("%d unfinished jobs were given back", len(chunk))
+                text = "%d unfinished jobs were given back"
+                logger.warning(text, len(chunk), extra=crew.fields)
 
 
 def _report_all(crew: Crew) -> Flow:
     for i, part in list(crew.collect().items()):
-        with _unless_refused():
+        with _unless_refused(crew):
             while part.others:
                 yield from _report_other(crew, crew.sources[i], part)
             while part.acks:
@@ -449,11 +452,11 @@ def _report_all(crew: Crew) -> Flow:
 
 
 @contextmanager
-def _unless_refused() -> Iterator[None]:
+def _unless_refused(crew: Crew) -> Iterator[None]:
     """What the server refuses in one place is no reason to leave the rest."""
     try:
         yield
     except Exception as error:
         if transient(error):
             raise
-        logger.warning("worker: %s: %s", type(error).__name__, error)
+        logger.warning("worker: %s: %s", type(error).__name__, error, extra=crew.fields)

@@ -187,6 +187,7 @@ class AsyncWorker:
             clock=monotonic,
             options=options,
             statistics=self._statistics,
+            fields=self._fields,
         )
         crew.keeper = self._keeper()
         self._bench = bench

@@ -130,7 +130,8 @@ class Renewer:
         except Exception as error:  # noqa: BLE001  # tried again, until the leases end
             if self._failures % 10 == 0:
                 name, kind = ops.name, type(error).__name__
-                logger.warning("leases of %r can't be renewed: %s: %s", name, kind, error)
+                text = "leases of %r can't be renewed: %s: %s"
+                logger.warning(text, name, kind, error, extra=self._crew.fields)
             self._node.close()
             return False
         return True

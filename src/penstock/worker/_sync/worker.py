@@ -186,6 +186,7 @@ class Worker:
             clock=monotonic,
             options=options,
             statistics=self._statistics,
+            fields=self._fields,
         )
         crew.keeper = self._keeper()
         self._bench = bench

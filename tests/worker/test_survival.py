@@ -1,0 +1,239 @@
+"""What others do to a worker's queues and jobs while it works: it goes on with the rest."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from penstock import AsyncJob, AsyncWorker, Handlers, Penstock, Queue, Worker
+from penstock.worker.crew import Crew
+from penstock.worker.desk import Desk
+from penstock.worker.options import WorkerOptions
+from penstock.worker.statistics import Statistics
+from tests.support.backends import Backend
+from tests.support.keyspace import Raw
+from tests.support.twins import await_for, wait_for
+from tests.worker.deliveries import stored
+
+
+@pytest.fixture
+def backend(brief_backend: Backend) -> Backend:
+    """Two back ends: scripts are not what is tested here."""
+    return brief_backend
+
+
+@pytest.fixture
+def raw(backend: Backend) -> Raw:
+    """A plain client of `backend`."""
+    return backend.sync_client()
+
+
+@pytest.fixture
+def ps(backend: Backend) -> Iterator[Penstock]:
+    """A client of it."""
+    with Penstock(backend.sync_client()) as client:
+        yield client
+
+
+@pytest.fixture
+def q(ps: Penstock) -> Queue:
+    """A queue that does not exist yet."""
+    return ps.queue("q")
+
+
+class Gate:
+    """A handler whose jobs called "old" wait until they may go on."""
+
+    def __init__(self) -> None:
+        self.bodies: list[Any] = []
+        self.lost: list[bool] = []
+        self.open = threading.Event()
+
+    def __call__(self, job: Any) -> None:
+        self.bodies.append(job.body)
+        if job.body == "old":
+            assert self.open.wait(20)
+        self.lost.append(job.lost)
+
+
+def test_a_queue_that_is_made_anew_under_its_worker(ps: Penstock, q: Queue) -> None:
+    """A job of its earlier life is gone; those of the new one are run, and none runs twice."""
+    q.enqueue("old", lease=1.2)
+    gate = Gate()
+    with Worker(ps, "q", gate, concurrency=2) as worker:
+        wait_for(lambda: gate.bodies == ["old"])
+        q.clear()
+        q.enqueue("new", lease=1.2)
+        wait_for(lambda: q.stats().acked == 1)
+        gate.open.set()
+        wait_for(lambda: worker.status().held == 0)
+        q.enqueue_many(["more"] * 3)
+        wait_for(lambda: q.stats().acked == 4)
+    assert gate.bodies == ["old", "new", "more", "more", "more"]
+    assert worker.status().stats.counts == {"done": 4, "lost": 1}
+
+
+def test_leases_of_two_lives_are_renewed_apart(ps: Penstock, q: Queue) -> None:
+    """Held beside a job of a life that has ended, one of the new life keeps its lease."""
+    q.configure(lease=0.6)
+    q.enqueue("old")
+    gate, both = Gate(), threading.Event()
+    runs: list[Any] = []
+
+    def handle(job: Any) -> None:
+        if job.body == "old":
+            gate(job)
+            return
+        runs.append(job)
+        assert both.wait(20)
+
+    with Worker(ps, "q", handle, concurrency=2):
+        wait_for(lambda: gate.bodies == ["old"])
+        q.clear()
+        q.enqueue("new", lease=0.6)
+        wait_for(lambda: len(runs) == 1)
+        assert q.reserve(block=1.5) == []
+        both.set()
+        gate.open.set()
+        wait_for(lambda: q.stats().acked == 1)
+    assert (len(runs), runs[0].lost, gate.lost) == (1, False, [True])
+
+
+def test_a_record_that_somebody_wrote_badly(ps: Penstock, q: Queue, raw: Raw) -> None:
+    """What is no number in it counts as not given, for the worker as for the scripts."""
+    q.enqueue_many([b"x"] * 3)
+    entry, fields = raw.xrange(q.ops.keys["ready"])[-1]
+    ms, _, number = entry.partition(b"-")
+    place = b"%s-%d" % (ms, int(number) + 1)
+    raw.xadd(q.ops.keys["ready"], {next(iter(fields)): b"1;l=abc;t=x\nx"}, id=place)
+    worker = Worker(ps, "q", lambda _: None, burst=True)
+    worker.run()
+    assert worker.status().stats.counts == {"done": 4}
+    assert worker.status().held == 0
+
+
+def test_damage_while_a_job_is_in_hand(ps: Penstock, q: Queue, raw: Raw) -> None:
+    """What can't be reported is let go when its lease is over; a burst ends."""
+    q.configure(lease=0.5)
+    q.enqueue("old")
+    gate = Gate()
+    worker = Worker(ps, "q", gate, burst=True)
+    worker.start()
+    wait_for(lambda: gate.bodies == ["old"])
+    raw.delete(q.ops.keys["active"])
+    raw.set(q.ops.keys["active"], b"x")
+    gate.open.set()
+    assert worker.join(30)
+    assert worker.status().held == 0
+    assert worker.status().stats.counts == {"lost": 1}
+
+
+def test_figures_that_can_not_be_had(ps: Penstock, raw: Raw) -> None:
+    """A key that only `stats` reads is damaged: jobs are run as if nothing were."""
+    a, b = ps.queue("a"), ps.queue("b")
+    a.enqueue(1)
+    raw.set(a.ops.keys["dead"], b"x")
+    with Worker(ps, ["a", "b"], lambda _: None) as worker:
+        b.enqueue_many(range(50))
+        wait_for(lambda: worker.status().stats.counts.get("done") == 51)
+        assert worker._crew is not None
+        assert worker._crew.failures == 0
+
+
+def test_a_long_throttle_does_not_look_unwell(
+    ps: Penstock, q: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is asked for jobs meanwhile, but the server is asked whether it is there."""
+    monkeypatch.setattr("penstock.worker.crew.HEALTHY", 0.9)
+    q.enqueue(1)
+    with Worker(ps, "q", lambda _: None, throttle=60) as worker:
+        wait_for(lambda: q.stats().acked == 1)
+        until = time.monotonic() + 2
+        while time.monotonic() < until:
+            assert worker.status().answered < 0.9 or worker.healthy()
+            time.sleep(0.02)
+        assert worker.healthy()
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+async def test_a_cancelled_worker_beside_a_damaged_queue(
+    backend: Backend, ps: Penstock, raw: Raw, damaged: bool
+) -> None:
+    """The jobs of the other queues are given back."""
+    a, b = ps.queue("a"), ps.queue("b")
+    a.enqueue(1)
+    b.enqueue(1)
+    began: list[AsyncJob] = []
+
+    async def handler(job: AsyncJob) -> None:
+        began.append(job)
+        await asyncio.sleep(60)
+
+    async with backend.async_client() as client:
+        worker = AsyncWorker(client, ["a", "b"], handler)
+        running = asyncio.create_task(worker.run(signals=False))
+        await await_for(lambda: len(began) == 2)
+        if damaged:
+            for kind in ("active", "scheduled"):
+                raw.delete(a.ops.keys[kind])
+                raw.set(a.ops.keys[kind], b"x")
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+    assert (b.stats().ready, b.stats().active) == (1, 0)
+
+
+class Runners:
+    """Notes what it is given."""
+
+    def __init__(self) -> None:
+        self.items: list[Any] = []
+
+    def put(self, item: Any) -> None:
+        self.items.append(item)
+
+    def drain(self) -> list[Any]:
+        return []
+
+    def lose(self, jobs: Any) -> None:
+        for job in jobs:
+            job.lost = True
+
+
+def test_a_suspect_that_is_lost_before_it_begins() -> None:
+    """It is let go of when the next one comes, not forgotten."""
+    runners, aside, handlers = Runners(), list[Any](), Handlers()
+    handlers.handler(lambda _: None)
+    desk = Desk(handlers, runners, aside.append, aside.append, time.monotonic)
+    first, second, third = (stored(b"1\nx", b"3 0 2 0") for _ in range(3))
+    desk.hand([first, second])
+    assert (aside, runners.items, desk.flush_at) == ([second], [], math.inf)
+    first.lost = True
+    desk.hand([third])
+    desk.aside = 0
+    desk.tend()
+    assert [item[1][0] for item in runners.items] == [first, third]
+
+
+def test_a_second_signal_inside_of_stop() -> None:
+    """The shorter grace holds, whichever call ends first."""
+    handlers = Handlers()
+    handlers.handler(lambda _: None)
+    calls: list[Callable[[], None]] = []
+    crew = Crew(
+        [],
+        Desk(handlers, Runners(), print, print, lambda: 100.0),
+        wake=lambda: calls.pop()() if calls else None,
+        clock=lambda: 100.0,
+        options=WorkerOptions("q", grace=25),
+        statistics=Statistics(),
+    )
+    calls.append(lambda: crew.stop(0))
+    crew.stop()
+    assert crew.deadline == 100.0
