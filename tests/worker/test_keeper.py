@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import select
 import signal
+import subprocess
 from collections.abc import Iterator
+from time import monotonic
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -12,8 +17,12 @@ import pytest
 import redis
 
 from penstock import BadArgument, Penstock, Queue
+from penstock.core.job import Batch, Delivery
 from penstock.embedded import EmbeddedServer
 from penstock.worker import AsyncWorker, Worker
+from penstock.worker import keeper as module
+from penstock.worker.keeper import Keeper
+from penstock.worker.terms import Term
 from tests.support.workers import until
 from tests.worker.support import Crew, WorkerProcess, runs, runs_at_once
 
@@ -48,6 +57,64 @@ def other(worker_server: EmbeddedServer) -> Iterator[Queue]:
     """The queue as another consumer sees it."""
     with Penstock(worker_server.url) as client:
         yield client.queue("work")
+
+
+@pytest.fixture
+def keeper(worker_server: EmbeddedServer, raw: redis.Redis) -> Iterator[Keeper]:
+    """The worker's side of a helper that has reached the server."""
+    made = Keeper(worker_server.url, prefix="penstock", owner="tester")
+    made.start()
+    until(made.is_ready)
+    yield made
+    made.close()
+
+
+def taken(queue: Queue, count: int, lease: float = 60.0) -> list[Any]:
+    """Jobs that were just taken; the last are made up, and the server does not know of them."""
+    queue.enqueue({})
+    jobs: list[Any] = queue.reserve()
+    batch, (at, number) = jobs[0].batch, jobs[0].number.split(b"-")
+    made_up = [b"%s-%d" % (at, int(number) + n) for n in range(1, count)]
+    return [held(jobs[0], lease), *(made(batch, number, lease) for number in made_up)]
+
+
+def made(batch: Batch, number: bytes, lease: float) -> Any:
+    """A job of that number."""
+    return held(Delivery(batch, number, b"", b"1\n"), lease)
+
+
+def held(job: Any, lease: float) -> Any:
+    """The job, held for a lease from now."""
+    job.term = Term(monotonic() + lease, lease)
+    return job
+
+
+def told_lost(keeper: Keeper, count: int) -> list[Any]:
+    """Wait until so many jobs are lost."""
+    found: dict[Any, None] = {}
+
+    def is_enough() -> bool:
+        found.update(dict.fromkeys(keeper.news()))
+        return len(found) >= count
+
+    until(is_enough)
+    return list(found)
+
+
+def stop(keeper: Keeper) -> int:
+    """Stop the helper with SIGSTOP; its process."""
+    pid = keeper.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    return pid
+
+
+def end(keeper: Keeper) -> None:
+    """Kill the helper, and wait until that is known."""
+    pid = keeper.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: keeper.pid is None)
 
 
 @KINDS
@@ -110,15 +177,125 @@ def test_a_helper_that_dies_is_replaced(
     assert queue.stats().crashed == 0
 
 
-def test_a_helper_that_does_not_listen_is_replaced(crew: Crew, queue: Queue) -> None:
+def test_a_helper_that_does_not_listen(crew: Crew, queue: Queue) -> None:
     """One that hangs does not hold up the worker."""
     worker, keeper = start(crew, "thread", prefetch=1000)
     os.kill(keeper, signal.SIGSTOP)
     queue.enqueue_many({"n": n, "do": "nothing"} for n in range(6000))
     until(lambda: queue.stats().acked == 6000, 60)
-    assert keeper_of(worker, old=keeper) != keeper
     worker.signal(signal.SIGTERM)
     assert worker.ended() == 0
+    assert not psutil.pid_exists(keeper)
+
+
+def test_a_helper_that_listens_late_knows_all(keeper: Keeper, queue: Queue) -> None:
+    """More than a socket takes at once waits for it; the helper is not ended for that."""
+    pid = stop(keeper)
+    jobs = taken(queue, 6000, lease=1.0)
+    began = jobs[0].term
+    keeper.hold(jobs)
+    keeper.news()
+    assert keeper.pid == pid
+    os.kill(pid, signal.SIGCONT)
+    lost = told_lost(keeper, 5999)
+    assert set(lost) == set(jobs[1:])
+    until(lambda: not keeper.news() and jobs[0].term.until > began.until)
+    assert keeper.pid == pid
+
+
+def test_jobs_are_known_before_their_handlers_run(
+    keeper: Keeper, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To take many jobs waits for a helper that listens: nothing may run in the worker then."""
+    monkeypatch.setattr(module, "MOMENT", 30.0)
+    keeper.hold(taken(queue, 6000))
+    assert not keeper._outbox
+
+
+@pytest.mark.parametrize("bound", ["STUCK", "MOST"])
+def test_a_helper_that_does_not_listen_is_replaced(
+    keeper: Keeper, queue: Queue, monkeypatch: pytest.MonkeyPatch, bound: str
+) -> None:
+    """After some time, or at once when too much waits for it; the next one is told everything."""
+    pid = stop(keeper)
+    jobs = taken(queue, 6000, lease=3.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(module, bound, 0.2 if bound == "STUCK" else 1000)
+        keeper.hold(jobs)
+        until(lambda: keeper.news() == [] and keeper.pid != pid)
+    assert set(told_lost(keeper, 5999)) == set(jobs[1:])
+    assert keeper.pid not in (None, pid)
+
+
+def test_a_helper_that_cannot_be_started(
+    keeper: Keeper,
+    queue: Queue,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Without files or processes to be had it is said, and tried again, not at each look."""
+    calls = []
+
+    def refuse(*args: Any, **options: Any) -> None:
+        calls.append(args)
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    end(keeper)
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess, "Popen", refuse)
+        until(lambda: keeper.news() == [] and bool(calls))
+        patch.setattr(module, "AGAIN", 1000.0)
+        keeper.news()
+        assert len(calls) == 1
+        jobs = taken(queue, 2, lease=1.0)
+        keeper.hold(jobs)
+    assert "can't be started" in caplog.text
+    assert told_lost(keeper, 1) == jobs[1:]
+
+
+def test_news_of_a_job_is_never_that_of_another(keeper: Keeper, queue: Queue) -> None:
+    """What the helper said of a job that was dropped since says nothing of the next one."""
+    jobs = taken(queue, 2)
+    batch, number = jobs[1].batch, jobs[1].number
+    del jobs
+    for _ in range(5):
+        lapsed = made(batch, number, lease=0.01)
+        keeper.hold([lapsed])
+        assert keeper._socket is not None
+        assert select.select([keeper._socket], [], [], 30)[0]
+        keeper.drop([lapsed])
+        del lapsed
+        other = made(batch, number, lease=60.0)  # as a rule where the lapsed one was
+        keeper.hold([other])
+        assert keeper.news() == []
+        keeper.drop([other])
+        del other
+
+
+def test_what_is_dropped_is_forgotten(keeper: Keeper, queue: Queue) -> None:
+    """Nothing of a job stays; one that is not known, or is dropped again, does no harm."""
+    jobs = taken(queue, 10)
+    keeper.hold(jobs)
+    keeper.hold(jobs[:3])
+    keeper.drop(jobs[:5])
+    keeper.drop(jobs)
+    keeper.drop(jobs)
+    assert not keeper._jobs
+    assert not keeper._keys
+
+
+def test_jobs_of_an_earlier_life_of_the_queue(
+    keeper: Keeper, queue: Queue, raw: redis.Redis
+) -> None:
+    """They are lost; those of the queue as it is now are kept all the same."""
+    earlier = taken(queue, 2, lease=1.0)
+    raw.flushall()
+    later = taken(queue, 1, lease=1.0)
+    assert earlier[0].epoch != later[0].epoch
+    began = later[0].term
+    keeper.hold([earlier[0], *later, earlier[1]])
+    assert set(told_lost(keeper, 2)) == set(earlier)
+    until(lambda: not keeper.news() and later[0].term.until > began.until)
 
 
 @KINDS
@@ -142,3 +319,10 @@ def test_only_a_url_can_be_told_to_another_process(raw: redis.Redis) -> None:
         Worker(raw, "q", handler, heartbeat="process").start()
     made = AsyncWorker("redis://127.0.0.1:1/0", "q", handler, heartbeat="process")
     assert made.state == "new"
+
+
+def test_it_needs_a_unix(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Elsewhere a process can't be given one end of a socket; that is said."""
+    monkeypatch.setattr(module, "os", SimpleNamespace(name="nt"))
+    with pytest.raises(BadArgument, match=r"^heartbeat='process': needs a Unix"):
+        Keeper("redis://127.0.0.1:1/0", prefix="penstock", owner="tester")

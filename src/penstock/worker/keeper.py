@@ -9,9 +9,11 @@ process that does not run holds no job.
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import os
+import select
 import selectors
 import signal
 import socket
@@ -28,7 +30,7 @@ from penstock._sync.driver import Driver
 from penstock.core.job import Batch, Delivery, Place
 from penstock.core.operations import QueueOps
 from penstock.core.options import BATCH
-from penstock.errors import BadArgument
+from penstock.errors import BadArgument, WrongEpoch
 from penstock.wire.keys import QueueKeys, queue_crc
 from penstock.wire.scripts import script
 from penstock.worker.terms import Term
@@ -40,6 +42,18 @@ logger = logging.getLogger("penstock")
 FRACTION = 3 / 4
 """What is left of a lease when the helper extends it; the worker's thread waits until 2/3."""
 PAUSE = 10.0
+AGAIN = 1.0
+"""Fewest seconds from one start of a helper to the next."""
+STUCK = 5.0
+"""Seconds without a byte taken after which a helper that is told something is replaced."""
+STARTING = 60.0
+"""The same for one that has not reached the server yet."""
+MOST = 64 << 20
+"""Most bytes that wait for the helper."""
+MOMENT = 0.1
+"""Most seconds that jobs wait until the helper knows of them all."""
+READS = 64
+"""Most reads of the helper between two looks at the leases."""
 READY = b"ready"
 
 
@@ -52,17 +66,24 @@ class Keeper:
         owner: of the worker.
 
     Raises:
-        BadArgument: the source is not a URL, which could be told to another process.
+        BadArgument: the source is not a URL, which could be told to another process; or this is not
+            a Unix, where a process inherits one end of a socket.
     """
 
     def __init__(self, source: object, *, prefix: str, owner: str) -> None:
         if not isinstance(source, str):
             raise BadArgument("heartbeat", "process", "needs a URL as the worker's source")
+        if os.name != "posix":
+            raise BadArgument("heartbeat", "process", "needs a Unix")
         self._config = {"source": source, "prefix": prefix, "owner": owner}
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
         self._read = b""
-        self._jobs: dict[str, Any] = {}
+        self._outbox = bytearray()
+        self._moved = 0.0  # when the outbox was last empty, or became shorter
+        self._numbers = itertools.count(1)  # never used again, as the address of a job would be
+        self._keys: dict[Any, int] = {}
+        self._jobs: dict[int, Any] = {}
         self._started = 0.0
         self._is_ready = False
         self._lock = threading.Lock()
@@ -73,25 +94,31 @@ class Keeper:
             self._start()
 
     def _start(self) -> None:
-        self._started = monotonic()
+        self._started, self._is_ready, self._read = monotonic(), False, b""
         ours, its = socket.socketpair()
         program = f"import sys; sys.path[:] = {sys.path!r}; import penstock.worker.keeper as k; "
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", program + f"k.main({its.fileno()}, {os.getpid()})"],
-            pass_fds=[its.fileno()],
-            stdin=subprocess.DEVNULL,
-        )
-        its.close()
+        with its:
+            try:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-c", program + f"k.main({its.fileno()}, {os.getpid()})"],
+                    pass_fds=[its.fileno()],
+                    stdin=subprocess.DEVNULL,
+                )
+            except BaseException:
+                ours.close()
+                raise
         ours.setblocking(False)
-        self._socket, self._read = ours, b""
+        self._socket = ours
         self._send({"config": self._config})
         self._hold(list(self._jobs.values()))
 
     @property
     def pid(self) -> int | None:
-        """Of the helper, while it lives."""
+        """Of the helper, while it lives and is told."""
         process = self._process
-        return None if process is None or process.poll() is not None else process.pid
+        if process is None or self._socket is None or process.poll() is not None:
+            return None
+        return process.pid
 
     def is_ready(self) -> bool:
         """Whether the helper has reached the server: from then on it is quick."""
@@ -101,25 +128,32 @@ class Keeper:
     def hold(self, jobs: Sequence[Any]) -> None:
         """These jobs were taken."""
         with self._lock:
+            is_behind = bool(self._outbox)
             self._hold(jobs)
+            if not is_behind:
+                self._press()
 
     def _hold(self, jobs: Sequence[Any]) -> None:
         lines = []
         for job in jobs:
             if job.term.lease:
-                key = f"{id(job):x}"
-                self._jobs[key] = job
+                key = self._keys.get(job)
+                if key is None:
+                    key = self._keys[job] = next(self._numbers)
+                    self._jobs[key] = job
                 batch, term = job.batch, job.term
                 place = [batch.place.queue, batch.place.node, batch.place.epoch]
                 number, counts = job.number.decode(), _short(job._counts)
                 lines.append([key, place, batch.tag, number, counts, term.until, term.lease])
-        if lines:
-            self._send({"hold": lines})
+        for start in range(0, len(lines), BATCH):
+            self._send({"hold": lines[start : start + BATCH]})
 
     def drop(self, jobs: Iterable[Any]) -> None:
         """These jobs are not held any more."""
         with self._lock:
-            keys = [key for key in (f"{id(job):x}" for job in jobs) if self._jobs.pop(key, None)]
+            keys = [key for job in jobs if (key := self._keys.pop(job, None)) is not None]
+            for key in keys:
+                del self._jobs[key]
             if keys:
                 self._send({"drop": keys})
 
@@ -129,10 +163,9 @@ class Keeper:
             return self._news()
 
     def _news(self) -> list[Any]:
-        if self.pid is None and monotonic() > self._started + 1:
-            logger.warning("the helper that renews leases has died; starting another")
-            self._close()
-            self._start()
+        self._flush()
+        if self.pid is None and monotonic() > self._started + AGAIN:
+            self._replace()
         with suppress(BlockingIOError, OSError):
             while self._socket is not None and (data := self._socket.recv(65536)):
                 self._read += data
@@ -150,15 +183,56 @@ class Keeper:
                 job.term = Term(until, lease)
         return lost
 
+    def _replace(self) -> None:
+        logger.warning("the helper that renews leases has died; starting another")
+        self._close()
+        try:
+            self._start()
+        except OSError as error:  # too many files or processes: the worker's thread goes on
+            logger.warning("it can't be started, which is tried again: %s", error)
+
     def _send(self, message: dict[str, Any]) -> None:
         if self._socket is None:
             return
+        if not self._outbox:
+            self._moved = monotonic()
+        self._outbox += json.dumps(message).encode() + b"\n"
+        self._flush()
+
+    def _flush(self) -> None:
+        """Tell the helper what it has room for; one that has taken nothing for long is ended."""
+        if self._socket is None:
+            return
         try:
-            self._socket.sendall(json.dumps(message).encode() + b"\n")
-        except OSError:  # full, as it does not read, or gone: a part of a line may be on its way
-            logger.warning("the helper that renews leases does not listen; it is ended")
-            if self._process is not None:
-                self._process.kill()
+            while self._outbox:
+                sent = self._socket.send(self._outbox)
+                del self._outbox[:sent]
+                self._moved = monotonic()
+        except BlockingIOError:
+            patience = STUCK if self._is_ready else STARTING
+            if len(self._outbox) > MOST or monotonic() > self._moved + patience:
+                logger.warning("the helper that renews leases does not listen; it is ended")
+                self._end()
+        except OSError:  # gone
+            self._end()
+
+    def _press(self) -> None:
+        """Wait a moment for the rest: the handlers of these jobs may let nothing run at once."""
+        until = monotonic() + MOMENT
+        while self._outbox and self._socket is not None and (left := until - monotonic()) > 0:
+            room = select.poll()
+            room.register(self._socket, select.POLLOUT)
+            room.poll(left * 1000)
+            self._flush()
+
+    def _end(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+        self._disconnect()
+
+    def _disconnect(self) -> None:
+        self._outbox.clear()
+        if self._socket is not None:
             self._socket.close()
             self._socket = None
 
@@ -168,9 +242,7 @@ class Keeper:
             self._close()
 
     def _close(self) -> None:
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
+        self._disconnect()
         process, self._process = self._process, None
         if process is not None:
             try:
@@ -197,7 +269,7 @@ class _Helper:
     def __init__(self, sock: socket.socket, parent: int) -> None:
         self._socket = sock
         self._parent = parent
-        self._held: dict[str, _Held] = {}
+        self._held: dict[int, _Held] = {}
         self._ops: dict[str, QueueOps] = {}
         self._config: dict[str, str] = {}
         self._driver: Driver | None = None
@@ -228,7 +300,7 @@ class _Helper:
     def _listen(self) -> bool:
         """Read what there is; whether the worker lives."""
         with suppress(BlockingIOError):
-            while True:
+            for _ in range(READS):  # the rest after a look at the leases
                 data = self._socket.recv(65536)
                 if not data:
                     return False
@@ -265,15 +337,16 @@ class _Helper:
         return state in ("T", "t")
 
     def _beat(self) -> None:
-        now, due = monotonic(), dict[tuple[str, float], list[str]]()
+        now, due = monotonic(), dict[tuple[str, str, float], list[int]]()
         for key, held in self._held.items():
             if held.lease and held.until - now <= held.lease * FRACTION:
-                due.setdefault((held.job.queue_name, held.lease), []).append(key)
-        for (queue, lease), keys in due.items():
+                group = (held.job.queue_name, held.job.epoch, held.lease)
+                due.setdefault(group, []).append(key)
+        for (queue, _, lease), keys in due.items():
             for start in range(0, len(keys), BATCH):
                 self._extend(queue, lease, keys[start : start + BATCH])
 
-    def _extend(self, queue: str, lease: float, keys: list[str]) -> None:
+    def _extend(self, queue: str, lease: float, keys: list[int]) -> None:
         ops = self._ops.get(queue)
         if ops is None:
             names = QueueKeys(queue, self._config["prefix"])
@@ -283,6 +356,10 @@ class _Helper:
         try:
             reply, _ = self._driver.run(ops, ops.extend(jobs, round(lease * 1000), late=True))
             ops.check(reply)
+        except WrongEpoch:  # the queue has been made anew: none of these is in it
+            for key in keys:
+                self._lose(key)
+            return
         except Exception as error:  # noqa: BLE001  # tried again, and the worker's thread is there
             logger.warning("leases can't be renewed: %s", error)
             self._driver.node.close()
@@ -292,15 +369,18 @@ class _Helper:
             return
         for key, code in zip(keys, reply[3:], strict=True):
             if code <= 3:
-                del self._held[key]
-                self._report(key, None, 0.0)
+                self._lose(key)
                 continue
             left = (code - reply[2]) / 1000
             kept = lease if left >= lease else 0.0
             self._held[key] = self._held[key]._replace(until=sent + left, lease=kept)
             self._report(key, sent + left, kept)
 
-    def _report(self, key: str, until: float | None, lease: float) -> None:
+    def _lose(self, key: int) -> None:
+        del self._held[key]
+        self._report(key, None, 0.0)
+
+    def _report(self, key: int, until: float | None, lease: float) -> None:
         self._unsent += json.dumps([key, until, lease]).encode() + b"\n"
 
     def _tell(self) -> None:
