@@ -51,7 +51,10 @@ class Runners:
 
     def _run(self) -> None:
         while (item := self._inbox.get()) is not None:
-            self._execute(item)
+            try:
+                self._execute(item)
+            except BaseException as error:  # noqa: BLE001  # a runner outlives everything
+                _complain(error)
             del item  # else its jobs live until the next one comes
 
     def put(self, item: Item) -> None:
@@ -73,16 +76,19 @@ class Runners:
         for job in jobs:
             job.lost = True
 
-    def call(self, handler: Handler[..., Any], args: Any, kwargs: Any) -> Any:
+    def call(
+        self,
+        handler: Handler[..., Any],
+        jobs: Sequence[Any],  # noqa: ARG002  # the twin needs it
+        args: Any,
+        kwargs: Any,
+    ) -> Any:
         """Call the handler."""
         return handler.function(*args, **kwargs)
 
-    def was_cancelled(self, error: BaseException) -> bool:  # noqa: ARG002  # the twin needs it
-        """Whether the run was ended from outside: never."""
+    def has_ended(self, jobs: Sequence[Any], error: BaseException) -> bool:  # noqa: ARG002
+        """Whether the worker has ended the run of these jobs: never, as it runs in a thread."""
         return False
-
-    def end(self) -> None:
-        """Run nothing more."""
 
     def close(self, timeout: float) -> bool:
         """End the threads, as their handlers end; wait at most so many seconds for all of them.
@@ -105,6 +111,10 @@ class AsyncRunners:
         count: how many.
         name: of the worker, for the tasks' and threads' names.
         execute: runs one item, and never raises.
+
+    A task that was cancelled is not used again, as it may keep traces of that, and somebody may
+    wait for its end: another one takes its place. When everything is cancelled, it is the event
+    loop that ends. A task that does nothing else tells one from the other, for nobody knows it.
     """
 
     def __init__(self, count: int, name: str, execute: Callable[[Item], Awaitable[None]]) -> None:
@@ -115,35 +125,49 @@ class AsyncRunners:
         self._inbox: deque[Item] = deque()
         self._idle: deque[asyncio.Future[None]] = deque()
         self._running: dict[Any, asyncio.Task[None]] = {}
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
+        self._end: asyncio.Future[None] = self._loop.create_future()
+        self._watch: asyncio.Task[None] | None = None
         self._threads: Threads | None = None
 
     def start(self) -> None:
         """Start the tasks."""
-        self._tasks = [
-            self._loop.create_task(self._run(), name=f"{self._name}-{i + 1}")
-            for i in range(self._count)
-        ]
+        self._watch = self._loop.create_task(self._wait(), name=f"{self._name}-end")
+        for i in range(self._count):
+            self._add(f"{self._name}-{i + 1}")
+
+    async def _wait(self) -> None:
+        await self._end
+
+    def _is_over(self) -> bool:
+        """Whether nothing more is run: the runners are closed, or the event loop ends."""
+        is_watched = self._watch is not None and not self._watch.done()
+        return self._closing or self._end.done() or not is_watched
+
+    def _add(self, name: str) -> None:
+        task = self._loop.create_task(self._run(), name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._replace)
+
+    def _replace(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not self._is_over():
+            self._add(task.get_name())
 
     async def _run(self) -> None:
         task = asyncio.current_task()
-        assert task is not None
-        while not self._closing:
+        while not (self._end.done() or _is_cancelled(task)):
             while not self._inbox:
                 future = self._loop.create_future()
                 self._idle.append(future)
                 await future
             item = self._inbox.popleft()
-            jobs = item[1]
-            for job in jobs:
-                self._running[job] = task
             try:
                 await self._execute(item)
-            finally:
-                for job in jobs:
-                    self._running.pop(job, None)
-            del item, jobs
+            except Exception as error:  # noqa: BLE001  # a runner outlives everything
+                _complain(error)
+            del item
 
     def put(self, item: Item) -> None:
         """Run this when there is a task for it, in order."""
@@ -171,29 +195,33 @@ class AsyncRunners:
         for task in {self._running[job] for job in jobs if job in self._running}:
             task.cancel("the lease was lost")
 
-    async def call(self, handler: Handler[..., Any], args: Any, kwargs: Any) -> Any:
-        """Call the handler."""
-        if handler.is_async:
-            return await handler.function(*args, **kwargs)
-        if self._threads is None:
-            self._threads = Threads(self._count, self._name)
-        return await self._threads.call(lambda: handler.function(*args, **kwargs))
+    async def call(
+        self, handler: Handler[..., Any], jobs: Sequence[Any], args: Any, kwargs: Any
+    ) -> Any:
+        """Call the handler; the loss of one of the jobs cancels it."""
+        task = asyncio.current_task()
+        assert task is not None
+        for job in jobs:
+            self._running[job] = task
+        try:
+            if handler.is_async:
+                return await handler.function(*args, **kwargs)
+            if self._threads is None:
+                self._threads = Threads(self._count, self._name)
+            return await self._threads.call(lambda: handler.function(*args, **kwargs))
+        finally:
+            for job in jobs:
+                del self._running[job]
 
-    def was_cancelled(self, error: BaseException) -> bool:
-        """Whether the run was ended from outside, which is taken note of."""
+    def has_ended(self, jobs: Sequence[Any], error: BaseException) -> bool:
+        """Whether the worker, or the end of its event loop, has ended the run of these jobs.
+
+        Otherwise a cancellation is the handler's own affair: of something it has begun, or by
+        somebody to whom it gave its task.
+        """
         if not isinstance(error, asyncio.CancelledError):
             return False
-        if sys.version_info >= (3, 11):  # it counts from then on
-            task = asyncio.current_task()
-            if task is None or not task.cancelling():
-                return False  # the handler has cancelled something of its own
-            while task.cancelling():
-                task.uncancel()
-        return True
-
-    def end(self) -> None:
-        """Run nothing more: the tasks are cancelled by somebody else, the end of the event loop."""
-        self._closing = True
+        return self._is_over() or any(job.lost for job in jobs)
 
     async def close(self, timeout: float) -> bool:
         """End the tasks; wait for them at most so many seconds.
@@ -202,13 +230,25 @@ class AsyncRunners:
             Whether nothing is left that keeps the process: a coroutine may refuse to be cancelled.
         """
         self._closing = True
+        if not self._end.done():
+            self._end.set_result(None)
         for task in self._tasks:
             task.cancel("the worker ends")
         if self._threads is not None:
             self._threads.close()
-        if not self._tasks:
-            return True
-        return not (await asyncio.wait(self._tasks, timeout=timeout))[1]
+        left = self._tasks if self._watch is None else {*self._tasks, self._watch}
+        return not left or not (await asyncio.wait(left, timeout=timeout))[1]
+
+
+def _is_cancelled(task: asyncio.Task[None] | None) -> bool:
+    """Whether somebody has asked the task to end; before Python 3.11 it keeps no trace of that."""
+    return sys.version_info >= (3, 11) and task is not None and task.cancelling() > 0
+
+
+def _complain(error: BaseException) -> None:
+    """A run has raised, which it never does."""
+    with suppress(Exception):  # a filter or a handler of the user's log
+        logger.critical("a run was not brought to its end", exc_info=error)
 
 
 class Threads:

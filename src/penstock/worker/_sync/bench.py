@@ -68,11 +68,12 @@ class Bench:
 
     def _unfit(self, job: Any, reason: str) -> Verdict:
         """No handler can do anything with this job."""
-        logger.error("%s becomes a dead letter: %s", job.id, reason, extra=Fields(job))
+        with suppress(Exception):  # a filter of the user's log: it must not cost the loop
+            logger.error("%s becomes a dead letter: %s", job.id, reason, extra=Fields(job))
         return Verdict("bury", text=reason)
 
     def execute(self, item: Item) -> None:
-        """Run a handler; what becomes of its jobs goes to the loop."""
+        """Run a handler; what becomes of its jobs goes to the loop. Never raises."""
         handler, jobs = item
         if jobs[0].lost or (len(jobs) > 1 and any(job.lost for job in jobs)):
             self._finish([job for job in jobs if job.lost], KEPT, 0.0)  # before its turn came
@@ -102,13 +103,13 @@ class Bench:
     def _broken(
         self, handler: Handler[..., Any], jobs: Sequence[Any], error: BaseException
     ) -> list[Verdict]:
-        """A handler was ended from outside, or wanted to end more than itself."""
-        if self.runners.was_cancelled(error):
-            if not any(job.lost for job in jobs):
-                self.runners.end()
-            return [KEPT if job.lost else LATER for job in jobs]
-        logger.error("%r failed", jobs[0], exc_info=error, extra=Fields(jobs[0]))
-        return [handler.failed(job, error) for job in jobs]
+        """A run was ended from outside, or its handler wanted to end more than itself."""
+        try:
+            if self.runners.has_ended(jobs, error):
+                return [KEPT if job.lost else LATER for job in jobs]
+            return self._failed(handler, jobs, error)
+        except BaseException:  # noqa: BLE001  # somebody's __str__: the jobs must not be held for it
+            return [UNCLEAR] * len(jobs)
 
     def _finish(self, jobs: Sequence[Any], verdict: Verdict, seconds: float) -> None:
         """Put jobs where the loop finds them; what a handler has settled itself is done with."""
@@ -150,7 +151,7 @@ class Bench:
         verdicts: list[Verdict] | None
         try:
             args, kwargs = ((list(jobs),), {}) if handler.size else handler.arguments(job)
-            value = self.runners.call(handler, args, kwargs)
+            value = self.runners.call(handler, jobs, args, kwargs)
             if handler.size:
                 verdicts = handler.returned_batch(jobs, value)
             else:
@@ -167,15 +168,18 @@ class Bench:
         return verdicts
 
     def _failed(
-        self, handler: Handler[..., Any], jobs: Sequence[Any], error: Exception
+        self, handler: Handler[..., Any], jobs: Sequence[Any], error: BaseException
     ) -> list[Verdict]:
         if not isinstance(error, Result):
-            logger.error("%r failed", jobs[0], exc_info=error, extra=Fields(jobs[0]))
+            with suppress(Exception):  # a filter of the user's log: it must not cost a runner
+                logger.error("%r failed", jobs[0], exc_info=error, extra=Fields(jobs[0]))
         return [handler.failed(job, error) for job in jobs]
 
 
 LATER = Verdict("release", 0)
 """Beside a job that was lost the others of its batch begin anew; so do all when the loop ends."""
+UNCLEAR = Verdict("nack", text="it failed in a way that could not be told")
+"""What was to judge a failure has failed itself."""
 
 
 def _note(event: RunEvent, verdicts: list[Verdict] | None) -> None:

@@ -1,0 +1,310 @@
+"""Runners outlive what they run: lost leases, cancellations of all kinds, errors in the error path.
+
+Without a server: jobs as reserve makes them go in, verdicts come out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from penstock.worker import Handlers
+from penstock.worker._async.bench import AsyncBench
+from penstock.worker._sync.bench import Bench
+from penstock.worker.handlers import Handler
+from penstock.worker.runners import AsyncRunners, Runners
+from tests.support.twins import await_for, wait_for
+from tests.worker.deliveries import made
+
+logger = logging.getLogger("penstock")
+
+
+class Scene:
+    """A bench with its runners, and one handler.
+
+    Args:
+        function: the handler.
+        size: of its batches, None = it takes single jobs.
+        count: of runners.
+    """
+
+    def __init__(
+        self, function: Callable[..., Any], *, size: int | None = None, count: int = 1
+    ) -> None:
+        handlers = Handlers()
+        (handlers.handler if size is None else handlers.batch(size=size))(function)
+        self.handler: Handler[..., Any] = next(iter(handlers))
+        is_async = self.handler.is_async
+        bench: Any = (AsyncBench if is_async else Bench)(handlers, (), lambda: None)
+        kind: Any = AsyncRunners if is_async else Runners
+        self.runners = bench.runners = kind(count, "w", bench.execute)
+        self._finished = bench.finished = deque()
+
+    @property
+    def verdicts(self) -> dict[Any, str]:
+        """What is to become of which job, by their bodies."""
+        return {job.body: done.verdict.kind for done in self._finished for job in done.jobs}
+
+    def put(self, *jobs: Any) -> None:
+        """A run of these jobs."""
+        self.runners.put((self.handler, jobs))
+
+    def put_all(self, jobs: Sequence[Any]) -> None:
+        """A run for each of these jobs."""
+        for job in jobs:
+            self.put(job)
+
+
+class Broken(Exception):
+    """An error that can't be shown, nor even be asked."""
+
+    def __str__(self) -> str:
+        raise SystemExit
+
+
+@pytest.fixture
+def strict() -> Iterator[None]:
+    """A filter of the log that raises."""
+
+    def refuse(record: logging.LogRecord) -> bool:
+        raise RuntimeError(record.msg)
+
+    logger.addFilter(refuse)
+    yield
+    logger.removeFilter(refuse)
+
+
+# -- leases that are lost ----------------------------------------------------------------------
+
+
+async def test_a_job_lost_before_its_batch_begins() -> None:
+    """While a coroutine blocks the event loop; the rest of the batch runs, and so do others."""
+    jobs = [made(n) for n in range(6)]
+
+    async def batch(part: list[Any]) -> None:
+        if part[0].body == 0:
+            scene.runners.lose([jobs[2]])  # as the renewer's thread does it
+            return  # the next run begins in the same step
+        await asyncio.sleep(0.01)
+
+    scene = Scene(batch, size=2)
+    scene.runners.start()
+    for start in (0, 2, 4):
+        scene.put(*jobs[start : start + 2])
+    await await_for(lambda: len(scene.verdicts) == 6)
+    assert scene.verdicts == {0: "ack", 1: "ack", 2: "none", 3: "ack", 4: "ack", 5: "ack"}
+    assert await scene.runners.close(1)
+
+
+async def test_a_job_lost_in_the_midst_of_its_batch() -> None:
+    """The run is cancelled; the others of the batch begin anew, and the runner goes on."""
+    jobs = [made(n) for n in range(3)]
+
+    async def batch(part: list[Any]) -> None:
+        if part[0].body == 0:
+            scene.runners.lose(jobs[:1])
+            await asyncio.sleep(60)
+
+    scene = Scene(batch, size=2)
+    scene.runners.start()
+    scene.put(*jobs[:2])
+    scene.put(jobs[2])
+    await await_for(lambda: len(scene.verdicts) == 3)
+    assert scene.verdicts == {0: "none", 1: "release", 2: "ack"}
+    assert await scene.runners.close(1)
+
+
+async def test_a_handler_that_swallows_its_cancellation() -> None:
+    """Nothing of it is left: what the next handlers do with their tasks is their own affair."""
+    jobs = [made(n) for n in range(3)]
+    left: list[int] = []
+
+    async def handler(job: Any) -> None:
+        task: Any = asyncio.current_task()
+        left.append(task.cancelling() if hasattr(task, "cancelling") else 0)
+        if job.body == 0:
+            scene.runners.lose([job])
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                return
+        if job.body == 1:
+            own = asyncio.ensure_future(asyncio.sleep(60))
+            own.cancel()
+            await own
+
+    scene = Scene(handler)
+    scene.runners.start()
+    scene.put_all(jobs)
+    await await_for(lambda: len(scene.verdicts) == 3)
+    assert scene.verdicts == {0: "ack", 1: "nack", 2: "ack"}  # of a lost job nothing is reported
+    assert left == [0, 0, 0]
+    assert await scene.runners.close(1)
+
+
+# -- cancellations by others -------------------------------------------------------------------
+
+
+async def test_a_handler_that_is_cancelled_by_its_own_program() -> None:
+    """As by a button of the user's: it has failed, its task ends, and another takes its place."""
+    tasks: list[Any] = []
+
+    async def handler(job: Any) -> None:
+        tasks.append(asyncio.current_task())
+        if job.body == 0:
+            await asyncio.sleep(60)
+
+    scene = Scene(handler)
+    scene.runners.start()
+    scene.put_all([made(n) for n in range(2)])
+    await await_for(lambda: bool(tasks))
+    tasks[0].cancel()
+    await await_for(lambda: len(scene.verdicts) == 2)
+    assert scene.verdicts == {0: "nack", 1: "ack"}
+    assert await scene.runners.close(1)
+
+
+async def test_an_idle_runner_that_is_cancelled() -> None:
+    """By a handler that has cancelled its own task and returned, say: another takes its place."""
+
+    async def handler(job: Any) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        if job.body == 0:
+            task.cancel()
+
+    scene = Scene(handler)
+    scene.runners.start()
+    scene.put(made(0))
+    await await_for(lambda: len(scene.verdicts) == 1)
+    await asyncio.sleep(0)
+    scene.put(made(1))
+    await await_for(lambda: len(scene.verdicts) == 2)
+    assert scene.verdicts == {0: "ack", 1: "ack"}
+    assert await scene.runners.close(1)
+
+
+@pytest.mark.parametrize("is_swallowed", [False, True])
+def test_the_end_of_the_event_loop(is_swallowed: bool) -> None:
+    """Every task is cancelled: what runs is given back, nothing else begins, nothing hangs."""
+    began: list[Any] = []
+    scenes: list[Scene] = []
+
+    async def handler(job: Any) -> None:
+        began.append(job.body)
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            if not is_swallowed:
+                raise
+
+    async def main() -> None:
+        scenes.append(Scene(handler, count=2))
+        scenes[0].runners.start()
+        scenes[0].put_all([made(n) for n in range(3)])
+        await await_for(lambda: len(began) == 2)
+
+    asyncio.run(main())
+    kind = "ack" if is_swallowed else "release"
+    assert scenes[0].verdicts == {0: kind, 1: kind}
+    assert began == [0, 1]
+
+
+def test_the_end_of_the_event_loop_around_idle_runners() -> None:
+    """They end."""
+
+    async def handler(job: Any) -> None:
+        raise AssertionError(job)
+
+    async def main() -> None:
+        Scene(handler, count=2).runners.start()
+        await asyncio.sleep(0)
+
+    asyncio.run(main())
+
+
+# -- errors in the error path ------------------------------------------------------------------
+
+ERRORS = pytest.mark.parametrize("error", [ValueError, Broken, KeyboardInterrupt])
+
+
+@ERRORS
+def test_a_failure_that_cannot_be_logged(strict: None, error: type[BaseException]) -> None:
+    """The job is tried again all the same, and the thread lives."""
+
+    def handler(job: Any) -> None:
+        raise error
+
+    scene = Scene(handler)
+    scene.runners.start()
+    scene.put_all([made(n) for n in range(2)])
+    wait_for(lambda: len(scene.verdicts) == 2)
+    assert scene.verdicts == {0: "nack", 1: "nack"}
+    assert scene.runners.close(10)
+
+
+@ERRORS
+async def test_a_failure_of_a_coroutine_that_cannot_be_logged(
+    strict: None, error: type[BaseException]
+) -> None:
+    """The same with tasks."""
+
+    async def handler(job: Any) -> None:
+        raise error
+
+    scene = Scene(handler)
+    scene.runners.start()
+    scene.put_all([made(n) for n in range(2)])
+    await await_for(lambda: len(scene.verdicts) == 2)
+    assert scene.verdicts == {0: "nack", 1: "nack"}
+    assert await scene.runners.close(1)
+
+
+def test_a_dead_letter_that_cannot_be_logged(strict: None) -> None:
+    """It becomes one nevertheless: that its handler is missing must not end the worker."""
+    scene = Scene(lambda job: job)
+    bench = Bench(Handlers(), (), lambda: None)
+    bench.runners, bench.finished = scene.runners, deque()
+    bench.unknown(made(0, {"handler": "nobody"}))
+    assert [done.verdict.kind for done in bench.finished] == ["bury"]
+
+
+def test_a_thread_outlives_its_bench(strict: None) -> None:
+    """Whatever comes out of a run: the next one is run."""
+    seen: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def execute(item: Any) -> None:
+        seen.put(item[1])
+        raise SystemExit
+
+    runners = Runners(1, "w", execute)
+    runners.start()
+    handler: Any = None
+    for n in range(2):
+        runners.put((handler, [n]))
+    assert [seen.get(timeout=30) for _ in range(2)] == [[0], [1]]
+    assert runners.close(10)
+
+
+async def test_a_task_outlives_its_bench(strict: None) -> None:
+    """The same with tasks."""
+    seen: list[Any] = []
+
+    async def execute(item: Any) -> None:
+        seen.append(item[1])
+        raise RuntimeError
+
+    runners = AsyncRunners(1, "w", execute)
+    runners.start()
+    handler: Any = None
+    for n in range(2):
+        runners.put((handler, [n]))
+    await await_for(lambda: len(seen) == 2)
+    assert seen == [[0], [1]]
+    assert await runners.close(1)
