@@ -29,7 +29,7 @@ __all__ = ["ASIDE", "HANDED_BACK", "KEPT", "OUTCOMES", "Crew", "Finished", "Sour
 
 logger = logging.getLogger("penstock")
 
-TRIP = 200
+TRIP = 300
 """Most jobs that are taken in one trip, and most that are reported in it unless one batch has more.
 
 A script is to be short, and what is finished meanwhile waits for the trip that is under way.
