@@ -95,3 +95,12 @@ def test_the_largest_record() -> None:
     assert MAX_RECORD == 1 << 29
     with pytest.raises(BadArgument, match=r"body='<536870912 bytes>': .*below 512 MiB"):
         check_size(MAX_RECORD)
+
+
+@pytest.mark.parametrize(
+    "field, value", [("x", None), ("", None), ("12abc", 12), ("5000", 5000), ("\u0663", None)]
+)
+def test_a_number_as_the_scripts_read_it(field: str, value: int | None) -> None:
+    """Digits at its start; without any the record says nothing, as for the scripts."""
+    record = parse_record(f"1;l={field};t={field}\n".encode())
+    assert (record.lease_ms, record.ttl_ms) == (value, value)

@@ -217,7 +217,7 @@ def test_r10_no_script_is_slow_on_long_queues(
             wait_for(lambda jobs=jobs: len(seen.bodies) > jobs, 60)
     calls = sent(raw)["evalsha"] - before
     slow = [one for one in raw.slowlog_get(10_000) if one["command"].startswith(b"EVALSHA")]
-    assert calls > 250
+    assert calls > 200  # the rest of the jobs goes in few of them
     assert len(slow) <= 2 + calls * 0.01
     assert statistics.median([one["duration"] for one in slow] or [0]) < 50_000
 
