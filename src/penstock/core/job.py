@@ -134,6 +134,8 @@ class Delivery:
         "term",
     )
 
+    term: Any  # until a worker sets it there is none
+
     def __init__(self, batch: Batch, number: bytes, counts: bytes, data: bytes) -> None:
         self.batch = batch
         self.number = number

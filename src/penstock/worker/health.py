@@ -14,11 +14,11 @@ import time
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 __all__ = ["HealthFile", "HealthServer", "Probed", "ailment", "document"]
 
+C = TypeVar("C", bound="_Closed")
 LOG = logging.getLogger(__name__)
 EVERY = 1.0
 """Seconds between two writings of a file."""
@@ -50,7 +50,21 @@ def document(probed: Probed) -> dict[str, Any]:
     return {**probed.status().as_dict(), "healthy": bool(probed.healthy())}
 
 
-class HealthServer:
+class _Closed:
+    """Closed at the end of a `with` block."""
+
+    def __enter__(self: C) -> C:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End it."""
+        raise NotImplementedError
+
+
+class HealthServer(_Closed):
     """Answers probes over HTTP, in a thread of its own, from construction to `close()`.
 
     GET /health is 200 while `probed` is healthy, else 503; GET /status is 200 and tells the whole
@@ -88,17 +102,6 @@ class HealthServer:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
-
-    def __enter__(self) -> HealthServer:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 class _Server(ThreadingHTTPServer):
@@ -162,7 +165,7 @@ class _Answer(BaseHTTPRequestHandler):
         """Say nothing of each probe."""
 
 
-class HealthFile:
+class HealthFile(_Closed):
     """Writes the status into a file every second, from construction to `close()`, which removes it.
 
     The file is always whole: it is replaced, never written into. Its time of modification is the
@@ -192,17 +195,6 @@ class HealthFile:
         self._closed.set()
         self._thread.join()
         self.path.unlink(missing_ok=True)
-
-    def __enter__(self) -> HealthFile:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _run(self) -> None:
         failing = False

@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 import json
 import logging
+import math
 import os
 import select
 import selectors
@@ -23,7 +24,7 @@ import threading
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from penstock._sync.connection import Node, monotonic
 from penstock._sync.driver import Driver
@@ -39,9 +40,11 @@ __all__ = ["Keeper"]
 
 logger = logging.getLogger("penstock")
 
-FRACTION = 3 / 4
+LEFT = 3 / 4
 """What is left of a lease when the helper extends it; the worker's thread waits until 2/3."""
 PAUSE = 10.0
+RETRY = 0.2
+"""Seconds until leases that could not be extended are tried again."""
 AGAIN = 1.0
 """Fewest seconds from one start of a helper to the next."""
 STUCK = 5.0
@@ -257,19 +260,14 @@ def _short(counts: bytes) -> str:
     return b" ".join(counts.split(b" ", 4)[:4]).decode()
 
 
-class _Held(NamedTuple):
-    job: Delivery
-    until: float
-    lease: float
-
-
 class _Helper:
     """The helper's side."""
 
     def __init__(self, sock: socket.socket, parent: int) -> None:
         self._socket = sock
         self._parent = parent
-        self._held: dict[int, _Held] = {}
+        self._held: dict[int, Delivery] = {}
+        self._next = 0.0  # not before: the server did not answer
         self._ops: dict[str, QueueOps] = {}
         self._config: dict[str, str] = {}
         self._driver: Driver | None = None
@@ -291,11 +289,9 @@ class _Helper:
                 self._tell()
 
     def _pause(self) -> float:
-        nearest = min(
-            (held.until - held.lease * FRACTION for held in self._held.values() if held.lease),
-            default=monotonic() + PAUSE,
-        )
-        return min(max(nearest - monotonic(), 0.01), PAUSE)
+        terms = [job.term for job in self._held.values()]
+        nearest = min((term.renewal(LEFT) for term in terms if term.lease), default=math.inf)
+        return min(max(max(nearest, self._next) - monotonic(), 0.01), PAUSE)
 
     def _listen(self) -> bool:
         """Read what there is; whether the worker lives."""
@@ -326,7 +322,8 @@ class _Helper:
             place = Place(queue, node_id, queue_crc(queue), epoch)
             batch = Batch(None, place, self._config["owner"], tag=tag, now=0, lease_ms=0)
             job = Delivery(batch, number.encode(), counts.encode(), b"1\n")
-            self._held[key] = _Held(job, until, lease)
+            job.term = Term(until, lease)
+            self._held[key] = job
 
     def _is_stopped(self) -> bool:
         """Whether the worker's process is stopped; where that can't be told, it is not."""
@@ -338,10 +335,9 @@ class _Helper:
 
     def _beat(self) -> None:
         now, due = monotonic(), dict[tuple[str, str, float], list[int]]()
-        for key, held in self._held.items():
-            if held.lease and held.until - now <= held.lease * FRACTION:
-                group = (held.job.queue_name, held.job.epoch, held.lease)
-                due.setdefault(group, []).append(key)
+        for key, job in self._held.items() if now >= self._next else ():
+            if job.term.lease and job.term.renewal(LEFT) <= now:
+                due.setdefault((job.queue_name, job.epoch, job.term.lease), []).append(key)
         for (queue, _, lease), keys in due.items():
             for start in range(0, len(keys), BATCH):
                 self._extend(queue, lease, keys[start : start + BATCH])
@@ -352,7 +348,7 @@ class _Helper:
             names = QueueKeys(queue, self._config["prefix"])
             ops = self._ops[queue] = QueueOps(names, self._config["owner"], ())
         assert self._driver is not None
-        sent, jobs = monotonic(), [self._held[key].job for key in keys]
+        sent, jobs = monotonic(), [self._held[key] for key in keys]
         try:
             reply, _ = self._driver.run(ops, ops.extend(jobs, round(lease * 1000), late=True))
             ops.check(reply)
@@ -363,18 +359,15 @@ class _Helper:
         except Exception as error:  # noqa: BLE001  # tried again, and the worker's thread is there
             logger.warning("leases can't be renewed: %s", error)
             self._driver.node.close()
-            for key in keys:  # not at once
-                held = self._held[key]
-                self._held[key] = held._replace(until=held.until + 0.2)
+            self._next = monotonic() + RETRY
             return
-        for key, code in zip(keys, reply[3:], strict=True):
-            if code <= 3:
+        for job, key, code in zip(jobs, keys, reply[3:], strict=True):
+            term = job.term.renewed(sent, reply[2], code)
+            if term is None:
                 self._lose(key)
-                continue
-            left = (code - reply[2]) / 1000
-            kept = lease if left >= lease else 0.0
-            self._held[key] = self._held[key]._replace(until=sent + left, lease=kept)
-            self._report(key, sent + left, kept)
+            else:
+                job.term = term
+                self._report(key, *term)
 
     def _lose(self, key: int) -> None:
         del self._held[key]

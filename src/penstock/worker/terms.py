@@ -21,6 +21,24 @@ class Term(NamedTuple):
     until: float
     lease: float
 
+    def renewal(self, left: float) -> float:
+        """When to renew it: when so much of its lease is left; its end, if it can't be renewed."""
+        return self.until - self.lease * left
+
+    def renewed(self, sent: float, now_ms: int, code: int) -> Term | None:
+        """What an answer of `extend` makes of it; None = the job is gone, or somebody else's.
+
+        Args:
+            sent: when that was asked for.
+            now_ms: the server's time.
+            code: its answer for this job: the new end in ms, or why there is none.
+        """
+        if code <= 3:
+            return None
+        left = (code - now_ms) / 1000
+        # Less than was asked for: its ttl ends then, and nothing can lengthen it.
+        return Term(sent + left, self.lease if left >= self.lease else 0.0)
+
 
 def term_of(job: Delivery, sent: float) -> Term:
     """The lease of a job that has its own, or a ttl that bounds it.

@@ -34,6 +34,8 @@ logger = logging.getLogger("penstock")
 
 PAUSE = 10.0
 """Most seconds between two looks at the leases."""
+LEFT = 2 / 3
+"""What is left of a lease when it is renewed."""
 SHORTEST = 0.01
 """Fewest seconds between two looks."""
 GONE = "it expired, was removed, or somebody else has it"
@@ -149,7 +151,7 @@ class AsyncRenewer:
             term = job.term
             if term.until <= now:
                 (over if term.lease else ended).append(job)
-            elif term.lease and term.until - now <= term.lease * 2 / 3:
+            elif term.lease and term.renewal(LEFT) <= now:
                 due.setdefault((job.batch.queue.ops, job.epoch, term.lease), []).append(job)
         self._lose(over, "its lease was not renewed in time")
         self._lose(ended, "its ttl has ended")
@@ -161,12 +163,11 @@ class AsyncRenewer:
         ops.check(reply)
         gone = []
         for job, code in zip(jobs, reply[3:], strict=True):
-            if code <= 3:
+            term = job.term.renewed(sent, reply[2], code)
+            if term is None:
                 gone.append(job)
-                continue
-            left = (code - reply[2]) / 1000
-            # Less than was asked for: its ttl ends then, and nothing can lengthen it.
-            job.term = Term(sent + left, lease if left >= lease else 0.0)
+            else:
+                job.term = term
         self._lose(gone, GONE)
 
     def _lose(self, jobs: Sequence[Any], why: str) -> None:
@@ -184,9 +185,8 @@ class AsyncRenewer:
         """Seconds until the next lease is due."""
         nearest = math.inf
         for job in list(self._crew.held):
-            term = job.term
             if not job.lost:
-                nearest = min(nearest, term.until - term.lease * 2 / 3)
+                nearest = min(nearest, job.term.renewal(LEFT))
         if self._overdue is not None:
             nearest = min(nearest, self._crew.deadline + OVERDUE)
         shortest = min(SHORTEST * 2.0 ** min(self._failures, 10), AGAIN)

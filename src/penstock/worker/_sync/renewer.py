@@ -35,6 +35,8 @@ logger = logging.getLogger("penstock")
 
 PAUSE = 10.0
 """Most seconds between two looks at the leases."""
+LEFT = 2 / 3
+"""What is left of a lease when it is renewed."""
 SHORTEST = 0.01
 """Fewest seconds between two looks."""
 GONE = "it expired, was removed, or somebody else has it"
@@ -150,7 +152,7 @@ class Renewer:
             term = job.term
             if term.until <= now:
                 (over if term.lease else ended).append(job)
-            elif term.lease and term.until - now <= term.lease * 2 / 3:
+            elif term.lease and term.renewal(LEFT) <= now:
                 due.setdefault((job.batch.queue.ops, job.epoch, term.lease), []).append(job)
         self._lose(over, "its lease was not renewed in time")
         self._lose(ended, "its ttl has ended")
@@ -162,12 +164,11 @@ class Renewer:
         ops.check(reply)
         gone = []
         for job, code in zip(jobs, reply[3:], strict=True):
-            if code <= 3:
+            term = job.term.renewed(sent, reply[2], code)
+            if term is None:
                 gone.append(job)
-                continue
-            left = (code - reply[2]) / 1000
-            # Less than was asked for: its ttl ends then, and nothing can lengthen it.
-            job.term = Term(sent + left, lease if left >= lease else 0.0)
+            else:
+                job.term = term
         self._lose(gone, GONE)
 
     def _lose(self, jobs: Sequence[Any], why: str) -> None:
@@ -185,9 +186,8 @@ class Renewer:
         """Seconds until the next lease is due."""
         nearest = math.inf
         for job in list(self._crew.held):
-            term = job.term
             if not job.lost:
-                nearest = min(nearest, term.until - term.lease * 2 / 3)
+                nearest = min(nearest, job.term.renewal(LEFT))
         if self._overdue is not None:
             nearest = min(nearest, self._crew.deadline + OVERDUE)
         shortest = min(SHORTEST * 2.0 ** min(self._failures, 10), AGAIN)
