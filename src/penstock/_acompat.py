@@ -244,8 +244,6 @@ class AsyncReader:
         conn: a connection on which a command was sent.
     """
 
-    slices = False
-
     def __init__(self, conn: Any) -> None:
         self._told: AsyncSignal | None = None
         self._task = asyncio.ensure_future(self._read(conn))

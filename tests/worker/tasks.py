@@ -112,7 +112,7 @@ class Deeds:
             self._keep(seconds, body["slice"])
         elif do == "die":
             os.kill(os.getpid(), signal.SIGKILL)
-        elif do == "fail" or (do == "stumble" and job.attempt == 1):
+        elif do == "stumble" and job.attempt == 1:
             raise ValueError(f"no luck with {body['n']}")
         elif do == "watch":
             while not job.lost:

@@ -248,19 +248,23 @@ def figures(queues: Sequence[Queue]) -> Counter[str]:
     return found
 
 
+def staged(data: st.DataObject, **options: Any) -> Stage:
+    """One queue or two, few runners, and Hypothesis as the one who decides."""
+    return Stage(
+        lambda n: data.draw(st.integers(0, n - 1)) if n > 1 else 0,
+        ["a", "b"][: data.draw(st.integers(1, 2), label="queues")],
+        concurrency=data.draw(st.integers(1, 3), label="concurrency"),
+        prefetch=data.draw(st.integers(0, 3), label="prefetch"),
+        batches=True,
+        **options,
+    )
+
+
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_nothing_is_lost_whatever_happens(data: st.DataObject) -> None:
     """Every job ends as its handler said; what was given out and lost in a reply stays leased."""
-    names = ["a", "b"][: data.draw(st.integers(1, 2), label="queues")]
-    stage = Stage(
-        lambda n: data.draw(st.integers(0, n - 1)) if n > 1 else 0,
-        names,
-        concurrency=data.draw(st.integers(1, 3), label="concurrency"),
-        prefetch=data.draw(st.integers(0, 2), label="prefetch"),
-        burst=True,
-        batches=True,
-    )
+    stage = staged(data, burst=True)
     total = 0
     for queue in stage.queues:
         jobs = data.draw(st.integers(0, 9), label="jobs")
@@ -275,7 +279,11 @@ def test_nothing_is_lost_whatever_happens(data: st.DataObject) -> None:
     assert found["ready"] == 0
     assert found["acked"] + found["scheduled"] + found["dead"] + found["active"] == total
     if not lost_replies:
+        counts = Counter(stage.crew.statistics.snapshot().counts)
         assert found["active"] == 0
+        assert (counts["done"], counts["rejected"]) == (found["acked"], found["dead"])
+        assert counts["retried"] == found["nacked"]
+        assert counts["retried"] + counts["snoozed"] == found["scheduled"]
     assert not stage.crew.held
     assert not stage.crew.unsettled
     assert not stage.crew.finished
@@ -288,15 +296,7 @@ def test_nothing_is_lost_whatever_happens(data: st.DataObject) -> None:
 @given(data=st.data())
 def test_stopped_at_any_moment_it_gives_back_what_it_has(data: st.DataObject) -> None:
     """No job stays leased, none is charged an attempt that its handler did not report."""
-    names = ["a", "b"][: data.draw(st.integers(1, 2), label="queues")]
-    stage = Stage(
-        lambda n: data.draw(st.integers(0, n - 1)) if n > 1 else 0,
-        names,
-        concurrency=data.draw(st.integers(1, 3), label="concurrency"),
-        prefetch=data.draw(st.integers(0, 3), label="prefetch"),
-        grace=data.draw(st.sampled_from([0, 3, 1000]), label="grace"),
-        batches=True,
-    )
+    stage = staged(data, grace=data.draw(st.sampled_from([0, 3, 1000]), label="grace"))
     for queue in stage.queues:
         queue.enqueue_many(range(data.draw(st.integers(0, 9), label="jobs")))
         queue.enqueue_many(range(2), headers={"handler": "batch"})

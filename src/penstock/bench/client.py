@@ -42,8 +42,6 @@ PAIRS = (
     Pair("reserve + job.ack", "BLMOVE + LREM"),
 )
 
-Work = tuple[int, Callable[[], int]]
-
 
 def python(bed: Bed, plan: Plan) -> Table:
     """Jobs/s and client CPU of one process with redis-py and hiredis."""
