@@ -120,6 +120,23 @@ async def test_a_job_lost_in_the_midst_of_its_batch() -> None:
     assert await scene.runners.close(1)
 
 
+def test_a_thread_that_stops_when_it_is_told() -> None:
+    """It returns half way, perhaps before the lease has ended: that must not finish the job."""
+    jobs = [made(n) for n in range(4)]
+
+    def batch(part: list[Any]) -> None:
+        if part[0].body == 0:
+            scene.runners.lose(part[1:])
+
+    scene = Scene(batch, size=2)
+    scene.runners.start()
+    scene.put(*jobs[:2])
+    scene.put(*jobs[2:])
+    wait_for(lambda: len(scene.verdicts) == 4)
+    assert scene.verdicts == {0: "ack", 1: "none", 2: "ack", 3: "ack"}
+    assert scene.runners.close(1)
+
+
 async def test_a_handler_that_swallows_its_cancellation() -> None:
     """Nothing of it is left: what the next handlers do with their tasks is their own affair."""
     jobs = [made(n) for n in range(3)]
@@ -143,7 +160,7 @@ async def test_a_handler_that_swallows_its_cancellation() -> None:
     scene.runners.start()
     scene.put_all(jobs)
     await await_for(lambda: len(scene.verdicts) == 3)
-    assert scene.verdicts == {0: "ack", 1: "nack", 2: "ack"}  # of a lost job nothing is reported
+    assert scene.verdicts == {0: "none", 1: "nack", 2: "ack"}  # of a lost job nothing is reported
     assert left == [0, 0, 0]
     assert await scene.runners.close(1)
 

@@ -111,15 +111,18 @@ class AsyncBench:
             return [UNCLEAR] * len(jobs)
 
     def _finish(self, jobs: Sequence[Any], verdict: Verdict, seconds: float) -> None:
-        """Put jobs where the loop finds them; what a handler has settled itself is done with."""
-        own = [job for job in jobs if job.settled]
-        if own:
-            jobs = [job for job in jobs if not job.settled]
-            self.finished.append(Finished(own, KEPT, seconds))
+        """Put jobs where the loop finds them.
+
+        What a handler has settled itself is done with. One that was told that it has lost its job
+        may have stopped half way: it returns, and the lease may last a moment longer.
+        """
+        parts: dict[str, list[Any]] = {}
         for job in jobs:
+            kind = "own" if job.settled else "lost" if job.lost else "told"
+            parts.setdefault(kind, []).append(job)
             job.settled = True
-        if jobs:
-            self.finished.append(Finished(jobs, verdict, seconds))
+        for kind, part in parts.items():
+            self.finished.append(Finished(part, verdict if kind == "told" else KEPT, seconds))
 
     async def _hooked(
         self, handler: Handler[..., Any], jobs: Sequence[Any]
@@ -136,7 +139,7 @@ class AsyncBench:
             if not isinstance(error, Exception):
                 return "lost" if any(job.lost for job in jobs) else "failed"
             found = self._failed(handler, jobs, error)
-            _note(event, found)
+            _note(event, jobs, found)
             return event.outcome
 
         with suppress(Exception), running(self._middleware, event, judge):
@@ -165,7 +168,7 @@ class AsyncBench:
             if event is not None:
                 event.error = error
         if event is not None:
-            _note(event, verdicts)
+            _note(event, jobs, verdicts)
         return verdicts
 
     def _failed(
@@ -183,8 +186,13 @@ UNCLEAR = Verdict("nack", text="it failed in a way that could not be told")
 """What was to judge a failure has failed itself."""
 
 
-def _note(event: RunEvent, verdicts: list[Verdict] | None) -> None:
+def _note(event: RunEvent, jobs: Sequence[Any], verdicts: list[Verdict] | None) -> None:
     """Tell the hooks what becomes of the jobs."""
-    kinds = ["done"] if verdicts is None else [OUTCOMES[verdict.kind] for verdict in verdicts]
+    if verdicts is None:
+        verdicts = [ACK] * len(jobs)
+    kinds = [
+        "lost" if job.lost else OUTCOMES[verdict.kind]
+        for job, verdict in zip(jobs, verdicts, strict=True)
+    ]
     counts = {kind: kinds.count(kind) for kind in kinds}
     event.outcome, event.outcomes = (kinds[0], {}) if len(counts) == 1 else ("mixed", counts)
