@@ -12,6 +12,7 @@ nox.options.default_venv_backend = "virtualenv"
 nox.options.reuse_venv = "yes"
 nox.options.sessions = ["lint", "types", "sync-check", "tests"]
 
+WORKERS = ("-n", "auto", "--maxprocesses", "4")
 PYPROJECT = nox.project.load_toml("pyproject.toml")
 
 
@@ -31,7 +32,14 @@ def demo(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Run the tests on every back end at hand; arguments go to pytest, in place of its workers."""
     session.install(".", *groups("test"))
-    session.run("pytest", *(session.posargs or ("-n", "auto", "--maxprocesses", "4")))
+    session.run("pytest", "--ignore", "tests/nodes", *(session.posargs or WORKERS))
+
+
+@nox.session
+def nodes(session: nox.Session) -> None:
+    """Run the tests that need several servers at once, or minutes; arguments go to pytest."""
+    session.install(".", *groups("test"))
+    session.run("pytest", "tests/nodes", *(session.posargs or WORKERS))
 
 
 @nox.session
