@@ -38,8 +38,8 @@ def test_queue_agrees_with_its_model(backend: Backend, monkeypatch: pytest.Monke
     class Machine(QueueMachine):
         bench = Bench(backend.sync_client(), Faults(monkeypatch), dice)
 
-    # What differs between servers the vectors find; the rules are the same everywhere.
-    count = EXAMPLES or (70 if backend.is_fake else 40)
+    # The rules are the same everywhere, and fakeredis is the slowest by far.
+    count = EXAMPLES or (25 if backend.is_fake else 40)
     run_state_machine_as_test(Machine, settings=settings(PROFILE, max_examples=count))
 
 
@@ -54,7 +54,7 @@ def test_dedup_ids_agree_with_their_model(
     class Machine(IdsMachine):
         bench = Bench(backend.sync_client(), Faults(monkeypatch), dice)
 
-    count = EXAMPLES or (45 if backend.is_fake else 30)
+    count = EXAMPLES or (20 if backend.is_fake else 30)
     run_state_machine_as_test(
         Machine, settings=settings(PROFILE, max_examples=count, stateful_step_count=12)
     )
