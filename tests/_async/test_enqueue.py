@@ -247,12 +247,12 @@ async def test_replicas_that_can_not_be_waited_for(q: AsyncQueue, raw: Raw) -> N
 async def test_a_call_that_is_repeated_adds_nothing(ps: AsyncPenstock, q: AsyncQueue) -> None:
     """The same producer and the same number: the first answer again, for one job and for many."""
     await q.enqueue("make the queue")
-    (lane,) = ps._node._lanes
+    (caller,) = ps._node._link.callers
     one = await q.enqueue("one")
-    lane.calls -= 1
+    caller.calls -= 1
     assert await q.enqueue("one") == one
     many = await q.enqueue_many(range(5), delay=60)
-    lane.calls -= 1
+    caller.calls -= 1
     assert list(await q.enqueue_many(range(5), delay=60)) == list(many)
     stats = await q.stats()
     assert (stats.enqueued, stats.ready, stats.scheduled) == (7, 2, 5)
@@ -264,9 +264,9 @@ async def test_a_call_that_was_overtaken_does_nothing(
     """A lower number than the producer's last: it came late, and its job was given up."""
     for number in range(4):
         await q.enqueue(number)
-    (lane,) = ps._node._lanes
+    (caller,) = ps._node._link.callers
     before = dump(raw)
-    lane.calls -= 3
+    caller.calls -= 3
     with pytest.raises(StaleCall, match=r"call \d+ came after call \d+"):
         await q.enqueue("late")
     assert dump(raw) == before

@@ -244,12 +244,12 @@ def test_replicas_that_can_not_be_waited_for(q: Queue, raw: Raw) -> None:
 def test_a_call_that_is_repeated_adds_nothing(ps: Penstock, q: Queue) -> None:
     """The same producer and the same number: the first answer again, for one job and for many."""
     q.enqueue("make the queue")
-    (lane,) = ps._node._lanes
+    (caller,) = ps._node._link.callers
     one = q.enqueue("one")
-    lane.calls -= 1
+    caller.calls -= 1
     assert q.enqueue("one") == one
     many = q.enqueue_many(range(5), delay=60)
-    lane.calls -= 1
+    caller.calls -= 1
     assert list(q.enqueue_many(range(5), delay=60)) == list(many)
     stats = q.stats()
     assert (stats.enqueued, stats.ready, stats.scheduled) == (7, 2, 5)
@@ -259,9 +259,9 @@ def test_a_call_that_was_overtaken_does_nothing(ps: Penstock, q: Queue, raw: Raw
     """A lower number than the producer's last: it came late, and its job was given up."""
     for number in range(4):
         q.enqueue(number)
-    (lane,) = ps._node._lanes
+    (caller,) = ps._node._link.callers
     before = dump(raw)
-    lane.calls -= 3
+    caller.calls -= 3
     with pytest.raises(StaleCall, match=r"call \d+ came after call \d+"):
         q.enqueue("late")
     assert dump(raw) == before

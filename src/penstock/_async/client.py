@@ -13,9 +13,10 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from penstock._async.connection import AsyncNode, monotonic, transient
+from penstock._async.connection import monotonic, transient
 from penstock._async.driver import AsyncDriver
 from penstock._async.job import AsyncJob
+from penstock._async.node import AsyncNode
 from penstock._async.observed import AsyncObservedQueue
 from penstock._async.queue import AsyncQueue
 from penstock.core import flows

@@ -1,4 +1,4 @@
-"""Connections to one node: lanes for calls, waiters for tokens, and the retry that heals them.
+"""Connections to one server: lanes for calls, waiters for tokens, and the retry that heals them.
 
 redis-py's own retry is off: it resends whatever was sent, and what must not run twice would
 (PROTOCOL.md, Connections).
@@ -7,11 +7,7 @@ redis-py's own retry is off: it resends whatever was sent, and what must not run
 from __future__ import annotations
 
 import logging
-import os
-import secrets
 import time
-import warnings
-import weakref
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NoReturn
@@ -36,14 +32,13 @@ from penstock._acompat import (
     PENDING,
     AsyncReader,
     AsyncSignal,
-    alock,
     aloop,
     apool,
     asend,
     asliced,
 )
 from penstock.core.operations import Call, Wait
-from penstock.core.servers import EvictionWarning, ServerFacts, parse_info
+from penstock.core.producer import Producer
 from penstock.errors import (
     BadArgument,
     ConfigurationError,
@@ -51,7 +46,6 @@ from penstock.errors import (
     ProtocolError,
     QueueDamaged,
 )
-from penstock.wire.keys import QueueKeys, node_key
 from penstock.wire.scripts import Script
 
 logger = logging.getLogger("penstock")
@@ -126,30 +120,29 @@ def raise_typed(error: ResponseError) -> NoReturn:
     raise error
 
 
-class AsyncLane:
-    """A connection with a producer id and a call counter; one call at a time.
+class AsyncLane(Producer):
+    """A connection with a producer's id and counter; one call at a time."""
 
-    The counter is the nonce of every call and the call number of every enqueue.
-    """
-
-    __slots__ = ("_conn", "_keys", "calls", "producer")
+    __slots__ = ("_conn",)
 
     def __init__(self, conn: Any) -> None:
+        super().__init__()
         self._conn = conn
-        self.producer = secrets.token_hex(8)
-        self.calls = 0
-        self._keys: dict[str, bytes] = {}
 
-    async def exchange(self, call: Call, number: int) -> list[Any]:
+    async def exchange(self, call: Call, caller: Producer) -> list[Any]:
         """Send a call and read its reply, loading the script if the server does not know it.
+
+        Args:
+            call: which.
+            caller: whose call it is, the lane itself as a rule; its counter numbers the call.
 
         Raises:
             ProtocolError: the reply is that of another call; the connection is closed.
         """
-        nonce = b"%d" % number
+        nonce = b"%d" % caller.calls
         head = call.head
         if call.queue is not None:
-            head = (*head, self._producer_key(call.queue))
+            head = (*head, caller.key(call.queue))
         packed = pack((b"EVALSHA", call.script.sha, *head, nonce, *call.args))
         wait = call.wait
         ahead = wait.expected if wait is not None else 0
@@ -166,7 +159,7 @@ class AsyncLane:
             reply = await self._again(packed)
         if not isinstance(reply, list) or len(reply) < 2 or reply[1] != nonce:
             await self.close()
-            raise ProtocolError(f"{call.script.name}: not the reply to call {number}")
+            raise ProtocolError(f"{call.script.name}: not the reply to call {caller.calls}")
         if wait is not None:
             got = await self._confirmed() if ahead else 0
             if reply[0] == 1:
@@ -205,14 +198,6 @@ class AsyncLane:
             got = await self._confirmed()
         return got
 
-    def _producer_key(self, queue: QueueKeys) -> bytes:
-        key = self._keys.get(queue.name)
-        if key is None:
-            if len(self._keys) > 1000:
-                self._keys.clear()
-            key = self._keys[queue.name] = queue.producer(self.producer)
-        return key
-
     async def _roundtrip(self, packed: bytes) -> Any:
         conn = self._conn
         await asend(conn, packed)
@@ -237,12 +222,12 @@ class AsyncWaiter:
 
     Args:
         conn: without a socket time-out.
-        node: to end a pending BLPOP from a lane.
+        server: at the other end, to end a pending BLPOP from a lane.
     """
 
-    def __init__(self, conn: Any, node: AsyncNode) -> None:
+    def __init__(self, conn: Any, server: AsyncServer) -> None:
         self._conn = conn
-        self._node = node
+        self._server = server
         self._reader: AsyncReader | None = None
         self._since = 0.0
         self._id = b""
@@ -303,7 +288,7 @@ class AsyncWaiter:
             return None
         reader, self._reader = self._reader, None
         try:
-            await self._node.command("CLIENT", "UNBLOCK", self._id)
+            await self._server.command("CLIENT", "UNBLOCK", self._id)
             reply = await reader.read(STOP_TIMEOUT)
         except BaseException:
             await self._drop(reader)
@@ -327,91 +312,46 @@ class AsyncWaiter:
         self._id = b""
 
 
-class AsyncNode:
-    """One server as the client sees it: lanes, waiters, its id, and the retry.
+class AsyncServer:
+    """One server: lanes for calls, waiters for tokens, and the retry.
 
     Args:
-        source: URL or redis-py client.
-        prefix: prefix of all keys.
+        factory: makes connections.
+        address: where they lead, for people.
         retry_for: seconds for which a call is tried again when the connection fails.
     """
 
-    def __init__(self, source: object, *, prefix: str, retry_for: float) -> None:
-        self._source = source
-        self._factory, self.address = connection_factory(source)
-        self._prefix = prefix
+    def __init__(self, factory: Callable[..., Any], address: str, retry_for: float) -> None:
+        self._factory = factory
+        self.address = address
         self._lanes: list[AsyncLane] = []
         self._waiters: list[AsyncWaiter] = []
         self._bound: object = None
-        self._lock = alock()
         self._retrying = tenacity.AsyncRetrying(
             stop=tenacity.stop_after_delay(retry_for),
             wait=tenacity.wait_random_exponential(multiplier=0.02, max=1.0),
             retry=tenacity.retry_if_exception(transient),
             reraise=True,
         )
-        self.id = ""
-        self.known: list[str] = []
-        self.facts = ServerFacts({})
-        _forget_after_fork(self)
 
-    def twin(self, *, retry_for: float, socket_timeout: float) -> AsyncNode:
-        """The same server by connections of its own, for another thread or event loop."""
-        node = AsyncNode(self._source, prefix=self._prefix, retry_for=retry_for)
-        node._factory = partial(node._factory, socket_timeout=socket_timeout)
-        return node
+    @property
+    def callers(self) -> list[AsyncLane]:
+        """Who numbers calls, as far as they are not at it."""
+        return self._lanes
+
+    def adjust(self, **settings: float) -> None:
+        """Change time-outs of the connections that are made from now on."""
+        self._factory = partial(self._factory, **settings)
 
     async def hurry(self) -> None:
         """From now on a call that does not get through within a second is tried once more."""
-        timeouts = {"socket_timeout": HURRY, "socket_connect_timeout": HURRY}
-        self._factory = partial(self._factory, **timeouts)
+        self.adjust(socket_timeout=HURRY, socket_connect_timeout=HURRY)
         self._retrying = self._retrying.copy(stop=tenacity.stop_after_attempt(1))
         await self.close()
 
     def forget(self) -> None:
         """Leave all connections to whoever else has them: another process, or a closed loop."""
         self._lanes, self._waiters = [], []
-        self._lock = alock()
-
-    async def prepare(self) -> None:
-        """Learn the node's id and check the server, once.
-
-        Raises:
-            UnsupportedServer: older than Redis 6.2.
-        """
-        async with self._lock:
-            if not self.known:
-                self.facts = await self.server_facts()
-                self.facts.check()
-                for text in self.facts.warnings():
-                    logger.warning(text)
-                    warnings.warn(text, EvictionWarning, stacklevel=4)
-                await self.identify()
-
-    async def identify(self) -> None:
-        """Learn the node's id, or give it one; again when a queue is made, as after a FLUSHALL."""
-        key = node_key(self._prefix)
-        found = await self.command("HGET", key, "id")
-        if found is None:  # only then is anything written: a full server can still be drained
-            await self.command("HSETNX", key, "id", secrets.token_hex(20))
-            found = await self.command("HGET", key, "id")
-        self.id = found.decode()[:8]
-        self.known[:] = [self.id]
-
-    async def whole_id(self) -> str:
-        """The node's id, all 40 digits."""
-        found = await self.command("HGET", node_key(self._prefix), "id")
-        return str(found.decode()) if found else ""
-
-    async def server_facts(self) -> ServerFacts:
-        """INFO, if the server has it and allows it."""
-        fields: dict[str, str] = {}
-        try:
-            for section in ("server", "clients", "memory", "persistence", "replication", "stats"):
-                fields.update(parse_info(await self.command("INFO", section)))
-        except ResponseError as error:
-            logger.info("INFO: %s; the server is taken as it is", error)
-        return ServerFacts(fields)
 
     # -- lanes -----------------------------------------------------------------------------
 
@@ -437,7 +377,7 @@ class AsyncNode:
         resent = 0.0
         try:
             try:
-                reply = await lane.exchange(call, lane.calls)
+                reply = await lane.exchange(call, lane)
             except (RedisConnectionError, RedisTimeoutError, ProtocolError) as error:
                 reply, resent = await self._again(lane, call, error)
         except ResponseError as error:
@@ -465,7 +405,7 @@ class AsyncNode:
         async def repeat() -> tuple[list[Any], float]:
             await lane.close()
             sent = monotonic()
-            return await lane.exchange(call, lane.calls), sent
+            return await lane.exchange(call, lane), sent
 
         return await self._retrying.copy()(repeat)
 
@@ -524,20 +464,3 @@ def transient(error: BaseException) -> bool:
     """Whether a failure may pass by itself: the connection's, not the server's refusal."""
     kinds = (RedisConnectionError, RedisTimeoutError, ProtocolError)
     return isinstance(error, kinds) and not isinstance(error, UNLESS)
-
-
-_nodes: weakref.WeakSet[AsyncNode] = weakref.WeakSet()
-
-
-def _forget_after_fork(node: AsyncNode) -> None:
-    """In a forked child the parent's connections and producer ids are the parent's."""
-    _nodes.add(node)
-
-
-def _after_fork() -> None:
-    for node in list(_nodes):
-        node.forget()
-
-
-if hasattr(os, "register_at_fork"):  # Windows does not fork
-    os.register_at_fork(after_in_child=_after_fork)

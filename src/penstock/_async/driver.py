@@ -10,7 +10,8 @@ from typing import Any
 from redis.exceptions import ClusterCrossSlotError
 
 from penstock._acompat import AsyncSignal, asleep
-from penstock._async.connection import AsyncNode, AsyncWaiter, monotonic, transient
+from penstock._async.connection import AsyncWaiter, monotonic, transient
+from penstock._async.node import AsyncNode
 from penstock.core import flows
 from penstock.core.operations import DAMAGED, Call, QueueOps, Taken
 from penstock.wire.keys import registry_key

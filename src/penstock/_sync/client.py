@@ -14,9 +14,10 @@ from typing import Any
 
 from redis import Redis
 
-from penstock._sync.connection import Node, monotonic, transient
+from penstock._sync.connection import monotonic, transient
 from penstock._sync.driver import Driver
 from penstock._sync.job import Job
+from penstock._sync.node import Node
 from penstock._sync.observed import ObservedQueue
 from penstock._sync.queue import Queue
 from penstock.core import flows

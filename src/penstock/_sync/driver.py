@@ -9,7 +9,8 @@ from typing import Any
 from redis.exceptions import ClusterCrossSlotError
 
 from penstock._acompat import Signal, sleep
-from penstock._sync.connection import Node, Waiter, monotonic, transient
+from penstock._sync.connection import Waiter, monotonic, transient
+from penstock._sync.node import Node
 from penstock.core import flows
 from penstock.core.operations import DAMAGED, Call, QueueOps, Taken
 from penstock.wire.keys import registry_key

@@ -26,8 +26,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from penstock._sync.connection import Node, monotonic
+from penstock._sync.connection import monotonic
 from penstock._sync.driver import Driver
+from penstock._sync.node import Node
 from penstock.core.job import Batch, Delivery, Place
 from penstock.core.operations import QueueOps
 from penstock.core.options import BATCH

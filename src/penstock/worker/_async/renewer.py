@@ -15,8 +15,9 @@ from contextlib import suppress
 from typing import Any
 
 from penstock._acompat import Signal
-from penstock._async.connection import AsyncNode, monotonic
+from penstock._async.connection import monotonic
 from penstock._async.driver import AsyncDriver
+from penstock._async.node import AsyncNode
 from penstock.core.logs import Fields
 from penstock.core.operations import QueueOps
 from penstock.core.options import BATCH

@@ -16,8 +16,9 @@ from contextlib import suppress
 from typing import Any
 
 from penstock._acompat import Signal
-from penstock._sync.connection import Node, monotonic
+from penstock._sync.connection import monotonic
 from penstock._sync.driver import Driver
+from penstock._sync.node import Node
 from penstock.core.logs import Fields
 from penstock.core.operations import QueueOps
 from penstock.core.options import BATCH

@@ -1,0 +1,160 @@
+# Generated from src/penstock/_async/node.py by tools/unasync.py; do not edit.
+"""A node: the failure domain that a client may choose, with its id, whatever is behind it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import warnings
+import weakref
+from typing import Any
+
+from redis.exceptions import ResponseError
+
+from penstock._acompat import lock, loop
+from penstock._sync.connection import Server, Waiter, connection_factory
+from penstock.core.operations import Call
+from penstock.core.servers import EvictionWarning, ServerFacts, parse_info
+from penstock.wire.keys import node_key
+
+__all__ = ["Node"]
+
+logger = logging.getLogger("penstock")
+
+SECTIONS = ("server", "clients", "memory", "persistence", "replication", "stats")
+"""Of INFO."""
+
+
+class Node:
+    """Where queues live, as the client sees it: who it is, and the way of calls to it.
+
+    Args:
+        source: URL or redis-py client.
+        prefix: prefix of all keys.
+        retry_for: seconds for which a call is tried again when the connection fails.
+    """
+
+    def __init__(self, source: object, *, prefix: str, retry_for: float) -> None:
+        self._source = source
+        self._prefix = prefix
+        self._link = Server(*connection_factory(source), retry_for)
+        self._lock = lock()
+        self._bound: object = None
+        self.id = ""
+        self.known: list[str] = []
+        self.facts = ServerFacts({})
+        _forget_after_fork(self)
+
+    @property
+    def address(self) -> str:
+        """Where it is, for people."""
+        return self._link.address
+
+    def twin(self, *, retry_for: float, socket_timeout: float) -> Node:
+        """The same node by connections of its own, for another thread or event loop."""
+        node = Node(self._source, prefix=self._prefix, retry_for=retry_for)
+        node._link.adjust(socket_timeout=socket_timeout)
+        return node
+
+    def hurry(self) -> None:
+        """From now on a call that does not get through within a second is tried once more."""
+        self._link.hurry()
+
+    def forget(self) -> None:
+        """Leave all connections to whoever else has them: another process, or a closed loop."""
+        self._link.forget()
+        self._lock = lock()
+
+    # -- who it is -------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        """Learn the node's id and check the server, once.
+
+        Raises:
+            UnsupportedServer: older than Redis 6.2.
+        """
+        with self._own_lock():
+            if not self.known:
+                self.facts = self.server_facts()
+                self.facts.check()
+                for text in self.facts.warnings():
+                    logger.warning(text)
+                    warnings.warn(text, EvictionWarning, stacklevel=4)
+                self.identify()
+
+    def _own_lock(self) -> Any:
+        """The lock, which is one event loop's."""
+        bound = loop()
+        if bound is not self._bound:
+            self._lock, self._bound = lock(), bound
+        return self._lock
+
+    def identify(self) -> None:
+        """Learn the node's id, or give it one; again when a queue is made, as after a FLUSHALL."""
+        key = node_key(self._prefix)
+        found = self.command("HGET", key, "id")
+        if found is None:  # only then is anything written: a full server can still be drained
+            self.command("HSETNX", key, "id", secrets.token_hex(20))
+            found = self.command("HGET", key, "id")
+        self.id = found.decode()[:8]
+        self.known[:] = [self.id]
+
+    def whole_id(self) -> str:
+        """The node's id, all 40 digits."""
+        found = self.command("HGET", node_key(self._prefix), "id")
+        return str(found.decode()) if found else ""
+
+    def server_facts(self) -> ServerFacts:
+        """INFO, if the server has it and allows it."""
+        fields: dict[str, str] = {}
+        try:
+            for section in SECTIONS:
+                fields.update(parse_info(self.command("INFO", section)))
+        except ResponseError as error:
+            logger.info("INFO: %s; the server is taken as it is", error)
+        return ServerFacts(fields)
+
+    # -- the way to it ---------------------------------------------------------------------
+
+    def run(self, call: Call) -> tuple[list[Any], float]:
+        """Run a script; the reply, and when it was sent again by our clock, 0 = it was not.
+
+        Raises:
+            OutOfMemory, QueueDamaged: what the server refused, typed.
+            redis.exceptions.ConnectionError, TimeoutError: still failing after `retry_for` seconds.
+        """
+        return self._link.run(call)
+
+    def command(self, *args: Any) -> Any:
+        """A plain command that may be repeated, its reply undecoded."""
+        return self._link.command(*args)
+
+    def waiter(self) -> Waiter:
+        """A waiter for one wait; give it back with `rest`."""
+        return self._link.waiter()
+
+    def rest(self, waiter: Waiter) -> None:
+        """Keep a waiter with nothing pending for the next wait."""
+        self._link.rest(waiter)
+
+    def close(self) -> None:
+        """Close all connections that are not in use."""
+        self._link.close()
+
+
+_nodes: weakref.WeakSet[Node] = weakref.WeakSet()
+
+
+def _forget_after_fork(node: Node) -> None:
+    """In a forked child the parent's connections and producer ids are the parent's."""
+    _nodes.add(node)
+
+
+def _after_fork() -> None:
+    for node in list(_nodes):
+        node.forget()
+
+
+if hasattr(os, "register_at_fork"):  # Windows does not fork
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,38 @@
+"""Who numbers the calls of a client (PROTOCOL.md, Repeats)."""
+
+from __future__ import annotations
+
+import secrets
+
+from penstock.wire.keys import QueueKeys
+
+__all__ = ["Producer"]
+
+KEYS = 1000
+"""Most queues whose keys are kept."""
+
+
+class Producer:
+    """A producer id and a call counter; one call at a time.
+
+    The counter is the nonce of every call and the call number of every enqueue.
+
+    Args:
+        calls: where the counter begins.
+    """
+
+    __slots__ = ("_keys", "calls", "producer")
+
+    def __init__(self, calls: int = 0) -> None:
+        self.producer = secrets.token_hex(8)
+        self.calls = calls
+        self._keys: dict[str, bytes] = {}
+
+    def key(self, queue: QueueKeys) -> bytes:
+        """The key under which a queue keeps this producer's last call."""
+        key = self._keys.get(queue.name)
+        if key is None:
+            if len(self._keys) > KEYS:
+                self._keys.clear()
+            key = self._keys[queue.name] = queue.producer(self.producer)
+        return key
