@@ -160,6 +160,8 @@ def work(
     worker = made(kind, url, Deeds(out), queues, batch, monitor=look, **options)
     if control:
         threading.Thread(target=_obey, args=(worker,), daemon=True).start()
+    for number in (signal.SIGTERM, signal.SIGINT):  # one behind the run does no harm
+        signal.signal(number, lambda *_: worker.stop())
     if isinstance(worker, AsyncWorker):
         asyncio.run(worker.run())
     else:

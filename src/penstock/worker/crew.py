@@ -331,13 +331,17 @@ class Crew:
             self.desk.tend()
 
     def _let_go(self) -> None:
-        """What a damaged queue can't be told of is nobody's when the leases are over."""
+        """What a damaged queue can't be told of is nobody's when the leases are over.
+
+        A job delivered at most once has none, and nobody waits for word of it.
+        """
         now = self.clock()
         for i in [i for i in self.unsettled if self.sources[i].failures]:
             todo = self.unsettled[i]
             lists = [todo.acks, *todo.others.values()]
             everything = [done for part in lists for done in part]
-            if all(job.term.until < now for done in everything for job in done.jobs):
+            jobs = [job for done in everything for job in done.jobs]
+            if all(job.at_most_once or job.term.is_over(now) for job in jobs):
                 del self.unsettled[i]
                 for done in everything:
                     self.drop(done.jobs)

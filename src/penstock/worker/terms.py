@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from penstock.core.job import Delivery
 
-__all__ = ["Term", "term_of"]
+__all__ = ["OVER", "Term", "term_of"]
 
 
 class Term(NamedTuple):
@@ -20,6 +20,10 @@ class Term(NamedTuple):
 
     until: float
     lease: float
+
+    def is_over(self, now: float) -> bool:
+        """Whether the job is nobody's any more, or somebody else's."""
+        return self is OVER or self.until < now
 
     def renewal(self, left: float) -> float:
         """When to renew it: when so much of its lease is left; its end, if it can't be renewed."""
@@ -38,6 +42,10 @@ class Term(NamedTuple):
         left = (code - now_ms) / 1000
         # Less than was asked for: its ttl ends then, and nothing can lengthen it.
         return Term(sent + left, self.lease if left >= self.lease else 0.0)
+
+
+OVER = Term(math.inf, 0.0)
+"""The term of a job that is lost: there is nothing to renew, and no end to look for."""
 
 
 def term_of(job: Delivery, sent: float) -> Term:

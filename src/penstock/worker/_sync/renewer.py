@@ -28,7 +28,7 @@ from penstock.worker.crew import Crew
 from penstock.worker.keeper import Keeper
 from penstock.worker.loop import leave
 from penstock.worker.runners import in_thread
-from penstock.worker.terms import Term
+from penstock.worker.terms import OVER
 
 __all__ = ["Renewer"]
 
@@ -45,8 +45,6 @@ AGAIN = 1.0
 """Most seconds until leases that could not be renewed are tried again."""
 OVERDUE = 2.0
 """Seconds after the grace at which a worker that has not ended is ended by its renewer."""
-OVER = Term(math.inf, 0.0)
-"""Nothing to renew any more."""
 
 
 class Renewer:
