@@ -5,6 +5,8 @@ Every session runs on the interpreter that runs nox, and needs nothing but a pac
 
 from __future__ import annotations
 
+import os
+
 import nox
 
 nox.needs_version = ">=2025.2.9"
@@ -12,7 +14,8 @@ nox.options.default_venv_backend = "virtualenv"
 nox.options.reuse_venv = "yes"
 nox.options.sessions = ["lint", "types", "sync-check", "tests"]
 
-WORKERS = ("-n", "auto", "--maxprocesses", "4")
+# One more than there are cores, as many tests wait; long ones come last, and are shared out.
+WORKERS = ("-n", str(min(4, (os.cpu_count() or 1) + 1)), "--dist", "worksteal")
 PYPROJECT = nox.project.load_toml("pyproject.toml")
 
 
