@@ -18,6 +18,8 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
 from penstock import AsyncPenstock, Penstock
+from penstock._async import connection as tasks
+from penstock._sync import connection as threads
 from penstock.embedded import EmbeddedServer
 from tests.support.keyspace import check_invariant, evalshas, load_scripts
 from tests.support.proxy import Proxy
@@ -144,6 +146,72 @@ def test_a_server_that_does_not_answer(server: EmbeddedServer) -> None:
         server.resume()
         assert q.stats().ready == 1
         ps.close()
+
+
+def silent_introduction(monkeypatch: pytest.MonkeyPatch, waiter: Any, proxy: Proxy) -> list[Any]:
+    """What the network swallows from when a waiter first connects until that has failed; how."""
+    introduce, failures = waiter._introduce, list[Any]()
+
+    def struck(error: BaseException) -> None:
+        failures.append(error)
+        proxy.restore()
+
+    def plain(self: Any) -> Any:
+        if failures:
+            return introduce(self)
+        proxy.hole()
+        try:
+            return introduce(self)
+        except BaseException as error:
+            struck(error)
+            raise
+
+    async def coroutine(self: Any) -> Any:
+        if failures:
+            return await introduce(self)
+        proxy.hole()
+        try:
+            return await introduce(self)
+        except BaseException as error:
+            struck(error)
+            raise
+
+    is_async = asyncio.iscoroutinefunction(introduce)
+    monkeypatch.setattr(waiter, "_introduce", coroutine if is_async else plain)
+    return failures
+
+
+def test_a_server_that_is_silent_when_a_consumer_begins_to_wait(
+    server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A time-out, however long the wait may be, and another connection."""
+    monkeypatch.setattr(threads, "SOCKET_TIMEOUT", 0.3)
+    with (
+        Proxy(server.address) as proxy,
+        Penstock(proxy.url) as ps,
+        Penstock(server.url) as producer,
+    ):
+        failures = silent_introduction(monkeypatch, threads.Waiter, proxy)
+        idle = spawn(ps.queue("q").reserve, 1, block=30)
+        wait_for(lambda: bool(failures))
+        assert isinstance(failures[0], RedisTimeoutError)
+        producer.queue("q").enqueue(1)
+        assert [job.body for job in idle.result()] == [1]
+
+
+async def test_a_server_that_is_silent_when_a_task_begins_to_wait(
+    server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same for asyncio."""
+    monkeypatch.setattr(tasks, "SOCKET_TIMEOUT", 0.3)
+    with Proxy(server.address) as proxy:
+        async with AsyncPenstock(proxy.url) as ps, AsyncPenstock(server.url) as producer:
+            failures = silent_introduction(monkeypatch, tasks.AsyncWaiter, proxy)
+            idle = asyncio.ensure_future(ps.queue("q").reserve(1, block=30))
+            await await_for(lambda: bool(failures))
+            assert isinstance(failures[0], RedisTimeoutError)
+            await producer.queue("q").enqueue(1)
+            assert [job.body for job in await asyncio.wait_for(idle, 20)] == [1]
 
 
 def eager(url: str) -> redis.Redis:

@@ -258,10 +258,22 @@ class AsyncWaiter:
         """Send the BLPOP, on a connection whose id is known."""
         self._since = monotonic()
         if not self._id:
-            await asend(self._conn, pack((b"CLIENT", b"ID")))
-            self._id = b"%d" % await self._conn.read_response(disable_decoding=True)
+            await self._introduce()
         await asend(self._conn, pack((b"BLPOP", *keys, b"0")))
         return AsyncReader(self._conn)
+
+    async def _introduce(self) -> None:
+        """Connect and ask for the connection's id; only what blocks may take as long as it takes.
+
+        A server that is stopped accepts connections, and says nothing.
+        """
+        conn = self._conn
+        conn.socket_timeout = SOCKET_TIMEOUT
+        try:
+            await asend(conn, pack((b"CLIENT", b"ID")))
+            self._id = b"%d" % await conn.read_response(disable_decoding=True)
+        finally:
+            conn.socket_timeout = None
 
     async def _pop_slices(
         self, keys: tuple[bytes, ...], timeout: float, signal: AsyncSignal | None

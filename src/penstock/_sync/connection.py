@@ -257,10 +257,22 @@ class Waiter:
         """Send the BLPOP, on a connection whose id is known."""
         self._since = monotonic()
         if not self._id:
-            send(self._conn, pack((b"CLIENT", b"ID")))
-            self._id = b"%d" % self._conn.read_response(disable_decoding=True)
+            self._introduce()
         send(self._conn, pack((b"BLPOP", *keys, b"0")))
         return Reader(self._conn)
+
+    def _introduce(self) -> None:
+        """Connect and ask for the connection's id; only what blocks may take as long as it takes.
+
+        A server that is stopped accepts connections, and says nothing.
+        """
+        conn = self._conn
+        conn.socket_timeout = SOCKET_TIMEOUT
+        try:
+            send(conn, pack((b"CLIENT", b"ID")))
+            self._id = b"%d" % conn.read_response(disable_decoding=True)
+        finally:
+            conn.socket_timeout = None
 
     def _pop_slices(
         self, keys: tuple[bytes, ...], timeout: float, signal: Signal | None
