@@ -93,6 +93,8 @@ async def asend(conn: Any, packed: bytes) -> None:
 
 def send(conn: Any, packed: bytes) -> None:
     """Send a packed command, within the connection's time-out."""
+    if not getattr(conn, "is_connected", True):  # or one under Sentinel would not ask where to
+        conn.connect()
     conn.send_packed_command((packed,), check_health=False)
 
 

@@ -7,8 +7,10 @@ redis-py's own retry is off: it resends whatever was sent, and what must not run
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, NoReturn
 
@@ -17,12 +19,15 @@ import tenacity
 from redis.asyncio import Redis
 from redis.asyncio.client import Pipeline
 from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import SentinelConnectionPool
 from redis.backoff import NoBackoff
 from redis.exceptions import (
     AuthenticationError,
     AuthorizationError,
+    MasterDownError,
     MaxConnectionsError,
     NoScriptError,
+    ReadOnlyError,
     ResponseError,
 )
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -36,6 +41,13 @@ from penstock._acompat import (
     apool,
     asend,
     asliced,
+)
+from penstock._async.sentinel import (
+    PATIENCE,
+    AsyncFound,
+    AsyncPrimary,
+    is_sentinel_url,
+    sentinel_pool,
 )
 from penstock.core.operations import Call, Wait
 from penstock.core.producer import Producer
@@ -66,16 +78,24 @@ FAKE_SLICE = 0.02
 RENEW = 60.0
 """Seconds after which a pending BLPOP is ended and sent anew, which tells a dead connection."""
 UNLESS = (AuthenticationError, AuthorizationError, MaxConnectionsError)
+OTHER_ROLE = re.compile(
+    r"(?:^|-)(?:READONLY|MASTERDOWN|NOREPLICAS|UNBLOCKED) |WAIT cannot be used with replica"
+)
+"""In the text of a refusal: by a server that is no primary, not any more, or cut off from its own.
+Redis 6.2 wraps what a script was refused."""
 
 
 def connection_factory(source: object) -> tuple[Any, str]:
     """What makes our connections, and where to, from a URL or a redis-py client's own settings.
 
     Raises:
-        BadArgument: neither of the two, or a URL that redis-py does not know.
+        BadArgument: neither of the two, a URL that can't be used, or a client of replicas.
         ConfigurationError: the client decodes responses, so bodies would not come back as bytes.
     """
-    if isinstance(source, str):
+    given: Any
+    if isinstance(source, str) and is_sentinel_url(source):
+        given = sentinel_pool(source)
+    elif isinstance(source, str):
         try:
             given = apool.from_url(source)
         except ValueError as error:
@@ -93,6 +113,12 @@ def connection_factory(source: object) -> tuple[Any, str]:
         kwargs.pop(name, None)
     kwargs.update(protocol=2, retry=Retry(NoBackoff(), 0), health_check_interval=0)
     kwargs.setdefault("socket_timeout", SOCKET_TIMEOUT)
+    if isinstance(given, SentinelConnectionPool):
+        kwargs.setdefault("socket_connect_timeout", PATIENCE)
+        if not given.is_master:
+            raise BadArgument("source", source, "a client of the primary, by master_for")
+        found = AsyncFound(given, kwargs)
+        return found, str(found.primary)
     kwargs.setdefault("socket_connect_timeout", SOCKET_TIMEOUT)
     make = given.connection_class
 
@@ -151,6 +177,8 @@ class AsyncLane(Producer):
         try:
             reply = await self._roundtrip(packed)
         except ResponseError as error:
+            if transient(error):
+                raise  # whoever takes it closes the connection
             if ahead:
                 await self._confirmed()
             if not isinstance(error, NoScriptError):
@@ -182,6 +210,8 @@ class AsyncLane(Producer):
         try:
             return int(await self._conn.read_response(disable_decoding=True))
         except ResponseError as error:
+            if transient(error):
+                raise
             logger.info("WAIT: %s", error)
             return 0
 
@@ -212,6 +242,11 @@ class AsyncLane(Producer):
         """A plain command, its reply undecoded."""
         return await self._roundtrip(pack(args))
 
+    @property
+    def turn(self) -> int:
+        """Which primary it leads to, where Sentinels know."""
+        return int(getattr(self._conn, "turn", 0))
+
     async def close(self) -> None:
         """Close the connection; the next call opens it again."""
         await self._conn.disconnect()
@@ -238,6 +273,9 @@ class AsyncWaiter:
         """Wait for a token; None after `timeout` seconds or at the signal, and the BLPOP stays."""
         if asliced(self._conn):
             return await self._pop_slices(keys, timeout, signal)
+        if self._id and self._server.has_moved(self._conn):
+            await self.drop()
+            raise RedisConnectionError("another server is the primary now")
         if self._reader is not None and monotonic() > self._since + RENEW:
             key = await self.quit()
             if key is not None:
@@ -298,6 +336,9 @@ class AsyncWaiter:
         """End a pending BLPOP; the key of a token that it took meanwhile, or None."""
         if self._reader is None:
             return None
+        if self._server.has_moved(self._conn):
+            await self.drop()
+            return None
         reader, self._reader = self._reader, None
         try:
             await self._server.command("CLIENT", "UNBLOCK", self._id)
@@ -327,6 +368,8 @@ class AsyncWaiter:
 class AsyncServer:
     """One server: lanes for calls, waiters for tokens, and the retry.
 
+    Under Sentinel it is whichever is the primary.
+
     Args:
         factory: makes connections.
         address: where they lead, for people.
@@ -338,6 +381,8 @@ class AsyncServer:
         self.address = address
         self._lanes: list[AsyncLane] = []
         self._waiters: list[AsyncWaiter] = []
+        self._primary: AsyncPrimary | None = getattr(factory, "primary", None)
+        self._turn = 0
         self._bound: object = None
         self._retrying = tenacity.AsyncRetrying(
             stop=tenacity.stop_after_delay(retry_for),
@@ -364,18 +409,51 @@ class AsyncServer:
     def forget(self) -> None:
         """Leave all connections to whoever else has them: another process, or a closed loop."""
         self._lanes, self._waiters = [], []
+        if self._primary is not None:
+            self._primary.forget()
 
     # -- lanes -----------------------------------------------------------------------------
 
-    def _lane(self) -> AsyncLane:
+    def _bind(self) -> None:
+        """Leave the connections of another event loop."""
         bound = aloop()
         if bound is not self._bound:
             self.forget()
             self._bound = bound
+
+    def _lane(self) -> AsyncLane:
+        self._bind()
         try:
             return self._lanes.pop()
         except IndexError:
             return AsyncLane(self._factory())
+
+    async def _led(self, primary: AsyncPrimary) -> AsyncLane:
+        """A lane to the server that is the primary now; what leads to others is closed."""
+        self._bind()
+        await primary.look()
+        if self._turn != primary.turn:
+            self._turn = primary.turn
+            await self._leave(primary.turn)
+        lane = self._lane()
+        if lane.turn != self._turn:  # given back since by a call that began before
+            await lane.close()
+        return lane
+
+    async def _leave(self, turn: int) -> None:
+        """Close what does not lead to this primary; another thread may take or give one back."""
+        for lane in tuple(self._lanes):
+            if lane.turn != turn:
+                with suppress(ValueError):
+                    self._lanes.remove(lane)
+                    await lane.close()
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            await waiter.drop()
+
+    def has_moved(self, conn: Any) -> bool:
+        """Whether a connection leads to a server that was the primary."""
+        return self._primary is not None and bool(conn.turn != self._primary.turn)
 
     async def run(self, call: Call) -> tuple[list[Any], float]:
         """Run a script; the reply, and when it was sent again by our clock, 0 = it was not.
@@ -384,24 +462,32 @@ class AsyncServer:
             OutOfMemory, QueueDamaged: what the server refused, typed.
             redis.exceptions.ConnectionError, TimeoutError: still failing after `retry_for` seconds.
         """
-        lane = self._lane()
+        lane = self._lane() if self._primary is None else await self._led(self._primary)
         lane.calls += 1
         resent = 0.0
         try:
             try:
                 reply = await lane.exchange(call, lane)
-            except (RedisConnectionError, RedisTimeoutError, ProtocolError) as error:
+            except Exception as error:
+                if not transient(error):
+                    raise
                 reply, resent = await self._again(lane, call, error)
-        except ResponseError as error:
-            self._lanes.append(lane)
-            raise_typed(error)
-        except BaseException:
-            # Its reply may still be under way and its outcome unknown: neither the connection nor
-            # the producer id is used again.
-            await lane.close()
+        except BaseException as error:
+            await self._failed(lane, error)
             raise
         self._lanes.append(lane)
         return reply, resent
+
+    async def _failed(self, lane: AsyncLane, error: BaseException) -> None:
+        """Keep the lane of a call that was refused, and raise that typed; close any other.
+
+        There a reply may still be under way and the outcome is unknown: neither the connection nor
+        the producer id is used again.
+        """
+        if isinstance(error, ResponseError) and not transient(error):
+            self._lanes.append(lane)
+            raise_typed(error)
+        await lane.close()
 
     async def _again(
         self, lane: AsyncLane, call: Call, error: Exception
@@ -410,8 +496,6 @@ class AsyncServer:
 
         The reply is that to the last time, so a lease in it counts from then.
         """
-        if not transient(error):
-            raise error
         logger.info("%s: %s; trying again", call.script.name, error)
 
         async def repeat() -> tuple[list[Any], float]:
@@ -423,24 +507,22 @@ class AsyncServer:
 
     async def command(self, *args: Any) -> Any:
         """A plain command that may be repeated, its reply undecoded."""
-        lane = self._lane()
+        lane = self._lane() if self._primary is None else await self._led(self._primary)
 
         async def attempt() -> Any:
             try:
                 return await lane.command(*args)
-            except (RedisConnectionError, RedisTimeoutError):
-                await lane.close()
+            except Exception as error:
+                if transient(error):
+                    await lane.close()
                 raise
 
         try:
             reply: Any = await self._retrying.copy()(
                 attempt
             )  # a copy: concurrent calls would mix their state
-        except ResponseError as error:
-            self._lanes.append(lane)
-            raise_typed(error)
-        except BaseException:
-            await lane.close()
+        except BaseException as error:
+            await self._failed(lane, error)
             raise
         self._lanes.append(lane)
         return reply
@@ -449,10 +531,7 @@ class AsyncServer:
 
     def waiter(self) -> AsyncWaiter:
         """A waiter for one wait; give it back with `rest`."""
-        bound = aloop()
-        if bound is not self._bound:
-            self.forget()
-            self._bound = bound
+        self._bind()
         try:
             return self._waiters.pop()
         except IndexError:
@@ -470,9 +549,17 @@ class AsyncServer:
             await lane.close()
         for waiter in waiters:
             await waiter.drop()
+        if self._primary is not None:
+            await self._primary.close()
 
 
 def transient(error: BaseException) -> bool:
-    """Whether a failure may pass by itself: the connection's, not the server's refusal."""
+    """Whether a failure may pass by itself: the connection's, or of a server in another role.
+
+    Any other refusal is the answer.
+    """
+    if isinstance(error, ResponseError):
+        in_role = (ReadOnlyError, MasterDownError)
+        return isinstance(error, in_role) or OTHER_ROLE.search(str(error)) is not None
     kinds = (RedisConnectionError, RedisTimeoutError, ProtocolError)
     return isinstance(error, kinds) and not isinstance(error, UNLESS)

@@ -8,8 +8,10 @@ redis-py's own retry is off: it resends whatever was sent, and what must not run
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, NoReturn
 
@@ -21,13 +23,16 @@ from redis.client import Pipeline
 from redis.exceptions import (
     AuthenticationError,
     AuthorizationError,
+    MasterDownError,
     MaxConnectionsError,
     NoScriptError,
+    ReadOnlyError,
     ResponseError,
 )
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
+from redis.sentinel import SentinelConnectionPool
 
 from penstock._acompat import (
     PENDING,
@@ -37,6 +42,13 @@ from penstock._acompat import (
     pool,
     send,
     sliced,
+)
+from penstock._sync.sentinel import (
+    PATIENCE,
+    Found,
+    Primary,
+    is_sentinel_url,
+    sentinel_pool,
 )
 from penstock.core.operations import Call, Wait
 from penstock.core.producer import Producer
@@ -67,16 +79,24 @@ FAKE_SLICE = 0.02
 RENEW = 60.0
 """Seconds after which a pending BLPOP is ended and sent anew, which tells a dead connection."""
 UNLESS = (AuthenticationError, AuthorizationError, MaxConnectionsError)
+OTHER_ROLE = re.compile(
+    r"(?:^|-)(?:READONLY|MASTERDOWN|NOREPLICAS|UNBLOCKED) |WAIT cannot be used with replica"
+)
+"""In the text of a refusal: by a server that is no primary, not any more, or cut off from its own.
+Redis 6.2 wraps what a script was refused."""
 
 
 def connection_factory(source: object) -> tuple[Any, str]:
     """What makes our connections, and where to, from a URL or a redis-py client's own settings.
 
     Raises:
-        BadArgument: neither of the two, or a URL that redis-py does not know.
+        BadArgument: neither of the two, a URL that can't be used, or a client of replicas.
         ConfigurationError: the client decodes responses, so bodies would not come back as bytes.
     """
-    if isinstance(source, str):
+    given: Any
+    if isinstance(source, str) and is_sentinel_url(source):
+        given = sentinel_pool(source)
+    elif isinstance(source, str):
         try:
             given = pool.from_url(source)
         except ValueError as error:
@@ -94,6 +114,12 @@ def connection_factory(source: object) -> tuple[Any, str]:
         kwargs.pop(name, None)
     kwargs.update(protocol=2, retry=Retry(NoBackoff(), 0), health_check_interval=0)
     kwargs.setdefault("socket_timeout", SOCKET_TIMEOUT)
+    if isinstance(given, SentinelConnectionPool):
+        kwargs.setdefault("socket_connect_timeout", PATIENCE)
+        if not given.is_master:
+            raise BadArgument("source", source, "a client of the primary, by master_for")
+        found = Found(given, kwargs)
+        return found, str(found.primary)
     kwargs.setdefault("socket_connect_timeout", SOCKET_TIMEOUT)
     make = given.connection_class
 
@@ -152,6 +178,8 @@ class Lane(Producer):
         try:
             reply = self._roundtrip(packed)
         except ResponseError as error:
+            if transient(error):
+                raise  # whoever takes it closes the connection
             if ahead:
                 self._confirmed()
             if not isinstance(error, NoScriptError):
@@ -181,6 +209,8 @@ class Lane(Producer):
         try:
             return int(self._conn.read_response(disable_decoding=True))
         except ResponseError as error:
+            if transient(error):
+                raise
             logger.info("WAIT: %s", error)
             return 0
 
@@ -211,6 +241,11 @@ class Lane(Producer):
         """A plain command, its reply undecoded."""
         return self._roundtrip(pack(args))
 
+    @property
+    def turn(self) -> int:
+        """Which primary it leads to, where Sentinels know."""
+        return int(getattr(self._conn, "turn", 0))
+
     def close(self) -> None:
         """Close the connection; the next call opens it again."""
         self._conn.disconnect()
@@ -237,6 +272,9 @@ class Waiter:
         """Wait for a token; None after `timeout` seconds or at the signal, and the BLPOP stays."""
         if sliced(self._conn):
             return self._pop_slices(keys, timeout, signal)
+        if self._id and self._server.has_moved(self._conn):
+            self.drop()
+            raise RedisConnectionError("another server is the primary now")
         if self._reader is not None and monotonic() > self._since + RENEW:
             key = self.quit()
             if key is not None:
@@ -297,6 +335,9 @@ class Waiter:
         """End a pending BLPOP; the key of a token that it took meanwhile, or None."""
         if self._reader is None:
             return None
+        if self._server.has_moved(self._conn):
+            self.drop()
+            return None
         reader, self._reader = self._reader, None
         try:
             self._server.command("CLIENT", "UNBLOCK", self._id)
@@ -326,6 +367,8 @@ class Waiter:
 class Server:
     """One server: lanes for calls, waiters for tokens, and the retry.
 
+    Under Sentinel it is whichever is the primary.
+
     Args:
         factory: makes connections.
         address: where they lead, for people.
@@ -337,6 +380,8 @@ class Server:
         self.address = address
         self._lanes: list[Lane] = []
         self._waiters: list[Waiter] = []
+        self._primary: Primary | None = getattr(factory, "primary", None)
+        self._turn = 0
         self._bound: object = None
         self._retrying = tenacity.Retrying(
             stop=tenacity.stop_after_delay(retry_for),
@@ -363,18 +408,51 @@ class Server:
     def forget(self) -> None:
         """Leave all connections to whoever else has them: another process, or a closed loop."""
         self._lanes, self._waiters = [], []
+        if self._primary is not None:
+            self._primary.forget()
 
     # -- lanes -----------------------------------------------------------------------------
 
-    def _lane(self) -> Lane:
+    def _bind(self) -> None:
+        """Leave the connections of another event loop."""
         bound = loop()
         if bound is not self._bound:
             self.forget()
             self._bound = bound
+
+    def _lane(self) -> Lane:
+        self._bind()
         try:
             return self._lanes.pop()
         except IndexError:
             return Lane(self._factory())
+
+    def _led(self, primary: Primary) -> Lane:
+        """A lane to the server that is the primary now; what leads to others is closed."""
+        self._bind()
+        primary.look()
+        if self._turn != primary.turn:
+            self._turn = primary.turn
+            self._leave(primary.turn)
+        lane = self._lane()
+        if lane.turn != self._turn:  # given back since by a call that began before
+            lane.close()
+        return lane
+
+    def _leave(self, turn: int) -> None:
+        """Close what does not lead to this primary; another thread may take or give one back."""
+        for lane in tuple(self._lanes):
+            if lane.turn != turn:
+                with suppress(ValueError):
+                    self._lanes.remove(lane)
+                    lane.close()
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            waiter.drop()
+
+    def has_moved(self, conn: Any) -> bool:
+        """Whether a connection leads to a server that was the primary."""
+        return self._primary is not None and bool(conn.turn != self._primary.turn)
 
     def run(self, call: Call) -> tuple[list[Any], float]:
         """Run a script; the reply, and when it was sent again by our clock, 0 = it was not.
@@ -383,32 +461,38 @@ class Server:
             OutOfMemory, QueueDamaged: what the server refused, typed.
             redis.exceptions.ConnectionError, TimeoutError: still failing after `retry_for` seconds.
         """
-        lane = self._lane()
+        lane = self._lane() if self._primary is None else self._led(self._primary)
         lane.calls += 1
         resent = 0.0
         try:
             try:
                 reply = lane.exchange(call, lane)
-            except (RedisConnectionError, RedisTimeoutError, ProtocolError) as error:
+            except Exception as error:
+                if not transient(error):
+                    raise
                 reply, resent = self._again(lane, call, error)
-        except ResponseError as error:
-            self._lanes.append(lane)
-            raise_typed(error)
-        except BaseException:
-            # Its reply may still be under way and its outcome unknown: neither the connection nor
-            # the producer id is used again.
-            lane.close()
+        except BaseException as error:
+            self._failed(lane, error)
             raise
         self._lanes.append(lane)
         return reply, resent
+
+    def _failed(self, lane: Lane, error: BaseException) -> None:
+        """Keep the lane of a call that was refused, and raise that typed; close any other.
+
+        There a reply may still be under way and the outcome is unknown: neither the connection nor
+        the producer id is used again.
+        """
+        if isinstance(error, ResponseError) and not transient(error):
+            self._lanes.append(lane)
+            raise_typed(error)
+        lane.close()
 
     def _again(self, lane: Lane, call: Call, error: Exception) -> tuple[list[Any], float]:
         """Send the same call, with the same number, on a new connection, for a bounded time.
 
         The reply is that to the last time, so a lease in it counts from then.
         """
-        if not transient(error):
-            raise error
         logger.info("%s: %s; trying again", call.script.name, error)
 
         def repeat() -> tuple[list[Any], float]:
@@ -420,24 +504,22 @@ class Server:
 
     def command(self, *args: Any) -> Any:
         """A plain command that may be repeated, its reply undecoded."""
-        lane = self._lane()
+        lane = self._lane() if self._primary is None else self._led(self._primary)
 
         def attempt() -> Any:
             try:
                 return lane.command(*args)
-            except (RedisConnectionError, RedisTimeoutError):
-                lane.close()
+            except Exception as error:
+                if transient(error):
+                    lane.close()
                 raise
 
         try:
             reply: Any = self._retrying.copy()(
                 attempt
             )  # a copy: concurrent calls would mix their state
-        except ResponseError as error:
-            self._lanes.append(lane)
-            raise_typed(error)
-        except BaseException:
-            lane.close()
+        except BaseException as error:
+            self._failed(lane, error)
             raise
         self._lanes.append(lane)
         return reply
@@ -446,10 +528,7 @@ class Server:
 
     def waiter(self) -> Waiter:
         """A waiter for one wait; give it back with `rest`."""
-        bound = loop()
-        if bound is not self._bound:
-            self.forget()
-            self._bound = bound
+        self._bind()
         try:
             return self._waiters.pop()
         except IndexError:
@@ -467,9 +546,17 @@ class Server:
             lane.close()
         for waiter in waiters:
             waiter.drop()
+        if self._primary is not None:
+            self._primary.close()
 
 
 def transient(error: BaseException) -> bool:
-    """Whether a failure may pass by itself: the connection's, not the server's refusal."""
+    """Whether a failure may pass by itself: the connection's, or of a server in another role.
+
+    Any other refusal is the answer.
+    """
+    if isinstance(error, ResponseError):
+        in_role = (ReadOnlyError, MasterDownError)
+        return isinstance(error, in_role) or OTHER_ROLE.search(str(error)) is not None
     kinds = (RedisConnectionError, RedisTimeoutError, ProtocolError)
     return isinstance(error, kinds) and not isinstance(error, UNLESS)

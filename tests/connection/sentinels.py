@@ -1,0 +1,102 @@
+"""A Sentinel that says what a test wants it to say, and a server that is no primary any more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.connection.stub import Command, Stub, bulk, info
+
+__all__ = ["Demoted", "FakeSentinel", "sentinel_url"]
+
+NAME = b"jobs"
+
+
+class FakeSentinel(Stub):
+    """Knows one service.
+
+    Args:
+        port: of its primary.
+
+    Attributes:
+        port, epoch, peers: what it says; a port of 0 = it does not know the service.
+        asked: how often it was asked where the primary is.
+    """
+
+    def __init__(self, port: int | None, *, epoch: int = 0, peers: int = 2) -> None:
+        self.port = port or 0
+        self.epoch = epoch
+        self.peers = peers
+        self.asked = 0
+        super().__init__(self._says)
+
+    @property
+    def place(self) -> str:
+        """Host and port."""
+        return self.url.removeprefix("redis://").removesuffix("/0")
+
+    def moves(self, port: int | None) -> None:
+        """From now on another server is the primary."""
+        self.port, self.epoch = port or 0, self.epoch + 1
+
+    def _says(self, command: Command) -> bytes:
+        if command[0] != b"SENTINEL":
+            return b"+OK\r\n"
+        if command[1] == b"GET-MASTER-ADDR-BY-NAME":
+            self.asked += 1
+        known = command[2] == NAME and self.port
+        if command[1] == b"GET-MASTER-ADDR-BY-NAME":
+            return _array(b"127.0.0.1", b"%d" % self.port) if known else b"*-1\r\n"
+        if not known:
+            return b"-ERR No such master with that name\r\n"
+        state = (b"config-epoch", b"%d" % self.epoch, b"num-other-sentinels", b"%d" % self.peers)
+        return _array(b"name", NAME, *state)
+
+
+def _array(*texts: bytes) -> bytes:
+    return b"*%d\r\n%b" % (len(texts), b"".join(map(bulk, texts)))
+
+
+def sentinel_url(*sentinels: FakeSentinel) -> str:
+    """The service by these Sentinels."""
+    return f"redis+sentinel://{','.join(one.place for one in sentinels)}/jobs"
+
+
+class Demoted(Stub):
+    """A server that was the primary a moment ago: it says that it is, and does nothing.
+
+    Args:
+        says: bytes that answer a command, by its name; b"" closes the connection.
+        before: called with each command that is answered so, ahead of the answer.
+
+    Attributes:
+        refused: these commands.
+    """
+
+    def __init__(
+        self, says: dict[bytes, bytes], before: Callable[[Command], None] = lambda _: None
+    ) -> None:
+        self._says = says
+        self._before = before
+        self.refused: list[Command] = []
+        super().__init__(self._answered)
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return int(self.url.rpartition(":")[2].removesuffix("/0"))
+
+    def _answered(self, command: Command) -> bytes:
+        name = command[0]
+        if name in self._says:
+            self.refused.append(command)
+            self._before(command)
+            return self._says[name]
+        if name == b"ROLE":
+            return b"*3\r\n" + bulk(b"master") + b":0\r\n*0\r\n"
+        if name == b"INFO":
+            return info(redis_version="7.0.0")
+        if name == b"HGET":
+            return bulk(b"0" * 40)
+        if name == b"CLIENT" and command[1] == b"ID":
+            return b":7\r\n"
+        return b"+OK\r\n"
