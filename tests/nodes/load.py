@@ -1,0 +1,256 @@
+"""Producers and consumers of every kind on one service, and what became of each job.
+
+Two queues: `called` is drained by consumers that reserve and acknowledge themselves, `worked` by
+workers. What is checked at the end is that of a total queue: every job whose enqueue returned was
+delivered, nothing else was, and what was acknowledged comes back only where PROTOCOL.md says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any
+
+from redis.exceptions import RedisError
+
+from penstock import AsyncPenstock, NotReplicated, Penstock
+from penstock.worker import AsyncWorker, Worker
+from tests.support.twins import wait_for
+
+__all__ = ["QUEUES", "Load"]
+
+QUEUES = ("called", "worked")
+LEASE = 3.0
+LATE = 5.0
+"""Seconds from an acknowledgement that no replica has got to the time when that is noticed."""
+
+
+class Load:
+    """Runs from construction to `drain`.
+
+    Args:
+        url: of the service.
+        replicas: how many have to confirm each enqueue.
+        retry_for: of all clients.
+    """
+
+    def __init__(self, url: str, *, replicas: int, retry_for: float = 30) -> None:
+        self.url = url
+        self._replicas = replicas
+        self._retry_for = retry_for
+        self._serial = itertools.count()
+        self._producing = True
+        self._consuming = True
+        self.attempted: set[int] = set()
+        self.confirmed: dict[int, str] = {}
+        self.refused: list[NotReplicated] = []
+        self.failed: list[BaseException] = []
+        self.broken: list[BaseException] = []
+        self.ids: dict[str, list[str]] = defaultdict(list)
+        self.delivered: dict[int, list[float]] = defaultdict(list)
+        self.acked: dict[int, float] = {}
+        self.faults: list[float] = []
+        self._stack = ExitStack()
+        self._watch()
+        with Penstock(url) as ps:
+            for name in QUEUES:
+                ps.queue(name).configure(lease=LEASE)
+        for work in (self._produce, self._produce, self._consume, self._live):
+            self._run(work)
+        worker = Worker(self._client(), "worked", self._seen, concurrency=2)
+        self._stack.enter_context(worker)
+
+    def _watch(self) -> None:
+        """Another primary is a fault as well: a slow machine makes some by itself."""
+        noting = _Noting(self.faults)
+        logger = logging.getLogger("penstock")
+        before = logger.level
+        logger.addHandler(noting)
+        logger.setLevel(logging.INFO)
+        self._stack.callback(logger.setLevel, before)
+        self._stack.callback(logger.removeHandler, noting)
+
+    def _client(self) -> Penstock:
+        return Penstock(self.url, retry_for=self._retry_for)
+
+    def _run(self, work: Callable[[], None]) -> None:
+        def guarded() -> None:
+            try:
+                work()
+            except BaseException as error:  # noqa: BLE001  # told by `check`
+                self.broken.append(error)
+
+        thread = threading.Thread(target=guarded)
+        thread.start()
+        self._stack.callback(thread.join)
+
+    # -- producers -------------------------------------------------------------------------
+
+    def _next(self) -> tuple[str, int]:
+        serial = next(self._serial)
+        self.attempted.add(serial)
+        return QUEUES[serial % 2], serial
+
+    def _added(self, who: str, serial: int, job_id: str) -> None:
+        self.confirmed[serial] = job_id
+        self.ids[who].append(job_id)
+
+    def _produce(self) -> None:
+        who = threading.current_thread().name
+        with self._client() as ps:
+            while self._producing:
+                name, serial = self._next()
+                try:
+                    done = ps.queue(name).enqueue(serial, replicas=self._replicas, timeout=0.5)
+                except (NotReplicated, RedisError) as error:
+                    self._not_added(error)
+                else:
+                    self._added(f"{who} {name}", serial, done.id)
+
+    async def _aproduce(self, who: str) -> None:
+        async with AsyncPenstock(self.url, retry_for=self._retry_for) as ps:
+            while self._producing:
+                name, serial = self._next()
+                try:
+                    queue = ps.queue(name)
+                    done = await queue.enqueue(serial, replicas=self._replicas, timeout=0.5)
+                except (NotReplicated, RedisError) as error:
+                    self._not_added(error)
+                else:
+                    self._added(f"{who} {name}", serial, done.id)
+
+    def _not_added(self, error: NotReplicated | RedisError) -> None:
+        if isinstance(error, NotReplicated):
+            self.refused.append(error)
+        else:
+            self.failed.append(error)
+
+    # -- consumers -------------------------------------------------------------------------
+
+    def _seen(self, job: Any) -> None:
+        self.delivered[job.body].append(time.monotonic())
+
+    async def _aseen(self, job: Any) -> None:
+        self._seen(job)
+
+    def _consume(self) -> None:
+        with self._client() as ps:
+            while self._consuming:
+                for job in ps.queue("called").reserve(10, block=0.5):
+                    self._seen(job)
+                    if job.ack():
+                        self.acked[job.body] = time.monotonic()
+
+    async def _aconsume(self) -> None:
+        async with AsyncPenstock(self.url, retry_for=self._retry_for) as ps:
+            while self._consuming:
+                for job in await ps.queue("called").reserve(10, block=0.5):
+                    self._seen(job)
+                    if await job.ack():
+                        self.acked[job.body] = time.monotonic()
+
+    def _live(self) -> None:
+        asyncio.run(self._aio())
+
+    async def _aio(self) -> None:
+        """Tasks of every kind, and a worker, in one event loop."""
+        ps = AsyncPenstock(self.url, retry_for=self._retry_for)
+        async with AsyncWorker(ps, "worked", self._aseen):
+            tasks = (self._aproduce("task 1"), self._aproduce("task 2"), self._aconsume())
+            await asyncio.gather(*tasks)
+
+    # -- the test's side -------------------------------------------------------------------
+
+    def strike(self, fault: Callable[[], Any]) -> Any:
+        """Note when, and let something happen."""
+        self.faults.append(time.monotonic())
+        return fault()
+
+    def wait_more(self, count: int = 200, timeout: float = 30) -> float:
+        """Wait until so many more jobs are confirmed, and delivered; seconds it took."""
+        began, before = time.monotonic(), (len(self.confirmed), len(self.delivered))
+        wait_for(lambda: len(self.confirmed) >= before[0] + count, timeout)
+        wait_for(lambda: len(self.delivered) >= before[1] + count, timeout)
+        return time.monotonic() - began
+
+    def wait_delivery(self, timeout: float = 30) -> float:
+        """Wait until something was delivered for the first time; seconds it took."""
+        began, before = time.monotonic(), len(self.delivered)
+        wait_for(lambda: len(self.delivered) > before, timeout)
+        return time.monotonic() - began
+
+    def drain(self) -> None:
+        """No more jobs; wait until nothing is left."""
+        self._producing = False
+        with Penstock(self.url, retry_for=self._retry_for) as ps:
+            for name in QUEUES:
+                wait_for(lambda: _left(ps, name) == 0, 60)  # noqa: B023
+        self._consuming = False
+
+    def check(self) -> dict[str, int]:
+        """The laws of a total queue; how much of what there was."""
+        assert not self.broken, self.broken
+        seen = set(self.delivered)
+        lost = self.confirmed.keys() - seen
+        assert not lost, (sorted(lost), [self.confirmed[serial] for serial in lost])
+        assert seen <= self.attempted
+        assert not self.failed, self.failed
+        self._check_order()
+        again = self._again()
+        return {
+            "confirmed": len(self.confirmed),
+            "refused": len(self.refused),
+            "again": len(again),
+            "recovered": len(seen - self.confirmed.keys()),
+        }
+
+    def _check_order(self) -> None:
+        """Ids of one producer in one queue rise, whichever server made them."""
+        for who, ids in self.ids.items():
+            assert ids == sorted(set(ids)), who
+
+    def _again(self) -> list[int]:
+        """What was delivered after it had been acknowledged: late before a fault, or not at all."""
+        found = []
+        for serial, acked in self.acked.items():
+            if self.delivered[serial][-1] > acked:
+                near = [at for at in self.faults if 0 <= at - acked <= LATE]
+                assert near, (serial, acked, self.delivered[serial], self.faults)
+                found.append(serial)
+        return found
+
+    def __enter__(self) -> Load:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._producing = self._consuming = False
+        self._stack.close()
+
+
+class _Noting(logging.Handler):
+    """Notes when a client has found another primary."""
+
+    def __init__(self, times: list[float]) -> None:
+        super().__init__()
+        self._times = times
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.getMessage().startswith("the primary of"):
+            self._times.append(time.monotonic())
+
+
+def _left(ps: Penstock, name: str) -> int:
+    stats = ps.queue(name).stats()
+    return stats.ready + stats.active + stats.scheduled

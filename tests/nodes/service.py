@@ -1,0 +1,264 @@
+"""A primary with two replicas, and three Sentinels that watch them: real processes on loopback.
+
+with Service() as service, Penstock(service.url, retry_for=20) as ps:
+    old = service.kill_primary()
+    ps.queue("q").enqueue(1)            # on one of the others
+    service.bring_back(old)             # as a replica
+"""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from collections.abc import Sequence
+from contextlib import ExitStack
+from types import TracebackType
+
+import redis
+import redis.asyncio
+import redis.asyncio.sentinel
+import redis.sentinel
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from penstock.embedded import EmbeddedServer, ServerBinary, find_server
+from tests.support.twins import wait_for
+
+__all__ = ["LOOPBACK", "NAME", "Sentinel", "Service"]
+
+LOOPBACK = "127.0.0.1"
+NAME = "jobs"
+DOWN_AFTER_MS = 1000
+"""Less, and a machine with other work to do sees failovers that nobody asked for."""
+QUICK = ("--repl-diskless-sync", "no", "--repl-ping-replica-period", "1")
+"""Options of the servers: a replica is there at once."""
+
+Address = tuple[str, int]
+
+
+class Sentinel(EmbeddedServer):
+    """A Sentinel; it knows the others and the replicas from the start.
+
+    Args:
+        binary: the server.
+        port: where it listens.
+        lines: what else is in its configuration.
+    """
+
+    def __init__(self, binary: ServerBinary, port: int, lines: Sequence[str]) -> None:
+        self._lines = (f"port {port}", f"bind {LOOPBACK}", *lines)
+        self._fixed = port
+        super().__init__(binary, tcp=True)
+
+    def _command(self) -> list[str]:
+        self._port = self._fixed
+        path = self.directory / "sentinel.conf"
+        if not path.exists():  # after a restart it goes on with what it has written
+            path.write_text("\n".join([*self._lines, f"dir {self.directory}", ""]))
+        listening = super()._command()
+        command = listening[: listening.index(str(self.binary.path)) + 1]
+        return [*command, str(path), "--sentinel"]
+
+
+class Service:
+    """A primary, its replicas, and Sentinels.
+
+    Args:
+        binary: the servers; the first one that is found unless given.
+        replicas: how many.
+        args: further options of every server.
+    """
+
+    def __init__(
+        self,
+        binary: ServerBinary | None = None,
+        *,
+        replicas: int = 2,
+        args: Sequence[str] = (),
+    ) -> None:
+        self.binary = binary or find_server()
+        self._args = (*QUICK, *args)
+        self._stack = ExitStack()
+        self.servers: list[EmbeddedServer] = []
+        self.sentinels: list[Sentinel] = []
+        try:
+            self._start(1 + replicas)
+        except BaseException:
+            self._stack.close()
+            raise
+
+    def _start(self, count: int) -> None:
+        for _ in range(count):
+            self.servers.append(self._launch())
+        first, *others = self.servers
+        for server in others:
+            self._follow(server, first)
+        ports = _free_ports(3)
+        ids = [secrets.token_hex(20) for _ in ports]
+        for port, own in zip(ports, ids, strict=True):
+            known = [pair for pair in zip(ports, ids, strict=True) if pair[0] != port]
+            lines = [f"sentinel myid {own}", *self._watched(known)]
+            made = Sentinel(self.binary, port, lines)
+            self.sentinels.append(self._stack.enter_context(made))
+        self.wait_whole()
+
+    def _launch(self) -> EmbeddedServer:
+        """Start one server."""
+        started = EmbeddedServer(self.binary, tcp=True, args=self._args)
+        return self._stack.enter_context(started)
+
+    def _seen(self, server: EmbeddedServer) -> Address:
+        """Where Sentinels and other servers see it."""
+        return LOOPBACK, server.port or 0
+
+    def _watched(self, others: Sequence[tuple[int, str]]) -> list[str]:
+        first, *replicas = map(self._seen, self.servers)
+        return [
+            f"sentinel monitor {NAME} {first[0]} {first[1]} 2",
+            f"sentinel down-after-milliseconds {NAME} {DOWN_AFTER_MS}",
+            f"sentinel failover-timeout {NAME} 2000",
+            f"sentinel parallel-syncs {NAME} 2",
+            *(f"sentinel known-replica {NAME} {host} {port}" for host, port in replicas),
+            *(f"sentinel known-sentinel {NAME} {LOOPBACK} {port} {own}" for port, own in others),
+        ]
+
+    # -- addresses -------------------------------------------------------------------------
+
+    @property
+    def places(self) -> list[Address]:
+        """Host and port of each Sentinel."""
+        return [(LOOPBACK, one.port or 0) for one in self.sentinels]
+
+    @property
+    def url(self) -> str:
+        """The service as a client names it."""
+        hosts = ",".join(f"{host}:{port}" for host, port in self.places)
+        return f"redis+sentinel://{hosts}/{NAME}"
+
+    def client(self) -> redis.Redis:
+        """A client of redis-py's, which lends its settings; nothing is connected."""
+        made = redis.sentinel.Sentinel(self.places)  # type: ignore[no-untyped-call]  # not typed
+        found: redis.Redis = made.master_for(NAME)
+        return found
+
+    def async_client(self) -> redis.asyncio.Redis:
+        """The same for asyncio."""
+        made = redis.asyncio.sentinel.Sentinel(self.places)  # type: ignore[no-untyped-call]  # same
+        found: redis.asyncio.Redis = made.master_for(NAME)
+        return found
+
+    def raw(self, server: EmbeddedServer) -> redis.Redis:
+        """A plain client of one server or Sentinel."""
+        made: redis.Redis = redis.Redis.from_url(server.url, retry=Retry(NoBackoff(), 0))
+        return self._stack.enter_context(made)
+
+    # -- who is what -----------------------------------------------------------------------
+
+    def told(self, sentinel: Sentinel) -> Address:
+        """Where a Sentinel says that the primary is."""
+        return _told(self.raw(sentinel))
+
+    def primary(self) -> EmbeddedServer:
+        """The server that is the primary by the word of the first Sentinel that runs."""
+        address = self.told(next(one for one in self.sentinels if one.is_running))
+        return next(one for one in self.servers if self._seen(one) == address)
+
+    def replicas(self) -> list[EmbeddedServer]:
+        """The other servers that run."""
+        primary = self.primary()
+        return [one for one in self.servers if one is not primary and one.is_running]
+
+    def wait_whole(self) -> None:
+        """Wait until every server that runs has its part, and every Sentinel knows.
+
+        What the Sentinels say of links is up to 10 s old, so the servers themselves are asked.
+        """
+        running = [self.raw(one) for one in self.sentinels if one.is_running]
+        wait_for(lambda: len({_told(one) for one in running}) == 1)
+        primary, replicas = self.raw(self.primary()), self.replicas()
+        wait_for(lambda: primary.info("replication")["role"] == "master")
+        wait_for(lambda: _online(primary) == len(replicas))
+        for one in running:
+            wait_for(lambda: _is_content(one, len(replicas), len(running) - 1))  # noqa: B023
+
+    # -- what happens ----------------------------------------------------------------------
+
+    def kill_primary(self) -> EmbeddedServer:
+        """End it at once; who it was."""
+        old = self.primary()
+        old.kill()
+        return old
+
+    def fail_over(self) -> EmbeddedServer:
+        """Tell a Sentinel to make another one the primary, and wait for it; who it was."""
+        old = self.primary()
+        self.raw(self.sentinels[0]).execute_command("SENTINEL FAILOVER", NAME)
+        self.wait_for_another_than(old)
+        return old
+
+    def wait_for_another_than(self, old: EmbeddedServer) -> EmbeddedServer:
+        """Wait until all Sentinels that run name another server; which one."""
+        before = self._seen(old)
+        running = [one for one in self.sentinels if one.is_running]
+        wait_for(lambda: all(self.told(one) != before for one in running), 30)
+        return self.primary()
+
+    def bring_back(self, server: EmbeddedServer) -> None:
+        """Start a server that was killed, as a replica; wait until all is as at the start."""
+        host, port = self._seen(self.primary())
+        server.args = (*server.args, "--replicaof", f"{host} {port}")
+        server.restart()
+        self.wait_whole()
+
+    def _follow(self, server: EmbeddedServer, primary: EmbeddedServer) -> None:
+        self.raw(server).execute_command("REPLICAOF", *self._seen(primary))
+
+    def close(self) -> None:
+        """End all of them, Sentinels first."""
+        for one in self.servers:
+            if one.is_running:
+                one.resume()
+        self._stack.close()
+
+    def __enter__(self) -> Service:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _free_ports(count: int) -> list[int]:
+    probes = [socket.socket() for _ in range(count)]
+    try:
+        for probe in probes:
+            probe.bind((LOOPBACK, 0))
+        return [probe.getsockname()[1] for probe in probes]
+    finally:
+        for probe in probes:
+            probe.close()
+
+
+def _told(sentinel: redis.Redis) -> Address:
+    host, port = sentinel.execute_command("SENTINEL GET-MASTER-ADDR-BY-NAME", NAME)
+    return host.decode(), int(port)
+
+
+def _online(primary: redis.Redis) -> int:
+    """How many replicas follow."""
+    told = primary.info("replication")
+    return sum(
+        told[f"slave{number}"]["state"] == "online" for number in range(told["connected_slaves"])
+    )
+
+
+def _is_content(sentinel: redis.Redis, replicas: int, others: int) -> bool:
+    """Whether a Sentinel sees as many servers as run, and nothing amiss with them."""
+    state = sentinel.sentinel_master(NAME)
+    seen = [one for one in sentinel.sentinel_slaves(NAME) if one["flags"] == "slave"]
+    is_well = state["flags"] == "master" and state["num-other-sentinels"] >= others
+    return is_well and len(seen) == replicas
