@@ -27,11 +27,14 @@ from penstock.core.views import (
     Settings,
 )
 from penstock.errors import (
+    AckNotReplicated,
     BadArgument,
     BadJobId,
+    CannotSync,
     ConfigurationError,
     EmbeddedServerError,
     IncompleteEnqueue,
+    IncompleteSettle,
     JobExpired,
     JobGone,
     JobNotActive,
@@ -71,6 +74,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "AckNotReplicated",
     "AsyncJob",
     "AsyncPenstock",
     "AsyncQueue",
@@ -78,6 +82,7 @@ __all__ = [
     "BadArgument",
     "BadJobId",
     "BulkEnqueued",
+    "CannotSync",
     "ConfigurationError",
     "DedupStatus",
     "Done",
@@ -88,6 +93,7 @@ __all__ = [
     "Handlers",
     "Hello",
     "IncompleteEnqueue",
+    "IncompleteSettle",
     "Info",
     "Job",
     "JobExpired",

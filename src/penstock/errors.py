@@ -9,11 +9,14 @@ from __future__ import annotations
 from typing import Any
 
 __all__ = [
+    "AckNotReplicated",
     "BadArgument",
     "BadJobId",
+    "CannotSync",
     "ConfigurationError",
     "EmbeddedServerError",
     "IncompleteEnqueue",
+    "IncompleteSettle",
     "JobExpired",
     "JobGone",
     "JobNotActive",
@@ -88,6 +91,10 @@ class ConfigurationError(PenstockError):
 
 class UnsupportedServer(ConfigurationError):
     """The server is older than Redis 6.2."""
+
+
+class CannotSync(ConfigurationError):
+    """The server can't tell truthfully whether a write is on disk; nothing was written."""
 
 
 class UnsupportedVersion(PenstockError):
@@ -172,7 +179,7 @@ class UndecodableBody(PenstockError, ValueError):
 
 
 class NotReplicated(PenstockError):
-    """Fewer replicas than asked for confirmed the write in time.
+    """Fewer replicas than asked for confirmed the write in time, or it was not on disk in time.
 
     Args:
         wanted: replicas asked for.
@@ -180,19 +187,66 @@ class NotReplicated(PenstockError):
         withdrawn: True = the jobs were taken back, nobody gets them; False = something stays: some
             of them had been delivered meanwhile, or others were updated; None = not known, as the
             connection failed.
+        fsynced: whether the server has them on disk; None = that was not asked for. If it was, the
+            replicas that confirmed have them on disk, too.
     """
 
-    def __init__(self, wanted: int, got: int, withdrawn: bool | None = True) -> None:
+    def __init__(
+        self, wanted: int, got: int, withdrawn: bool | None = True, fsynced: bool | None = None
+    ) -> None:
         outcome = "withdrawn" if withdrawn else "not all of it could be withdrawn"
         if withdrawn is None:
             outcome = "whether they were withdrawn is not known"
-        super().__init__(f"{got} of {wanted} replicas confirmed: {outcome}")
+        super().__init__(f"{_confirmed(wanted, got, fsynced)}: {outcome}")
         self.wanted = wanted
         self.got = got
         self.withdrawn = withdrawn
+        self.fsynced = fsynced
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (type(self), (self.wanted, self.got, self.withdrawn))
+        return (type(self), (self.wanted, self.got, self.withdrawn, self.fsynced))
+
+
+class AckNotReplicated(NotReplicated):
+    """Jobs were acknowledged, and fewer replicas than asked for confirmed it in time.
+
+    That can't be taken back, and need not be repeated: `outcomes` says what was done, on the
+    primary. The jobs whose end was not confirmed come back if a replica takes the primary's place
+    that has not got it (with `fsynced`: or if the server falls now).
+
+    Args:
+        outcomes: those of all jobs of the call, as `ack` returns them.
+        confirmed: how many of them, from the first, were confirmed as asked for.
+        wanted: replicas asked for.
+        got: replicas that confirmed the first jobs behind those.
+        fsynced: whether the server has these on disk; None = that was not asked for.
+
+    `withdrawn` is False.
+    """
+
+    def __init__(
+        self, outcomes: Any, confirmed: int, wanted: int, got: int, fsynced: bool | None = None
+    ) -> None:
+        super().__init__(wanted, got, False, fsynced)
+        what = _confirmed(wanted, got, fsynced)
+        text = f"the jobs are acknowledged, and may come back; {confirmed} of {len(outcomes)} can't"
+        self.args = (f"{what}: {text}",)
+        self.outcomes = outcomes
+        self.confirmed = confirmed
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (
+            type(self),
+            (self.outcomes, self.confirmed, self.wanted, self.got, self.fsynced),
+        )
+
+
+def _confirmed(wanted: int, got: int, fsynced: bool | None) -> str:
+    """What was confirmed, in words."""
+    if fsynced is None:
+        return f"{got} of {wanted} replicas confirmed"
+    disk = "it is on the server's disk" if fsynced else "it was not on the server's disk in time"
+    return f"{disk}, {got} of {wanted} replicas confirmed" if wanted else disk
 
 
 class IncompleteEnqueue(PenstockError):
@@ -211,6 +265,24 @@ class IncompleteEnqueue(PenstockError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (type(self), (self.results,))
+
+
+class IncompleteSettle(PenstockError):
+    """A call about more than 1000 jobs failed after some of its chunks were done.
+
+    Args:
+        outcomes: those of the jobs of these chunks, in order: the first of those that were named.
+
+    The cause (`__cause__`) is the error of the chunk that failed. Nothing was done with the jobs of
+    that chunk, unless the cause is a connection error: then their outcome is unknown.
+    """
+
+    def __init__(self, outcomes: Any) -> None:
+        super().__init__(f"{len(outcomes)} jobs were dealt with before the failure")
+        self.outcomes = outcomes
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.outcomes,))
 
 
 class EmbeddedServerError(PenstockError):

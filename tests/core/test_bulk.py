@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock import BadArgument
-from penstock.core.bulk import CHUNK_BYTES, Prepared, chunks, prepared
+from penstock.core.bulk import CHUNK_BYTES, Prepared, ack_wait, chunks, prepared
 from penstock.core.operations import Wait
 
 PLAIN: dict[str, Any] = {
@@ -20,7 +20,7 @@ PLAIN: dict[str, Any] = {
     "max_length": None,
     "block": 0,
     "replicas": None,
-    "timeout": 1,
+    "timeout": None,
 }
 
 
@@ -49,8 +49,24 @@ def test_replicas_that_are_waited_for() -> None:
     assert options().wait == Wait(None, 1000)
     assert options(delay=1).wait == Wait(None, 1000)
     assert options(replicas=2, timeout=0.5).wait == Wait(2, 500)
+    assert options(timeout=3).wait == Wait(None, 3000)
     assert options(replicas=0).wait is None
     assert options(lease=0).wait is None
+
+
+def test_the_disk_is_waited_for_longer() -> None:
+    """A file is synced every second; a job at most once may be waited for, its replicas may not."""
+    assert options(fsynced=True).wait == Wait(None, 5000, fsynced=True)
+    assert options(fsynced=True, replicas=2, timeout=0.5).wait == Wait(2, 500, fsynced=True)
+    assert options(fsynced=True, lease=0).wait == Wait(0, 5000, fsynced=True)
+    assert options(fsynced=True, replicas=0).wait == Wait(0, 5000, fsynced=True)
+
+
+def test_an_ack_waits_for_what_it_says() -> None:
+    """Never for the queue's setting; its number goes out with the call."""
+    assert ack_wait(0, False, 1) is None
+    assert ack_wait(2, False, None) == Wait(2, 1000, 2)
+    assert ack_wait(0, True, None) == Wait(0, 5000, 0, fsynced=True)
 
 
 def test_a_moment_travels_as_it_is() -> None:

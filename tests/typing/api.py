@@ -15,6 +15,7 @@ from typing_extensions import assert_type
 
 import penstock
 from penstock import (
+    AckNotReplicated,
     AsyncJob,
     AsyncPenstock,
     AsyncQueue,
@@ -22,6 +23,7 @@ from penstock import (
     BadArgument,
     BadJobId,
     BulkEnqueued,
+    CannotSync,
     DedupStatus,
     Enqueued,
     EnqueueEvent,
@@ -29,6 +31,7 @@ from penstock import (
     Handlers,
     Hello,
     IncompleteEnqueue,
+    IncompleteSettle,
     Info,
     Job,
     JobId,
@@ -251,6 +254,12 @@ def moving(q: Queue, jobs: list[Job], ids: list[str]) -> None:
     assert_type(jobs[0].extend(late=True), float)
     assert_type(jobs[0].redeliveries, int)
     q.enqueue(1, replicas=2, timeout=timedelta(milliseconds=500))
+    q.enqueue(1, replicas=2, fsynced=True, timeout=None)
+    q.enqueue_many([1], fsynced=True)
+    confirmed = q.ack(jobs, replicas=1, fsynced=True, timeout=0.5)
+    assert_type(confirmed.replicas, int)
+    assert_type(jobs[0].ack(replicas=1, fsynced=True, timeout=timedelta(seconds=1)), bool)
+    q.ack(jobs, replicas=None)  # type: ignore[arg-type]  # no setting stands behind an ack
 
 
 def unique(ps: Penstock, q: Queue) -> None:
@@ -361,9 +370,17 @@ def errors(q: Queue) -> None:
         assert_type(error.receipt, str)
         assert_type(error.current, str | None)
         assert_type(error.operation, str)
+    except AckNotReplicated as error:
+        assert_type(error.confirmed, int)
+        assert_type(error.outcomes, Any)
     except NotReplicated as error:
+        assert_type(error.fsynced, bool | None)
         assert_type(error.wanted - error.got, int)
         assert_type(error.withdrawn, bool | None)
+    except CannotSync as error:
+        assert_type(str(error), str)
+    except IncompleteSettle as error:
+        assert_type(error.outcomes, Any)
     except TooLate as error:
         assert_type(str(error), str)
     except PenstockError as error:

@@ -49,8 +49,9 @@ from penstock._async.sentinel import (
     is_sentinel_url,
     sentinel_pool,
 )
-from penstock.core.operations import Call, Wait
+from penstock.core.operations import NOTHING, Call, Confirmed, Wait
 from penstock.core.producer import Producer
+from penstock.core.servers import ServerFacts, Syncing, parse_info, unsynced
 from penstock.errors import (
     BadArgument,
     ConfigurationError,
@@ -72,7 +73,9 @@ HURRY = 1.0
 STOP_TIMEOUT = 2.0
 """Seconds after which a BLPOP that does not end makes the connection a dead one."""
 SLICE_MS = 100
-"""Most ms of one WAIT."""
+"""Most ms of one WAIT or WAITAOF."""
+AOF_SETTINGS = "*append*"
+"""What CONFIG GET is asked for: appendonly, appendfsync, no-appendfsync-on-rewrite."""
 FAKE_SLICE = 0.02
 """Seconds of one BLPOP on a connection that can't be waited on."""
 RENEW = 60.0
@@ -149,20 +152,25 @@ def raise_typed(error: ResponseError) -> NoReturn:
 class AsyncLane(Producer):
     """A connection with a producer's id and counter; one call at a time."""
 
-    __slots__ = ("_conn",)
+    __slots__ = ("_conn", "_syncing")
 
     def __init__(self, conn: Any) -> None:
         super().__init__()
         self._conn = conn
+        self._syncing: Syncing | None = None
 
     async def exchange(self, call: Call, caller: Producer) -> list[Any]:
         """Send a call and read its reply, loading the script if the server does not know it.
+
+        What is to be confirmed is asked for in the same trip, as far as it is known what that is.
 
         Args:
             call: which.
             caller: whose call it is, the lane itself as a rule; its counter numbers the call.
 
         Raises:
+            CannotSync: the server can't tell truthfully whether the call is on disk; nothing was
+                sent.
             ProtocolError: the reply is that of another call; the connection is closed.
         """
         nonce = b"%d" % caller.calls
@@ -171,16 +179,15 @@ class AsyncLane(Producer):
             head = (*head, caller.key(call.queue))
         packed = pack((b"EVALSHA", call.script.sha, *head, nonce, *call.args))
         wait = call.wait
-        ahead = wait.expected if wait is not None else 0
-        if wait is not None and ahead:
-            packed += pack((b"WAIT", ahead, min(wait.timeout_ms, SLICE_MS)))
+        how, asked = (None, b"") if wait is None else await self._asking(wait)
+        packed += asked
         try:
             reply = await self._roundtrip(packed)
         except ResponseError as error:
             if transient(error):
                 raise  # whoever takes it closes the connection
-            if ahead:
-                await self._confirmed()
+            if asked:
+                await self._confirmed(how)
             if not isinstance(error, NoScriptError):
                 raise
             await self._load(call.script)
@@ -189,13 +196,26 @@ class AsyncLane(Producer):
             await self.close()
             raise ProtocolError(f"{call.script.name}: not the reply to call {caller.calls}")
         if wait is not None:
-            got = await self._confirmed() if ahead else 0
+            got = await self._confirmed(how) if asked else NOTHING
             if reply[0] == 1:
                 wanted = reply[8] if wait.replicas is None else wait.replicas
-                reply.append(
-                    await self._replicated(wanted, got, wait, ahead) if wanted > got else got
-                )
+                if got is not None and not got.covers(wanted, wait):
+                    spent = SLICE_MS if asked else 0
+                    until = monotonic() + (wait.timeout_ms - spent) / 1000
+                    got = await self._waited(how, wanted, got, wait, until)
+                reply.append(got or NOTHING)
         return reply
+
+    async def _asking(self, wait: Wait) -> tuple[Syncing | None, bytes]:
+        """How the disk is asked, None = not at all; and the question that goes out with a call.
+
+        Raises:
+            CannotSync: the disk can't be asked.
+        """
+        if not wait.fsynced and not wait.expected:
+            return None, b""
+        how = await self._learn_syncing(wait.expected) if wait.fsynced else None
+        return how, question(how, wait.expected, min(wait.timeout_ms, SLICE_MS))
 
     async def _again(self, packed: bytes) -> Any:
         """Send once more; a refusal closes the connection, as a WAIT may be under way behind it."""
@@ -205,27 +225,67 @@ class AsyncLane(Producer):
             await self.close()
             raise
 
-    async def _confirmed(self) -> int:
-        """The answer to a WAIT; a server that knows none has no replica that could confirm."""
+    async def _learn_syncing(self, replicas: int) -> Syncing:
+        """Find out how the server tells what is on disk, once a connection.
+
+        Raises:
+            CannotSync: it does not, or not truthfully, or not of replicas.
+        """
+        how = self._syncing
+        if how is Syncing.WAITAOF or (how is Syncing.ALWAYS and not replicas):
+            return how
+        fields: dict[str, str] = {}
+        settings: dict[str, str] | None = None
         try:
-            return int(await self._conn.read_response(disable_decoding=True))
+            for section in ("server", "persistence"):
+                fields.update(parse_info(await self.command("INFO", section)))
+            settings = _pairs(await self.command("CONFIG", "GET", AOF_SETTINGS))
+        except ResponseError as error:
+            logger.info("INFO, CONFIG GET: %s", error)
+        self._syncing = how = ServerFacts(fields).syncing(settings, replicas)
+        return how
+
+    async def _confirmed(self, how: Syncing | None) -> Confirmed | None:
+        """The answer to the question; None = it is refused, and asking again is of no use.
+
+        A server that knows no WAIT has no replica that could confirm; one that is a replica by now
+        confirms nothing.
+        """
+        try:
+            answer = await self._conn.read_response(disable_decoding=True)
         except ResponseError as error:
             if transient(error):
                 raise
-            logger.info("WAIT: %s", error)
-            return 0
+            logger.info("nothing is confirmed: %s", error)
+            self._syncing = None
+            return None
+        if how is None:
+            return Confirmed(int(answer))
+        if how is Syncing.WAITAOF:
+            return Confirmed(int(answer[1]), int(answer[0]) > 0)
+        reason = unsynced(_pairs(answer))
+        if reason:
+            logger.info("nothing is confirmed: %s", reason)
+            self._syncing = None
+            return None
+        return Confirmed(0, fsynced=True)
 
-    async def _replicated(self, wanted: int, got: int, wait: Wait, ahead: int) -> int:
-        """Wait for replicas on this connection, whose last write is the one that is meant.
+    async def _waited(
+        self, how: Syncing | None, wanted: int, got: Confirmed, wait: Wait, until: float
+    ) -> Confirmed:
+        """Wait on this connection, whose last write is the one that is meant.
 
         In slices: a blocked connection says nothing, and must not be taken for a dead one.
         """
-        spent = min(wait.timeout_ms, SLICE_MS) if ahead else 0
-        until = monotonic() + (wait.timeout_ms - spent) / 1000
-        while got < wanted and monotonic() < until:
+        while not got.covers(wanted, wait) and monotonic() < until:
+            if how is Syncing.ALWAYS:  # what its replicas have on disk is never known
+                break
             left = max(1, min(SLICE_MS, round((until - monotonic()) * 1000)))
-            await asend(self._conn, pack((b"WAIT", wanted, left)))
-            got = await self._confirmed()
+            await asend(self._conn, question(how, wanted, left))
+            more = await self._confirmed(how)
+            if more is None:
+                break
+            got = more
         return got
 
     async def _roundtrip(self, packed: bytes) -> Any:
@@ -249,7 +309,23 @@ class AsyncLane(Producer):
 
     async def close(self) -> None:
         """Close the connection; the next call opens it again."""
+        self._syncing = None
         await self._conn.disconnect()
+
+
+def question(how: Syncing | None, replicas: int, ms: int) -> bytes:
+    """What is sent behind a call to have it confirmed, packed; `how` = on disk, too."""
+    if how is None:
+        return pack((b"WAIT", replicas, ms))
+    if how is Syncing.WAITAOF:
+        return pack((b"WAITAOF", 1, replicas, ms))
+    # The reply to the call waited for the disk if the setting was `always`: is it?
+    return pack((b"CONFIG", b"GET", AOF_SETTINGS))
+
+
+def _pairs(flat: list[bytes]) -> dict[str, str]:
+    """The answer to CONFIG GET."""
+    return {flat[i].decode(): flat[i + 1].decode() for i in range(0, len(flat), 2)}
 
 
 class AsyncWaiter:

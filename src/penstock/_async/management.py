@@ -13,9 +13,12 @@ from penstock.core.job import Delivery, Settled
 from penstock.core.operations import (
     ENDED,
     GONE,
+    NOTHING,
     REFUSED,
     TOO_FAR,
+    Confirmed,
     QueueOps,
+    Wait,
     check_state,
     check_states,
     purge_parts,
@@ -23,7 +26,7 @@ from penstock.core.operations import (
 from penstock.core.options import BATCH, JOB_CURSOR, Duration, check_count, check_cursor
 from penstock.core.settings import KEEP, setting_fields
 from penstock.core.views import DedupStatus, JobView, QueueStats, ScanPage, Settings
-from penstock.errors import BadArgument
+from penstock.errors import AckNotReplicated, BadArgument, IncompleteSettle
 from penstock.wire.keys import QueueKeys
 
 if TYPE_CHECKING:
@@ -403,27 +406,54 @@ class AsyncManagement:
         return names
 
     async def _each(
-        self, jobs: Iterable[Named], build: Any, *, resent_code: int = ENDED, start: int = 3
+        self,
+        jobs: Iterable[Named],
+        build: Any,
+        *,
+        resent_code: int = ENDED,
+        start: int = 3,
+        wait: Wait | None = None,
     ) -> Settled:
+        """Name jobs to a script, in chunks; with `wait` each is confirmed, until one is not.
+
+        Raises:
+            AckNotReplicated: one was not; the chunks behind it have gone out nevertheless.
+            IncompleteSettle: one failed, and others had been done.
+        """
         if not self._node.id:
             await self._client.connect()
         names = self._checked("jobs", jobs)
-        whole: Settled | None = None
-        if not names:
-            return Settled(names, None)
+        whole = None if names else Settled(names, None)
+        short: tuple[int, Confirmed] | None = None
         parts = [names[at : at + BATCH] for at in range(0, len(names), BATCH)]
-        while parts:
-            part = parts.pop(0)
-            reply, resent = await self._driver.run(self.ops, build(part))
-            if reply[0] == TOO_FAR:
-                middle = len(part) // 2
-                parts[:0] = [part[:middle], part[middle:]]
-                continue
-            settled = self.ops.codes(part, reply, start)
-            if resent:
-                settled = settled.after_resend(resent_code)
-            whole = settled if whole is None else whole.joined(settled)
+        try:
+            while parts:
+                part = parts.pop(0)
+                call = build(part)
+                if wait is not None and short is None:
+                    call = call._replace(wait=wait)
+                reply, resent = await self._driver.run(self.ops, call)
+                if reply[0] == TOO_FAR:
+                    middle = len(part) // 2
+                    parts[:0] = [part[:middle], part[middle:]]
+                    continue
+                got = reply.pop() if call.wait is not None and reply[0] == 1 else NOTHING
+                settled = self.ops.codes(part, reply, start)
+                settled.replicas = got.replicas
+                if resent:
+                    settled = settled.after_resend(resent_code)
+                if call.wait is not None and not got.covers(call.wait.expected, call.wait):
+                    short = (len(whole or ()), got)
+                whole = settled if whole is None else whole.joined(settled)
+        except Exception as error:
+            if whole is not None:
+                raise IncompleteSettle(whole) from error
+            raise
         assert whole is not None
+        if wait is not None and short is not None:
+            confirmed, got = short
+            fsynced = got.fsynced if wait.fsynced else None
+            raise AckNotReplicated(whole, confirmed, wait.expected, got.replicas, fsynced)
         return whole
 
     async def _receipt_of(self, job: Delivery) -> str | None:

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING
 from penstock.core.job import Delivery, Outcome
 from penstock.core.logs import Fields
 from penstock.core.options import Duration
-from penstock.errors import JobGone, JobNotActive, PenstockError, StaleReceipt, TooLate
+from penstock.errors import (
+    AckNotReplicated,
+    JobGone,
+    JobNotActive,
+    PenstockError,
+    StaleReceipt,
+    TooLate,
+)
 
 if TYPE_CHECKING:
     from penstock._sync.queue import Queue
@@ -36,12 +43,22 @@ class Job(Delivery):
         queue: Queue = self.batch.queue
         return queue
 
-    def ack(self, *, dedup_window: Duration | None = None) -> bool:
+    def ack(
+        self,
+        *,
+        dedup_window: Duration | None = None,
+        replicas: int = 0,
+        fsynced: bool = False,
+        timeout: Duration | None = None,
+    ) -> bool:
         """Finish the job: it is done and forgotten.
 
         Args:
             dedup_window: seconds for which its dedup id stays taken from now on, instead of what
                 its producer said; 0 = it is free.
+            replicas: how many replicas must confirm, in the same trip.
+            fsynced: whether it must be on disk, as in `Queue.enqueue`.
+            timeout: seconds to wait for that; None = 1, with `fsynced` 5.
 
         Returns:
             True; False if it is gone already: expired, deleted, or finished by id.
@@ -49,8 +66,22 @@ class Job(Delivery):
         Raises:
             StaleReceipt: the lease ended and a later delivery holds the job (its receipt is looked
                 up, if it can be), or this delivery was settled before.
+            AckNotReplicated: too few replicas confirmed in time, or the disk did not; the job is
+                acknowledged all the same, if its one outcome says so.
+            CannotSync: the server can't tell what is on disk; nothing was done.
         """
-        return self._settle("ack", self.queue.ack([self], dedup_window=dedup_window)[0])
+        try:
+            outcomes = self.queue.ack(
+                [self],
+                dedup_window=dedup_window,
+                replicas=replicas,
+                fsynced=fsynced,
+                timeout=timeout,
+            )
+        except AckNotReplicated as error:
+            self._settle("ack", error.outcomes[0])
+            raise
+        return self._settle("ack", outcomes[0])
 
     def nack(self, *, delay: Duration | None = None, error: str = "") -> bool:
         """Report a failed attempt: it is tried again later, or dead when its attempts are used up.

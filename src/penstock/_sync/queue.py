@@ -15,7 +15,7 @@ from penstock._sync.connection import monotonic
 from penstock._sync.job import Job
 from penstock._sync.management import Management, Named
 from penstock.core import flows
-from penstock.core.bulk import Prepared, chunks, prepared
+from penstock.core.bulk import Prepared, ack_wait, chunks, prepared
 from penstock.core.job import OUTCOMES, BulkEnqueued, Enqueued, Outcome, Settled
 from penstock.core.operations import GONE, Call
 from penstock.core.options import (
@@ -57,7 +57,8 @@ class Queue(Management):
         max_length: int | None = None,
         block: Duration | None = 0,
         replicas: int | None = None,
-        timeout: Duration = 1,
+        fsynced: bool = False,
+        timeout: Duration | None = None,
         dedup_id: str | None = None,
         dedup_window: Duration | None = None,
         dedup_until: str = "finished",
@@ -80,7 +81,10 @@ class Queue(Management):
             block: seconds to wait for room in a full queue; 0 = refuse at once, None = for ever.
             replicas: how many replicas must confirm, in the same trip; None = as the queue's
                 setting says (0), or none for a job delivered at most once.
-            timeout: seconds to wait for them.
+            fsynced: whether it must be on the server's disk, and on those of the replicas that are
+                to confirm. Only where the server tells the truth of that: Redis 8.0 or newer; or,
+                without replicas, any that runs with `appendfsync always`.
+            timeout: seconds to wait for that; None = 1, with `fsynced` 5.
             dedup_id: while a job with the same id is there, this one is a duplicate.
             dedup_window: seconds for which the id stays taken when the job has been acknowledged.
             dedup_until: "finished" = the job has the id until it is acknowledged, dead, expired or
@@ -103,12 +107,24 @@ class Queue(Management):
             BadArgument: an argument can't be used.
             QueueFull, QueuePaused: the job was not added.
             OutOfMemory: the server is at maxmemory; the job was not added.
-            NotReplicated: too few replicas confirmed in time; the job was taken back, unless
-                somebody had got it already.
+            NotReplicated: too few replicas confirmed in time, or the disk did not; the job was
+                taken back, unless somebody had got it already.
+            CannotSync: the server can't tell what is on disk; the job was not added.
         """
         dedup = (dedup_id, dedup_window, dedup_until, on_duplicate)
         options = prepared(
-            delay, at, lease, ttl, headers, max_length, block, replicas, timeout, dedup, retry
+            delay,
+            at,
+            lease,
+            ttl,
+            headers,
+            max_length,
+            block,
+            replicas,
+            timeout,
+            dedup,
+            retry,
+            fsynced=fsynced,
         )
         record = options.record(body)
         if len(record) > 1_000_000:
@@ -140,7 +156,8 @@ class Queue(Management):
         max_length: int | None = None,
         block: Duration | None = 0,
         replicas: int | None = None,
-        timeout: Duration = 1,
+        fsynced: bool = False,
+        timeout: Duration | None = None,
         dedup_id: Callable[[Any], str] | str | None = None,
         dedup_window: Duration | None = None,
         dedup_until: str = "finished",
@@ -151,9 +168,9 @@ class Queue(Management):
 
         Args:
             bodies: any iterable, also a generator; read as the chunks go out.
-            delay, at, lease, ttl, headers, max_length, block, replicas, timeout, retry: as in
-                `enqueue`, for every job. With `block`, jobs go in as room appears. Replicas confirm
-                a chunk.
+            delay, at, lease, ttl, headers, max_length, block, replicas, fsynced, timeout, retry: as
+                in `enqueue`, for every job. With `block`, jobs go in as room appears. Replicas and
+                disks confirm a chunk.
             dedup_id: computes the id of each body; a str is the id of them all.
             dedup_window, dedup_until, on_duplicate: as in `enqueue`. With dedup ids a chunk goes in
                 as a whole, and there is an answer for each job, in order.
@@ -179,6 +196,7 @@ class Queue(Management):
             timeout,
             dedup,
             retry,
+            fsynced=fsynced,
             many=True,
         )
         results = BulkEnqueued(options.ttl_code)
@@ -240,14 +258,20 @@ class Queue(Management):
         """How many replicas have what was added.
 
         Raises:
-            NotReplicated: too few; it was taken back.
+            NotReplicated: too few, or it is not on disk; it was taken back.
         """
         wanted, got = self.ops.replicated(reply, options.wait)
+        wait = options.wait
+        if wait is None or got.covers(wanted, wait):
+            return got.replicas
         updated = options.dedup is not None and self.ops.updates(reply) > 0
-        if got < wanted and (reply[3] > 0 or updated):
-            flow = flows.withdraw(self.ops, reply, wanted, got, updated=updated)
+        if reply[3] > 0 or updated:
+            fsynced = got.fsynced if wait.fsynced else None
+            flow = flows.withdraw(
+                self.ops, reply, wanted, got.replicas, updated=updated, fsynced=fsynced
+            )
             raise self._driver.drive(flow)
-        return got
+        return got.replicas
 
     # -- consuming -------------------------------------------------------------------------
 
@@ -309,25 +333,46 @@ class Queue(Management):
 
     # -- settling --------------------------------------------------------------------------
 
-    def ack(self, jobs: Iterable[Named], *, dedup_window: Duration | None = None) -> Settled:
+    def ack(
+        self,
+        jobs: Iterable[Named],
+        *,
+        dedup_window: Duration | None = None,
+        replicas: int = 0,
+        fsynced: bool = False,
+        timeout: Duration | None = None,
+    ) -> Settled:
         """Finish jobs: they are done and forgotten. By id alone a waiting job is finished too.
+
+        An acknowledged job comes back when the server falls and what takes its place has not heard
+        of the ack. `replicas` and `fsynced` wait until that can't be, once for each 1000 jobs.
 
         Args:
             jobs: deliveries, or ids.
             dedup_window: seconds for which their dedup ids stay taken from now on, instead of what
                 each job's producer said; 0 = they are free. Nothing to a job without one.
+            replicas: how many replicas must confirm, in the same trip. The queue's setting of this
+                name is for producers: what an ack waits for is its consumer's to say.
+            fsynced, timeout: as in `enqueue`.
 
         Returns:
-            An outcome for each, in order: done, gone, stale, ended or refused (a dead letter).
+            An outcome for each, in order: done, gone, stale, ended or refused (a dead letter); and
+            how many replicas confirmed.
 
         Raises:
-            BadArgument: the window can't be used; nothing was done.
+            BadArgument: an argument can't be used; nothing was done.
             BadJobId: an id is malformed, of another queue, node or epoch; nothing was done.
+            AckNotReplicated: too few replicas confirmed in time, or the disk did not; the jobs are
+                acknowledged all the same, and the error has their outcomes.
+            CannotSync: the server can't tell what is on disk; nothing was done.
+            IncompleteSettle: of more than 1000 jobs some were dealt with, and then a call failed.
         """
-        if dedup_window is None:
-            return self._each(jobs, self.ops.ack, resent_code=GONE)
-        window = duration_ms("dedup_window", dedup_window)
-        return self._each(jobs, lambda names: self.ops.ack(names, window), resent_code=GONE)
+        window = None if dedup_window is None else duration_ms("dedup_window", dedup_window)
+        build = self.ops.ack if window is None else lambda names: self.ops.ack(names, window)
+        wait = None
+        if replicas != 0 or fsynced is not False or timeout is not None:
+            wait = ack_wait(replicas, fsynced, timeout)
+        return self._each(jobs, build, resent_code=GONE, wait=wait)
 
     def recover(self, n: int = 1, *, idle: Duration) -> list[Job]:
         """Take over deliveries of consumers that have fallen silent, before their leases end.

@@ -85,9 +85,21 @@ def enqueue(
             show_default=False,
         ),
     ] = None,
+    fsynced: Annotated[
+        bool,
+        typer.Option(
+            "--fsynced",
+            help="It must be on the server's disk, and on those of the replicas that must confirm.",
+        ),
+    ] = False,
     timeout: Annotated[
-        float, typer.Option(metavar="SECONDS", help="To wait for the replicas.")
-    ] = 1,
+        float | None,
+        typer.Option(
+            metavar="SECONDS",
+            help="To wait for replicas and disks. Default: 1, with --fsynced 5.",
+            show_default=False,
+        ),
+    ] = None,
     dedup_id: Annotated[
         str | None,
         typer.Option(
@@ -150,7 +162,7 @@ def enqueue(
         raise typer.BadParameter("give a BODY, - to read it from stdin, or --lines")
     options: dict[str, Any] = {
         "delay": delay, "lease": lease, "ttl": ttl, "headers": _headers(header or []),
-        "replicas": replicas, "timeout": timeout, "dedup_id": dedup_id,
+        "replicas": replicas, "fsynced": fsynced, "timeout": timeout, "dedup_id": dedup_id,
         "dedup_window": dedup_window, "dedup_until": dedup_until.value,
         "on_duplicate": on_duplicate.value,
         "retry": _policy(max_attempts, backoff_base, backoff_cap),

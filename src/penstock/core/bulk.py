@@ -14,11 +14,14 @@ from penstock.core.policy import RetryPolicy
 from penstock.core.record import PLAIN, PLAIN_JSON, check_size, encode_body, encode_head
 from penstock.errors import BadArgument
 
-__all__ = ["CHUNK_BYTES", "Prepared", "chunks", "prepared"]
+__all__ = ["CHUNK_BYTES", "Prepared", "ack_wait", "chunks", "prepared"]
 
 CHUNK_BYTES = 1 << 20
 AT_MOST_ONCE_TTL_MS = 86_400_000
 MAX_WAIT_MS = 3_600_000
+WAIT_MS = 1000
+SYNC_MS = 5000
+"""A file that is synced every second needs up to that, and the time of a sync."""
 NO_DEDUP = (None, None, "finished", "refuse")
 
 
@@ -32,7 +35,7 @@ class Prepared:
         bound: '' or the most jobs that may wait.
         block: seconds to wait for room, None = for ever.
         ttl_code: the last four digits of the ids.
-        wait: replicas to wait for, or None = for none, whatever the queue's setting says.
+        wait: what to wait for, or None = for nothing, whatever the queue's setting says.
         dedup: what is said of dedup ids, or None.
     """
 
@@ -57,7 +60,7 @@ class Prepared:
         return (self.json_head if is_json else self.head) + raw
 
 
-USUAL = Prepared(PLAIN, PLAIN_JSON, 0, "", 0.0, AT_LEAST_ONCE_FOREVER, Wait(None, 1000))
+USUAL = Prepared(PLAIN, PLAIN_JSON, 0, "", 0.0, AT_LEAST_ONCE_FOREVER, Wait(None, WAIT_MS))
 
 
 def prepared(
@@ -73,6 +76,7 @@ def prepared(
     dedup: tuple[Any, Any, Any, Any] = NO_DEDUP,
     retry: Any = None,
     *,
+    fsynced: Any = False,
     many: bool = False,
 ) -> Prepared:
     """Check the options of an enqueue.
@@ -81,6 +85,7 @@ def prepared(
         delay, at, lease, ttl, headers, max_length, block, replicas, timeout: as they were given.
         dedup: id, window, until when, what becomes of a duplicate.
         retry: the jobs' own policy.
+        fsynced: whether they must be on disk.
         many: whether the dedup id may be computed from each body.
 
     Raises:
@@ -89,11 +94,10 @@ def prepared(
     if (
         delay == 0
         and block == 0
-        and timeout == 1
-        and at is lease is ttl is headers is max_length is replicas is retry is None
+        and at is lease is ttl is headers is max_length is replicas is timeout is retry is None
+        and fsynced is False
         and delay is not False
         and block is not False
-        and timeout is not True
         and dedup == NO_DEDUP
     ):
         return USUAL
@@ -120,7 +124,7 @@ def prepared(
         "" if max_length is None else check_count("max_length", max_length),
         check_block(block),
         ttl_code(own_ttl, at_most_once=once),
-        _waited(replicas, timeout, once=once),
+        _waited(replicas, fsynced, timeout, once=once),
         dedup_of(
             *dedup, lease_ms=own_lease, ttl_ms=own_ttl, headers=headers, retry=policy, many=many
         ),
@@ -140,16 +144,36 @@ def _storable(retry: Any) -> RetryPolicy | None:
     return retry
 
 
-def _waited(replicas: Any, timeout: Any, *, once: bool) -> Wait | None:
-    """How many replicas are waited for; none for a job at most once: it must not be known twice."""
-    span = duration_ms("timeout", timeout, zero=False)
+def _waited(replicas: Any, fsynced: Any, timeout: Any, *, once: bool = False) -> Wait | None:
+    """What is waited for; no replica for a job at most once: it must not be known twice.
+
+    Raises:
+        BadArgument: which one, and why.
+    """
+    if fsynced is not True and fsynced is not False:
+        raise BadArgument("fsynced", fsynced, "True or False")
+    span = SYNC_MS if fsynced else WAIT_MS
+    if timeout is not None:
+        span = duration_ms("timeout", timeout, zero=False)
     if span > MAX_WAIT_MS:
         raise BadArgument("timeout", timeout, "at most an hour")
     if replicas is not None:
         check_count("replicas", replicas, low=0, high=1000)
     if once and replicas:
         raise BadArgument("replicas", replicas, "a job of lease 0 is kept by one server alone")
-    return None if once or replicas == 0 else Wait(replicas, span)
+    wanted = 0 if once else replicas
+    return Wait(wanted, span, fsynced=fsynced) if fsynced or wanted != 0 else None
+
+
+def ack_wait(replicas: Any, fsynced: Any, timeout: Any) -> Wait | None:
+    """What an ack waits for: never for what the queue's setting says.
+
+    Raises:
+        BadArgument: which one, and why.
+    """
+    check_count("replicas", replicas, low=0, high=1000)
+    wait = _waited(replicas, fsynced, timeout)
+    return None if wait is None else wait._replace(expected=replicas)
 
 
 def chunks(bodies: Iterable[Any], options: Prepared) -> Iterator[list[bytes]]:

@@ -203,22 +203,29 @@ def enqueue(
 
 
 def withdraw(
-    ops: QueueOps, reply: list[Any], wanted: int, got: int, *, updated: bool = False
+    ops: QueueOps,
+    reply: list[Any],
+    wanted: int,
+    got: int,
+    *,
+    updated: bool = False,
+    fsynced: bool | None = None,
 ) -> Generator[Effect, Any, NotReplicated]:
     """Take back what too few replicas confirmed; the error that says what became of it.
 
     Args:
         updated: whether jobs that were there before have got new content, which stays.
+        fsynced: whether they are on disk; None = that was not asked for.
     """
     withdrawn: bool | None = None
     if reply[3] == 0:
-        return NotReplicated(wanted, got, not updated)
+        return NotReplicated(wanted, got, not updated, fsynced)
     with suppress(Exception):
         answer, resent = yield Run(ops.withdraw_added(reply), told=True)
         if answer[0] == 1 and not (resent and GONE in answer[3:]):
             # what is gone was delivered and finished
             withdrawn = len(answer) == 3 and not updated
-    return NotReplicated(wanted, got, withdrawn)
+    return NotReplicated(wanted, got, withdrawn, fsynced)
 
 
 def restore(ops: QueueOps) -> Generator[Effect, Any, None]:

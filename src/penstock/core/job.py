@@ -437,14 +437,21 @@ class Settled(Sequence[Outcome]):
     """One outcome a job, in the order in which the jobs were named.
 
     True when every one of them is done.
+
+    Attributes:
+        replicas: how many replicas confirmed the call (of several chunks: the fewest); 0 when none
+            was asked for.
     """
 
-    __slots__ = ("_codes", "_count", "_names")
+    __slots__ = ("_codes", "_count", "_names", "replicas")
 
-    def __init__(self, names: Sequence[Any], codes: Sequence[int] | None) -> None:
+    def __init__(
+        self, names: Sequence[Any], codes: Sequence[int] | None, replicas: int = 0
+    ) -> None:
         self._names = names
         self._codes = codes
         self._count = len(names)
+        self.replicas = replicas
 
     def __len__(self) -> int:
         return self._count
@@ -486,9 +493,10 @@ class Settled(Sequence[Outcome]):
 
     def joined(self, other: Settled) -> Settled:
         """These outcomes and the other's behind them."""
+        names, fewest = [*self._names, *other._names], min(self.replicas, other.replicas)
         if self._codes is None and other._codes is None:
-            return Settled([*self._names, *other._names], None)
-        return Settled([*self._names, *other._names], [*self._listed(), *other._listed()])
+            return Settled(names, None, fewest)
+        return Settled(names, [*self._listed(), *other._listed()], fewest)
 
     def after_resend(self, code: int) -> Settled:
         """The same when the call had to be sent again: what the first sending did counts as done.
@@ -498,7 +506,7 @@ class Settled(Sequence[Outcome]):
         """
         if self._codes is None:
             return self
-        return Settled(self._names, [1 if c == code else c for c in self._codes])
+        return Settled(self._names, [1 if c == code else c for c in self._codes], self.replicas)
 
     def _listed(self) -> Sequence[int]:
         return [1] * self._count if self._codes is None else self._codes

@@ -34,7 +34,7 @@ from penstock.errors import (
 from penstock.wire.keys import QueueKeys, queue_crc
 from penstock.wire.scripts import Script, script
 
-__all__ = ["Call", "QueueOps", "Taken", "Wait"]
+__all__ = ["NOTHING", "Call", "Confirmed", "QueueOps", "Taken", "Wait"]
 
 GONE = 0
 ENDED = 2
@@ -49,17 +49,38 @@ STATES = ("ready", "scheduled", "active", "dead")
 
 
 class Wait(NamedTuple):
-    """Replicas that an enqueue waits for, on its own connection.
+    """What an enqueue or an ack waits for, on its own connection.
 
     Attributes:
-        replicas: how many; None = as many as the queue's setting says.
+        replicas: how many must have it; None = as many as the queue's setting says.
         timeout_ms: for how long.
         expected: how many this client takes the setting for; its WAIT goes out with the call.
+        fsynced: whether the server, and those replicas, must have it on disk.
     """
 
     replicas: int | None
     timeout_ms: int
     expected: int = 0
+    fsynced: bool = False
+
+
+class Confirmed(NamedTuple):
+    """What became of a wait.
+
+    Attributes:
+        replicas: how many confirmed.
+        fsynced: whether the server has it on disk; False also when it was not asked.
+    """
+
+    replicas: int = 0
+    fsynced: bool = False
+
+    def covers(self, wanted: int, wait: Wait) -> bool:
+        """Whether this is what was asked for."""
+        return self.replicas >= wanted and (self.fsynced or not wait.fsynced)
+
+
+NOTHING = Confirmed()
 
 
 class Call(NamedTuple):
@@ -70,7 +91,7 @@ class Call(NamedTuple):
         head: keys' count and keys, as EVALSHA takes them after the SHA.
         args: ARGV after the nonce.
         queue: keys of the queue when the producer's key is to be added (enqueue), else None.
-        wait: replicas to wait for, or None; how many confirmed is added to the reply.
+        wait: what to wait for, or None; what was confirmed is added to the reply.
     """
 
     script: Script
@@ -190,11 +211,11 @@ class QueueOps:
         expected = self._replicas if wait.replicas is None else wait.replicas
         return call._replace(wait=wait._replace(expected=expected) if expected else wait)
 
-    def replicated(self, reply: list[Any], wait: Wait | None) -> tuple[int, int]:
-        """How many replicas were to confirm an enqueue, and how many did."""
+    def replicated(self, reply: list[Any], wait: Wait | None) -> tuple[int, Confirmed]:
+        """How many replicas were to confirm an enqueue, and what was confirmed."""
         self._replicas = reply[8]
         if wait is None:
-            return 0, 0
+            return 0, NOTHING
         return (reply[8] if wait.replicas is None else wait.replicas), reply[-1]
 
     def claimed(

@@ -2,21 +2,54 @@
 
 from __future__ import annotations
 
+import enum
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from penstock.core.views import Info
-from penstock.errors import UnsupportedServer
+from penstock.errors import CannotSync, UnsupportedServer
 
-__all__ = ["PROTOCOL_VERSION", "EvictionWarning", "ServerFacts", "parse_info"]
+__all__ = [
+    "PROTOCOL_VERSION",
+    "EvictionWarning",
+    "ServerFacts",
+    "Syncing",
+    "parse_info",
+    "unsynced",
+]
 
 PROTOCOL_VERSION = 1
 OLDEST = (6, 2)
+TELLS_SYNCS = (8, 0)
+NEEDED = "this needs Redis 8.0 or newer"
 
 
 class EvictionWarning(UserWarning):
     """The server may delete jobs by itself."""
+
+
+class Syncing(enum.Enum):
+    """How a server tells that a write is on disk (PROTOCOL.md, Waiting for the disk)."""
+
+    WAITAOF = "WAITAOF"
+    ALWAYS = "appendfsync always"
+
+
+def unsynced(settings: Mapping[str, str]) -> str:
+    """Why a reply does not yet mean that the write is on disk; "" = it does.
+
+    Args:
+        settings: of the append-only file, as CONFIG GET has them.
+    """
+    if settings.get("appendonly") != "yes":
+        return "it has no append-only file (appendonly no)"
+    policy = settings.get("appendfsync", "unknown")
+    if policy != "always":
+        return f"appendfsync is {policy}, not always"
+    if settings.get("no-appendfsync-on-rewrite") != "no":
+        return "no-appendfsync-on-rewrite suspends appendfsync always while the file is rewritten"
+    return ""
 
 
 def parse_info(text: bytes) -> dict[str, str]:
@@ -86,6 +119,45 @@ class ServerFacts:
             registered_jobs=jobs,
             waiting_jobs=waiting,
         )
+
+    @property
+    def is_redis(self) -> bool:
+        """Whether this is Redis itself, not a server that is compatible with it."""
+        return self.fields.get("server_name", "redis") == "redis" and bool(self.version)
+
+    def syncing(self, settings: Mapping[str, str] | None, replicas: int) -> Syncing:
+        """How this server can tell that a write is on disk.
+
+        Args:
+            settings: of the append-only file, as CONFIG GET has them; None = they can't be had.
+            replicas: how many replicas must have it on disk, too.
+
+        Raises:
+            CannotSync: it can't tell, or would not tell the truth.
+        """
+        if not self.fields:
+            raise CannotSync("the server has no INFO, or forbids it, so it can't be told")
+        if self.number("aof_enabled") != 1:
+            raise CannotSync(f"{self.name} has no append-only file (appendonly no)")
+        if self.is_redis and self.version >= TELLS_SYNCS:
+            return Syncing.WAITAOF
+        if replicas:
+            raise CannotSync(f"{self.name} does not know what its replicas have on disk: {NEEDED}")
+        if settings is None:
+            reason = "appendfsync can't be read, as CONFIG GET is forbidden"
+        else:
+            reason = unsynced(settings)
+        if reason:
+            raise CannotSync(f"{self.name}: {reason}, and {self._untold}")
+        if self.number("aof_base_size") == 0 and self.number("aof_rewrite_in_progress"):
+            raise CannotSync(f"{self.name} is just beginning its append-only file: try later")
+        return Syncing.ALWAYS
+
+    @property
+    def _untold(self) -> str:
+        if self.version >= (7, 2):
+            return f"its WAITAOF answers before the disk does: {NEEDED}, or appendfsync always"
+        return f"it has no WAITAOF: {NEEDED}, or appendfsync always"
 
     def check(self) -> None:
         """Refuse a server that lacks what the scripts use.

@@ -203,25 +203,25 @@ reserve, paused in        | .    >A/O  >N    .    .     >N    .     .     >N    
 recover                   | .    .     .     .    .     .     1>A   1>A   .     .    .     .     .
 recover, crashes used up  | .    .     .     .    .     .     >D    >D    .     .    .     .     .
 recover, paused           | .    .     .     .    .     .     .     .     .     .    .     .     .
-ack, receipt              | 0    0     0     2    2     2     1>N   1>N   1>N   1>N  1>N   2     2
-ack, older receipt        | 0    0     0     -1   -1    -1    -1    -1    -1    -1   -1    -1    -1
+ack, receipt              | 0    -1    -1    2    2     2     1>N   1>N   1>N   1>N  1>N   2     2
+ack, older receipt        | 0    -1    -1    -1   -1    -1    -1    -1    -1    -1   -1    -1    -1
 ack, by id                | 0    1>N   1>N   1>N  1>N   1>N   1>N   1>N   1>N   1>N  1>N   -2    -2
-settle, receipt           | 0    0     0>N   2    2     2>N   1>N   1>N   1>N   1>N  1>N   2     2
-settle, older receipt     | 0    0     0>N   -1   -1    -1>N  -1    -1    -1>N  -1   -1>N  -1    -1
+settle, receipt           | 0    -1    -1>N  2    2     2>N   1>N   1>N   1>N   1>N  1>N   2     2
+settle, older receipt     | 0    -1    -1>N  -1   -1    -1>N  -1    -1    -1>N  -1   -1>N  -1    -1
 settle, by id             | 0    1>N   1>N   1>N  1>N   1>N   1>N   1>N   1>N   1>N  1>N   -2    -2
-nack, receipt             | 0    0     0     2    2     2     1>S   1>S   1>S!  -2   -2    2     2
-nack, older receipt       | 0    0     0     -1   -1    -1    -1    -1    -1    -1   -1    -1    -1
+nack, receipt             | 0    -1    -1    2    2     2     1>S   1>S   1>S!  -2   -2    2     2
+nack, older receipt       | 0    -1    -1    -1   -1    -1    -1    -1    -1    -1   -1    -1    -1
 nack, by id               | 0    -2    -2    -2   -2    -2    1>S   1>S   1>S!  -2   -2    -2    -2
-nack, attempts used up    | 0    0     0     2    2     2     3>D   3>D   3>D!  -2   -2    2     2
-release, receipt          | 0    0     0     2    2     2     1>S*  1>S*  1>S!  -2   -2    2     2
-release, older receipt    | 0    0     0     -1   -1    -1    -1    -1    -1    -1   -1    -1    -1
+nack, attempts used up    | 0    -1    -1    2    2     2     3>D   3>D   3>D!  -2   -2    2     2
+release, receipt          | 0    -1    -1    2    2     2     1>S*  1>S*  1>S!  -2   -2    2     2
+release, older receipt    | 0    -1    -1    -1   -1    -1    -1    -1    -1    -1   -1    -1    -1
 release, by id            | 0    -2    -2    -2   -2    -2    1>S*  1>S*  1>S!  -2   -2    -2    -2
-release, releases used up | 0    0     0     2    2     2     3>D   3>D   3>D!  -2   -2    2     2
-bury, receipt             | 0    0     0     2    2     2     1>D   1>D   1>D!  -2   -2    2     2
-bury, older receipt       | 0    0     0     -1   -1    -1    -1    -1    -1    -1   -1    -1    -1
+release, releases used up | 0    -1    -1    2    2     2     3>D   3>D   3>D!  -2   -2    2     2
+bury, receipt             | 0    -1    -1    2    2     2     1>D   1>D   1>D!  -2   -2    2     2
+bury, older receipt       | 0    -1    -1    -1   -1    -1    -1    -1    -1    -1   -1    -1    -1
 bury, by id               | 0    1>D   1>D!  1>D  1>D   1>D!  1>D   1>D   1>D!  -2   -2    -2    -2
-extend, receipt           | 0    0     0     2    2     2     1     1>A   0     -2   -2    2     2
-extend, older receipt     | 0    0     0     -1   -1    -1    -1    -1    -1    -1   -1    -1    -1
+extend, receipt           | 0    -1    -1    2    2     2     1     1>A   0     -2   -2    2     2
+extend, older receipt     | 0    -1    -1    -1   -1    -1    -1    -1    -1    -1   -1    -1    -1
 extend, by id             | 0    -2    -2    -2   -2    -2    1     1>A   0     -2   -2    -2    -2
 promote                   | 0    -2    -3    1>S* 1     -3    1>S*  1>S*  -3    -2   -2    -2    -2
 dequeue                   | 0    1>S/-2 -3   -2   1>S/-2 -3   -2    1>S   -3    -2   -2    -2    -2

@@ -44,6 +44,11 @@ end
 if hungry then
   redis.call('RPUSH', space, '1')
 end
+if acked == 0 then -- nothing has changed, yet a WAIT behind this call has to mean something
+  redis.call('HDEL', held, '-')
+  redis.call('HSET', held, '-', '')
+  redis.call('HDEL', held, '-')
+end
 if acked == count then
   return {1, nonce, acked}
 end

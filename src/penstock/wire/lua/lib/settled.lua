@@ -85,8 +85,8 @@ if count > 0 and not all then
       else
         codes[i] = counts[i] and number == delivery and 2 or -1
       end
-    elseif not mark and #redis.call('XRANGE', ready, id, id) == 1 then
-      codes[i] = -2
+    elseif #redis.call('XRANGE', ready, id, id) == 1 then
+      codes[i] = mark and -1 or -2 -- a receipt for a job that was never delivered: a failover has lost that
     else
       codes[i] = 0
     end
