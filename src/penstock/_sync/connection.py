@@ -255,8 +255,8 @@ class Lane(Producer):
         try:
             answer = self._conn.read_response(disable_decoding=True)
         except ResponseError as error:
-            if transient(error):
-                raise
+            if self.turn and transient(error):
+                raise  # the call is repeated where the primary is now
             logger.info("nothing is confirmed: %s", error)
             self._syncing = None
             return None
