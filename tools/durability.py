@@ -2,10 +2,12 @@
 
     python tools/durability.py                                # everysec and always, 10 runs each
     python tools/durability.py --policy everysec --stuck 1.5  # each fsync takes 1.5 s longer
+    python tools/durability.py --fsynced                      # calls that wait for the disk
+    python tools/durability.py --fsynced --believe            # by WAITAOF, whatever the server is
 
 How. A server runs under strace, which notes its writes to the append-only file, and its fsyncs, in
-their order. One producer enqueues job after job and notes the time of each answer. At a random
-moment the server gets SIGKILL. Then a server is started twice:
+their order. One producer (with --fsynced 16 of them) enqueues job after job and notes the time of
+each answer. At a random moment the server gets SIGKILL. Then a server is started twice:
 
 - *killed*: on the file as it is. What had been written survives the process.
 - *power*: on the file cut to what had been written when the last fsync that came back began. A
@@ -26,6 +28,7 @@ trace, or where its account of the file is not whole.
 from __future__ import annotations
 
 import argparse
+import itertools
 import random
 import re
 import shlex
@@ -35,7 +38,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,7 +48,8 @@ if __name__ == "__main__":  # the library of this checkout, installed or not
 
 import redis
 
-from penstock import Penstock
+from penstock import CannotSync, NotReplicated, Penstock
+from penstock.core.servers import ServerFacts, Syncing
 from penstock.embedded import (
     PREFERENCE,
     EmbeddedServer,
@@ -66,18 +70,35 @@ class CannotTrace(Exception):
 
 @dataclass
 class Producer:
-    """Enqueues job after job until the server is gone, and notes when each was answered."""
+    """Enqueues job after job until the server is gone, and notes when each was answered.
+
+    One that waits for the disk has many threads: a file that is synced every second would confirm a
+    job a second to each.
+    """
 
     url: str
-    answered: list[float] = field(default_factory=list)
+    fsynced: bool = False
+    answered: dict[int, float] = field(default_factory=dict)
+    refused: str = ""
+    numbers: Iterator[int] = field(default_factory=itertools.count)
 
-    def run(self) -> None:
-        """Add jobs 0, 1, 2 ..."""
-        gone = (redis.ConnectionError, redis.TimeoutError)
+    def start(self) -> list[threading.Thread]:
+        """Add jobs 0, 1, 2 ... from now on."""
+        threads = [threading.Thread(target=self._run) for _ in range(16 if self.fsynced else 1)]
+        for thread in threads:
+            thread.start()
+        return threads
+
+    def _run(self) -> None:
+        gone = (redis.ConnectionError, redis.TimeoutError, NotReplicated)
         with suppress(*gone), Penstock(self.url, retry_for=0) as client:
-            while True:
-                client.queue("q").enqueue(b"%d" % len(self.answered))
-                self.answered.append(time.monotonic())
+            for number in self.numbers:
+                try:
+                    client.queue("q").enqueue(b"%d" % number, fsynced=self.fsynced)
+                except CannotSync as error:
+                    self.refused = str(error)
+                    return
+                self.answered[number] = time.monotonic()
 
     def missing(self) -> list[int]:
         """The answered jobs that the server does not have."""
@@ -87,7 +108,7 @@ class Producer:
             there = {int(fields[1].rpartition(b"\n")[2]) for _, fields in entries}
             if queue.stats().enqueued != len(there):
                 raise AssertionError("a call is there in part")
-        return [number for number in range(len(self.answered)) if number not in there]
+        return [number for number in self.answered if number not in there]
 
 
 @dataclass
@@ -145,18 +166,26 @@ def synced_size(home: Path, path: Path, main: int) -> int:
     return synced
 
 
-def one_run(binary: ServerBinary, policy: str, seconds: float, stuck: float, home: Path) -> Run:
-    """Produce for so long, kill the server, and see what each failure has left."""
+def one_run(
+    binary: ServerBinary, policy: str, seconds: float, stuck: float, home: Path, *, fsynced: bool
+) -> Run:
+    """Produce for so long, kill the server, and see what each failure has left.
+
+    Raises:
+        CannotSync: the calls were to wait for the disk, and the server is not believed.
+    """
     options = ("--appendfsync", policy, "--auto-aof-rewrite-percentage", "0", "--dir", str(home))
     wrapper = traced(binary, home, stuck)
     with EmbeddedServer(wrapper, appendonly=True, args=options) as server:
-        producer, main = Producer(server.url), server.pid
-        thread = threading.Thread(target=producer.run)
-        thread.start()
+        producer, main = Producer(server.url, fsynced), server.pid
+        threads = producer.start()
         time.sleep(seconds)
         cut = time.monotonic()
         server.kill()
-        thread.join()
+        for thread in threads:
+            thread.join()
+        if producer.refused:
+            raise CannotSync(producer.refused)
         path = next(home / name for name in FILES if (home / name).exists())
         whole, size = path.read_bytes(), synced_size(home, path, main)
         run = Run(len(producer.answered) / seconds)
@@ -165,7 +194,7 @@ def one_run(binary: ServerBinary, policy: str, seconds: float, stuck: float, hom
             path.write_bytes(kept)
             server.restart()
             missing = producer.missing()
-            since = producer.answered[missing[0]] if missing else cut
+            since = min((producer.answered[number] for number in missing), default=cut)
             run.lost[failure] = (max(0.0, cut - since), len(missing))
             server.kill()
     return run
@@ -191,9 +220,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--runs", type=int, default=10, help="for each policy")
     add("--seconds", type=float, nargs=2, default=(2.0, 5.0), metavar="S", help="kill between them")
     add("--stuck", type=float, default=0.0, metavar="S", help="each fsync takes so much longer")
+    add("--fsynced", action="store_true", help="enqueue(fsynced=True)")
+    add("--believe", action="store_true", help="whatever server it is, by WAITAOF")
     add("--server", choices=PREFERENCE, help="where the server comes from")
     args = parser.parse_args(argv)
     binary = find_server(args.server or PREFERENCE)
+    if args.believe:
+        ServerFacts.syncing = lambda *_: Syncing.WAITAOF  # type: ignore[method-assign]
     print(f"{binary.product()} {binary.version()}, each fsync {args.stuck:g} s longer")
     print(f"{'':23}{'seconds of calls lost':^24} {'jobs lost':^24}")
     print("setting   failure runs      min  median     max      min  median     max  calls/s")
@@ -202,12 +235,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         for _ in range(args.runs):
             with tempfile.TemporaryDirectory() as home:
                 moment = random.uniform(*args.seconds)
+                place = Path(home).resolve()
                 try:
-                    runs.append(one_run(binary, policy, moment, args.stuck, Path(home).resolve()))
+                    run = one_run(binary, policy, moment, args.stuck, place, fsynced=args.fsynced)
                 except CannotTrace as error:
                     print(f"durability: can't trace: {error}", file=sys.stderr)
                     return 2
-        print(row(policy, "killed", runs), row(policy, "power", runs), sep="\n", flush=True)
+                except CannotSync as error:
+                    print(f"{policy:<9} refused: {error}")
+                    break
+                runs.append(run)
+        if runs:
+            print(row(policy, "killed", runs), row(policy, "power", runs), sep="\n", flush=True)
     return 0
 
 
