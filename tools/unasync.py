@@ -29,6 +29,7 @@ from token import COMMENT, DEDENT, INDENT, NAME, NEWLINE, NL, OP, STRING
 
 TREES = {
     "src/penstock/_async": "src/penstock/_sync",
+    "src/penstock/pressure/_async": "src/penstock/pressure/_sync",
     "src/penstock/worker/_async": "src/penstock/worker/_sync",
     "tests/_async": "tests/_sync",
 }

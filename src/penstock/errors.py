@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from redis.exceptions import ConnectionError as RedisConnectionError
+
 __all__ = [
     "AckNotReplicated",
     "BadArgument",
@@ -23,10 +25,16 @@ __all__ = [
     "MetaLost",
     "NotReplicated",
     "OutOfMemory",
+    "OutcomeUnknown",
     "PenstockError",
     "ProtocolError",
+    "QueueClosed",
     "QueueDamaged",
+    "QueueEmpty",
+    "QueueExists",
     "QueueFull",
+    "QueueInUse",
+    "QueueMissing",
     "QueuePaused",
     "StaleCall",
     "StaleReceipt",
@@ -115,6 +123,46 @@ class MetaLost(QueueDamaged):
 
 class QueueFull(PenstockError):
     """The bound of the queue is reached; the job was not added."""
+
+
+class QueueClosed(PenstockError):
+    """The queue is closed: nothing is added any more, and what was in it has been taken."""
+
+
+class QueueEmpty(PenstockError):
+    """There is no message, or there was none in time."""
+
+
+class QueueExists(PenstockError):
+    """The queue is there, or what is left of an earlier one; nothing was written."""
+
+
+class QueueMissing(PenstockError):
+    """There is no such queue, or it was deleted while the call waited; nothing was written."""
+
+
+class QueueInUse(PenstockError):
+    """Another party has the role that the call needs.
+
+    Args:
+        role: "producer" or "consumer".
+        holder: who has it, or had it last, as far as is known.
+    """
+
+    def __init__(self, role: str, holder: str = "") -> None:
+        super().__init__(f"the {role} role is taken by {holder or 'a party that is not known'}")
+        self.role = role
+        self.holder = holder
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.role, self.holder))
+
+
+class OutcomeUnknown(PenstockError, RedisConnectionError):
+    """The connection failed after the call was sent, and what must not run twice is not repeated.
+
+    It has run, or will not run; the cause (`__cause__`) is redis-py's exception.
+    """
 
 
 class QueuePaused(PenstockError):

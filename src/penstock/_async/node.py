@@ -17,7 +17,7 @@ from penstock.core.operations import Call
 from penstock.core.servers import EvictionWarning, ServerFacts, parse_info
 from penstock.wire.keys import node_key
 
-__all__ = ["AsyncNode"]
+__all__ = ["AsyncNode", "forget_after_fork"]
 
 logger = logging.getLogger("penstock")
 
@@ -43,7 +43,7 @@ class AsyncNode:
         self.id = ""
         self.known: list[str] = []
         self.facts = ServerFacts({})
-        _forget_after_fork(self)
+        forget_after_fork(self)
 
     @property
     def address(self) -> str:
@@ -142,10 +142,10 @@ class AsyncNode:
         await self._link.close()
 
 
-_nodes: weakref.WeakSet[AsyncNode] = weakref.WeakSet()
+_nodes: weakref.WeakSet[AsyncNode | AsyncServer] = weakref.WeakSet()
 
 
-def _forget_after_fork(node: AsyncNode) -> None:
+def forget_after_fork(node: AsyncNode | AsyncServer) -> None:
     """In a forked child the parent's connections and producer ids are the parent's."""
     _nodes.add(node)
 

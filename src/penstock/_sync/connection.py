@@ -151,14 +151,19 @@ def raise_typed(error: ResponseError) -> NoReturn:
 
 
 class Lane(Producer):
-    """A connection with a producer's id and counter; one call at a time."""
+    """A connection with a producer's id and counter; one call at a time.
 
-    __slots__ = ("_conn", "_syncing")
+    Attributes:
+        used: when the last reply came, by our clock, if whoever uses the lane has noted it.
+    """
+
+    __slots__ = ("_conn", "_syncing", "used")
 
     def __init__(self, conn: Any) -> None:
         super().__init__()
         self._conn = conn
         self._syncing: Syncing | None = None
+        self.used = 0.0
 
     def exchange(self, call: Call, caller: Producer) -> list[Any]:
         """Send a call and read its reply, loading the script if the server does not know it.

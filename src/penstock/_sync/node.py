@@ -18,7 +18,7 @@ from penstock.core.operations import Call
 from penstock.core.servers import EvictionWarning, ServerFacts, parse_info
 from penstock.wire.keys import node_key
 
-__all__ = ["Node"]
+__all__ = ["Node", "forget_after_fork"]
 
 logger = logging.getLogger("penstock")
 
@@ -44,7 +44,7 @@ class Node:
         self.id = ""
         self.known: list[str] = []
         self.facts = ServerFacts({})
-        _forget_after_fork(self)
+        forget_after_fork(self)
 
     @property
     def address(self) -> str:
@@ -143,10 +143,10 @@ class Node:
         self._link.close()
 
 
-_nodes: weakref.WeakSet[Node] = weakref.WeakSet()
+_nodes: weakref.WeakSet[Node | Server] = weakref.WeakSet()
 
 
-def _forget_after_fork(node: Node) -> None:
+def forget_after_fork(node: Node | Server) -> None:
     """In a forked child the parent's connections and producer ids are the parent's."""
     _nodes.add(node)
 

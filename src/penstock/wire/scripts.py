@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
-__all__ = ["Script", "all_scripts", "script"]
+__all__ = ["Script", "all_scripts", "pressure_scripts", "script"]
 
 NAMES = (
     "ack", "bury", "claim", "clear", "configure", "delete", "dequeue", "enqueue", "evict",
@@ -20,6 +20,7 @@ NAMES = (
     "pending", "promote", "purge", "recover", "redrive", "release", "reserve", "scan", "settle",
     "show", "stats", "sweep", "withdraw",
 )  # fmt: skip
+PRESSURE = ("close", "create", "delete", "free", "get", "leave", "put", "show")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,3 +96,8 @@ def script(name: str) -> Script:
 def all_scripts() -> tuple[Script, ...]:
     """Every script of the protocol, by name."""
     return tuple(script(name) for name in NAMES)
+
+
+def pressure_scripts() -> tuple[Script, ...]:
+    """Every script with which `penstock.pressure` speaks the protocol of that name."""
+    return tuple(script(f"pressure/{name}") for name in PRESSURE)

@@ -1,0 +1,211 @@
+"""Connections of a pressure queue: calls that are not sent twice, and waits that take nothing.
+
+The protocol has no place where a server could note that a call has run, so what must not run twice
+is never repeated (PROTOCOL.md, What a lost reply leaves).
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import NoScriptError, ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from penstock._acompat import asend, asleep, sliced
+from penstock._async.connection import (
+    FAKE_SLICE,
+    SOCKET_TIMEOUT,
+    AsyncLane,
+    AsyncServer,
+    connection_factory,
+    monotonic,
+    pack,
+    raise_typed,
+    transient,
+)
+from penstock._async.node import forget_after_fork
+from penstock.core.operations import Call
+from penstock.errors import OutcomeUnknown, OutOfMemory
+
+SLICE = 0.5
+"""Seconds of one blocking command; between two of them a waiting call looks at the queue."""
+FRESH = 0.25
+"""Seconds after which a connection is asked whether it lives, before a call is sent on it."""
+
+
+class AsyncLine:
+    """The connection of one waiting call.
+
+    It watches the queue's `bound`, which lives exactly as long as the queue: what is sent by
+    `guarded` runs in that life of the queue or not at all (PROTOCOL.md, A queue made anew).
+
+    Args:
+        conn: with a socket time-out longer than a slice.
+    """
+
+    def __init__(self, conn: Any) -> None:
+        self.conn = conn
+        self._lane = AsyncLane(conn)
+        self._watch: tuple[bytes, ...] = ()
+
+    async def watch(self, key: bytes) -> None:
+        """Begin to watch, whatever was seen before."""
+        self._watch = (b"WATCH", key)
+        await asend(self.conn, pack((b"UNWATCH",)) + pack(self._watch))
+        await self.conn.read_response(disable_decoding=True)
+        await self.conn.read_response(disable_decoding=True)
+
+    async def look(self, call: Call) -> list[Any]:
+        """Run a script that only reads."""
+        self._lane.calls += 1
+        return await self._lane.exchange(call, self._lane)
+
+    async def guarded(self, call: Call) -> list[Any] | None:
+        """Run a script if the watched key is as it was; None = it is not, and nothing ran.
+
+        The key is watched again in the same packet, behind the script.
+
+        Raises:
+            OutOfMemory, QueueDamaged: what the server refused, typed.
+        """
+        try:
+            return await self._transaction(call)
+        except NoScriptError:
+            await self._lane.command("SCRIPT", "LOAD", call.script.source)
+            return await self._transaction(call)
+        except ResponseError as error:
+            try:
+                raise_typed(error)
+            except OutOfMemory:
+                # A full server takes no transaction. Nobody can make a queue on it either.
+                return await self.look(call)
+
+    async def _transaction(self, call: Call) -> list[Any] | None:
+        evalsha = (b"EVALSHA", call.script.sha, *call.head, b"0", *call.args)
+        steps = ((b"MULTI",), evalsha, (b"EXEC",), self._watch)
+        await asend(self.conn, b"".join(map(pack, steps)))
+        _, queued, done, _ = [await self._reply() for _ in steps]
+        if isinstance(done, list):
+            (done,) = done
+        for reply in (queued, done):
+            if isinstance(reply, ResponseError):
+                raise reply
+        return done  # type: ignore[no-any-return] # a script's reply, or None
+
+    async def _reply(self) -> Any:
+        try:
+            return await self.conn.read_response(disable_decoding=True)
+        except ResponseError as error:
+            return error
+
+    async def turned(self, key: bytes, *, end: bytes, timeout: float) -> bool:
+        """Wait up to `timeout` seconds, at most a slice, until a list has an element.
+
+        The element is put back as it is taken, in one command: nothing is lost with a connection,
+        and whoever waits behind this one is served.
+
+        Args:
+            key: the list.
+            end: LEFT or RIGHT, where the element that is taken on the right is put.
+            timeout: in seconds.
+        """
+        limit = max(min(timeout, SLICE), 0.001)
+        if sliced(self.conn):  # fakeredis, whose BLMOVE does not block
+            await asleep(min(limit, FAKE_SLICE))
+            return bool(await self._lane.command("LLEN", key))
+        try:
+            blocked = (b"BLMOVE", key, key, b"RIGHT", end, b"%.3f" % limit)
+            return await self._lane.command(*blocked) is not None
+        except ResponseError as error:
+            if "OOM" not in str(error):
+                raise_typed(error)
+        await asleep(limit)  # a full server refuses it
+        return bool(await self._lane.command("LLEN", key))
+
+    async def close(self) -> None:
+        """Close the connection, whatever is pending on it."""
+        await self._lane.close()
+
+
+class AsyncLink(AsyncServer):
+    """One server as a pressure queue sees it; under Sentinel, whichever is the primary.
+
+    Args:
+        source: URL or redis-py client.
+    """
+
+    def __init__(self, source: object) -> None:
+        self._lines: list[AsyncLine] = []
+        super().__init__(*connection_factory(source), 0)
+        forget_after_fork(self)
+
+    async def repeatable(self, call: Call) -> list[Any]:
+        """Run a script that may run twice, once more if the connection fails."""
+        return (await self.run(call))[0]
+
+    async def once(self, call: Call) -> list[Any]:
+        """Run a script, at most once.
+
+        Raises:
+            redis.exceptions.ConnectionError: the server can't be reached; it has not run.
+            OutcomeUnknown: the connection failed after that.
+            OutOfMemory, QueueDamaged: what the server refused, typed.
+        """
+        lane = self._lane() if self._primary is None else await self._led(self._primary)
+        lane.calls += 1
+        try:
+            if monotonic() > lane.used + FRESH:
+                await self._revive(lane)
+            reply = await self._sent(lane, call)
+        except BaseException as error:
+            await self._failed(lane, error)
+            raise
+        lane.used = monotonic()
+        self._lanes.append(lane)
+        return reply
+
+    async def _revive(self, lane: AsyncLane) -> None:
+        """Make sure of the connection: a server that was restarted has closed it."""
+        try:
+            await lane.command("PING")
+        except (RedisConnectionError, RedisTimeoutError):
+            await lane.close()
+            await lane.command("PING")
+
+    async def _sent(self, lane: AsyncLane, call: Call) -> list[Any]:
+        try:
+            return await lane.exchange(call, lane)
+        except Exception as error:
+            if isinstance(error, ResponseError) or not transient(error):
+                raise  # an answer
+            unknown = f"{call.script.name}: the reply was lost, so whether it has run is not known"
+            raise OutcomeUnknown(unknown) from error
+
+    async def line(self) -> AsyncLine:
+        """A connection for one wait; give it back with `keep`, or close it."""
+        self._bind()
+        with suppress(IndexError):
+            while True:
+                line = self._lines.pop()
+                if not self.has_moved(line.conn):
+                    return line
+                await line.close()
+        return AsyncLine(self._factory(socket_timeout=SLICE + SOCKET_TIMEOUT))
+
+    def keep(self, line: AsyncLine) -> None:
+        """Keep a connection with nothing pending for the next wait."""
+        self._lines.append(line)
+
+    def forget(self) -> None:
+        """Leave all connections to whoever else has them: another process, or a closed loop."""
+        super().forget()
+        self._lines = []
+
+    async def close(self) -> None:
+        """Close all connections that are not in use."""
+        lines, self._lines = self._lines, []
+        for line in lines:
+            await line.close()
+        await super().close()

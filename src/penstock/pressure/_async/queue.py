@@ -1,0 +1,346 @@
+"""A bounded, exclusive queue that is shared with other clients of the protocol pressure 0.15."""
+
+from __future__ import annotations
+
+import asyncio  # async only
+import os
+import socket
+
+# sync only: import threading
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from types import TracebackType
+from typing import Any
+
+from redis.asyncio import Redis
+from redis.exceptions import ResponseError
+
+from penstock.core.operations import Call
+from penstock.core.options import Duration, check_count
+from penstock.core.servers import ServerFacts, parse_info
+from penstock.errors import ConfigurationError, QueueClosed
+from penstock.pressure._async.deletion import AsyncDeletion
+from penstock.pressure._async.link import AsyncLink
+from penstock.pressure._async.turn import AsyncTurn, Errand
+from penstock.pressure.calls import (
+    DONE,
+    EMPTY,
+    FULL,
+    IN_USE,
+    MISSING,
+    PressureCalls,
+    Seen,
+)
+from penstock.pressure.keys import PressureKeys, Role, check_names, check_role
+from penstock.pressure.options import (
+    Counters,
+    check_client_id,
+    check_flag,
+    check_timeout,
+    message_bytes,
+    prefix_in,
+    url_in,
+)
+
+
+class AsyncQueue:
+    """A queue by its name; nothing is sent until a method is called.
+
+    At any time one party may put and one may get. Opens connections of its own, as many as there
+    are calls at once; safe to share between tasks. A forked child opens connections anew.
+
+    Args:
+        name: any text, but for one that ends like a key of another queue (`jobs:bound`).
+        source: a URL, or a redis-py client, which lends its settings; None = the server that
+            REDIS_SERVER or REDIS_HOST, REDIS_PORT and REDIS_DB name, by default 127.0.0.1:6379/0.
+        prefix: of all keys; None = PRESSURE_PREFIX, by default `__pressure__`.
+        client_id: who we are, for people who look; nobody else may have it at the same time. None =
+            host, process and task or thread.
+
+    Raises:
+        BadArgument, ConfigurationError: an argument or a variable can't be used.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        source: str | Redis | None = None,
+        *,
+        prefix: str | None = None,
+        client_id: str | None = None,
+    ) -> None:
+        found = prefix_in(os.environ) if prefix is None else prefix
+        self.name, self.prefix = check_names(name, found)
+        self._party = None if client_id is None else check_client_id(client_id)
+        self._link = AsyncLink(url_in(os.environ) if source is None else source)
+        self._calls = PressureCalls(self.name, PressureKeys(self.name, self.prefix))
+        self._is_checked = False
+
+    def __repr__(self) -> str:
+        return f"<AsyncQueue {self.prefix}:{self.name} at {self._link.address}>"
+
+    @property
+    def client_id(self) -> str:
+        """Who we are; without one of its own, who asks."""
+        return self._id().decode()
+
+    def _id(self) -> bytes:
+        if self._party is not None:
+            return self._party
+        # sync only: thread = threading.get_ident()
+        # [async only
+        task = asyncio.current_task()
+        thread = "" if task is None else task.get_name()
+        # async only]
+        return f"{socket.gethostname()}_pid{os.getpid()}_tid{thread}".encode()
+
+    # -- the life of a queue ---------------------------------------------------------------
+
+    async def create(self, bound: int = 0) -> None:
+        """Make the queue, whole or not at all.
+
+        Args:
+            bound: the most messages that may wait; 0 = no limit.
+
+        Raises:
+            BadArgument: not a whole number of at least 0.
+            QueueExists: it is there, or lists of an earlier one are.
+        """
+        await self._once(self._calls.create(check_count("bound", bound, low=0)))
+
+    async def close(self, timeout: Duration | None = None) -> None:
+        """Nothing more is put; what waits can be taken.
+
+        Stands in line behind a producer that waits for room, and what that one puts is delivered.
+
+        Args:
+            timeout: seconds to wait for the role of the producer; None = for ever.
+
+        Raises:
+            QueueClosed: it was closed already.
+            QueueInUse: another party had the role all the time.
+            QueueMissing: there is no queue.
+        """
+        call = self._calls.close(self._id())
+        await self._waited(Errand("producer", self._id(), lambda *_: call), call, timeout)
+
+    async def delete(self, timeout: Duration | None = None) -> None:
+        """Remove the queue and what is in it; whoever waits is told.
+
+        From the first moment on there is no queue; its last keys go when both roles are free. What
+        somebody has left who died in a deletion is removed too, a second after both roles are free.
+
+        Args:
+            timeout: seconds to wait for the roles; None = for ever.
+
+        Raises:
+            QueueMissing: there is no queue.
+            QueueInUse: a party had its role all the time; calling again goes on with the deletion.
+        """
+        wait = check_timeout(timeout)
+        await self._check()
+        await AsyncDeletion(self._link, self._calls, wait).run()
+
+    async def free_role(self, role: Role) -> bool:
+        """Free a role whose holder is gone for good.
+
+        The protocol has no sign of life, so it is for you to know that. Where the holder lives and
+        is one of ours, it finds out and stands in line again; another one goes on beside its
+        successor.
+
+        Args:
+            role: "producer" or "consumer".
+
+        Returns:
+            True = it was taken; False = it was free, and nothing has changed.
+
+        Raises:
+            QueueMissing: there is no queue, nor anything left of one.
+        """
+        reply = await self._once(self._calls.free(check_role(role)))
+        return bool(reply[0] == DONE)
+
+    # -- messages --------------------------------------------------------------------------
+
+    async def put(
+        self, message: bytes | str, timeout: Duration | None = None, overfill: bool = False
+    ) -> None:
+        """Put a message, when it is our turn and there is room.
+
+        Args:
+            message: bytes, or text, which is stored as UTF-8.
+            timeout: seconds to wait; None = for ever.
+            overfill: put it whether there is room or not.
+
+        Raises:
+            QueueFull: there was no room in time.
+            QueueInUse: another party had the role of the producer all the time.
+            QueueClosed, QueueMissing: or it was closed or deleted meanwhile.
+            OutcomeUnknown: the connection failed, and the message may have been put or not.
+        """
+        party, is_over = self._id(), check_flag("overfill", overfill)
+        body = message_bytes(message)
+
+        def act(held: int, lost: int, wait: int = 1) -> Call:
+            return self._calls.put(party, body, overfill=is_over, held=held, wait=wait, lost=lost)
+
+        await self._waited(Errand("producer", party, act), act(0, 0, 0), timeout)
+
+    async def put_nowait(self, message: bytes | str, overfill: bool = False) -> None:
+        """Put a message now.
+
+        Args:
+            message, overfill: as in `put`.
+
+        Raises:
+            QueueFull, QueueInUse, QueueClosed, QueueMissing: nothing was put.
+            OutcomeUnknown: the connection failed, and the message may have been put or not.
+        """
+        is_over = check_flag("overfill", overfill)
+        body = message_bytes(message)
+        call = self._calls.put(self._id(), body, overfill=is_over, held=0, wait=0, lost=0)
+        await self._once(call)
+
+    async def get(self, timeout: Duration | None = None) -> bytes:
+        """Take the oldest message, when it is our turn and there is one.
+
+        Args:
+            timeout: seconds to wait; None = for ever.
+
+        Raises:
+            QueueEmpty: there was none in time.
+            QueueInUse: another party had the role of the consumer all the time.
+            QueueClosed: no message is left, and none will come.
+            QueueMissing: there is no queue, or it was deleted meanwhile.
+            OutcomeUnknown: the connection failed, and a message may have been taken and lost.
+        """
+        party = self._id()
+
+        def act(held: int, _lost: int, wait: int = 1) -> Call:
+            return self._calls.get(party, held=held, wait=wait)
+
+        reply = await self._waited(Errand("consumer", party, act), act(0, 0, 0), timeout)
+        return bytes(reply[2])
+
+    async def get_nowait(self) -> bytes:
+        """Take the oldest message now.
+
+        Raises:
+            QueueEmpty, QueueInUse, QueueClosed, QueueMissing: as in `get`.
+            OutcomeUnknown: the connection failed, and a message may have been taken and lost.
+        """
+        reply = await self._once(self._calls.get(self._id(), held=0, wait=0), "consumer")
+        return bytes(reply[2])
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        """Every message, until the queue is closed and no message is left."""
+        while True:
+            try:
+                message = await self.get()
+            except QueueClosed:
+                return
+            yield message
+
+    # -- looking ---------------------------------------------------------------------------
+
+    async def exists(self) -> bool:
+        """Whether there is such a queue."""
+        return (await self._seen()).bound is not None
+
+    async def length(self) -> int:
+        """How many messages wait.
+
+        Raises:
+            QueueMissing: there is no queue.
+        """
+        return (await self._living()).length
+
+    async def closed(self) -> bool:
+        """Whether the queue is closed; messages may wait all the same.
+
+        Raises:
+            QueueMissing: there is no queue.
+        """
+        return (await self._living()).is_closed
+
+    async def bound(self) -> int:
+        """The most messages that may wait; 0 = no limit.
+
+        Raises:
+            QueueMissing: there is no queue.
+        """
+        return (await self._living()).bound or 0
+
+    async def counters(self) -> Counters:
+        """Messages and bytes put and taken since the queue was made, by all parties.
+
+        Raises:
+            QueueMissing: there is no queue.
+        """
+        return (await self._living()).counters
+
+    async def _living(self) -> Seen:
+        seen = await self._seen()
+        if seen.bound is None:
+            raise self._calls.error([MISSING])
+        return seen
+
+    async def _seen(self) -> Seen:
+        await self._check()
+        return self._calls.seen(await self._link.repeatable(self._calls.show()))
+
+    # -- connections -----------------------------------------------------------------------
+
+    async def disconnect(self) -> None:
+        """Close the connections of this object; the next call opens new ones."""
+        await self._link.close()
+
+    async def __aenter__(self) -> AsyncQueue:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.disconnect()
+
+    async def _once(self, call: Call, role: Role = "producer") -> list[Any]:
+        """The reply of a script that has done what it is there for, now."""
+        await self._check()
+        reply = await self._link.once(call)
+        if reply[0] < 0:
+            raise self._calls.error(reply, role)
+        return reply
+
+    async def _waited(self, errand: Errand, now: Call, timeout: Duration | None) -> list[Any]:
+        """The same, when the time has come for it; in most cases that is now."""
+        wait = check_timeout(timeout)
+        await self._check()
+        reply = await self._link.once(now)
+        if reply[0] in (IN_USE, FULL, EMPTY) and wait != 0:
+            reply = await AsyncTurn(self._link, self._calls, errand, wait).reply()
+        if reply[0] != DONE:
+            raise self._calls.error(reply, errand.role)
+        return reply
+
+    async def _check(self) -> None:
+        """Look at the server, once.
+
+        Raises:
+            UnsupportedServer: older than Redis 6.2.
+            ConfigurationError: a node of a Redis Cluster, and the keys would lie in many slots.
+        """
+        if self._is_checked:
+            return
+        facts = ServerFacts({})
+        with suppress(ResponseError):  # forbidden, or fakeredis: it is taken as it is
+            facts = ServerFacts(parse_info(await self._link.command("INFO")))
+        facts.check()
+        if facts.number("cluster_enabled") and not self._calls.keys.is_tagged:
+            raise ConfigurationError(
+                "this is a Redis Cluster, and the twelve keys of a queue must lie in one slot: put"
+                f" a part of its name or of the prefix in braces, as in {{{self.name}}}"
+            )
+        self._is_checked = True

@@ -1,0 +1,178 @@
+"""A call that waits: first for its role, which it then holds, then for room or for a message."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from redis.exceptions import RedisError
+
+from penstock._async.connection import monotonic, transient
+from penstock.core.operations import Call
+from penstock.errors import (
+    OutcomeUnknown,
+    PenstockError,
+    QueueClosed,
+    QueueMissing,
+)
+from penstock.pressure._async.link import AsyncLine, AsyncLink
+from penstock.pressure.calls import DONE, EMPTY, FULL, HOLDING, IN_USE, LOST, PressureCalls, Seen
+from penstock.pressure.keys import Role
+
+LACK = 1.0
+"""Seconds after which room without a token is one that a dead party has lost."""
+
+
+class Errand(NamedTuple):
+    """What a waiting call wants to do.
+
+    Attributes:
+        role: that it needs.
+        party: who it is.
+        act: the script, by whether the role is held and whether the token of room was lost.
+    """
+
+    role: Role
+    party: bytes
+    act: Callable[[int, int], Call]
+
+
+class AsyncTurn:
+    """One waiting call, on a connection of its own.
+
+    It takes its role by the script that would act, so that from then on it holds the role, or has
+    acted. Blocking commands only tell when it is worth while to try.
+
+    Args:
+        link: the server.
+        calls: the operations of the queue.
+        errand: what is to be done.
+        timeout: in seconds; None = for ever.
+    """
+
+    def __init__(
+        self, link: AsyncLink, calls: PressureCalls, errand: Errand, timeout: float | None
+    ) -> None:
+        self._link = link
+        self._calls = calls
+        self._errand = errand
+        self._until = math.inf if timeout is None else monotonic() + timeout
+        self._is_held = False
+        self._lacking = math.inf
+        self._holder = b""
+
+    async def reply(self) -> list[Any]:
+        """What the script says when it has acted, or will not.
+
+        Raises:
+            QueueMissing, QueueClosed: the queue was deleted or closed meanwhile.
+            QueueFull, QueueEmpty, QueueInUse: the time is over; the role is given back.
+            OutcomeUnknown: the connection failed while the script was under way.
+        """
+        line = await self._link.line()
+        is_sound = False
+        try:
+            await line.watch(self._calls.keys["bound"])
+            reply = await self._acted(line)
+            is_sound = True
+            return reply
+        except PenstockError as error:
+            is_sound = not isinstance(error, OutcomeUnknown)
+            raise
+        finally:
+            if self._is_held:
+                await self._leave()
+            if is_sound:
+                self._link.keep(line)
+            else:
+                await line.close()
+
+    async def _acted(self, line: AsyncLine) -> list[Any]:
+        """Try, and wait until it is worth while to try again."""
+        is_token_lost = False
+        while True:
+            reply = await self._tried(line, is_token_lost)
+            if reply is None:
+                name = self._calls.name
+                raise QueueMissing(f"queue {name!r} was deleted while the call waited")
+            code = reply[0]
+            if code not in (HOLDING, IN_USE, LOST):
+                self._is_held = self._is_held and code != DONE
+                return reply
+            self._is_held = code == HOLDING
+            self._holder = reply[2] if code == IN_USE else b""
+            is_token_lost = code != LOST and await self._chance(line)
+
+    async def _tried(self, line: AsyncLine, is_token_lost: bool) -> list[Any] | None:
+        was_held, self._is_held = self._is_held, True  # for all we know, until the reply is here
+        try:
+            return await line.guarded(self._errand.act(int(was_held), int(is_token_lost)))
+        except Exception as error:
+            if not transient(error):
+                raise
+            if was_held and await self._leave():
+                raise  # had it run, or did it run now, the role would not have been ours to give
+            unknown = "the reply was lost, so whether the call has done its work is not known"
+            raise OutcomeUnknown(unknown) from error
+
+    async def _leave(self) -> bool:
+        """Give the role back; whether it was ours."""
+        self._is_held = False
+        with suppress(RedisError):
+            errand = self._errand
+            reply = await self._link.repeatable(self._calls.leave(errand.party, errand.role))
+            return bool(reply[0] == DONE)
+        return False
+
+    async def _chance(self, line: AsyncLine) -> bool:
+        """Wait until it is worth while to try; whether the token of room was lost."""
+        key, end = self._awaited()
+        while True:
+            left = self._until - monotonic()
+            if left <= 0:
+                raise self._late()
+            if await line.turned(key, end=end, timeout=left):
+                return False
+            seen = self._calls.seen(await line.look(self._calls.show()))
+            self._check(seen)
+            if self._is_worth(seen):
+                return False
+            if self._is_token_lost(seen):
+                return True
+
+    def _awaited(self) -> tuple[bytes, bytes]:
+        """The list that gets an element, and where that is put back: messages keep their order."""
+        keys, role = self._calls.keys, self._errand.role
+        if not self._is_held:
+            return keys.free(role), b"LEFT"
+        if role == "producer":
+            return keys["not_full"], b"LEFT"
+        return keys["queue"], b"RIGHT"
+
+    def _check(self, seen: Seen) -> None:
+        if seen.bound is None:
+            raise QueueMissing(f"queue {self._calls.name!r} was deleted while the call waited")
+        if seen.is_closed and (self._errand.role == "producer" or not seen.length):
+            raise QueueClosed(f"queue {self._calls.name!r} is closed")
+
+    def _is_worth(self, seen: Seen) -> bool:
+        if not self._is_held:
+            return self._errand.role in seen.free
+        return seen.fits and seen.has_token if self._errand.role == "producer" else seen.length > 0
+
+    def _is_token_lost(self, seen: Seen) -> bool:
+        """Whether there is room, and nobody has said so for too long: only dead parties do that."""
+        if not (self._is_held and self._errand.role == "producer" and seen.fits):
+            self._lacking = math.inf
+            return False
+        self._lacking = min(self._lacking, monotonic())
+        return monotonic() >= self._lacking + LACK
+
+    def _late(self) -> PenstockError:
+        """What to say when the time is over."""
+        role = self._errand.role
+        if not self._is_held:
+            return self._calls.error([IN_USE, b"", self._holder], role)
+        return self._calls.error([FULL if role == "producer" else EMPTY])

@@ -1,0 +1,212 @@
+# Generated from src/penstock/pressure/_async/link.py by tools/unasync.py; do not edit.
+"""Connections of a pressure queue: calls that are not sent twice, and waits that take nothing.
+
+The protocol has no place where a server could note that a call has run, so what must not run twice
+is never repeated (PROTOCOL.md, What a lost reply leaves).
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import NoScriptError, ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from penstock._acompat import send, sleep, sliced
+from penstock._sync.connection import (
+    FAKE_SLICE,
+    SOCKET_TIMEOUT,
+    Lane,
+    Server,
+    connection_factory,
+    monotonic,
+    pack,
+    raise_typed,
+    transient,
+)
+from penstock._sync.node import forget_after_fork
+from penstock.core.operations import Call
+from penstock.errors import OutcomeUnknown, OutOfMemory
+
+SLICE = 0.5
+"""Seconds of one blocking command; between two of them a waiting call looks at the queue."""
+FRESH = 0.25
+"""Seconds after which a connection is asked whether it lives, before a call is sent on it."""
+
+
+class Line:
+    """The connection of one waiting call.
+
+    It watches the queue's `bound`, which lives exactly as long as the queue: what is sent by
+    `guarded` runs in that life of the queue or not at all (PROTOCOL.md, A queue made anew).
+
+    Args:
+        conn: with a socket time-out longer than a slice.
+    """
+
+    def __init__(self, conn: Any) -> None:
+        self.conn = conn
+        self._lane = Lane(conn)
+        self._watch: tuple[bytes, ...] = ()
+
+    def watch(self, key: bytes) -> None:
+        """Begin to watch, whatever was seen before."""
+        self._watch = (b"WATCH", key)
+        send(self.conn, pack((b"UNWATCH",)) + pack(self._watch))
+        self.conn.read_response(disable_decoding=True)
+        self.conn.read_response(disable_decoding=True)
+
+    def look(self, call: Call) -> list[Any]:
+        """Run a script that only reads."""
+        self._lane.calls += 1
+        return self._lane.exchange(call, self._lane)
+
+    def guarded(self, call: Call) -> list[Any] | None:
+        """Run a script if the watched key is as it was; None = it is not, and nothing ran.
+
+        The key is watched again in the same packet, behind the script.
+
+        Raises:
+            OutOfMemory, QueueDamaged: what the server refused, typed.
+        """
+        try:
+            return self._transaction(call)
+        except NoScriptError:
+            self._lane.command("SCRIPT", "LOAD", call.script.source)
+            return self._transaction(call)
+        except ResponseError as error:
+            try:
+                raise_typed(error)
+            except OutOfMemory:
+                # A full server takes no transaction. Nobody can make a queue on it either.
+                return self.look(call)
+
+    def _transaction(self, call: Call) -> list[Any] | None:
+        evalsha = (b"EVALSHA", call.script.sha, *call.head, b"0", *call.args)
+        steps = ((b"MULTI",), evalsha, (b"EXEC",), self._watch)
+        send(self.conn, b"".join(map(pack, steps)))
+        _, queued, done, _ = [self._reply() for _ in steps]
+        if isinstance(done, list):
+            (done,) = done
+        for reply in (queued, done):
+            if isinstance(reply, ResponseError):
+                raise reply
+        return done  # type: ignore[no-any-return] # a script's reply, or None
+
+    def _reply(self) -> Any:
+        try:
+            return self.conn.read_response(disable_decoding=True)
+        except ResponseError as error:
+            return error
+
+    def turned(self, key: bytes, *, end: bytes, timeout: float) -> bool:
+        """Wait up to `timeout` seconds, at most a slice, until a list has an element.
+
+        The element is put back as it is taken, in one command: nothing is lost with a connection,
+        and whoever waits behind this one is served.
+
+        Args:
+            key: the list.
+            end: LEFT or RIGHT, where the element that is taken on the right is put.
+            timeout: in seconds.
+        """
+        limit = max(min(timeout, SLICE), 0.001)
+        if sliced(self.conn):  # fakeredis, whose BLMOVE does not block
+            sleep(min(limit, FAKE_SLICE))
+            return bool(self._lane.command("LLEN", key))
+        try:
+            blocked = (b"BLMOVE", key, key, b"RIGHT", end, b"%.3f" % limit)
+            return self._lane.command(*blocked) is not None
+        except ResponseError as error:
+            if "OOM" not in str(error):
+                raise_typed(error)
+        sleep(limit)  # a full server refuses it
+        return bool(self._lane.command("LLEN", key))
+
+    def close(self) -> None:
+        """Close the connection, whatever is pending on it."""
+        self._lane.close()
+
+
+class Link(Server):
+    """One server as a pressure queue sees it; under Sentinel, whichever is the primary.
+
+    Args:
+        source: URL or redis-py client.
+    """
+
+    def __init__(self, source: object) -> None:
+        self._lines: list[Line] = []
+        super().__init__(*connection_factory(source), 0)
+        forget_after_fork(self)
+
+    def repeatable(self, call: Call) -> list[Any]:
+        """Run a script that may run twice, once more if the connection fails."""
+        return self.run(call)[0]
+
+    def once(self, call: Call) -> list[Any]:
+        """Run a script, at most once.
+
+        Raises:
+            redis.exceptions.ConnectionError: the server can't be reached; it has not run.
+            OutcomeUnknown: the connection failed after that.
+            OutOfMemory, QueueDamaged: what the server refused, typed.
+        """
+        lane = self._lane() if self._primary is None else self._led(self._primary)
+        lane.calls += 1
+        try:
+            if monotonic() > lane.used + FRESH:
+                self._revive(lane)
+            reply = self._sent(lane, call)
+        except BaseException as error:
+            self._failed(lane, error)
+            raise
+        lane.used = monotonic()
+        self._lanes.append(lane)
+        return reply
+
+    def _revive(self, lane: Lane) -> None:
+        """Make sure of the connection: a server that was restarted has closed it."""
+        try:
+            lane.command("PING")
+        except (RedisConnectionError, RedisTimeoutError):
+            lane.close()
+            lane.command("PING")
+
+    def _sent(self, lane: Lane, call: Call) -> list[Any]:
+        try:
+            return lane.exchange(call, lane)
+        except Exception as error:
+            if isinstance(error, ResponseError) or not transient(error):
+                raise  # an answer
+            unknown = f"{call.script.name}: the reply was lost, so whether it has run is not known"
+            raise OutcomeUnknown(unknown) from error
+
+    def line(self) -> Line:
+        """A connection for one wait; give it back with `keep`, or close it."""
+        self._bind()
+        with suppress(IndexError):
+            while True:
+                line = self._lines.pop()
+                if not self.has_moved(line.conn):
+                    return line
+                line.close()
+        return Line(self._factory(socket_timeout=SLICE + SOCKET_TIMEOUT))
+
+    def keep(self, line: Line) -> None:
+        """Keep a connection with nothing pending for the next wait."""
+        self._lines.append(line)
+
+    def forget(self) -> None:
+        """Leave all connections to whoever else has them: another process, or a closed loop."""
+        super().forget()
+        self._lines = []
+
+    def close(self) -> None:
+        """Close all connections that are not in use."""
+        lines, self._lines = self._lines, []
+        for line in lines:
+            line.close()
+        super().close()

@@ -1,0 +1,103 @@
+"""Where the server is, and what callers give us."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from penstock.core.options import Duration, duration_ms
+from penstock.errors import BadArgument
+from penstock.pressure.keys import DEFAULT_PREFIX
+
+__all__ = [
+    "Counters",
+    "check_client_id",
+    "check_flag",
+    "check_timeout",
+    "message_bytes",
+    "prefix_in",
+    "url_in",
+]
+
+
+class Counters(NamedTuple):
+    """What went through a queue since it was made."""
+
+    produced_messages: int
+    produced_bytes: int
+    consumed_messages: int
+    consumed_bytes: int
+
+
+def url_in(environ: Mapping[str, str]) -> str:
+    """The server that REDIS_SERVER (or REDIS_HOST), REDIS_PORT and REDIS_DB name.
+
+    Raises:
+        BadArgument: a port or database that can't be one.
+    """
+    host = environ.get("REDIS_SERVER") or environ.get("REDIS_HOST") or "127.0.0.1"
+    if not host.isprintable() or set(host) & set("/@?# "):
+        raise BadArgument("REDIS_SERVER", host, "a host name or an IP address")
+    if ":" in host:
+        host = f"[{host.strip('[]')}]"
+    port = _number(environ, "REDIS_PORT", "6379", low=1, high=65535)
+    return f"redis://{host}:{port}/{_number(environ, 'REDIS_DB', '0', low=0, high=(1 << 31) - 1)}"
+
+
+def _number(environ: Mapping[str, str], name: str, default: str, *, low: int, high: int) -> int:
+    text = environ.get(name) or default
+    if not (text.isascii() and text.isdecimal() and low <= int(text) <= high):
+        raise BadArgument(name, text, f"a whole number from {low} to {high}")
+    return int(text)
+
+
+def prefix_in(environ: Mapping[str, str]) -> str:
+    """The prefix that PRESSURE_PREFIX names."""
+    return environ.get("PRESSURE_PREFIX") or DEFAULT_PREFIX
+
+
+def check_client_id(value: object) -> bytes:
+    """The id of a party, as it stands in the keys.
+
+    Raises:
+        BadArgument: empty, over 200 bytes, or with control characters.
+    """
+    if not isinstance(value, str) or not value.isprintable() or not 1 <= len(value.encode()) <= 200:
+        raise BadArgument("client_id", value, "1 to 200 bytes of printable text")
+    return value.encode()
+
+
+def check_flag(argument: str, value: object) -> bool:
+    """True or False.
+
+    Raises:
+        BadArgument: another thing.
+    """
+    if not isinstance(value, bool):
+        raise BadArgument(argument, value, "True or False")
+    return value
+
+
+def check_timeout(value: Duration | None) -> float | None:
+    """How long a call may wait, in seconds; None = for ever.
+
+    Raises:
+        BadArgument: not a duration, or negative.
+    """
+    return None if value is None else duration_ms("timeout", value) / 1000
+
+
+def message_bytes(value: object) -> bytes:
+    """A message as it is stored: bytes as they are, text as UTF-8.
+
+    Raises:
+        BadArgument: neither, or text that UTF-8 can't hold.
+    """
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        try:
+            return value.encode()
+        except UnicodeEncodeError:
+            raise BadArgument("message", value, "text must be encodable as UTF-8") from None
+    raise BadArgument("message", value, "bytes, or a str")

@@ -1,0 +1,19 @@
+--- Make the queue, whole.
+--- KEYS     queue bound producer consumer producer_free consumer_free not_full closed produced_messages produced_bytes consumed_messages consumed_bytes
+--- ARGV     nonce limit
+---          limit  most messages; 0 = no limit
+--- RETURNS  {1, nonce}   made
+---          {-6, nonce}  it is there
+---          {-7, nonce}  it is not, but lists of an earlier one are: a deletion has not ended
+if redis.call('EXISTS', bound) == 1 then
+  return {-6, nonce}
+end
+if redis.call('EXISTS', queue, producer_free, consumer_free, not_full, closed) > 0 then
+  return {-7, nonce}
+end
+redis.call('SET', bound, limit)
+redis.call('DEL', producer, consumer, produced_messages, produced_bytes, consumed_messages, consumed_bytes)
+redis.call('LPUSH', producer_free, '0')
+redis.call('LPUSH', consumer_free, '0')
+redis.call('LPUSH', not_full, '0')
+return {1, nonce}

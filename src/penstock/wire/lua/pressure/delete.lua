@@ -1,0 +1,55 @@
+--- Delete the queue: at once if both roles are free, otherwise in steps.
+--- KEYS     queue bound producer consumer producer_free consumer_free not_full closed produced_messages produced_bytes consumed_messages consumed_bytes
+--- ARGV     nonce step mark
+---          step  begin; end: what begin has begun; adopt: what a party has begun that is gone
+---          mark  the sentinels of this deletion, to know it again
+--- RETURNS  {1, nonce}                deleted
+---          {-1, nonce}               no queue
+---          {-5, nonce, role, party}  begun, and a role is taken; party: who had it last, '' = not known
+---          {-7, nonce}               no queue, but lists of one: somebody's deletion has not ended
+local limit = redis.call('GET', bound)
+local puts, gets = redis.call('LLEN', producer_free), redis.call('LLEN', consumer_free)
+local who_puts, who_gets = redis.call('GET', producer), redis.call('GET', consumer)
+local space, sentinels = redis.call('LLEN', not_full), redis.call('LRANGE', closed, 0, 15)
+if step == 'begin' or step == 'adopt' then
+  local left = redis.call('EXISTS', queue, producer_free, consumer_free, not_full, closed)
+  if step == 'adopt' and (limit or left == 0) or step == 'begin' and not limit and left == 0 then
+    return {-1, nonce}
+  end
+  if step == 'begin' and not limit then
+    return {-7, nonce}
+  end
+  if step == 'begin' then
+    redis.call('DEL', bound)
+    redis.call('LPUSH', closed, mark, mark)
+    if space == 0 then
+      redis.call('LPUSH', not_full, '0')
+    end
+    limit = false
+  end
+else
+  local is_ours = false
+  for _, sentinel in ipairs(sentinels) do
+    is_ours = is_ours or sentinel == mark
+  end
+  if not is_ours then
+    return {1, nonce}
+  end
+end
+if puts == 0 then
+  return {-5, nonce, 'producer', who_puts or ''}
+end
+if gets == 0 then
+  return {-5, nonce, 'consumer', who_gets or ''}
+end
+redis.call('DEL', queue, producer, consumer, not_full, closed,
+  produced_messages, produced_bytes, consumed_messages, consumed_bytes)
+if limit then
+  -- A party that does not look has made the queue anew meanwhile: it gets a whole one.
+  redis.call('LTRIM', producer_free, 0, 0)
+  redis.call('LTRIM', consumer_free, 0, 0)
+  redis.call('LPUSH', not_full, '0')
+else
+  redis.call('DEL', producer_free, consumer_free)
+end
+return {1, nonce}

@@ -1,0 +1,54 @@
+--- Take the oldest message, as the consumer.
+--- KEYS     queue bound holder free not_full closed messages bytes
+--- ARGV     nonce id held wait
+---          id    who takes
+---          held  1: the caller has held the role since an earlier call
+---          wait  1: where there is no message, keep the role
+--- RETURNS  {1, nonce, message}  taken, and the role is free
+---          {2, nonce}           no message; the caller holds the role
+---          {0, nonce}           the caller does not hold the role any more; nothing was done
+---          {-1, nonce}          no queue
+---          {-2, nonce}          closed, and no message is left
+---          {-4, nonce}          no message
+---          {-5, nonce, party}   another party has the role; party: its id, '' = not known
+---          {-8, nonce}          damaged: a bound or counter that is none
+local limit = redis.call('GET', bound)
+local shut = redis.call('LLEN', closed)
+local length, space = redis.call('LLEN', queue), redis.call('LLEN', not_full)
+--@include pressure/lib/role
+if not limit then
+  give_back()
+  return {-1, nonce}
+end
+if held == '1' and not is_ours then
+  return {0, nonce}
+end
+if tokens == 0 and not is_ours then
+  return {-5, nonce, last or ''}
+end
+local most = tonumber(limit)
+if not most then
+  return {-8, nonce}
+end
+--@include pressure/lib/sums
+redis.call('LTRIM', free, 0, 0)
+redis.call('SET', holder, id)
+if length == 0 then
+  if shut > 0 then
+    give_back()
+    return {-2, nonce}
+  end
+  if wait == '1' then
+    redis.call('DEL', free)
+    return {2, nonce}
+  end
+  give_back()
+  return {-4, nonce}
+end
+local message = redis.call('RPOP', queue)
+length = length - 1
+redis.call('INCR', messages)
+redis.call('INCRBY', bytes, #message)
+--@include pressure/lib/room
+give_back()
+return {1, nonce, message}

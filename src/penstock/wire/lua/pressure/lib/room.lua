@@ -1,0 +1,9 @@
+-- not_full has one token while there is room, and none while there is not; `space` is what it had.
+if most > 0 and length >= most then
+  if space > 0 then
+    redis.call('DEL', not_full)
+  end
+elseif space ~= 1 then
+  redis.call('LPUSH', not_full, '0')
+  redis.call('LTRIM', not_full, 0, 0)
+end

@@ -1,0 +1,63 @@
+--- Put a message, as the producer.
+--- KEYS     queue bound holder free idle not_full closed messages bytes
+--- ARGV     nonce id held wait overfill lost message
+---          id        who puts
+---          held      1: the caller has held the role since an earlier call
+---          wait      1: where there is no room, keep the role
+---          overfill  1: whether there is room or not
+---          lost      1: there has been room without a token for a while, so it was lost
+---          message   the bytes
+--- RETURNS  {1, nonce}          put, and the role is free
+---          {2, nonce}          no room; the caller holds the role
+---          {0, nonce}          the caller does not hold the role any more; nothing was done
+---          {-1, nonce}         no queue
+---          {-2, nonce}         closed
+---          {-3, nonce}         no room
+---          {-5, nonce, party}  another party has the role; party: its id, '' = not known
+---          {-8, nonce}         damaged: a bound or counter that is none
+local limit = redis.call('GET', bound)
+local shut = redis.call('LLEN', closed)
+local length, space = redis.call('LLEN', queue), redis.call('LLEN', not_full)
+--@include pressure/lib/role
+if not limit then
+  give_back()
+  return {-1, nonce}
+end
+if shut > 0 then
+  give_back()
+  return {-2, nonce}
+end
+if held == '1' and not is_ours then
+  return {0, nonce}
+end
+if tokens == 0 and not is_ours then
+  return {-5, nonce, last or ''}
+end
+local most = tonumber(limit)
+if not most then
+  return {-8, nonce}
+end
+--@include pressure/lib/sums
+-- With both roles free nobody is between taking the token and giving it back: then it was lost too.
+local fits = most == 0 or length < most
+local is_free = most == 0 or space > 0 or lost == '1' or redis.call('LLEN', idle) > 0
+if overfill ~= '1' and not (fits and is_free) then
+  redis.call('LTRIM', free, 0, 0)
+  redis.call('SET', holder, id)
+  if not fits and space > 0 then
+    redis.call('DEL', not_full)
+  end
+  if wait == '1' then
+    redis.call('DEL', free)
+    return {2, nonce}
+  end
+  give_back()
+  return {-3, nonce}
+end
+redis.call('SET', holder, id)
+length = redis.call('LPUSH', queue, message)
+redis.call('INCR', messages)
+redis.call('INCRBY', bytes, #message)
+--@include pressure/lib/room
+give_back()
+return {1, nonce}
