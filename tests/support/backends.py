@@ -278,6 +278,16 @@ def _start_container() -> Backend:
     return Backend("docker", DOCKER_IMAGE, url, close=container.stop)
 
 
+def clustered(make_server: Callable[..., EmbeddedServer]) -> EmbeddedServer:
+    """A node of a cluster: its second port, 10,000 above the first, has to be one."""
+    try:
+        return make_server(tcp=True, args=("--cluster-enabled", "yes"))
+    except EmbeddedServerError as error:
+        if "port" not in str(error).lower():
+            raise
+    return clustered(make_server)
+
+
 def header(specs: list[Spec]) -> list[str]:
     """What the head of a test run says of the back ends."""
     present = ", ".join(f"{s.name} ({s.version})" for s in specs if not s.absent)

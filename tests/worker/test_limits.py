@@ -14,9 +14,8 @@ import redis
 
 from penstock import EvictionWarning, OutOfMemory, Penstock, Queue
 from penstock.embedded import EmbeddedServer
-from penstock.errors import EmbeddedServerError
 from penstock.worker import Done, Reject, Retry, Snooze
-from tests.support.backends import Backend
+from tests.support.backends import Backend, clustered
 from tests.support.keyspace import check_invariant
 from tests.support.twins import wait_for
 from tests.worker.faults import KINDS, Seen, at_work, sent, wait_idle
@@ -245,21 +244,11 @@ def _fill(q: Queue, state: str, jobs: int) -> None:
 @pytest.fixture
 def cluster(make_server: MakeServer) -> Iterator[redis.Redis]:
     """A client of a node that holds all slots of its cluster; it refuses undeclared keys."""
-    server = _clustered(make_server)
+    server = clustered(make_server)
     with redis.Redis.from_url(server.url) as client:
         client.execute_command("CLUSTER", "ADDSLOTS", *range(16384))
         wait_for(lambda: client.execute_command("CLUSTER INFO")["cluster_state"] == "ok")
         yield client
-
-
-def _clustered(make_server: MakeServer) -> EmbeddedServer:
-    """A node of a cluster: its second port, 10,000 above the first, has to be one."""
-    try:
-        return make_server(tcp=True, args=("--cluster-enabled", "yes"))
-    except EmbeddedServerError as error:
-        if "port" not in str(error).lower():
-            raise
-    return _clustered(make_server)
 
 
 @kinds

@@ -119,9 +119,9 @@ class AsyncLine:
             blocked = (b"BLMOVE", key, key, b"RIGHT", end, b"%.3f" % limit)
             return await self._lane.command(*blocked) is not None
         except ResponseError as error:
-            if "OOM" not in str(error):
+            with suppress(OutOfMemory):
                 raise_typed(error)
-        await asleep(limit)  # a full server refuses it
+        await asleep(limit)  # a full server refuses to block
         return bool(await self._lane.command("LLEN", key))
 
     async def close(self) -> None:

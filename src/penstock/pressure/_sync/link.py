@@ -120,9 +120,9 @@ class Line:
             blocked = (b"BLMOVE", key, key, b"RIGHT", end, b"%.3f" % limit)
             return self._lane.command(*blocked) is not None
         except ResponseError as error:
-            if "OOM" not in str(error):
+            with suppress(OutOfMemory):
                 raise_typed(error)
-        sleep(limit)  # a full server refuses it
+        sleep(limit)  # a full server refuses to block
         return bool(self._lane.command("LLEN", key))
 
     def close(self) -> None:

@@ -1,0 +1,996 @@
+"""Queues of the protocol pressure: what the conformance rows do not ask, and what goes wrong."""
+
+from __future__ import annotations
+
+import asyncio  # async only
+import os
+import socket
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+import redis
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from penstock import (
+    BadArgument,
+    ConfigurationError,
+    OutOfMemory,
+    PenstockError,
+    QueueDamaged,
+    QueueFull,
+)
+from penstock.embedded import EmbeddedServer
+from penstock.errors import (
+    OutcomeUnknown,
+    QueueClosed,
+    QueueEmpty,
+    QueueExists,
+    QueueInUse,
+    QueueMissing,
+)
+from penstock.pressure import AsyncQueue, Counters
+from penstock.pressure._async import deletion, link, turn
+from penstock.pressure._async.link import AsyncLine
+from penstock.wire.scripts import pressure_scripts
+from tests.support.backends import Backend, clustered
+from tests.support.keyspace import Raw, dump
+from tests.support.proxy import Proxy
+from tests.support.twins import AsyncBeside, aspawn, await_for
+
+DEAD = "redis://127.0.0.1:1/0"
+BASE = "__pressure__:q"
+VARIABLES = ("REDIS_SERVER", "REDIS_HOST", "REDIS_PORT", "REDIS_DB", "PRESSURE_PREFIX")
+Make = Callable[..., AsyncQueue]
+
+
+@pytest.fixture
+def backend(brief_backend: Backend) -> Backend:
+    """Two back ends: the conformance rows run the scripts on all."""
+    return brief_backend
+
+
+@pytest.fixture(autouse=True)
+def _surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None of the variables that whoever runs the tests may have, and looks more often."""
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(link, "SLICE", 0.1)
+    monkeypatch.setattr(turn, "LACK", 0.3)
+    monkeypatch.setattr(deletion, "QUIET", 0.3)
+
+
+@pytest.fixture
+async def make(backend: Backend) -> AsyncIterator[Make]:
+    """Handles of one queue, each with connections of its own."""
+    made = []
+    async with backend.async_client() as lent:
+
+        def one(name: str = "q", **options: Any) -> AsyncQueue:
+            made.append(AsyncQueue(name, lent, **options))
+            return made[-1]
+
+        yield one
+        for queue in made:
+            await queue.disconnect()
+
+
+@pytest.fixture
+def q(make: Make) -> AsyncQueue:
+    """A queue that does not exist yet."""
+    return make()
+
+
+def key(suffix: str) -> str:
+    """A key of the queue `q`."""
+    return f"{BASE}:{suffix}"
+
+
+def tokens(raw: Raw) -> tuple[int, int, int]:
+    """Elements of producer_free, consumer_free and not_full."""
+    lists = ("producer_free", "consumer_free", "not_full")
+    found = [raw.llen(key(name)) for name in lists]
+    return found[0], found[1], found[2]
+
+
+class AsyncTurning:
+    """Which calls wait at this moment.
+
+    Args:
+        pending: the lists that they wait for.
+    """
+
+    def __init__(self) -> None:
+        self.pending: list[bytes] = []
+
+    async def reach(self, *suffixes: str) -> None:
+        """Return when these lists, and no others, are waited for."""
+        wanted = sorted(key(suffix).rstrip(":").encode() for suffix in suffixes)
+        await await_for(lambda: sorted(self.pending) == wanted)
+
+
+@pytest.fixture
+def turning(monkeypatch: pytest.MonkeyPatch) -> AsyncTurning:
+    """Tells when a call beside the test has begun to wait."""
+    found, turned = AsyncTurning(), AsyncLine.turned
+
+    async def noted(line: AsyncLine, key: bytes, **options: Any) -> bool:
+        found.pending.append(key)
+        try:
+            return await turned(line, key, **options)
+        finally:
+            found.pending.remove(key)
+
+    monkeypatch.setattr(AsyncLine, "turned", noted)
+    return found
+
+
+# -- where, who, what ----------------------------------------------------------------------
+
+
+def test_by_default_it_is_the_server_that_the_protocol_names() -> None:
+    """127.0.0.1, 6379, 0 and `__pressure__`; nothing is sent before a method is called."""
+    queue = AsyncQueue("q")
+    assert repr(queue) == "<AsyncQueue __pressure__:q at 127.0.0.1:6379>"
+
+
+def test_variables_say_where_the_server_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """REDIS_SERVER before REDIS_HOST; arguments beat all of them; empty ones count for nothing."""
+    monkeypatch.setenv("REDIS_HOST", "queues.example")
+    monkeypatch.setenv("REDIS_PORT", "6390")
+    monkeypatch.setenv("PRESSURE_PREFIX", "pipes")
+    assert repr(AsyncQueue("q")) == "<AsyncQueue pipes:q at queues.example:6390>"
+    monkeypatch.setenv("REDIS_SERVER", "fd00::7")
+    monkeypatch.setenv("REDIS_PORT", "")
+    assert repr(AsyncQueue("q")) == "<AsyncQueue pipes:q at fd00::7:6379>"
+    given = AsyncQueue("q", "redis://localhost:7000/3", prefix="mine")
+    assert repr(given) == "<AsyncQueue mine:q at localhost:7000>"
+
+
+async def test_the_database_is_one_of_the_variables(
+    server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """REDIS_DB picks it, and a queue there is not in database 0."""
+    host, port = server.address
+    monkeypatch.setenv("REDIS_HOST", host)
+    monkeypatch.setenv("REDIS_PORT", str(port))
+    monkeypatch.setenv("REDIS_DB", "5")
+    async with AsyncQueue("q") as five:
+        await five.create()
+        assert await five.exists()
+        monkeypatch.setenv("REDIS_DB", "0")
+        async with AsyncQueue("q") as zero:
+            assert not await zero.exists()
+
+
+@pytest.mark.parametrize(
+    "name, value",
+    [
+        ("REDIS_PORT", "none"),
+        ("REDIS_PORT", "0"),
+        ("REDIS_PORT", "65536"),
+        ("REDIS_PORT", "-1"),
+        ("REDIS_PORT", "\u0663"),
+        ("REDIS_DB", "zero"),
+        ("REDIS_DB", "-1"),
+        ("REDIS_DB", "1.5"),
+        ("REDIS_SERVER", "user@host"),
+        ("REDIS_SERVER", "two words"),
+    ],
+)
+def test_variables_that_can_not_be_used(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    """They are told by their name, where they would be used."""
+    monkeypatch.setenv(name, value)
+    with pytest.raises(BadArgument, match=name):
+        AsyncQueue("q")
+    AsyncQueue("q", DEAD)
+
+
+RESERVED = [
+    "bound", "producer", "consumer", "producer_free", "consumer_free", "not_full", "closed",
+    "stats:produced_messages", "stats:produced_bytes", "stats:consumed_messages",
+    "stats:consumed_bytes",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("suffix", RESERVED)
+def test_names_of_keys_of_other_queues_are_refused(suffix: str) -> None:
+    """`jobs:bound` would be the bound of `jobs`; so would `bound` with the prefix `p:jobs`."""
+    with pytest.raises(BadArgument, match="another queue"):
+        AsyncQueue(f"jobs:{suffix}", DEAD)
+    with pytest.raises(BadArgument, match="another queue"):
+        AsyncQueue(suffix, DEAD, prefix="p:jobs")
+    for name in (suffix, f"{suffix}:jobs", f"jobs{suffix}"):
+        AsyncQueue(name, DEAD)
+
+
+@pytest.mark.parametrize("name", ["", None, b"q", 7, "\ud800"])
+def test_names_that_are_none(name: Any) -> None:
+    """Text that is not empty, and that UTF-8 can hold; the same for prefixes."""
+    with pytest.raises(BadArgument, match="name="):
+        AsyncQueue(name, DEAD)
+    if name is not None:
+        with pytest.raises(BadArgument, match="prefix="):
+            AsyncQueue("q", DEAD, prefix=name)
+
+
+@pytest.mark.parametrize("client_id", ["", b"me", "a\nb", "x" * 201, 7])
+def test_ids_that_are_none(client_id: Any) -> None:
+    """Printable text of at most 200 bytes."""
+    with pytest.raises(BadArgument, match="client_id"):
+        AsyncQueue("q", DEAD, client_id=client_id)
+
+
+@pytest.mark.parametrize("source", [7, "http://localhost", b"redis://localhost"])
+def test_sources_that_are_none(source: Any) -> None:
+    """A URL of Redis, or a client."""
+    with pytest.raises(BadArgument, match="source"):
+        AsyncQueue("q", source)
+
+
+async def test_a_client_that_decodes_is_refused(backend: Backend) -> None:
+    """Messages are bytes."""
+    async with backend.async_client(decode_responses=True) as lent:
+        with pytest.raises(ConfigurationError, match="decode_responses"):
+            AsyncQueue("q", lent)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda q: q.create(-1),
+        lambda q: q.create(1.0),
+        lambda q: q.create(True),
+        lambda q: q.create("5"),
+        lambda q: q.create(None),
+        lambda q: q.create(1 << 60),
+        lambda q: q.put(7),
+        lambda q: q.put(None),
+        lambda q: q.put("\ud800"),
+        lambda q: q.put_nowait(["x"]),
+        lambda q: q.put("x", timeout=-1),
+        lambda q: q.put("x", timeout="1"),
+        lambda q: q.put("x", timeout=float("nan")),
+        lambda q: q.put("x", overfill=1),
+        lambda q: q.put_nowait("x", overfill="yes"),
+        lambda q: q.get(timeout=-0.5),
+        lambda q: q.get(timeout=True),
+        lambda q: q.close(timeout=float("inf")),
+        lambda q: q.delete(timeout=-1),
+        lambda q: q.free_role("reader"),
+        lambda q: q.free_role(None),
+    ],
+)
+async def test_bad_input_is_told_before_anything_is_sent(call: Callable[..., Any]) -> None:
+    """There is no server that could have seen it."""
+    with pytest.raises(BadArgument):
+        await call(AsyncQueue("q", DEAD))
+
+
+OPERATIONS: list[Callable[[AsyncQueue], Any]] = [
+    lambda q: q.create(),
+    lambda q: q.exists(),
+    lambda q: q.length(),
+    lambda q: q.closed(),
+    lambda q: q.bound(),
+    lambda q: q.counters(),
+    lambda q: q.put("x"),
+    lambda q: q.put_nowait("x"),
+    lambda q: q.get(),
+    lambda q: q.get_nowait(),
+    lambda q: q.close(),
+    lambda q: q.delete(),
+    lambda q: q.free_role("producer"),
+]
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+async def test_without_a_server_every_operation_fails(operation: Callable[..., Any]) -> None:
+    """With redis-py's error, and not the one of an unknown outcome: nothing can have run."""
+    with pytest.raises(RedisConnectionError) as caught:
+        await operation(AsyncQueue("q", DEAD))
+    assert not isinstance(caught.value, PenstockError)
+
+
+async def test_who_we_are(make: Make, raw: Raw) -> None:
+    """Host, process, and the task or thread that calls; or what was given."""
+    q, named = make(), make(client_id="pump 7")
+    ours = f"{socket.gethostname()}_pid{os.getpid()}_tid"
+    assert q.client_id.startswith(ours)
+
+    async def other() -> str:
+        return q.client_id
+
+    theirs = await aspawn(other).result()
+    assert theirs.startswith(ours)
+    assert theirs != q.client_id
+    await q.create()
+    await q.put("x")
+    await named.put_nowait("y")
+    assert raw.get(key("producer")) == b"pump 7"
+    assert await q.get() == b"x"
+    assert raw.get(key("consumer")) == q.client_id.encode()
+    assert named.client_id == "pump 7"
+
+
+async def test_text_is_stored_as_utf_8(q: AsyncQueue, raw: Raw) -> None:
+    """Counters count bytes."""
+    await q.create()
+    await q.put("\u2603")
+    assert raw.lrange(BASE, 0, -1) == [b"\xe2\x98\x83"]
+    assert await q.counters() == Counters(1, 3, 0, 0)
+
+
+async def test_messages_end_when_the_queue_is_closed(make: Make, turning: AsyncTurning) -> None:
+    """An iteration takes what is there, waits, and ends; it does so for later ones too."""
+    q = make()
+    await q.create()
+    await q.put("a")
+
+    async def all_of_them() -> list[str]:
+        return [message.decode() async for message in make()]
+
+    reader = aspawn(all_of_them)
+    await turning.reach("")
+    await q.put("b")
+    await q.close()
+    assert await reader.result() == ["a", "b"]
+    assert await all_of_them() == []
+
+
+async def test_a_context_closes_connections_not_the_queue(one_server: Backend) -> None:
+    """The queue goes on; so does the object, with new connections."""
+    raw = one_server.sync_client()
+    assert one_server.url
+    async with AsyncQueue("q", one_server.url) as q:
+        await q.create(bound=1)
+        await q.put("x")
+        with pytest.raises(QueueFull):
+            await q.put("y", timeout=0.01)
+        assert raw.info("clients")["connected_clients"] == 3
+    await await_for(lambda: raw.info("clients")["connected_clients"] == 1)
+    assert await q.get() == b"x"
+    assert not await q.closed()
+    await q.disconnect()
+
+
+# -- one after the other -------------------------------------------------------------------
+
+
+async def test_a_refused_creation_changes_nothing(q: AsyncQueue, raw: Raw) -> None:
+    """Where the queue is, and where lists of an earlier one are."""
+    await q.create(3)
+    before = dump(raw)
+    with pytest.raises(QueueExists, match="there already"):
+        await q.create(4)
+    assert dump(raw) == before
+    raw.delete(key("bound"))
+    before = dump(raw)
+    with pytest.raises(QueueExists, match="earlier"):
+        await q.create(4)
+    assert dump(raw) == before
+
+
+async def test_a_creation_begins_counting_anew(q: AsyncQueue, raw: Raw) -> None:
+    """What the Go client's deletion leaves, and a party that came too late, does not count."""
+    raw.set(key("stats:produced_messages"), 5)
+    raw.set(key("producer"), "late")
+    await q.create()
+    assert await q.counters() == Counters(0, 0, 0, 0)
+    assert raw.get(key("producer")) is None
+
+
+async def test_over_filling(q: AsyncQueue, raw: Raw) -> None:
+    """Also when it waits: nothing else is put until there is room below the bound."""
+    await q.create(1)
+    await q.put("a")
+    await q.put("b", overfill=True)
+    await q.put_nowait("c", overfill=True)
+    assert (await q.length(), tokens(raw)) == (3, (1, 1, 0))
+    for left in (2, 1):
+        await q.get()
+        assert (await q.length(), tokens(raw)) == (left, (1, 1, 0))
+        with pytest.raises(QueueFull):
+            await q.put_nowait("d")
+    assert await q.get() == b"c"
+    assert tokens(raw) == (1, 1, 1)
+
+
+async def test_a_token_of_room_that_lies_is_removed(q: AsyncQueue, raw: Raw) -> None:
+    """Old clients give one with every message they take, also from a queue that is over-full."""
+    await q.create(1)
+    await q.put("a")
+    raw.lpush(key("not_full"), 0)
+    with pytest.raises(QueueFull):
+        await q.put_nowait("b")
+    assert tokens(raw) == (1, 1, 0)
+
+
+async def test_a_token_of_room_that_is_missing(q: AsyncQueue, raw: Raw) -> None:
+    """Both roles are free, so a dead party has lost it: whoever puts makes a new one."""
+    await q.create(2)
+    raw.delete(key("not_full"))
+    await q.put_nowait("a")
+    assert tokens(raw) == (1, 1, 1)
+
+
+async def test_a_token_of_room_that_stays_away(make: Make, raw: Raw, turning: AsyncTurning) -> None:
+    """A consumer waits, so it may be about to give it: a waiting producer gives it some time."""
+    q = make()
+    await q.create(2)
+    raw.delete(key("not_full"))
+    raw.rpop(key("consumer_free"))
+    with pytest.raises(QueueFull):
+        await q.put_nowait("a")
+    with pytest.raises(QueueFull):
+        await q.put("a", timeout=0.2)
+    assert tokens(raw) == (1, 0, 0)
+    await q.put("a", timeout=20)
+    assert tokens(raw) == (1, 0, 1)
+
+
+async def test_two_tokens_of_a_role_become_one(q: AsyncQueue, raw: Raw) -> None:
+    """A party that was thought dead gave its role back as well."""
+    await q.create()
+    raw.lpush(key("producer_free"), 0)
+    raw.lpush(key("consumer_free"), 0)
+    await q.put("a")
+    await q.get()
+    assert tokens(raw) == (1, 1, 1)
+
+
+@pytest.mark.parametrize("operation", OPERATIONS[2:], ids=range(2, len(OPERATIONS)))
+async def test_what_is_missing_is_told(
+    operation: Callable[..., Any], q: AsyncQueue, raw: Raw
+) -> None:
+    """And no key is made."""
+    with pytest.raises(QueueMissing, match="no queue 'q'"):
+        await operation(q)
+    assert raw.keys() == []
+
+
+@pytest.mark.parametrize("kind", ["bound", *RESERVED[7:]])
+async def test_numbers_that_are_none(q: AsyncQueue, raw: Raw, kind: str) -> None:
+    """They are told, and no message is lost or added over it."""
+    await q.create()
+    await q.put("a")
+    for value in ("", "many") if kind == "bound" else ("", "many", "-1", "1.5", "9" * 19):
+        raw.set(key(kind), value)
+        before = dump(raw)
+        if "consumed" not in kind:
+            for put in (q.put_nowait, q.put):
+                with pytest.raises(QueueDamaged):
+                    await put("b")
+        if "produced" not in kind:
+            for get in (q.get_nowait, q.get):
+                with pytest.raises(QueueDamaged):
+                    await get()
+        if value == "many":
+            with pytest.raises(QueueDamaged):
+                await q.counters()
+        assert dump(raw) == before
+
+
+NEEDS = {
+    "put": ["", "bound", "producer", "producer_free", "not_full", "closed", *RESERVED[7:9]],
+    "get": ["", "bound", "consumer", "consumer_free", "not_full", "closed", *RESERVED[9:]],
+    "close": ["bound", "producer", "producer_free", "closed"],
+    "delete": ["bound", "producer_free", "consumer_free", "not_full", "closed"],
+    "free_role": ["", "bound", "producer_free", "consumer_free", "not_full"],
+    "length": ["", "bound"],
+    "counters": RESERVED[7:],
+}
+
+
+@pytest.mark.parametrize("name", NEEDS)
+async def test_keys_of_another_type(q: AsyncQueue, raw: Raw, name: str) -> None:
+    """They are told, and nothing has changed."""
+    arguments = {"put": ["c"], "free_role": ["producer"]}.get(name, [])
+    for kind in NEEDS[name]:
+        raw.flushdb()
+        await q.create()
+        await q.put("a")
+        await q.get()
+        await q.put("b")
+        broken = key(kind).rstrip(":")
+        raw.delete(broken)
+        raw.hset(broken, "field", "value")
+        before = dump(raw)
+        with pytest.raises(QueueDamaged, match="another type"):
+            await getattr(q, name)(*arguments)
+        assert dump(raw) == before
+
+
+# -- waiting -------------------------------------------------------------------------------
+
+
+async def test_time_that_is_over_leaves_nothing_behind(make: Make, raw: Raw) -> None:
+    """Roles are given back, a token of room is where it was; 0 seconds is no waiting at all."""
+    q = make()
+    await q.create(1)
+    for seconds in (0, 0.05, 0.15):
+        with pytest.raises(QueueEmpty):
+            await q.get(timeout=seconds)
+        assert tokens(raw) == (1, 1, 1)
+    await q.put("a")
+    for seconds in (0, 0.05, 0.15):
+        with pytest.raises(QueueFull):
+            await q.put("b", timeout=seconds)
+        assert tokens(raw) == (1, 1, 0)
+    raw.rpop(key("producer_free"))
+    raw.set(key("producer"), "the other")
+    for call in (lambda: q.put("b", timeout=0.05), lambda: q.close(timeout=0.05)):
+        with pytest.raises(QueueInUse, match="producer role is taken by the other") as caught:
+            await call()
+        assert (caught.value.role, caught.value.holder) == ("producer", "the other")
+    assert tokens(raw) == (0, 1, 0)
+
+
+async def test_parties_of_ours_take_turns(make: Make, turning: AsyncTurning, raw: Raw) -> None:
+    """Several wait, one of them for room; each gets its turn, and nothing is lost."""
+    q = make()
+    await q.create(1)
+    await q.put(b"0")
+    others = [aspawn(make().put, b"%d" % number) for number in range(1, 4)]
+    await turning.reach("not_full", "producer_free", "producer_free")
+    got = [await q.get(timeout=20) for _ in range(4)]
+    for other in others:
+        await other.result()
+    assert got[0] == b"0"
+    assert sorted(got) == [b"0", b"1", b"2", b"3"]
+    assert tokens(raw) == (1, 1, 1)
+
+
+async def test_closing_waits_behind_a_producer(make: Make, turning: AsyncTurning) -> None:
+    """What that one puts is delivered; the rest is refused at once."""
+    q = make()
+    await q.create(1)
+    await q.put("a")
+    putting = aspawn(make().put, "b")
+    await turning.reach("not_full")
+    closing = aspawn(make().close)
+    await turning.reach("not_full", "producer_free")
+    assert await q.get() == b"a"
+    await putting.result()
+    await closing.result()
+    for call in (lambda: q.put("c"), lambda: q.put_nowait("c"), q.close):
+        with pytest.raises(QueueClosed):
+            await call()
+    assert await q.get() == b"b"
+    with pytest.raises(QueueClosed):
+        await q.get()
+
+
+async def test_a_producer_in_line_learns_that_the_queue_is_closed(
+    make: Make, turning: AsyncTurning, raw: Raw
+) -> None:
+    """Although the role stays taken: whoever closed it is another party that does not give back."""
+    q = make()
+    await q.create()
+    raw.rpop(key("producer_free"))
+    putting = aspawn(make().put, "a")
+    await turning.reach("producer_free")
+    raw.lpush(key("closed"), 0, 0)
+    with pytest.raises(QueueClosed):
+        await putting.result()
+    assert await q.length() == 0
+
+
+async def test_a_queue_made_anew_is_not_written_to(
+    make: Make, turning: AsyncTurning, raw: Raw
+) -> None:
+    """Deleted and made again in one moment: those who hold a role and those in line are told."""
+    q = make()
+    await q.create(1)
+    await q.put("a")
+    holds = aspawn(make().put, "b")
+    await turning.reach("not_full")
+    waits = aspawn(make().put, "c")
+    await turning.reach("not_full", "producer_free")
+    anew = raw.pipeline(transaction=True)
+    anew.delete(*raw.keys())
+    anew.set(key("bound"), 5)
+    for name in ("producer_free", "consumer_free", "not_full"):
+        anew.lpush(key(name), "0")
+    anew.execute()
+    after = dump(raw)
+    for one in (holds, waits):
+        with pytest.raises(QueueMissing, match="deleted while"):
+            await one.result()
+    assert dump(raw) == after
+
+
+async def test_a_reader_is_not_served_from_a_queue_made_anew(
+    make: Make, turning: AsyncTurning, raw: Raw
+) -> None:
+    """It holds the role of a queue that is gone; in the new one another party has the role."""
+    q = make()
+    await q.create()
+    reader = aspawn(make().get)
+    await turning.reach("")
+    anew = raw.pipeline(transaction=True)
+    anew.delete(*raw.keys())
+    anew.set(key("bound"), 5)
+    anew.lpush(key("producer_free"), "0")
+    anew.set(key("consumer"), "the other")
+    anew.lpush(BASE, "x")
+    anew.execute()
+    with pytest.raises(QueueMissing):
+        await reader.result()
+    assert tokens(raw) == (1, 0, 0)
+    assert await q.length() == 1
+
+
+async def test_a_holder_that_was_thought_dead_stands_in_line_again(
+    make: Make, turning: AsyncTurning, raw: Raw
+) -> None:
+    """Its role was freed and taken by another party; it acts when that one is done."""
+    q = make()
+    await q.create(1)
+    await q.put("a")
+    putting = aspawn(make().put, "b")
+    await turning.reach("not_full")
+    assert await q.free_role("producer")
+    raw.rpop(key("producer_free"))
+    raw.set(key("producer"), "the other")
+    assert await q.get() == b"a"
+    await turning.reach("producer_free")
+    assert await q.length() == 0
+    assert raw.get(key("producer")) == b"the other"
+    raw.lpush(key("producer_free"), 0)
+    await putting.result()
+    assert await q.get() == b"b"
+    assert tokens(raw) == (1, 1, 1)
+
+
+async def test_freeing_a_role_mends_the_token_of_room(q: AsyncQueue, raw: Raw) -> None:
+    """A producer died between taking the token and putting; nothing is mended while one may be."""
+    await q.create(2)
+    raw.rpop(key("producer_free"))
+    raw.rpop(key("not_full"))
+    raw.rpop(key("consumer_free"))
+    assert await q.free_role("consumer")
+    assert not await q.free_role("consumer")
+    assert tokens(raw) == (0, 1, 0)
+    assert await q.free_role("producer")
+    assert not await q.free_role("producer")
+    assert tokens(raw) == (1, 1, 1)
+
+
+async def test_scripts_that_vanish_in_a_wait(make: Make, turning: AsyncTurning, raw: Raw) -> None:
+    """They are loaded again, also within a transaction."""
+    q = make()
+    await q.create()
+    reader = aspawn(make().get)
+    await turning.reach("")
+    raw.script_flush()
+    raw.lpush(BASE, "x")
+    assert await reader.result() == b"x"
+    assert tokens(raw) == (1, 1, 1)
+
+
+# [async only
+@pytest.mark.parametrize("kind", ["put", "get"])
+async def test_a_cancelled_wait_gives_its_role_back(
+    make: Make, turning: AsyncTurning, raw: Raw, kind: str
+) -> None:
+    """At once, and nothing was put or taken."""
+    q = make()
+    await q.create(1)
+    if kind == "put":
+        await q.put("a")
+    waiting = asyncio.ensure_future(q.put("b") if kind == "put" else q.get())
+    await turning.reach("not_full" if kind == "put" else "")
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert tokens(raw) == ((1, 1, 0) if kind == "put" else (1, 1, 1))
+
+
+# async only]
+# -- deletion ------------------------------------------------------------------------------
+
+
+async def test_a_deletion_waits_for_those_who_have_a_role(
+    make: Make, turning: AsyncTurning, raw: Raw
+) -> None:
+    """It tells them; who does not hear keeps it waiting, and a later call goes on with it."""
+    q = make()
+    await q.create(1)
+    await q.put("a")
+    raw.rpop(key("producer_free"))
+    raw.set(key("producer"), "deaf")
+    reader = aspawn(make().get)
+    assert await reader.result() == b"a"
+    reader = aspawn(make().get)
+    await turning.reach("")
+    with pytest.raises(QueueInUse, match="taken by deaf"):
+        await q.delete(timeout=0.5)
+    with pytest.raises(QueueMissing):
+        await reader.result()
+    assert not await q.exists()
+    with pytest.raises(QueueExists, match="earlier"):
+        await q.create()
+    with pytest.raises(QueueInUse):
+        await q.delete(timeout=0)
+    deleting = aspawn(make().delete)
+    assert await q.free_role("producer")
+    await deleting.result()
+    assert raw.keys() == []
+    with pytest.raises(QueueMissing):
+        await q.free_role("producer")
+
+
+async def test_a_deletion_that_was_broken_off(make: Make, raw: Raw) -> None:
+    """Its party died after the first step; whoever deletes ends it, and the name can be used."""
+    q = make()
+    await q.create()
+    raw.delete(key("bound"))
+    with pytest.raises(QueueMissing):
+        await q.get()
+    await q.delete(timeout=0)
+    assert raw.keys() == []
+    await q.create(3)
+
+
+async def test_a_deletion_of_another_party_that_goes_on(
+    make: Make, raw: Raw, turning: AsyncTurning
+) -> None:
+    """It is not taken over while it makes progress: the second one finds nothing to delete."""
+    q = make()
+    await q.create()
+    raw.delete(key("bound"))
+    raw.lpush(key("closed"), 0, 0)
+    raw.brpop(key("producer_free"))
+    second = aspawn(q.delete)
+    raw.brpop(key("consumer_free"))
+    raw.delete(*raw.keys())
+    with pytest.raises(QueueMissing):
+        await second.result()
+
+
+async def test_a_queue_that_is_made_during_a_deletion_is_whole(
+    make: Make, raw: Raw, turning: AsyncTurning
+) -> None:
+    """The other clients look at the bound alone, so they make it too early."""
+    q = make()
+    await q.create(1)
+    await q.put("old")
+    raw.rpop(key("producer_free"))
+    raw.rpop(key("consumer_free"))
+    deleting = aspawn(make().delete)
+    await turning.reach("producer_free")
+    raw.set(key("bound"), 4)
+    for name in ("producer_free", "consumer_free"):
+        raw.lpush(key(name), 0)
+    await deleting.result()
+    assert tokens(raw) == (1, 1, 1)
+    assert (await q.bound(), await q.length(), await q.closed()) == (4, 0, False)
+    await q.put("new")
+    assert await q.get() == b"new"
+
+
+async def test_a_deletion_that_another_party_has_ended(
+    make: Make, raw: Raw, turning: AsyncTurning
+) -> None:
+    """What has been made since is not touched."""
+    q = make()
+    await q.create(1)
+    raw.rpop(key("consumer_free"))
+    deleting = aspawn(make().delete)
+    await turning.reach("consumer_free")
+    anew = raw.pipeline(transaction=True)
+    anew.delete(*raw.keys())
+    anew.set(key("bound"), 5)
+    anew.lpush(BASE, "x")
+    for name in ("producer_free", "consumer_free", "not_full"):
+        anew.lpush(key(name), "0")
+    anew.execute()
+    after = dump(raw)
+    await deleting.result()
+    assert dump(raw) == after
+
+
+# -- connections ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def plain(server: EmbeddedServer) -> Raw:
+    """A client of `server`, which knows the scripts."""
+    with redis.Redis.from_url(server.url) as client:
+        for one in pressure_scripts():
+            client.script_load(one.source)
+        yield client
+
+
+@pytest.fixture
+async def proxied(server: EmbeddedServer, plain: Raw) -> AsyncIterator[tuple[AsyncQueue, Proxy]]:
+    """A queue of bound 2 through a proxy, one connection open."""
+    with Proxy(server.address) as proxy:
+        async with AsyncQueue("q", proxy.url) as queue:
+            await queue.create(2)
+            yield queue, proxy
+
+
+async def test_a_lost_reply_is_told_and_nothing_is_sent_again(
+    proxied: tuple[AsyncQueue, Proxy], plain: Raw
+) -> None:
+    """The message is there once, or was taken once; the error says that it is not known."""
+    q, proxy = proxied
+    for put, count in ((q.put_nowait, 1), (q.put, 2)):
+        fault = proxy.eat_reply(after=b"EVALSHA")
+        with pytest.raises(OutcomeUnknown) as caught:
+            await put("a")
+        fault.wait()
+        assert isinstance(caught.value, RedisConnectionError)
+        assert isinstance(caught.value.__cause__, RedisConnectionError)
+        assert plain.llen(BASE) == count
+    for get, count in ((q.get_nowait, 1), (q.get, 0)):
+        proxy.eat_reply(after=b"EVALSHA")
+        with pytest.raises(OutcomeUnknown):
+            await get()
+        assert plain.llen(BASE) == count
+    assert await q.counters() == Counters(2, 2, 2, 2)
+    assert tokens(plain) == (1, 1, 1)
+
+
+async def test_a_request_that_does_not_get_through(
+    proxied: tuple[AsyncQueue, Proxy], plain: Raw
+) -> None:
+    """Half of it is nothing: it has not run, and is not sent again."""
+    q, proxy = proxied
+    proxy.cut_after_request_bytes(30, after=b"EVALSHA")
+    with pytest.raises(OutcomeUnknown):
+        await q.put_nowait("a")
+    assert plain.llen(BASE) == 0
+    await q.put_nowait("b")
+    assert await q.get() == b"b"
+
+
+async def test_looking_is_repeated(proxied: tuple[AsyncQueue, Proxy]) -> None:
+    """It changes nothing, so a lost reply is no matter."""
+    q, proxy = proxied
+    fault = proxy.eat_reply(after=b"EVALSHA")
+    assert await q.length() == 0
+    fault.wait()
+
+
+async def test_a_connection_that_was_closed_meanwhile(
+    proxied: tuple[AsyncQueue, Proxy], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that has not been used for a while is tried first, so a restart is no unknown outcome."""
+    q, proxy = proxied
+    proxy.cut()
+    monkeypatch.setattr(link, "FRESH", -1.0)
+    await q.put("a")
+    proxy.cut()
+    assert await q.get() == b"a"
+
+
+@pytest.mark.parametrize("kind", ["put", "get"])
+async def test_a_wait_whose_connection_fails_gives_its_role_back(
+    proxied: tuple[AsyncQueue, Proxy], plain: Raw, turning: AsyncTurning, kind: str
+) -> None:
+    """The failure is told; nothing was put or taken, and nobody is kept out."""
+    q, proxy = proxied
+    if kind == "put":
+        await q.put("a")
+        await q.put("b")
+    waiting: AsyncBeside[Any] = aspawn(q.put, "c") if kind == "put" else aspawn(q.get)
+    await turning.reach("not_full" if kind == "put" else "")
+    await await_for(lambda: plain.info("clients")["blocked_clients"] == 1)
+    proxy.cut()
+    with pytest.raises(RedisConnectionError) as caught:
+        await waiting.result()
+    assert not isinstance(caught.value, OutcomeUnknown)
+    assert tokens(plain) == ((1, 1, 0) if kind == "put" else (1, 1, 1))
+    assert plain.llen(BASE) == (2 if kind == "put" else 0)
+
+
+async def test_a_reply_that_is_lost_at_the_end_of_a_wait(
+    proxied: tuple[AsyncQueue, Proxy], plain: Raw, turning: AsyncTurning
+) -> None:
+    """The message was taken, so the role is not ours to give back, and the outcome not known."""
+    q, proxy = proxied
+    reader = aspawn(q.get)
+    await turning.reach("")
+    proxy.eat_reply(4, after=b"MULTI")
+    plain.lpush(BASE, "x")
+    with pytest.raises(OutcomeUnknown):
+        await reader.result()
+    assert plain.llen(BASE) == 0
+    assert tokens(plain) == (1, 1, 1)
+    assert (await q.counters()).consumed_messages == 1
+
+
+async def test_the_last_request_of_a_wait_that_is_lost(
+    proxied: tuple[AsyncQueue, Proxy], plain: Raw, turning: AsyncTurning
+) -> None:
+    """The role is still ours, so it has not run, and that is what the error says."""
+    q, proxy = proxied
+    reader = aspawn(q.get)
+    await turning.reach("")
+    proxy.cut_after_request_bytes(10, after=b"MULTI")
+    plain.lpush(BASE, "x")
+    with pytest.raises(RedisConnectionError) as caught:
+        await reader.result()
+    assert not isinstance(caught.value, OutcomeUnknown)
+    assert plain.llen(BASE) == 1
+    assert tokens(plain) == (1, 1, 1)
+
+
+async def test_a_full_server_can_be_drained(
+    server: EmbeddedServer, plain: Raw, turning: AsyncTurning
+) -> None:
+    """Nothing is put, and that is told; taking, closing, waiting and deleting go on."""
+    async with AsyncQueue("q", server.url) as q, AsyncQueue("q", server.url) as other:
+        await q.create()
+        await q.put("a")
+        reader = aspawn(other.get)
+        assert await reader.result() == b"a"
+        reader = aspawn(other.get)
+        await turning.reach("")
+        plain.config_set("maxmemory", 1)
+        for call in (lambda: q.put("b"), lambda: q.put_nowait("b")):
+            with pytest.raises(OutOfMemory):
+                await call()
+        with pytest.raises(QueueInUse):
+            await q.get_nowait()
+        plain.config_set("maxmemory", 0)
+        plain.config_set("maxmemory-policy", "noeviction")
+        await q.put("b")
+        assert await reader.result() == b"b"
+        await q.put("c")
+        plain.config_set("maxmemory", 1)
+        assert await q.get_nowait() == b"c"
+        with pytest.raises(QueueEmpty):
+            await q.get_nowait()
+        with pytest.raises(QueueEmpty):
+            await q.get(timeout=0.25)
+        assert tokens(plain) == (1, 1, 1)
+        await q.close()
+        with pytest.raises(QueueClosed):
+            await q.get()
+        await q.delete()
+        assert plain.keys() == []
+
+
+async def test_a_wait_on_a_server_that_fills_up(
+    server: EmbeddedServer, plain: Raw, turning: AsyncTurning
+) -> None:
+    """It looks from time to time, as a full server refuses to block; the message is taken."""
+    async with AsyncQueue("q", server.url) as q:
+        await q.create()
+        reader = aspawn(q.get)
+        await turning.reach("")
+        plain.lpush("spare", "x")
+        plain.config_set("maxmemory", 1)
+        await await_for(lambda: plain.info("clients")["blocked_clients"] == 0)
+        plain.rename("spare", BASE)
+        assert await reader.result() == b"x"
+        assert tokens(plain) == (1, 1, 1)
+        plain.config_set("maxmemory", 0)
+
+
+async def test_a_cluster_wants_a_tag(make_server: Callable[..., EmbeddedServer]) -> None:
+    """Twelve keys in many slots are refused before anything is written, with what would do."""
+    server = clustered(make_server)
+    with redis.Redis.from_url(server.url) as client:
+        client.execute_command("CLUSTER", "ADDSLOTS", *range(16384))
+        await await_for(lambda: client.execute_command("CLUSTER INFO")["cluster_state"] == "ok")
+        for name in ("q", "{}q", "}q{"):
+            async with AsyncQueue(name, server.url) as refused:
+                with pytest.raises(ConfigurationError, match="in braces, as in"):
+                    await refused.create()
+        assert client.keys() == []
+        for queue in (AsyncQueue("{q}", server.url), AsyncQueue("q", server.url, prefix="{p}")):
+            async with queue:
+                await queue.create(1)
+                reader = aspawn(queue.get)
+                await queue.put("a")
+                assert await reader.result() == b"a"
+                await queue.close()
+                await queue.delete()
+        assert client.keys() == []

@@ -1,0 +1,963 @@
+# Generated from tests/_async/test_pressure.py by tools/unasync.py; do not edit.
+"""Queues of the protocol pressure: what the conformance rows do not ask, and what goes wrong."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from penstock import (
+    BadArgument,
+    ConfigurationError,
+    OutOfMemory,
+    PenstockError,
+    QueueDamaged,
+    QueueFull,
+)
+from penstock.embedded import EmbeddedServer
+from penstock.errors import (
+    OutcomeUnknown,
+    QueueClosed,
+    QueueEmpty,
+    QueueExists,
+    QueueInUse,
+    QueueMissing,
+)
+from penstock.pressure import Counters, Queue
+from penstock.pressure._sync import deletion, link, turn
+from penstock.pressure._sync.link import Line
+from penstock.wire.scripts import pressure_scripts
+from tests.support.backends import Backend, clustered
+from tests.support.keyspace import Raw, dump
+from tests.support.proxy import Proxy
+from tests.support.twins import Beside, spawn, wait_for
+
+DEAD = "redis://127.0.0.1:1/0"
+BASE = "__pressure__:q"
+VARIABLES = ("REDIS_SERVER", "REDIS_HOST", "REDIS_PORT", "REDIS_DB", "PRESSURE_PREFIX")
+Make = Callable[..., Queue]
+
+
+@pytest.fixture
+def backend(brief_backend: Backend) -> Backend:
+    """Two back ends: the conformance rows run the scripts on all."""
+    return brief_backend
+
+
+@pytest.fixture(autouse=True)
+def _surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None of the variables that whoever runs the tests may have, and looks more often."""
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(link, "SLICE", 0.1)
+    monkeypatch.setattr(turn, "LACK", 0.3)
+    monkeypatch.setattr(deletion, "QUIET", 0.3)
+
+
+@pytest.fixture
+def make(backend: Backend) -> Iterator[Make]:
+    """Handles of one queue, each with connections of its own."""
+    made = []
+    with backend.sync_client() as lent:
+
+        def one(name: str = "q", **options: Any) -> Queue:
+            made.append(Queue(name, lent, **options))
+            return made[-1]
+
+        yield one
+        for queue in made:
+            queue.disconnect()
+
+
+@pytest.fixture
+def q(make: Make) -> Queue:
+    """A queue that does not exist yet."""
+    return make()
+
+
+def key(suffix: str) -> str:
+    """A key of the queue `q`."""
+    return f"{BASE}:{suffix}"
+
+
+def tokens(raw: Raw) -> tuple[int, int, int]:
+    """Elements of producer_free, consumer_free and not_full."""
+    lists = ("producer_free", "consumer_free", "not_full")
+    found = [raw.llen(key(name)) for name in lists]
+    return found[0], found[1], found[2]
+
+
+class Turning:
+    """Which calls wait at this moment.
+
+    Args:
+        pending: the lists that they wait for.
+    """
+
+    def __init__(self) -> None:
+        self.pending: list[bytes] = []
+
+    def reach(self, *suffixes: str) -> None:
+        """Return when these lists, and no others, are waited for."""
+        wanted = sorted(key(suffix).rstrip(":").encode() for suffix in suffixes)
+        wait_for(lambda: sorted(self.pending) == wanted)
+
+
+@pytest.fixture
+def turning(monkeypatch: pytest.MonkeyPatch) -> Turning:
+    """Tells when a call beside the test has begun to wait."""
+    found, turned = Turning(), Line.turned
+
+    def noted(line: Line, key: bytes, **options: Any) -> bool:
+        found.pending.append(key)
+        try:
+            return turned(line, key, **options)
+        finally:
+            found.pending.remove(key)
+
+    monkeypatch.setattr(Line, "turned", noted)
+    return found
+
+
+# -- where, who, what ----------------------------------------------------------------------
+
+
+def test_by_default_it_is_the_server_that_the_protocol_names() -> None:
+    """127.0.0.1, 6379, 0 and `__pressure__`; nothing is sent before a method is called."""
+    queue = Queue("q")
+    assert repr(queue) == "<Queue __pressure__:q at 127.0.0.1:6379>"
+
+
+def test_variables_say_where_the_server_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """REDIS_SERVER before REDIS_HOST; arguments beat all of them; empty ones count for nothing."""
+    monkeypatch.setenv("REDIS_HOST", "queues.example")
+    monkeypatch.setenv("REDIS_PORT", "6390")
+    monkeypatch.setenv("PRESSURE_PREFIX", "pipes")
+    assert repr(Queue("q")) == "<Queue pipes:q at queues.example:6390>"
+    monkeypatch.setenv("REDIS_SERVER", "fd00::7")
+    monkeypatch.setenv("REDIS_PORT", "")
+    assert repr(Queue("q")) == "<Queue pipes:q at fd00::7:6379>"
+    given = Queue("q", "redis://localhost:7000/3", prefix="mine")
+    assert repr(given) == "<Queue mine:q at localhost:7000>"
+
+
+def test_the_database_is_one_of_the_variables(
+    server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """REDIS_DB picks it, and a queue there is not in database 0."""
+    host, port = server.address
+    monkeypatch.setenv("REDIS_HOST", host)
+    monkeypatch.setenv("REDIS_PORT", str(port))
+    monkeypatch.setenv("REDIS_DB", "5")
+    with Queue("q") as five:
+        five.create()
+        assert five.exists()
+        monkeypatch.setenv("REDIS_DB", "0")
+        with Queue("q") as zero:
+            assert not zero.exists()
+
+
+@pytest.mark.parametrize(
+    "name, value",
+    [
+        ("REDIS_PORT", "none"),
+        ("REDIS_PORT", "0"),
+        ("REDIS_PORT", "65536"),
+        ("REDIS_PORT", "-1"),
+        ("REDIS_PORT", "\u0663"),
+        ("REDIS_DB", "zero"),
+        ("REDIS_DB", "-1"),
+        ("REDIS_DB", "1.5"),
+        ("REDIS_SERVER", "user@host"),
+        ("REDIS_SERVER", "two words"),
+    ],
+)
+def test_variables_that_can_not_be_used(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    """They are told by their name, where they would be used."""
+    monkeypatch.setenv(name, value)
+    with pytest.raises(BadArgument, match=name):
+        Queue("q")
+    Queue("q", DEAD)
+
+
+RESERVED = [
+    "bound", "producer", "consumer", "producer_free", "consumer_free", "not_full", "closed",
+    "stats:produced_messages", "stats:produced_bytes", "stats:consumed_messages",
+    "stats:consumed_bytes",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("suffix", RESERVED)
+def test_names_of_keys_of_other_queues_are_refused(suffix: str) -> None:
+    """`jobs:bound` would be the bound of `jobs`; so would `bound` with the prefix `p:jobs`."""
+    with pytest.raises(BadArgument, match="another queue"):
+        Queue(f"jobs:{suffix}", DEAD)
+    with pytest.raises(BadArgument, match="another queue"):
+        Queue(suffix, DEAD, prefix="p:jobs")
+    for name in (suffix, f"{suffix}:jobs", f"jobs{suffix}"):
+        Queue(name, DEAD)
+
+
+@pytest.mark.parametrize("name", ["", None, b"q", 7, "\ud800"])
+def test_names_that_are_none(name: Any) -> None:
+    """Text that is not empty, and that UTF-8 can hold; the same for prefixes."""
+    with pytest.raises(BadArgument, match="name="):
+        Queue(name, DEAD)
+    if name is not None:
+        with pytest.raises(BadArgument, match="prefix="):
+            Queue("q", DEAD, prefix=name)
+
+
+@pytest.mark.parametrize("client_id", ["", b"me", "a\nb", "x" * 201, 7])
+def test_ids_that_are_none(client_id: Any) -> None:
+    """Printable text of at most 200 bytes."""
+    with pytest.raises(BadArgument, match="client_id"):
+        Queue("q", DEAD, client_id=client_id)
+
+
+@pytest.mark.parametrize("source", [7, "http://localhost", b"redis://localhost"])
+def test_sources_that_are_none(source: Any) -> None:
+    """A URL of Redis, or a client."""
+    with pytest.raises(BadArgument, match="source"):
+        Queue("q", source)
+
+
+def test_a_client_that_decodes_is_refused(backend: Backend) -> None:
+    """Messages are bytes."""
+    with backend.sync_client(decode_responses=True) as lent:
+        with pytest.raises(ConfigurationError, match="decode_responses"):
+            Queue("q", lent)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda q: q.create(-1),
+        lambda q: q.create(1.0),
+        lambda q: q.create(True),
+        lambda q: q.create("5"),
+        lambda q: q.create(None),
+        lambda q: q.create(1 << 60),
+        lambda q: q.put(7),
+        lambda q: q.put(None),
+        lambda q: q.put("\ud800"),
+        lambda q: q.put_nowait(["x"]),
+        lambda q: q.put("x", timeout=-1),
+        lambda q: q.put("x", timeout="1"),
+        lambda q: q.put("x", timeout=float("nan")),
+        lambda q: q.put("x", overfill=1),
+        lambda q: q.put_nowait("x", overfill="yes"),
+        lambda q: q.get(timeout=-0.5),
+        lambda q: q.get(timeout=True),
+        lambda q: q.close(timeout=float("inf")),
+        lambda q: q.delete(timeout=-1),
+        lambda q: q.free_role("reader"),
+        lambda q: q.free_role(None),
+    ],
+)
+def test_bad_input_is_told_before_anything_is_sent(call: Callable[..., Any]) -> None:
+    """There is no server that could have seen it."""
+    with pytest.raises(BadArgument):
+        call(Queue("q", DEAD))
+
+
+OPERATIONS: list[Callable[[Queue], Any]] = [
+    lambda q: q.create(),
+    lambda q: q.exists(),
+    lambda q: q.length(),
+    lambda q: q.closed(),
+    lambda q: q.bound(),
+    lambda q: q.counters(),
+    lambda q: q.put("x"),
+    lambda q: q.put_nowait("x"),
+    lambda q: q.get(),
+    lambda q: q.get_nowait(),
+    lambda q: q.close(),
+    lambda q: q.delete(),
+    lambda q: q.free_role("producer"),
+]
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_without_a_server_every_operation_fails(operation: Callable[..., Any]) -> None:
+    """With redis-py's error, and not the one of an unknown outcome: nothing can have run."""
+    with pytest.raises(RedisConnectionError) as caught:
+        operation(Queue("q", DEAD))
+    assert not isinstance(caught.value, PenstockError)
+
+
+def test_who_we_are(make: Make, raw: Raw) -> None:
+    """Host, process, and the task or thread that calls; or what was given."""
+    q, named = make(), make(client_id="pump 7")
+    ours = f"{socket.gethostname()}_pid{os.getpid()}_tid"
+    assert q.client_id.startswith(ours)
+
+    def other() -> str:
+        return q.client_id
+
+    theirs = spawn(other).result()
+    assert theirs.startswith(ours)
+    assert theirs != q.client_id
+    q.create()
+    q.put("x")
+    named.put_nowait("y")
+    assert raw.get(key("producer")) == b"pump 7"
+    assert q.get() == b"x"
+    assert raw.get(key("consumer")) == q.client_id.encode()
+    assert named.client_id == "pump 7"
+
+
+def test_text_is_stored_as_utf_8(q: Queue, raw: Raw) -> None:
+    """Counters count bytes."""
+    q.create()
+    q.put("\u2603")
+    assert raw.lrange(BASE, 0, -1) == [b"\xe2\x98\x83"]
+    assert q.counters() == Counters(1, 3, 0, 0)
+
+
+def test_messages_end_when_the_queue_is_closed(make: Make, turning: Turning) -> None:
+    """An iteration takes what is there, waits, and ends; it does so for later ones too."""
+    q = make()
+    q.create()
+    q.put("a")
+
+    def all_of_them() -> list[str]:
+        return [message.decode() for message in make()]
+
+    reader = spawn(all_of_them)
+    turning.reach("")
+    q.put("b")
+    q.close()
+    assert reader.result() == ["a", "b"]
+    assert all_of_them() == []
+
+
+def test_a_context_closes_connections_not_the_queue(one_server: Backend) -> None:
+    """The queue goes on; so does the object, with new connections."""
+    raw = one_server.sync_client()
+    assert one_server.url
+    with Queue("q", one_server.url) as q:
+        q.create(bound=1)
+        q.put("x")
+        with pytest.raises(QueueFull):
+            q.put("y", timeout=0.01)
+        assert raw.info("clients")["connected_clients"] == 3
+    wait_for(lambda: raw.info("clients")["connected_clients"] == 1)
+    assert q.get() == b"x"
+    assert not q.closed()
+    q.disconnect()
+
+
+# -- one after the other -------------------------------------------------------------------
+
+
+def test_a_refused_creation_changes_nothing(q: Queue, raw: Raw) -> None:
+    """Where the queue is, and where lists of an earlier one are."""
+    q.create(3)
+    before = dump(raw)
+    with pytest.raises(QueueExists, match="there already"):
+        q.create(4)
+    assert dump(raw) == before
+    raw.delete(key("bound"))
+    before = dump(raw)
+    with pytest.raises(QueueExists, match="earlier"):
+        q.create(4)
+    assert dump(raw) == before
+
+
+def test_a_creation_begins_counting_anew(q: Queue, raw: Raw) -> None:
+    """What the Go client's deletion leaves, and a party that came too late, does not count."""
+    raw.set(key("stats:produced_messages"), 5)
+    raw.set(key("producer"), "late")
+    q.create()
+    assert q.counters() == Counters(0, 0, 0, 0)
+    assert raw.get(key("producer")) is None
+
+
+def test_over_filling(q: Queue, raw: Raw) -> None:
+    """Also when it waits: nothing else is put until there is room below the bound."""
+    q.create(1)
+    q.put("a")
+    q.put("b", overfill=True)
+    q.put_nowait("c", overfill=True)
+    assert (q.length(), tokens(raw)) == (3, (1, 1, 0))
+    for left in (2, 1):
+        q.get()
+        assert (q.length(), tokens(raw)) == (left, (1, 1, 0))
+        with pytest.raises(QueueFull):
+            q.put_nowait("d")
+    assert q.get() == b"c"
+    assert tokens(raw) == (1, 1, 1)
+
+
+def test_a_token_of_room_that_lies_is_removed(q: Queue, raw: Raw) -> None:
+    """Old clients give one with every message they take, also from a queue that is over-full."""
+    q.create(1)
+    q.put("a")
+    raw.lpush(key("not_full"), 0)
+    with pytest.raises(QueueFull):
+        q.put_nowait("b")
+    assert tokens(raw) == (1, 1, 0)
+
+
+def test_a_token_of_room_that_is_missing(q: Queue, raw: Raw) -> None:
+    """Both roles are free, so a dead party has lost it: whoever puts makes a new one."""
+    q.create(2)
+    raw.delete(key("not_full"))
+    q.put_nowait("a")
+    assert tokens(raw) == (1, 1, 1)
+
+
+def test_a_token_of_room_that_stays_away(make: Make, raw: Raw, turning: Turning) -> None:
+    """A consumer waits, so it may be about to give it: a waiting producer gives it some time."""
+    q = make()
+    q.create(2)
+    raw.delete(key("not_full"))
+    raw.rpop(key("consumer_free"))
+    with pytest.raises(QueueFull):
+        q.put_nowait("a")
+    with pytest.raises(QueueFull):
+        q.put("a", timeout=0.2)
+    assert tokens(raw) == (1, 0, 0)
+    q.put("a", timeout=20)
+    assert tokens(raw) == (1, 0, 1)
+
+
+def test_two_tokens_of_a_role_become_one(q: Queue, raw: Raw) -> None:
+    """A party that was thought dead gave its role back as well."""
+    q.create()
+    raw.lpush(key("producer_free"), 0)
+    raw.lpush(key("consumer_free"), 0)
+    q.put("a")
+    q.get()
+    assert tokens(raw) == (1, 1, 1)
+
+
+@pytest.mark.parametrize("operation", OPERATIONS[2:], ids=range(2, len(OPERATIONS)))
+def test_what_is_missing_is_told(operation: Callable[..., Any], q: Queue, raw: Raw) -> None:
+    """And no key is made."""
+    with pytest.raises(QueueMissing, match="no queue 'q'"):
+        operation(q)
+    assert raw.keys() == []
+
+
+@pytest.mark.parametrize("kind", ["bound", *RESERVED[7:]])
+def test_numbers_that_are_none(q: Queue, raw: Raw, kind: str) -> None:
+    """They are told, and no message is lost or added over it."""
+    q.create()
+    q.put("a")
+    for value in ("", "many") if kind == "bound" else ("", "many", "-1", "1.5", "9" * 19):
+        raw.set(key(kind), value)
+        before = dump(raw)
+        if "consumed" not in kind:
+            for put in (q.put_nowait, q.put):
+                with pytest.raises(QueueDamaged):
+                    put("b")
+        if "produced" not in kind:
+            for get in (q.get_nowait, q.get):
+                with pytest.raises(QueueDamaged):
+                    get()
+        if value == "many":
+            with pytest.raises(QueueDamaged):
+                q.counters()
+        assert dump(raw) == before
+
+
+NEEDS = {
+    "put": ["", "bound", "producer", "producer_free", "not_full", "closed", *RESERVED[7:9]],
+    "get": ["", "bound", "consumer", "consumer_free", "not_full", "closed", *RESERVED[9:]],
+    "close": ["bound", "producer", "producer_free", "closed"],
+    "delete": ["bound", "producer_free", "consumer_free", "not_full", "closed"],
+    "free_role": ["", "bound", "producer_free", "consumer_free", "not_full"],
+    "length": ["", "bound"],
+    "counters": RESERVED[7:],
+}
+
+
+@pytest.mark.parametrize("name", NEEDS)
+def test_keys_of_another_type(q: Queue, raw: Raw, name: str) -> None:
+    """They are told, and nothing has changed."""
+    arguments = {"put": ["c"], "free_role": ["producer"]}.get(name, [])
+    for kind in NEEDS[name]:
+        raw.flushdb()
+        q.create()
+        q.put("a")
+        q.get()
+        q.put("b")
+        broken = key(kind).rstrip(":")
+        raw.delete(broken)
+        raw.hset(broken, "field", "value")
+        before = dump(raw)
+        with pytest.raises(QueueDamaged, match="another type"):
+            getattr(q, name)(*arguments)
+        assert dump(raw) == before
+
+
+# -- waiting -------------------------------------------------------------------------------
+
+
+def test_time_that_is_over_leaves_nothing_behind(make: Make, raw: Raw) -> None:
+    """Roles are given back, a token of room is where it was; 0 seconds is no waiting at all."""
+    q = make()
+    q.create(1)
+    for seconds in (0, 0.05, 0.15):
+        with pytest.raises(QueueEmpty):
+            q.get(timeout=seconds)
+        assert tokens(raw) == (1, 1, 1)
+    q.put("a")
+    for seconds in (0, 0.05, 0.15):
+        with pytest.raises(QueueFull):
+            q.put("b", timeout=seconds)
+        assert tokens(raw) == (1, 1, 0)
+    raw.rpop(key("producer_free"))
+    raw.set(key("producer"), "the other")
+    for call in (lambda: q.put("b", timeout=0.05), lambda: q.close(timeout=0.05)):
+        with pytest.raises(QueueInUse, match="producer role is taken by the other") as caught:
+            call()
+        assert (caught.value.role, caught.value.holder) == ("producer", "the other")
+    assert tokens(raw) == (0, 1, 0)
+
+
+def test_parties_of_ours_take_turns(make: Make, turning: Turning, raw: Raw) -> None:
+    """Several wait, one of them for room; each gets its turn, and nothing is lost."""
+    q = make()
+    q.create(1)
+    q.put(b"0")
+    others = [spawn(make().put, b"%d" % number) for number in range(1, 4)]
+    turning.reach("not_full", "producer_free", "producer_free")
+    got = [q.get(timeout=20) for _ in range(4)]
+    for other in others:
+        other.result()
+    assert got[0] == b"0"
+    assert sorted(got) == [b"0", b"1", b"2", b"3"]
+    assert tokens(raw) == (1, 1, 1)
+
+
+def test_closing_waits_behind_a_producer(make: Make, turning: Turning) -> None:
+    """What that one puts is delivered; the rest is refused at once."""
+    q = make()
+    q.create(1)
+    q.put("a")
+    putting = spawn(make().put, "b")
+    turning.reach("not_full")
+    closing = spawn(make().close)
+    turning.reach("not_full", "producer_free")
+    assert q.get() == b"a"
+    putting.result()
+    closing.result()
+    for call in (lambda: q.put("c"), lambda: q.put_nowait("c"), q.close):
+        with pytest.raises(QueueClosed):
+            call()
+    assert q.get() == b"b"
+    with pytest.raises(QueueClosed):
+        q.get()
+
+
+def test_a_producer_in_line_learns_that_the_queue_is_closed(
+    make: Make, turning: Turning, raw: Raw
+) -> None:
+    """Although the role stays taken: whoever closed it is another party that does not give back."""
+    q = make()
+    q.create()
+    raw.rpop(key("producer_free"))
+    putting = spawn(make().put, "a")
+    turning.reach("producer_free")
+    raw.lpush(key("closed"), 0, 0)
+    with pytest.raises(QueueClosed):
+        putting.result()
+    assert q.length() == 0
+
+
+def test_a_queue_made_anew_is_not_written_to(make: Make, turning: Turning, raw: Raw) -> None:
+    """Deleted and made again in one moment: those who hold a role and those in line are told."""
+    q = make()
+    q.create(1)
+    q.put("a")
+    holds = spawn(make().put, "b")
+    turning.reach("not_full")
+    waits = spawn(make().put, "c")
+    turning.reach("not_full", "producer_free")
+    anew = raw.pipeline(transaction=True)
+    anew.delete(*raw.keys())
+    anew.set(key("bound"), 5)
+    for name in ("producer_free", "consumer_free", "not_full"):
+        anew.lpush(key(name), "0")
+    anew.execute()
+    after = dump(raw)
+    for one in (holds, waits):
+        with pytest.raises(QueueMissing, match="deleted while"):
+            one.result()
+    assert dump(raw) == after
+
+
+def test_a_reader_is_not_served_from_a_queue_made_anew(
+    make: Make, turning: Turning, raw: Raw
+) -> None:
+    """It holds the role of a queue that is gone; in the new one another party has the role."""
+    q = make()
+    q.create()
+    reader = spawn(make().get)
+    turning.reach("")
+    anew = raw.pipeline(transaction=True)
+    anew.delete(*raw.keys())
+    anew.set(key("bound"), 5)
+    anew.lpush(key("producer_free"), "0")
+    anew.set(key("consumer"), "the other")
+    anew.lpush(BASE, "x")
+    anew.execute()
+    with pytest.raises(QueueMissing):
+        reader.result()
+    assert tokens(raw) == (1, 0, 0)
+    assert q.length() == 1
+
+
+def test_a_holder_that_was_thought_dead_stands_in_line_again(
+    make: Make, turning: Turning, raw: Raw
+) -> None:
+    """Its role was freed and taken by another party; it acts when that one is done."""
+    q = make()
+    q.create(1)
+    q.put("a")
+    putting = spawn(make().put, "b")
+    turning.reach("not_full")
+    assert q.free_role("producer")
+    raw.rpop(key("producer_free"))
+    raw.set(key("producer"), "the other")
+    assert q.get() == b"a"
+    turning.reach("producer_free")
+    assert q.length() == 0
+    assert raw.get(key("producer")) == b"the other"
+    raw.lpush(key("producer_free"), 0)
+    putting.result()
+    assert q.get() == b"b"
+    assert tokens(raw) == (1, 1, 1)
+
+
+def test_freeing_a_role_mends_the_token_of_room(q: Queue, raw: Raw) -> None:
+    """A producer died between taking the token and putting; nothing is mended while one may be."""
+    q.create(2)
+    raw.rpop(key("producer_free"))
+    raw.rpop(key("not_full"))
+    raw.rpop(key("consumer_free"))
+    assert q.free_role("consumer")
+    assert not q.free_role("consumer")
+    assert tokens(raw) == (0, 1, 0)
+    assert q.free_role("producer")
+    assert not q.free_role("producer")
+    assert tokens(raw) == (1, 1, 1)
+
+
+def test_scripts_that_vanish_in_a_wait(make: Make, turning: Turning, raw: Raw) -> None:
+    """They are loaded again, also within a transaction."""
+    q = make()
+    q.create()
+    reader = spawn(make().get)
+    turning.reach("")
+    raw.script_flush()
+    raw.lpush(BASE, "x")
+    assert reader.result() == b"x"
+    assert tokens(raw) == (1, 1, 1)
+
+
+# -- deletion ------------------------------------------------------------------------------
+
+
+def test_a_deletion_waits_for_those_who_have_a_role(make: Make, turning: Turning, raw: Raw) -> None:
+    """It tells them; who does not hear keeps it waiting, and a later call goes on with it."""
+    q = make()
+    q.create(1)
+    q.put("a")
+    raw.rpop(key("producer_free"))
+    raw.set(key("producer"), "deaf")
+    reader = spawn(make().get)
+    assert reader.result() == b"a"
+    reader = spawn(make().get)
+    turning.reach("")
+    with pytest.raises(QueueInUse, match="taken by deaf"):
+        q.delete(timeout=0.5)
+    with pytest.raises(QueueMissing):
+        reader.result()
+    assert not q.exists()
+    with pytest.raises(QueueExists, match="earlier"):
+        q.create()
+    with pytest.raises(QueueInUse):
+        q.delete(timeout=0)
+    deleting = spawn(make().delete)
+    assert q.free_role("producer")
+    deleting.result()
+    assert raw.keys() == []
+    with pytest.raises(QueueMissing):
+        q.free_role("producer")
+
+
+def test_a_deletion_that_was_broken_off(make: Make, raw: Raw) -> None:
+    """Its party died after the first step; whoever deletes ends it, and the name can be used."""
+    q = make()
+    q.create()
+    raw.delete(key("bound"))
+    with pytest.raises(QueueMissing):
+        q.get()
+    q.delete(timeout=0)
+    assert raw.keys() == []
+    q.create(3)
+
+
+def test_a_deletion_of_another_party_that_goes_on(make: Make, raw: Raw, turning: Turning) -> None:
+    """It is not taken over while it makes progress: the second one finds nothing to delete."""
+    q = make()
+    q.create()
+    raw.delete(key("bound"))
+    raw.lpush(key("closed"), 0, 0)
+    raw.brpop(key("producer_free"))
+    second = spawn(q.delete)
+    raw.brpop(key("consumer_free"))
+    raw.delete(*raw.keys())
+    with pytest.raises(QueueMissing):
+        second.result()
+
+
+def test_a_queue_that_is_made_during_a_deletion_is_whole(
+    make: Make, raw: Raw, turning: Turning
+) -> None:
+    """The other clients look at the bound alone, so they make it too early."""
+    q = make()
+    q.create(1)
+    q.put("old")
+    raw.rpop(key("producer_free"))
+    raw.rpop(key("consumer_free"))
+    deleting = spawn(make().delete)
+    turning.reach("producer_free")
+    raw.set(key("bound"), 4)
+    for name in ("producer_free", "consumer_free"):
+        raw.lpush(key(name), 0)
+    deleting.result()
+    assert tokens(raw) == (1, 1, 1)
+    assert (q.bound(), q.length(), q.closed()) == (4, 0, False)
+    q.put("new")
+    assert q.get() == b"new"
+
+
+def test_a_deletion_that_another_party_has_ended(make: Make, raw: Raw, turning: Turning) -> None:
+    """What has been made since is not touched."""
+    q = make()
+    q.create(1)
+    raw.rpop(key("consumer_free"))
+    deleting = spawn(make().delete)
+    turning.reach("consumer_free")
+    anew = raw.pipeline(transaction=True)
+    anew.delete(*raw.keys())
+    anew.set(key("bound"), 5)
+    anew.lpush(BASE, "x")
+    for name in ("producer_free", "consumer_free", "not_full"):
+        anew.lpush(key(name), "0")
+    anew.execute()
+    after = dump(raw)
+    deleting.result()
+    assert dump(raw) == after
+
+
+# -- connections ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def plain(server: EmbeddedServer) -> Raw:
+    """A client of `server`, which knows the scripts."""
+    with redis.Redis.from_url(server.url) as client:
+        for one in pressure_scripts():
+            client.script_load(one.source)
+        yield client
+
+
+@pytest.fixture
+def proxied(server: EmbeddedServer, plain: Raw) -> Iterator[tuple[Queue, Proxy]]:
+    """A queue of bound 2 through a proxy, one connection open."""
+    with Proxy(server.address) as proxy:
+        with Queue("q", proxy.url) as queue:
+            queue.create(2)
+            yield queue, proxy
+
+
+def test_a_lost_reply_is_told_and_nothing_is_sent_again(
+    proxied: tuple[Queue, Proxy], plain: Raw
+) -> None:
+    """The message is there once, or was taken once; the error says that it is not known."""
+    q, proxy = proxied
+    for put, count in ((q.put_nowait, 1), (q.put, 2)):
+        fault = proxy.eat_reply(after=b"EVALSHA")
+        with pytest.raises(OutcomeUnknown) as caught:
+            put("a")
+        fault.wait()
+        assert isinstance(caught.value, RedisConnectionError)
+        assert isinstance(caught.value.__cause__, RedisConnectionError)
+        assert plain.llen(BASE) == count
+    for get, count in ((q.get_nowait, 1), (q.get, 0)):
+        proxy.eat_reply(after=b"EVALSHA")
+        with pytest.raises(OutcomeUnknown):
+            get()
+        assert plain.llen(BASE) == count
+    assert q.counters() == Counters(2, 2, 2, 2)
+    assert tokens(plain) == (1, 1, 1)
+
+
+def test_a_request_that_does_not_get_through(proxied: tuple[Queue, Proxy], plain: Raw) -> None:
+    """Half of it is nothing: it has not run, and is not sent again."""
+    q, proxy = proxied
+    proxy.cut_after_request_bytes(30, after=b"EVALSHA")
+    with pytest.raises(OutcomeUnknown):
+        q.put_nowait("a")
+    assert plain.llen(BASE) == 0
+    q.put_nowait("b")
+    assert q.get() == b"b"
+
+
+def test_looking_is_repeated(proxied: tuple[Queue, Proxy]) -> None:
+    """It changes nothing, so a lost reply is no matter."""
+    q, proxy = proxied
+    fault = proxy.eat_reply(after=b"EVALSHA")
+    assert q.length() == 0
+    fault.wait()
+
+
+def test_a_connection_that_was_closed_meanwhile(
+    proxied: tuple[Queue, Proxy], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that has not been used for a while is tried first, so a restart is no unknown outcome."""
+    q, proxy = proxied
+    proxy.cut()
+    monkeypatch.setattr(link, "FRESH", -1.0)
+    q.put("a")
+    proxy.cut()
+    assert q.get() == b"a"
+
+
+@pytest.mark.parametrize("kind", ["put", "get"])
+def test_a_wait_whose_connection_fails_gives_its_role_back(
+    proxied: tuple[Queue, Proxy], plain: Raw, turning: Turning, kind: str
+) -> None:
+    """The failure is told; nothing was put or taken, and nobody is kept out."""
+    q, proxy = proxied
+    if kind == "put":
+        q.put("a")
+        q.put("b")
+    waiting: Beside[Any] = spawn(q.put, "c") if kind == "put" else spawn(q.get)
+    turning.reach("not_full" if kind == "put" else "")
+    wait_for(lambda: plain.info("clients")["blocked_clients"] == 1)
+    proxy.cut()
+    with pytest.raises(RedisConnectionError) as caught:
+        waiting.result()
+    assert not isinstance(caught.value, OutcomeUnknown)
+    assert tokens(plain) == ((1, 1, 0) if kind == "put" else (1, 1, 1))
+    assert plain.llen(BASE) == (2 if kind == "put" else 0)
+
+
+def test_a_reply_that_is_lost_at_the_end_of_a_wait(
+    proxied: tuple[Queue, Proxy], plain: Raw, turning: Turning
+) -> None:
+    """The message was taken, so the role is not ours to give back, and the outcome not known."""
+    q, proxy = proxied
+    reader = spawn(q.get)
+    turning.reach("")
+    proxy.eat_reply(4, after=b"MULTI")
+    plain.lpush(BASE, "x")
+    with pytest.raises(OutcomeUnknown):
+        reader.result()
+    assert plain.llen(BASE) == 0
+    assert tokens(plain) == (1, 1, 1)
+    assert q.counters().consumed_messages == 1
+
+
+def test_the_last_request_of_a_wait_that_is_lost(
+    proxied: tuple[Queue, Proxy], plain: Raw, turning: Turning
+) -> None:
+    """The role is still ours, so it has not run, and that is what the error says."""
+    q, proxy = proxied
+    reader = spawn(q.get)
+    turning.reach("")
+    proxy.cut_after_request_bytes(10, after=b"MULTI")
+    plain.lpush(BASE, "x")
+    with pytest.raises(RedisConnectionError) as caught:
+        reader.result()
+    assert not isinstance(caught.value, OutcomeUnknown)
+    assert plain.llen(BASE) == 1
+    assert tokens(plain) == (1, 1, 1)
+
+
+def test_a_full_server_can_be_drained(server: EmbeddedServer, plain: Raw, turning: Turning) -> None:
+    """Nothing is put, and that is told; taking, closing, waiting and deleting go on."""
+    with Queue("q", server.url) as q, Queue("q", server.url) as other:
+        q.create()
+        q.put("a")
+        reader = spawn(other.get)
+        assert reader.result() == b"a"
+        reader = spawn(other.get)
+        turning.reach("")
+        plain.config_set("maxmemory", 1)
+        for call in (lambda: q.put("b"), lambda: q.put_nowait("b")):
+            with pytest.raises(OutOfMemory):
+                call()
+        with pytest.raises(QueueInUse):
+            q.get_nowait()
+        plain.config_set("maxmemory", 0)
+        plain.config_set("maxmemory-policy", "noeviction")
+        q.put("b")
+        assert reader.result() == b"b"
+        q.put("c")
+        plain.config_set("maxmemory", 1)
+        assert q.get_nowait() == b"c"
+        with pytest.raises(QueueEmpty):
+            q.get_nowait()
+        with pytest.raises(QueueEmpty):
+            q.get(timeout=0.25)
+        assert tokens(plain) == (1, 1, 1)
+        q.close()
+        with pytest.raises(QueueClosed):
+            q.get()
+        q.delete()
+        assert plain.keys() == []
+
+
+def test_a_wait_on_a_server_that_fills_up(
+    server: EmbeddedServer, plain: Raw, turning: Turning
+) -> None:
+    """It looks from time to time, as a full server refuses to block; the message is taken."""
+    with Queue("q", server.url) as q:
+        q.create()
+        reader = spawn(q.get)
+        turning.reach("")
+        plain.lpush("spare", "x")
+        plain.config_set("maxmemory", 1)
+        wait_for(lambda: plain.info("clients")["blocked_clients"] == 0)
+        plain.rename("spare", BASE)
+        assert reader.result() == b"x"
+        assert tokens(plain) == (1, 1, 1)
+        plain.config_set("maxmemory", 0)
+
+
+def test_a_cluster_wants_a_tag(make_server: Callable[..., EmbeddedServer]) -> None:
+    """Twelve keys in many slots are refused before anything is written, with what would do."""
+    server = clustered(make_server)
+    with redis.Redis.from_url(server.url) as client:
+        client.execute_command("CLUSTER", "ADDSLOTS", *range(16384))
+        wait_for(lambda: client.execute_command("CLUSTER INFO")["cluster_state"] == "ok")
+        for name in ("q", "{}q", "}q{"):
+            with Queue(name, server.url) as refused:
+                with pytest.raises(ConfigurationError, match="in braces, as in"):
+                    refused.create()
+        assert client.keys() == []
+        for queue in (Queue("{q}", server.url), Queue("q", server.url, prefix="{p}")):
+            with queue:
+                queue.create(1)
+                reader = spawn(queue.get)
+                queue.put("a")
+                assert reader.result() == b"a"
+                queue.close()
+                queue.delete()
+        assert client.keys() == []
