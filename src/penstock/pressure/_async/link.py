@@ -62,37 +62,45 @@ class AsyncLine:
         self._lane.calls += 1
         return await self._lane.exchange(call, self._lane)
 
-    async def guarded(self, call: Call) -> list[Any] | None:
+    async def guarded(
+        self, call: Call, *looks: tuple[bytes, ...]
+    ) -> tuple[list[Any] | None, list[Any]]:
         """Run a script if the watched key is as it was; None = it is not, and nothing ran.
 
-        The key is watched again in the same packet, behind the script.
+        The key is watched again in the same packet, behind the script. A packet in two parts lets
+        others in between: `looks` are commands that come last, and show what is watched now.
+
+        Returns:
+            What the script says, and the replies to `looks`, or none where no key is watched.
 
         Raises:
             OutOfMemory, QueueDamaged: what the server refused, typed.
         """
         try:
-            return await self._transaction(call)
+            return await self._transaction(call, looks)
         except NoScriptError:
             await self._lane.command("SCRIPT", "LOAD", call.script.source)
-            return await self._transaction(call)
+            return await self._transaction(call, looks)
         except ResponseError as error:
             try:
                 raise_typed(error)
             except OutOfMemory:
                 # A full server takes no transaction. Nobody can make a queue on it either.
-                return await self.look(call)
+                return await self.look(call), []
 
-    async def _transaction(self, call: Call) -> list[Any] | None:
+    async def _transaction(
+        self, call: Call, looks: tuple[tuple[bytes, ...], ...]
+    ) -> tuple[list[Any] | None, list[Any]]:
         evalsha = (b"EVALSHA", call.script.sha, *call.head, b"0", *call.args)
-        steps = ((b"MULTI",), evalsha, (b"EXEC",), self._watch)
+        steps = ((b"MULTI",), evalsha, (b"EXEC",), self._watch, *looks)
         await asend(self.conn, b"".join(map(pack, steps)))
-        _, queued, done, _ = [await self._reply() for _ in steps]
+        _, queued, done, _, *seen = [await self._reply() for _ in steps]
         if isinstance(done, list):
             (done,) = done
-        for reply in (queued, done):
+        for reply in (queued, done, *seen):
             if isinstance(reply, ResponseError):
                 raise reply
-        return done  # type: ignore[no-any-return] # a script's reply, or None
+        return done, seen
 
     async def _reply(self) -> Any:
         try:

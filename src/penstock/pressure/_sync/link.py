@@ -63,37 +63,43 @@ class Line:
         self._lane.calls += 1
         return self._lane.exchange(call, self._lane)
 
-    def guarded(self, call: Call) -> list[Any] | None:
+    def guarded(self, call: Call, *looks: tuple[bytes, ...]) -> tuple[list[Any] | None, list[Any]]:
         """Run a script if the watched key is as it was; None = it is not, and nothing ran.
 
-        The key is watched again in the same packet, behind the script.
+        The key is watched again in the same packet, behind the script. A packet in two parts lets
+        others in between: `looks` are commands that come last, and show what is watched now.
+
+        Returns:
+            What the script says, and the replies to `looks`, or none where no key is watched.
 
         Raises:
             OutOfMemory, QueueDamaged: what the server refused, typed.
         """
         try:
-            return self._transaction(call)
+            return self._transaction(call, looks)
         except NoScriptError:
             self._lane.command("SCRIPT", "LOAD", call.script.source)
-            return self._transaction(call)
+            return self._transaction(call, looks)
         except ResponseError as error:
             try:
                 raise_typed(error)
             except OutOfMemory:
                 # A full server takes no transaction. Nobody can make a queue on it either.
-                return self.look(call)
+                return self.look(call), []
 
-    def _transaction(self, call: Call) -> list[Any] | None:
+    def _transaction(
+        self, call: Call, looks: tuple[tuple[bytes, ...], ...]
+    ) -> tuple[list[Any] | None, list[Any]]:
         evalsha = (b"EVALSHA", call.script.sha, *call.head, b"0", *call.args)
-        steps = ((b"MULTI",), evalsha, (b"EXEC",), self._watch)
+        steps = ((b"MULTI",), evalsha, (b"EXEC",), self._watch, *looks)
         send(self.conn, b"".join(map(pack, steps)))
-        _, queued, done, _ = [self._reply() for _ in steps]
+        _, queued, done, _, *seen = [self._reply() for _ in steps]
         if isinstance(done, list):
             (done,) = done
-        for reply in (queued, done):
+        for reply in (queued, done, *seen):
             if isinstance(reply, ResponseError):
                 raise reply
-        return done  # type: ignore[no-any-return] # a script's reply, or None
+        return done, seen
 
     def _reply(self) -> Any:
         try:

@@ -108,8 +108,14 @@ class Turn:
 
     def _tried(self, line: Line, is_token_lost: bool) -> list[Any] | None:
         was_held, self._is_held = self._is_held, True  # for all we know, until the reply is here
+        role, party = self._errand.role, self._errand.party
+        looks = (b"GET", self._calls.keys[role]), (b"LLEN", self._calls.keys.free(role))
         try:
-            return line.guarded(self._errand.act(int(was_held), int(is_token_lost)))
+            act = self._errand.act(int(was_held), int(is_token_lost))
+            reply, seen = line.guarded(act, *looks)
+            # What is watched now is the queue in which the role was taken, if it is ours there.
+            is_other = reply is not None and reply[0] == HOLDING and seen not in ([], [party, 0])
+            return None if is_other else reply
         except Exception as error:
             if not transient(error):
                 raise
