@@ -1,0 +1,242 @@
+"""Parties at a pressure queue as processes of their own, many at a time, to be killed.
+
+    with Crowd() as crowd:
+        member = crowd.start("live", kind="sync", url=server.url, ...)
+        member.kill()
+        assert member.ended() == -signal.SIGKILL
+
+A member writes into a log what it tries before it does, and what it knows after.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from types import TracebackType
+from typing import Any
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from tests.conformance.pressure import PREFIX, AsyncOurs, Foreign, Ours, Party, Refused
+from tests.support.workers import Nursery, await_word, tell, until
+
+__all__ = ["LIMIT", "Crowd", "Member", "herd", "live", "move", "party_of", "wait"]
+
+LIMIT = 0.15
+"""Seconds that a call of a member waits at most, when it has a limit."""
+PAUSE = 0.002
+"""Seconds before the next call when there is no queue to use."""
+
+
+class Member:
+    """One process.
+
+    Args:
+        crowd: which it belongs to.
+        pid: its process id.
+        task: what it does, as it was started.
+    """
+
+    def __init__(self, crowd: Crowd, pid: int, task: dict[str, Any]) -> None:
+        self._crowd = crowd
+        self._status: int | None = None
+        self.pid = pid
+        self.task = task
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal, unless it has ended."""
+        if self.exit_code is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """End it as it stands."""
+        self.signal(signal.SIGKILL)
+        self.ended()
+
+    @property
+    def exit_code(self) -> int | None:
+        """What it ended with, the negative number of the signal that ended it; None = it runs."""
+        if self._status is None:
+            self._status = self._crowd.ask({"reap": self.pid})
+        return None if self._status is None else os.waitstatus_to_exitcode(self._status)
+
+    def ended(self, timeout: float = 30.0) -> int:
+        """What it ended with; it is waited for.
+
+        Raises:
+            TimeoutError: it runs on.
+        """
+        until(lambda: self.exit_code is not None, timeout)
+        assert self.exit_code is not None
+        return self.exit_code
+
+
+class Crowd:
+    """A small process that forks the members; all of them end with it."""
+
+    def __init__(self) -> None:
+        self._nursery = Nursery(__name__)
+        self._herd = self._nursery.start("herd")
+        self._members: list[Member] = []
+
+    def start(self, task: str, **arguments: Any) -> Member:
+        """Fork a member that runs a function of this module."""
+        pid = self.ask({"fork": [task, arguments]})
+        self._members.append(Member(self, pid, arguments))
+        return self._members[-1]
+
+    def ask(self, question: dict[str, Any]) -> Any:
+        """What the forking process answers."""
+        self._herd.send(json.dumps(question))
+        event = self._herd.next_event()
+        assert event is not None, "the forking process has ended"
+        return event["answer"]
+
+    def empty(self) -> None:
+        """Kill all who still run."""
+        while self._members:
+            self._members.pop().kill()
+
+    def __enter__(self) -> Crowd:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._nursery.close()
+
+
+# -- in the forking process ----------------------------------------------------------------------
+
+
+def herd() -> None:
+    """Fork members and bury them, as we are asked to."""
+    living: set[int] = set()
+    try:
+        while True:
+            (question, what), *_ = json.loads(await_word()).items()
+            if question == "fork":
+                pid = _forked(*what)
+                living.add(pid)
+                tell({"answer": pid})
+            else:
+                done, status = os.waitpid(what, os.WNOHANG)
+                living -= {done}
+                tell({"answer": status if done else None})
+    finally:
+        for pid in living:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def _forked(task: str, arguments: dict[str, Any]) -> int:
+    pid = os.fork()
+    if pid == 0:
+        try:
+            globals()[task](**arguments)
+        except BaseException:  # noqa: BLE001  # nothing may run on in a copy of the parent
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    return pid
+
+
+# -- in the members ------------------------------------------------------------------------------
+
+
+class _Log:
+    """Lines of several processes in one file; a line is whole, or not there."""
+
+    def __init__(self, path: str) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND)
+
+    def write(self, *words: str) -> None:
+        """Add a line; it is the system's when this returns."""
+        os.write(self._file, (" ".join(words) + "\n").encode())
+
+
+class _Word:
+    """Set by SIGTERM: end after the call that runs."""
+
+    def __init__(self) -> None:
+        self.is_said = False
+        signal.signal(signal.SIGTERM, self._say)
+
+    def _say(self, number: int, frame: object) -> None:
+        del number, frame
+        self.is_said = True
+
+
+def party_of(kind: str, url: str, name: str, who: str, prefix: str = PREFIX) -> Party:
+    """A party of this kind: sync, async or foreign."""
+    if kind == "foreign":
+        plain = {"protocol": 2, "socket_timeout": None, "retry": Retry(NoBackoff(), 0)}
+        client = redis.Redis.from_url(url, **plain)
+        return Foreign(client, name, who=who, prefix=prefix)
+    maker: Callable[..., Party] = Ours if kind == "sync" else AsyncOurs
+    return maker(url, name, who=who, prefix=prefix)
+
+
+def live(kind: str, url: str, name: str, who: str, log: str, deeds: list[str], seed: int) -> None:
+    """Do one of these deeds after the other, by chance, until killed or told to end.
+
+    Deeds are verbs of a party; those that can wait do so for LIMIT seconds.
+    """
+    word, out, dice = _Word(), _Log(log), random.Random(seed)
+    party = party_of(kind, url, name, who)
+    serial = 0
+    while not word.is_said:
+        deed = dice.choice(deeds)
+        limited = deed in ("put", "get", "close") or (deed == "delete" and kind != "foreign")
+        args: list[Any] = [LIMIT] if limited else []
+        if deed == "create":
+            args = [dice.randrange(4)]
+        if deed.startswith("put"):
+            serial += 1
+            args = [f"{who}.{serial}.{'x' * dice.randrange(100)}".encode(), *args]
+        said = args[0].decode() if deed.startswith("put") else ""
+        out.write(who, "tries", deed, said)
+        try:
+            result = getattr(party, deed)(*args)
+        except Refused as refused:
+            out.write(who, "refused", deed, refused.kind)
+            if refused.kind not in ("full", "empty", "in_use"):
+                time.sleep(PAUSE)
+        else:
+            out.write(who, "done", deed, said or (result or b"").decode())
+        if deed in ("create", "close", "delete"):
+            time.sleep(dice.uniform(0, 0.03))  # life between the rounds
+    party.disconnect()
+
+
+def move(kind: str, url: str, name: str, who: str, log: str, count: int) -> None:
+    """Put so many messages; or, if there is no number, get all there are until the queue ends."""
+    out = _Log(log)
+    party = party_of(kind, url, name, who)
+    for serial in range(count):
+        party.put(f"{who}.{serial}.".encode())
+    while not count:
+        try:
+            message = party.get()
+        except Refused as refused:
+            out.write(who, "refused", "get", refused.kind)
+            break
+        out.write(who, "done", "get", message.decode())
+    party.disconnect()
+
+
+def wait(kind: str, url: str, name: str, who: str, verb: str) -> None:
+    """Make one call without a limit."""
+    args = (b"never",) if verb == "put" else ()
+    getattr(party_of(kind, url, name, who), verb)(*args)

@@ -1,0 +1,166 @@
+"""Parties at a pressure queue that are killed: inside a wait, outside of one, and at random."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from penstock.embedded import EmbeddedServer, find_server
+from tests.conformance.pressure import Keys, Ours, Refused
+from tests.conformance.pressure_crowd import LIMIT, Crowd
+from tests.conformance.pressure_storm import Storm, refusal
+from tests.conftest import SERVER_FOR_FAULTS
+from tests.support.keyspace import Raw
+from tests.support.workers import until
+
+KINDS = ("sync", "async", "foreign")
+OWN = ("sync", "async")
+KILLS = 12
+KEYS = Keys("q")
+
+
+@pytest.fixture(scope="module")
+def crowd() -> Iterator[Crowd]:
+    """Where the victims come from."""
+    with Crowd() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def home() -> Iterator[EmbeddedServer]:
+    """A server on loopback for the tests of this file."""
+    with EmbeddedServer(find_server(SERVER_FOR_FAULTS), tcp=True) as server:
+        yield server
+
+
+@pytest.fixture
+def raw(home: EmbeddedServer) -> Iterator[Raw]:
+    """A plain client of the server, which is empty."""
+    with redis.Redis.from_url(home.url, protocol=2) as client:
+        client.flushall()
+        yield client
+
+
+@pytest.fixture
+def mine(home: EmbeddedServer, raw: Raw) -> Iterator[Any]:
+    """Our party, which survives; the queue has a bound of 1."""
+    made: Any = Ours(home.url, "q", who="survivor")
+    made.create(1)
+    yield made
+    made.disconnect()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("verb", ["get", "put"])
+def test_killed_inside_a_wait(
+    verb: str, kind: str, home: EmbeddedServer, crowd: Crowd, raw: Raw, mine: Any
+) -> None:
+    """P-26: its role stays taken in its name; timed calls fail in time; freed, all goes on.
+
+    No message is lost: who waits takes nothing.
+    """
+    role = "consumer" if verb == "get" else "producer"
+    if verb == "put":
+        mine.put_nowait(b"first")
+    victim = crowd.start("wait", kind=kind, url=home.url, name="q", who="victim", verb=verb)
+    until(lambda: not raw.exists(KEYS(f"{role}_free")) and raw.get(KEYS(role)) == b"victim")
+    victim.kill()
+    calls: list[tuple[Any, ...]] = (
+        [(mine.get, 0.1), (mine.get_nowait,)]
+        if verb == "get"
+        else [(mine.put, b"x", 0.1), (mine.put_nowait, b"x"), (mine.close, 0.1)]
+    )
+    for call, *args in calls:
+        start = time.monotonic()
+        with pytest.raises(Refused, match="in_use") as refused:
+            call(*args)
+        assert refused.value.holder == "victim"
+        assert time.monotonic() - start < 3
+    assert mine.free_role(role) is True
+    assert mine.free_role(role) is False
+    if verb == "get":
+        mine.put_nowait(b"first")
+    assert mine.get(5) == b"first"
+    mine.put(b"second", 5)
+    assert mine.get_nowait() == b"second"
+    assert (raw.llen(KEYS("producer_free")), raw.llen(KEYS("consumer_free"))) == (1, 1)
+    assert tuple(mine.counters()) == (2, 11, 2, 11)
+
+
+@pytest.mark.parametrize("kind", OWN)
+def test_killed_outside_a_wait(
+    kind: str, home: EmbeddedServer, crowd: Crowd, raw: Raw, mine: Any, tmp_path: Path
+) -> None:
+    """P-26: one of ours that is killed while it need not wait leaves both roles free, every time.
+
+    The counters are exactly what was moved.
+    """
+    log = tmp_path / "log"
+    log.touch()
+    mine.delete()
+    mine.create(0)
+    deeds = ["put_nowait", "get_nowait", "put"]
+    for turn in range(KILLS):
+        size = log.stat().st_size
+        common = {"url": home.url, "name": "q", "log": str(log), "deeds": deeds}
+        victim = crowd.start("live", kind=kind, who=f"v{turn}", seed=turn, **common)
+        until(lambda size=size: log.stat().st_size > size + 1000)  # it is at work
+        victim.kill()
+        until(lambda: raw.llen(KEYS("producer_free")) == raw.llen(KEYS("consumer_free")) == 1)
+        mine.put_nowait(b"here")
+        assert refusal(mine.get_nowait) == ""
+        entered, entered_bytes, left, left_bytes = mine.counters()
+        waiting = raw.lrange(KEYS(), 0, -1)
+        assert entered - left == len(waiting)
+        assert entered_bytes - left_bytes == sum(map(len, waiting))
+    assert victim.ended() == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("verb", ["put", "close", "get", "delete"])
+def test_killed_while_it_waits_for_a_role(
+    verb: str, home: EmbeddedServer, crowd: Crowd, raw: Raw, mine: Any
+) -> None:
+    """P-26: one of ours that dies while another holds the role leaves no trace of itself.
+
+    But for a delete, which has begun: the next delete finishes it.
+    """
+    role = "consumer" if verb in ("get", "delete") else "producer"
+    raw.rpop(KEYS(f"{role}_free"))
+    raw.set(KEYS(role), "other")
+    before = {client["id"] for client in raw.client_list()}
+    victim = crowd.start("wait", kind="sync", url=home.url, name="q", who="victim", verb=verb)
+    if verb == "delete":
+        until(lambda: not raw.exists(KEYS("bound")))
+    else:
+        until(lambda: {client["id"] for client in raw.client_list()} > before)
+        time.sleep(LIMIT)  # nobody can tell from outside that it waits
+    victim.kill()
+    until(lambda: {client["id"] for client in raw.client_list()} <= before)
+    assert raw.get(KEYS(role)) == b"other"
+    raw.lpush(KEYS(f"{role}_free"), 0)  # the holder is done
+    if verb == "delete":
+        assert refusal(mine.create, 1) == "exists"
+        assert refusal(mine.delete, 20) in ("", "missing")
+        assert not raw.dbsize()
+        mine.create(1)
+    mine.put(b"x", 5)
+    assert mine.get(5) == b"x"
+    assert (raw.llen(KEYS("producer_free")), raw.llen(KEYS("consumer_free"))) == (1, 1)
+
+
+@pytest.mark.slow
+def test_killed_at_random(home: EmbeddedServer, crowd: Crowd, raw: Raw, tmp_path: Path) -> None:
+    """P-26, P-27: six seconds of processes that are killed; nothing is stuck beyond `free_role()`.
+
+    Order is kept, nothing is doubled, and the counters are exact. A longer one is in tests/nodes.
+    """
+    sums = Storm(home, crowd, tmp_path, seed=6).run(6)
+    assert sums["kills"] >= 8
+    assert sums["done put"] + sums["done put_nowait"] >= 40
+    assert sums["done get"] + sums["done get_nowait"] >= 20
