@@ -66,6 +66,7 @@ NAMES = {
     "apool": "pool",
     "arun": "run",
     "asend": "send",
+    "ashield": "shield",
     "asleep": "sleep",
     "asliced": "sliced",
     "aspawn": "spawn",

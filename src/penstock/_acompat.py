@@ -12,8 +12,9 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Coroutine
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from redis import ConnectionPool
 from redis.asyncio import ConnectionPool as AsyncConnectionPool
@@ -34,12 +35,16 @@ __all__ = [
     "alock",
     "aloop",
     "asend",
+    "ashield",
     "asleep",
     "lock",
     "loop",
     "send",
+    "shield",
     "sleep",
 ]
+
+T = TypeVar("T")
 
 PENDING = object()
 """No reply yet."""
@@ -67,6 +72,23 @@ def loop() -> object:
 
 asleep = asyncio.sleep
 sleep = time.sleep
+
+
+async def ashield(work: Coroutine[Any, Any, T]) -> T:
+    """Do something to its end, also when the caller is cancelled meanwhile."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait({task})
+        if not task.cancelled():
+            task.exception()  # seen
+        raise
+
+
+def shield(done: T) -> T:
+    """What was done."""
+    return done
 
 
 async def asend(conn: Any, packed: bytes) -> None:

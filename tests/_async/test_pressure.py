@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio  # async only
 import os
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -919,6 +919,96 @@ async def test_the_last_request_of_a_wait_that_is_lost(
     assert not isinstance(caught.value, OutcomeUnknown)
     assert plain.llen(BASE) == 1
     assert tokens(plain) == (1, 1, 1)
+
+
+@pytest.fixture
+def rival(plain: Raw) -> Iterator[Any]:
+    """A connection that pops the token of the role, as other clients wait for it."""
+    pool = redis.ConnectionPool(**plain.connection_pool.connection_kwargs)
+    conn = pool.get_connection()
+    yield conn
+    conn.disconnect()
+
+
+async def blocked(plain: Raw, count: int) -> None:
+    """Return when so many connections are blocked."""
+    await await_for(lambda: plain.info("clients")["blocked_clients"] == count)
+
+
+async def beaten(plain: Raw, rival: Any) -> None:
+    """Let the rival have the role, which a waiting party of ours was told of before it."""
+    await blocked(plain, 1)
+    rival.send_command("BRPOP", key("producer_free"), 0)
+    await blocked(plain, 2)
+    plain.lpush(key("producer_free"), 0)
+    rival.read_response()
+
+
+async def test_who_is_always_late_stands_in_line(
+    server: EmbeddedServer, plain: Raw, rival: Any, turning: AsyncTurning
+) -> None:
+    """It is served in turn with parties that pop the token, and the next one after it."""
+    async with AsyncQueue("q", server.url) as q:
+        await q.create()
+        plain.rpop(key("producer_free"))
+        putting = aspawn(q.put, "a")
+        await turning.reach("producer_free")
+        await beaten(plain, rival)
+        await turning.reach()
+        await blocked(plain, 1)
+        rival.send_command("BRPOP", key("producer_free"), 0)
+        await blocked(plain, 2)
+        plain.lpush(key("producer_free"), 0)
+        await putting.result()
+        assert rival.read_response() is not None
+        assert plain.lrange(BASE, 0, -1) == [b"a"]
+        assert tokens(plain) == (0, 1, 1)
+
+
+# [async only
+async def test_who_is_cancelled_in_line_gives_back_what_it_got(
+    server: EmbeddedServer, plain: Raw, rival: Any, turning: AsyncTurning
+) -> None:
+    """It looks at what the server has said before it goes."""
+    async with AsyncQueue("q", server.url) as q:
+        await q.create()
+        plain.rpop(key("producer_free"))
+        putting = asyncio.ensure_future(q.put("a"))
+        await turning.reach("producer_free")
+        await beaten(plain, rival)
+        await turning.reach()
+        await blocked(plain, 1)
+        plain.lpush(key("producer_free"), 0)
+        putting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await putting
+        assert tokens(plain) == (1, 1, 1)
+        assert plain.llen(BASE) == 0
+
+
+# async only]
+async def test_a_queue_made_anew_gets_its_token_back(
+    server: EmbeddedServer, plain: Raw, rival: Any, turning: AsyncTurning
+) -> None:
+    """Who stood in line for the old one was given the token of the new one."""
+    async with AsyncQueue("q", server.url) as q:
+        await q.create()
+        plain.rpop(key("producer_free"))
+        putting = aspawn(q.put, "a")
+        await turning.reach("producer_free")
+        await beaten(plain, rival)
+        await turning.reach()
+        await blocked(plain, 1)
+        anew = plain.pipeline(transaction=True)
+        anew.delete(*plain.keys())
+        anew.set(key("bound"), 5)
+        for name in ("producer_free", "consumer_free", "not_full"):
+            anew.lpush(key(name), "0")
+        anew.execute()
+        with pytest.raises(QueueMissing, match="deleted while"):
+            await putting.result()
+        assert tokens(plain) == (1, 1, 1)
+        assert plain.llen(BASE) == 0
 
 
 async def test_a_full_server_can_be_drained(

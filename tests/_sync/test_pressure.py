@@ -890,6 +890,74 @@ def test_the_last_request_of_a_wait_that_is_lost(
     assert tokens(plain) == (1, 1, 1)
 
 
+@pytest.fixture
+def rival(plain: Raw) -> Iterator[Any]:
+    """A connection that pops the token of the role, as other clients wait for it."""
+    pool = redis.ConnectionPool(**plain.connection_pool.connection_kwargs)
+    conn = pool.get_connection()
+    yield conn
+    conn.disconnect()
+
+
+def blocked(plain: Raw, count: int) -> None:
+    """Return when so many connections are blocked."""
+    wait_for(lambda: plain.info("clients")["blocked_clients"] == count)
+
+
+def beaten(plain: Raw, rival: Any) -> None:
+    """Let the rival have the role, which a waiting party of ours was told of before it."""
+    blocked(plain, 1)
+    rival.send_command("BRPOP", key("producer_free"), 0)
+    blocked(plain, 2)
+    plain.lpush(key("producer_free"), 0)
+    rival.read_response()
+
+
+def test_who_is_always_late_stands_in_line(
+    server: EmbeddedServer, plain: Raw, rival: Any, turning: Turning
+) -> None:
+    """It is served in turn with parties that pop the token, and the next one after it."""
+    with Queue("q", server.url) as q:
+        q.create()
+        plain.rpop(key("producer_free"))
+        putting = spawn(q.put, "a")
+        turning.reach("producer_free")
+        beaten(plain, rival)
+        turning.reach()
+        blocked(plain, 1)
+        rival.send_command("BRPOP", key("producer_free"), 0)
+        blocked(plain, 2)
+        plain.lpush(key("producer_free"), 0)
+        putting.result()
+        assert rival.read_response() is not None
+        assert plain.lrange(BASE, 0, -1) == [b"a"]
+        assert tokens(plain) == (0, 1, 1)
+
+
+def test_a_queue_made_anew_gets_its_token_back(
+    server: EmbeddedServer, plain: Raw, rival: Any, turning: Turning
+) -> None:
+    """Who stood in line for the old one was given the token of the new one."""
+    with Queue("q", server.url) as q:
+        q.create()
+        plain.rpop(key("producer_free"))
+        putting = spawn(q.put, "a")
+        turning.reach("producer_free")
+        beaten(plain, rival)
+        turning.reach()
+        blocked(plain, 1)
+        anew = plain.pipeline(transaction=True)
+        anew.delete(*plain.keys())
+        anew.set(key("bound"), 5)
+        for name in ("producer_free", "consumer_free", "not_full"):
+            anew.lpush(key(name), "0")
+        anew.execute()
+        with pytest.raises(QueueMissing, match="deleted while"):
+            putting.result()
+        assert tokens(plain) == (1, 1, 1)
+        assert plain.llen(BASE) == 0
+
+
 def test_a_full_server_can_be_drained(server: EmbeddedServer, plain: Raw, turning: Turning) -> None:
     """Nothing is put, and that is told; taking, closing, waiting and deleting go on."""
     with Queue("q", server.url) as q, Queue("q", server.url) as other:

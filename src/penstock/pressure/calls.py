@@ -92,13 +92,13 @@ class PressureCalls:
         """Take a message; `held` and `wait` as in the header of the script."""
         return self._call("get", party, held, wait, role="consumer")
 
-    def leave(self, party: bytes, role: Role) -> Call:
+    def leave(self, party: bytes, role: Role, *, held: int) -> Call:
         """Give a role back, if it is still this party's."""
-        return self._call("leave", party, role=role)
+        return self._call("leave", party, held, role=role)
 
-    def close(self, party: bytes) -> Call:
+    def close(self, party: bytes, *, held: int) -> Call:
         """Close the queue."""
-        return self._call("close", party)
+        return self._call("close", party, held, role="producer")
 
     def delete(self, step: str, mark: str) -> Call:
         """Begin or end a deletion."""

@@ -13,7 +13,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from penstock._acompat import asend, asleep, sliced
+from penstock._acompat import PENDING, AsyncReader, asend, asleep, sliced
 from penstock._async.connection import (
     FAKE_SLICE,
     SOCKET_TIMEOUT,
@@ -49,6 +49,7 @@ class AsyncLine:
         self.conn = conn
         self._lane = AsyncLane(conn)
         self._watch: tuple[bytes, ...] = ()
+        self._reader: AsyncReader | None = None
 
     async def watch(self, key: bytes) -> None:
         """Begin to watch, whatever was seen before."""
@@ -132,8 +133,27 @@ class AsyncLine:
         await asleep(limit)  # a full server refuses to block
         return bool(await self._lane.command("LLEN", key))
 
+    async def pop(self, key: bytes, *, timeout: float) -> None:
+        """Begin to wait for the element of a list, as long as in `turned`, to take it."""
+        limit = max(min(timeout, SLICE), 0.001)
+        await asend(self._conn, pack((b"BRPOP", key, b"%.3f" % limit)))
+        self._reader = AsyncReader(self._conn)
+
+    async def popped(self) -> bool:
+        """Whether it was taken; who is interrupted asks again, and has to give it back."""
+        if self._reader is None:
+            return False
+        reply = await self._reader.read(SLICE + SOCKET_TIMEOUT)
+        if reply is PENDING:
+            raise RedisTimeoutError("no reply to BRPOP in time")
+        self._reader = None
+        return reply is not None
+
     async def close(self) -> None:
         """Close the connection, whatever is pending on it."""
+        if self._reader is not None:
+            self._reader.drop()
+            self._reader = None
         await self._lane.close()
 
 

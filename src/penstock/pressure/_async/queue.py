@@ -121,8 +121,12 @@ class AsyncQueue:
             QueueInUse: another party had the role all the time.
             QueueMissing: there is no queue.
         """
-        call = self._calls.close(self._id())
-        await self._waited(Errand("producer", self._id(), lambda *_: call), call, timeout)
+        party = self._id()
+
+        def act(held: int, _lost: int) -> Call:
+            return self._calls.close(party, held=held)
+
+        await self._waited(Errand("producer", party, act), act(0, 0), timeout)
 
     async def delete(self, timeout: Duration | None = None) -> None:
         """Remove the queue and what is in it; whoever waits is told.

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from redis.exceptions import RedisError
 
+from penstock._acompat import ashield
 from penstock._async.connection import monotonic, transient
 from penstock.core.operations import Call
 from penstock.errors import (
@@ -21,6 +22,10 @@ from penstock.pressure._async.link import AsyncLine, AsyncLink
 from penstock.pressure.calls import DONE, EMPTY, FULL, HOLDING, IN_USE, LOST, PressureCalls, Seen
 from penstock.pressure.keys import Role
 
+HELD, POPPED = 1, 2
+"""How the role is held: as the keys say, or by its token alone."""
+DEFEATS = 1
+"""How often another party may be faster, before we stand in line for the role."""
 LACK = 1.0
 """Seconds after which room without a token is one that a dead party has lost."""
 
@@ -31,7 +36,7 @@ class Errand(NamedTuple):
     Attributes:
         role: that it needs.
         party: who it is.
-        act: the script, by whether the role is held and whether the token of room was lost.
+        act: the script, by how the role is held and whether the token of room was lost.
     """
 
     role: Role
@@ -43,7 +48,8 @@ class AsyncTurn:
     """One waiting call, on a connection of its own.
 
     It takes its role by the script that would act, so that from then on it holds the role, or has
-    acted. Blocking commands only tell when it is worth while to try.
+    acted. Blocking commands only tell when it is worth while to try; but where others are always
+    faster, as they wait by popping the token of the role, it does so as well.
 
     Args:
         link: the server.
@@ -59,7 +65,8 @@ class AsyncTurn:
         self._calls = calls
         self._errand = errand
         self._until = math.inf if timeout is None else monotonic() + timeout
-        self._is_held = False
+        self._held = 0
+        self._beaten = 0
         self._lacking = math.inf
         self._holder = b""
 
@@ -82,7 +89,7 @@ class AsyncTurn:
             is_sound = not isinstance(error, OutcomeUnknown)
             raise
         finally:
-            if self._is_held:
+            if self._held:
                 await self._leave()
             if is_sound:
                 self._link.keep(line)
@@ -93,43 +100,45 @@ class AsyncTurn:
         """Try, and wait until it is worth while to try again."""
         is_token_lost = False
         while True:
-            reply = await self._tried(line, is_token_lost)
+            reply = await ashield(self._tried(line, is_token_lost))
             if reply is None:
-                name = self._calls.name
-                raise QueueMissing(f"queue {name!r} was deleted while the call waited")
-            code = reply[0]
-            if code not in (HOLDING, IN_USE, LOST):
-                self._is_held = self._is_held and code != DONE
+                raise self._deleted()
+            if reply[0] not in (HOLDING, IN_USE, LOST):
                 return reply
-            self._is_held = code == HOLDING
-            self._holder = reply[2] if code == IN_USE else b""
-            is_token_lost = code != LOST and await self._chance(line)
+            is_token_lost = reply[0] != LOST and await self._chance(line)
 
     async def _tried(self, line: AsyncLine, is_token_lost: bool) -> list[Any] | None:
-        was_held, self._is_held = self._is_held, True  # for all we know, until the reply is here
-        role, party = self._errand.role, self._errand.party
+        """What the script says; from it we know whether we hold the role."""
+        role, party, held = self._errand.role, self._errand.party, self._held
         looks = (b"GET", self._calls.keys[role]), (b"LLEN", self._calls.keys.free(role))
+        self._held = held or HELD  # for all we know, until the reply is here
         try:
-            act = self._errand.act(int(was_held), int(is_token_lost))
-            reply, seen = await line.guarded(act, *looks)
-            # What is watched now is the queue in which the role was taken, if it is ours there.
-            is_other = reply is not None and reply[0] == HOLDING and seen not in ([], [party, 0])
-            return None if is_other else reply
+            reply, seen = await line.guarded(self._errand.act(held, int(is_token_lost)), *looks)
         except Exception as error:
             if not transient(error):
                 raise
-            if was_held and await self._leave():
+            self._held = HELD
+            if held == HELD and await self._leave():
                 raise  # had it run, or did it run now, the role would not have been ours to give
             unknown = "the reply was lost, so whether the call has done its work is not known"
             raise OutcomeUnknown(unknown) from error
+        if reply is None or reply[0] < IN_USE:
+            self._held = held
+            return reply
+        self._held = HELD if reply[0] == HOLDING else 0
+        if self._held and seen not in ([], [party, 0]):
+            return None  # what is watched now is not the queue in which the role was taken
+        if reply[0] == IN_USE:
+            self._beaten += 1
+            self._holder = reply[2]
+        return reply
 
     async def _leave(self) -> bool:
         """Give the role back; whether it was ours."""
-        self._is_held = False
+        errand, held, self._held = self._errand, self._held, 0
         with suppress(RedisError):
-            errand = self._errand
-            reply = await self._link.repeatable(self._calls.leave(errand.party, errand.role))
-            return bool(reply[0] == DONE)
+            call = self._calls.leave(errand.party, errand.role, held=held)
+            return bool((await self._link.repeatable(call))[0] == DONE)
         return False
 
     async def _chance(self, line: AsyncLine) -> bool:
@@ -139,7 +148,11 @@ class AsyncTurn:
             left = self._until - monotonic()
             if left <= 0:
                 raise self._late()
-            if await line.turned(key, end=end, timeout=left):
+            if not self._held and self._beaten > DEFEATS:
+                is_woken = await ashield(self._popped(line, key, left))
+            else:
+                is_woken = await line.turned(key, end=end, timeout=left)
+            if is_woken:
                 return False
             seen = self._calls.seen(await line.look(self._calls.show()))
             self._check(seen)
@@ -148,10 +161,21 @@ class AsyncTurn:
             if self._is_token_lost(seen):
                 return True
 
+    async def _popped(self, line: AsyncLine, key: bytes, left: float) -> bool:
+        """Stand in line for the role as other clients do; whether it is ours now."""
+        await line.pop(key, timeout=left)
+        try:
+            is_ours = await line.popped()
+        except KeyboardInterrupt:  # the reply will come all the same
+            self._held = POPPED if await line.popped() else 0
+            raise
+        self._held = POPPED if is_ours else 0
+        return is_ours
+
     def _awaited(self) -> tuple[bytes, bytes]:
         """The list that gets an element, and where that is put back: messages keep their order."""
         keys, role = self._calls.keys, self._errand.role
-        if not self._is_held:
+        if not self._held:
             return keys.free(role), b"LEFT"
         if role == "producer":
             return keys["not_full"], b"LEFT"
@@ -159,26 +183,29 @@ class AsyncTurn:
 
     def _check(self, seen: Seen) -> None:
         if seen.bound is None:
-            raise QueueMissing(f"queue {self._calls.name!r} was deleted while the call waited")
+            raise self._deleted()
         if seen.is_closed and (self._errand.role == "producer" or not seen.length):
             raise QueueClosed(f"queue {self._calls.name!r} is closed")
 
     def _is_worth(self, seen: Seen) -> bool:
-        if not self._is_held:
+        if not self._held:
             return self._errand.role in seen.free
         return seen.fits and seen.has_token if self._errand.role == "producer" else seen.length > 0
 
     def _is_token_lost(self, seen: Seen) -> bool:
         """Whether there is room, and nobody has said so for too long: only dead parties do that."""
-        if not (self._is_held and self._errand.role == "producer" and seen.fits):
+        if not (self._held and self._errand.role == "producer" and seen.fits):
             self._lacking = math.inf
             return False
         self._lacking = min(self._lacking, monotonic())
         return monotonic() >= self._lacking + LACK
 
+    def _deleted(self) -> PenstockError:
+        return QueueMissing(f"queue {self._calls.name!r} was deleted while the call waited")
+
     def _late(self) -> PenstockError:
         """What to say when the time is over."""
         role = self._errand.role
-        if not self._is_held:
+        if not self._held:
             return self._calls.error([IN_USE, b"", self._holder], role)
         return self._calls.error([FULL if role == "producer" else EMPTY])

@@ -14,7 +14,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from penstock._acompat import send, sleep, sliced
+from penstock._acompat import PENDING, Reader, send, sleep, sliced
 from penstock._sync.connection import (
     FAKE_SLICE,
     SOCKET_TIMEOUT,
@@ -50,6 +50,7 @@ class Line:
         self.conn = conn
         self._lane = Lane(conn)
         self._watch: tuple[bytes, ...] = ()
+        self._reader: Reader | None = None
 
     def watch(self, key: bytes) -> None:
         """Begin to watch, whatever was seen before."""
@@ -131,8 +132,27 @@ class Line:
         sleep(limit)  # a full server refuses to block
         return bool(self._lane.command("LLEN", key))
 
+    def pop(self, key: bytes, *, timeout: float) -> None:
+        """Begin to wait for the element of a list, as long as in `turned`, to take it."""
+        limit = max(min(timeout, SLICE), 0.001)
+        send(self._conn, pack((b"BRPOP", key, b"%.3f" % limit)))
+        self._reader = Reader(self._conn)
+
+    def popped(self) -> bool:
+        """Whether it was taken; who is interrupted asks again, and has to give it back."""
+        if self._reader is None:
+            return False
+        reply = self._reader.read(SLICE + SOCKET_TIMEOUT)
+        if reply is PENDING:
+            raise RedisTimeoutError("no reply to BRPOP in time")
+        self._reader = None
+        return reply is not None
+
     def close(self) -> None:
         """Close the connection, whatever is pending on it."""
+        if self._reader is not None:
+            self._reader.drop()
+            self._reader = None
         self._lane.close()
 
 

@@ -116,8 +116,12 @@ class Queue:
             QueueInUse: another party had the role all the time.
             QueueMissing: there is no queue.
         """
-        call = self._calls.close(self._id())
-        self._waited(Errand("producer", self._id(), lambda *_: call), call, timeout)
+        party = self._id()
+
+        def act(held: int, _lost: int) -> Call:
+            return self._calls.close(party, held=held)
+
+        self._waited(Errand("producer", party, act), act(0, 0), timeout)
 
     def delete(self, timeout: Duration | None = None) -> None:
         """Remove the queue and what is in it; whoever waits is told.

@@ -1,23 +1,31 @@
 --- Close the queue, as the producer.
---- KEYS     bound producer producer_free closed
---- ARGV     nonce id
----          id  who closes
---- RETURNS  {1, nonce}          closed
+--- KEYS     bound holder free closed
+--- ARGV     nonce id held
+---          id    who closes
+---          held  2: the caller has just popped the token of the role; 0: it has not
+--- RETURNS  {1, nonce}          closed, and the role is free
+---          {0, nonce}          the caller does not hold the role any more; nothing was done
 ---          {-1, nonce}         no queue
 ---          {-2, nonce}         it was closed
 ---          {-5, nonce, party}  another party has the role; party: its id, '' = not known
-local limit, last = redis.call('GET', bound), redis.call('GET', producer)
-local shut, tokens = redis.call('LLEN', closed), redis.call('LLEN', producer_free)
+local limit, shut = redis.call('GET', bound), redis.call('LLEN', closed)
+--@include pressure/lib/role
 if not limit then
+  give_back()
   return {-1, nonce}
 end
 if shut > 0 then
+  give_back()
   return {-2, nonce}
 end
-if tokens == 0 then
+if held ~= '0' and not is_ours then
+  return {0, nonce}
+end
+if tokens == 0 and not is_ours then
   return {-5, nonce, last or ''}
 end
-redis.call('LTRIM', producer_free, 0, 0)
-redis.call('SET', producer, id)
+redis.call('LTRIM', free, 0, 0)
+redis.call('SET', holder, id)
 redis.call('LPUSH', closed, '0', '0')
+give_back()
 return {1, nonce}

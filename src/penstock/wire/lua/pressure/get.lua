@@ -2,7 +2,7 @@
 --- KEYS     queue bound holder free not_full closed messages bytes
 --- ARGV     nonce id held wait
 ---          id    who takes
----          held  1: the caller has held the role since an earlier call
+---          held  1: the caller has held the role since an earlier call; 2: it has just popped the token of the role; 0: neither
 ---          wait  1: where there is no message, keep the role
 --- RETURNS  {1, nonce, message}  taken, and the role is free
 ---          {2, nonce}           no message; the caller holds the role
@@ -20,7 +20,7 @@ if not limit then
   give_back()
   return {-1, nonce}
 end
-if held == '1' and not is_ours then
+if held ~= '0' and not is_ours then
   return {0, nonce}
 end
 if tokens == 0 and not is_ours then

@@ -1,12 +1,14 @@
 --- Give the role back, if the caller still holds it.
---- KEYS     holder free
---- ARGV     nonce id
----          id  who held it
+--- KEYS     queue bound holder free idle not_full closed
+--- ARGV     nonce id held
+---          id    who held it
+---          held  1: the caller has held the role since an earlier call; 2: it has popped the token of the role, and no more
 --- RETURNS  {1, nonce}  given back
 ---          {0, nonce}  it was not the caller's
-if redis.call('LLEN', free) > 0 or redis.call('GET', holder) ~= id then
+--@include pressure/lib/role
+-- A token that was popped belongs to what is there now, if anything is.
+if not is_ours or held == '2' and redis.call('EXISTS', queue, bound, idle, not_full, closed) == 0 then
   return {0, nonce}
 end
-redis.call('LTRIM', free, 0, 0)
-redis.call('LPUSH', free, '0')
+give_back()
 return {1, nonce}

@@ -2,7 +2,7 @@
 --- KEYS     queue bound holder free idle not_full closed messages bytes
 --- ARGV     nonce id held wait overfill lost message
 ---          id        who puts
----          held      1: the caller has held the role since an earlier call
+---          held      1: the caller has held the role since an earlier call; 2: it has just popped the token of the role; 0: neither
 ---          wait      1: where there is no room, keep the role
 ---          overfill  1: whether there is room or not
 ---          lost      1: there has been room without a token for a while, so it was lost
@@ -27,7 +27,7 @@ if shut > 0 then
   give_back()
   return {-2, nonce}
 end
-if held == '1' and not is_ours then
+if held ~= '0' and not is_ours then
   return {0, nonce}
 end
 if tokens == 0 and not is_ours then
