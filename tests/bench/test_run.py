@@ -30,7 +30,9 @@ from penstock.bench.contenders import (
 from penstock.bench.figures import Budget, Table
 from penstock.bench.machine import pinned, share_cores
 from penstock.bench.plan import FULL, QUICK
+from penstock.bench.pressure import Literal
 from penstock.embedded import EmbeddedServer
+from penstock.pressure import Queue as PressureQueue
 
 TINY = ["--quick", "--rounds", "2", "--scale", "0.001"]
 EXPECTED: dict[str, list[tuple[str | None, ...]]] = {
@@ -106,6 +108,7 @@ EXPECTED: dict[str, list[tuple[str | None, ...]]] = {
         ("consumers that wake for a fresh job (median)",),
         ("the same, mean",),
     ],
+    "pressure": [("put_nowait",), ("get_nowait",), ("put_nowait + get_nowait",)],
     "workers": [
         ("thread, defaults", "BLMOVE + LREM"),
         ("asyncio, defaults", "BLMOVE + LREM"),
@@ -329,6 +332,27 @@ def bed(make_server: Callable[..., EmbeddedServer]) -> Bed:
     """A bed on a fresh server."""
     server = make_server(tcp=True)
     return Bed(server.url, server.pid, "loopback TCP")
+
+
+def test_the_literal_client_of_pressure_speaks_the_protocol(bed: Bed) -> None:
+    """It and ours take each other's messages, and leave the same keys behind."""
+    with PressureQueue("q", bed.url, prefix="p") as ours:
+        ours.create(bound=2)
+        literal = Literal(bed.redis, "p:q", 2)
+        calls = bed.count(lambda: literal.put_nowait(b"one")).total
+        ours.put_nowait(b"two")
+        assert ours.get_nowait() == b"one"
+        calls += bed.count(literal.get_nowait).total
+        assert calls == 12 + 10
+        assert ours.counters() == (2, 6, 2, 6)
+        for name in ("producer_free", "consumer_free", "not_full"):
+            assert bed.redis.llen(f"p:q:{name}") == 1
+
+
+def test_the_bound_of_pressure(report: dict[str, Any]) -> None:
+    """Putting and taking together, at least 8 times what the literal client reaches."""
+    (found,) = [found for found in report["budgets"] if "pressure" in found["name"]]
+    assert (found["limit"], found["least"], found["unit"]) == (8.0, True, "x")
 
 
 CONTENDERS: dict[str, Callable[[Bed], Any]] = {
