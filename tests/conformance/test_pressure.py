@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from penstock.pressure._sync.link import SLICE
 from tests.conformance.pressure import (
     PREFIX,
     ROLES,
@@ -388,6 +389,18 @@ def test_order_across_parties(pair: tuple[str, str], table: Table) -> None:
     assert got == sent
 
 
+def test_order_of_what_arrives_at_once(kind: tuple[str], brief_table: Table) -> None:
+    """P-6: who is woken by several messages gets the first, and leaves the others in order."""
+    table = brief_table
+    (party,) = table.pair()
+    party.create()
+    waiting = table.spawn(party.get)
+    table.until_held("consumer", party)
+    table.raw.lpush(table.keys(), b"1", b"2", b"3")
+    assert waiting.result(SOON) == b"1"
+    assert table.messages() == [b"2", b"3"]
+
+
 # -- P-7, P-8: bounds and tokens ----------------------------------------------------------------
 
 
@@ -425,6 +438,20 @@ def test_tokens_after_each_operation(pair: tuple[str, str], bound: int, table: T
         kind_of(getattr(party, deed), *args)
         table.check_at_rest()
     assert table.raw.exists(table.keys("closed"))
+
+
+def test_who_acted_last(pair: tuple[str, str], table: Table) -> None:
+    """P-8: each operation that takes a role writes down by whom, also when it need not wait."""
+    parties = table.pair()
+    parties[0].create(1)
+    deeds = (("put_nowait", b"x"), ("get_nowait",), ("put", b"x"), ("get",))
+    for number, (deed, *args) in enumerate(deeds * 2):
+        party = parties[number // 2 % 2]
+        getattr(party, deed)(*args)
+        role = "producer" if "put" in deed else "consumer"
+        assert table.raw.get(table.keys(role)) == party.who.encode()
+    parties[1].close()
+    assert table.raw.get(table.keys("producer")) == parties[1].who.encode()
 
 
 # -- P-9 to P-12: waiting -----------------------------------------------------------------------
@@ -521,7 +548,10 @@ def test_close_wakes_all_who_get(kind: tuple[str], brief_table: Table) -> None:
     table = brief_table
     (closer,) = table.pair()
     closer.create()
-    waiting = [table.spawn(table.party(each).get) for each in KINDS]
+    first = KINDS.index(kind[0]) + 1
+    waiting = [
+        table.spawn(table.party(each).get) for each in itertools.islice(KINDS * 2, first, first + 3)
+    ]
     closer.close()
     assert [end_of(one) for one in waiting] == ["closed"] * 3
     assert table.raw.llen(table.keys("closed")) >= 1
@@ -553,6 +583,30 @@ def test_a_closed_queue_drains(pair: tuple[str, str], table: Table) -> None:
         assert [kind_of(party.get), kind_of(party.get_nowait)] == ["closed"] * 2
     assert table.counters() == (4, 4, 4, 4)
     table.check_at_rest()
+
+
+def test_close_adds_two_sentinels(kind: tuple[str], table: Table) -> None:
+    """P-13: a foreign get that is woken pops one of them, and the queue stays closed."""
+    (party,) = table.pair()
+    party.create()
+    party.close()
+    assert table.raw.llen(table.keys("closed")) == 2
+
+
+def test_waiting_for_a_role_on_a_closed_queue(own: tuple[str, str], brief_table: Table) -> None:
+    """P-14: a get that waits for the role is not told closed while there are messages left."""
+    table = brief_table
+    mine, other = table.pair()
+    mine.create()
+    for message in (b"1", b"2"):
+        mine.put_nowait(message)
+    mine.close()
+    getting = other.walk("get").before("INCR", "stats:consumed_messages")
+    looks_twice = 2 * BRIEF if table.backend.is_fake else SLICE + BRIEF
+    assert kind_of(mine.get, looks_twice) == "in_use"
+    assert getting.finish() == b"1"
+    assert mine.get() == b"2"
+    assert kind_of(mine.get) == "closed"
 
 
 def test_over_filling_a_closed_queue(own: tuple[str, str], table: Table) -> None:

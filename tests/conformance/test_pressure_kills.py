@@ -94,6 +94,34 @@ def test_killed_inside_a_wait(
 
 
 @pytest.mark.parametrize("kind", OWN)
+@pytest.mark.parametrize("verb", ["get", "put"])
+def test_killed_as_it_is_woken(
+    verb: str, kind: str, home: EmbeddedServer, crowd: Crowd, raw: Raw, mine: Any
+) -> None:
+    """P-26: one of ours dies when the server has told it of a message, or of room, and loses none.
+
+    It is stopped before it can read that.
+    """
+    role = "consumer" if verb == "get" else "producer"
+    if verb == "put":
+        mine.put_nowait(b"first")
+    victim = crowd.start("wait", kind=kind, url=home.url, name="q", who="victim", verb=verb)
+    until(lambda: raw.get(KEYS(role)) == b"victim" and raw.info("clients")["blocked_clients"] == 1)
+    victim.signal(signal.SIGSTOP)
+    if verb == "get":
+        raw.lpush(KEYS(), b"first")
+    else:
+        assert mine.get_nowait() == b"first"
+    victim.kill()
+    assert mine.free_role(role) is True
+    if verb == "get":
+        assert mine.get_nowait() == b"first"
+    mine.put_nowait(b"second")
+    assert raw.lrange(KEYS(), 0, -1) == [b"second"]
+    assert raw.llen(KEYS("not_full")) == 0
+
+
+@pytest.mark.parametrize("kind", OWN)
 def test_killed_outside_a_wait(
     kind: str, home: EmbeddedServer, crowd: Crowd, raw: Raw, mine: Any, tmp_path: Path
 ) -> None:
