@@ -56,6 +56,10 @@ class Member:
         if self.exit_code is None:
             os.kill(self.pid, number)
 
+    def freeze(self) -> None:
+        """Stop it; none of its threads runs any more when this returns."""
+        self._crowd.ask({"freeze": self.pid})
+
     def kill(self) -> None:
         """End it as it stands."""
         self.signal(signal.SIGKILL)
@@ -121,7 +125,7 @@ class Crowd:
 
 
 def herd() -> None:
-    """Fork members and bury them, as we are asked to."""
+    """Fork members, stop and bury them, as we are asked to."""
     living: set[int] = set()
     try:
         while True:
@@ -130,6 +134,9 @@ def herd() -> None:
                 pid = _forked(*what)
                 living.add(pid)
                 tell({"answer": pid})
+            elif question == "freeze":
+                os.kill(what, signal.SIGSTOP)
+                tell({"answer": os.waitpid(what, os.WUNTRACED)[1]})
             else:
                 done, status = os.waitpid(what, os.WNOHANG)
                 living -= {done}

@@ -107,7 +107,7 @@ def test_killed_as_it_is_woken(
         mine.put_nowait(b"first")
     victim = crowd.start("wait", kind=kind, url=home.url, name="q", who="victim", verb=verb)
     until(lambda: raw.get(KEYS(role)) == b"victim" and raw.info("clients")["blocked_clients"] == 1)
-    victim.signal(signal.SIGSTOP)
+    victim.freeze()
     if verb == "get":
         raw.lpush(KEYS(), b"first")
     else:
