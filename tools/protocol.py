@@ -31,13 +31,22 @@ from penstock.core.states import (  # noqa: E402 - behind the path
     State,
     edges,
 )
-from penstock.wire.scripts import Script, all_scripts, script  # noqa: E402 - same
+from penstock.wire.scripts import (  # noqa: E402 - same
+    Script,
+    all_scripts,
+    pressure_scripts,
+    script,
+)
 
 __all__ = ["Reply", "arguments", "commands", "main", "replies", "updated"]
 
 PART = re.compile(r"<!-- generated: ([\w-]+) -->\n(.*?)<!-- end -->\n", re.DOTALL)
 CONNECTION_COMMANDS = ("blpop", "client|id", "client|unblock", "evalsha", "info", "script|load")
 CLIENT_COMMANDS = ("hdel", "hget", "hgetall", "hscan", "hset", "hsetnx", "wait")
+PRESSURE_COMMANDS = (
+    "blmove", "brpop", "evalsha", "exec", "get", "info", "llen", "multi", "ping", "script|load",
+    "unwatch", "watch",
+)  # fmt: skip
 PLAIN = [place for place in Place if place.condition is Condition.PLAIN]
 COME = [place for place in Place if place.condition is not Condition.PLAIN]
 
@@ -109,12 +118,14 @@ def _closing(text: str) -> int:
 
 def commands() -> list[str]:
     """Every command that a client needs, in the form of an ACL rule without its sign."""
-    inner: set[str] = set()
-    for found in all_scripts():
-        body = re.sub(r"--.*", "", found.source)
-        inner |= {name.lower() for name in re.findall(r"\bcall\('(\w+)'", body)}
-    inner = {"xinfo|stream" if name == "xinfo" else name for name in inner}
+    inner = {"xinfo|stream" if name == "xinfo" else name for name in _inner(all_scripts())}
     return sorted(inner | {*CONNECTION_COMMANDS, *CLIENT_COMMANDS})
+
+
+def _inner(scripts: Sequence[Script]) -> set[str]:
+    """The commands inside scripts."""
+    bodies = "\n".join(re.sub(r"--.*", "", found.source) for found in scripts)
+    return {name.lower() for name in re.findall(r"\bcall\('(\w+)'", bodies)}
 
 
 def _diagram() -> Iterator[str]:
@@ -187,11 +198,24 @@ def _hashes() -> Iterator[str]:
     yield "```"
 
 
-def _acl() -> Iterator[str]:
+def _acl(user: str, keys: str, allowed: Sequence[str]) -> Iterator[str]:
     yield "```"
-    rules = " ".join(f"+{name}" for name in commands())
-    yield f"ACL SETUSER worker on >secret resetkeys ~penstock:* resetchannels -@all {rules}"
+    rules = " ".join(f"+{name}" for name in allowed)
+    yield f"ACL SETUSER {user} on >secret resetkeys ~{keys}:* resetchannels -@all {rules}"
     yield "```"
+
+
+def _pressure_acl() -> Iterator[str]:
+    allowed = sorted(_inner(pressure_scripts()) | {*PRESSURE_COMMANDS})
+    return _acl("party", "__pressure__", allowed)
+
+
+def _pressure() -> Iterator[str]:
+    for found in pressure_scripts():
+        yield f"**{found.name}.lua** `{found.sha}`"
+        yield ""
+        yield from _script(found)
+        yield ""
 
 
 PARTS: Mapping[str, Callable[[], Iterator[str]]] = {
@@ -199,8 +223,10 @@ PARTS: Mapping[str, Callable[[], Iterator[str]]] = {
     "table": lambda: _table(PLAIN),
     "table-come": lambda: _table(COME),
     "codes": _codes,
-    "acl": _acl,
+    "acl": lambda: _acl("worker", "penstock", commands()),
     "hashes": _hashes,
+    "pressure": _pressure,
+    "pressure-acl": _pressure_acl,
 }
 
 

@@ -1,19 +1,23 @@
-"""A thread that is interrupted while it waits for a pressure queue leaves nothing behind."""
+"""Queues of the protocol pressure: threads that are interrupted, and users with few rights."""
 
 from __future__ import annotations
 
+import re
 import signal
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import redis
 
 from penstock.embedded import EmbeddedServer
+from penstock.errors import QueueInUse
 from penstock.pressure import Queue
 from penstock.pressure._sync import turn
 from tests.support.twins import Beside, spawn, wait_for
 
+DOCUMENT = Path(__file__).resolve().parents[2] / "PROTOCOL.md"
 FREE = "__pressure__:q:producer_free"
 
 
@@ -74,3 +78,43 @@ def test_who_is_interrupted_in_line_gives_back_what_it_got(
         beside.result()
         assert tokens(plain) == [1, 1, 1]
         assert plain.llen("__pressure__:q") == 0
+
+
+def test_the_rights_in_the_document_are_enough(server: EmbeddedServer, plain: redis.Redis) -> None:
+    """Every operation, waits of every kind included, as the user that PROTOCOL.md describes."""
+    found = re.search(r"^(ACL SETUSER party .*)$", DOCUMENT.read_text("utf-8"), re.MULTILINE)
+    assert found
+    plain.execute_command(*found[1].split())
+    host, port = server.address
+    url = f"redis://party:secret@{host}:{port}"
+    with Queue("q", url) as q, Queue("q", url) as other:
+        q.create(1)
+        assert (q.exists(), q.length(), q.closed(), q.bound()) == (True, 0, False, 1)
+        q.put("a", timeout=1)
+        putting = spawn(other.put, "b")
+        wait_for(lambda: plain.llen(FREE) == 0)
+        with pytest.raises(QueueInUse):
+            q.put("c", timeout=0.1)
+        assert q.free_role("producer")
+        assert q.get() == b"a"
+        putting.result()
+        assert q.get_nowait() == b"b"
+        getting = spawn(other.get)
+        wait_for(lambda: plain.llen(FREE.replace("producer", "consumer")) == 0)
+        q.put_nowait("d")
+        assert getting.result() == b"d"
+        plain.rpop(FREE)
+        _stand_in_line(plain, q)
+        q.close()
+        q.delete()
+    assert plain.keys() == []
+
+
+def _stand_in_line(plain: redis.Redis, q: Queue) -> None:
+    """Stand in line for the role from the first."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(turn, "DEFEATS", 0)
+        putting = spawn(q.put, "e")
+        wait_for(lambda: plain.info("clients")["blocked_clients"] == 1)
+        plain.lpush(FREE, 0)
+        putting.result()

@@ -8,11 +8,16 @@ from importlib import resources
 import pytest
 
 from penstock.core.states import CODES
+from penstock.pressure.keys import OF_ROLE, PressureKeys
 from penstock.wire.keys import KINDS
-from penstock.wire.scripts import Script, all_scripts
+from penstock.wire.scripts import Script, all_scripts, pressure_scripts
 from tests.protocol.headers import returns_of
 
 SCRIPTS = pytest.mark.parametrize("script", all_scripts(), ids=lambda script: script.name)
+PRESSURE = pytest.mark.parametrize("script", pressure_scripts(), ids=lambda script: script.name)
+EVERY = pytest.mark.parametrize(
+    "script", [*all_scripts(), *pressure_scripts()], ids=lambda script: script.name
+)
 
 WORDS = {
     "and", "break", "do", "else", "elseif", "end", "false", "for", "function", "goto", "if", "in",
@@ -40,7 +45,7 @@ def names_in(code: str) -> set[str]:
     return set(found) - WORDS
 
 
-@SCRIPTS
+@EVERY
 def test_every_name_of_the_header_is_used(script: Script) -> None:
     """KEYS and ARGV name nothing that the body does not touch; names are used, not numbers."""
     body = body_of(script)
@@ -58,7 +63,17 @@ def test_keys_are_kinds_of_the_layout(script: Script) -> None:
     assert script.args[0] == "nonce"
 
 
-@SCRIPTS
+@PRESSURE
+def test_keys_of_pressure_are_the_twelve(script: Script) -> None:
+    """Every declared key is one of the queue's, or what it is called in a role."""
+    twelve = set(PressureKeys("q", "p").names)
+    assert len(twelve) == 12
+    assert set(script.keys) <= twelve.union(*OF_ROLE.values())
+    assert len(set(script.keys)) == len(script.keys)
+    assert script.args[0] == "nonce"
+
+
+@EVERY
 def test_every_command_goes_to_a_declared_key(script: Script) -> None:
     """No key is built in the script, and none comes from a value."""
     given = set(script.keys)
@@ -80,7 +95,7 @@ def test_every_command_goes_to_a_declared_key(script: Script) -> None:
         assert key in script.keys
 
 
-@SCRIPTS
+@EVERY
 def test_only_constant_commands_that_may_be_used(script: Script) -> None:
     """Commands are written out, and none of them looks at other keys or changes the connection."""
     body = body_of(script)
@@ -90,7 +105,7 @@ def test_only_constant_commands_that_may_be_used(script: Script) -> None:
     assert body.count("redis.call('TIME')") <= 1
 
 
-@SCRIPTS
+@EVERY
 def test_no_global_is_set_or_missing(script: Script) -> None:
     """Every name is local, an argument, or one of the few globals that all servers have."""
     code = code_of(script)
@@ -108,7 +123,7 @@ def test_no_global_is_set_or_missing(script: Script) -> None:
         assert set(target.split(", ")) <= known
 
 
-@SCRIPTS
+@EVERY
 def test_scripts_run_on_every_server(script: Script) -> None:
     """No shebang, and no library that fakeredis or an old server lacks; ASCII alone."""
     assert not script.source.startswith("#")
@@ -131,6 +146,15 @@ def test_replies_begin_with_code_and_nonce(script: Script) -> None:
     assert said <= set(CODES)
 
 
+@PRESSURE
+def test_replies_of_pressure_are_those_of_the_header(script: Script) -> None:
+    """Each reply in the body is one of the header, and each of the header is in the body."""
+    body = body_of(script)
+    written = re.findall(r"(?:return|local reply =) \{(-?\d+), nonce", body)
+    assert {line.code for line in returns_of(script)} == {*map(int, written)}
+    assert len(re.findall(r"\breturn\b(?! reply)", body)) == len(written) - ("reply =" in body)
+
+
 @SCRIPTS
 def test_the_clock_is_read_before_anything_else_but_meta(script: Script) -> None:
     """`now` is the same for the whole script, and comes from the server."""
@@ -151,3 +175,13 @@ def test_every_lua_file_is_used() -> None:
     )  # fmt: skip
     for file in (place / "lib").iterdir():
         assert f"--@include lib/{file.name.removesuffix('.lua')}" in included
+
+
+def test_every_lua_file_of_pressure_is_used() -> None:
+    """No file lies about there either."""
+    place = resources.files("penstock.wire") / "lua" / "pressure"
+    files = {file.name.removesuffix(".lua") for file in place.iterdir() if file.is_file()}
+    assert {f"pressure/{name}" for name in files} == {one.name for one in pressure_scripts()}
+    included = "\n".join((place / f"{name}.lua").read_text() for name in files)
+    for file in (place / "lib").iterdir():
+        assert f"--@include pressure/lib/{file.name.removesuffix('.lua')}" in included

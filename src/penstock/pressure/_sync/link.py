@@ -28,7 +28,7 @@ from penstock._sync.connection import (
 )
 from penstock._sync.node import forget_after_fork
 from penstock.core.operations import Call
-from penstock.errors import OutcomeUnknown, OutOfMemory
+from penstock.errors import OutcomeUnknown, OutOfMemory, ProtocolError
 
 SLICE = 0.5
 """Seconds of one blocking command; between two of them a waiting call looks at the queue."""
@@ -75,6 +75,7 @@ class Line:
 
         Raises:
             OutOfMemory, QueueDamaged: what the server refused, typed.
+            ProtocolError: the reply is that of another call.
         """
         try:
             return self._transaction(call, looks)
@@ -91,7 +92,9 @@ class Line:
     def _transaction(
         self, call: Call, looks: tuple[tuple[bytes, ...], ...]
     ) -> tuple[list[Any] | None, list[Any]]:
-        evalsha = (b"EVALSHA", call.script.sha, *call.head, b"0", *call.args)
+        self._lane.calls += 1
+        nonce = b"%d" % self._lane.calls
+        evalsha = (b"EVALSHA", call.script.sha, *call.head, nonce, *call.args)
         steps = ((b"MULTI",), evalsha, (b"EXEC",), self._watch, *looks)
         send(self.conn, b"".join(map(pack, steps)))
         _, queued, done, _, *seen = [self._reply() for _ in steps]
@@ -100,6 +103,8 @@ class Line:
         for reply in (queued, done, *seen):
             if isinstance(reply, ResponseError):
                 raise reply
+        if done is not None and done[1] != nonce:
+            raise ProtocolError(f"{call.script.name}: not the reply to call {self._lane.calls}")
         return done, seen
 
     def _reply(self) -> Any:
