@@ -6,9 +6,11 @@ import hashlib
 import json
 from pathlib import Path
 
-from penstock.wire.scripts import all_scripts
+from penstock.wire.scripts import all_scripts, pressure_scripts
 from tests.cli.support import Cli, in_process_of_its_own
 from tests.support.backends import Backend
+
+EVERY = (*all_scripts(), *pressure_scripts())
 
 
 def test_scripts_are_written_complete(run_cli: Cli, real_backend: Backend, tmp_path: Path) -> None:
@@ -19,7 +21,7 @@ def test_scripts_are_written_complete(run_cli: Cli, real_backend: Backend, tmp_p
     sums = dict(
         reversed(line.split("  ")) for line in (place / "SHA1SUMS").read_text().splitlines()
     )
-    names = [script.name for script in all_scripts()]
+    names = [script.name for script in EVERY]
     assert sorted(sums) == sorted(f"{name}.lua" for name in names)
     raw = real_backend.sync_client()
     for file, sha in sums.items():
@@ -43,7 +45,7 @@ def test_the_index_tells_how_to_call_them(run_cli: Cli, tmp_path: Path) -> None:
 def test_scripts_are_listed(run_cli: Cli) -> None:
     """Without --out nothing is written; every script is in the table with its SHA-1."""
     out = run_cli("scripts").out
-    assert [one.name for one in all_scripts() if one.sha not in out] == []
+    assert [one.name for one in EVERY if one.sha not in out] == []
 
 
 def test_a_place_that_can_not_be_written(run_cli: Cli, tmp_path: Path) -> None:
@@ -59,4 +61,4 @@ def test_a_place_that_can_not_be_written(run_cli: Cli, tmp_path: Path) -> None:
 def test_no_server_is_needed() -> None:
     """Nothing is connected to."""
     result = in_process_of_its_own("scripts", "--json", PENSTOCK_URL="redis://127.0.0.1:1")
-    assert len(result.document["scripts"]) == len(all_scripts())
+    assert len(result.document["scripts"]) == len(EVERY)

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import redis
 
+from penstock import QueueInUse
 from penstock.embedded import EmbeddedServer
-from penstock.errors import QueueInUse
 from penstock.pressure import Queue
 from penstock.pressure._sync import turn
 from tests.support.twins import Beside, spawn, wait_for

@@ -137,6 +137,8 @@ ERRORS: list[Any] = [
     errors.IncompleteSettle([1, 2]),
     errors.IncompleteEnqueue([1, 2]),
     errors.QueueFull("full"),
+    errors.QueueInUse("producer", "host_pid7"),
+    errors.OutcomeUnknown("lost"),
     errors.JobGone("gone"),
 ]
 

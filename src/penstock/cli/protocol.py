@@ -12,7 +12,7 @@ import typer
 
 from penstock.cli import output
 from penstock.cli.app import Session, command
-from penstock.wire.scripts import Script, all_scripts
+from penstock.wire.scripts import Script, all_scripts, pressure_scripts
 
 __all__ = ["bench", "scripts"]
 
@@ -25,8 +25,11 @@ def scripts(
         typer.Option(metavar="DIR", help="Write them here.", file_okay=False, show_default=False),
     ] = None,
 ) -> None:
-    """List the Lua scripts, or write them, complete, for clients in other languages."""
-    found = all_scripts()
+    """List the Lua scripts, or write them, complete, for clients in other languages.
+
+    Those of the protocol pressure are in a directory of that name.
+    """
+    found = (*all_scripts(), *pressure_scripts())
     if out is not None:
         write_scripts(found, out)
     session.answer(
@@ -52,7 +55,9 @@ def write_scripts(found: tuple[Script, ...], directory: Path) -> None:
     """NAME.lua, the very bytes whose SHA-1 is meant; SHA1SUMS for `sha1sum -c`; index.json."""
     directory.mkdir(parents=True, exist_ok=True)
     for script in found:
-        (directory / f"{script.name}.lua").write_bytes(script.source.encode())
+        file = directory / f"{script.name}.lua"
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(script.source.encode())
     sums = "".join(f"{script.sha}  {script.name}.lua\n" for script in found)
     (directory / "SHA1SUMS").write_bytes(sums.encode())
     index = {"scripts": [script_document(script) for script in found]}
