@@ -121,6 +121,13 @@ class MetaLost(QueueDamaged):
     """Jobs exist but the queue's meta does not; the client restores it if the registry knows it."""
 
 
+class QueueClosed(PenstockError):
+    """The queue is closed.
+
+    To a producer: the job was not added. To a consumer: nothing is left that could be delivered.
+    """
+
+
 class QueueFull(PenstockError):
     """The bound of the queue is reached; the job was not added."""
 

@@ -19,14 +19,15 @@ from tests.support.backends import Backend
 
 COMMANDS = [
     "demo", "worker", "healthy",
-    "enqueue", "peek", "scan", "show", "status", "stats", "pause", "resume", "redrive",
-    "promote", "dequeue", "purge", "evict", "sweep", "clear", "queues", "info", "doctor",
-    "scripts", "bench",
+    "enqueue", "peek", "scan", "show", "status", "stats", "pause", "resume", "close",
+    "reopen", "redrive", "promote", "dequeue", "purge", "evict", "sweep", "clear", "queues",
+    "info", "doctor", "scripts", "bench",
 ]  # fmt: skip
 ELSEWHERE = "D-00000000--P6wMjIUDtf9-EJ-fXTvy7f8-ffff"
 ON_A_SERVER = [
     ["enqueue", "q", "x"], ["peek", "q"], ["scan"], ["scan", "q", "--ids"], ["show", ELSEWHERE],
     ["stats"], ["stats", "q"], ["pause", "q"], ["resume", "q"], ["redrive", "q"],
+    ["close", "q"], ["reopen", "q"],
     ["promote", "q", ELSEWHERE], ["dequeue", "q", ELSEWHERE], ["purge", "q", "--yes"],
     ["evict", "q"], ["sweep"], ["queues"], ["queues", "--min-length", "1"], ["info"],
     ["status", "q", "owned"], ["clear", "q", "--yes"], ["clear", "--all", "--yes"],

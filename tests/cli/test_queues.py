@@ -172,6 +172,32 @@ def test_pause_and_resume(cli: Cli, client: Penstock, side: str) -> None:
     assert cli("resume", "q").out == "q: not paused\n"
 
 
+def test_close_and_reopen(cli: Cli, client: Penstock) -> None:
+    """Producers are refused until reopen; stats show it beside the settings."""
+    queue = client.queue("q")
+    queue.configure(max_length=5)
+    assert cli("close", "q", "--json").document == {"queue": "q", "closed": True}
+    assert queue.stats().closed
+    assert [one["closed"] for one in cli("stats", "--json").document["queues"]] == [True]
+    assert cli("stats", "q").rows[0][-1].strip() == "closed max_length=5"
+    refused = cli("enqueue", "q", "x")
+    assert (refused.code, refused.err) == (
+        1, "penstock: QueueClosed: queue 'q' is closed: it takes no more jobs\n"
+    )  # fmt: skip
+    assert cli("reopen", "q", "--json").document == {"queue": "q", "closed": False}
+    assert not queue.stats().closed
+    assert cli("close", "q").out == "q: closed\n"
+    assert cli("reopen", "q").out == "q: open\n"
+    assert cli("enqueue", "q", "x").code == 0
+
+
+def test_reopen_makes_no_queue(cli: Cli, client: Penstock) -> None:
+    """A typing error does not leave a queue behind."""
+    result = cli("reopen", "nosuch")
+    assert (result.code, client.queues()) == (0, [])
+    assert result.err == "there is no queue 'nosuch' now\n"
+
+
 def test_resume_makes_no_queue(cli: Cli, client: Penstock) -> None:
     """A typing error does not leave a queue behind."""
     result = cli("resume", "nosuch")

@@ -41,10 +41,10 @@ def _claim(mode: str = "", *, taken: bool = False) -> Happening:
             uses = job.raw.hget(job.keys["meta"], "uses") + b"d"
             job.raw.hset(job.keys["meta"], "uses", uses)
         reply = job.run("claim", 6, EPOCH, 0, "", 0, mode, "1;d=mine\nanother", at=AT)
-        if place is Place.NONE:
-            job.number = reply[2]
-            return int(reply[0])
-        return None
+        if place is not Place.NONE:
+            return None
+        job.number = reply[2] if reply[0] == 1 else job.number
+        return int(reply[0])
 
     return run
 
@@ -57,6 +57,14 @@ def _clear(job: Job, place: Place) -> Code:
 def _paused(side: str, then: Happening) -> Happening:
     def run(job: Job, place: Place) -> Code:
         job.run("configure", 7, "", "paused", side)
+        return then(job, place)
+
+    return run
+
+
+def _closed(then: Happening) -> Happening:
+    def run(job: Job, place: Place) -> Code:
+        job.run("configure", 7, EPOCH, "closed", 1)
         return then(job, place)
 
     return run
@@ -165,6 +173,12 @@ def _evict(job: Job, place: Place) -> Code:
     return None
 
 
+def _close(job: Job, place: Place) -> Code:
+    for value in (1, ""):
+        assert job.run("configure", 8, "", "closed", value, at=AT)[0] == 1
+    return None
+
+
 def _pause(job: Job, place: Place) -> Code:
     for side in ("in", "out", "all", ""):
         assert job.run("configure", 8, "", "paused", side, at=AT)[0] == 1
@@ -178,16 +192,20 @@ EVENTS: Mapping[Event, Happening] = {
     Event.ENQUEUE_STALE: _enqueue(SEED_CALL - 1),
     Event.ENQUEUE_FULL: _enqueue(6, bound="1", records=2),
     Event.ENQUEUE_PAUSED: _paused("in", _enqueue(6)),
+    Event.ENQUEUE_CLOSED: _closed(_enqueue(6)),
     Event.CLAIM: _claim(),
     Event.CLAIM_TAKEN: _claim(taken=True),
     Event.CLAIM_UPDATE: _claim("u", taken=True),
+    Event.CLAIM_CLOSED: _closed(_claim("u", taken=True)),
     Event.RESERVE: _reserve,
     Event.RESERVE_LAST: _configured("max_crashes", _reserve),
     Event.RESERVE_PAUSED_OUT: _paused("out", _reserve),
     Event.RESERVE_PAUSED_IN: _paused("in", _reserve),
+    Event.RESERVE_CLOSED: _closed(_reserve),
     Event.RECOVER: _recover,
     Event.RECOVER_LAST: _configured("max_crashes", _recover),
     Event.RECOVER_PAUSED: _paused("in", _recover),
+    Event.RECOVER_CLOSED: _closed(_recover),
     Event.ACK: _named("ack", "last", ""),
     Event.ACK_OLD: _named("ack", "older", ""),
     Event.ACK_ID: _named("ack", "none", ""),
@@ -198,10 +216,12 @@ EVENTS: Mapping[Event, Happening] = {
     Event.NACK_OLD: _named("nack", "older", 5000, 1, "broke"),
     Event.NACK_ID: _named("nack", "none", 5000, 1, "broke"),
     Event.NACK_LAST: _configured("max_attempts", _named("nack", "last", 5000, 1, "broke")),
+    Event.NACK_CLOSED: _closed(_named("nack", "last", 5000, 1, "broke")),
     Event.RELEASE: _named("release", "last", 0),
     Event.RELEASE_OLD: _named("release", "older", 0),
     Event.RELEASE_ID: _named("release", "none", 0),
     Event.RELEASE_LAST: _configured("max_releases", _named("release", "last", 0)),
+    Event.RELEASE_CLOSED: _closed(_named("release", "last", 0)),
     Event.BURY: _named("bury", "last", "no use"),
     Event.BURY_OLD: _named("bury", "older", "no use"),
     Event.BURY_ID: _named("bury", "none", "no use"),
@@ -213,6 +233,7 @@ EVENTS: Mapping[Event, Happening] = {
     Event.WITHDRAW: _by_id("withdraw"),
     Event.REDRIVE: _redrive,
     Event.REDRIVE_OLDEST: _redrive_oldest,
+    Event.REDRIVE_CLOSED: _closed(_redrive),
     Event.DELETE: _by_id("delete"),
     Event.PURGE: _purge,
     Event.SWEEP: _sweep,
@@ -223,4 +244,5 @@ EVENTS: Mapping[Event, Happening] = {
     Event.PEEK: _peek,
     Event.LOOK: _look,
     Event.PAUSE: _pause,
+    Event.CLOSE: _close,
 }

@@ -13,8 +13,11 @@ from tests.protocol.seeds import AT, EPOCH
 
 __all__ = [
     "CALLS",
+    "CLOSED",
     "Act",
     "Scene",
+    "closed_scene",
+    "closing_scene",
     "dedup_scene",
     "expired_scene",
     "plain_scene",
@@ -98,6 +101,27 @@ def expired_scene(raw: Raw, keys: QueueKeys) -> Scene:
     """As `plain_scene`, and jobs whose ttl has ended at `AT`; no other structure is in use."""
     scene = plain_scene(raw, keys)
     _add(scene, "ready expired", "1;t=200\nbody")
+    return scene
+
+
+def closed_scene(raw: Raw, keys: QueueKeys) -> Scene:
+    """A closed queue whose jobs are held: what ends them all leaves nothing to deliver."""
+    scene = Scene(raw, keys, {})
+    _deliver(scene, "active", "1\nbody", 3)
+    _deliver(scene, "once", "1;l=0;t=60000\nbody")
+    return _closed(scene)
+
+
+def closing_scene(raw: Raw, keys: QueueKeys) -> Scene:
+    """A closed queue whose jobs wait, and at `AT` their ttl has ended."""
+    scene = Scene(raw, keys, {})
+    _add(scene, "ready", "1;t=200\nbody")
+    return _closed(scene)
+
+
+def _closed(scene: Scene) -> Scene:
+    scene.run("configure", 3, "", "closed", 1)
+    scene.raw.delete(scene.keys["wake"])
     return scene
 
 
@@ -255,3 +279,21 @@ def _calls() -> Iterator[Act]:
 
 
 CALLS = tuple(_calls())
+CLOSED = tuple(
+    (build, act)
+    for build, names in (
+        (
+            closed_scene,
+            ("ack, by id", "settle, by id", "nack, last", "release, last", "bury, by id", "delete",
+             "purge, active", "recover, crash", "configure"),
+        ),
+        (
+            closing_scene,
+            ("reserve", "sweep", "stats", "peek, ready", "withdraw", "purge, ready",
+             "enqueue, repeated"),
+        ),
+    )
+    for act in CALLS
+    if act.name in names
+)  # fmt: skip
+"""Scenes of closed queues, and calls after which they are drained."""

@@ -13,6 +13,7 @@ from tests.protocol.clock import PRODUCER
 from tests.protocol.keyspace import Raw, dump, load, same
 from tests.protocol.scenes import (
     CALLS,
+    CLOSED,
     Act,
     Scene,
     dedup_scene,
@@ -28,6 +29,7 @@ REMOVING = ("enqueue", "claim", "reserve", "settle", "stats", "peek", "sweep")
 """Scripts that remove, beside their work, what has expired."""
 CASES = [
     *((build, act) for build in (plain_scene, rich_scene) for act in CALLS),
+    *CLOSED,
     *((dedup_scene, act) for act in CALLS if "dedup" in script(act.script).keys),
     *((b, act) for b in (expired_scene, spent_scene) for act in CALLS if act.script in REMOVING),
 ]

@@ -16,11 +16,15 @@ import redis
 from penstock.embedded import EmbeddedServer
 from penstock.wire.keys import QueueKeys
 from tests.protocol.keyspace import Raw, dump, load, same
-from tests.protocol.scenes import CALLS, Act, Scene, dedup_scene, plain_scene, rich_scene
+from tests.protocol.scenes import CALLS, CLOSED, Act, Scene, dedup_scene, plain_scene, rich_scene
 from tests.support.backends import Backend
 
 KEYS = QueueKeys("commands")
 SCENES = (plain_scene, rich_scene, dedup_scene)
+EVERY = [*((build, act) for act in CALLS for build in SCENES), *CLOSED]
+CASES = pytest.mark.parametrize(
+    "build, act", EVERY, ids=[f"{act.name}-{build.__name__}" for build, act in EVERY]
+)
 ADDING = (
     "enqueue",
     "enqueue, delayed",
@@ -32,33 +36,37 @@ NOTHING = ("HDEL", KEYS["held"].decode(), "-")
 TRIM = {"HMGET meta", "ZRANGE dead", "ZCARD dead"}
 REST = {"ZRANGE active", "ZRANGE scheduled", "XLEN ready"}
 INDEXES = ("active", "scheduled", "once", "dead")
+DRAINED = {"XLEN ready", "ZCARD scheduled", "ZCARD active"}
 HEIRS = {"ZSCORE scheduled", "ZSCORE expiry"}
 READ_LATE: dict[str, set[str]] = {
     "enqueue": HEIRS,
     "claim": HEIRS,
-    "ack": HEIRS,
-    "reserve": TRIM | REST | HEIRS,
-    "settle": TRIM | REST | HEIRS,
-    "nack": TRIM | HEIRS,
-    "release": TRIM | HEIRS,
-    "bury": TRIM | HEIRS,
-    "delete": HEIRS,
-    "withdraw": HEIRS,
+    "ack": HEIRS | DRAINED,
+    "reserve": TRIM | REST | HEIRS | DRAINED,
+    "settle": TRIM | REST | HEIRS | DRAINED,
+    "nack": TRIM | HEIRS | DRAINED,
+    "release": TRIM | HEIRS | DRAINED,
+    "bury": TRIM | HEIRS | DRAINED,
+    "delete": HEIRS | DRAINED,
+    "withdraw": HEIRS | DRAINED,
     "evict": HEIRS,
     "sweep": TRIM
     | HEIRS
+    | DRAINED
     | {"XLEN ready", *(f"EXISTS {key}" for key in ("held", "expiry", "tally", "once", "dedup"))},
-    "purge": {"XRANGE ready", "HMGET held", "HMGET dedup"} | HEIRS,
+    "purge": {"XRANGE ready", "HMGET held", "HMGET dedup"} | HEIRS | DRAINED,
     "redrive": {"ZCARD dead"},
     "promote": {"ZSCORE expiry"},
     "dequeue": {"ZSCORE expiry"},
-    "recover": TRIM | HEIRS,
+    "recover": TRIM | HEIRS | DRAINED,
     "stats": REST
     | HEIRS
+    | DRAINED
     | {"HGETALL meta", "XRANGE ready", "ZCOUNT expiry"}
     | {f"{name} {index}" for name in ("ZCARD", "ZCOUNT") for index in INDEXES},
     "peek": {"XRANGE ready", "XREVRANGE ready", "HGET held", "HGET tally"}
     | HEIRS
+    | DRAINED
     | {f"ZRANGE {index}" for index in INDEXES},
     "configure": {"HGETALL meta"},
 }
@@ -112,8 +120,7 @@ def _command(text: str) -> Command:
     return Command(parts[0].upper(), tuple(parts[1:]))
 
 
-@pytest.mark.parametrize("build", SCENES, ids=lambda build: build.__name__)
-@pytest.mark.parametrize("act", CALLS, ids=lambda act: act.name)
+@CASES
 def test_scripts_look_first_and_write_then(
     act: Act, build: Callable[[Raw, QueueKeys], Scene], real_backend: Backend
 ) -> None:
@@ -135,8 +142,7 @@ def test_scripts_look_first_and_write_then(
     assert late <= READ_LATE.get(act.script, set())
 
 
-@pytest.mark.parametrize("build", SCENES, ids=lambda build: build.__name__)
-@pytest.mark.parametrize("act", CALLS, ids=lambda act: act.name)
+@CASES
 def test_the_first_write_decides_for_a_full_server(
     act: Act, build: Callable[[Raw, QueueKeys], Scene], real_backend: Backend
 ) -> None:
@@ -171,8 +177,7 @@ def own_client(real_backend: Backend, make_server: Callable[..., EmbeddedServer]
         yield client
 
 
-@pytest.mark.parametrize("build", SCENES, ids=lambda build: build.__name__)
-@pytest.mark.parametrize("act", CALLS, ids=lambda act: act.name)
+@CASES
 def test_a_full_server_refuses_jobs_and_does_all_else(
     act: Act, build: Callable[[Raw, QueueKeys], Scene], own_client: Raw
 ) -> None:

@@ -155,6 +155,7 @@ def _check_meta(raw: Raw, base: bytes, listed: list[bytes], uses: dict[str, set[
     for letter, members in uses.items():
         noted = letter in meta[b"uses"].decode()
         assert noted or not members, f"{base!r}: uses lacks {letter!r}"
+    assert (b"c" in meta[b"uses"]) == (b"closed" in meta), f"{base!r}: closed or not? {meta}"
     own = base[base.index(b"{") + 1 : base.rindex(b"}")]
     assert own in {tag(name.decode()).encode() for name in listed}, f"{base!r} is not listed"
 

@@ -9,6 +9,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from penstock import Penstock
+from penstock.embedded import EmbeddedServer
 from penstock.worker import supervisor as module
 from penstock.worker.children import Child, Terms
 from penstock.worker.supervisor import Place
@@ -111,6 +113,21 @@ def test_burst_ends_when_all_have(worker: Worker, told: Told) -> None:
     assert program.wait() == 0
     assert told.until("up")[0] == number
     assert len([line for line in program.seen.splitlines() if "has started" in line]) == 3
+
+
+def test_processes_end_with_their_queues(
+    worker: Worker, told: Told, server: EmbeddedServer
+) -> None:
+    """Nobody is replaced whose queues are closed and drained; that is a good end."""
+    program = worker("--processes", "2")
+    told.until("up"), told.until("up")
+    told.do(*(["short"] * 5))
+    told.until("short")
+    with Penstock(server.url) as client:
+        client.queue("jobs").close()
+        program.line("ended with 81: nothing is left to do")
+        assert program.wait() == 0
+        assert client.queue("jobs").stats().acked == 5
 
 
 def test_a_process_that_has_done_its_jobs_is_replaced(worker: Worker, told: Told) -> None:

@@ -153,6 +153,7 @@ class AsyncPenstock:
             The jobs in order; empty if there was none in time.
 
         Raises:
+            QueueClosed: all of them are closed and drained.
             QueueDamaged: a key of one of the queues is of another type.
         """
         check_count("n", n)
@@ -167,6 +168,8 @@ class AsyncPenstock:
         if len(sources) == 1 and n <= BATCH:
             with suppress(MetaLost):  # the flow mends it
                 taken = await self._driver.reserve(sources[0], n, idle=False)
+                if taken.is_over:
+                    raise sources[0].drained()
                 if taken.deliveries or (wait == 0 and taken.next_ms != 0):
                     return taken.deliveries
                 seen = taken if taken.next_ms != 0 else None

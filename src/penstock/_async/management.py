@@ -387,6 +387,22 @@ class AsyncManagement:
         await self._client.connect()
         await self._driver.drive(flows.configure(self.ops, ["paused", ""]))
 
+    async def close(self) -> None:
+        """Take no more jobs: producers are refused from now on, consumers finish what is there.
+
+        Whoever waits for room is told at once, and when nothing is left that could be delivered
+        every consumer is: `reserve` raises `QueueClosed`, `consume` ends. What was accepted goes
+        its way: delays, retries, leases, dead letters brought back. It survives a restart, and a
+        closed empty queue stays, until `reopen` or `clear`.
+        """
+        await self._client.connect()
+        await self._driver.drive(flows.configure(self.ops, ["closed", "1"]))
+
+    async def reopen(self) -> None:
+        """Take jobs again after a `close`."""
+        await self._client.connect()
+        await self._driver.drive(flows.configure(self.ops, ["closed", ""]))
+
     # -- helpers ---------------------------------------------------------------------------
 
     def _listed(self, argument: str, jobs: Any, most: int | None = None) -> list[Any]:

@@ -29,7 +29,7 @@ from penstock.core.options import (
 )
 from penstock.core.policy import RetryPolicy
 from penstock.core.record import check_size
-from penstock.errors import BadArgument, IncompleteEnqueue
+from penstock.errors import BadArgument, IncompleteEnqueue, QueueClosed
 
 logger = logging.getLogger("penstock")
 
@@ -104,7 +104,7 @@ class AsyncQueue(AsyncManagement):
 
         Raises:
             BadArgument: an argument can't be used.
-            QueueFull, QueuePaused: the job was not added.
+            QueueFull, QueueClosed, QueuePaused: the job was not added.
             OutOfMemory: the server is at maxmemory; the job was not added.
             NotReplicated: too few replicas confirmed in time, or the disk did not; the job was
                 taken back, unless somebody had got it already.
@@ -288,13 +288,19 @@ class AsyncQueue(AsyncManagement):
 
         Returns:
             The jobs in order; empty if there was none in time.
+
+        Raises:
+            QueueClosed: the queue is closed, and no job is left that could be delivered; told at
+                once to everybody who waits.
         """
         return await self._client.reserve([self], n, block=block)
 
     async def consume(
         self, *, batch: int = 1, block: Duration | None = None
     ) -> AsyncIterator[AsyncJob]:
-        """Reserve jobs and hand them out one after the other.
+        """Reserve jobs and hand them out, one after the other, until the queue is over.
+
+        That is when it is closed (`close`) and no job is left that could be delivered.
 
         A job that its `with` block has finished is acknowledged as soon as the loop comes back or
         is left: the last of a batch together with the next reserve, in one trip. Calls on the job
@@ -319,6 +325,8 @@ class AsyncQueue(AsyncManagement):
                     self._report(done, outcomes)
                 else:
                     jobs = await self.reserve(batch, block=block)
+        except QueueClosed:
+            return
         finally:
             if done:
                 self._report(done, await self.ack(done))
@@ -409,7 +417,8 @@ class AsyncQueue(AsyncManagement):
             block: seconds to wait for a job if none is there; the finished are finished before.
 
         Returns:
-            An outcome for each of `done` as in `ack`, and the jobs taken.
+            An outcome for each of `done` as in `ack`, and the jobs taken; none as well when the
+            queue is closed and drained: the next `reserve` says so.
         """
         names = self._listed("done", done, most=BATCH)
         check_count("n", n, high=BATCH)
@@ -424,7 +433,7 @@ class AsyncQueue(AsyncManagement):
         jobs = taken.deliveries
         if not jobs and (wait is None or wait > 0 or taken.next_ms == 0):
             # The finished are finished: a connection that fails now is the next call's news.
-            with suppress(RedisConnectionError, RedisTimeoutError):
+            with suppress(RedisConnectionError, RedisTimeoutError, QueueClosed):
                 jobs = await self.reserve(n, block=block)
         return outcomes, jobs
 

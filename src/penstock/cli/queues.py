@@ -1,4 +1,4 @@
-"""Commands about queues: queues, stats, pause, resume, clear, and what moves or removes jobs."""
+"""Commands about queues: queues, stats, pause, close, clear, and what moves or removes jobs."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from penstock.cli.app import Failed, Session, command
 from penstock.cli.jobs import QueueArgument, State, hint_if_missing
 
 __all__ = [
-    "clear", "dequeue", "evict", "pause", "promote", "purge", "queues", "redrive", "resume",
-    "stats", "sweep",
+    "clear", "close", "dequeue", "evict", "pause", "promote", "purge", "queues", "redrive",
+    "reopen", "resume", "stats", "sweep",
 ]  # fmt: skip
 
 QueuesArgument = Annotated[
@@ -114,7 +114,8 @@ def _settings(one: QueueStats) -> str:
     if not one.exists:
         return "does not exist"
     chosen = output.stats_document(one)["settings"]
-    return " ".join(f"{name}={value}" for name, value in chosen.items() if value is not None)
+    shown = [f"{name}={value}" for name, value in chosen.items() if value is not None]
+    return " ".join(["closed"] * one.closed + shown)
 
 
 @command("pause")
@@ -146,6 +147,32 @@ def resume(session: Session, queue: QueueArgument) -> None:
     session.answer(
         {"queue": queue, "paused": None},
         lambda: output.write(f"{output.printable(queue)}: not paused"),
+    )
+
+
+@command("close")
+def close(session: Session, queue: QueueArgument) -> None:
+    """Take no more jobs; consumers finish what is there, and then end. Until `reopen`."""
+    with session.client() as client:
+        client.queue(queue).close()
+    session.answer(
+        {"queue": queue, "closed": True},
+        lambda: output.write(f"{output.printable(queue)}: closed"),
+    )
+
+
+@command("reopen")
+def reopen(session: Session, queue: QueueArgument) -> None:
+    """Take jobs again after a `close`."""
+    with session.client() as client:
+        target = client.queue(queue)
+        if target.stats().exists:  # or it would be made
+            target.reopen()
+        else:
+            hint_if_missing(client, queue)
+    session.answer(
+        {"queue": queue, "closed": False},
+        lambda: output.write(f"{output.printable(queue)}: open"),
     )
 
 

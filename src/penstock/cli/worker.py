@@ -28,7 +28,7 @@ from penstock.wire.keys import DEFAULT_PREFIX
 from penstock.worker import AsyncWorker
 from penstock.worker.children import NUMBER, Line, Terms
 from penstock.worker.health import HealthFile, HealthServer, Probed, ailment
-from penstock.worker.supervisor import BROKEN, Supervisor
+from penstock.worker.supervisor import BROKEN, DRAINED, Supervisor
 
 __all__ = ["healthy", "worker"]
 
@@ -260,6 +260,8 @@ def _work(target: str, changed: Changed, health: Health, level: str | None, *, t
             asyncio.run(made.run())
         else:
             made.run()
+    if line is not None and made.drained:
+        raise typer.Exit(DRAINED)
 
 
 def _supervise(

@@ -154,7 +154,7 @@ def enqueue(
             then counts fewer than were given).
 
     Raises:
-        QueueFull, QueuePaused, QueueDamaged, StaleCall, UnsupportedVersion.
+        QueueFull, QueueClosed, QueuePaused, QueueDamaged, StaleCall, UnsupportedVersion.
     """
     deadline = None if block is None else clock() + block
     create, todo, waited = "", records, False
@@ -193,6 +193,9 @@ def enqueue(
             waited = True
             yield Pop((ops.keys["space"],), until)
         else:
+            if reply[0] != 1:
+                with suppress(Exception):
+                    yield from _leave_producer(ops, waited)
             ops.check(reply)
             # The jobs are in: what fails from here on must not say otherwise.
             with suppress(Exception):
@@ -287,42 +290,118 @@ def reserve(
         block: seconds to wait, 0 = not at all, None = for ever.
         transient: whether an error is the connection's and may pass by itself.
         seen: what the first queue answered a moment ago: nothing.
+
+    Raises:
+        QueueClosed: every queue is closed and drained.
     """
-    deadline = None if block is None else clock() + block
-    wakes = tuple(ops.keys["wake"] for ops in sources)
-    due: dict[int, float] = {}
-    asked: Sequence[int] = range(len(sources))
-    got: list[Any] = []
-    idle, lap = False, 0.0
+    deadline = math.inf if block is None else clock() + block
+    watch = _Watch(sources, n, clock, transient, seen)
+    everything: Sequence[int] = range(len(sources))
+    asked, lap = everything, 0.0
     while True:
         if len(asked) == len(sources):
             lap = clock() + TICK
-        for i in asked:
-            if len(got) < n:
-                taken = seen or (yield from _take(sources, i, n, idle, got, transient))
-                seen = None
-                got += taken.deliveries
-                due[i] = _due(taken, clock)
-        if got or (deadline is not None and clock() >= deadline):
+        yield from watch.ask(asked)
+        if watch.is_over and len(asked) < len(sources):
+            asked = everything  # they were not found so at the same time
+            continue
+        if watch.got or watch.is_over or clock() >= deadline:
             break
-        until = min([lap, *due.values()] + ([] if deadline is None else [deadline]))
-        idle = True
-        try:
-            key = yield Pop(wakes, until)
-        except Cancelled:
-            yield from _leave_consumer(sources, due, clock() + TICK)
-            raise
+        key = yield from watch.wait(min(lap, deadline))
         if isinstance(key, bytes):
-            asked = (wakes.index(key),)
-        elif key is LOST or clock() >= lap or (deadline is not None and clock() >= deadline):
-            asked = range(len(sources))
+            asked = (watch.wakes.index(key),)
+        elif key is LOST or clock() >= min(lap, deadline):
+            asked = everything
         else:
-            asked = [i for i, at in due.items() if at <= clock()]
-    if idle:
+            asked = [i for i, at in watch.due.items() if at <= clock()]
+    if watch.idle:
         # Jobs that were taken are the caller's, whatever fails now: others look at their next tick.
         with suppress(Exception):
-            yield from _leave_consumer(sources, due, clock() + TICK)
-    return got
+            yield from watch.leave()
+    if watch.is_over:
+        raise sources[0].drained()
+    return watch.got
+
+
+class _Watch:
+    """A consumer's look at its queues, and its wait beside them.
+
+    Args:
+        sources, n, clock, transient, seen: as in `reserve`.
+
+    Attributes:
+        wakes: the keys of their tokens.
+        got: the jobs taken.
+        due: when the next event of each falls due, as far as this consumer has to care.
+        over: those that were closed and drained, when they were asked last.
+        idle: whether it has waited.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[QueueOps],
+        n: int,
+        clock: Clock,
+        transient: Callable[[BaseException], bool],
+        seen: Taken | None,
+    ) -> None:
+        self._sources = sources
+        self._n = n
+        self._clock = clock
+        self._transient = transient
+        self._seen = seen
+        self._awaited: tuple[bytes, ...] = ()
+        self.wakes = tuple(ops.keys["wake"] for ops in sources)
+        self.got: list[Any] = []
+        self.due: dict[int, float] = {}
+        self.over: set[int] = set()
+        self.idle = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing was taken, and every queue is closed and drained."""
+        return not self.got and len(self.over) == len(self._sources)
+
+    def ask(self, asked: Sequence[int]) -> Generator[Effect, Any, None]:
+        """Reserve on these queues until there are n jobs."""
+        for i in asked:
+            if len(self.got) >= self._n:
+                return
+            taken = self._seen or (
+                yield from _take(self._sources, i, self._n, self.idle, self.got, self._transient)
+            )
+            self._seen = None
+            self.got += taken.deliveries
+            self.due[i] = _due(taken, self._clock)
+            self.over.discard(i)
+            if taken.is_over:
+                self.over.add(i)
+
+    def wait(self, until: float) -> Generator[Effect, Any, bytes | object | None]:
+        """Wait for a token, a due time or this time; the answer is that of `Pop`.
+
+        A drained queue is left out: its token is always there.
+        """
+        keys = tuple(key for i, key in enumerate(self.wakes) if i not in self.over)
+        is_changed = self.idle and keys != self._awaited
+        self.idle, self._awaited = True, keys
+        key: bytes | object | None
+        try:
+            key = (yield Quit()) if is_changed else None
+            if key is None:
+                key = yield Pop(keys, min([until, *self.due.values()]))
+        except Cancelled:
+            yield from self.leave()
+            raise
+        return key
+
+    def leave(self) -> Generator[Effect, Any, None]:
+        """End the wait; hand on a token taken meanwhile, and what only this consumer was told."""
+        tick = self._clock() + TICK
+        key = yield Quit()
+        for i, ops in enumerate(self._sources):
+            if key == ops.keys["wake"] or self.due.get(i, math.inf) <= tick:
+                yield Reserve(ops, 0, True)
 
 
 def _due(taken: Any, clock: Clock) -> float:
@@ -330,16 +409,6 @@ def _due(taken: Any, clock: Clock) -> float:
     if taken.deliveries or taken.next_ms <= 0:
         return math.inf
     return clock() + float(taken.next_ms) / 1000
-
-
-def _leave_consumer(
-    sources: Sequence[QueueOps], due: dict[int, float], tick: float
-) -> Generator[Effect, Any, None]:
-    """End the wait; hand on a token taken meanwhile, and events only this consumer was told of."""
-    key = yield Quit()
-    for i, ops in enumerate(sources):
-        if key == ops.keys["wake"] or due.get(i, math.inf) <= tick:
-            yield Reserve(ops, 0, True)
 
 
 def _take(

@@ -23,6 +23,7 @@ from penstock.errors import (
     BadArgument,
     BadJobId,
     MetaLost,
+    QueueClosed,
     QueueFull,
     QueuePaused,
     StaleCall,
@@ -43,6 +44,9 @@ MISSING = -5
 TOO_FAR = -12
 DAMAGED = -8
 FULL = -3
+CLOSED = -14
+DRAINED = -2
+"""As `next` of a reserve: closed, and nothing is left that could be delivered."""
 PRODUCING = ("enqueue", "claim")
 ACTIONS = {2: "updated", 3: "requeued", 0: "refused", -2: "refused"}
 STATES = ("ready", "scheduled", "active", "dead")
@@ -105,12 +109,18 @@ class Taken(NamedTuple):
     """The reply of a reserve.
 
     Attributes:
-        next_ms: -1 nothing is due, 0 more can be reserved now, else ms until the next event.
+        next_ms: -1 nothing is due, 0 more can be reserved now, -2 the queue is closed and drained,
+            else ms until the next event.
         deliveries: what was taken.
     """
 
     next_ms: int
     deliveries: list[Any]
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing was taken, and nothing will be: the queue is closed and drained."""
+        return self.next_ms == DRAINED and not self.deliveries
 
 
 class QueueOps:
@@ -167,7 +177,7 @@ class QueueOps:
         """Raise what the codes that any script may answer stand for.
 
         Raises:
-            UnsupportedVersion, MetaLost, QueuePaused, StaleCall, WrongEpoch.
+            UnsupportedVersion, MetaLost, QueueClosed, QueuePaused, StaleCall, WrongEpoch.
         """
         code = reply[0]
         if code == -6:
@@ -178,6 +188,8 @@ class QueueOps:
             raise MetaLost(f"queue {self.name!r} has jobs but no meta")
         if code == -4:
             raise QueuePaused(f"queue {self.name!r} is paused ({reply[2].decode()})")
+        if code == CLOSED:
+            raise QueueClosed(f"queue {self.name!r} is closed: it takes no more jobs")
         if code == -7:
             raise StaleCall(f"call {int(reply[1])} came after call {int(reply[2])}")
         if code == -10:
@@ -317,6 +329,10 @@ class QueueOps:
         make = self.make
         parts = zip(reply[start::3], reply[start + 1 :: 3], reply[start + 2 :: 3], strict=True)
         return Taken(reply[2], [make(batch, *part) for part in parts])
+
+    def drained(self) -> QueueClosed:
+        """The error of a queue that is closed and drained."""
+        return QueueClosed(f"queue {self.name!r} is closed, and no job is left in it")
 
     # -- naming jobs -----------------------------------------------------------------------
 

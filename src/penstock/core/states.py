@@ -88,16 +88,20 @@ class Event(str, enum.Enum):
     ENQUEUE_STALE = "enqueue, stale call"
     ENQUEUE_FULL = "enqueue, queue full"
     ENQUEUE_PAUSED = "enqueue, paused in"
+    ENQUEUE_CLOSED = "enqueue, closed"
     CLAIM = "claim"
     CLAIM_TAKEN = "claim, its dedup id"
     CLAIM_UPDATE = "claim, its dedup id, update"
+    CLAIM_CLOSED = "claim, its dedup id, closed"
     RESERVE = "reserve"
     RESERVE_LAST = "reserve, crashes used up"
     RESERVE_PAUSED_OUT = "reserve, paused out"
     RESERVE_PAUSED_IN = "reserve, paused in"
+    RESERVE_CLOSED = "reserve, closed"
     RECOVER = "recover"
     RECOVER_LAST = "recover, crashes used up"
     RECOVER_PAUSED = "recover, paused"
+    RECOVER_CLOSED = "recover, closed"
     ACK = "ack, receipt"
     ACK_OLD = "ack, older receipt"
     ACK_ID = "ack, by id"
@@ -108,10 +112,12 @@ class Event(str, enum.Enum):
     NACK_OLD = "nack, older receipt"
     NACK_ID = "nack, by id"
     NACK_LAST = "nack, attempts used up"
+    NACK_CLOSED = "nack, closed"
     RELEASE = "release, receipt"
     RELEASE_OLD = "release, older receipt"
     RELEASE_ID = "release, by id"
     RELEASE_LAST = "release, releases used up"
+    RELEASE_CLOSED = "release, closed"
     BURY = "bury, receipt"
     BURY_OLD = "bury, older receipt"
     BURY_ID = "bury, by id"
@@ -123,6 +129,7 @@ class Event(str, enum.Enum):
     WITHDRAW = "withdraw"
     REDRIVE = "redrive, by id"
     REDRIVE_OLDEST = "redrive, the oldest"
+    REDRIVE_CLOSED = "redrive, closed"
     DELETE = "delete"
     PURGE = "purge, of its state"
     SWEEP = "sweep"
@@ -133,6 +140,7 @@ class Event(str, enum.Enum):
     PEEK = "peek"
     LOOK = "show, scan, pending, lookup"
     PAUSE = "configure, paused"
+    CLOSE = "configure, closed"
     DUE = "(its due time comes)"
     LEASE_ENDS = "(its lease ends)"
     TTL_ENDS = "(its ttl ends)"
@@ -162,6 +170,7 @@ CODES: Mapping[int, str] = {
     -11: "too late: more than half of its ttl has passed; nothing changed",
     -12: "too far, or too much: more than 8 MiB of bodies would have to be read",
     -13: "its dedup id is taken by another job; nothing changed",
+    -14: "closed for producers; nothing changed",
 }
 """The codes of replies: of a whole call, or of one job in it."""
 
@@ -193,16 +202,20 @@ enqueue, repeated call    | 1    1     1     1    1     1     1     1     1     
 enqueue, stale call       | -7   -7    -7    -7   -7    -7    -7    -7    -7    -7   -7    -7    -7
 enqueue, queue full       | -3   .     >N    .    .     >N    .     .     >N    .    >N    .     .
 enqueue, paused in        | -4   .     .     .    .     .     .     .     .     .    .     .     .
+enqueue, closed           | -14  .     .     .    .     .     .     .     .     .    .     .     .
 claim                     | 1>R  .     >N    .    .     >N    .     .     >N    .    >N    .     .
 claim, its dedup id       | 1>R  .     >N    .    .     >N    .     .     >N    .    >N    .     .
 claim, its dedup id, update | 1>R >S*  >N    .    .     >N    .     .     >N    .    >N    .     .
+claim, its dedup id, closed | -14 .    .     .    .     .     .     .     .     .    .     .     .
 reserve                   | .    >A/O  >N    .    >A/O  >N    .     >A    >N    .    >N    .     .
 reserve, crashes used up  | .    >A/O  >N    .    >A/O  >N    .     >D    >N    .    >N    .     .
 reserve, paused out       | .    .     >N    .    .     >N    .     .     >N    .    >N    .     .
 reserve, paused in        | .    >A/O  >N    .    .     >N    .     .     >N    .    >N    .     .
+reserve, closed           | .    >A/O  >N    .    >A/O  >N    .     >A    >N    .    >N    .     .
 recover                   | .    .     .     .    .     .     1>A   1>A   .     .    .     .     .
 recover, crashes used up  | .    .     .     .    .     .     >D    >D    .     .    .     .     .
 recover, paused           | .    .     .     .    .     .     .     .     .     .    .     .     .
+recover, closed           | .    .     .     .    .     .     1>A   1>A   .     .    .     .     .
 ack, receipt              | 0    -1    -1    2    2     2     1>N   1>N   1>N   1>N  1>N   2     2
 ack, older receipt        | 0    -1    -1    -1   -1    -1    -1    -1    -1    -1   -1    -1    -1
 ack, by id                | 0    1>N   1>N   1>N  1>N   1>N   1>N   1>N   1>N   1>N  1>N   -2    -2
@@ -213,10 +226,12 @@ nack, receipt             | 0    -1    -1    2    2     2     1>S   1>S   1>S!  
 nack, older receipt       | 0    -1    -1    -1   -1    -1    -1    -1    -1    -1   -1    -1    -1
 nack, by id               | 0    -2    -2    -2   -2    -2    1>S   1>S   1>S!  -2   -2    -2    -2
 nack, attempts used up    | 0    -1    -1    2    2     2     3>D   3>D   3>D!  -2   -2    2     2
+nack, closed              | 0    -1    -1    2    2     2     1>S   1>S   1>S!  -2   -2    2     2
 release, receipt          | 0    -1    -1    2    2     2     1>S*  1>S*  1>S!  -2   -2    2     2
 release, older receipt    | 0    -1    -1    -1   -1    -1    -1    -1    -1    -1   -1    -1    -1
 release, by id            | 0    -2    -2    -2   -2    -2    1>S*  1>S*  1>S!  -2   -2    -2    -2
 release, releases used up | 0    -1    -1    2    2     2     3>D   3>D   3>D!  -2   -2    2     2
+release, closed           | 0    -1    -1    2    2     2     1>S*  1>S*  1>S!  -2   -2    2     2
 bury, receipt             | 0    -1    -1    2    2     2     1>D   1>D   1>D!  -2   -2    2     2
 bury, older receipt       | 0    -1    -1    -1   -1    -1    -1    -1    -1    -1   -1    -1    -1
 bury, by id               | 0    1>D   1>D!  1>D  1>D   1>D!  1>D   1>D   1>D!  -2   -2    -2    -2
@@ -228,6 +243,7 @@ dequeue                   | 0    1>S/-2 -3   -2   1>S/-2 -3   -2    1>S   -3    
 withdraw                  | 0    1>N   1>N   -2/1>N -2/1>N -2/1>N -2  -2   -2    -2   -2    -2    -2
 redrive, by id            | 0    -2    -2    -2   -2    -2    -2    -2    -2    -2   -2    1>S*  -3
 redrive, the oldest       | .    .     .     .    .     .     .     .     .     .    .     >S*   .
+redrive, closed           | 0    -2    -2    -2   -2    -2    -2    -2    -2    -2   -2    1>S*  -3
 delete                    | 0    1>N   1>N   1>N  1>N   1>N   1>N   1>N   1>N   1>N  1>N   1>N   1>N
 purge, of its state       | .    >N    >N    >N   >N    >N    >N    >N    >N    >N   .     >N    >N
 sweep                     | .    .     >N    .    .     >N    .     .     >N    .    >N    .     .
@@ -238,6 +254,7 @@ stats                     | .    .     >N    .    .     >N    .     .     >N    
 peek                      | .    .     >N    .    .     >N    .     .     >N    .    >N    .     .
 show, scan, pending, lookup | .    .     .     .    .     .     .     .     .     .    .     .     .
 configure, paused         | .    .     .     .    .     .     .     .     .     .    .     .     .
+configure, closed         | .    .     .     .    .     .     .     .     .     .    .     .     .
 (its due time comes)      | -    -     -     >S*  -     -     -     -     -     -    -     -     -
 (its lease ends)          | -    -     -     -    -     -     >A*   -     -     -    -     -     -
 (its ttl ends)            | -    >R!   -     >S!  >S!   -     >A!   >A!   -     >O!  -     >D!   -

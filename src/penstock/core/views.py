@@ -193,6 +193,7 @@ class QueueStats:
         oldest: seconds for which the longest waiting job could have been reserved; None = none.
         age: seconds since the queue was made; None = it does not exist.
         idle: seconds since it was last written to, to a second; None = it does not exist.
+        closed: whether producers are refused for good, and consumers end when it is drained.
         enqueued: total of jobs added, like the following since the queue was made.
         deliveries: total of deliveries.
         acked: total of jobs finished.
@@ -224,6 +225,7 @@ class QueueStats:
     oldest: float | None
     age: float | None
     idle: float | None
+    closed: bool
     enqueued: int
     deliveries: int
     acked: int
@@ -420,6 +422,7 @@ def read_stats(name: str, reply: list[Any]) -> QueueStats:
         oldest=None if reply[8] < 0 else reply[8] / 1000,
         age=since("made"),
         idle=since("seen"),
+        closed="closed" in fields,
         enqueued=total("enqueued"),
         deliveries=total("delivered"),
         acked=total("acked"),

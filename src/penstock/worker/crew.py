@@ -83,6 +83,8 @@ class Source:
         woken: whether this worker has taken a token of it since it asked last.
         barred: until when it is left alone by the clock, as it is damaged.
         failures: how many times in a row it was found so.
+        drained: when it was found closed and drained by the clock; -inf = it was not, when it was
+            asked last.
     """
 
     ops: QueueOps
@@ -95,6 +97,7 @@ class Source:
     woken: bool = False
     barred: float = 0.0
     failures: int = 0
+    drained: float = -math.inf
 
 
 @dataclass(slots=True)
@@ -182,6 +185,7 @@ class Crew:
         self.poke: Callable[[], None] = _nothing
         self.keeper: Keeper | None = None
         self._drained = False
+        self._confirmed = math.inf
         self._complaints: dict[str, float] = {}
         self._places = {source.ops.name: i for i, source in enumerate(sources)}
 
@@ -212,12 +216,17 @@ class Crew:
 
     def _is_exhausted(self) -> bool:
         most = self.options.max_jobs
-        if most is not None and self.taken >= most:
+        if self.is_drained or (most is not None and self.taken >= most):
             return True
         now = self.clock()
         if not self.options.burst or now < self.aside_until:
             return False
         return all(source.at > now for source in self.sources)
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether all queues are closed and drained, and were found so in one look at them."""
+        return all(source.drained >= self._confirmed for source in self.sources)
 
     @property
     def is_healthy(self) -> bool:
@@ -298,8 +307,9 @@ class Crew:
 
     @property
     def wakes(self) -> dict[bytes, Source]:
-        """The tokens to wait for: of all queues but those that are damaged."""
-        return {s.ops.keys["wake"]: s for s in self.sources if not s.failures}
+        """The tokens to wait for: of all queues but those that are damaged, or have one always."""
+        usable = [s for s in self.sources if not s.failures and s.drained == -math.inf]
+        return {s.ops.keys["wake"]: s for s in usable}
 
     # -- what came back --------------------------------------------------------------------
 
@@ -383,6 +393,7 @@ class Crew:
         else:
             source.at = math.inf if taken.next_ms < 0 else now + taken.next_ms / 1000
             source.pause = min(source.pause * 2, PATIENCE)
+        self._found_drained(source, now if taken.is_over else -math.inf)
         several = len(self.sources) > 1
         source.poll = now + source.pause if several else math.inf
         if taken.deliveries:
@@ -391,6 +402,15 @@ class Crew:
         if wanted > 0:
             self.next_ask = now + self._pause()
             self.sample_at = min(self.sample_at, now + self.sample_pause(busy=False))
+
+    def _found_drained(self, source: Source, now: float) -> None:
+        """Whether a queue is closed and drained; when all seem to be, each is asked once more."""
+        source.drained = now
+        if now == -math.inf:
+            self._confirmed = math.inf
+        elif self._confirmed == math.inf and all(s.drained > -math.inf for s in self.sources):
+            self._confirmed = now
+            self.look_everywhere()
 
     def _pause(self) -> float:
         """Seconds to leave the queues alone."""

@@ -17,12 +17,14 @@ from typing import Any
 
 from penstock.worker.children import Child
 
-__all__ = ["BROKEN", "ProcessStatus", "Supervisor", "SupervisorStatus"]
+__all__ = ["BROKEN", "DRAINED", "ProcessStatus", "Supervisor", "SupervisorStatus"]
 
 LOG = logging.getLogger(__name__)
 
 BROKEN = 2
 """The exit code of an app that can't be loaded."""
+DRAINED = 81
+"""The exit code of a process whose queues are closed and drained, for its supervisor alone."""
 EARLY = 5.0
 """Seconds; who ends sooner than that after its start waits before it is replaced."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 30.0
@@ -31,7 +33,7 @@ STALE = 15.0
 BETWEEN_LOOKS = 1.0
 """Seconds between two looks at the memory."""
 RECYCLED = "memory"
-ENDED_WELL = (0, -signal.SIGTERM)  # the latter: asked to end before it had begun
+ENDED_WELL = (0, DRAINED, -signal.SIGTERM)  # the latter: asked to end before it had begun
 
 Memory = Callable[[Sequence[int]], Mapping[int, int]]
 
@@ -147,8 +149,9 @@ class Supervisor:
 
     A process that dies is replaced: at once, or after a pause that doubles up to 30 s while each
     ends within 5 s of its start. One that ends with 0 as its worker's options have it is replaced
-    at once (max_jobs), or not at all (burst); when there is none any more the supervisor ends. One
-    that is asked to end and does not is killed, 10 s after its worker's grace.
+    at once (max_jobs), or not at all (burst); nor is one whose queues are closed and drained. When
+    there is none any more the supervisor ends. One that is asked to end and does not is killed,
+    10 s after its worker's grace.
 
     SIGHUP replaces one after the other. Before the first start, and before anything that runs is
     replaced by what may be new code, a trial process loads the app: what can't be loaded takes
@@ -387,7 +390,7 @@ class Supervisor:
             LOG.info("process %d, pid %d, %s", *told)
             if code not in ENDED_WELL:
                 self._code = 1
-        elif child.terms.burst and code == 0 and not child.leaving:
+        elif (code == DRAINED or (child.terms.burst and code == 0)) and not child.leaving:
             LOG.info("process %d, pid %d, %s: nothing is left to do", *told)
             place.done = True
         elif child.leaving not in ("", RECYCLED) or (code == 0 and child.terms.limited):

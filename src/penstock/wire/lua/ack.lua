@@ -22,6 +22,7 @@ local seen, off = tonumber(m[5]) or 0, tonumber(m[6]) or 0
 --@include lib/now
 --@include lib/settled
 --@include lib/acked
+--@include lib/closed
 --@include lib/claims
 if bequeath then
   bequeath(all and {unpack(ARGV, base)} or finished, true, tonumber(window))
@@ -40,6 +41,7 @@ if acked > 0 then
   changes[#changes + 1] = (m[7] or 0) + removed
   redis.call('HSET', meta, unpack(changes))
   --@include lib/wake
+  --@include lib/drained
 end
 if hungry then
   redis.call('RPUSH', space, '1')

@@ -20,6 +20,7 @@
 ---          {-7, nonce, last}                                 as in enqueue
 ---          {-8, nonce}                                       damaged: jobs, but no meta
 ---          {-10, nonce, index}                               as in enqueue, or the record has no dedup id
+---          {-14, nonce}                                      as in enqueue
 --- FROM none, ready  TO ready, scheduled
 --@include lib/admission
 --@include lib/panes

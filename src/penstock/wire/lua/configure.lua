@@ -3,16 +3,16 @@
 --- ARGV     nonce create [field value...]
 ---          create  as in enqueue: a queue may be configured before its first job; or '!' and the epoch that the registry
 ---                  knows: meta is lost while jobs exist, make it anew
----          field   paused (in, out, all), lease, max_length, max_attempts, max_crashes, max_releases, replicas, backoff_base,
----                  backoff_cap, dead_max, dead_age; value '' drops the setting
+---          field   closed (1), paused (in, out, all), lease, max_length, max_attempts, max_crashes, max_releases, replicas,
+---                  backoff_base, backoff_cap, dead_max, dead_age; value '' drops the setting
 --- RETURNS  {1, nonce, epoch, created, (field, value)...}  stored; every field of meta as it is now
 ---          {-5, nonce}                   no such queue: register it, then create
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta
-local m = redis.call('HMGET', meta, 'v', 'epoch', 'seen', 'off', 'full', 'paused')
+local m = redis.call('HMGET', meta, 'v', 'epoch', 'seen', 'off', 'full', 'paused', 'uses')
 --@include lib/version
 local epoch, created, changes, drops = m[2], 0, {}, {}
-local seen, off, full, paused = tonumber(m[3]) or 0, tonumber(m[4]) or 0, tonumber(m[5]) or 0, m[6]
+local seen, off, full, paused, uses = tonumber(m[3]) or 0, tonumber(m[4]) or 0, tonumber(m[5]) or 0, m[6], m[7] or ''
 --@include lib/now
 if not epoch then
   local anew = string.sub(create, 1, 1) == '!'
@@ -21,8 +21,8 @@ if not epoch then
   elseif create == '' then
     return {-5, nonce}
   end
-  epoch, created = string.sub(create, -8), 1
-  local made = {'v', '1', 'epoch', epoch, 'uses', anew and 'trodsbp' or '', 'made', now}
+  epoch, created, uses = string.sub(create, -8), 1, anew and 'trodsbp' or ''
+  local made = {'v', '1', 'epoch', epoch, 'uses', uses, 'made', now}
   if anew and redis.call('EXISTS', ready) == 1 then
     local info = redis.call('XINFO', 'STREAM', ready)
     for i = 1, #info, 2 do
@@ -35,6 +35,7 @@ if not epoch then
     changes[#changes + 1] = made[i]
   end
 end
+local shuts = false
 for i = 3, #ARGV, 2 do
   if ARGV[i + 1] == '' then
     drops[#drops + 1] = ARGV[i]
@@ -44,6 +45,10 @@ for i = 3, #ARGV, 2 do
   end
   if ARGV[i] == 'paused' then
     paused = ARGV[i + 1] ~= '' and ARGV[i + 1]
+  elseif ARGV[i] == 'closed' then -- the letter is what other scripts look at
+    shuts = ARGV[i + 1] ~= ''
+    changes[#changes + 1] = 'uses'
+    changes[#changes + 1] = string.gsub(uses, 'c', '') .. (shuts and 'c' or '')
   end
 end
 local asleep, hungry = redis.call('LLEN', wake) == 0, redis.call('LLEN', space) == 0
@@ -54,8 +59,8 @@ end
 if #changes > 0 then
   redis.call('HSET', meta, unpack(changes))
 end
--- Whoever waits looks again: the queue may be resumed, have more room, or other leases.
-local token = paused ~= 'out' and paused ~= 'all'
+-- Whoever waits looks again: the queue may be resumed, have more room, or other leases; it may be closed and empty.
+local token = shuts or paused ~= 'out' and paused ~= 'all'
 --@include lib/wake
 if hungry and full > now then
   redis.call('RPUSH', space, '1')

@@ -30,6 +30,7 @@ end
 redis.call('HLEN', tally)
 redis.call('XLEN', ready)
 --@include lib/claims
+--@include lib/closed
 if bequeath then
   bequeath(found, false)
 end

@@ -18,6 +18,7 @@
 ---          {-8, nonce}                                       damaged: jobs, but no meta
 ---          {-10, nonce, index}                               record number index is of no known version, or asks for
 ---                                                            lease 0 without a ttl; nothing added
+---          {-14, nonce}                                      closed for producers; nothing added
 --- FROM none  TO ready, scheduled
 local n = #ARGV - 5
 --@include lib/admission

@@ -38,6 +38,7 @@ elseif state == 'dead' then
 end
 local uses, paused = m[6] or '', m[7]
 --@include lib/claims
+--@include lib/closed
 redis.call('HDEL', held, '-')
 if index then
   local ids, old = redis.call('ZRANGE', index, low, high, 'BYSCORE', 'LIMIT', passed, 1000), {}

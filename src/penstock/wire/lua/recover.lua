@@ -61,6 +61,7 @@ redis.call('ZCARD', once)
 redis.call('ZCARD', expiry)
 redis.call('XLEN', ready)
 local asleep = redis.call('LLEN', wake) == 0
+--@include lib/closed
 --@include lib/claims
 --@include lib/leases
 --@include lib/deliver
@@ -74,6 +75,7 @@ if #changes > 0 and wrote then
 end
 if wrote then
   --@include lib/wake
+  --@include lib/drained
 end
 for i = 1, #numbers do
   local at = i * 3 + 4

@@ -6,7 +6,8 @@
 ---          owner  who takes them: printable, no line break, at most 200 bytes
 ---          idle   1 = the caller comes from a wait for the wake token, else 0
 --- RETURNS  {1, nonce, next, epoch, lease, now, (number, counters, record)...}  next: -1 nothing is due, 0 more can be
----                                               reserved now, else ms until the next event; counters '' = first delivery
+---                                               reserved now, -2 closed and drained, else ms until the next event;
+---                                               counters '' = first delivery
 ---          {-8, nonce}                          damaged: jobs, but no meta; see configure
 ---          {-6, nonce, version}                 written by a newer protocol
 --- FROM ready, scheduled, active  TO active, dead
@@ -36,7 +37,7 @@ local settlings, all, finished, base = 0, false, {}, 0
 if hungry and #numbers + #lapsed > 0 then
   redis.call('RPUSH', space, '1')
 end
-local reply = {1, nonce, more and 0 or soonest and soonest - now or -1, epoch or '', lease, now}
+local reply = {1, nonce, drained and -2 or more and 0 or soonest and soonest - now or -1, epoch or '', lease, now}
 for i = 1, #numbers do
   local at = i * 3 + 4
   reply[at], reply[at + 1], reply[at + 2] = numbers[i], counts[i], records[i]

@@ -65,7 +65,7 @@ if hungry and #numbers + freed + #lapsed > 0 then
   redis.call('RPUSH', space, '1')
 end
 local outcome = acked == count and '' or table.concat(codes, ' ')
-local reply = {1, nonce, more and 0 or soonest and soonest - now or -1, epoch, lease, now, acked, outcome}
+local reply = {1, nonce, drained and -2 or more and 0 or soonest and soonest - now or -1, epoch, lease, now, acked, outcome}
 for i = 1, #numbers do
   local at = i * 3 + 6
   reply[at], reply[at + 1], reply[at + 2] = numbers[i], counts[i], records[i]

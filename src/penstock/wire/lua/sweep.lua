@@ -8,7 +8,8 @@
 ---          {-6, nonce, version}          written by a newer protocol
 --- FROM ready, scheduled, active, dead  TO none
 local m = redis.call('HMGET', meta, 'v', 'epoch', 'seen', 'off', 'uses', 'paused', 'lease', 'max_length',
-  'max_attempts', 'max_crashes', 'max_releases', 'backoff_base', 'backoff_cap', 'dead_max', 'dead_age', 'replicas', 'full')
+  'max_attempts', 'max_crashes', 'max_releases', 'backoff_base', 'backoff_cap', 'dead_max', 'dead_age', 'replicas',
+  'closed', 'full')
 --@include lib/version
 local changes, seen, off = {}, tonumber(m[3]) or 0, tonumber(m[4]) or 0
 if not m[2] then
@@ -17,10 +18,11 @@ end
 local quiet = seen
 --@include lib/now
 local uses, paused = m[5] or '', m[6]
+--@include lib/closed
 --@include lib/claims
 --@include lib/panes
 --@include lib/lapsed
-local letters, hungry = redis.call('ZCARD', dead), (tonumber(m[17]) or 0) > now and redis.call('LLEN', space) == 0
+local letters, hungry = redis.call('ZCARD', dead), (tonumber(m[18]) or 0) > now and redis.call('LLEN', space) == 0
 redis.call('HLEN', tally)
 redis.call('HDEL', held, '-')
 --@include lib/expire
@@ -34,10 +36,11 @@ if hungry and #lapsed > 0 then
   redis.call('RPUSH', space, '1')
 end
 --@include lib/heir
+--@include lib/drained
 local removed = ''
 if #lapsed + #spent + letters + #panes == 0 then
   local set = false
-  for i = 6, 16 do
+  for i = 6, 17 do
     set = set or m[i]
   end
   if not set and now - quiet >= tonumber(idle) and redis.call('XLEN', ready) == 0 and redis.call('EXISTS', held, dedup, windows) == 0 then

@@ -1,5 +1,5 @@
 --- Remove jobs that were never delivered; others stay as they are.
---- KEYS     ready held scheduled tally expiry meta space wake dedup windows
+--- KEYS     ready held active scheduled tally expiry meta space wake dedup windows
 --- ARGV     nonce wanted [number...]
 ---          number  1 to 1000
 --- RETURNS  {1, nonce, done}              all of them
@@ -37,6 +37,7 @@ redis.call('ZCARD', expiry)
 redis.call('HLEN', tally)
 redis.call('XLEN', ready)
 --@include lib/claims
+--@include lib/closed
 if bequeath then
   bequeath(found, false)
 end

@@ -147,6 +147,8 @@ class AsyncWorker:
     async def run(self, *, signals: bool = True) -> None:
         """Work until stopped: by `stop`, or in the main thread by SIGTERM or SIGINT.
 
+        Or until there is nothing left to do: all queues are closed and drained.
+
         At the first signal no more jobs are taken, and handlers have `grace` seconds to finish; at
         the second, or when this call is cancelled, what is not finished is given back at once.
 
@@ -270,6 +272,11 @@ class AsyncWorker:
         if self._activity.is_over:
             return "stopped"
         return "stopping" if self.stopping else "running"
+
+    @property
+    def drained(self) -> bool:
+        """Whether it has found all its queues closed and drained, and therefore ended."""
+        return self._crew is not None and self._crew.is_drained
 
     def healthy(self) -> bool:
         """Whether it works: it is running, and the server has answered in the last 15 seconds."""

@@ -40,6 +40,13 @@ if not epoch then
   epoch = create
   created = 1
 end
+if uses ~= '' and string.find(uses, 'c', 1, true) then -- closed: the next one who waits for room is told, too
+  if full > now and redis.call('LLEN', space) == 0 then
+    redis.call('HDEL', held, '-')
+    redis.call('RPUSH', space, '1')
+  end
+  return {-14, nonce}
+end
 if paused == 'in' or paused == 'all' then
   return {-4, nonce, paused}
 end

@@ -4,6 +4,7 @@
 if #changes > 0 then
   redis.call('HSET', meta, unpack(changes))
 end
+--@include lib/drained
 if hungry then
   redis.call('RPUSH', space, '1')
 end

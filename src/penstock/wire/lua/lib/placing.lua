@@ -4,6 +4,7 @@ redis.call('ZCARD', dead)
 redis.call('HLEN', tally)
 redis.call('ZCARD', expiry)
 local asleep = redis.call('LLEN', wake) == 0
+--@include lib/closed
 --@include lib/claims
 if bequeath then
   bequeath(fallen, false)

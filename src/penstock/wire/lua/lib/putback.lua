@@ -41,4 +41,5 @@ if #back + #fallen > 0 then
     redis.call('HSET', meta, unpack(changes))
   end
   --@include lib/wake
+  --@include lib/drained
 end

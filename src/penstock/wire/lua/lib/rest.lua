@@ -1,5 +1,5 @@
--- What is left after a delivery: `more` to reserve now, or `soonest`, the time of the next event; and the wake token
--- for other consumers. `idle` = the caller comes from a wait and was the one told of the next event.
+-- What is left after a delivery: `more` to reserve now, `soonest`, the time of the next event, or `drained`; and the wake
+-- token for other consumers. `idle` = the caller comes from a wait and was the one told of the next event.
 if delivers then
   if reread then
     if paused ~= 'in' then
@@ -25,6 +25,11 @@ if heir_token and delivers then
 end
 if not more and soonest and (#numbers > 0 or n == 0) then
   token = announce(soonest, idle) or token
+end
+local drained = closed and redis.call('XLEN', ready) == 0 and redis.call('ZCARD', scheduled) == 0 and
+  redis.call('ZCARD', active) == 0
+if drained then -- nothing can come any more: one who waits tells the next
+  token = true
 end
 if not wrote and (#changes > 0 or token and asleep) then
   redis.call('HDEL', held, '-')

@@ -8,6 +8,7 @@ local due, cut, dropped, fallen, crashes = {}, nil, {}, {}, 0
 local more, soonest = false, false
 local head, first, reread, exhausted, entries_left = {}, {}, false, false, 0
 local delivers = paused ~= 'out' and paused ~= 'all'
+--@include lib/closed
 local asleep, hungry = redis.call('LLEN', wake) == 0, full > now and redis.call('LLEN', space) == 0
 if delivers and #lapsed == 100 then
   more, delivers = true, false

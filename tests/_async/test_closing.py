@@ -1,0 +1,397 @@
+"""Closing a queue: producers are refused, consumers finish what is there, and then end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from penstock import (
+    AsyncJob,
+    AsyncPenstock,
+    AsyncQueue,
+    AsyncWorker,
+    QueueClosed,
+    QueueFull,
+    QueuePaused,
+)
+from tests.support.backends import Backend
+from tests.support.keyspace import Raw, advance, dump, evalshas, load_scripts, numbers
+from tests.support.twins import AsyncBeside, aspawn, await_for
+
+from .conftest import AsyncWaits
+
+SOON = 3.5
+"""Seconds in which whoever is woken comes; one who is not looks by itself after 4."""
+
+
+async def ended(consumers: list[AsyncBeside[Any]], start: float) -> None:
+    """Everybody has been told that the queue is over, and nobody had to look by itself."""
+    for consumer in consumers:
+        with pytest.raises(QueueClosed, match="'q' is closed, and no job is left"):
+            await consumer.result()
+    assert time.monotonic() - start < SOON
+
+
+async def consumed(q: AsyncQueue, batch: int = 1) -> list[Any]:
+    """The bodies of all jobs until the loop ends by itself."""
+    bodies = []
+    async for job in q.consume(batch=batch):
+        async with job:
+            bodies.append(job.body)
+    return bodies
+
+
+async def test_a_closed_queue_takes_no_jobs(q: AsyncQueue, raw: Raw) -> None:
+    """However they are added: at once, delayed, in bulk, with a dedup id; nothing is written."""
+    await q.enqueue("before")
+    assert not (await q.stats()).closed
+    await q.close()
+    assert (await q.stats()).closed
+    before = dump(raw)
+    for options in ({}, {"delay": 5}, {"block": 30}, {"max_length": 1}, {"lease": 0}):
+        with pytest.raises(QueueClosed, match="'q' is closed: it takes no more jobs"):
+            await q.enqueue("after", **options)
+    with pytest.raises(QueueClosed):
+        await q.enqueue_many(["after", "that"])
+    assert dump(raw) == before
+
+
+@pytest.mark.parametrize("mode", ["refuse", "update", "debounce", "requeue", "requeue+update"])
+async def test_duplicates_are_refused_as_well(q: AsyncQueue, raw: Raw, mode: str) -> None:
+    """Whether a job with the id is there or not, nothing is added, updated or looked up."""
+    await q.enqueue("waits", dedup_id="waits")
+    await q.enqueue("active", dedup_id="active")
+    await q.promote([view.id for view in await q.peek()])
+    (job,) = await q.reserve(block=0)
+    await q.close()
+    before = dump(raw)
+    for name in ("waits", "active", "new"):
+        with pytest.raises(QueueClosed):
+            await q.enqueue("again", dedup_id=name, on_duplicate=mode)
+    assert dump(raw) == before
+    status = await q.status("active")
+    assert status is not None
+    assert job.dedup_id in ("waits", "active")
+
+
+async def test_reopening_lets_producers_in_again(q: AsyncQueue) -> None:
+    """Both may be said twice; settings and jobs stay."""
+    await q.configure(max_length=2)
+    await q.enqueue(1)
+    for _ in range(2):
+        await q.close()
+    with pytest.raises(QueueClosed):
+        await q.enqueue(2)
+    for _ in range(2):
+        await q.reopen()
+    await q.enqueue(2)
+    with pytest.raises(QueueFull):
+        await q.enqueue(3)
+    stats = await q.stats()
+    assert (stats.closed, stats.ready, stats.settings.max_length) == (False, 2, 2)
+
+
+async def test_a_queue_may_be_closed_before_its_first_job(
+    ps: AsyncPenstock, q: AsyncQueue, raw: Raw
+) -> None:
+    """It exists then, and idle as it is it stays: who comes later must find it closed."""
+    await q.close()
+    with pytest.raises(QueueClosed):
+        await q.enqueue(1)
+    advance(raw, q.ops, 3600)
+    assert await q.sweep() == 0
+    assert await ps.queues() == ["q"]
+    with pytest.raises(QueueClosed):
+        await q.enqueue(1)
+    assert await q.clear() == 0
+    await q.enqueue(1)
+
+
+async def test_consumers_drain_a_closed_queue_and_end(q: AsyncQueue) -> None:
+    """Loops get what is left, ready, delayed and put back, and then come to their end."""
+    await q.enqueue_many(range(20))
+    await q.enqueue(20, delay=0.3)
+    (held,) = await q.reserve(block=0)
+    await q.close()
+    loops = [aspawn(consumed, q, batch) for batch in (1, 2, 3)]
+    assert await held.nack(delay=0.2)
+    found = [body for loop in loops for body in await loop.result()]
+    assert sorted(found) == list(range(21))
+    assert (await q.stats()).acked == 21
+    assert await consumed(q) == []
+
+
+async def test_everybody_who_waits_is_told_of_the_end(q: AsyncQueue, waits: AsyncWaits) -> None:
+    """Five wait for the one job that somebody holds; when it is done all of them end, at once."""
+    await q.enqueue(1)
+    (job,) = await q.reserve(block=0)
+    consumers = [aspawn(q.reserve, 1, block=block) for block in (30, 30, 30, None, None)]
+    await waits.reach(5)
+    await q.close()
+    await waits.reach(5)
+    assert not any(consumer.is_done for consumer in consumers)
+    start = time.monotonic()
+    assert await job.ack()
+    await ended(consumers, start)
+    assert (await q.stats()).acked == 1
+
+
+async def test_a_close_tells_who_waits_at_an_empty_queue(q: AsyncQueue, waits: AsyncWaits) -> None:
+    """Paused or not: nothing can come any more."""
+    await q.enqueue(1)
+    await q.purge()
+    for side in (None, "out", "all"):
+        if side:
+            await q.pause(side)
+        consumers = [aspawn(q.reserve, 1, block=30) for _ in range(3)]
+        await waits.reach(3)
+        start = time.monotonic()
+        await q.close()
+        await ended(consumers, start)
+        await q.reopen()
+    assert await q.reserve(block=0) == []
+
+
+async def end(q: AsyncQueue, how: str, held: list[AsyncJob], number: str) -> Any:
+    """End the last job of a queue in one of many ways."""
+    if how == "expire by reserve":
+        with pytest.raises(QueueClosed):
+            await q.reserve(block=0)
+        return None
+    ways: dict[str, Callable[[], Any]] = {
+        "ack by id": lambda: q.ack([number]),
+        "settle": lambda: q.settle(held, 5),
+        "recover": lambda: q.recover(idle=0),
+        "purge": lambda: q.purge("active"),
+        "delete": lambda: q.delete([number]),
+        "withdraw": lambda: q.withdraw([number]),
+        "expire by peek": q.peek,
+        "expire by sweep": q.sweep,
+        "expire by stats": q.stats,
+    }
+    return await (ways[how]() if how in ways else getattr(held[0], how)())
+
+
+ENDINGS = [
+    "ack", "ack by id", "settle", "bury", "nack", "release", "delete", "purge", "withdraw",
+    "recover", "expire by stats", "expire by peek", "expire by sweep", "expire by reserve",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("how", ENDINGS)
+async def test_whatever_empties_the_queue_ends_the_consumers(
+    q: AsyncQueue, raw: Raw, waits: AsyncWaits, how: str
+) -> None:
+    """The last job ends in any way: two who wait are told, the other one by the first."""
+    await q.configure(max_attempts=1, max_crashes=1, max_releases=1)
+    is_waiting = how in ("withdraw", "ack by id")
+    ttl = 600 if how.startswith("expire") else None
+    added = await q.enqueue(1, ttl=ttl, delay=600 if is_waiting else 0)
+    held = [] if is_waiting else await q.reserve(block=0)
+    await q.close()
+    consumers = [aspawn(q.reserve, 1, block=30) for _ in range(2)]
+    await waits.reach(2)
+    if ttl:
+        advance(raw, q.ops, 601)
+    start = time.monotonic()
+    await end(q, how, held, added.id)
+    await ended(consumers, start)
+    stats = await q.stats()
+    assert (stats.ready, stats.scheduled, stats.active) == (0, 0, 0)
+
+
+async def test_jobs_at_most_once_are_not_waited_for(q: AsyncQueue, waits: AsyncWaits) -> None:
+    """Nobody gets such a job again, so the delivery of the last one is the end for all others."""
+    await q.enqueue(1, lease=0, delay=0.5)
+    await q.close()
+    consumers = [aspawn(consumed, q) for _ in range(3)]
+    start = time.monotonic()
+    assert sorted([await consumer.result() for consumer in consumers]) == [[], [], [1]]
+    assert time.monotonic() - start < SOON + 0.5
+
+
+async def test_dead_letters_are_no_jobs_to_wait_for(q: AsyncQueue) -> None:
+    """A closed queue with dead letters is drained; redriven they are delivered all the same."""
+    await q.enqueue("bad")
+    (job,) = await q.reserve(block=0)
+    await q.close()
+    await job.bury("no use")
+    with pytest.raises(QueueClosed):
+        await q.reserve(block=0)
+    assert await q.redrive() == 1
+    assert await consumed(q) == ["bad"]
+
+
+async def test_what_was_accepted_goes_its_way(q: AsyncQueue, raw: Raw) -> None:
+    """Retries, releases, ended leases, takeovers, promotes: all of it as in an open queue."""
+    await q.enqueue_many(range(5))
+    await q.enqueue(5, delay=600)
+    await q.close()
+    one, two, three, four = await q.reserve(4, block=0)
+    assert await one.nack(delay=0)
+    assert await two.release()
+    assert await three.extend(60)
+    (taken,) = await q.recover(idle=0, n=1)
+    assert (taken.id, taken.crashes) == (three.id, 1)
+    assert (await q.promote([view.id for view in await q.peek(state="scheduled")])).done == 1
+    advance(raw, q.ops, 31)
+    bodies = sorted(job.body for job in await q.reserve(9, block=0))
+    assert bodies == [0, 1, 2, 3, 4, 5]
+    assert four.body == 3
+
+
+async def test_successors_are_run_before_the_end(q: AsyncQueue, waits: AsyncWaits) -> None:
+    """A job that waits for the end of another one is not forgotten."""
+    await q.enqueue("first", dedup_id="x")
+    (first,) = await q.reserve(block=0)
+    await q.enqueue("second", dedup_id="x", on_duplicate="requeue")
+    await q.close()
+    consumer = aspawn(consumed, q)
+    await waits.reach(1)
+    assert await first.ack()
+    assert await consumer.result() == ["second"]
+
+
+async def test_producers_who_wait_for_room_are_refused(q: AsyncQueue, waits: AsyncWaits) -> None:
+    """All of them are told at once, and their jobs are not added."""
+    await q.configure(max_length=1)
+    await q.enqueue(0)
+    producers = [aspawn(q.enqueue, i, block=30 if i % 2 else None) for i in (1, 2, 3)]
+    await waits.reach(3)
+    start = time.monotonic()
+    await q.close()
+    for producer in producers:
+        with pytest.raises(QueueClosed, match="it takes no more jobs"):
+            await producer.result()
+    assert time.monotonic() - start < SOON
+    assert await consumed(q) == [0]
+
+
+async def test_a_closed_queue_is_closed_rather_than_paused_or_full(q: AsyncQueue) -> None:
+    """A pause may end and room may come; what is for good is said."""
+    await q.configure(max_length=1)
+    await q.enqueue(1)
+    await q.pause("in")
+    with pytest.raises(QueuePaused):
+        await q.enqueue(2)
+    await q.close()
+    with pytest.raises(QueueClosed):
+        await q.enqueue(2, block=30)
+
+
+async def test_a_settle_tells_what_became_of_the_finished(q: AsyncQueue) -> None:
+    """The last job is done: its outcome is the answer, and the next call says that it is over."""
+    await q.enqueue(1)
+    jobs = await q.reserve(block=0)
+    await q.close()
+    outcomes, more = await q.settle(jobs, 1, block=30)
+    assert outcomes.all_done
+    assert more == []
+    with pytest.raises(QueueClosed):
+        await q.reserve(block=30)
+
+
+async def test_several_queues_end_together(
+    ps: AsyncPenstock, q: AsyncQueue, waits: AsyncWaits
+) -> None:
+    """Who listens to two queues goes on while one of them is open, and ends with the last one."""
+    other = ps.queue("other")
+    for queue in (q, other):
+        await queue.enqueue(queue.name)
+        await queue.purge()
+    await q.close()
+    assert await ps.reserve([q, other], block=0) == []
+    consumers = [aspawn(ps.reserve, [q, other], block=30) for _ in range(2)]
+    await waits.reach(2)
+    start = time.monotonic()
+    await other.enqueue("still open")
+    await await_for(lambda: any(consumer.is_done for consumer in consumers))
+    assert time.monotonic() - start < SOON
+    (told, left) = sorted(consumers, key=lambda consumer: not consumer.is_done)
+    (job,) = await told.result()
+    assert job.body == "still open"
+    await other.close()
+    await job.ack()
+    with pytest.raises(QueueClosed):
+        await left.result()
+    assert time.monotonic() - start < SOON
+
+
+async def test_a_queue_that_is_reopened_meanwhile_is_not_left(
+    ps: AsyncPenstock, q: AsyncQueue, waits: AsyncWaits
+) -> None:
+    """Two queues, closed one after the other; the first is open when the second is drained."""
+    other = ps.queue("other")
+    await other.enqueue("other")
+    (held,) = await other.reserve(block=0)
+    await q.close()
+    consumer = aspawn(ps.reserve, [q, other], block=30)
+    await waits.reach(1)
+    await other.close()
+    await q.reopen()
+    await held.ack()
+    await q.enqueue("new")
+    (job,) = await consumer.result()
+    assert job.body == "new"
+
+
+async def test_a_drained_queue_is_not_asked_in_a_circle(
+    real_ps: AsyncPenstock, real_q: AsyncQueue, real_raw: Raw, waits: AsyncWaits
+) -> None:
+    """Its token lies there for whoever comes; who waits for another queue as well leaves it."""
+    load_scripts(real_raw)
+    other = real_ps.queue("other")
+    await other.enqueue(1)
+    await other.purge()
+    await real_q.close()
+    before = evalshas(real_raw)
+    assert await real_ps.reserve([real_q, other], block=1) == []
+    assert evalshas(real_raw) - before <= 6
+    assert real_raw.lrange(real_q.ops.keys["wake"], 0, -1) == [b"1"]
+    await waits.reach(0)
+
+
+async def test_a_worker_ends_with_its_queues(ps: AsyncPenstock, q: AsyncQueue) -> None:
+    """It works until all its queues are closed and drained, and goes on for those that are not."""
+    other = ps.queue("other")
+    await q.enqueue_many(range(5))
+    seen: list[Any] = []
+
+    async def handler(job: AsyncJob) -> None:
+        seen.append(job.body)
+
+    worker = AsyncWorker(ps, ["q", "other"], handler)
+    running = aspawn(worker.run, signals=False)
+    await await_for(lambda: len(seen) == 5)
+    await q.close()
+    await other.enqueue("other")
+    await await_for(lambda: len(seen) == 6)
+    assert worker.state == "running"
+    start = time.monotonic()
+    await other.close()
+    await running.result()
+    assert time.monotonic() - start < SOON + 4
+    assert worker.state == "stopped"
+    assert (await q.stats()).acked == 5
+
+
+async def test_workers_share_the_end(ps: AsyncPenstock, q: AsyncQueue, backend: Backend) -> None:
+    """Three workers on one queue: when the last job of any of them is done, all have ended."""
+    await q.enqueue_many(range(30))
+    seen: list[Any] = []
+
+    async def handler(job: AsyncJob) -> None:
+        seen.append(job.body)
+
+    workers = [AsyncWorker(ps, "q", handler, concurrency=2) for _ in range(3)]
+    running = [aspawn(worker.run, signals=False) for worker in workers]
+    await await_for(lambda: len(seen) > 3)
+    await q.close()
+    for one in running:
+        await one.result()
+    assert sorted(seen) == list(range(30))
+    assert (await q.stats()).acked == 30
+    assert numbers(backend.sync_client(), q.ops, "held") == []

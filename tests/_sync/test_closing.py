@@ -1,0 +1,394 @@
+# Generated from tests/_async/test_closing.py by tools/unasync.py; do not edit.
+"""Closing a queue: producers are refused, consumers finish what is there, and then end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from penstock import (
+    Job,
+    Penstock,
+    Queue,
+    QueueClosed,
+    QueueFull,
+    QueuePaused,
+    Worker,
+)
+from tests.support.backends import Backend
+from tests.support.keyspace import Raw, advance, dump, evalshas, load_scripts, numbers
+from tests.support.twins import Beside, spawn, wait_for
+
+from .conftest import Waits
+
+SOON = 3.5
+"""Seconds in which whoever is woken comes; one who is not looks by itself after 4."""
+
+
+def ended(consumers: list[Beside[Any]], start: float) -> None:
+    """Everybody has been told that the queue is over, and nobody had to look by itself."""
+    for consumer in consumers:
+        with pytest.raises(QueueClosed, match="'q' is closed, and no job is left"):
+            consumer.result()
+    assert time.monotonic() - start < SOON
+
+
+def consumed(q: Queue, batch: int = 1) -> list[Any]:
+    """The bodies of all jobs until the loop ends by itself."""
+    bodies = []
+    for job in q.consume(batch=batch):
+        with job:
+            bodies.append(job.body)
+    return bodies
+
+
+def test_a_closed_queue_takes_no_jobs(q: Queue, raw: Raw) -> None:
+    """However they are added: at once, delayed, in bulk, with a dedup id; nothing is written."""
+    q.enqueue("before")
+    assert not q.stats().closed
+    q.close()
+    assert q.stats().closed
+    before = dump(raw)
+    for options in ({}, {"delay": 5}, {"block": 30}, {"max_length": 1}, {"lease": 0}):
+        with pytest.raises(QueueClosed, match="'q' is closed: it takes no more jobs"):
+            q.enqueue("after", **options)
+    with pytest.raises(QueueClosed):
+        q.enqueue_many(["after", "that"])
+    assert dump(raw) == before
+
+
+@pytest.mark.parametrize("mode", ["refuse", "update", "debounce", "requeue", "requeue+update"])
+def test_duplicates_are_refused_as_well(q: Queue, raw: Raw, mode: str) -> None:
+    """Whether a job with the id is there or not, nothing is added, updated or looked up."""
+    q.enqueue("waits", dedup_id="waits")
+    q.enqueue("active", dedup_id="active")
+    q.promote([view.id for view in q.peek()])
+    (job,) = q.reserve(block=0)
+    q.close()
+    before = dump(raw)
+    for name in ("waits", "active", "new"):
+        with pytest.raises(QueueClosed):
+            q.enqueue("again", dedup_id=name, on_duplicate=mode)
+    assert dump(raw) == before
+    status = q.status("active")
+    assert status is not None
+    assert job.dedup_id in ("waits", "active")
+
+
+def test_reopening_lets_producers_in_again(q: Queue) -> None:
+    """Both may be said twice; settings and jobs stay."""
+    q.configure(max_length=2)
+    q.enqueue(1)
+    for _ in range(2):
+        q.close()
+    with pytest.raises(QueueClosed):
+        q.enqueue(2)
+    for _ in range(2):
+        q.reopen()
+    q.enqueue(2)
+    with pytest.raises(QueueFull):
+        q.enqueue(3)
+    stats = q.stats()
+    assert (stats.closed, stats.ready, stats.settings.max_length) == (False, 2, 2)
+
+
+def test_a_queue_may_be_closed_before_its_first_job(ps: Penstock, q: Queue, raw: Raw) -> None:
+    """It exists then, and idle as it is it stays: who comes later must find it closed."""
+    q.close()
+    with pytest.raises(QueueClosed):
+        q.enqueue(1)
+    advance(raw, q.ops, 3600)
+    assert q.sweep() == 0
+    assert ps.queues() == ["q"]
+    with pytest.raises(QueueClosed):
+        q.enqueue(1)
+    assert q.clear() == 0
+    q.enqueue(1)
+
+
+def test_consumers_drain_a_closed_queue_and_end(q: Queue) -> None:
+    """Loops get what is left, ready, delayed and put back, and then come to their end."""
+    q.enqueue_many(range(20))
+    q.enqueue(20, delay=0.3)
+    (held,) = q.reserve(block=0)
+    q.close()
+    loops = [spawn(consumed, q, batch) for batch in (1, 2, 3)]
+    assert held.nack(delay=0.2)
+    found = [body for loop in loops for body in loop.result()]
+    assert sorted(found) == list(range(21))
+    assert q.stats().acked == 21
+    assert consumed(q) == []
+
+
+def test_everybody_who_waits_is_told_of_the_end(q: Queue, waits: Waits) -> None:
+    """Five wait for the one job that somebody holds; when it is done all of them end, at once."""
+    q.enqueue(1)
+    (job,) = q.reserve(block=0)
+    consumers = [spawn(q.reserve, 1, block=block) for block in (30, 30, 30, None, None)]
+    waits.reach(5)
+    q.close()
+    waits.reach(5)
+    assert not any(consumer.is_done for consumer in consumers)
+    start = time.monotonic()
+    assert job.ack()
+    ended(consumers, start)
+    assert q.stats().acked == 1
+
+
+def test_a_close_tells_who_waits_at_an_empty_queue(q: Queue, waits: Waits) -> None:
+    """Paused or not: nothing can come any more."""
+    q.enqueue(1)
+    q.purge()
+    for side in (None, "out", "all"):
+        if side:
+            q.pause(side)
+        consumers = [spawn(q.reserve, 1, block=30) for _ in range(3)]
+        waits.reach(3)
+        start = time.monotonic()
+        q.close()
+        ended(consumers, start)
+        q.reopen()
+    assert q.reserve(block=0) == []
+
+
+def end(q: Queue, how: str, held: list[Job], number: str) -> Any:
+    """End the last job of a queue in one of many ways."""
+    if how == "expire by reserve":
+        with pytest.raises(QueueClosed):
+            q.reserve(block=0)
+        return None
+    ways: dict[str, Callable[[], Any]] = {
+        "ack by id": lambda: q.ack([number]),
+        "settle": lambda: q.settle(held, 5),
+        "recover": lambda: q.recover(idle=0),
+        "purge": lambda: q.purge("active"),
+        "delete": lambda: q.delete([number]),
+        "withdraw": lambda: q.withdraw([number]),
+        "expire by peek": q.peek,
+        "expire by sweep": q.sweep,
+        "expire by stats": q.stats,
+    }
+    return ways[how]() if how in ways else getattr(held[0], how)()
+
+
+ENDINGS = [
+    "ack", "ack by id", "settle", "bury", "nack", "release", "delete", "purge", "withdraw",
+    "recover", "expire by stats", "expire by peek", "expire by sweep", "expire by reserve",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("how", ENDINGS)
+def test_whatever_empties_the_queue_ends_the_consumers(
+    q: Queue, raw: Raw, waits: Waits, how: str
+) -> None:
+    """The last job ends in any way: two who wait are told, the other one by the first."""
+    q.configure(max_attempts=1, max_crashes=1, max_releases=1)
+    is_waiting = how in ("withdraw", "ack by id")
+    ttl = 600 if how.startswith("expire") else None
+    added = q.enqueue(1, ttl=ttl, delay=600 if is_waiting else 0)
+    held = [] if is_waiting else q.reserve(block=0)
+    q.close()
+    consumers = [spawn(q.reserve, 1, block=30) for _ in range(2)]
+    waits.reach(2)
+    if ttl:
+        advance(raw, q.ops, 601)
+    start = time.monotonic()
+    end(q, how, held, added.id)
+    ended(consumers, start)
+    stats = q.stats()
+    assert (stats.ready, stats.scheduled, stats.active) == (0, 0, 0)
+
+
+def test_jobs_at_most_once_are_not_waited_for(q: Queue, waits: Waits) -> None:
+    """Nobody gets such a job again, so the delivery of the last one is the end for all others."""
+    q.enqueue(1, lease=0, delay=0.5)
+    q.close()
+    consumers = [spawn(consumed, q) for _ in range(3)]
+    start = time.monotonic()
+    assert sorted([consumer.result() for consumer in consumers]) == [[], [], [1]]
+    assert time.monotonic() - start < SOON + 0.5
+
+
+def test_dead_letters_are_no_jobs_to_wait_for(q: Queue) -> None:
+    """A closed queue with dead letters is drained; redriven they are delivered all the same."""
+    q.enqueue("bad")
+    (job,) = q.reserve(block=0)
+    q.close()
+    job.bury("no use")
+    with pytest.raises(QueueClosed):
+        q.reserve(block=0)
+    assert q.redrive() == 1
+    assert consumed(q) == ["bad"]
+
+
+def test_what_was_accepted_goes_its_way(q: Queue, raw: Raw) -> None:
+    """Retries, releases, ended leases, takeovers, promotes: all of it as in an open queue."""
+    q.enqueue_many(range(5))
+    q.enqueue(5, delay=600)
+    q.close()
+    one, two, three, four = q.reserve(4, block=0)
+    assert one.nack(delay=0)
+    assert two.release()
+    assert three.extend(60)
+    (taken,) = q.recover(idle=0, n=1)
+    assert (taken.id, taken.crashes) == (three.id, 1)
+    assert q.promote([view.id for view in q.peek(state="scheduled")]).done == 1
+    advance(raw, q.ops, 31)
+    bodies = sorted(job.body for job in q.reserve(9, block=0))
+    assert bodies == [0, 1, 2, 3, 4, 5]
+    assert four.body == 3
+
+
+def test_successors_are_run_before_the_end(q: Queue, waits: Waits) -> None:
+    """A job that waits for the end of another one is not forgotten."""
+    q.enqueue("first", dedup_id="x")
+    (first,) = q.reserve(block=0)
+    q.enqueue("second", dedup_id="x", on_duplicate="requeue")
+    q.close()
+    consumer = spawn(consumed, q)
+    waits.reach(1)
+    assert first.ack()
+    assert consumer.result() == ["second"]
+
+
+def test_producers_who_wait_for_room_are_refused(q: Queue, waits: Waits) -> None:
+    """All of them are told at once, and their jobs are not added."""
+    q.configure(max_length=1)
+    q.enqueue(0)
+    producers = [spawn(q.enqueue, i, block=30 if i % 2 else None) for i in (1, 2, 3)]
+    waits.reach(3)
+    start = time.monotonic()
+    q.close()
+    for producer in producers:
+        with pytest.raises(QueueClosed, match="it takes no more jobs"):
+            producer.result()
+    assert time.monotonic() - start < SOON
+    assert consumed(q) == [0]
+
+
+def test_a_closed_queue_is_closed_rather_than_paused_or_full(q: Queue) -> None:
+    """A pause may end and room may come; what is for good is said."""
+    q.configure(max_length=1)
+    q.enqueue(1)
+    q.pause("in")
+    with pytest.raises(QueuePaused):
+        q.enqueue(2)
+    q.close()
+    with pytest.raises(QueueClosed):
+        q.enqueue(2, block=30)
+
+
+def test_a_settle_tells_what_became_of_the_finished(q: Queue) -> None:
+    """The last job is done: its outcome is the answer, and the next call says that it is over."""
+    q.enqueue(1)
+    jobs = q.reserve(block=0)
+    q.close()
+    outcomes, more = q.settle(jobs, 1, block=30)
+    assert outcomes.all_done
+    assert more == []
+    with pytest.raises(QueueClosed):
+        q.reserve(block=30)
+
+
+def test_several_queues_end_together(ps: Penstock, q: Queue, waits: Waits) -> None:
+    """Who listens to two queues goes on while one of them is open, and ends with the last one."""
+    other = ps.queue("other")
+    for queue in (q, other):
+        queue.enqueue(queue.name)
+        queue.purge()
+    q.close()
+    assert ps.reserve([q, other], block=0) == []
+    consumers = [spawn(ps.reserve, [q, other], block=30) for _ in range(2)]
+    waits.reach(2)
+    start = time.monotonic()
+    other.enqueue("still open")
+    wait_for(lambda: any(consumer.is_done for consumer in consumers))
+    assert time.monotonic() - start < SOON
+    (told, left) = sorted(consumers, key=lambda consumer: not consumer.is_done)
+    (job,) = told.result()
+    assert job.body == "still open"
+    other.close()
+    job.ack()
+    with pytest.raises(QueueClosed):
+        left.result()
+    assert time.monotonic() - start < SOON
+
+
+def test_a_queue_that_is_reopened_meanwhile_is_not_left(
+    ps: Penstock, q: Queue, waits: Waits
+) -> None:
+    """Two queues, closed one after the other; the first is open when the second is drained."""
+    other = ps.queue("other")
+    other.enqueue("other")
+    (held,) = other.reserve(block=0)
+    q.close()
+    consumer = spawn(ps.reserve, [q, other], block=30)
+    waits.reach(1)
+    other.close()
+    q.reopen()
+    held.ack()
+    q.enqueue("new")
+    (job,) = consumer.result()
+    assert job.body == "new"
+
+
+def test_a_drained_queue_is_not_asked_in_a_circle(
+    real_ps: Penstock, real_q: Queue, real_raw: Raw, waits: Waits
+) -> None:
+    """Its token lies there for whoever comes; who waits for another queue as well leaves it."""
+    load_scripts(real_raw)
+    other = real_ps.queue("other")
+    other.enqueue(1)
+    other.purge()
+    real_q.close()
+    before = evalshas(real_raw)
+    assert real_ps.reserve([real_q, other], block=1) == []
+    assert evalshas(real_raw) - before <= 6
+    assert real_raw.lrange(real_q.ops.keys["wake"], 0, -1) == [b"1"]
+    waits.reach(0)
+
+
+def test_a_worker_ends_with_its_queues(ps: Penstock, q: Queue) -> None:
+    """It works until all its queues are closed and drained, and goes on for those that are not."""
+    other = ps.queue("other")
+    q.enqueue_many(range(5))
+    seen: list[Any] = []
+
+    def handler(job: Job) -> None:
+        seen.append(job.body)
+
+    worker = Worker(ps, ["q", "other"], handler)
+    running = spawn(worker.run, signals=False)
+    wait_for(lambda: len(seen) == 5)
+    q.close()
+    other.enqueue("other")
+    wait_for(lambda: len(seen) == 6)
+    assert worker.state == "running"
+    start = time.monotonic()
+    other.close()
+    running.result()
+    assert time.monotonic() - start < SOON + 4
+    assert worker.state == "stopped"
+    assert q.stats().acked == 5
+
+
+def test_workers_share_the_end(ps: Penstock, q: Queue, backend: Backend) -> None:
+    """Three workers on one queue: when the last job of any of them is done, all have ended."""
+    q.enqueue_many(range(30))
+    seen: list[Any] = []
+
+    def handler(job: Job) -> None:
+        seen.append(job.body)
+
+    workers = [Worker(ps, "q", handler, concurrency=2) for _ in range(3)]
+    running = [spawn(worker.run, signals=False) for worker in workers]
+    wait_for(lambda: len(seen) > 3)
+    q.close()
+    for one in running:
+        one.result()
+    assert sorted(seen) == list(range(30))
+    assert q.stats().acked == 30
+    assert numbers(backend.sync_client(), q.ops, "held") == []
