@@ -132,10 +132,6 @@ class QueueFull(PenstockError):
     """The bound of the queue is reached; the job was not added."""
 
 
-class QueueClosed(PenstockError):
-    """The queue is closed: nothing is added any more, and what was in it has been taken."""
-
-
 class QueueEmpty(PenstockError):
     """There is no message, or there was none in time."""
 
