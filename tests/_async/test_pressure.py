@@ -862,11 +862,15 @@ async def test_a_connection_that_was_closed_meanwhile(
 ) -> None:
     """One that has not been used for a while is tried first, so a restart is no unknown outcome."""
     q, proxy = proxied
-    proxy.cut()
     monkeypatch.setattr(link, "FRESH", -1.0)
+    with pytest.raises(QueueEmpty):
+        await q.get(timeout=0.01)  # there are two connections now
+    proxy.cut()
     await q.put("a")
     proxy.cut()
     assert await q.get() == b"a"
+    with pytest.raises(QueueEmpty):
+        await q.get(timeout=0.01)
 
 
 @pytest.mark.parametrize("kind", ["put", "get"])
@@ -1062,6 +1066,25 @@ async def test_a_wait_on_a_server_that_fills_up(
         assert await reader.result() == b"x"
         assert tokens(plain) == (1, 1, 1)
         plain.config_set("maxmemory", 0)
+
+
+async def test_a_producer_on_a_server_that_fills_up(
+    server: EmbeddedServer, plain: Raw, turning: AsyncTurning
+) -> None:
+    """It waited for room, and there is none in memory: told, and the role is given back."""
+    async with AsyncQueue("q", server.url) as q:
+        await q.create(1)
+        await q.put("a")
+        putting = aspawn(q.put, "b")
+        await turning.reach("not_full")
+        plain.config_set("maxmemory", 1)
+        assert await q.get() == b"a"
+        with pytest.raises(OutOfMemory):
+            await putting.result()
+        assert tokens(plain) == (1, 1, 1)
+        plain.config_set("maxmemory", 0)
+        await q.put("c")
+        assert plain.lrange(BASE, 0, -1) == [b"c"]
 
 
 async def test_a_cluster_wants_a_tag(make_server: Callable[..., EmbeddedServer]) -> None:

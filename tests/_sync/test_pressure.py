@@ -831,11 +831,15 @@ def test_a_connection_that_was_closed_meanwhile(
 ) -> None:
     """One that has not been used for a while is tried first, so a restart is no unknown outcome."""
     q, proxy = proxied
-    proxy.cut()
     monkeypatch.setattr(link, "FRESH", -1.0)
+    with pytest.raises(QueueEmpty):
+        q.get(timeout=0.01)  # there are two connections now
+    proxy.cut()
     q.put("a")
     proxy.cut()
     assert q.get() == b"a"
+    with pytest.raises(QueueEmpty):
+        q.get(timeout=0.01)
 
 
 @pytest.mark.parametrize("kind", ["put", "get"])
@@ -1007,6 +1011,25 @@ def test_a_wait_on_a_server_that_fills_up(
         assert reader.result() == b"x"
         assert tokens(plain) == (1, 1, 1)
         plain.config_set("maxmemory", 0)
+
+
+def test_a_producer_on_a_server_that_fills_up(
+    server: EmbeddedServer, plain: Raw, turning: Turning
+) -> None:
+    """It waited for room, and there is none in memory: told, and the role is given back."""
+    with Queue("q", server.url) as q:
+        q.create(1)
+        q.put("a")
+        putting = spawn(q.put, "b")
+        turning.reach("not_full")
+        plain.config_set("maxmemory", 1)
+        assert q.get() == b"a"
+        with pytest.raises(OutOfMemory):
+            putting.result()
+        assert tokens(plain) == (1, 1, 1)
+        plain.config_set("maxmemory", 0)
+        q.put("c")
+        assert plain.lrange(BASE, 0, -1) == [b"c"]
 
 
 def test_a_cluster_wants_a_tag(make_server: Callable[..., EmbeddedServer]) -> None:

@@ -43,11 +43,15 @@ class AsyncLine:
 
     Args:
         conn: with a socket time-out longer than a slice.
+
+    Attributes:
+        conn: the same.
+        lane: for plain commands on it.
     """
 
     def __init__(self, conn: Any) -> None:
         self.conn = conn
-        self._lane = AsyncLane(conn)
+        self.lane = AsyncLane(conn)
         self._watch: tuple[bytes, ...] = ()
         self._reader: AsyncReader | None = None
 
@@ -59,9 +63,9 @@ class AsyncLine:
         await self.conn.read_response(disable_decoding=True)
 
     async def look(self, call: Call) -> list[Any]:
-        """Run a script that only reads."""
-        self._lane.calls += 1
-        return await self._lane.exchange(call, self._lane)
+        """Run a script whatever has become of the watched key: one that only reads."""
+        self.lane.calls += 1
+        return await self.lane.exchange(call, self.lane)
 
     async def guarded(
         self, call: Call, *looks: tuple[bytes, ...]
@@ -81,20 +85,21 @@ class AsyncLine:
         try:
             return await self._transaction(call, looks)
         except NoScriptError:
-            await self._lane.command("SCRIPT", "LOAD", call.script.source)
+            await self.lane.command("SCRIPT", "LOAD", call.script.source)
             return await self._transaction(call, looks)
         except ResponseError as error:
-            try:
+            with suppress(OutOfMemory):
                 raise_typed(error)
-            except OutOfMemory:
-                # A full server takes no transaction. Nobody can make a queue on it either.
-                return await self.look(call), []
+        try:  # a full server takes no transaction; nobody can make a queue on it either
+            return await self.look(call), []
+        except ResponseError as error:
+            raise_typed(error)
 
     async def _transaction(
         self, call: Call, looks: tuple[tuple[bytes, ...], ...]
     ) -> tuple[list[Any] | None, list[Any]]:
-        self._lane.calls += 1
-        nonce = b"%d" % self._lane.calls
+        self.lane.calls += 1
+        nonce = b"%d" % self.lane.calls
         evalsha = (b"EVALSHA", call.script.sha, *call.head, nonce, *call.args)
         steps = ((b"MULTI",), evalsha, (b"EXEC",), self._watch, *looks)
         await asend(self.conn, b"".join(map(pack, steps)))
@@ -105,7 +110,7 @@ class AsyncLine:
             if isinstance(reply, ResponseError):
                 raise reply
         if done is not None and done[1] != nonce:
-            raise ProtocolError(f"{call.script.name}: not the reply to call {self._lane.calls}")
+            raise ProtocolError(f"{call.script.name}: not the reply to call {self.lane.calls}")
         return done, seen
 
     async def _reply(self) -> Any:
@@ -128,15 +133,17 @@ class AsyncLine:
         limit = max(min(timeout, SLICE), 0.001)
         if sliced(self.conn):  # fakeredis, whose BLMOVE does not block
             await asleep(min(limit, FAKE_SLICE))
-            return bool(await self._lane.command("LLEN", key))
+            return bool(await self.lane.command("LLEN", key))
         try:
             blocked = (b"BLMOVE", key, key, b"RIGHT", end, b"%.3f" % limit)
-            return await self._lane.command(*blocked) is not None
+            return await self.lane.command(*blocked) is not None
         except ResponseError as error:
+            if transient(error):  # it is no primary any more
+                raise RedisConnectionError(str(error)) from error
             with suppress(OutOfMemory):
                 raise_typed(error)
         await asleep(limit)  # a full server refuses to block
-        return bool(await self._lane.command("LLEN", key))
+        return bool(await self.lane.command("LLEN", key))
 
     async def pop(self, key: bytes, *, timeout: float) -> None:
         """Begin to wait for the element of a list, as long as in `turned`, to take it."""
@@ -159,7 +166,7 @@ class AsyncLine:
         if self._reader is not None:
             self._reader.drop()
             self._reader = None
-        await self._lane.close()
+        await self.lane.close()
 
 
 class AsyncLink(AsyncServer):
@@ -219,16 +226,23 @@ class AsyncLink(AsyncServer):
     async def line(self) -> AsyncLine:
         """A connection for one wait; give it back with `keep`, or close it."""
         self._bind()
-        with suppress(IndexError):
-            while True:
-                line = self._lines.pop()
-                if not self.has_moved(line.conn):
-                    return line
+        try:
+            line = self._lines.pop()
+        except IndexError:
+            line = AsyncLine(self._factory(socket_timeout=SLICE + SOCKET_TIMEOUT))
+        try:
+            if self.has_moved(line.conn):
                 await line.close()
-        return AsyncLine(self._factory(socket_timeout=SLICE + SOCKET_TIMEOUT))
+            if monotonic() > line.lane.used + FRESH:
+                await self._revive(line.lane)
+        except BaseException:
+            await line.close()
+            raise
+        return line
 
     def keep(self, line: AsyncLine) -> None:
         """Keep a connection with nothing pending for the next wait."""
+        line.lane.used = monotonic()
         self._lines.append(line)
 
     def forget(self) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from penstock._acompat import ashield
 from penstock._async.connection import monotonic, transient
@@ -115,8 +115,8 @@ class AsyncTurn:
         try:
             reply, seen = await line.guarded(self._errand.act(held, int(is_token_lost)), *looks)
         except Exception as error:
-            if not transient(error):
-                raise
+            if isinstance(error, ResponseError) or not transient(error):
+                raise  # an answer
             self._held = HELD
             if held == HELD and await self._leave():
                 raise  # had it run, or did it run now, the role would not have been ours to give

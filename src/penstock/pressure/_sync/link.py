@@ -44,11 +44,15 @@ class Line:
 
     Args:
         conn: with a socket time-out longer than a slice.
+
+    Attributes:
+        conn: the same.
+        lane: for plain commands on it.
     """
 
     def __init__(self, conn: Any) -> None:
         self.conn = conn
-        self._lane = Lane(conn)
+        self.lane = Lane(conn)
         self._watch: tuple[bytes, ...] = ()
         self._reader: Reader | None = None
 
@@ -60,9 +64,9 @@ class Line:
         self.conn.read_response(disable_decoding=True)
 
     def look(self, call: Call) -> list[Any]:
-        """Run a script that only reads."""
-        self._lane.calls += 1
-        return self._lane.exchange(call, self._lane)
+        """Run a script whatever has become of the watched key: one that only reads."""
+        self.lane.calls += 1
+        return self.lane.exchange(call, self.lane)
 
     def guarded(self, call: Call, *looks: tuple[bytes, ...]) -> tuple[list[Any] | None, list[Any]]:
         """Run a script if the watched key is as it was; None = it is not, and nothing ran.
@@ -80,20 +84,21 @@ class Line:
         try:
             return self._transaction(call, looks)
         except NoScriptError:
-            self._lane.command("SCRIPT", "LOAD", call.script.source)
+            self.lane.command("SCRIPT", "LOAD", call.script.source)
             return self._transaction(call, looks)
         except ResponseError as error:
-            try:
+            with suppress(OutOfMemory):
                 raise_typed(error)
-            except OutOfMemory:
-                # A full server takes no transaction. Nobody can make a queue on it either.
-                return self.look(call), []
+        try:  # a full server takes no transaction; nobody can make a queue on it either
+            return self.look(call), []
+        except ResponseError as error:
+            raise_typed(error)
 
     def _transaction(
         self, call: Call, looks: tuple[tuple[bytes, ...], ...]
     ) -> tuple[list[Any] | None, list[Any]]:
-        self._lane.calls += 1
-        nonce = b"%d" % self._lane.calls
+        self.lane.calls += 1
+        nonce = b"%d" % self.lane.calls
         evalsha = (b"EVALSHA", call.script.sha, *call.head, nonce, *call.args)
         steps = ((b"MULTI",), evalsha, (b"EXEC",), self._watch, *looks)
         send(self.conn, b"".join(map(pack, steps)))
@@ -104,7 +109,7 @@ class Line:
             if isinstance(reply, ResponseError):
                 raise reply
         if done is not None and done[1] != nonce:
-            raise ProtocolError(f"{call.script.name}: not the reply to call {self._lane.calls}")
+            raise ProtocolError(f"{call.script.name}: not the reply to call {self.lane.calls}")
         return done, seen
 
     def _reply(self) -> Any:
@@ -127,15 +132,17 @@ class Line:
         limit = max(min(timeout, SLICE), 0.001)
         if sliced(self.conn):  # fakeredis, whose BLMOVE does not block
             sleep(min(limit, FAKE_SLICE))
-            return bool(self._lane.command("LLEN", key))
+            return bool(self.lane.command("LLEN", key))
         try:
             blocked = (b"BLMOVE", key, key, b"RIGHT", end, b"%.3f" % limit)
-            return self._lane.command(*blocked) is not None
+            return self.lane.command(*blocked) is not None
         except ResponseError as error:
+            if transient(error):  # it is no primary any more
+                raise RedisConnectionError(str(error)) from error
             with suppress(OutOfMemory):
                 raise_typed(error)
         sleep(limit)  # a full server refuses to block
-        return bool(self._lane.command("LLEN", key))
+        return bool(self.lane.command("LLEN", key))
 
     def pop(self, key: bytes, *, timeout: float) -> None:
         """Begin to wait for the element of a list, as long as in `turned`, to take it."""
@@ -158,7 +165,7 @@ class Line:
         if self._reader is not None:
             self._reader.drop()
             self._reader = None
-        self._lane.close()
+        self.lane.close()
 
 
 class Link(Server):
@@ -218,16 +225,23 @@ class Link(Server):
     def line(self) -> Line:
         """A connection for one wait; give it back with `keep`, or close it."""
         self._bind()
-        with suppress(IndexError):
-            while True:
-                line = self._lines.pop()
-                if not self.has_moved(line.conn):
-                    return line
+        try:
+            line = self._lines.pop()
+        except IndexError:
+            line = Line(self._factory(socket_timeout=SLICE + SOCKET_TIMEOUT))
+        try:
+            if self.has_moved(line.conn):
                 line.close()
-        return Line(self._factory(socket_timeout=SLICE + SOCKET_TIMEOUT))
+            if monotonic() > line.lane.used + FRESH:
+                self._revive(line.lane)
+        except BaseException:
+            line.close()
+            raise
+        return line
 
     def keep(self, line: Line) -> None:
         """Keep a connection with nothing pending for the next wait."""
+        line.lane.used = monotonic()
         self._lines.append(line)
 
     def forget(self) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from penstock._acompat import shield
 from penstock._sync.connection import monotonic, transient
@@ -116,8 +116,8 @@ class Turn:
         try:
             reply, seen = line.guarded(self._errand.act(held, int(is_token_lost)), *looks)
         except Exception as error:
-            if not transient(error):
-                raise
+            if isinstance(error, ResponseError) or not transient(error):
+                raise  # an answer
             self._held = HELD
             if held == HELD and self._leave():
                 raise  # had it run, or did it run now, the role would not have been ours to give
