@@ -18,6 +18,7 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -28,7 +29,7 @@ from redis.retry import Retry
 from tests.conformance.pressure import PREFIX, AsyncOurs, Foreign, Ours, Party, Refused
 from tests.support.workers import Nursery, await_word, tell, until
 
-__all__ = ["LIMIT", "Crowd", "Member", "herd", "live", "move", "party_of", "wait"]
+__all__ = ["LIMIT", "Crowd", "Member", "herd", "lines_of", "live", "move", "party_of", "wait"]
 
 LIMIT = 0.15
 """Seconds that a call of a member waits at most, when it has a limit."""
@@ -162,15 +163,28 @@ def _forked(task: str, arguments: dict[str, Any]) -> int:
 # -- in the members ------------------------------------------------------------------------------
 
 
+END = " ."
+"""Of a line that is whole."""
+
+
+def lines_of(log: Path) -> list[str]:
+    """The lines that are whole: who was killed while it wrote has left a piece of one.
+
+    That counts as not written. A line begins with an end of line, so a piece spoils no other.
+    """
+    lines = log.read_text().splitlines()
+    return [line.removesuffix(END) for line in lines if line.endswith(END)]
+
+
 class _Log:
-    """Lines of several processes in one file; a line is whole, or not there."""
+    """Lines of several processes in one file, to be read by `lines_of`."""
 
     def __init__(self, path: str) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND)
 
     def write(self, *words: str) -> None:
         """Add a line; it is the system's when this returns."""
-        os.write(self._file, (" ".join(words) + "\n").encode())
+        os.write(self._file, f"\n{' '.join(words)}{END}\n".encode())
 
 
 class _Word:

@@ -27,7 +27,7 @@ import redis
 
 from penstock.embedded import EmbeddedServer
 from tests.conformance.pressure import ROLES, STATS, Keys, Ours, Refused
-from tests.conformance.pressure_crowd import LIMIT, Crowd, Member
+from tests.conformance.pressure_crowd import LIMIT, Crowd, Member, lines_of
 from tests.support.workers import until
 
 __all__ = ["Storm"]
@@ -56,7 +56,7 @@ class Told:
 
     def read(self, log: Path) -> Told:
         """Read a log."""
-        for line in log.read_text().splitlines():
+        for line in lines_of(log):
             who, event, deed, said = line.split(" ")
             self.events[f"{event} {deed}"] += 1
             if event == "tries":
@@ -227,12 +227,13 @@ class Bout:
         time.sleep(self.dice.uniform(0.0, 0.1))  # the work that is to be interrupted
         if self.waits and not self.ends and self.dice.random() < 0.3:
             self.crew.join(kind(self.kinds), ("close",), self.dice)
+            until(lambda: self.have_written(1))  # else it does not know yet what SIGTERM says
         self.crew.strike(self.dice, lambda: self.free_roles(mine))
         until(lambda: {client["id"] for client in self.raw.client_list()} <= before)
 
     def have_written(self, lines: int) -> bool:
         """Whether each member has written so many lines."""
-        written = Counter(line.partition(" ")[0] for line in self.log.read_text().splitlines())
+        written = Counter(line.partition(" ")[0] for line in lines_of(self.log))
         counts = [written[member.task["who"]] for member in self.crew.members]
         return min(counts) >= lines
 
