@@ -148,8 +148,8 @@ class AsyncLine:
     async def pop(self, key: bytes, *, timeout: float) -> None:
         """Begin to wait for the element of a list, as long as in `turned`, to take it."""
         limit = max(min(timeout, SLICE), 0.001)
-        await asend(self._conn, pack((b"BRPOP", key, b"%.3f" % limit)))
-        self._reader = AsyncReader(self._conn)
+        await asend(self.conn, pack((b"BRPOP", key, b"%.3f" % limit)))
+        self._reader = AsyncReader(self.conn)
 
     async def popped(self) -> bool:
         """Whether it was taken; who is interrupted asks again, and has to give it back."""

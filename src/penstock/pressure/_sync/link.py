@@ -147,8 +147,8 @@ class Line:
     def pop(self, key: bytes, *, timeout: float) -> None:
         """Begin to wait for the element of a list, as long as in `turned`, to take it."""
         limit = max(min(timeout, SLICE), 0.001)
-        send(self._conn, pack((b"BRPOP", key, b"%.3f" % limit)))
-        self._reader = Reader(self._conn)
+        send(self.conn, pack((b"BRPOP", key, b"%.3f" % limit)))
+        self._reader = Reader(self.conn)
 
     def popped(self) -> bool:
         """Whether it was taken; who is interrupted asks again, and has to give it back."""
