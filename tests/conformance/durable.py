@@ -209,6 +209,11 @@ class Promoted(Keeper):
         pipeline.execute_command("WAIT", 1, 20_000)
         assert pipeline.execute()[1] == 1, "the replica has not caught up"
 
+    def refrain(self) -> None:
+        """From now on the replica hears of nothing."""
+        with redis.Redis.from_url(self._replica.url) as raw:
+            raw.execute_command("REPLICAOF", "NO", "ONE")
+
     def promote(self) -> None:
         """Kill the primary, promote the replica as it is."""
         self.server.kill()

@@ -271,6 +271,44 @@ def test_what_a_replica_confirmed_survives(keeper: Promoted, ps: Penstock, q: Qu
     assert (q.stats().ready, q.stats().scheduled, q.stats().enqueued) == (21, 40, 61)
 
 
+@pytest.mark.parametrize("binary", BINARIES, ids=named)
+@pytest.mark.parametrize("way", ["promoted"])
+def test_ends_that_a_replica_confirmed_survive(keeper: Promoted, ps: Penstock, q: Queue) -> None:
+    """Jobs acknowledged with replicas=1 do not come back when the only replica is promoted at once.
+
+    One whose delivery it has not heard of does: its holder is told that the receipt is stale.
+    """
+    q.enqueue_many(range(60))
+    keeper.catch_up()
+    jobs = q.reserve(60, block=0)
+    settled = q.ack(jobs[:40], replicas=1, timeout=PATIENCE)
+    assert (settled.all_done, settled.replicas) == (True, 1)
+    assert all(job.ack(replicas=1, timeout=PATIENCE) for job in jobs[40:])
+    keeper.refrain()
+    lost = q.enqueue("the replica does not hear of this")
+    ps.queue("other").enqueue("nor of this")
+    keeper.promote()
+    assert q.show(lost.id) is None
+    assert (q.stats().acked, q.stats().ready, q.stats().active) == (60, 0, 0)
+    assert q.reserve(60, block=0) == []
+
+
+@pytest.mark.parametrize("binary", BINARIES, ids=named)
+@pytest.mark.parametrize("way", ["promoted"])
+def test_a_delivery_that_no_replica_heard_of(keeper: Promoted, ps: Penstock, q: Queue) -> None:
+    """Its job will be delivered again, so its holder's receipt is stale: not done, and not gone."""
+    q.enqueue("x")
+    keeper.catch_up()
+    keeper.refrain()
+    (job,) = q.reserve(1, block=0)
+    keeper.promote()
+    with pytest.raises(StaleReceipt):
+        job.ack()
+    assert list(q.nack([job])) == list(q.extend([job])) == [Outcome.STALE]
+    (again,) = q.reserve(1, block=0)
+    assert (again.id, again.deliveries) == (job.id, 1)
+
+
 # -- time ------------------------------------------------------------------------------------------
 
 
