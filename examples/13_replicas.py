@@ -1,0 +1,67 @@
+"""Jobs that outlive their server: wait until a replica, or the disk, has them.
+
+    python examples/13_replicas.py
+
+It prints:
+
+    nobody follows this server: 0 of 1 replicas confirmed: withdrawn
+    1 replica has order 1; by the queue's setting 1 has order 2
+    order 1 is shipped, and 1 replica knows it
+    the replica is cut off: 0 of 1 replicas confirmed: withdrawn
+    order 2 is shipped, and no replica knows it: 0 of 1 confirmed, outcome: done
+    the primary is gone; what the replica will deliver again: ['order 2']
+    on disk: order 3
+"""
+
+from server import url
+
+from penstock import AckNotReplicated, NotReplicated, Penstock
+from penstock.embedded import EmbeddedServer
+
+with Penstock(url()) as ps:
+    q = ps.queue("example.orders")
+    try:
+        q.enqueue("order 0", replicas=1, timeout=0.1)
+    except NotReplicated as error:  # nobody will get the job: it was taken back
+        print(f"nobody follows this server: {error}")
+
+quick = ("--repl-diskless-sync-delay", "0")
+with (
+    EmbeddedServer(tcp=True, args=quick) as primary,
+    EmbeddedServer(tcp=True) as replica,
+    Penstock(primary.url) as ps,
+    Penstock(replica.url) as heir,
+):
+    heir.command("REPLICAOF", "127.0.0.1", primary.port)
+    q = ps.queue("orders")
+    first = q.enqueue("order 1", replicas=1, timeout=30)
+    q.configure(replicas=1)  # from now on for all its producers
+    second = q.enqueue("order 2", timeout=30)
+    print(
+        f"{first.replicas} replica has order 1; by the queue's setting {second.replicas} has order 2"
+    )
+
+    jobs = q.reserve(2)
+    shipped = q.ack(jobs[:1], replicas=1, timeout=30)  # the setting is not for acks
+    print(f"order 1 is shipped, and {shipped.replicas} replica knows it")
+
+    heir.command("REPLICAOF", "NO", "ONE")
+    try:
+        q.enqueue("order 3", timeout=0.2)
+    except NotReplicated as error:
+        print(f"the replica is cut off: {error}")
+    try:
+        jobs[1].ack(replicas=1, timeout=0.2)
+    except AckNotReplicated as error:  # it is done; it can't be taken back, and need not be
+        told = f"{error.got} of {error.wanted} confirmed, outcome: {error.outcomes[0]}"
+        print(f"order 2 is shipped, and no replica knows it: {told}")
+
+    primary.kill()
+    again = [view.body for view in heir.queue("orders").peek(state="active")]
+    print(f"the primary is gone; what the replica will deliver again: {again}")
+
+# Redis 8.0 or newer could sync its file each second; others are believed with this setting only.
+always = ("--appendfsync", "always")
+with EmbeddedServer(appendonly=True, args=always) as server, Penstock(server.url) as ps:
+    ps.queue("orders").enqueue("order 3", fsynced=True)
+    print(f"on disk: {ps.queue('orders').peek()[0].body}")
