@@ -59,6 +59,7 @@ NAMES = {
     "pytest_asyncio": "pytest",
     # Twins in penstock's own code: the asyncio one is `a<name>`.
     "acall": "call",
+    "aexchanged": "exchanged",
     "agather": "gather",
     "ain_thread": "in_thread",
     "alock": "lock",

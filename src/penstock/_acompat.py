@@ -32,11 +32,13 @@ __all__ = [
     "AsyncSignal",
     "Reader",
     "Signal",
+    "aexchanged",
     "alock",
     "aloop",
     "asend",
     "ashield",
     "asleep",
+    "exchanged",
     "lock",
     "loop",
     "send",
@@ -94,16 +96,18 @@ def shield(done: T) -> T:
 async def asend(conn: Any, packed: bytes) -> None:
     """Send a packed command, within the connection's time-out; a cancellation gets through.
 
-    redis-py wraps the write in `asyncio.wait_for`, which before Python 3.12 swallows a cancellation
-    that arrives when the write is done, and costs a task each time.
+    redis-py wraps each write, those of its handshake too, in `asyncio.wait_for`, which before
+    Python 3.12 swallows a cancellation that arrives when the write is done, and costs a task.
 
     Raises:
         redis.exceptions.TimeoutError: not sent in time; the connection is closed.
     """
-    if not conn.is_connected:
-        await conn.connect()
     limit, conn.socket_timeout = conn.socket_timeout, None
     try:
+        if not conn.is_connected:
+            connecting = getattr(conn, "socket_connect_timeout", None) or 0
+            async with async_timeout(None if limit is None else limit + connecting):
+                await conn.connect()
         async with async_timeout(limit):
             await conn.send_packed_command((packed,), check_health=False)
     except asyncio.TimeoutError as error:
@@ -118,6 +122,31 @@ def send(conn: Any, packed: bytes) -> None:
     if not getattr(conn, "is_connected", True):  # or one under Sentinel would not ask where to
         conn.connect()
     conn.send_packed_command((packed,), check_health=False)
+
+
+async def aexchanged(conn: Any, packed: bytes, limit: float) -> Any:
+    """Send a packed command and read the reply, on a connection that has no time-out of its own.
+
+    Raises:
+        redis.exceptions.TimeoutError: not done within `limit` seconds; the connection is closed.
+    """
+    try:
+        async with async_timeout(limit):
+            await asend(conn, packed)
+            return await conn.read_response(disable_decoding=True)
+    except asyncio.TimeoutError as error:
+        await conn.disconnect(nowait=True)
+        raise RedisTimeoutError("Timeout reading from socket") from error
+
+
+def exchanged(conn: Any, packed: bytes, limit: float) -> Any:
+    """Send a packed command and read the reply, on a connection that has no time-out of its own."""
+    conn.socket_timeout = limit
+    try:
+        send(conn, packed)
+        return conn.read_response(disable_decoding=True)
+    finally:
+        conn.socket_timeout = None  # what was read in time is a connection that answers
 
 
 class AsyncSignal:

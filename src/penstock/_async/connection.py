@@ -37,6 +37,7 @@ from penstock._acompat import (
     PENDING,
     AsyncReader,
     AsyncSignal,
+    aexchanged,
     aloop,
     apool,
     asend,
@@ -386,13 +387,8 @@ class AsyncWaiter:
 
         A server that is stopped accepts connections, and says nothing.
         """
-        conn = self._conn
-        conn.socket_timeout = SOCKET_TIMEOUT
-        try:
-            await asend(conn, pack((b"CLIENT", b"ID")))
-            self._id = b"%d" % await conn.read_response(disable_decoding=True)
-        finally:
-            conn.socket_timeout = None
+        asked = pack((b"CLIENT", b"ID"))
+        self._id = b"%d" % await aexchanged(self._conn, asked, SOCKET_TIMEOUT)
 
     async def _pop_slices(
         self, keys: tuple[bytes, ...], timeout: float, signal: AsyncSignal | None

@@ -38,6 +38,7 @@ from penstock._acompat import (
     PENDING,
     Reader,
     Signal,
+    exchanged,
     loop,
     pool,
     send,
@@ -387,13 +388,8 @@ class Waiter:
 
         A server that is stopped accepts connections, and says nothing.
         """
-        conn = self._conn
-        conn.socket_timeout = SOCKET_TIMEOUT
-        try:
-            send(conn, pack((b"CLIENT", b"ID")))
-            self._id = b"%d" % conn.read_response(disable_decoding=True)
-        finally:
-            conn.socket_timeout = None
+        asked = pack((b"CLIENT", b"ID"))
+        self._id = b"%d" % exchanged(self._conn, asked, SOCKET_TIMEOUT)
 
     def _pop_slices(
         self, keys: tuple[bytes, ...], timeout: float, signal: Signal | None
