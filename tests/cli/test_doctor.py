@@ -16,6 +16,7 @@ from penstock.core.servers import ServerFacts
 from penstock.embedded import EmbeddedServer
 from penstock.wire.scripts import all_scripts
 from tests.cli.support import Cli, Result
+from tests.connection.sentinels import FakeSentinel, sentinel_url
 from tests.support.backends import Backend
 
 CHECKED = [
@@ -152,6 +153,27 @@ def test_a_replica_breaks_a_promise_and_its_primary_names_it(
     result = run_cli("doctor", "--json", url=primary.url)
     assert broken(result) == []
     assert f"127.0.0.1:{replica.port} is online" in found(result, "replicas", "ok")[0]
+
+
+def test_the_sentinels_are_asked(run_cli: Cli, make_server: Callable[..., EmbeddedServer]) -> None:
+    """The primary is looked at, and each Sentinel that is silent or has old news is named."""
+    server, other = make_server(tcp=True), make_server(tcp=True)
+    with FakeSentinel(server.port, epoch=2) as good, FakeSentinel(server.port, epoch=2) as too:
+        result = run_cli("doctor", "--json", url=sentinel_url(good, too))
+        [text] = found(result, "sentinels", "ok")
+        assert text == f"2 of 2 Sentinels name 127.0.0.1:{server.port}, epoch 2."
+        assert found(result, "sentinels", "warning") == []
+        assert found(result, "version", "ok")
+        with FakeSentinel(other.port, epoch=1) as late, FakeSentinel(None) as ignorant:
+            result = run_cli("doctor", "--json", url=sentinel_url(good, late, ignorant))
+        assert [text] == [found(result, "sentinels", "ok")[0].replace("1 of 3", "2 of 2")]
+        first, second = found(result, "sentinels", "warning")
+        assert first == f"Sentinel {late.place} names 127.0.0.1:{other.port}, in epoch 1 of 2."
+        assert ignorant.place in second
+        assert result.code == 0
+        assert run_cli("doctor", url="redis+sentinel://h:x/jobs").code == 1
+        ignorant_url = sentinel_url(ignorant)
+    assert run_cli("doctor", url=ignorant_url).code == 1
 
 
 @pytest.mark.parametrize(

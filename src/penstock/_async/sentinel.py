@@ -31,7 +31,7 @@ from redis.exceptions import NoPermissionError, RedisError, ResponseError
 from penstock._acompat import apool, asend
 from penstock.errors import BadArgument
 
-__all__ = ["AsyncFound", "AsyncPrimary", "is_sentinel_url", "sentinel_pool"]
+__all__ = ["AsyncFound", "AsyncPrimary", "Told", "is_sentinel_url", "sentinel_pool"]
 
 logger = logging.getLogger("penstock")
 
@@ -157,6 +157,16 @@ class AsyncPrimary:
             self.turn += 1
             host, port = told.address
             logger.info("the primary of %s is %s:%s", self.service_name, host, port)
+
+    async def answers(self) -> list[tuple[str, Told | Exception]]:
+        """What each Sentinel says, or why it says nothing; for tools."""
+        return [(where, await self._answer(where, make)) for where, make in self._sentinels]
+
+    async def _answer(self, where: str, make: Callable[[], Any]) -> Told | Exception:
+        try:
+            return await self._asked(where, make)
+        except (RedisError, OSError) as error:
+            return error
 
     async def _asked(self, where: str, make: Callable[[], Any]) -> Told:
         """The answer of one Sentinel.

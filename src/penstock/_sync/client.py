@@ -44,7 +44,8 @@ class Penstock:
     settings. Safe to share between tasks; a forked child opens connections anew.
 
     Args:
-        source: a URL (`redis://`, `rediss://`, `unix://`) or a redis-py client.
+        source: a URL (`redis://`, `rediss://`, `unix://`; `redis+sentinel://`, `rediss+sentinel://`,
+            see docs/nodes.md) or a redis-py client, also one made by `Sentinel.master_for`.
         prefix: prefix of all keys.
         owner: who reserves, kept with each delivery; default host and process.
         retry_for: seconds for which a call is tried again when the connection fails, before

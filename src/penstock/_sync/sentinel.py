@@ -32,7 +32,7 @@ from redis.sentinel import (
 from penstock._acompat import pool, send
 from penstock.errors import BadArgument
 
-__all__ = ["Found", "Primary", "is_sentinel_url", "sentinel_pool"]
+__all__ = ["Found", "Primary", "Told", "is_sentinel_url", "sentinel_pool"]
 
 logger = logging.getLogger("penstock")
 
@@ -158,6 +158,16 @@ class Primary:
             self.turn += 1
             host, port = told.address
             logger.info("the primary of %s is %s:%s", self.service_name, host, port)
+
+    def answers(self) -> list[tuple[str, Told | Exception]]:
+        """What each Sentinel says, or why it says nothing; for tools."""
+        return [(where, self._answer(where, make)) for where, make in self._sentinels]
+
+    def _answer(self, where: str, make: Callable[[], Any]) -> Told | Exception:
+        try:
+            return self._asked(where, make)
+        except (RedisError, OSError) as error:
+            return error
 
     def _asked(self, where: str, make: Callable[[], Any]) -> Told:
         """The answer of one Sentinel.

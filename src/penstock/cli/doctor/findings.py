@@ -10,6 +10,7 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from penstock._sync.connection import connection_factory
+from penstock._sync.sentinel import Primary
 from penstock.core.servers import ServerFacts, parse_info
 
 __all__ = ["Check", "Finding", "Level", "Patient", "examined"]
@@ -52,11 +53,20 @@ class Patient:
     Args:
         url: where it is.
         prefix: prefix of all keys.
+
+    Attributes:
+        primary: who knows where the server is, if Sentinels do.
+
+    Raises:
+        redis.exceptions.ConnectionError: the server is not there.
     """
 
     def __init__(self, url: str, prefix: str) -> None:
         self.prefix = prefix
-        self._connection = connection_factory(url)[0]()
+        factory, _ = connection_factory(url)
+        self.primary: Primary | None = getattr(factory, "primary", None)
+        self._connection = factory()
+        self._connection.connect()
         self._facts: ServerFacts | None = None
 
     @property
@@ -105,8 +115,10 @@ class Patient:
         return found[1].decode() if len(found) == 2 else None
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connections."""
         self._connection.disconnect()
+        if self.primary is not None:
+            self.primary.close()
 
 
 Check = Callable[[Patient], Iterator[Finding]]

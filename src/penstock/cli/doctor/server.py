@@ -6,6 +6,7 @@ import functools
 import time
 from collections.abc import Iterator
 
+from penstock._sync.sentinel import Told
 from penstock.cli.doctor.findings import Check, Finding, Level, Patient
 from penstock.cli.output import size, span
 from penstock.core.servers import OLDEST
@@ -153,6 +154,30 @@ def _replica(line: str) -> Finding:
     return Finding("replicas", Level.OK, f"replica {name} is online, lag {lag} s.", data)
 
 
+def sentinels(patient: Patient) -> Iterator[Finding]:
+    """Whether all Sentinels answer and name one primary; nothing where there are none."""
+    if patient.primary is None:
+        return
+    answers = patient.primary.answers()
+    told = [one for _, one in answers if isinstance(one, Told)]
+    latest = max(told, key=lambda one: one.epoch, default=None)
+    for where, one in answers:
+        if not isinstance(one, Told):
+            text = f"Sentinel {where} does not answer: {one}."
+            yield Finding("sentinels", Level.WARNING, text, {"sentinel": where})
+        elif latest is not None and one.address != latest.address:
+            named = "{}:{}".format(*one.address)
+            text = f"Sentinel {where} names {named}, in epoch {one.epoch} of {latest.epoch}."
+            data = {"sentinel": where, "primary": named, "epoch": one.epoch}
+            yield Finding("sentinels", Level.WARNING, text, data)
+    if latest is not None:
+        named = "{}:{}".format(*latest.address)
+        agreeing = sum(one.address == latest.address for one in told)
+        text = f"{agreeing} of {len(answers)} Sentinels name {named}, epoch {latest.epoch}."
+        data = {"primary": named, "epoch": latest.epoch, "agreeing": agreeing, "of": len(answers)}
+        yield Finding("sentinels", Level.OK, text, data)
+
+
 def clock(patient: Patient) -> Iterator[Finding]:
     """All times are the server's."""
     before = time.time()
@@ -184,6 +209,7 @@ CHECKS: list[tuple[str, Check]] = [
     ("memory", memory),
     ("evicted", evicted),
     ("replicas", replicas),
+    ("sentinels", sentinels),
     ("clock", clock),
     ("scripts", scripts),
 ]
