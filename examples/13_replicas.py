@@ -37,9 +37,8 @@ with (
     first = q.enqueue("order 1", replicas=1, timeout=30)
     q.configure(replicas=1)  # from now on for all its producers
     second = q.enqueue("order 2", timeout=30)
-    print(
-        f"{first.replicas} replica has order 1; by the queue's setting {second.replicas} has order 2"
-    )
+    others = f"by the queue's setting {second.replicas} has order 2"
+    print(f"{first.replicas} replica has order 1; {others}")
 
     jobs = q.reserve(2)
     shipped = q.ack(jobs[:1], replicas=1, timeout=30)  # the setting is not for acks
