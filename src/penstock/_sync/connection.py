@@ -474,8 +474,8 @@ class Server:
         """Who numbers calls, as far as they are not at it."""
         return self._lanes
 
-    def adjust(self, **settings: float) -> None:
-        """Change time-outs of the connections that are made from now on."""
+    def adjust(self, **settings: Any) -> None:
+        """Change settings of the connections that are made from now on."""
         self._factory = partial(self._factory, **settings)
 
     def hurry(self) -> None:

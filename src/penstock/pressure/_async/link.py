@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import NoScriptError, ResponseError
+from redis.exceptions import MovedError, NoScriptError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from penstock._acompat import PENDING, AsyncReader, asend, asleep, sliced
@@ -138,7 +138,7 @@ class AsyncLine:
             blocked = (b"BLMOVE", key, key, b"RIGHT", end, b"%.3f" % limit)
             return await self.lane.command(*blocked) is not None
         except ResponseError as error:
-            if transient(error):  # it is no primary any more
+            if transient(error) or isinstance(error, MovedError):  # it is not the one any more
                 raise RedisConnectionError(str(error)) from error
             with suppress(OutOfMemory):
                 raise_typed(error)
@@ -170,7 +170,9 @@ class AsyncLine:
 
 
 class AsyncLink(AsyncServer):
-    """One server as a pressure queue sees it; under Sentinel, whichever is the primary.
+    """One server as a pressure queue sees it.
+
+    Under Sentinel, whichever is the primary; of a cluster, the node that has the queue's slot.
 
     Args:
         source: URL or redis-py client.
@@ -183,7 +185,11 @@ class AsyncLink(AsyncServer):
 
     async def repeatable(self, call: Call) -> list[Any]:
         """Run a script that may run twice, once more if the connection fails."""
-        return (await self.run(call))[0]
+        try:
+            return (await self.run(call))[0]
+        except MovedError as moved:
+            await self._follow(moved)
+            return (await self.run(call))[0]
 
     async def once(self, call: Call) -> list[Any]:
         """Run a script, at most once.
@@ -193,6 +199,18 @@ class AsyncLink(AsyncServer):
             OutcomeUnknown: the connection failed after that.
             OutOfMemory, QueueDamaged: what the server refused, typed.
         """
+        try:
+            return await self._once(call)
+        except MovedError as moved:
+            await self._follow(moved)
+            return await self._once(call)
+
+    async def _follow(self, moved: MovedError) -> None:
+        """From now on connections lead to the node that a cluster names; it was an answer."""
+        self.adjust(port=moved.port, **({"host": moved.host} if moved.host else {}))
+        await self.close()
+
+    async def _once(self, call: Call) -> list[Any]:
         lane = self._lane() if self._primary is None else await self._led(self._primary)
         lane.calls += 1
         try:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import NoScriptError, ResponseError
+from redis.exceptions import MovedError, NoScriptError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from penstock._acompat import PENDING, Reader, send, sleep, sliced
@@ -137,7 +137,7 @@ class Line:
             blocked = (b"BLMOVE", key, key, b"RIGHT", end, b"%.3f" % limit)
             return self.lane.command(*blocked) is not None
         except ResponseError as error:
-            if transient(error):  # it is no primary any more
+            if transient(error) or isinstance(error, MovedError):  # it is not the one any more
                 raise RedisConnectionError(str(error)) from error
             with suppress(OutOfMemory):
                 raise_typed(error)
@@ -169,7 +169,9 @@ class Line:
 
 
 class Link(Server):
-    """One server as a pressure queue sees it; under Sentinel, whichever is the primary.
+    """One server as a pressure queue sees it.
+
+    Under Sentinel, whichever is the primary; of a cluster, the node that has the queue's slot.
 
     Args:
         source: URL or redis-py client.
@@ -182,7 +184,11 @@ class Link(Server):
 
     def repeatable(self, call: Call) -> list[Any]:
         """Run a script that may run twice, once more if the connection fails."""
-        return self.run(call)[0]
+        try:
+            return self.run(call)[0]
+        except MovedError as moved:
+            self._follow(moved)
+            return self.run(call)[0]
 
     def once(self, call: Call) -> list[Any]:
         """Run a script, at most once.
@@ -192,6 +198,18 @@ class Link(Server):
             OutcomeUnknown: the connection failed after that.
             OutOfMemory, QueueDamaged: what the server refused, typed.
         """
+        try:
+            return self._once(call)
+        except MovedError as moved:
+            self._follow(moved)
+            return self._once(call)
+
+    def _follow(self, moved: MovedError) -> None:
+        """From now on connections lead to the node that a cluster names; it was an answer."""
+        self.adjust(port=moved.port, **({"host": moved.host} if moved.host else {}))
+        self.close()
+
+    def _once(self, call: Call) -> list[Any]:
         lane = self._lane() if self._primary is None else self._led(self._primary)
         lane.calls += 1
         try:

@@ -1,0 +1,80 @@
+"""Queues of the protocol pressure in a Redis Cluster of two nodes, of which one is named."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+import redis
+
+from penstock import QueueEmpty
+from penstock.embedded import EmbeddedServer
+from penstock.pressure import AsyncQueue, Queue
+from tests.support.backends import clustered
+from tests.support.twins import spawn, wait_for
+
+HALF = 8192
+NAMES = ("{a}", "{b}", "{c}", "{d}")
+
+
+@pytest.fixture
+def cluster(make_server: Callable[..., EmbeddedServer]) -> Iterator[list[redis.Redis]]:
+    """A client of each node; each has half of the slots."""
+    with ExitStack() as stack:
+        nodes = [
+            stack.enter_context(redis.Redis.from_url(clustered(make_server).url)) for _ in range(2)
+        ]
+        for number, node in enumerate(nodes):
+            node.execute_command("CLUSTER ADDSLOTS", *range(number * HALF, (number + 1) * HALF))
+        host, port = (nodes[1].connection_pool.connection_kwargs[name] for name in ("host", "port"))
+        nodes[0].execute_command("CLUSTER MEET", host, port)
+        for node in nodes:
+            wait_for(lambda node=node: _is_whole(node))
+        yield nodes
+
+
+def _is_whole(node: redis.Redis) -> bool:
+    found = node.execute_command("CLUSTER INFO")
+    return (found["cluster_state"], found["cluster_known_nodes"]) == ("ok", "2")
+
+
+def url_of(node: redis.Redis) -> str:
+    """Where a node is."""
+    known = node.connection_pool.connection_kwargs
+    return f"redis://{known['host']}:{known['port']}"
+
+
+def test_a_queue_is_found_wherever_its_slot_is(cluster: list[redis.Redis]) -> None:
+    """One node is named; queues on both of them are made, waited for, and removed."""
+    homes = set()
+    for name in NAMES:
+        with Queue(name, url_of(cluster[0])) as q, Queue(name, url_of(cluster[1])) as other:
+            assert not q.exists()
+            q.create(1)
+            homes.add(cluster[0].execute_command("CLUSTER KEYSLOT", name) // HALF)
+            reader = spawn(other.get)
+            q.put("a")
+            assert reader.result() == b"a"
+            with pytest.raises(QueueEmpty):
+                q.get(timeout=0.1)
+            q.close()
+            q.delete()
+    assert homes == {0, 1}
+    assert [node.keys() for node in cluster] == [[], []]
+
+
+def test_the_same_with_asyncio(cluster: list[redis.Redis]) -> None:
+    """The first call, whatever it is, finds the node."""
+
+    async def run(name: str) -> bytes:
+        async with AsyncQueue(name, url_of(cluster[0])) as q:
+            await q.create(1)
+            reader = asyncio.ensure_future(q.get())
+            await q.put("a")
+            got = await reader
+            await q.delete()
+            return got
+
+    assert [asyncio.run(run(name)) for name in NAMES] == [b"a"] * len(NAMES)
