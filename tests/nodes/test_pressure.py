@@ -1,4 +1,4 @@
-"""Queues of the protocol pressure in a Redis Cluster of two nodes, of which one is named."""
+"""Queues of the protocol pressure in a Redis Cluster, and under Sentinel."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import redis
 from penstock import QueueEmpty
 from penstock.embedded import EmbeddedServer
 from penstock.pressure import AsyncQueue, Queue
+from tests.nodes.service import Service
 from tests.support.backends import clustered
 from tests.support.twins import spawn, wait_for
 
@@ -78,3 +79,36 @@ def test_the_same_with_asyncio(cluster: list[redis.Redis]) -> None:
             return got
 
     assert [asyncio.run(run(name)) for name in NAMES] == [b"a"] * len(NAMES)
+
+
+@pytest.mark.parametrize("strike", ["kill_primary", "fail_over"])
+def test_another_primary(strike: str) -> None:
+    """A wait ends with an error of the connection; the next call goes to the new primary.
+
+    Its role is free there, if the replica had heard of it: else it is freed as a dead party's.
+    """
+    with Service() as service, Queue("q", service.url) as q, Queue("q", service.url) as other:
+        q.create(bound=2)
+        q.put("a")
+        assert other.get() == b"a"
+        reader = spawn(other.get)
+        old = service.primary()
+        raw = service.raw(old)
+        wait_for(lambda: raw.llen("__pressure__:q:consumer_free") == 0)
+        assert raw.execute_command("WAIT", 2, 5000) == 2
+        getattr(service, strike)()
+        with pytest.raises((redis.ConnectionError, redis.TimeoutError)):
+            reader.result()
+        service.wait_for_another_than(old)
+        wait_for(lambda: _is_back(q))
+        q.free_role("consumer")
+        q.put("b", timeout=5)
+        assert other.get(timeout=5) == b"b"
+        assert q.counters() == (2, 2, 2, 2)
+
+
+def _is_back(q: Queue) -> bool:
+    try:
+        return q.length() == 0
+    except redis.RedisError:
+        return False
