@@ -18,7 +18,6 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -27,9 +26,9 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from tests.conformance.pressure import PREFIX, AsyncOurs, Foreign, Ours, Party, Refused
-from tests.support.workers import Nursery, await_word, tell, until
+from tests.support.workers import Log, Nursery, await_word, tell, until
 
-__all__ = ["LIMIT", "Crowd", "Member", "herd", "lines_of", "live", "move", "party_of", "wait"]
+__all__ = ["LIMIT", "Crowd", "Member", "herd", "live", "move", "party_of", "wait"]
 
 LIMIT = 0.15
 """Seconds that a call of a member waits at most, when it has a limit."""
@@ -163,30 +162,6 @@ def _forked(task: str, arguments: dict[str, Any]) -> int:
 # -- in the members ------------------------------------------------------------------------------
 
 
-END = " ."
-"""Of a line that is whole."""
-
-
-def lines_of(log: Path) -> list[str]:
-    """The lines that are whole: who was killed while it wrote has left a piece of one.
-
-    That counts as not written. A line begins with an end of line, so a piece spoils no other.
-    """
-    lines = log.read_text().splitlines()
-    return [line.removesuffix(END) for line in lines if line.endswith(END)]
-
-
-class _Log:
-    """Lines of several processes in one file, to be read by `lines_of`."""
-
-    def __init__(self, path: str) -> None:
-        self._file = os.open(path, os.O_WRONLY | os.O_APPEND)
-
-    def write(self, *words: str) -> None:
-        """Add a line; it is the system's when this returns."""
-        os.write(self._file, f"\n{' '.join(words)}{END}\n".encode())
-
-
 class _Word:
     """Set by SIGTERM: end after the call that runs."""
 
@@ -214,7 +189,7 @@ def live(kind: str, url: str, name: str, who: str, log: str, deeds: list[str], s
 
     Deeds are verbs of a party; those that can wait do so for LIMIT seconds.
     """
-    word, out, dice = _Word(), _Log(log), random.Random(seed)
+    word, out, dice = _Word(), Log(log), random.Random(seed)
     party = party_of(kind, url, name, who)
     serial = 0
     while not word.is_said:
@@ -243,7 +218,7 @@ def live(kind: str, url: str, name: str, who: str, log: str, deeds: list[str], s
 
 def move(kind: str, url: str, name: str, who: str, log: str, count: int) -> None:
     """Put so many messages; or, if there is no number, get all there are until the queue ends."""
-    out = _Log(log)
+    out = Log(log)
     party = party_of(kind, url, name, who)
     for serial in range(count):
         party.put(f"{who}.{serial}.".encode())

@@ -27,8 +27,8 @@ import redis
 
 from penstock.embedded import EmbeddedServer
 from tests.conformance.pressure import ROLES, STATS, Keys, Ours, Refused
-from tests.conformance.pressure_crowd import LIMIT, Crowd, Member, lines_of
-from tests.support.workers import until
+from tests.conformance.pressure_crowd import LIMIT, Crowd, Member
+from tests.support.workers import until, whole_lines
 
 __all__ = ["Storm"]
 
@@ -56,7 +56,7 @@ class Told:
 
     def read(self, log: Path) -> Told:
         """Read a log."""
-        for line in lines_of(log):
+        for line in whole_lines(log.read_bytes()):
             who, event, deed, said = line.split(" ")
             self.events[f"{event} {deed}"] += 1
             if event == "tries":
@@ -233,7 +233,7 @@ class Bout:
 
     def have_written(self, lines: int) -> bool:
         """Whether each member has written so many lines."""
-        written = Counter(line.partition(" ")[0] for line in lines_of(self.log))
+        written = Counter(line.partition(" ")[0] for line in whole_lines(self.log.read_bytes()))
         counts = [written[member.task["who"]] for member in self.crew.members]
         return min(counts) >= lines
 

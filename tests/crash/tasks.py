@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib
 import itertools
-import os
 import random
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -18,7 +17,7 @@ from redis.exceptions import RedisError
 from penstock import IncompleteEnqueue, Job, Outcome, Penstock, PenstockError, Queue
 from penstock._sync.connection import Lane
 from penstock.wire.scripts import script
-from tests.support.workers import await_word, die, tell
+from tests.support.workers import Log, await_word, die, tell
 
 __all__ = ["QUEUE", "STEPS", "STEPS_AFTER_RUN", "consume", "killed", "produce", "struck"]
 
@@ -114,17 +113,6 @@ def killed(url: str, operation: str, step: str, bodies: list[str]) -> None:
 
 
 # -- loops, to be killed at any moment -----------------------------------------------------------
-
-
-class Log:
-    """Lines of several processes in one file; a line is whole, or not there."""
-
-    def __init__(self, path: str) -> None:
-        self._file = os.open(path, os.O_WRONLY | os.O_APPEND)
-
-    def write(self, *words: object) -> None:
-        """Add a line; it is the system's when this returns."""
-        os.write(self._file, (" ".join(map(str, words)) + "\n").encode())
 
 
 def produce(url: str, log: str, name: str) -> None:

@@ -17,7 +17,7 @@ from penstock import Penstock, Queue
 from penstock.embedded import EmbeddedServer
 from tests.crash.tasks import QUEUE
 from tests.support.keyspace import advance, check_invariant
-from tests.support.workers import Child, Nursery
+from tests.support.workers import Child, Nursery, whole_lines
 
 SECONDS = 12.0
 PRODUCERS = 2
@@ -69,7 +69,7 @@ class Story:
         self.ids: dict[str, set[str]] = defaultdict(set)
         self.latest: Counter[str] = Counter()
         self.acked: dict[str, int] = {}
-        for line in log.read_text().splitlines():
+        for line in whole_lines(log.read_bytes()):
             self._read(*line.split(" "))
 
     def _read(self, event: str, *words: str) -> None:

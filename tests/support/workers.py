@@ -26,13 +26,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
 
-__all__ = ["Child", "Nursery", "await_word", "die", "tell", "until"]
+__all__ = ["Child", "Log", "Nursery", "await_word", "die", "tell", "until", "whole_lines"]
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 30.0
 EXIT = "exit"
 AT = "at"
 PID = "pid"
+WHOLE = " ."
+"""Ends each line of a log."""
 
 
 class Child:
@@ -190,7 +192,35 @@ def until(condition: Callable[[], bool], timeout: float = PATIENCE) -> None:
         time.sleep(0.005)
 
 
+def whole_lines(written: bytes) -> list[str]:
+    """The lines of a `Log` that are whole.
+
+    Who is killed in the middle of a write leaves a piece of a line (the kernel stops between two
+    pages). That counts as not written.
+    """
+    lines = written.decode(errors="replace").split("\n")
+    return [line.removesuffix(WHOLE) for line in lines if line.endswith(WHOLE)]
+
+
 # -- in the child ------------------------------------------------------------------------------
+
+
+class Log:
+    """Lines of several processes in one file, which may be killed as they write.
+
+    Args:
+        path: of the file, which is there.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND)
+
+    def write(self, *words: object) -> None:
+        """Add a line; it is the system's when this returns.
+
+        It begins with an end of line, so that the piece of another one does not spoil it.
+        """
+        os.write(self._file, f"\n{' '.join(map(str, words))}{WHOLE}\n".encode())
 
 
 def tell(event: Any) -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock import Queue
-from tests.support.workers import PATIENCE, Child, Nursery, until
+from tests.support.workers import PATIENCE, Child, Nursery, until, whole_lines
 
 __all__ = ["Crew", "Diary", "Run", "WorkerProcess", "add", "runs", "runs_at_once"]
 
@@ -43,10 +43,9 @@ class Diary:
         """The entries of a kind so far, with these values."""
         with self.path.open("rb") as file:
             file.seek(self._read)
-            for line in file:
-                if line.endswith(b"\n"):
-                    self._read += len(line)
-                    self._events.append(json.loads(line))
+            lines, ending, _ = file.read().rpartition(b"\n")
+        self._read += len(lines + ending)
+        self._events += map(json.loads, whole_lines(lines))
         if event is not None:
             wanted["event"] = event
         return [one for one in self._events if wanted.items() <= one.items()]

@@ -20,7 +20,7 @@ from contextlib import suppress
 from typing import Any
 
 from penstock.worker import AsyncWorker, Handlers, LoopEvent, Worker
-from tests.support.workers import await_word, tell
+from tests.support.workers import Log, await_word, tell
 
 __all__ = ["work"]
 
@@ -29,10 +29,10 @@ LIBC = ctypes.PyDLL(None)
 
 
 class Diary:
-    """Lines of several processes in one file; a line is whole, or not there."""
+    """What handlers say, in one file for several processes."""
 
     def __init__(self, path: str) -> None:
-        self._file = os.open(path, os.O_WRONLY | os.O_APPEND)
+        self._log = Log(path)
 
     def write(self, event: str, job: Any = None, **more: Any) -> None:
         """Add an entry; it is the system's when this returns."""
@@ -41,7 +41,7 @@ class Diary:
             more |= {"n": body.get("n"), "id": job.id, "attempt": job.attempt, "lost": job.lost}
             more |= {"deliveries": job.deliveries, "at": job.delivered, "queue": job.queue_name}
         entry = {"event": event, "pid": os.getpid(), "t": time.monotonic(), **more}
-        os.write(self._file, (json.dumps(entry) + "\n").encode())
+        self._log.write(json.dumps(entry))
 
 
 class Deeds:
