@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 from penstock._async.client import AsyncPenstock
 from penstock._async.job import AsyncJob
 from penstock._async.queue import AsyncQueue
+from penstock._async.role import AsyncRole
 from penstock._sync.client import Penstock
 from penstock._sync.job import Job
 from penstock._sync.queue import Queue
+from penstock._sync.role import Role
 from penstock.core.ids import JobId, parse_id
 from penstock.core.job import BulkEnqueued, Enqueued, Outcome, Settled
 from penstock.core.middleware import EnqueueEvent, Middleware, RunEvent
@@ -52,6 +54,7 @@ from penstock.errors import (
     QueueInUse,
     QueueMissing,
     QueuePaused,
+    RoleLost,
     StaleCall,
     StaleReceipt,
     TooLate,
@@ -84,6 +87,7 @@ __all__ = [
     "AsyncJob",
     "AsyncPenstock",
     "AsyncQueue",
+    "AsyncRole",
     "AsyncWorker",
     "BadArgument",
     "BadJobId",
@@ -132,6 +136,8 @@ __all__ = [
     "Result",
     "Retry",
     "RetryPolicy",
+    "Role",
+    "RoleLost",
     "RunEvent",
     "ScanPage",
     "Settings",

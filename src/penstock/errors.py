@@ -36,6 +36,7 @@ __all__ = [
     "QueueInUse",
     "QueueMissing",
     "QueuePaused",
+    "RoleLost",
     "StaleCall",
     "StaleReceipt",
     "TooLate",
@@ -166,6 +167,23 @@ class OutcomeUnknown(PenstockError, RedisConnectionError):
 
     It has run, or will not run; the cause (`__cause__`) is redis-py's exception.
     """
+
+
+class RoleLost(PenstockError):
+    """The exclusive role that the call bears has ended: its lease did, or it was given back.
+
+    The call did nothing, whether somebody else has the role by now or not.
+
+    Args:
+        role: "producer" or "consumer".
+    """
+
+    def __init__(self, role: str) -> None:
+        super().__init__(f"the {role} role is not held any more")
+        self.role = role
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.role,))
 
 
 class QueuePaused(PenstockError):

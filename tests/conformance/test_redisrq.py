@@ -1087,9 +1087,9 @@ def test_scripts_do_not_block_in_a_transaction(real_q: Queue, real_raw: Raw) -> 
 
     start = time.monotonic()
     with real_raw.pipeline(transaction=True) as pipeline:
-        pipeline.execute_command(*call("reserve", 1, 5, 2748, "me", 0))
-        pipeline.execute_command(*call("enqueue", 2, "", 0, "", 0, b"1\nx", b"1\ny"))
-        pipeline.execute_command(*call("reserve", 3, 5, 2748, "me", 1))
+        pipeline.execute_command(*call("reserve", 1, 5, 2748, "me", 0, ""))
+        pipeline.execute_command(*call("enqueue", 2, "", 0, "", 0, "", b"1\nx", b"1\ny"))
+        pipeline.execute_command(*call("reserve", 3, 5, 2748, "me", 1, ""))
         nothing, pushed, popped = pipeline.execute()
     assert time.monotonic() - start < PATIENCE
     assert (nothing[:3], len(nothing)) == ([1, b"1", -1], 6)

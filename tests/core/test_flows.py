@@ -8,10 +8,31 @@ from typing import Any
 
 import pytest
 
-from penstock import NotReplicated, QueueDamaged, QueueFull, QueuePaused, UnsupportedVersion
+from penstock import (
+    NotReplicated,
+    QueueClosed,
+    QueueDamaged,
+    QueueFull,
+    QueueInUse,
+    QueuePaused,
+    RoleLost,
+    UnsupportedVersion,
+)
 from penstock.core import flows
-from penstock.core.flows import LOST, TICK, Lookup, Pop, Quit, Register, Reserve, Run
+from penstock.core.flows import (
+    LOST,
+    TICK,
+    Cancelled,
+    Lookup,
+    Pop,
+    Quit,
+    Register,
+    Reserve,
+    Rest,
+    Run,
+)
 from penstock.core.operations import QueueOps, Taken
+from penstock.core.roles import Tenure
 from penstock.wire.keys import QueueKeys
 
 Flow = Generator[flows.Effect, Any, Any]
@@ -20,6 +41,7 @@ CREATED = [1, b"1", b"1700000000000-1000000000", 1, b"01020304", 1, 0, 0]
 MISSING = [-5, b"1"]
 DAMAGED = [-8, b"1"]
 NOTHING = Taken(-1, [])
+OVER = Taken(-2, [])
 
 
 def ops(name: str = "q") -> QueueOps:
@@ -87,7 +109,7 @@ def args(effect: Any, script: str) -> tuple[Any, ...]:
 def test_an_enqueue_is_one_call() -> None:
     """When the queue exists and has room."""
     flow = enqueue()
-    assert args(flow.effect, "enqueue") == ("", 0, "", 0, b"1\n")
+    assert args(flow.effect, "enqueue") == ("", 0, "", 0, "", b"1\n")
     assert flow.ends_with(ADDED) == ADDED
 
 
@@ -170,7 +192,7 @@ def test_a_token_taken_on_leaving_is_handed_on() -> None:
     flow.answer(None)
     flow.answer(ADDED)
     handed = flow.answer(b"penstock:{q}:space")
-    assert args(handed, "enqueue")[4:] == ()
+    assert args(handed, "enqueue")[5:] == ()
     assert flow.ends_with(ADDED) == ADDED
 
 
@@ -190,7 +212,7 @@ def test_a_bulk_goes_in_as_room_appears() -> None:
     """As many as fit; the reply tells how many."""
     flow = enqueue(records=[b"1\na", b"1\nb", b"1\nc"], bound=5, block=None, partial=True)
     part = flow.answer([-3, b"1", 3, 5, 0])
-    assert args(part, "enqueue")[4:] == (b"1\na", b"1\nb")
+    assert args(part, "enqueue")[5:] == (b"1\na", b"1\nb")
     reply = [1, b"1", b"1700000000000-1000000000", 2, b"01020304", 0, 0, 0]
     assert flow.ends_with(reply) == reply
 
@@ -204,13 +226,40 @@ def test_a_bulk_that_never_fits() -> None:
 
 @pytest.mark.parametrize(
     "reply, kind",
-    [([-4, b"1", b"in"], QueuePaused), ([-6, b"1", b"2"], UnsupportedVersion)],
+    [
+        ([-4, b"1", b"in"], QueuePaused),
+        ([-6, b"1", b"2"], UnsupportedVersion),
+        ([-14, b"1"], QueueClosed),
+        ([-15, b"1", b"producer", b"ada", 9], QueueInUse),
+        ([-16, b"1", b"producer"], RoleLost),
+    ],
 )
 def test_refusals_are_raised(reply: list[Any], kind: type[Exception]) -> None:
     """They are not waited for."""
     flow = enqueue(block=30.0)
     with pytest.raises(kind):
         flow.answer(reply)
+
+
+def test_a_producer_that_waited_leaves_in_order() -> None:
+    """The queue was closed meanwhile: the wait is ended, and a token taken goes on."""
+    flow = enqueue(bound=5, block=30.0)
+    flow.answer([-3, b"1", 5, 5, 0])
+    flow.answer(None)
+    assert flow.answer([-14, b"1"]) == Quit()
+    args(flow.answer(b"penstock:{q}:space"), "enqueue")
+    with pytest.raises(QueueClosed):
+        flow.answer([-14, b"1"])
+
+
+def test_a_wait_for_room_is_shorter_than_a_third_of_a_role() -> None:
+    """Each try renews it."""
+    clock, mine = Clock(), ops()
+    mine.bear(Tenure("producer", 3000, "0123456789abcdef", 7))
+    given: dict[str, Any] = {"delay": 0, "bound": 5, "block": None, "partial": False}
+    flow = Driven(flows.enqueue(mine, [b"1\n"], clock=clock, **given))
+    assert args(flow.effect, "enqueue")[4] == "7-0123456789abcdef"
+    assert flow.answer([-3, b"1", 5, 5, 0]).until == clock.now + 1
 
 
 def test_configure_makes_the_queue() -> None:
@@ -341,6 +390,128 @@ def test_a_wait_ends_in_time() -> None:
     assert flow.ends_with(None) == []
 
 
+def test_the_end_of_a_queue() -> None:
+    """Told when it is asked, or to one who waits, who leaves in order and so tells the next."""
+    flow, _ = reserve(Clock())
+    with pytest.raises(QueueClosed, match="'q' is closed, and no job is left"):
+        flow.answer(OVER)
+    flow, _ = reserve(Clock(), block=0.0)
+    with pytest.raises(QueueClosed):
+        flow.answer(OVER)
+    flow, (source,) = reserve(Clock())
+    flow.answer(NOTHING)
+    flow.answer(b"penstock:{q}:wake")
+    assert flow.answer(OVER) == Quit()
+    assert flow.answer(b"penstock:{q}:wake") == Reserve(source, 0, True)
+    with pytest.raises(QueueClosed):
+        flow.answer(OVER)
+
+
+def test_jobs_that_are_the_last_are_no_end_yet() -> None:
+    """They were delivered at most once, so nothing is left behind them; the next call says so."""
+    flow, _ = reserve(Clock())
+    assert flow.ends_with(Taken(-2, ["job"])) == ["job"]
+
+
+def test_a_drained_queue_is_not_waited_for() -> None:
+    """It always has a token. The others are, and it is looked at again at the tick."""
+    clock = Clock()
+    flow, (a, b) = reserve(clock, "a", "b", block=None)
+    flow.answer(OVER)
+    assert flow.answer(NOTHING).keys == (b"penstock:{b}:wake",)
+    clock.now += TICK
+    assert flow.answer(None) == Reserve(a, 1, True)
+    flow.answer(NOTHING)  # it has been opened again
+    assert flow.answer(NOTHING) == Quit()
+    assert flow.answer(b"penstock:{b}:wake") == Reserve(b, 1, True)
+    assert flow.answer(NOTHING).keys == (b"penstock:{a}:wake", b"penstock:{b}:wake")
+
+
+def test_several_queues_are_over_in_one_look() -> None:
+    """One was drained a while ago, the other is now: the first is asked once more."""
+    flow, (a, b) = reserve(Clock(), "a", "b")
+    flow.answer(OVER)
+    flow.answer(NOTHING)
+    flow.answer(b"penstock:{b}:wake")
+    assert flow.answer(OVER) == Reserve(a, 1, True)
+    assert flow.answer(OVER) == Reserve(b, 1, True)
+    assert flow.answer(OVER) == Quit()
+    with pytest.raises(QueueClosed):
+        flow.answer(None)
+
+
+def test_a_consumer_that_is_refused_leaves_in_order() -> None:
+    """What it was told of, a token or an event, is for who has the role."""
+    clock = Clock()
+    flow, (source,) = reserve(clock)
+    flow.answer(Taken(1500, []))
+    flow.answer(b"penstock:{q}:wake")
+    assert flow.fail(QueueInUse("consumer", "ada")) == Quit()
+    assert flow.answer(None) == Reserve(source, 0, True)
+    with pytest.raises(QueueInUse):
+        flow.fail(QueueInUse("consumer", "ada"))
+
+
+BUSY = [-15, b"1", b"producer", b"ada", 60_000]
+HELD = [1, b"1", b"1700000000000", b"01020304", 0]
+
+
+def acquire(clock: Clock, block: float | None) -> Driven:
+    """The taking of a role."""
+    tenure = Tenure("producer", 30_000, "0123456789abcdef")
+    return Driven(flows.acquire(ops(), tenure, block=block, clock=clock))
+
+
+def test_a_role_that_is_free_is_one_call() -> None:
+    """The number of the taking is the result."""
+    flow = acquire(Clock(), 0.0)
+    taking = ("", "producer", "0123456789abcdef", "", 30_000, b"me")
+    assert args(flow.effect, "acquire") == taking
+    assert flow.ends_with(HELD) == 1_700_000_000_000
+
+
+def test_a_role_of_a_queue_that_does_not_exist() -> None:
+    """Listed before it exists, as for a first job; damaged meta is restored."""
+    flow = acquire(Clock(), 0.0)
+    assert isinstance(flow.answer(DAMAGED), Lookup)
+    flow.answer("0a0b0c0d")
+    flow.answer([1, b"1", b"0a0b0c0d", 1])
+    registered = flow.answer(MISSING)
+    assert isinstance(registered, Register)
+    assert args(flow.answer(None), "acquire")[0] == registered.epoch
+    assert flow.answer([*HELD[:4], 1]) == Register(registered.ops, "01020304")
+    assert flow.ends_with(None) == 1_700_000_000_000
+
+
+def test_a_role_is_waited_for() -> None:
+    """Looked for soon at first, then every 2.5 s; exactly when its lease ends; not beyond block."""
+    clock = Clock()
+    flow = acquire(clock, 10.0)
+    pauses = []
+    flow.answer(BUSY)
+    while isinstance(flow.effect, Rest):
+        pauses.append(round(flow.effect.until - clock.now, 1))
+        clock.now = flow.effect.until
+        flow.answer(None)
+        if clock.now >= 1010:
+            with pytest.raises(QueueInUse, match="ada"):
+                flow.answer(BUSY)
+            break
+        flow.answer(BUSY)
+    assert pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 2.5, 2.5, 1.9]
+    flow = acquire(clock, None)
+    assert flow.answer([*BUSY[:4], 40]) == Rest(clock.now + 0.04)
+
+
+def test_a_taking_that_is_cancelled_is_given_back() -> None:
+    """It may have got through."""
+    flow = acquire(Clock(), None)
+    given = flow.fail(Cancelled())
+    assert args(given, "resign") == ("producer", "0123456789abcdef")
+    with pytest.raises(Cancelled):
+        flow.answer([1, b"1", 0])
+
+
 def test_jobs_that_were_taken_are_the_callers() -> None:
     """A failure after the first jobs does not lose them."""
     flow, (_, b) = reserve(Clock(), "a", "b", n=2)
@@ -430,10 +601,10 @@ def test_deliveries_are_recovered_oldest_first() -> None:
     flow.answer(page((b"1-3", 30), (b"1-2", 20), score=b"77", skip=1))
     assert flow.effect == Run(source.pending(b"77", 1, 5))
     flow.answer(page((b"1-2", 20), (b"1-1", 10)))
-    assert flow.effect.call.args[4:] == (b"1-1", b"1-abc", b"1-2", b"1-abc")
+    assert flow.effect.call.args[5:] == (b"1-1", b"1-abc", b"1-2", b"1-abc")
     # one had ended meanwhile: the next oldest stands in for it
     flow.answer([1, b"2", 2, b"01020304", 30_000, 50, b"1-1", b"2 0 1 0", b"1\nx"])
-    assert flow.effect.call.args[4:] == (b"1-3", b"1-abc")
+    assert flow.effect.call.args[5:] == (b"1-3", b"1-abc")
     jobs = flow.ends_with([1, b"3", 1, b"01020304", 30_000, 50])
     assert [job.number for job in jobs] == [b"1-1"]
 

@@ -225,12 +225,24 @@ def _status(queue: Queue) -> None:
     assert queue.status("nobody's") is None
 
 
+def _take_roles(queue: Queue) -> None:
+    with queue.exclusive("consumer", block=0) as consumer:
+        (job,) = consumer.queue.reserve(block=0)
+        assert job.release(delay=60)
+    with queue.exclusive("producer", block=0) as producer:
+        with pytest.raises(OutOfMemory):
+            producer.queue.enqueue(b"no room")
+        assert producer.extend() > 0
+        assert not producer.lost
+
+
 WORKING: dict[str, Callable[[Queue], None]] = {
     "reserve": _reserve, "ack": _ack, "settle": _settle, "nack": _nack, "release": _release,
     "bury": _bury, "extend": _extend, "redrive": _redrive, "delete": _delete, "purge": _purge,
     "sweep": _sweep, "configure": _configure, "peek": _peek, "show": _show, "stats": _stats,
     "promote": _promote, "dequeue": _dequeue, "withdraw": _withdraw, "recover": _recover,
     "pending": _recover, "evict": _evict, "scan": _scan, "lookup": _status,
+    "acquire": _take_roles, "resign": _take_roles,
 }  # fmt: skip
 
 

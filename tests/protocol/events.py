@@ -11,6 +11,8 @@ from tests.protocol.seeds import AT, EPOCH, SEED_CALL, Job
 __all__ = ["EVENTS", "happen"]
 
 NEW = "1\nanother"
+ENDED = "1800000000000-0123456789abcdef"
+"""A role that nobody has."""
 Code = int | None
 Happening = Callable[[Job, Place], Code]
 
@@ -22,7 +24,7 @@ def happen(event: Event, job: Job, place: Place) -> Code:
 
 def _enqueue(call: int, delay: int = 0, bound: str = "", records: int = 1) -> Happening:
     def run(job: Job, place: Place) -> Code:
-        args = (call, EPOCH, delay, bound, 0, *[NEW] * records)
+        args = (call, EPOCH, delay, bound, 0, "", *[NEW] * records)
         reply = job.run("enqueue", *args, at=AT)
         if place is Place.NONE and reply[0] == 1 and not reply[6]:
             job.number = reply[2]
@@ -40,7 +42,7 @@ def _claim(mode: str = "", *, taken: bool = False) -> Happening:
             job.raw.hset(job.keys["dedup"], "mine", job.number)
             uses = job.raw.hget(job.keys["meta"], "uses") + b"d"
             job.raw.hset(job.keys["meta"], "uses", uses)
-        reply = job.run("claim", 6, EPOCH, 0, "", 0, mode, "1;d=mine\nanother", at=AT)
+        reply = job.run("claim", 6, EPOCH, 0, "", 0, "", mode, "1;d=mine\nanother", at=AT)
         if place is not Place.NONE:
             return None
         job.number = reply[2] if reply[0] == 1 else job.number
@@ -70,6 +72,45 @@ def _closed(then: Happening) -> Happening:
     return run
 
 
+def _taken(kind: str, then: Happening) -> Happening:
+    """Somebody else has an exclusive role."""
+
+    def run(job: Job, place: Place) -> Code:
+        assert job.run("acquire", 7, EPOCH, kind, "0123456789abcdef", "", 60_000, "eve")[0] == 1
+        return then(job, place)
+
+    return run
+
+
+def _refused(name: str, code: int, *args: Any) -> Happening:
+    """A call about no job that is there, which is refused as a whole."""
+
+    def run(job: Job, place: Place) -> Code:
+        assert job.run(name, 6, *args, at=AT)[0] == code
+        return code if name == "enqueue" and place is Place.NONE else None
+
+    return run
+
+
+def _settle_taken(job: Job, place: Place) -> Code:
+    args = (EPOCH, job.last, 1, 0xCCC, "eve", "", job.number)
+    return int(job.run("settle", 8, *args, at=AT)[0])
+
+
+def _recover_taken(job: Job, place: Place) -> Code:
+    args = (EPOCH, "*", 0xCCC, "eve", "", job.number, job.last)
+    assert job.run("recover", 8, *args, at=AT)[0] == -15
+    return None
+
+
+def _acquire(job: Job, place: Place) -> Code:
+    for kind in ("producer", "consumer"):
+        reply = job.run("acquire", 8, EPOCH, kind, "0123456789abcdef", "", 1000, "eve", at=AT)
+        assert reply[0] == 1
+        assert job.run("resign", 8, kind, "0123456789abcdef", at=AT) == [1, b"8", 1]
+    return None
+
+
 def _configured(name: str, then: Happening, value: int = 1) -> Happening:
     def run(job: Job, place: Place) -> Code:
         job.run("configure", 7, "", name, value)
@@ -79,7 +120,7 @@ def _configured(name: str, then: Happening, value: int = 1) -> Happening:
 
 
 def _reserve(job: Job, place: Place) -> Code:
-    reply = job.run("reserve", 8, 1000, 0xCCC, "eve", 0, at=AT)
+    reply = job.run("reserve", 8, 1000, 0xCCC, "eve", 0, "", at=AT)
     assert reply[0] == 1
     return None
 
@@ -104,7 +145,7 @@ def _named(name: str, which: str, *args: Any) -> Happening:
 def _recover(job: Job, place: Place) -> Code:
     reply = job.run("pending", 8, "-inf", 0, 0, at=AT)
     pairs = [part for i in range(6, len(reply), 3) for part in reply[i : i + 2]]
-    taken = job.run("recover", 8, EPOCH, "*", 0xCCC, "eve", *pairs, at=AT)
+    taken = job.run("recover", 8, EPOCH, "*", 0xCCC, "eve", "", *pairs, at=AT)
     return int(taken[0]) if job.number in taken[6::3] else None
 
 
@@ -193,6 +234,8 @@ EVENTS: Mapping[Event, Happening] = {
     Event.ENQUEUE_FULL: _enqueue(6, bound="1", records=2),
     Event.ENQUEUE_PAUSED: _paused("in", _enqueue(6)),
     Event.ENQUEUE_CLOSED: _closed(_enqueue(6)),
+    Event.ENQUEUE_IN_USE: _taken("producer", _refused("enqueue", -15, EPOCH, 0, "", 0, "", NEW)),
+    Event.ENQUEUE_LOST: _refused("enqueue", -16, EPOCH, 0, "", 0, ENDED, NEW),
     Event.CLAIM: _claim(),
     Event.CLAIM_TAKEN: _claim(taken=True),
     Event.CLAIM_UPDATE: _claim("u", taken=True),
@@ -202,16 +245,20 @@ EVENTS: Mapping[Event, Happening] = {
     Event.RESERVE_PAUSED_OUT: _paused("out", _reserve),
     Event.RESERVE_PAUSED_IN: _paused("in", _reserve),
     Event.RESERVE_CLOSED: _closed(_reserve),
+    Event.RESERVE_IN_USE: _taken("consumer", _refused("reserve", -15, 9, 0xCCC, "eve", 0, "")),
+    Event.RESERVE_LOST: _refused("reserve", -16, 9, 0xCCC, "eve", 0, ENDED),
     Event.RECOVER: _recover,
     Event.RECOVER_LAST: _configured("max_crashes", _recover),
     Event.RECOVER_PAUSED: _paused("in", _recover),
     Event.RECOVER_CLOSED: _closed(_recover),
+    Event.RECOVER_IN_USE: _taken("consumer", _recover_taken),
     Event.ACK: _named("ack", "last", ""),
     Event.ACK_OLD: _named("ack", "older", ""),
     Event.ACK_ID: _named("ack", "none", ""),
-    Event.SETTLE: _named("settle", "last", 0, 0xCCC, "eve"),
-    Event.SETTLE_OLD: _named("settle", "older", 0, 0xCCC, "eve"),
-    Event.SETTLE_ID: _named("settle", "none", 0, 0xCCC, "eve"),
+    Event.SETTLE: _named("settle", "last", 0, 0xCCC, "eve", ""),
+    Event.SETTLE_OLD: _named("settle", "older", 0, 0xCCC, "eve", ""),
+    Event.SETTLE_ID: _named("settle", "none", 0, 0xCCC, "eve", ""),
+    Event.SETTLE_IN_USE: _taken("consumer", _settle_taken),
     Event.NACK: _named("nack", "last", 5000, 1, "broke"),
     Event.NACK_OLD: _named("nack", "older", 5000, 1, "broke"),
     Event.NACK_ID: _named("nack", "none", 5000, 1, "broke"),
@@ -245,4 +292,5 @@ EVENTS: Mapping[Event, Happening] = {
     Event.LOOK: _look,
     Event.PAUSE: _pause,
     Event.CLOSE: _close,
+    Event.ACQUIRE: _acquire,
 }

@@ -14,8 +14,10 @@ from tests.protocol.seeds import AT, EPOCH
 __all__ = [
     "CALLS",
     "CLOSED",
+    "ROLES",
     "Act",
     "Scene",
+    "borne_scene",
     "closed_scene",
     "closing_scene",
     "dedup_scene",
@@ -27,6 +29,9 @@ __all__ = [
 
 TAG = 0xABC
 RECEIPT = "1-abc"
+TOKEN = "0123456789abcdef"
+BORNE = f"{T0}-{TOKEN}"
+"""What bears a role in `borne_scene`."""
 
 
 @dataclass
@@ -55,7 +60,7 @@ class Scene:
 
 def _add(scene: Scene, name: str, record: str, count: int = 2, delay: int = 0) -> list[bytes]:
     scene.call += 1
-    first = scene.run("enqueue", scene.call, EPOCH, delay, "", 0, *[record] * count)[2]
+    first = scene.run("enqueue", scene.call, EPOCH, delay, "", 0, "", *[record] * count)[2]
     ms, _, seq = first.partition(b"-")
     numbers = [b"%s-%d" % (ms, int(seq) + i) for i in range(count)]
     scene.numbers[name] = numbers
@@ -64,7 +69,7 @@ def _add(scene: Scene, name: str, record: str, count: int = 2, delay: int = 0) -
 
 def _deliver(scene: Scene, name: str, record: str, count: int = 2) -> list[bytes]:
     numbers = _add(scene, name, record, count)
-    assert len(scene.run("reserve", 2, count, TAG, "ada", 0)) == 6 + 3 * count
+    assert len(scene.run("reserve", 2, count, TAG, "ada", 0, "")) == 6 + 3 * count
     return numbers
 
 
@@ -125,6 +130,15 @@ def _closed(scene: Scene) -> Scene:
     return scene
 
 
+def borne_scene(raw: Raw, keys: QueueKeys) -> Scene:
+    """Both exclusive roles are held, and calls that bear them are to come."""
+    scene = plain_scene(raw, keys)
+    for kind in ("producer", "consumer"):
+        reply = scene.run("acquire", 3, "", kind, TOKEN, "", 60_000, "ada")
+        assert b"%s-%s" % (reply[2], TOKEN.encode()) == BORNE.encode()
+    return scene
+
+
 def dedup_scene(raw: Raw, keys: QueueKeys) -> Scene:
     """Jobs with dedup ids, successors, windows; at `AT` some ttls and windows have ended."""
     scene = plain_scene(raw, keys)
@@ -135,7 +149,7 @@ def dedup_scene(raw: Raw, keys: QueueKeys) -> Scene:
     _claim(scene, "windowed", "1;d=windowed;w=60000\nbody")
     for name in ("past", "open", "awaited", "due"):
         _claim(scene, name, f"1;d={name};w={60_000 if name in ('open', 'awaited') else 200}\nbody")
-    every = scene.run("reserve", 2, 100, TAG, "ada", 0)[6::3]
+    every = scene.run("reserve", 2, 100, TAG, "ada", 0, "")[6::3]
     scene.numbers["active"] = every[:3]
     scene.numbers.pop("ready")
     for name in ("past", "open", "awaited", "due"):
@@ -151,7 +165,7 @@ def dedup_scene(raw: Raw, keys: QueueKeys) -> Scene:
 
 def _claim(scene: Scene, name: str, record: str, mode: str = "") -> None:
     scene.call += 1
-    reply = scene.run("claim", scene.call, EPOCH, 0, "", 0, mode, record)
+    reply = scene.run("claim", scene.call, EPOCH, 0, "", 0, "", mode, record)
     assert reply[3] == 1, name
     scene.numbers[name] = [reply[2]]
 
@@ -210,37 +224,41 @@ class Act:
 
 def _calls() -> Iterator[Act]:
     record, short = "1\nnew", "1;t=5000\nnew"
-    yield Act("enqueue", "enqueue", (90, "", 0, "", 0, record, record))
-    yield Act("enqueue, delayed", "enqueue", (90, "", 500, "", 0, record, short))
-    yield Act("enqueue, ttl", "enqueue", (90, "", 0, "", 0, short))
-    yield Act("enqueue, repeated", "enqueue", ("?", "", 0, "", 0, record))
-    yield Act("enqueue, full", "enqueue", (90, "", 0, 1, 8000, record))
-    yield Act("enqueue, token", "enqueue", (90, "", 0, 1000, 0), ())
+    yield Act("enqueue", "enqueue", (90, "", 0, "", 0, "", record, record))
+    yield Act("enqueue, delayed", "enqueue", (90, "", 500, "", 0, "", record, short))
+    yield Act("enqueue, ttl", "enqueue", (90, "", 0, "", 0, "", short))
+    yield Act("enqueue, repeated", "enqueue", ("?", "", 0, "", 0, "", record))
+    yield Act("enqueue, full", "enqueue", (90, "", 0, 1, 8000, "", record))
+    yield Act("enqueue, token", "enqueue", (90, "", 0, 1000, 0, ""), ())
     for mode in ("", "u", "ud", "q", "uq", "s", "e"):
         until = f";u={mode}" if mode in ("s", "e") else ""
         names = ("new", "owner", "mortal", "once", "windowed", "past", "open", "awaited", "waiting")
         many = [f"1;d={name};w=900{until}\nnew" for name in names]
-        yield Act(f"claim, mode {mode!r}", "claim", (90, "", 0, "", 0, mode, *many))
+        yield Act(f"claim, mode {mode!r}", "claim", (90, "", 0, "", 0, "", mode, *many))
         if mode in ("", "ud"):
-            yield Act(f"claim, mode {mode!r}, delayed", "claim", (90, "", 500, "", 0, mode, *many))
-    yield Act("claim, free", "claim", (90, "", 0, "", 0, "", "1;d=x\nnew", "1;t=900;d=y\nnew"))
-    yield Act("claim, due", "claim", (90, "", 0, "", 0, "u", "1;d=due\nnew", "1;d=waiting\nnew"))
-    yield Act("claim, full", "claim", (90, "", 0, 1, 8000, "", "1;d=x\nnew"))
-    yield Act("claim, refused", "claim", (90, "", 0, "", 0, "", "1;d=owner\nnew"))
+            yield Act(
+                f"claim, mode {mode!r}, delayed", "claim", (90, "", 500, "", 0, "", mode, *many)
+            )
+    yield Act("claim, free", "claim", (90, "", 0, "", 0, "", "", "1;d=x\nnew", "1;t=900;d=y\nnew"))
+    yield Act(
+        "claim, due", "claim", (90, "", 0, "", 0, "", "u", "1;d=due\nnew", "1;d=waiting\nnew")
+    )
+    yield Act("claim, full", "claim", (90, "", 0, 1, 8000, "", "", "1;d=x\nnew"))
+    yield Act("claim, refused", "claim", (90, "", 0, "", 0, "", "", "1;d=owner\nnew"))
     yield Act("lookup", "lookup", (90, "owner"))
     yield Act("lookup, window", "lookup", (90, "awaited"))
     yield Act("clear", "clear", (90,))
-    yield Act("reserve", "reserve", (90, 100, 7, "eve", 0))
-    yield Act("reserve, two", "reserve", (90, 2, 7, "eve", 1))
-    yield Act("reserve, crash", "reserve", (90, 100, 7, "eve", 0),
+    yield Act("reserve", "reserve", (90, 100, 7, "eve", 0, ""))
+    yield Act("reserve, two", "reserve", (90, 2, 7, "eve", 1, ""))
+    yield Act("reserve, crash", "reserve", (90, 100, 7, "eve", 0, ""),
               ("max_crashes", 1, "dead_max", 1))  # fmt: skip
-    yield Act("reserve, none", "reserve", (90, 0, 7, "eve", 1))
+    yield Act("reserve, none", "reserve", (90, 0, 7, "eve", 1, ""))
     yield Act("ack", "ack", (90, EPOCH, RECEIPT, "", "*active"))
     yield Act("ack, waiting", "ack", (90, EPOCH, "", "", "*delayed", "*ready"))
     yield Act("ack, by id", "ack", (90, EPOCH, "", "", "**"))
-    yield Act("settle", "settle", (90, EPOCH, RECEIPT, 100, 7, "eve", "*active"))
-    yield Act("settle, by id", "settle", (90, EPOCH, "", 100, 7, "eve", "**"))
-    yield Act("settle, crash", "settle", (90, EPOCH, RECEIPT, 100, 7, "eve", "*active"),
+    yield Act("settle", "settle", (90, EPOCH, RECEIPT, 100, 7, "eve", "", "*active"))
+    yield Act("settle, by id", "settle", (90, EPOCH, "", 100, 7, "eve", "", "**"))
+    yield Act("settle, crash", "settle", (90, EPOCH, RECEIPT, 100, 7, "eve", "", "*active"),
               ("max_crashes", 1, "dead_max", 1))  # fmt: skip
     yield Act("nack", "nack", (90, EPOCH, RECEIPT, -1, 1, "broke", "*active"))
     yield Act("nack, own policy", "nack", (90, EPOCH, "", -1, 1, "broke", "*own policy"))
@@ -252,8 +270,8 @@ def _calls() -> Iterator[Act]:
     yield Act("bury, by id", "bury", (90, EPOCH, "", "no use", "**"))
     yield Act("extend", "extend", (90, EPOCH, RECEIPT, 0, 0, "*active"))
     yield Act("extend, by id", "extend", (90, EPOCH, "", 3000, 1, "**"))
-    yield Act("recover", "recover", (90, EPOCH, "*", 7, "eve", "*active pairs"))
-    yield Act("recover, crash", "recover", (90, EPOCH, "*", 7, "eve", "*active pairs"),
+    yield Act("recover", "recover", (90, EPOCH, "*", 7, "eve", "", "*active pairs"))
+    yield Act("recover, crash", "recover", (90, EPOCH, "*", 7, "eve", "", "*active pairs"),
               ("max_crashes", 1, "dead_max", 1))  # fmt: skip
     yield Act("promote", "promote", (90, EPOCH, "**"))
     yield Act("dequeue", "dequeue", (90, EPOCH, "**"))
@@ -271,6 +289,9 @@ def _calls() -> Iterator[Act]:
         yield Act(f"purge, {state}", "purge", (90, state, "", 0))
     yield Act("sweep", "sweep", (90, 900_000), ("dead_max", 1))
     yield Act("configure", "configure", (90, "", "lease", 5000, "paused", "out", "max_length", ""))
+    yield Act("acquire", "acquire", (90, "", "producer", TOKEN, "", 5000, "eve"))
+    yield Act("acquire, consumer", "acquire", (90, "", "consumer", TOKEN, "", 5000, "eve"))
+    yield Act("resign", "resign", (90, "producer", TOKEN))
     yield Act("stats", "stats", (90,))
     for state in ("ready", "scheduled", "active", "dead"):
         yield Act(f"peek, {state}", "peek", (90, state, 0, 100, 0))
@@ -297,3 +318,20 @@ CLOSED = tuple(
     if act.name in names
 )  # fmt: skip
 """Scenes of closed queues, and calls after which they are drained."""
+ROLES = tuple(
+    (borne_scene, act)
+    for act in (
+        Act("enqueue, borne", "enqueue", (90, "", 0, "", 0, BORNE, "1\nnew")),
+        Act("enqueue, borne, full", "enqueue", (90, "", 0, 1, 0, BORNE, "1\nnew")),
+        Act("enqueue, borne, none", "enqueue", (90, "", 0, "", 0, BORNE)),
+        Act("claim, borne", "claim", (90, "", 0, "", 0, BORNE, "", "1;d=x\nnew")),
+        Act("reserve, borne", "reserve", (90, 2, 7, "ada", 0, BORNE)),
+        Act("reserve, borne, none", "reserve", (90, 0, 7, "ada", 0, BORNE)),
+        Act("settle, borne", "settle", (90, EPOCH, RECEIPT, 2, 7, "ada", BORNE, "*active")),
+        Act("recover, borne", "recover", (90, EPOCH, "*", 7, "ada", BORNE, "*active pairs")),
+        Act("recover, borne, none", "recover", (90, EPOCH, "*", 7, "ada", BORNE)),
+        Act("acquire, again", "acquire", (90, "", "producer", TOKEN, T0, 5000, "ada")),
+        Act("resign, held", "resign", (90, "consumer", TOKEN)),
+    )
+)
+"""Calls that bear exclusive roles, or are about them."""

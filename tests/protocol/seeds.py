@@ -61,7 +61,7 @@ def seed(raw: Raw, keys: QueueKeys, place: Place, history: str, *, once: bool = 
     once = once or place.state is State.ONCE
     is_undelivered = once and place.state is State.SCHEDULED
     delay = (100 if place is Place.DUE else 10_000) if is_undelivered else 0
-    reply = job.run("enqueue", SEED_CALL, EPOCH, delay, "", 0, _record(place, once=once))
+    reply = job.run("enqueue", SEED_CALL, EPOCH, delay, "", 0, "", _record(place, once=once))
     job.number = reply[2]
     if place.state is not State.READY and not is_undelivered:
         _deliver(job, place, history if not once else "first")
@@ -71,12 +71,12 @@ def seed(raw: Raw, keys: QueueKeys, place: Place, history: str, *, once: bool = 
 
 def _deliver(job: Job, place: Place, history: str) -> None:
     if history == "second":
-        assert len(job.run("reserve", 2, 1, 0xAAA, "ada", 0)) == 9
+        assert len(job.run("reserve", 2, 1, 0xAAA, "ada", 0, "")) == 9
         assert job.run("release", 3, EPOCH, "1-aaa", 0, job.number) == [1, b"3", 1]
         job.last = "2-bbb"
     else:
         job.older = "7-aaa" if place.state in (State.SCHEDULED, State.DEAD) else "1-aaa"
-    assert len(job.run("reserve", 4, 1, 0xBBB, "bob", 0)) == 9
+    assert len(job.run("reserve", 4, 1, 0xBBB, "bob", 0, "")) == 9
 
 
 def _move(job: Job, place: Place) -> None:

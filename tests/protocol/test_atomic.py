@@ -14,6 +14,7 @@ from tests.protocol.keyspace import Raw, dump, load, same
 from tests.protocol.scenes import (
     CALLS,
     CLOSED,
+    ROLES,
     Act,
     Scene,
     dedup_scene,
@@ -30,6 +31,7 @@ REMOVING = ("enqueue", "claim", "reserve", "settle", "stats", "peek", "sweep")
 CASES = [
     *((build, act) for build in (plain_scene, rich_scene) for act in CALLS),
     *CLOSED,
+    *ROLES,
     *((dedup_scene, act) for act in CALLS if "dedup" in script(act.script).keys),
     *((b, act) for b in (expired_scene, spent_scene) for act in CALLS if act.script in REMOVING),
 ]

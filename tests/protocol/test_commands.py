@@ -16,12 +16,21 @@ import redis
 from penstock.embedded import EmbeddedServer
 from penstock.wire.keys import QueueKeys
 from tests.protocol.keyspace import Raw, dump, load, same
-from tests.protocol.scenes import CALLS, CLOSED, Act, Scene, dedup_scene, plain_scene, rich_scene
+from tests.protocol.scenes import (
+    CALLS,
+    CLOSED,
+    ROLES,
+    Act,
+    Scene,
+    dedup_scene,
+    plain_scene,
+    rich_scene,
+)
 from tests.support.backends import Backend
 
 KEYS = QueueKeys("commands")
 SCENES = (plain_scene, rich_scene, dedup_scene)
-EVERY = [*((build, act) for act in CALLS for build in SCENES), *CLOSED]
+EVERY = [*((build, act) for act in CALLS for build in SCENES), *CLOSED, *ROLES]
 CASES = pytest.mark.parametrize(
     "build, act", EVERY, ids=[f"{act.name}-{build.__name__}" for build, act in EVERY]
 )
@@ -29,6 +38,8 @@ ADDING = (
     "enqueue",
     "enqueue, delayed",
     "enqueue, ttl",
+    "enqueue, borne",
+    "claim, borne",
     *(act.name for act in CALLS if act.script == "claim" and act.name != "claim, full"),
 )
 NOTHING = ("HDEL", KEYS["held"].decode(), "-")
@@ -208,7 +219,7 @@ def _ordered(reply: list[Any], script: str) -> list[Any]:
 
 
 def _one_ready(scene: Scene, count: int) -> None:
-    scene.run("enqueue", 1, "e0e0e0e0", 0, "", 0, *["1\nbody"] * count)
+    scene.run("enqueue", 1, "e0e0e0e0", 0, "", 0, "", *["1\nbody"] * count)
 
 
 @pytest.mark.parametrize("count, most", [(1, 8), (1000, 1007)])
@@ -216,7 +227,7 @@ def test_an_enqueue_runs_few_commands(count: int, most: int, real_backend: Backe
     """Eight for one job in a queue that exists; a bulk adds one for each further job."""
     scene = Scene(real_backend.sync_client(), KEYS, {})
     _one_ready(scene, 1)
-    args = (2, "", 0, "", 0, *["1\nbody"] * count)
+    args = (2, "", 0, "", 0, "", *["1\nbody"] * count)
     assert len(watched(real_backend, lambda: scene.run("enqueue", *args))) <= most
 
 
@@ -224,8 +235,8 @@ def test_an_enqueue_runs_few_commands(count: int, most: int, real_backend: Backe
 def test_a_claim_runs_few_commands(count: int, most: int, real_backend: Backend) -> None:
     """Ids that are free are looked up, and noted, all at once."""
     scene = Scene(real_backend.sync_client(), KEYS, {})
-    scene.run("claim", 1, "e0e0e0e0", 0, "", 0, "", "1;d=first\nbody")
-    args = (2, "", 0, "", 0, "", *[f"1;d={i}\nbody" for i in range(count)])
+    scene.run("claim", 1, "e0e0e0e0", 0, "", 0, "", "", "1;d=first\nbody")
+    args = (2, "", 0, "", 0, "", "", *[f"1;d={i}\nbody" for i in range(count)])
     assert len(watched(real_backend, lambda: scene.run("claim", *args))) <= most
 
 
@@ -233,8 +244,8 @@ def test_a_claim_runs_few_commands(count: int, most: int, real_backend: Backend)
 def test_a_release_of_ids_runs_few_commands(count: int, most: int, real_backend: Backend) -> None:
     """An ack of jobs with dedup ids reads and frees all of them at once."""
     scene = Scene(real_backend.sync_client(), KEYS, {})
-    scene.run("claim", 1, "e0e0e0e0", 0, "", 0, "", *[f"1;d={i}\nbody" for i in range(count)])
-    taken = scene.run("reserve", 2, count, 5, "ada", 0)[6::3]
+    scene.run("claim", 1, "e0e0e0e0", 0, "", 0, "", "", *[f"1;d={i}\nbody" for i in range(count)])
+    taken = scene.run("reserve", 2, count, 5, "ada", 0, "")[6::3]
     ack = watched(real_backend, lambda: scene.run("ack", 3, "e0e0e0e0", "1-005", "", *taken))
     assert len(ack) <= most
     assert not scene.raw.exists(KEYS["dedup"])
@@ -245,8 +256,8 @@ def test_a_reserve_runs_few_commands(count: int, most: int, real_backend: Backen
     """Thirteen for one job; a batch needs a look at ready for each hundred, one for the index."""
     scene = Scene(real_backend.sync_client(), KEYS, {})
     _one_ready(scene, 1000)
-    scene.run("enqueue", 2, "", 0, "", 0, "1\nbody")
-    reserve = watched(real_backend, lambda: scene.run("reserve", 3, count, 5, "ada", 0))
+    scene.run("enqueue", 2, "", 0, "", 0, "", "1\nbody")
+    reserve = watched(real_backend, lambda: scene.run("reserve", 3, count, 5, "ada", 0, ""))
     assert len(reserve) <= most
 
 
@@ -255,7 +266,7 @@ def test_an_ack_runs_few_commands(count: int, most: int, real_backend: Backend) 
     """Five, however many first deliveries it ends."""
     scene = Scene(real_backend.sync_client(), KEYS, {})
     _one_ready(scene, count)
-    taken = scene.run("reserve", 3, count, 5, "ada", 0)[6::3]
+    taken = scene.run("reserve", 3, count, 5, "ada", 0, "")[6::3]
     ack = watched(real_backend, lambda: scene.run("ack", 4, "e0e0e0e0", "1-005", "", *taken))
     assert len(ack) <= most
 
@@ -264,5 +275,5 @@ def test_a_large_batch_leaves_no_helper_in_the_index(backend: Backend) -> None:
     """The long member that turns the index into a skiplist is gone when the script ends."""
     scene = Scene(backend.sync_client(), KEYS, {})
     _one_ready(scene, 40)
-    taken = scene.run("reserve", 3, 40, 5, "ada", 0)[6::3]
+    taken = scene.run("reserve", 3, 40, 5, "ada", 0, "")[6::3]
     assert scene.raw.zrange(KEYS["active"], 0, -1) == taken

@@ -162,7 +162,7 @@ def _claim(model: Model) -> None:
     jobs = [_record(model, until) for _ in range(model.draw.choice([1, 1, 1, 4]))]
     lines = [_line(model, job) for job in jobs]
     model.call += 1
-    args = (model.call, EPOCH, model.draw.choice([0, 0, 500]), "", 0, mode, *lines)
+    args = (model.call, EPOCH, model.draw.choice([0, 0, 500]), "", 0, "", mode, *lines)
     reply = model.run("claim", *args)
     first, new, wanted = reply[2], set[bytes](), []
     for index, job in enumerate(jobs, 1):
@@ -183,7 +183,7 @@ def _claim(model: Model) -> None:
 
 
 def _reserve(model: Model) -> None:
-    reply = model.run("reserve", 8, model.draw.choice([1, 3]), TAG, "ada", 0)
+    reply = model.run("reserve", 8, model.draw.choice([1, 3]), TAG, "ada", 0, "")
     model.lapse()
     _delivered(model, reply[6::3])
 
@@ -195,7 +195,7 @@ def _settle(model: Model) -> None:
     if not held:
         return
     job = model.draw.choice(held)
-    args = (EPOCH, _receipt(model, job), model.draw.choice([0, 1]), TAG, "ada", job.number)
+    args = (EPOCH, _receipt(model, job), model.draw.choice([0, 1]), TAG, "ada", "", job.number)
     reply = model.run("settle", 8, *args)
     assert reply[6:8] == [1, b""]
     model.end(job, done=True)
@@ -364,10 +364,10 @@ def test_a_thousand_successors_leave_nothing_behind(backend: Backend) -> None:
     """One job after the other under one id: the keys hold the last one, and no trace of others."""
     scene = Scene(backend.sync_client(), KEYS, {})
     body = "1;d=page\nbody"
-    number = scene.run("claim", 1, EPOCH, 0, "", 0, "", body)[2]
+    number = scene.run("claim", 1, EPOCH, 0, "", 0, "", "", body)[2]
     for call in range(2, 1002):
-        assert scene.run("reserve", 3, 1, TAG, "ada", 0)[6] == number
-        reply = scene.run("claim", call, EPOCH, 0, "", 0, "q", body)
+        assert scene.run("reserve", 3, 1, TAG, "ada", 0, "")[6] == number
+        reply = scene.run("claim", call, EPOCH, 0, "", 0, "", "q", body)
         assert reply[9:11] == [1, 3]
         assert scene.run("ack", 3, EPOCH, f"1-{TAG:03x}", "", number) == [1, b"3", 1]
         number = reply[2]
@@ -402,11 +402,11 @@ def test_the_invariant_sees_what_is_wrong_with_ids(
     raw = scene.raw
     raw.hset(registry_key(DEFAULT_PREFIX), f"00000000{EPOCH}", "dedup")
     lines = [f"1;d={name}{';w=9000' if name == 'w' else ''}\nbody" for name in ("a", "w", "dead")]
-    scene.run("claim", 1, EPOCH, 0, "", 0, "", *lines)
-    owner, done, dead = scene.run("reserve", 2, 3, TAG, "ada", 0)[6::3]
+    scene.run("claim", 1, EPOCH, 0, "", 0, "", "", *lines)
+    owner, done, dead = scene.run("reserve", 2, 3, TAG, "ada", 0, "")[6::3]
     scene.run("ack", 3, EPOCH, f"1-{TAG:03x}", "", done)
     scene.run("bury", 4, EPOCH, f"1-{TAG:03x}", "no use", dead)
-    heir = scene.run("claim", 5, EPOCH, 0, "", 0, "q", "1;d=a\nbody")[2]
+    heir = scene.run("claim", 5, EPOCH, 0, "", 0, "", "q", "1;d=a\nbody")[2]
     check_invariant(raw)
     names = {"<owner>": owner.decode(), "<heir>": heir.decode(), "<dead>": dead.decode()}
     name, kind, *args = command

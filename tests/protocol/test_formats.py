@@ -79,8 +79,8 @@ def test_prefixes_that_are_none(case: dict[str, Any]) -> None:
 def test_a_queue_of_any_name_works(name: str, backend: Backend) -> None:
     """A job goes in and out under every name, and no key lies beside the documented ones."""
     raw, keys = backend.sync_client(), QueueKeys(name)
-    assert run(raw, keys, "enqueue", (1, EPOCH, 0, "", 0, "1\nbody"))[0] == 1
-    assert run(raw, keys, "reserve", (2, 1, 5, "ada", 0))[8] == b"1\nbody"
+    assert run(raw, keys, "enqueue", (1, EPOCH, 0, "", 0, "", "1\nbody"))[0] == 1
+    assert run(raw, keys, "reserve", (2, 1, 5, "ada", 0, ""))[8] == b"1\nbody"
     known = {*(keys[kind] for kind in KINDS), keys.producer("00112233445566ff")}
     assert set(raw.keys("*")) <= known
 

@@ -58,7 +58,7 @@ class History:
 
 def _reserve(job: History, draw: random.Random) -> None:
     tag = draw.randrange(4096)
-    job.note(job.run("reserve", 1, tag, "ada", 0), tag)
+    job.note(job.run("reserve", 1, tag, "ada", 0, ""), tag)
 
 
 def _lease_ends(job: History, draw: random.Random) -> None:
@@ -68,7 +68,7 @@ def _lease_ends(job: History, draw: random.Random) -> None:
 def _recover(job: History, draw: random.Random) -> None:
     found = job.run("pending", "-inf", 0, 0)[6:8]
     tag = draw.randrange(4096)
-    job.note(job.run("recover", EPOCH, "*", tag, "eve", *found), tag)
+    job.note(job.run("recover", EPOCH, "*", tag, "eve", "", *found), tag)
 
 
 def _with_receipt(job: History, draw: random.Random) -> None:
@@ -103,7 +103,7 @@ def test_the_deliveries_of_a_job_are_counted_exactly(seed: int, backend: Backend
     """Each has the next number, whatever ended the one before; only the last one's receipt fits."""
     draw = random.Random(seed)
     scene = scene_of(backend)
-    job = History(scene, scene.run("enqueue", 2, "", 0, "", 0, "1\nbody")[2])
+    job = History(scene, scene.run("enqueue", 2, "", 0, "", 0, "", "1\nbody")[2])
     for _ in range(60):
         draw.choice(EVENTS)(job, draw)
         count = parse_counters(job.run("show", EPOCH, job.number)[5][5]).deliveries
@@ -132,9 +132,9 @@ def test_all_pages_together_have_every_delivery(backend: Backend) -> None:
     scene = scene_of(backend)
     leases = ("1\nb", "1;l=90000\nb", "1;l=40000\nb")
     for call, record in enumerate(leases, 2):
-        scene.run("enqueue", call, "", 0, "", 0, *[record] * 1000)
+        scene.run("enqueue", call, "", 0, "", 0, "", *[record] * 1000)
         for part in range(4):
-            scene.run("reserve", 3, 250, 9, "ada", 0, at=T0 + call * 100 + part)
+            scene.run("reserve", 3, 250, 9, "ada", 0, "", at=T0 + call * 100 + part)
     found = pages(scene, 50, T0 + 453)
     assert len(found) > 1
     triples = {
@@ -151,10 +151,10 @@ def test_pages_pass_over_nothing_when_what_they_had_ends(backend: Backend) -> No
     """Deliveries that end between two pages move no other out of the pages that follow."""
     scene = scene_of(backend)
     for call in (2, 3, 4):
-        scene.run("enqueue", call, "", 0, "", 0, *["1\nb"] * 1000)
-    first = scene.run("reserve", 3, 600, 9, "ada", 0)[6::3]
+        scene.run("enqueue", call, "", 0, "", 0, "", *["1\nb"] * 1000)
+    first = scene.run("reserve", 3, 600, 9, "ada", 0, "")[6::3]
     later = [
-        n for _ in range(3) for n in scene.run("reserve", 3, 800, 9, "ada", 0, at=T0 + 1)[6::3]
+        n for _ in range(3) for n in scene.run("reserve", 3, 800, 9, "ada", 0, "", at=T0 + 1)[6::3]
     ]
     page = scene.run("pending", 4, "-inf", 0, 0, at=T0 + 2)
     had = page[6::3]
@@ -171,7 +171,7 @@ def test_pages_pass_over_nothing_when_what_they_had_ends(backend: Backend) -> No
 
 def _stir(scene: Scene, draw: random.Random, call: int, keep: set[bytes]) -> None:
     """Move jobs about as busy clients would; those to keep are never removed."""
-    taken = scene.run("reserve", 3, 30, 9, "ada", 0, at=T0 + call)
+    taken = scene.run("reserve", 3, 30, 9, "ada", 0, "", at=T0 + call)
     for number, counters in zip(taken[6::3], taken[7::3], strict=True):
         receipt = f"{parse_counters(counters).deliveries}-009"
         end = draw.choice(["ack", "nack", "release", "bury", "promote", ""])
@@ -186,7 +186,7 @@ def _stir(scene: Scene, draw: random.Random, call: int, keep: set[bytes]) -> Non
         elif end == "promote":
             scene.run("promote", 4, EPOCH, number)
     scene.run("redrive", 5, "", 10, 0)
-    scene.run("enqueue", 100 + call, "", draw.choice([0, 500]), "", 0, *["1\nnew"] * 25)
+    scene.run("enqueue", 100 + call, "", draw.choice([0, 500]), "", 0, "", *["1\nnew"] * 25)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -196,7 +196,7 @@ def test_a_scan_of_a_moving_queue_misses_nothing_that_stays(
     """A job that is there from the first step to the last is returned, beside busy clients."""
     draw = random.Random(seed)
     scene = scene_of(real_backend)
-    first = scene.run("enqueue", 2, "", 0, "", 0, *["1\nold"] * 400)[2]
+    first = scene.run("enqueue", 2, "", 0, "", 0, "", *["1\nold"] * 400)[2]
     keep = {b"%s-%d" % (first[:-11], 1000000000 + i) for i in range(0, 400, 2)}
     _stir(scene, draw, 1, keep)
     cursor: Any = "0"
@@ -216,14 +216,14 @@ def test_a_scan_of_a_moving_queue_misses_nothing_that_stays(
 def test_a_scan_ends_beside_a_producer(backend: Backend) -> None:
     """Jobs that are added between the steps, more than a step answers, do not prolong it."""
     scene = scene_of(backend)
-    scene.run("enqueue", 2, "", 0, "", 0, *["1\nold"] * 30)
+    scene.run("enqueue", 2, "", 0, "", 0, "", *["1\nold"] * 30)
     cursor: Any = "0"
     steps, found = 0, []
     while cursor != b"0":
         reply = scene.run("scan", 6, cursor, 10, 1)
         found += [job[6] for job in reply[6:]]
         steps, cursor = steps + 1, reply[5]
-        scene.run("enqueue", 2 + steps, "", 0, "", 0, *["1\nnew"] * 20)
+        scene.run("enqueue", 2 + steps, "", 0, "", 0, "", *["1\nnew"] * 20)
     assert found == [b"1\nold"] * 30
     assert steps < 6
 
@@ -233,8 +233,8 @@ def test_a_peek_reads_no_more_than_it_answers(state: str, real_backend: Backend)
     """Bodies behind the last job of the answer are not read, or one look would stop the server."""
     scene = scene_of(real_backend)
     delay = 60_000 if state == "scheduled" else 0
-    scene.run("enqueue", 2, "", delay, "", 0, *["1\nbody"] * 30)
-    taken = scene.run("reserve", 3, 30, 9, "ada", 0)[6::3]
+    scene.run("enqueue", 2, "", delay, "", 0, "", *["1\nbody"] * 30)
+    taken = scene.run("reserve", 3, 30, 9, "ada", 0, "")[6::3]
     if state == "dead":
         scene.run("bury", 4, EPOCH, "1-009", "no use", *taken)
     for newest in (0, 1):
@@ -245,13 +245,13 @@ def test_a_peek_reads_no_more_than_it_answers(state: str, real_backend: Backend)
 
 def _interleaved(scene: Scene) -> int:
     """Ended leases, due jobs and ready ones, more than a page of each; the time to look at them."""
-    scene.run("enqueue", 2, "", 0, "", 0, *["1;l=100\nended"] * 120)
-    scene.run("reserve", 3, 70, 9, "ada", 0)
-    scene.run("reserve", 3, 50, 9, "ada", 0, at=T0 + 1)
+    scene.run("enqueue", 2, "", 0, "", 0, "", *["1;l=100\nended"] * 120)
+    scene.run("reserve", 3, 70, 9, "ada", 0, "")
+    scene.run("reserve", 3, 50, 9, "ada", 0, "", at=T0 + 1)
     for i in range(13):
-        scene.run("enqueue", 3 + i, "", 100, "", 0, *["1\ndue"] * 10, at=T0 + 2 * i)
+        scene.run("enqueue", 3 + i, "", 100, "", 0, "", *["1\ndue"] * 10, at=T0 + 2 * i)
     for i in range(13):
-        scene.run("enqueue", 20 + i, "", 0, "", 0, *["1\nready"] * 7, at=T0 + 101 + 2 * i)
+        scene.run("enqueue", 20 + i, "", 0, "", 0, "", *["1\nready"] * 7, at=T0 + 101 + 2 * i)
     return T0 + 500
 
 
@@ -271,7 +271,7 @@ def test_a_peek_is_a_slice_of_what_reserve_would_give(backend: Backend) -> None:
         else:
             wanted = ordered[start : start + count]
         assert [job[0] for job in reply[5:]] == wanted, (start, count, newest)
-    taken = scene.run("reserve", 6, 1000, 10, "eve", 0, at=at)
+    taken = scene.run("reserve", 6, 1000, 10, "eve", 0, "", at=at)
     assert taken[6::3] == whole
 
 
@@ -281,8 +281,8 @@ def test_a_peek_is_a_slice_of_a_state(state: str, backend: Backend) -> None:
     scene = scene_of(backend)
     for i in range(12):
         delay = 60_000 if state == "scheduled" else 0
-        scene.run("enqueue", 2 + i, "", delay, "", 0, *["1\nbody"] * 20, at=T0 + i)
-        taken = scene.run("reserve", 3, 20, 9, "ada", 0, at=T0 + i)[6::3]
+        scene.run("enqueue", 2 + i, "", delay, "", 0, "", *["1\nbody"] * 20, at=T0 + i)
+        taken = scene.run("reserve", 3, 20, 9, "ada", 0, "", at=T0 + i)[6::3]
         if state == "dead":
             scene.run("bury", 4, EPOCH, "1-009", "no use", *taken, at=T0 + i)
     whole = [job[0] for job in scene.run("peek", 5, state, 0, 1000, 0, at=T0 + 20)[5:]]
@@ -307,12 +307,12 @@ def test_a_peek_is_a_slice_of_a_state(state: str, backend: Backend) -> None:
 
 def _hundred_and_one(scene: Scene) -> None:
     """101 jobs whose ttl ends after 100 ms, 101 delivered at most once, 101 dead letters."""
-    scene.run("enqueue", 2, "", 0, "", 0, *["1\ndead"] * 101)
-    letters = scene.run("reserve", 3, 101, 9, "ada", 0)[6::3]
+    scene.run("enqueue", 2, "", 0, "", 0, "", *["1\ndead"] * 101)
+    letters = scene.run("reserve", 3, 101, 9, "ada", 0, "")[6::3]
     scene.run("bury", 4, EPOCH, "1-009", "no use", *letters)
-    scene.run("enqueue", 5, "", 0, "", 0, *["1;l=0;t=100\nonce"] * 101)
-    scene.run("reserve", 6, 101, 9, "ada", 0)
-    scene.run("enqueue", 7, "", 0, "", 0, *["1;t=100\nshort"] * 101, "1\nlong")
+    scene.run("enqueue", 5, "", 0, "", 0, "", *["1;l=0;t=100\nonce"] * 101)
+    scene.run("reserve", 6, 101, 9, "ada", 0, "")
+    scene.run("enqueue", 7, "", 0, "", 0, "", *["1;t=100\nshort"] * 101, "1\nlong")
 
 
 def test_a_call_removes_a_hundred_at_most(backend: Backend) -> None:
@@ -329,10 +329,10 @@ def test_a_reserve_that_removed_a_hundred_asks_for_another(backend: Backend) -> 
     """It takes nothing itself, so that one call stays small; the next one takes what is there."""
     scene = scene_of(backend)
     _hundred_and_one(scene)
-    first = scene.run("reserve", 9, 10, 9, "eve", 0, at=T0 + 200)
+    first = scene.run("reserve", 9, 10, 9, "eve", 0, "", at=T0 + 200)
     assert first[2] == 0
     assert len(first) == 6
-    second = scene.run("reserve", 10, 10, 9, "eve", 0, at=T0 + 200)
+    second = scene.run("reserve", 10, 10, 9, "eve", 0, "", at=T0 + 200)
     assert second[8] == b"1\nlong"
 
 

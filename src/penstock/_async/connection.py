@@ -542,6 +542,7 @@ class AsyncServer:
         lane = self._lane() if self._primary is None else await self._led(self._primary)
         lane.calls += 1
         resent = 0.0
+        sent = 0.0 if call.bearer is None else monotonic()
         try:
             try:
                 reply = await lane.exchange(call, lane)
@@ -553,6 +554,9 @@ class AsyncServer:
             await self._failed(lane, error)
             raise
         self._lanes.append(lane)
+        if call.bearer is not None:
+            repeated = call.queue is not None and reply[0] == 1 and reply[6] == 1
+            call.bearer.answered(reply, resent or sent, repeated=repeated)
         return reply, resent
 
     async def _failed(self, lane: AsyncLane, error: BaseException) -> None:

@@ -13,6 +13,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from penstock._async.connection import monotonic
 from penstock._async.job import AsyncJob
 from penstock._async.management import AsyncManagement, Named
+from penstock._async.role import AsyncRole
 from penstock.core import flows
 from penstock.core.bulk import Prepared, ack_wait, chunks, prepared
 from penstock.core.job import OUTCOMES, BulkEnqueued, Enqueued, Outcome, Settled
@@ -29,7 +30,7 @@ from penstock.core.options import (
 )
 from penstock.core.policy import RetryPolicy
 from penstock.core.record import check_size
-from penstock.errors import BadArgument, IncompleteEnqueue, QueueClosed
+from penstock.errors import BadArgument, IncompleteEnqueue, QueueClosed, QueueInUse, RoleLost
 
 logger = logging.getLogger("penstock")
 
@@ -104,7 +105,7 @@ class AsyncQueue(AsyncManagement):
 
         Raises:
             BadArgument: an argument can't be used.
-            QueueFull, QueueClosed, QueuePaused: the job was not added.
+            QueueFull, QueueClosed, QueuePaused, QueueInUse, RoleLost: the job was not added.
             OutOfMemory: the server is at maxmemory; the job was not added.
             NotReplicated: too few replicas confirmed in time, or the disk did not; the job was
                 taken back, unless somebody had got it already.
@@ -274,6 +275,26 @@ class AsyncQueue(AsyncManagement):
             raise await self._driver.drive(flow)
         return got.replicas
 
+    # -- roles -----------------------------------------------------------------------------
+
+    def exclusive(
+        self, role: str, *, lease: Duration = 30, block: Duration | None = None
+    ) -> AsyncRole:
+        """Be the queue's only producer, or its only consumer, for as long as a `with` block runs.
+
+        Nothing is sent before it is entered. What bears the role is `queue` of the result.
+
+        Args:
+            role: "producer" or "consumer".
+            lease: seconds for which the role holds after the last call that bears it; when its
+                holder dies it is free again then.
+            block: seconds to wait until it is free, 0 = not at all, None = for ever.
+
+        Raises:
+            BadArgument: an argument can't be used, or this queue bears the role already.
+        """
+        return AsyncRole(self, role, lease, block)
+
     # -- consuming -------------------------------------------------------------------------
 
     async def reserve(self, n: int = 1, *, block: Duration | None = 5) -> list[AsyncJob]:
@@ -433,7 +454,8 @@ class AsyncQueue(AsyncManagement):
         jobs = taken.deliveries
         if not jobs and (wait is None or wait > 0 or taken.next_ms == 0):
             # The finished are finished: a connection that fails now is the next call's news.
-            with suppress(RedisConnectionError, RedisTimeoutError, QueueClosed):
+            refusals = (QueueClosed, QueueInUse, RoleLost)
+            with suppress(RedisConnectionError, RedisTimeoutError, *refusals):
                 jobs = await self.reserve(n, block=block)
         return outcomes, jobs
 

@@ -543,6 +543,7 @@ class Server:
         lane = self._lane() if self._primary is None else self._led(self._primary)
         lane.calls += 1
         resent = 0.0
+        sent = 0.0 if call.bearer is None else monotonic()
         try:
             try:
                 reply = lane.exchange(call, lane)
@@ -554,6 +555,9 @@ class Server:
             self._failed(lane, error)
             raise
         self._lanes.append(lane)
+        if call.bearer is not None:
+            repeated = call.queue is not None and reply[0] == 1 and reply[6] == 1
+            call.bearer.answered(reply, resent or sent, repeated=repeated)
         return reply, resent
 
     def _failed(self, lane: Lane, error: BaseException) -> None:

@@ -13,9 +13,20 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.core.operations import DAMAGED, FULL, GONE, MISSING, Call, QueueOps, Taken, Wait
+from penstock.core.operations import (
+    DAMAGED,
+    FULL,
+    GONE,
+    IN_USE,
+    MISSING,
+    Call,
+    QueueOps,
+    Taken,
+    Wait,
+)
 from penstock.core.options import BATCH
-from penstock.errors import MetaLost, NotReplicated, QueueFull
+from penstock.core.roles import Tenure
+from penstock.errors import MetaLost, NotReplicated, PenstockError, QueueFull
 
 __all__ = [
     "LOST",
@@ -31,6 +42,7 @@ __all__ = [
     "Reserve",
     "Rest",
     "Run",
+    "acquire",
     "configure",
     "enqueue",
     "recover",
@@ -41,6 +53,8 @@ __all__ = [
 
 TICK = 4.0
 """Seconds after which an idle consumer or producer looks by itself, whatever it was told."""
+FIRST_LOOK, LAST_LOOK = 0.1, 2.5
+"""Seconds between two looks at a role that somebody else has: the first ones, the later ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +168,8 @@ def enqueue(
             then counts fewer than were given).
 
     Raises:
-        QueueFull, QueueClosed, QueuePaused, QueueDamaged, StaleCall, UnsupportedVersion.
+        QueueFull, QueueClosed, QueuePaused, QueueInUse, RoleLost, QueueDamaged, StaleCall,
+        UnsupportedVersion.
     """
     deadline = None if block is None else clock() + block
     create, todo, waited = "", records, False
@@ -189,7 +204,8 @@ def enqueue(
             if partial and 0 < room < len(records):
                 todo = records[:room]
                 continue
-            until = clock() + TICK if deadline is None else min(deadline, clock() + TICK)
+            tick = clock() + _tick([ops], "producer")
+            until = tick if deadline is None else min(deadline, tick)
             waited = True
             yield Pop((ops.keys["space"],), until)
         else:
@@ -300,7 +316,7 @@ def reserve(
     asked, lap = everything, 0.0
     while True:
         if len(asked) == len(sources):
-            lap = clock() + TICK
+            lap = clock() + _tick(sources, "consumer")
         yield from watch.ask(asked)
         if watch.is_over and len(asked) < len(sources):
             asked = everything  # they were not found so at the same time
@@ -364,6 +380,15 @@ class _Watch:
 
     def ask(self, asked: Sequence[int]) -> Generator[Effect, Any, None]:
         """Reserve on these queues until there are n jobs."""
+        try:
+            yield from self._ask(asked)
+        except PenstockError:  # refused: what it was told of is for others
+            if self.idle:
+                with suppress(Exception):
+                    yield from self.leave()
+            raise
+
+    def _ask(self, asked: Sequence[int]) -> Generator[Effect, Any, None]:
         for i in asked:
             if len(self.got) >= self._n:
                 return
@@ -402,6 +427,12 @@ class _Watch:
         for i, ops in enumerate(self._sources):
             if key == ops.keys["wake"] or self.due.get(i, math.inf) <= tick:
                 yield Reserve(ops, 0, True)
+
+
+def _tick(sources: Sequence[QueueOps], role: str) -> float:
+    """Seconds after which one who waits looks by itself; a role that it bears must not end."""
+    borne = [ops.tenures[role].lease_ms / 3000 for ops in sources if role in ops.tenures]
+    return min([TICK, *borne])
 
 
 def _due(taken: Any, clock: Clock) -> float:
@@ -457,6 +488,47 @@ def _give_back(sources: Sequence[QueueOps], jobs: Sequence[Any]) -> Generator[Ef
         for at in range(0, len(own), BATCH):
             with suppress(Exception):
                 yield Run(ops.release(own[at : at + BATCH], 0))
+
+
+def acquire(
+    ops: QueueOps, tenure: Tenure, *, block: float | None, clock: Clock
+) -> Generator[Effect, Any, int]:
+    """Take an exclusive role; make the queue first if need be; wait until it is free if asked to.
+
+    A lease that ends is waited for exactly, a role that is given back is looked for: soon at first,
+    then every few seconds.
+
+    Args:
+        block: seconds to wait, 0 = not at all, None = for ever.
+
+    Returns:
+        The number of the taking.
+
+    Raises:
+        QueueInUse: somebody else has it.
+    """
+    deadline = math.inf if block is None else clock() + block
+    create, pause = "", FIRST_LOOK
+    while True:
+        try:
+            reply = yield Run(ops.acquire(tenure, create=create))
+        except Cancelled:  # it may have got through
+            yield Run(ops.resign(tenure))
+            raise
+        if reply[0] == MISSING:
+            create = new_epoch()
+            yield Register(ops, create)
+        elif reply[0] == DAMAGED:
+            yield from restore(ops)
+        elif reply[0] == IN_USE and clock() < deadline:
+            yield Rest(min(deadline, clock() + min(pause, reply[4] / 1000)))
+            pause = min(pause * 2, LAST_LOOK)
+        else:
+            ops.check(reply)
+            if reply[4]:
+                with suppress(Exception):
+                    yield Register(ops, reply[3].decode())
+            return int(reply[2])
 
 
 def recover(ops: QueueOps, n: int, idle_ms: int, node: str) -> Generator[Effect, Any, list[Any]]:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from penstock.core.ids import encode_id, number_after, parse_id, ttl_code
 from penstock.core.job import Batch, Delivery, Enqueued, Place, Settled
 from penstock.core.record import escaped, parse_record
+from penstock.core.roles import Tenure
 from penstock.core.views import (
     DedupStatus,
     JobView,
@@ -25,7 +26,9 @@ from penstock.errors import (
     MetaLost,
     QueueClosed,
     QueueFull,
+    QueueInUse,
     QueuePaused,
+    RoleLost,
     StaleCall,
     UnsupportedVersion,
     WrongEpoch,
@@ -45,6 +48,8 @@ TOO_FAR = -12
 DAMAGED = -8
 FULL = -3
 CLOSED = -14
+IN_USE = -15
+ROLE_LOST = -16
 DRAINED = -2
 """As `next` of a reserve: closed, and nothing is left that could be delivered."""
 PRODUCING = ("enqueue", "claim")
@@ -96,6 +101,7 @@ class Call(NamedTuple):
         args: ARGV after the nonce.
         queue: keys of the queue when the producer's key is to be added (enqueue), else None.
         wait: what to wait for, or None; what was confirmed is added to the reply.
+        bearer: the exclusive role that the call bears or takes, or None; it is told the answer.
     """
 
     script: Script
@@ -103,6 +109,7 @@ class Call(NamedTuple):
     args: tuple[Any, ...]
     queue: QueueKeys | None = None
     wait: Wait | None = None
+    bearer: Tenure | None = None
 
 
 class Taken(NamedTuple):
@@ -151,12 +158,26 @@ class QueueOps:
         self._heads: dict[str, tuple[Any, ...]] = {}
         self._place: Place | None = None
         self._replicas = 0
+        self.tenures: dict[str, Tenure] = {}
+        self._producing = self._consuming = ""
         self.known_nodes = known_nodes
 
     @property
     def name(self) -> str:
         """The queue's name."""
         return self.keys.name
+
+    def bear(self, tenure: Tenure) -> None:
+        """From now on calls of this role's kind bear it."""
+        self.tenures[tenure.role] = tenure
+        if tenure.role == "producer":
+            self._producing = tenure.mark
+        else:
+            self._consuming = tenure.mark
+
+    def _bearing(self, role: str, call: Call) -> Call:
+        """The call as it goes out, if this role is borne."""
+        return call._replace(bearer=self.tenures[role]) if role in self.tenures else call
 
     def _call(self, name: str, *args: Any) -> Call:
         found = script(name)
@@ -177,7 +198,8 @@ class QueueOps:
         """Raise what the codes that any script may answer stand for.
 
         Raises:
-            UnsupportedVersion, MetaLost, QueueClosed, QueuePaused, StaleCall, WrongEpoch.
+            UnsupportedVersion, MetaLost, QueueClosed, QueuePaused, QueueInUse, RoleLost, StaleCall,
+            WrongEpoch.
         """
         code = reply[0]
         if code == -6:
@@ -190,6 +212,10 @@ class QueueOps:
             raise QueuePaused(f"queue {self.name!r} is paused ({reply[2].decode()})")
         if code == CLOSED:
             raise QueueClosed(f"queue {self.name!r} is closed: it takes no more jobs")
+        if code == IN_USE:
+            raise QueueInUse(reply[2].decode(), reply[3].decode("utf-8", "replace"))
+        if code == ROLE_LOST:
+            raise RoleLost(reply[2].decode())
         if code == -7:
             raise StaleCall(f"call {int(reply[1])} came after call {int(reply[2])}")
         if code == -10:
@@ -215,9 +241,12 @@ class QueueOps:
     ) -> Call:
         """Add records; none = only put the space token back. With a mode they have dedup ids."""
         if mode is None:
-            call = self._call("enqueue", create, delay, bound, wait_ms, *records)
+            call = self._call("enqueue", create, delay, bound, wait_ms, self._producing, *records)
         else:
-            call = self._call("claim", create, delay, bound, wait_ms, mode, *records)
+            role = self._producing
+            call = self._call("claim", create, delay, bound, wait_ms, role, mode, *records)
+        if self._producing:
+            call = self._bearing("producer", call)
         if wait is None:
             return call
         expected = self._replicas if wait.replicas is None else wait.replicas
@@ -311,7 +340,9 @@ class QueueOps:
     def reserve(self, n: int, *, idle: bool) -> tuple[Call, int]:
         """Take up to n; gives the call and the tag that `taken` needs."""
         tag = random.getrandbits(12)
-        return self._call("reserve", n, tag, self._owner, 1 if idle else 0), tag
+        role = self._consuming
+        call = self._call("reserve", n, tag, self._owner, 1 if idle else 0, role)
+        return (self._bearing("consumer", call) if role else call), tag
 
     def taken(self, reply: list[Any], tag: int, node: str, start: int = 6) -> Taken:
         """Read the reply of reserve (start 6) or settle (start 8)."""
@@ -398,7 +429,9 @@ class QueueOps:
         """Finish jobs and take up to n more."""
         tag = random.getrandbits(12)
         epoch, common, rest = self._named(names, receipts=True)
-        return self._call("settle", epoch, common, n, tag, self._owner, *rest), tag
+        role = self._consuming if n else ""
+        call = self._call("settle", epoch, common, n, tag, self._owner, role, *rest)
+        return (self._bearing("consumer", call) if role else call), tag
 
     def settled(self, names: Sequence[Any], reply: list[Any]) -> Settled:
         """Read the acknowledging half of a settle."""
@@ -433,7 +466,8 @@ class QueueOps:
     def recover(self, epoch: str, pairs: Sequence[Any]) -> tuple[Call, int]:
         """Take deliveries over: number, receipt, number, receipt …"""
         tag = random.getrandbits(12)
-        return self._call("recover", epoch, "*", tag, self._owner, *pairs), tag
+        call = self._call("recover", epoch, "*", tag, self._owner, self._consuming, *pairs)
+        return self._bearing("consumer", call), tag
 
     # -- moving ----------------------------------------------------------------------------
 
@@ -472,6 +506,18 @@ class QueueOps:
     def evict(self, count: int, *, letters: bool) -> Call:
         """Remove what nobody will be given again."""
         return self._call("evict", count, 1 if letters else 0)
+
+    # -- roles -----------------------------------------------------------------------------
+
+    def acquire(self, tenure: Tenure, *, fence: int | str = "", create: str = "") -> Call:
+        """Take an exclusive role; with the number of this taking: renew it."""
+        kind, token, lease = tenure.role, tenure.token, tenure.lease_ms
+        call = self._call("acquire", create, kind, token, fence, lease, self._owner)
+        return call._replace(bearer=tenure)
+
+    def resign(self, tenure: Tenure) -> Call:
+        """Give an exclusive role back."""
+        return self._call("resign", tenure.role, tenure.token)
 
     # -- looking ---------------------------------------------------------------------------
 

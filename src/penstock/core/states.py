@@ -89,6 +89,8 @@ class Event(str, enum.Enum):
     ENQUEUE_FULL = "enqueue, queue full"
     ENQUEUE_PAUSED = "enqueue, paused in"
     ENQUEUE_CLOSED = "enqueue, closed"
+    ENQUEUE_IN_USE = "enqueue, role taken"
+    ENQUEUE_LOST = "enqueue, role lost"
     CLAIM = "claim"
     CLAIM_TAKEN = "claim, its dedup id"
     CLAIM_UPDATE = "claim, its dedup id, update"
@@ -98,16 +100,20 @@ class Event(str, enum.Enum):
     RESERVE_PAUSED_OUT = "reserve, paused out"
     RESERVE_PAUSED_IN = "reserve, paused in"
     RESERVE_CLOSED = "reserve, closed"
+    RESERVE_IN_USE = "reserve, role taken"
+    RESERVE_LOST = "reserve, role lost"
     RECOVER = "recover"
     RECOVER_LAST = "recover, crashes used up"
     RECOVER_PAUSED = "recover, paused"
     RECOVER_CLOSED = "recover, closed"
+    RECOVER_IN_USE = "recover, role taken"
     ACK = "ack, receipt"
     ACK_OLD = "ack, older receipt"
     ACK_ID = "ack, by id"
     SETTLE = "settle, receipt"
     SETTLE_OLD = "settle, older receipt"
     SETTLE_ID = "settle, by id"
+    SETTLE_IN_USE = "settle, role taken"
     NACK = "nack, receipt"
     NACK_OLD = "nack, older receipt"
     NACK_ID = "nack, by id"
@@ -141,6 +147,7 @@ class Event(str, enum.Enum):
     LOOK = "show, scan, pending, lookup"
     PAUSE = "configure, paused"
     CLOSE = "configure, closed"
+    ACQUIRE = "acquire, resign"
     DUE = "(its due time comes)"
     LEASE_ENDS = "(its lease ends)"
     TTL_ENDS = "(its ttl ends)"
@@ -171,6 +178,8 @@ CODES: Mapping[int, str] = {
     -12: "too far, or too much: more than 8 MiB of bodies would have to be read",
     -13: "its dedup id is taken by another job; nothing changed",
     -14: "closed for producers; nothing changed",
+    -15: "another party has the exclusive role; nothing changed",
+    -16: "the exclusive role that the call bears has ended; nothing changed",
 }
 """The codes of replies: of a whole call, or of one job in it."""
 
@@ -203,6 +212,8 @@ enqueue, stale call       | -7   -7    -7    -7   -7    -7    -7    -7    -7    
 enqueue, queue full       | -3   .     >N    .    .     >N    .     .     >N    .    >N    .     .
 enqueue, paused in        | -4   .     .     .    .     .     .     .     .     .    .     .     .
 enqueue, closed           | -14  .     .     .    .     .     .     .     .     .    .     .     .
+enqueue, role taken       | -15  .     .     .    .     .     .     .     .     .    .     .     .
+enqueue, role lost        | -16  .     .     .    .     .     .     .     .     .    .     .     .
 claim                     | 1>R  .     >N    .    .     >N    .     .     >N    .    >N    .     .
 claim, its dedup id       | 1>R  .     >N    .    .     >N    .     .     >N    .    >N    .     .
 claim, its dedup id, update | 1>R >S*  >N    .    .     >N    .     .     >N    .    >N    .     .
@@ -212,16 +223,20 @@ reserve, crashes used up  | .    >A/O  >N    .    >A/O  >N    .     >D    >N    
 reserve, paused out       | .    .     >N    .    .     >N    .     .     >N    .    >N    .     .
 reserve, paused in        | .    >A/O  >N    .    .     >N    .     .     >N    .    >N    .     .
 reserve, closed           | .    >A/O  >N    .    >A/O  >N    .     >A    >N    .    >N    .     .
+reserve, role taken       | .    .     .     .    .     .     .     .     .     .    .     .     .
+reserve, role lost        | .    .     .     .    .     .     .     .     .     .    .     .     .
 recover                   | .    .     .     .    .     .     1>A   1>A   .     .    .     .     .
 recover, crashes used up  | .    .     .     .    .     .     >D    >D    .     .    .     .     .
 recover, paused           | .    .     .     .    .     .     .     .     .     .    .     .     .
 recover, closed           | .    .     .     .    .     .     1>A   1>A   .     .    .     .     .
+recover, role taken       | .    .     .     .    .     .     .     .     .     .    .     .     .
 ack, receipt              | 0    -1    -1    2    2     2     1>N   1>N   1>N   1>N  1>N   2     2
 ack, older receipt        | 0    -1    -1    -1   -1    -1    -1    -1    -1    -1   -1    -1    -1
 ack, by id                | 0    1>N   1>N   1>N  1>N   1>N   1>N   1>N   1>N   1>N  1>N   -2    -2
 settle, receipt           | 0    -1    -1>N  2    2     2>N   1>N   1>N   1>N   1>N  1>N   2     2
 settle, older receipt     | 0    -1    -1>N  -1   -1    -1>N  -1    -1    -1>N  -1   -1>N  -1    -1
 settle, by id             | 0    1>N   1>N   1>N  1>N   1>N   1>N   1>N   1>N   1>N  1>N   -2    -2
+settle, role taken        | -15  -15   -15   -15  -15   -15   -15   -15   -15   -15  -15   -15   -15
 nack, receipt             | 0    -1    -1    2    2     2     1>S   1>S   1>S!  -2   -2    2     2
 nack, older receipt       | 0    -1    -1    -1   -1    -1    -1    -1    -1    -1   -1    -1    -1
 nack, by id               | 0    -2    -2    -2   -2    -2    1>S   1>S   1>S!  -2   -2    -2    -2
@@ -255,6 +270,7 @@ peek                      | .    .     >N    .    .     >N    .     .     >N    
 show, scan, pending, lookup | .    .     .     .    .     .     .     .     .     .    .     .     .
 configure, paused         | .    .     .     .    .     .     .     .     .     .    .     .     .
 configure, closed         | .    .     .     .    .     .     .     .     .     .    .     .     .
+acquire, resign           | .    .     .     .    .     .     .     .     .     .    .     .     .
 (its due time comes)      | -    -     -     >S*  -     -     -     -     -     -    -     -     -
 (its lease ends)          | -    -     -     -    -     -     >A*   -     -     -    -     -     -
 (its ttl ends)            | -    >R!   -     >S!  >S!   -     >A!   >A!   -     >O!  -     >D!   -

@@ -194,6 +194,7 @@ class QueueStats:
         age: seconds since the queue was made; None = it does not exist.
         idle: seconds since it was last written to, to a second; None = it does not exist.
         closed: whether producers are refused for good, and consumers end when it is drained.
+        producer, consumer: who has this exclusive role; None = nobody.
         enqueued: total of jobs added, like the following since the queue was made.
         deliveries: total of deliveries.
         acked: total of jobs finished.
@@ -226,6 +227,8 @@ class QueueStats:
     age: float | None
     idle: float | None
     closed: bool
+    producer: str | None
+    consumer: str | None
     enqueued: int
     deliveries: int
     acked: int
@@ -423,6 +426,8 @@ def read_stats(name: str, reply: list[Any]) -> QueueStats:
         age=since("made"),
         idle=since("seen"),
         closed="closed" in fields,
+        producer=_holder(fields.get("producer", ""), reply[2]),
+        consumer=_holder(fields.get("consumer", ""), reply[2]),
         enqueued=total("enqueued"),
         deliveries=total("delivered"),
         acked=total("acked"),
@@ -442,6 +447,12 @@ def read_stats(name: str, reply: list[Any]) -> QueueStats:
         dangling=total("dangling"),
         settings=read_settings(fields),
     )
+
+
+def _holder(text: str, now: int) -> str | None:
+    """Who has a role now, as meta has it: taking, end of the lease, lease, owner."""
+    parts = text.split(" ", 3)
+    return parts[3] if len(parts) == 4 and int(parts[1]) > now else None
 
 
 def read_settings(fields: Mapping[str, str]) -> Settings:

@@ -15,10 +15,10 @@ from importlib import resources
 __all__ = ["Script", "all_scripts", "pressure_scripts", "script"]
 
 NAMES = (
-    "ack", "bury", "claim", "clear", "configure", "delete", "dequeue", "enqueue", "evict",
-    "extend", "lookup", "nack", "peek",
-    "pending", "promote", "purge", "recover", "redrive", "release", "reserve", "scan", "settle",
-    "show", "stats", "sweep", "withdraw",
+    "ack", "acquire", "bury", "claim", "clear", "configure", "delete", "dequeue", "enqueue",
+    "evict", "extend", "lookup", "nack", "peek",
+    "pending", "promote", "purge", "recover", "redrive", "release", "reserve", "resign", "scan",
+    "settle", "show", "stats", "sweep", "withdraw",
 )  # fmt: skip
 PRESSURE = ("close", "create", "delete", "free", "get", "leave", "put", "show")
 

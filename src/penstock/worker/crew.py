@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from penstock.core.flows import TICK
 from penstock.core.operations import QueueOps, Taken
 from penstock.core.options import duration_ms
+from penstock.errors import QueueInUse
 from penstock.worker.desk import Desk
 from penstock.worker.keeper import Keeper
 from penstock.worker.options import WorkerOptions
@@ -383,7 +384,8 @@ class Crew:
         if source.failures == 1 or source.failures % 60 == 0:
             name, kind = source.ops.name, type(error).__name__
             text = "queue %r can't be used: %s: %s; going on without it"
-            logger.error(text, name, kind, error, extra=self.fields)
+            level = logging.INFO if isinstance(error, QueueInUse) else logging.ERROR
+            logger.log(level, text, name, kind, error, extra=self.fields)
 
     def asked(self, source: Source, taken: Taken, wanted: int, sent: float) -> None:
         """A queue has answered a request for jobs."""

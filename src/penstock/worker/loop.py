@@ -35,7 +35,7 @@ from penstock.core.job import Outcome, Settled
 from penstock.core.logs import Fields
 from penstock.core.operations import DAMAGED, TOO_FAR, Call, QueueOps
 from penstock.core.options import BATCH
-from penstock.errors import QueueDamaged, UnsupportedVersion, WrongEpoch
+from penstock.errors import QueueDamaged, QueueInUse, UnsupportedVersion, WrongEpoch
 from penstock.worker.crew import (
     ASIDE,
     HANDED_BACK,
@@ -53,8 +53,8 @@ __all__ = ["leave", "work"]
 
 logger = logging.getLogger("penstock")
 
-DAMAGES = (QueueDamaged, UnsupportedVersion, NoPermissionError)
-"""What is wrong with one queue, and not with the server."""
+DAMAGES = (QueueDamaged, UnsupportedVersion, NoPermissionError, QueueInUse)
+"""What is wrong with one queue, and not with the server; or another is its only consumer."""
 
 Flow = Generator[Effect, Any, None]
 Count = Generator[Effect, Any, int]
@@ -155,7 +155,12 @@ def _visit(crew: Crew, source: Source, part: Todo | None, n: int, node: Callable
     while n and part is not None and sum(len(done.jobs) for done in part.acks) > TRIP:
         yield from _ack(crew, source, part)
     if n and part is not None and part.acks:
-        got = yield from _settle(crew, source, part, n, node)
+        try:
+            got = yield from _settle(crew, source, part, n, node)
+        except QueueInUse:  # nothing was taken, nor finished: that needs no role
+            while part.acks:
+                yield from _ack(crew, source, part)
+            raise
     elif n:
         got = yield from _reserve(crew, source, n, node)
     while part is not None and part.acks:
@@ -407,7 +412,8 @@ def _hand_on(crew: Crew, source: Source) -> Flow:
     """Put the token back for another consumer, if there is anything to take."""
     source.woken = False
     call, _ = source.ops.reserve(0, idle=True)
-    yield from _call(crew, source.ops, call)
+    with suppress(QueueInUse):  # it is handed on all the same
+        yield from _call(crew, source.ops, call)
 
 
 def leave(crew: Crew) -> Flow:

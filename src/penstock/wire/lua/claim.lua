@@ -1,11 +1,11 @@
 --- Add jobs that carry dedup ids. Where a job with the same id is there, `mode` says what becomes of it and of the new one.
 --- KEYS     ready held active scheduled once tally expiry dedup windows meta wake space producer
---- ARGV     nonce create delay bound wait mode [record...]
+--- ARGV     nonce create delay bound wait role mode [record...]
 ---          mode    '' = what is there stays; letters: u = its content is replaced, d = (with u) its delay begins anew, q = when
 ---                  it is active, or has been done and its window is open, the new one waits until that is over; s = the ids
 ---                  are taken until their jobs are started, e = from now on for their windows, whatever becomes of the jobs
 ---          record  1 to 1000 of them, each with a field `d`
----          nonce, create, delay, bound, wait   as in enqueue
+---          nonce, create, delay, bound, wait, role   as in enqueue
 --- RETURNS  {1, nonce, first, count, epoch, created, repeat, scheduled, replicas, (index, what, number, state, header)...}  first
 ---                               to scheduled: of the jobs that were added, as in enqueue, in order. Then for each record with
 ---                               which it is otherwise, its index from 1 on, and what: 2 replaced what is there, 3 added (one of
@@ -21,15 +21,17 @@
 ---          {-8, nonce}                                       damaged: jobs, but no meta
 ---          {-10, nonce, index}                               as in enqueue, or the record has no dedup id
 ---          {-14, nonce}                                      as in enqueue
+---          {-15, nonce, kind, owner, left}                   as in enqueue
+---          {-16, nonce, kind}                                as in enqueue
 --- FROM none, ready  TO ready, scheduled
 --@include lib/admission
 --@include lib/panes
 -- Who has each id, and where is it?
-local asked = #ARGV - 6
+local asked = #ARGV - 7
 local names, owners, latest, notes, usual = {}, {}, {}, {}, mode == '' and later <= 0
 local match, given = string.match, ARGV
 for i = 1, asked do
-  local record = given[i + 6]
+  local record = given[i + 7]
   local name = match(record, '^1;d=([^;\n]+)') or match(record, '^1[^\n]-;d=([^;\n]+)')
   if not name then
     return {-10, nonce, i}
@@ -175,7 +177,7 @@ local function decided(name, value, record) -- what becomes of a record whose id
 end
 latest = {}
 for i = 1, usual and 0 or asked do
-  local name, record = names[i], ARGV[i + 6]
+  local name, record = names[i], ARGV[i + 7]
   local item, again = nil, latest[name]
   if again then -- it came before, in this very call
     if updates then
@@ -210,13 +212,14 @@ for i = 1, usual and 0 or asked do
 end
 local n = usual and asked or #fresh
 if asked == 0 then
+  --@include lib/renewed
   return {1, nonce, '', 0, epoch, 0, 0, 0, 0}
 elseif n == 0 then -- nothing is added, so there is room
   limit = nil
 end
 --@include lib/crowded
 --@include lib/numbers
-local list, at, whence = usual and ARGV or fresh, usual and 6 or 0, origins
+local list, at, whence = usual and ARGV or fresh, usual and 7 or 0, origins
 --@include lib/lives
 local stops, records, due, gone, soonest, token = {}, {}, {}, {}, nil, false
 for i = 1, #orphans do
@@ -232,7 +235,7 @@ if usual then
   for i = 1, n do
     local id = ids[i]
     marks[i * 2 - 1], marks[i * 2] = names[i], id
-    call('XADD', ready, id, 'j', given[i + 6])
+    call('XADD', ready, id, 'j', given[i + 7])
   end
   token = true
 end
@@ -309,7 +312,7 @@ redis.call('SET', producer, nonce .. ' ' .. first .. ' ' .. n .. ' ' .. epoch ..
 --@include lib/bequests
 -- A record above 4096 bytes is not read again for its id.
 for i = 1, big and n or 0 do
-  local record = usual and ARGV[i + 6] or fresh[i]
+  local record = usual and ARGV[i + 7] or fresh[i]
   if #record > 4096 then
     marks[#marks + 1] = '=' .. ids[i]
     marks[#marks + 1] = match(record, '^1[^\n]-;d=([^;\n]+[;wu=%w]*)')

@@ -1,11 +1,12 @@
 --- Add jobs: to ready, or with a delay to scheduled. All of them, or none.
 --- KEYS     ready held active scheduled once tally expiry meta wake space dedup windows producer
---- ARGV     nonce create delay bound wait [record...]
+--- ARGV     nonce create delay bound wait role [record...]
 ---          nonce   the producer's call number: equal to the last one = a repeat, lower = stale
 ---          create  '' = only if the queue exists; 8 hex = registered, may be made with this epoch
 ---          delay   ms from now; or '@' and an absolute time in ms
 ---          bound   '' or the most jobs that may wait, beside the queue's own max_length
 ---          wait    ms for which the producer will wait when the queue is full, 0 = not at all
+---          role    '' or the exclusive role that the producer bears: fence and token of acquire, with a dash between
 ---          record  1 to 1000 of them; none = only put the space token back if there is room
 --- RETURNS  {1, nonce, first, count, epoch, created, repeat, scheduled, replicas}  added: numbers first, first + 1, ...;
 ---                                                            scheduled: 1, or 0 = ready; replicas: the queue's setting
@@ -19,8 +20,11 @@
 ---          {-10, nonce, index}                               record number index is of no known version, or asks for
 ---                                                            lease 0 without a ttl; nothing added
 ---          {-14, nonce}                                      closed for producers; nothing added
+---          {-15, nonce, kind, owner, left}                   another producer has the role, and unless it is
+---                                                            renewed for so many ms; nothing added
+---          {-16, nonce, kind}                                the role that was borne has ended; nothing added
 --- FROM none  TO ready, scheduled
-local n = #ARGV - 5
+local n = #ARGV - 6
 --@include lib/admission
 --@include lib/crowded
 if n == 0 then
@@ -28,10 +32,11 @@ if n == 0 then
     redis.call('HDEL', held, '-')
     redis.call('RPUSH', space, '1')
   end
+  --@include lib/renewed
   return {1, nonce, '', 0, epoch, 0, 0, 0, 0}
 end
 --@include lib/numbers
-local call, list, at, whence = redis.call, ARGV, 5, {}
+local call, list, at, whence = redis.call, ARGV, 6, {}
 --@include lib/lives
 local token = paused ~= 'out'
 if later > 0 then
@@ -43,7 +48,7 @@ if later > 0 then
   local at = string.format('%.0f', now + later)
   for i = 1, n do
     local last = ends[ids[i]]
-    records[i * 2 - 1], records[i * 2] = ids[i], ARGV[i + 5]
+    records[i * 2 - 1], records[i * 2] = ids[i], ARGV[i + 6]
     due[i * 2 - 1], due[i * 2] = last and tonumber(last) < now + later and last or at, ids[i]
   end
   call('HSET', held, unpack(records))
@@ -52,7 +57,7 @@ if later > 0 then
   token = announce(now + later, false) and token
 else
   for i = 1, n do
-    call('XADD', ready, ids[i], 'j', ARGV[i + 5])
+    call('XADD', ready, ids[i], 'j', ARGV[i + 6])
   end
 end
 --@include lib/born

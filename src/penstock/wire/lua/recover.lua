@@ -1,14 +1,16 @@
 --- Take deliveries over from whoever has them: each counts as a crash, and is the caller's under a lease of its own.
 --- KEYS     ready held active once dead tally expiry meta wake scheduled dedup windows
---- ARGV     nonce wanted common tag owner [number...]
+--- ARGV     nonce wanted common tag owner role [number...]
 ---          common  '*': after each number comes the receipt of the delivery that is meant, as pending answers it
----          wanted, tag, owner   as in ack and reserve
+---          wanted, tag, owner, role   as in ack and reserve
 --- RETURNS  {1, nonce, seen, epoch, lease, now, (number, counters, record)...}  seen: of how many of the named this call has
 ---                                        decided, in order; the others did not fit into 1 MiB, name them again. A delivery
 ---                                        that has ended meanwhile is left out, and so is a job that died of this crash
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 ---          {-9, nonce, epoch}            another epoch
+---          {-15, nonce, kind, owner, left}  another consumer has the role; nothing taken over
+---          {-16, nonce, kind}            the role that was borne has ended; nothing taken over
 --- FROM active  TO active, dead
 local m = redis.call('HMGET', meta, 'v', 'epoch', 'uses', 'seen', 'off', 'paused', 'alarm', 'lease', 'delivered',
   'max_attempts', 'max_crashes')
@@ -19,12 +21,18 @@ local seen, off = tonumber(m[4]) or 0, tonumber(m[5]) or 0
 --@include lib/now
 --@include lib/limit
 --@include lib/terms
-local uses, alarm, lease, delivered, base = m[3] or '', tonumber(m[7]) or 0, tonumber(m[8]) or 30000, m[9], 6
+local uses, alarm, lease, delivered, base = m[3] or '', tonumber(m[7]) or 0, tonumber(m[8]) or 30000, m[9], 7
+local kind = 'consumer'
+--@include lib/role
+if taken_by then
+  return {-15, nonce, kind, taken_by, left}
+end
 local max_attempts, max_crashes = limit(m[10], 20), limit(m[11], 3)
 --@include lib/crash
 local decided = (#ARGV - base + 1) / 2
 local reply = {1, nonce, decided, m[2] or '', lease, now}
 if m[6] or decided == 0 then -- paused: nothing is delivered again
+  --@include lib/renewed
   return reply
 end
 --@include lib/settled
@@ -70,7 +78,10 @@ local token = soonest and announce(soonest, false)
 if heir_token then
   token = heir_token <= now or announce(heir_token, false) or token
 end
-if #changes > 0 and wrote then
+if role ~= '' and not wrote then
+  redis.call('HDEL', held, '-')
+end
+if #changes > 0 and (wrote or role ~= '') then
   redis.call('HSET', meta, unpack(changes))
 end
 if wrote then

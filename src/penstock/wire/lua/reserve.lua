@@ -1,15 +1,19 @@
 --- Take up to n jobs under a lease. Nothing leaves the server before it is acknowledged.
 --- KEYS     ready held active scheduled once dead tally expiry meta wake space dedup windows
---- ARGV     nonce n tag owner idle
+--- ARGV     nonce n tag owner idle role
 ---          n      0 to 1000; 0 = take nothing, hand the wake token on
 ---          tag    0 to 4095, random: kept in the low 12 bits of the active score
 ---          owner  who takes them: printable, no line break, at most 200 bytes
 ---          idle   1 = the caller comes from a wait for the wake token, else 0
+---          role   '' or the exclusive role that the consumer bears: fence and token of acquire, with a dash between
 --- RETURNS  {1, nonce, next, epoch, lease, now, (number, counters, record)...}  next: -1 nothing is due, 0 more can be
 ---                                               reserved now, -2 closed and drained, else ms until the next event;
 ---                                               counters '' = first delivery
 ---          {-8, nonce}                          damaged: jobs, but no meta; see configure
 ---          {-6, nonce, version}                 written by a newer protocol
+---          {-15, nonce, kind, owner, left}      another consumer has the role, and unless it is renewed for so many ms;
+---                                               nothing taken
+---          {-16, nonce, kind}                   the role that was borne has ended; nothing taken
 --- FROM ready, scheduled, active  TO active, dead
 local m = redis.call('HMGET', meta, 'v', 'epoch', 'seen', 'off', 'paused', 'uses', 'alarm', 'full', 'lease',
   'delivered')
@@ -18,13 +22,19 @@ local epoch, delivered = m[2], m[10]
 local changes = {}
 local seen, off = tonumber(m[3]) or 0, tonumber(m[4]) or 0
 --@include lib/now
+local uses, kind = m[6] or '', 'consumer'
+--@include lib/role
+if taken_by then
+  --@include lib/handed
+  return {-15, nonce, kind, taken_by, left}
+end
 if not epoch then
   if redis.call('EXISTS', ready, held) > 0 then
     return {-8, nonce}
   end
   return {1, nonce, -1, '', 30000, now}
 end
-local paused, uses = m[5], m[6] or ''
+local paused = m[5]
 local alarm, full, lease = tonumber(m[7]) or 0, tonumber(m[8]) or 0, tonumber(m[9]) or 30000
 n, idle = tonumber(n), idle == '1'
 local settlings, all, finished, base = 0, false, {}, 0

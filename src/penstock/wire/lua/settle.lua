@@ -1,12 +1,14 @@
 --- Finish jobs and take up to n more, in one call: a busy consumer's trip.
 --- KEYS     ready held active scheduled once dead tally expiry meta wake space dedup windows
---- ARGV     nonce wanted common n tag owner [number...]
----          as in ack and reserve
+--- ARGV     nonce wanted common n tag owner role [number...]
+---          as in ack and reserve; with n = 0 no role is asked for
 --- RETURNS  {1, nonce, next, epoch, lease, now, acked, codes, (number, counters, record)...}  codes: '' when all of them
 ---                                        were acknowledged, else one for each as in ack, separated by blanks
 ---          {-8, nonce}                          damaged: jobs, but no meta; see configure
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-9, nonce, epoch}            another epoch
+---          {-15, nonce, kind, owner, left}      as in reserve; nothing finished
+---          {-16, nonce, kind}                   as in reserve; nothing finished
 --- FROM active, ready, scheduled  TO done, active, dead
 local m = redis.call('HMGET', meta, 'v', 'epoch', 'seen', 'off', 'paused', 'uses', 'alarm', 'full', 'lease',
   'delivered', 'acked')
@@ -15,17 +17,24 @@ local m = redis.call('HMGET', meta, 'v', 'epoch', 'seen', 'off', 'paused', 'uses
 local changes = {}
 local seen, off = tonumber(m[3]) or 0, tonumber(m[4]) or 0
 --@include lib/now
-local epoch, delivered = m[2], m[10]
+local epoch, delivered, uses, kind = m[2], m[10], m[6] or '', 'consumer'
+n = tonumber(n)
+if n == 0 then
+  role = ''
+end
+--@include lib/role
+if taken_by and n > 0 then
+  return {-15, nonce, kind, taken_by, left}
+end
 if not epoch then
   if redis.call('EXISTS', ready, held) > 0 then
     return {-8, nonce}
   end
-  return {1, nonce, -1, '', 30000, now, 0, string.rep('0 ', common == '*' and (#ARGV - 6) / 2 or #ARGV - 6)}
+  return {1, nonce, -1, '', 30000, now, 0, string.rep('0 ', common == '*' and (#ARGV - 7) / 2 or #ARGV - 7)}
 end
-local paused, uses, idle = m[5], m[6] or '', false
+local paused, idle = m[5], false
 local alarm, full, lease = tonumber(m[7]) or 0, tonumber(m[8]) or 0, tonumber(m[9]) or 30000
-n = tonumber(n)
-local base = 7
+local base = 8
 --@include lib/settled
 --@include lib/acked
 local settlings = acked

@@ -9,7 +9,7 @@
 --- FROM ready, scheduled, active, dead  TO none
 local m = redis.call('HMGET', meta, 'v', 'epoch', 'seen', 'off', 'uses', 'paused', 'lease', 'max_length',
   'max_attempts', 'max_crashes', 'max_releases', 'backoff_base', 'backoff_cap', 'dead_max', 'dead_age', 'replicas',
-  'closed', 'full')
+  'closed', 'full', 'producer', 'consumer')
 --@include lib/version
 local changes, seen, off = {}, tonumber(m[3]) or 0, tonumber(m[4]) or 0
 if not m[2] then
@@ -39,7 +39,12 @@ end
 --@include lib/drained
 local removed = ''
 if #lapsed + #spent + letters + #panes == 0 then
-  local set = false
+  local borne = false
+  for i = 19, 20 do
+    local ends = string.match(m[i] or '', '^%S+ (%d+) ')
+    borne = borne or ends and tonumber(ends) > now
+  end
+  local set = borne
   for i = 6, 17 do
     set = set or m[i]
   end
@@ -50,7 +55,9 @@ if #lapsed + #spent + letters + #panes == 0 then
     local kept = ''
     for letter in string.gmatch(uses, '%a') do
       local key = ({t = expiry, r = tally, o = once, d = dedup, s = dedup})[letter]
-      if not key or redis.call('EXISTS', key) == 1 or key == dedup and redis.call('EXISTS', windows) == 1 then
+      if letter == 'x' then
+        kept = kept .. (borne and letter or '')
+      elseif not key or redis.call('EXISTS', key) == 1 or key == dedup and redis.call('EXISTS', windows) == 1 then
         kept = kept .. letter
       end
     end

@@ -30,7 +30,8 @@ if before then
     end
   end
 end
-local created = 0
+local created, kind = 0, 'producer'
+--@include lib/role
 if not epoch then
   if redis.call('EXISTS', ready, held) > 0 then
     return {-8, nonce}
@@ -40,12 +41,16 @@ if not epoch then
   epoch = create
   created = 1
 end
-if uses ~= '' and string.find(uses, 'c', 1, true) then -- closed: the next one who waits for room is told, too
+local closed = uses ~= '' and string.find(uses, 'c', 1, true)
+if closed or taken_by then -- the next one who waits for room is told, too
   if full > now and redis.call('LLEN', space) == 0 then
     redis.call('HDEL', held, '-')
     redis.call('RPUSH', space, '1')
   end
-  return {-14, nonce}
+  if closed then
+    return {-14, nonce}
+  end
+  return {-15, nonce, kind, taken_by, left}
 end
 if paused == 'in' or paused == 'all' then
   return {-4, nonce, paused}

@@ -4,7 +4,7 @@ if limit then
   waiting = redis.call('XLEN', ready) + redis.call('ZCARD', scheduled)
   if waiting + n > limit then
     local waits = tonumber(wait) > 0 and created == 0 and now + wait > full
-    if waits or #lapsed + #spent > 0 then
+    if waits or role ~= '' or #lapsed + #spent > 0 then
       redis.call('HDEL', held, '-') -- nothing is added, so a full server lets it pass
     end
     -- room may be held by jobs whose ttl has ended
@@ -18,7 +18,7 @@ if limit then
       changes[#changes + 1] = 'full'
       changes[#changes + 1] = now + wait
     end
-    if #changes > 0 and (waits or #lapsed + #spent > 0) then
+    if #changes > 0 and (waits or role ~= '' or #lapsed + #spent > 0) then
       redis.call('HSET', meta, unpack(changes))
     end
     return {-3, nonce, waiting, limit, #lapsed}

@@ -1,0 +1,77 @@
+"""Exclusive roles: the only producer, or the only consumer, of a queue (PROTOCOL.md)."""
+
+from __future__ import annotations
+
+import math
+import secrets
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.core.options import duration_ms, lease_ms
+from penstock.errors import BadArgument
+
+__all__ = ["ROLES", "Tenure", "check_role", "role_lease_ms"]
+
+ROLES = ("producer", "consumer")
+REFUSED = -16
+RENEWING = (1, -3)
+"""Codes of calls that have renewed the role they bear: done, and full."""
+
+
+@dataclass(eq=False, slots=True)
+class Tenure:
+    """One taking of a role, as its holder sees it.
+
+    Attributes:
+        role: producer or consumer.
+        lease_ms: for how long it holds without a call that bears it.
+        token: says whose taking it is.
+        fence: its number.
+        until: until when it certainly holds, by the holder's own clock.
+        is_refused: whether the server has said that it has ended.
+    """
+
+    role: str
+    lease_ms: int
+    token: str = field(default_factory=lambda: secrets.token_hex(8))
+    fence: int = 0
+    until: float = -math.inf
+    is_refused: bool = False
+
+    @property
+    def mark(self) -> str:
+        """What calls bear."""
+        return f"{self.fence}-{self.token}"
+
+    def answered(self, reply: list[Any], sent: float, *, repeated: bool) -> None:
+        """A call that bears the role was answered: it is renewed, or has ended.
+
+        Args:
+            reply: the answer.
+            sent: when the call was sent, by the holder's own clock.
+            repeated: whether it is the answer to an earlier call, given again.
+        """
+        if reply[0] == REFUSED:
+            self.is_refused = True
+        elif reply[0] in RENEWING and not repeated:
+            self.until = max(self.until, sent + self.lease_ms / 1000)
+
+
+def check_role(value: object) -> str:
+    """The name of a role.
+
+    Raises:
+        BadArgument: there is none of this name.
+    """
+    if value not in ROLES:
+        raise BadArgument("role", value, '"producer" or "consumer"')
+    return str(value)
+
+
+def role_lease_ms(value: Any) -> int:
+    """The lease of a role in ms.
+
+    Raises:
+        BadArgument: not a duration from a ms up to 24 days.
+    """
+    return lease_ms("lease", value) or duration_ms("lease", value, zero=False)

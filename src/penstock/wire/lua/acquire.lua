@@ -1,0 +1,64 @@
+--- Take an exclusive role of a queue under a lease, or renew it: that of its only producer, or of its only consumer.
+--- KEYS     ready held meta wake space
+--- ARGV     nonce create kind token fence lease owner
+---          create  '' = only if the queue exists; 8 hex = registered, may be made with this epoch
+---          kind    producer or consumer
+---          token   16 hex, random, another one for each taking: a repeated call finds that it has the role
+---          fence   '' = take it; else the number of this taking: renew it, if it has not ended
+---          lease   ms from now, from 1; each call that bears the role begins it anew
+---          owner   who takes it, as in reserve
+--- RETURNS  {1, nonce, fence, epoch, created}  taken, or renewed; fence: number of the taking, higher than all before
+---          {-5, nonce}                   no such queue: register it, then create
+---          {-6, nonce, version}          written by a newer protocol
+---          {-8, nonce}                   damaged: jobs, but no meta; see configure
+---          {-15, nonce, kind, owner, left}  somebody else has it, and unless it is renewed for so many ms
+---          {-16, nonce, kind}            this taking has ended
+local m = redis.call('HMGET', meta, 'v', 'epoch', 'seen', 'off', 'uses', 'full', 'producer', 'consumer')
+--@include lib/version
+local epoch, changes, created, uses, full = m[2], {}, 0, m[5] or '', tonumber(m[6]) or 0
+local seen, off = tonumber(m[3]) or 0, tonumber(m[4]) or 0
+--@include lib/now
+local before = (kind == 'producer' and m[7] or kind == 'consumer' and m[8]) or ''
+local id, ends, who = string.match(before, '^(%S+) (%d+) %d+ (.*)$')
+local runs, ours = ends and tonumber(ends) > now, nil
+if fence ~= '' then
+  ours = fence .. '-' .. token
+  if not runs or id ~= ours then
+    return {-16, nonce, kind}
+  end
+elseif runs and string.match(id, '%x*$') ~= token then
+  return {-15, nonce, kind, who, ends - now}
+end
+if not epoch then
+  if redis.call('EXISTS', ready, held) > 0 then
+    return {-8, nonce}
+  elseif create == '' then
+    return {-5, nonce}
+  end
+  epoch, created = create, 1
+  local made = {'v', '1', 'epoch', epoch, 'uses', uses, 'made', now}
+  for i = 1, #made do
+    changes[#changes + 1] = made[i]
+  end
+end
+if runs then
+  fence = string.match(id, '^%d+')
+else -- never lower than the time: numbers rise from one life of the queue to the next, too
+  fence = string.format('%.0f', math.max(now, (tonumber(string.match(before, '^%d+')) or 0) + 1))
+end
+changes[#changes + 1] = kind
+changes[#changes + 1] = fence .. '-' .. token .. ' ' .. string.format('%.0f', now + lease) .. ' ' .. lease .. ' ' .. owner
+if not string.find(uses, 'x', 1, true) then
+  changes[#changes + 1] = 'uses'
+  changes[#changes + 1] = uses .. 'x'
+end
+local asleep, hungry = redis.call('LLEN', wake) == 0, redis.call('LLEN', space) == 0
+redis.call('HDEL', held, '-')
+redis.call('HSET', meta, unpack(changes))
+-- Whoever waits without the role is refused from now on, and told.
+if not runs and kind == 'consumer' and asleep then
+  redis.call('RPUSH', wake, '1')
+elseif not runs and kind == 'producer' and hungry and full > now then
+  redis.call('RPUSH', space, '1')
+end
+return {1, nonce, fence, epoch, created}

@@ -1,0 +1,15 @@
+-- Exclusive roles: whoever bears one must have it still, and its lease begins anew; while somebody has it nobody else does its
+-- work: taken_by. Needs role (of ARGV) and kind. (PROTOCOL.md, Exclusive roles)
+local taken_by, left = nil, 0
+if role ~= '' or uses ~= '' and string.find(uses, 'x', 1, true) then
+  local id, ends, span, who = string.match(redis.call('HGET', meta, kind) or '', '^(%S+) (%d+) (%d+) (.*)$')
+  left = (tonumber(ends) or now) - now
+  if role ~= '' and (role ~= id or left <= 0) then
+    return {-16, nonce, kind}
+  elseif role ~= '' then
+    changes[#changes + 1] = kind
+    changes[#changes + 1] = id .. ' ' .. string.format('%.0f', now + span) .. ' ' .. span .. ' ' .. who
+  elseif left > 0 then
+    taken_by = who
+  end
+end

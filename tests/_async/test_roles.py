@@ -1,0 +1,526 @@
+"""Exclusive roles: one producer, one consumer, under a lease with a number."""
+
+from __future__ import annotations
+
+import asyncio  # async only
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from penstock import (
+    AsyncJob,
+    AsyncPenstock,
+    AsyncQueue,
+    AsyncRole,
+    AsyncWorker,
+    BadArgument,
+    Middleware,
+    QueueClosed,
+    QueueFull,
+    QueueInUse,
+    RoleLost,
+)
+from tests.support.backends import Backend
+from tests.support.keyspace import Raw, advance, dump, evalshas, load_scripts, numbers
+from tests.support.twins import AsyncBeside, aspawn, await_for
+
+from .conftest import AsyncWaits
+
+SOON = 3.5
+"""Seconds in which whoever is woken comes; one who is not looks by itself after 4."""
+
+
+async def bodies_of(q: AsyncQueue, during: Callable[[], Any] | None = None) -> list[Any]:
+    """What a loop gets, until it ends; something happens while it has its first job."""
+    bodies = []
+    async for job in q.consume():
+        async with job:
+            bodies.append(job.body)
+            if during is not None and len(bodies) == 1:
+                await during()
+    return bodies
+
+
+async def test_one_producer_at_a_time(q: AsyncQueue) -> None:
+    """While it lasts only calls through the role add jobs; afterwards everybody may again."""
+    await q.enqueue("before")
+    async with q.exclusive("producer") as role:
+        assert isinstance(role, AsyncRole)
+        assert (role.role, role.lost, role.queue.name) == ("producer", False, "q")
+        with pytest.raises(QueueInUse, match="the producer role is taken by tester") as caught:
+            await q.enqueue("refused")
+        assert (caught.value.role, caught.value.holder) == ("producer", "tester")
+        with pytest.raises(QueueInUse):
+            await q.enqueue_many(["refused"])
+        with pytest.raises(QueueInUse):
+            await q.enqueue("refused", dedup_id="x", on_duplicate="requeue+update")
+        await role.queue.enqueue("first")
+        await role.queue.enqueue_many(range(3))
+        await role.queue.enqueue("named", dedup_id="x")
+        assert (await q.stats()).producer == "tester"
+        assert len(await q.reserve(9, block=0)) == 6
+    assert role.lost
+    assert (await q.stats()).producer is None
+    await q.enqueue("after")
+    with pytest.raises(RoleLost, match="the producer role is not held any more"):
+        await role.queue.enqueue("late")
+    assert (await q.stats()).enqueued == 7
+
+
+async def test_one_consumer_at_a_time(q: AsyncQueue) -> None:
+    """Only calls through the role take jobs; who holds jobs needs it not to settle them."""
+    await q.enqueue_many(range(8))
+    held = await q.reserve(4, block=0)
+    async with q.exclusive("consumer") as role:
+        calls: list[Callable[[], Any]] = [
+            lambda: q.reserve(block=0),
+            lambda: q.reserve(block=5),
+            lambda: q.recover(idle=0),
+            lambda: q.settle([], 1),
+            lambda: bodies_of(q),
+        ]
+        for call in calls:
+            with pytest.raises(QueueInUse, match="the consumer role is taken by tester"):
+                await call()
+        await q.enqueue(8)
+        assert await held[0].ack()
+        assert await held[1].nack(delay=600)
+        assert await held[2].release(delay=600)
+        assert await held[3].extend() > 0
+        (job,) = await role.queue.reserve(block=0)
+        outcomes, (more,) = await role.queue.settle([job], 1)
+        assert outcomes.all_done
+        assert (job.body, more.body) == (4, 5)
+        assert more.queue is role.queue
+        assert {found.body for found in await role.queue.recover(9, idle=0)} == {3, 5}
+        assert (await q.stats()).consumer == "tester"
+    assert [job.body for job in await q.reserve(2, block=0)] == [6, 7]
+
+
+async def test_a_refused_settle_finishes_nothing(q: AsyncQueue, raw: Raw) -> None:
+    """It would take, so it is refused as a whole; `ack` does the rest, and n = 0 is an ack."""
+    await q.enqueue_many(range(2))
+    held = await q.reserve(2, block=0)
+    async with q.exclusive("consumer"):
+        before = dump(raw)
+        with pytest.raises(QueueInUse):
+            await q.settle(held, 1)
+        assert dump(raw) == before
+        assert (await q.ack(held)).all_done
+
+
+async def test_a_loop_that_is_refused_acknowledges_what_it_has_done(q: AsyncQueue) -> None:
+    """Somebody takes the role while it works on a job: that job is done, and then it ends."""
+    await q.enqueue_many(range(3))
+    role = q.exclusive("consumer")
+    with pytest.raises(QueueInUse):
+        await bodies_of(q, during=role.take)
+    assert (await q.stats()).acked == 1
+    assert await role.release()
+
+
+async def test_who_waits_when_a_role_is_taken_is_told(q: AsyncQueue, waits: AsyncWaits) -> None:
+    """Three consumers, at once; and the token they were woken by is there for the holder."""
+    await q.enqueue(0)
+    await q.purge()
+    consumers = [aspawn(q.reserve, 1, block=block) for block in (30, 30, None)]
+    await waits.reach(3)
+    start = time.monotonic()
+    async with q.exclusive("consumer") as role:
+        for consumer in consumers:
+            with pytest.raises(QueueInUse):
+                await consumer.result()
+        assert time.monotonic() - start < SOON
+        holder = aspawn(role.queue.reserve, 1, block=30)
+        await waits.reach(1)
+        await q.enqueue(1)
+        (job,) = await holder.result()
+        assert job.body == 1
+
+
+async def test_producers_who_wait_for_room_are_told(q: AsyncQueue, waits: AsyncWaits) -> None:
+    """Their jobs are not added; the holder waits for room as everybody does otherwise."""
+    await q.configure(max_length=1)
+    await q.enqueue(0)
+    producers = [aspawn(q.enqueue, i, block=30) for i in (1, 2, 3)]
+    await waits.reach(3)
+    start = time.monotonic()
+    async with q.exclusive("producer") as role:
+        for producer in producers:
+            with pytest.raises(QueueInUse):
+                await producer.result()
+        assert time.monotonic() - start < SOON
+        with pytest.raises(QueueFull):
+            await role.queue.enqueue(4)
+        mine = aspawn(role.queue.enqueue, 5, block=30)
+        await waits.reach(1)
+        assert [job.body for job in await q.reserve(block=0)] == [0]
+        await mine.result()
+    assert [job.body for job in await q.reserve(block=0)] == [5]
+
+
+async def test_numbers_rise(q: AsyncQueue, raw: Raw) -> None:
+    """With every taking, given back or run out; over another life of the queue, too."""
+    fences = []
+    for _ in range(3):
+        async with q.exclusive("producer") as role:
+            fences.append(role.fence)
+    lapsed = await q.exclusive("producer", lease=1).take()
+    fences.append(lapsed.fence)
+    advance(raw, q.ops, 1)
+    async with q.exclusive("producer", block=0) as role:
+        fences.append(role.fence)
+    await q.clear()
+    async with q.exclusive("producer") as role:
+        fences.append(role.fence)
+    assert fences[:-1] == sorted(set(fences[:-1]))
+    # the queue's clock was set forward above, and went with it
+    assert fences[-1] > fences[2]
+    async with q.exclusive("consumer") as other:
+        assert isinstance(other.fence, int)
+
+
+async def test_a_role_ends_with_its_lease(q: AsyncQueue, raw: Raw) -> None:
+    """Nobody has taken it since, and its calls are refused all the same: others may by now."""
+    role = await q.exclusive("consumer", lease=5).take()
+    await q.enqueue(1)
+    advance(raw, q.ops, 5)
+    before = dump(raw)
+    for _ in range(2):
+        with pytest.raises(RoleLost) as caught:
+            await role.queue.reserve(block=0)
+        assert caught.value.role == "consumer"
+        assert role.lost
+    with pytest.raises(RoleLost):
+        await role.extend()
+    assert dump(raw) == before
+    assert [job.body for job in await q.reserve(block=0)] == [1]
+    assert not await role.release()
+
+
+async def test_who_has_lost_it_is_refused_beside_the_next_one(q: AsyncQueue, raw: Raw) -> None:
+    """Its number is the lower one, and giving back what it has not got changes nothing."""
+    first = await q.exclusive("producer", lease=5).take()
+    advance(raw, q.ops, 5)
+    async with q.exclusive("producer", lease=60, block=0) as second:
+        assert second.fence > first.fence
+        with pytest.raises(RoleLost):
+            await first.queue.enqueue("old")
+        assert not await first.release()
+        await second.queue.enqueue("new")
+        with pytest.raises(RoleLost):
+            await first.queue.enqueue_many(["old"])
+    assert (await q.stats()).enqueued == 1
+
+
+async def test_each_call_that_bears_it_renews_it(q: AsyncQueue, raw: Raw) -> None:
+    """Calls that add, that take, that find nothing or no room; looking at the queue is none."""
+    await q.configure(max_length=3)
+    async with q.exclusive("producer", lease=10) as producer:
+        mine = producer.queue
+        async with q.exclusive("consumer", lease=10) as consumer:
+            theirs = consumer.queue
+            for _ in range(3):
+                await mine.enqueue(1)
+                await consumer.extend()
+                advance(raw, q.ops, 9)
+            with pytest.raises(QueueFull):
+                await mine.enqueue(1)
+            jobs = await theirs.reserve(2, block=0)
+            advance(raw, q.ops, 9)
+            await mine.enqueue_many([1, 2])
+            await theirs.settle(jobs, 1)
+            advance(raw, q.ops, 9)
+            await mine.enqueue(1, dedup_id="x", max_length=9)
+            assert len(await theirs.recover(9, idle=0)) == 1
+            advance(raw, q.ops, 9)
+            await producer.extend()
+            await q.pause()
+            assert await theirs.reserve(block=0) == []
+            advance(raw, q.ops, 9)
+            await mine.stats()
+            assert not producer.lost
+            advance(raw, q.ops, 1)
+            with pytest.raises(RoleLost):
+                await mine.enqueue(1)
+            with pytest.raises(RoleLost):
+                await theirs.reserve(block=0)
+
+
+async def test_who_waits_keeps_its_role(q: AsyncQueue, waits: AsyncWaits) -> None:
+    """A consumer without jobs and a producer without room, longer than their short leases."""
+    await q.configure(max_length=1)
+    async with (
+        q.exclusive("consumer", lease=0.6) as consumer,
+        q.exclusive("producer", lease=0.6) as producer,
+    ):
+        start = time.monotonic()
+        taking = aspawn(consumer.queue.reserve, 1, block=1.5)
+        adding = aspawn(producer.queue.enqueue_many, [1, 2, 3], block=2)
+        await taking.result()
+        with pytest.raises(QueueInUse):
+            await q.enqueue("not ours")
+        (_, lease_of_one) = (await consumer.extend(), await consumer.queue.reserve(block=0))
+        assert len(lease_of_one) <= 1
+        while not adding.is_done:
+            await consumer.queue.reserve(block=0.1)
+        assert len(await adding.result()) == 3
+        assert time.monotonic() - start < 20
+
+
+async def test_its_holder_knows_without_asking(q: AsyncQueue) -> None:
+    """By its own clock the role is lost when the lease has passed since the last renewal."""
+    role = await q.exclusive("producer", lease=0.2).take()
+    assert not role.lost
+    await await_for(lambda: role.lost)
+    async with q.exclusive("producer", lease=60) as role:
+        before = role.queue.ops.tenures["producer"].until
+        await role.queue.enqueue(1)
+        assert role.queue.ops.tenures["producer"].until > before
+        assert 30 < await role.extend() <= 60
+        assert not role.lost
+
+
+async def test_taking_what_is_taken(q: AsyncQueue) -> None:
+    """Refused at once, or after having waited; the one who has it is named."""
+    async with q.exclusive("producer"):
+        with pytest.raises(QueueInUse, match="tester"):
+            await q.exclusive("producer", block=0).take()
+        start = time.monotonic()
+        with pytest.raises(QueueInUse):
+            async with q.exclusive("producer", block=0.3):
+                pytest.fail("two have it")
+        assert 0.3 <= time.monotonic() - start < 3
+
+
+async def test_waiting_for_what_is_given_back(q: AsyncQueue) -> None:
+    """Three take turns, each with a higher number than the one before."""
+    turns: list[int] = []
+
+    async def once() -> None:
+        async with q.exclusive("consumer", block=None) as role:
+            turns.append(role.fence)
+            await role.queue.stats()
+
+    async with q.exclusive("consumer") as first:
+        waiting = [aspawn(once) for _ in range(3)]
+        await q.stats()
+        assert turns == []
+        turns.append(first.fence)
+    for one in waiting:
+        await one.result()
+    assert turns == sorted(set(turns))
+    assert len(turns) == 4
+
+
+async def test_waiting_for_the_end_of_a_lease(q: AsyncQueue) -> None:
+    """Its holder has fallen silent: the next one has it when the lease is over, not much later."""
+    silent = await q.exclusive("producer", lease=1).take()
+    start = time.monotonic()
+    async with q.exclusive("producer", block=20) as role:
+        assert 0.5 < time.monotonic() - start < 1 + SOON
+        assert role.fence > silent.fence
+
+
+async def test_who_waits_for_a_role_hardly_asks(real_q: AsyncQueue, real_raw: Raw) -> None:
+    """Quickly at first, then less than once in two seconds."""
+    load_scripts(real_raw)
+    async with real_q.exclusive("producer", lease=60):
+        before = evalshas(real_raw)
+        with pytest.raises(QueueInUse):
+            await real_q.exclusive("producer", block=5).take()
+        assert evalshas(real_raw) - before <= 8  # at 0, .1, .3, .7, 1.5, 3.1, 5
+
+
+async def test_both_roles(q: AsyncQueue) -> None:
+    """One inside of the other: the inner queue bears both, and each ends by itself."""
+    async with q.exclusive("producer") as outer:
+        async with outer.queue.exclusive("consumer") as inner:
+            await inner.queue.enqueue(1)
+            (job,) = await inner.queue.reserve(block=0)
+            await job.ack()
+            with pytest.raises(QueueInUse):
+                await outer.queue.reserve(block=0)
+        await outer.queue.enqueue(2)
+        (job,) = await outer.queue.reserve(block=0)
+        assert job.body == 2
+    with pytest.raises(RoleLost):
+        await inner.queue.enqueue(3)
+
+
+async def test_a_role_and_a_close(q: AsyncQueue, raw: Raw) -> None:
+    """The only producer closes what it has filled; the only consumer drains it, and ends."""
+    async with q.exclusive("producer") as producer:
+        await producer.queue.enqueue_many(range(5))
+        await producer.queue.close()
+        with pytest.raises(QueueClosed):
+            await producer.queue.enqueue(5)
+        with pytest.raises(QueueClosed):
+            await q.enqueue(5)
+    async with q.exclusive("consumer") as consumer:
+        assert await bodies_of(consumer.queue) == list(range(5))
+        with pytest.raises(QueueInUse):
+            await q.reserve(block=0)
+    assert numbers(raw, q.ops, "held") == []
+
+
+async def test_roles_of_a_queue_that_is_gone(q: AsyncQueue, raw: Raw) -> None:
+    """Cleared or made anew meanwhile: the role is lost, and nothing is made by who bore it."""
+    role = await q.exclusive("producer").take()
+    await q.clear()
+    with pytest.raises(RoleLost):
+        await role.queue.enqueue(1)
+    assert dump(raw).keys() <= {b"penstock:node", b"penstock:queues"}
+    await q.enqueue("of others")
+    with pytest.raises(RoleLost):
+        await role.queue.enqueue(1)
+    assert not await role.release()
+
+
+async def test_a_held_role_keeps_an_idle_queue(q: AsyncQueue, raw: Raw) -> None:
+    """It is not swept away before the lease has ended; then it may be."""
+    role = await q.exclusive("producer", lease=7200).take()
+    advance(raw, q.ops, 3600)
+    await q.sweep()
+    assert not (await q.stats()).ready
+    assert (await q.stats()).producer == "tester"
+    await role.queue.enqueue(1)
+    await q.purge()
+    advance(raw, q.ops, 9000)
+    await q.sweep()
+    assert not (await q.stats()).exists
+
+
+async def test_a_queue_with_roles_from_several(ps: AsyncPenstock, q: AsyncQueue) -> None:
+    """A role of one queue beside another queue in one call; refused if one of them is taken."""
+    other = ps.queue("other")
+    await q.enqueue("mine")
+    await other.enqueue("theirs")
+    async with q.exclusive("consumer") as role:
+        jobs = await ps.reserve([role.queue, other], 5, block=0)
+        assert [job.body for job in jobs] == ["mine", "theirs"]
+        await other.enqueue("more")
+        with pytest.raises(QueueInUse):
+            await ps.reserve([other, q], 5, block=0)
+    assert (await other.stats()).ready == 1
+
+
+async def test_middleware_sees_calls_that_bear_a_role(backend: Backend) -> None:
+    """The queue of a role is one of the client's, hooks included."""
+    seen: list[Any] = []
+
+    class Watching(Middleware):
+        def enqueue(self, event: Any) -> Any:
+            seen.append(event.queue)
+            return super().enqueue(event)
+
+    async with (
+        backend.async_client() as lent,
+        AsyncPenstock(lent, middleware=[Watching()]) as client,
+        client.queue("q").exclusive("producer") as role,
+    ):
+        await role.queue.enqueue(1)
+    assert seen == ["q"]
+
+
+async def test_a_worker_stands_back_from_a_role(ps: AsyncPenstock, q: AsyncQueue) -> None:
+    """It finishes what it has, takes from its other queues, and comes back when it is free."""
+    other = ps.queue("other")
+    seen: list[Any] = []
+    role = q.exclusive("consumer", lease=60)
+
+    async def handler(job: AsyncJob) -> None:
+        seen.append(job.body)
+        if job.body == "first":
+            await role.take()
+
+    await q.enqueue("first")
+    async with AsyncWorker(ps, ["q", "other"], handler, concurrency=1) as worker:
+        await await_for(lambda: seen == ["first"])
+        await q.enqueue("for the holder")
+        await other.enqueue("other")
+        await await_for(lambda: seen == ["first", "other"])
+        (job,) = await role.queue.reserve(block=5)
+        assert job.body == "for the holder"
+        await job.ack()
+        await q.enqueue("last")
+        assert await role.release()
+        await await_for(lambda: "last" in seen)
+        await await_for(lambda: worker.status().stats.counts == {"done": 3})
+    assert (await q.stats()).acked == 3
+
+
+BAD: list[tuple[Any, dict[str, Any]]] = [
+    *((role, {}) for role in ("producers", None, "", b"producer")),
+    *(("producer", {"lease": lease}) for lease in (0, -1, float("nan"), "30", True, 25 * 86_400)),
+    *(("consumer", {"block": block}) for block in (-1, "long", float("inf"))),
+]
+
+
+async def test_bad_arguments(q: AsyncQueue, raw: Raw) -> None:
+    """Refused before anything is sent."""
+    before = dump(raw)
+    for role, options in BAD:
+        with pytest.raises(BadArgument):
+            q.exclusive(role, **options)
+    assert dump(raw) == before
+
+
+async def test_what_has_not_been_taken(q: AsyncQueue, raw: Raw) -> None:
+    """It has no queue and no number; and a queue that bears a role can't wait for it."""
+    role, before = q.exclusive("producer"), dump(raw)
+    assert repr(role).endswith("Role producer of 'q'>")
+    with pytest.raises(BadArgument, match="has not been taken"):
+        _ = role.fence
+    with pytest.raises(BadArgument):
+        _ = role.queue
+    with pytest.raises(BadArgument):
+        _ = role.lost
+    with pytest.raises(BadArgument):
+        await role.extend()
+    with pytest.raises(BadArgument):
+        await role.release()
+    assert dump(raw) == before
+    async with role:
+        with pytest.raises(BadArgument, match="bears it already"):
+            role.queue.exclusive("producer")
+
+
+async def test_a_role_may_be_taken_again(q: AsyncQueue) -> None:
+    """The same object, with another number; the queue of the first time is of no use."""
+    role = q.exclusive("producer")
+    async with role:
+        first, before = role.fence, role.queue
+    async with role:
+        assert role.fence > first
+        await role.queue.enqueue(1)
+        with pytest.raises(RoleLost):
+            await before.enqueue(2)
+
+
+async def test_an_error_in_the_block_travels_on(q: AsyncQueue) -> None:
+    """And the role is given back."""
+    with pytest.raises(ZeroDivisionError):
+        async with q.exclusive("producer"):
+            raise ZeroDivisionError
+    await q.enqueue(1)
+
+
+# [async only
+async def test_a_wait_for_a_role_may_be_cancelled(q: AsyncQueue) -> None:
+    """Nothing is taken by who is not there any more."""
+    # redis-py may swallow a cancellation while it connects: connections for both are made before
+    await asyncio.gather(*(q.stats() for _ in range(3)))
+    async with q.exclusive("producer"):
+        waiting: AsyncBeside[Any] = aspawn(q.exclusive("producer").take)
+        await q.stats()
+        waiting._task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting.result()
+    await q.enqueue(1)
+    assert (await q.stats()).producer is None
+
+
+# async only]

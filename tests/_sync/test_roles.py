@@ -1,0 +1,508 @@
+# Generated from tests/_async/test_roles.py by tools/unasync.py; do not edit.
+"""Exclusive roles: one producer, one consumer, under a lease with a number."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from penstock import (
+    BadArgument,
+    Job,
+    Middleware,
+    Penstock,
+    Queue,
+    QueueClosed,
+    QueueFull,
+    QueueInUse,
+    Role,
+    RoleLost,
+    Worker,
+)
+from tests.support.backends import Backend
+from tests.support.keyspace import Raw, advance, dump, evalshas, load_scripts, numbers
+from tests.support.twins import spawn, wait_for
+
+from .conftest import Waits
+
+SOON = 3.5
+"""Seconds in which whoever is woken comes; one who is not looks by itself after 4."""
+
+
+def bodies_of(q: Queue, during: Callable[[], Any] | None = None) -> list[Any]:
+    """What a loop gets, until it ends; something happens while it has its first job."""
+    bodies = []
+    for job in q.consume():
+        with job:
+            bodies.append(job.body)
+            if during is not None and len(bodies) == 1:
+                during()
+    return bodies
+
+
+def test_one_producer_at_a_time(q: Queue) -> None:
+    """While it lasts only calls through the role add jobs; afterwards everybody may again."""
+    q.enqueue("before")
+    with q.exclusive("producer") as role:
+        assert isinstance(role, Role)
+        assert (role.role, role.lost, role.queue.name) == ("producer", False, "q")
+        with pytest.raises(QueueInUse, match="the producer role is taken by tester") as caught:
+            q.enqueue("refused")
+        assert (caught.value.role, caught.value.holder) == ("producer", "tester")
+        with pytest.raises(QueueInUse):
+            q.enqueue_many(["refused"])
+        with pytest.raises(QueueInUse):
+            q.enqueue("refused", dedup_id="x", on_duplicate="requeue+update")
+        role.queue.enqueue("first")
+        role.queue.enqueue_many(range(3))
+        role.queue.enqueue("named", dedup_id="x")
+        assert q.stats().producer == "tester"
+        assert len(q.reserve(9, block=0)) == 6
+    assert role.lost
+    assert q.stats().producer is None
+    q.enqueue("after")
+    with pytest.raises(RoleLost, match="the producer role is not held any more"):
+        role.queue.enqueue("late")
+    assert q.stats().enqueued == 7
+
+
+def test_one_consumer_at_a_time(q: Queue) -> None:
+    """Only calls through the role take jobs; who holds jobs needs it not to settle them."""
+    q.enqueue_many(range(8))
+    held = q.reserve(4, block=0)
+    with q.exclusive("consumer") as role:
+        calls: list[Callable[[], Any]] = [
+            lambda: q.reserve(block=0),
+            lambda: q.reserve(block=5),
+            lambda: q.recover(idle=0),
+            lambda: q.settle([], 1),
+            lambda: bodies_of(q),
+        ]
+        for call in calls:
+            with pytest.raises(QueueInUse, match="the consumer role is taken by tester"):
+                call()
+        q.enqueue(8)
+        assert held[0].ack()
+        assert held[1].nack(delay=600)
+        assert held[2].release(delay=600)
+        assert held[3].extend() > 0
+        (job,) = role.queue.reserve(block=0)
+        outcomes, (more,) = role.queue.settle([job], 1)
+        assert outcomes.all_done
+        assert (job.body, more.body) == (4, 5)
+        assert more.queue is role.queue
+        assert {found.body for found in role.queue.recover(9, idle=0)} == {3, 5}
+        assert q.stats().consumer == "tester"
+    assert [job.body for job in q.reserve(2, block=0)] == [6, 7]
+
+
+def test_a_refused_settle_finishes_nothing(q: Queue, raw: Raw) -> None:
+    """It would take, so it is refused as a whole; `ack` does the rest, and n = 0 is an ack."""
+    q.enqueue_many(range(2))
+    held = q.reserve(2, block=0)
+    with q.exclusive("consumer"):
+        before = dump(raw)
+        with pytest.raises(QueueInUse):
+            q.settle(held, 1)
+        assert dump(raw) == before
+        assert q.ack(held).all_done
+
+
+def test_a_loop_that_is_refused_acknowledges_what_it_has_done(q: Queue) -> None:
+    """Somebody takes the role while it works on a job: that job is done, and then it ends."""
+    q.enqueue_many(range(3))
+    role = q.exclusive("consumer")
+    with pytest.raises(QueueInUse):
+        bodies_of(q, during=role.take)
+    assert q.stats().acked == 1
+    assert role.release()
+
+
+def test_who_waits_when_a_role_is_taken_is_told(q: Queue, waits: Waits) -> None:
+    """Three consumers, at once; and the token they were woken by is there for the holder."""
+    q.enqueue(0)
+    q.purge()
+    consumers = [spawn(q.reserve, 1, block=block) for block in (30, 30, None)]
+    waits.reach(3)
+    start = time.monotonic()
+    with q.exclusive("consumer") as role:
+        for consumer in consumers:
+            with pytest.raises(QueueInUse):
+                consumer.result()
+        assert time.monotonic() - start < SOON
+        holder = spawn(role.queue.reserve, 1, block=30)
+        waits.reach(1)
+        q.enqueue(1)
+        (job,) = holder.result()
+        assert job.body == 1
+
+
+def test_producers_who_wait_for_room_are_told(q: Queue, waits: Waits) -> None:
+    """Their jobs are not added; the holder waits for room as everybody does otherwise."""
+    q.configure(max_length=1)
+    q.enqueue(0)
+    producers = [spawn(q.enqueue, i, block=30) for i in (1, 2, 3)]
+    waits.reach(3)
+    start = time.monotonic()
+    with q.exclusive("producer") as role:
+        for producer in producers:
+            with pytest.raises(QueueInUse):
+                producer.result()
+        assert time.monotonic() - start < SOON
+        with pytest.raises(QueueFull):
+            role.queue.enqueue(4)
+        mine = spawn(role.queue.enqueue, 5, block=30)
+        waits.reach(1)
+        assert [job.body for job in q.reserve(block=0)] == [0]
+        mine.result()
+    assert [job.body for job in q.reserve(block=0)] == [5]
+
+
+def test_numbers_rise(q: Queue, raw: Raw) -> None:
+    """With every taking, given back or run out; over another life of the queue, too."""
+    fences = []
+    for _ in range(3):
+        with q.exclusive("producer") as role:
+            fences.append(role.fence)
+    lapsed = q.exclusive("producer", lease=1).take()
+    fences.append(lapsed.fence)
+    advance(raw, q.ops, 1)
+    with q.exclusive("producer", block=0) as role:
+        fences.append(role.fence)
+    q.clear()
+    with q.exclusive("producer") as role:
+        fences.append(role.fence)
+    assert fences[:-1] == sorted(set(fences[:-1]))
+    # the queue's clock was set forward above, and went with it
+    assert fences[-1] > fences[2]
+    with q.exclusive("consumer") as other:
+        assert isinstance(other.fence, int)
+
+
+def test_a_role_ends_with_its_lease(q: Queue, raw: Raw) -> None:
+    """Nobody has taken it since, and its calls are refused all the same: others may by now."""
+    role = q.exclusive("consumer", lease=5).take()
+    q.enqueue(1)
+    advance(raw, q.ops, 5)
+    before = dump(raw)
+    for _ in range(2):
+        with pytest.raises(RoleLost) as caught:
+            role.queue.reserve(block=0)
+        assert caught.value.role == "consumer"
+        assert role.lost
+    with pytest.raises(RoleLost):
+        role.extend()
+    assert dump(raw) == before
+    assert [job.body for job in q.reserve(block=0)] == [1]
+    assert not role.release()
+
+
+def test_who_has_lost_it_is_refused_beside_the_next_one(q: Queue, raw: Raw) -> None:
+    """Its number is the lower one, and giving back what it has not got changes nothing."""
+    first = q.exclusive("producer", lease=5).take()
+    advance(raw, q.ops, 5)
+    with q.exclusive("producer", lease=60, block=0) as second:
+        assert second.fence > first.fence
+        with pytest.raises(RoleLost):
+            first.queue.enqueue("old")
+        assert not first.release()
+        second.queue.enqueue("new")
+        with pytest.raises(RoleLost):
+            first.queue.enqueue_many(["old"])
+    assert q.stats().enqueued == 1
+
+
+def test_each_call_that_bears_it_renews_it(q: Queue, raw: Raw) -> None:
+    """Calls that add, that take, that find nothing or no room; looking at the queue is none."""
+    q.configure(max_length=3)
+    with q.exclusive("producer", lease=10) as producer:
+        mine = producer.queue
+        with q.exclusive("consumer", lease=10) as consumer:
+            theirs = consumer.queue
+            for _ in range(3):
+                mine.enqueue(1)
+                consumer.extend()
+                advance(raw, q.ops, 9)
+            with pytest.raises(QueueFull):
+                mine.enqueue(1)
+            jobs = theirs.reserve(2, block=0)
+            advance(raw, q.ops, 9)
+            mine.enqueue_many([1, 2])
+            theirs.settle(jobs, 1)
+            advance(raw, q.ops, 9)
+            mine.enqueue(1, dedup_id="x", max_length=9)
+            assert len(theirs.recover(9, idle=0)) == 1
+            advance(raw, q.ops, 9)
+            producer.extend()
+            q.pause()
+            assert theirs.reserve(block=0) == []
+            advance(raw, q.ops, 9)
+            mine.stats()
+            assert not producer.lost
+            advance(raw, q.ops, 1)
+            with pytest.raises(RoleLost):
+                mine.enqueue(1)
+            with pytest.raises(RoleLost):
+                theirs.reserve(block=0)
+
+
+def test_who_waits_keeps_its_role(q: Queue, waits: Waits) -> None:
+    """A consumer without jobs and a producer without room, longer than their short leases."""
+    q.configure(max_length=1)
+    with (
+        q.exclusive("consumer", lease=0.6) as consumer,
+        q.exclusive("producer", lease=0.6) as producer,
+    ):
+        start = time.monotonic()
+        taking = spawn(consumer.queue.reserve, 1, block=1.5)
+        adding = spawn(producer.queue.enqueue_many, [1, 2, 3], block=2)
+        taking.result()
+        with pytest.raises(QueueInUse):
+            q.enqueue("not ours")
+        (_, lease_of_one) = (consumer.extend(), consumer.queue.reserve(block=0))
+        assert len(lease_of_one) <= 1
+        while not adding.is_done:
+            consumer.queue.reserve(block=0.1)
+        assert len(adding.result()) == 3
+        assert time.monotonic() - start < 20
+
+
+def test_its_holder_knows_without_asking(q: Queue) -> None:
+    """By its own clock the role is lost when the lease has passed since the last renewal."""
+    role = q.exclusive("producer", lease=0.2).take()
+    assert not role.lost
+    wait_for(lambda: role.lost)
+    with q.exclusive("producer", lease=60) as role:
+        before = role.queue.ops.tenures["producer"].until
+        role.queue.enqueue(1)
+        assert role.queue.ops.tenures["producer"].until > before
+        assert 30 < role.extend() <= 60
+        assert not role.lost
+
+
+def test_taking_what_is_taken(q: Queue) -> None:
+    """Refused at once, or after having waited; the one who has it is named."""
+    with q.exclusive("producer"):
+        with pytest.raises(QueueInUse, match="tester"):
+            q.exclusive("producer", block=0).take()
+        start = time.monotonic()
+        with pytest.raises(QueueInUse):
+            with q.exclusive("producer", block=0.3):
+                pytest.fail("two have it")
+        assert 0.3 <= time.monotonic() - start < 3
+
+
+def test_waiting_for_what_is_given_back(q: Queue) -> None:
+    """Three take turns, each with a higher number than the one before."""
+    turns: list[int] = []
+
+    def once() -> None:
+        with q.exclusive("consumer", block=None) as role:
+            turns.append(role.fence)
+            role.queue.stats()
+
+    with q.exclusive("consumer") as first:
+        waiting = [spawn(once) for _ in range(3)]
+        q.stats()
+        assert turns == []
+        turns.append(first.fence)
+    for one in waiting:
+        one.result()
+    assert turns == sorted(set(turns))
+    assert len(turns) == 4
+
+
+def test_waiting_for_the_end_of_a_lease(q: Queue) -> None:
+    """Its holder has fallen silent: the next one has it when the lease is over, not much later."""
+    silent = q.exclusive("producer", lease=1).take()
+    start = time.monotonic()
+    with q.exclusive("producer", block=20) as role:
+        assert 0.5 < time.monotonic() - start < 1 + SOON
+        assert role.fence > silent.fence
+
+
+def test_who_waits_for_a_role_hardly_asks(real_q: Queue, real_raw: Raw) -> None:
+    """Quickly at first, then less than once in two seconds."""
+    load_scripts(real_raw)
+    with real_q.exclusive("producer", lease=60):
+        before = evalshas(real_raw)
+        with pytest.raises(QueueInUse):
+            real_q.exclusive("producer", block=5).take()
+        assert evalshas(real_raw) - before <= 8  # at 0, .1, .3, .7, 1.5, 3.1, 5
+
+
+def test_both_roles(q: Queue) -> None:
+    """One inside of the other: the inner queue bears both, and each ends by itself."""
+    with q.exclusive("producer") as outer:
+        with outer.queue.exclusive("consumer") as inner:
+            inner.queue.enqueue(1)
+            (job,) = inner.queue.reserve(block=0)
+            job.ack()
+            with pytest.raises(QueueInUse):
+                outer.queue.reserve(block=0)
+        outer.queue.enqueue(2)
+        (job,) = outer.queue.reserve(block=0)
+        assert job.body == 2
+    with pytest.raises(RoleLost):
+        inner.queue.enqueue(3)
+
+
+def test_a_role_and_a_close(q: Queue, raw: Raw) -> None:
+    """The only producer closes what it has filled; the only consumer drains it, and ends."""
+    with q.exclusive("producer") as producer:
+        producer.queue.enqueue_many(range(5))
+        producer.queue.close()
+        with pytest.raises(QueueClosed):
+            producer.queue.enqueue(5)
+        with pytest.raises(QueueClosed):
+            q.enqueue(5)
+    with q.exclusive("consumer") as consumer:
+        assert bodies_of(consumer.queue) == list(range(5))
+        with pytest.raises(QueueInUse):
+            q.reserve(block=0)
+    assert numbers(raw, q.ops, "held") == []
+
+
+def test_roles_of_a_queue_that_is_gone(q: Queue, raw: Raw) -> None:
+    """Cleared or made anew meanwhile: the role is lost, and nothing is made by who bore it."""
+    role = q.exclusive("producer").take()
+    q.clear()
+    with pytest.raises(RoleLost):
+        role.queue.enqueue(1)
+    assert dump(raw).keys() <= {b"penstock:node", b"penstock:queues"}
+    q.enqueue("of others")
+    with pytest.raises(RoleLost):
+        role.queue.enqueue(1)
+    assert not role.release()
+
+
+def test_a_held_role_keeps_an_idle_queue(q: Queue, raw: Raw) -> None:
+    """It is not swept away before the lease has ended; then it may be."""
+    role = q.exclusive("producer", lease=7200).take()
+    advance(raw, q.ops, 3600)
+    q.sweep()
+    assert not q.stats().ready
+    assert q.stats().producer == "tester"
+    role.queue.enqueue(1)
+    q.purge()
+    advance(raw, q.ops, 9000)
+    q.sweep()
+    assert not q.stats().exists
+
+
+def test_a_queue_with_roles_from_several(ps: Penstock, q: Queue) -> None:
+    """A role of one queue beside another queue in one call; refused if one of them is taken."""
+    other = ps.queue("other")
+    q.enqueue("mine")
+    other.enqueue("theirs")
+    with q.exclusive("consumer") as role:
+        jobs = ps.reserve([role.queue, other], 5, block=0)
+        assert [job.body for job in jobs] == ["mine", "theirs"]
+        other.enqueue("more")
+        with pytest.raises(QueueInUse):
+            ps.reserve([other, q], 5, block=0)
+    assert other.stats().ready == 1
+
+
+def test_middleware_sees_calls_that_bear_a_role(backend: Backend) -> None:
+    """The queue of a role is one of the client's, hooks included."""
+    seen: list[Any] = []
+
+    class Watching(Middleware):
+        def enqueue(self, event: Any) -> Any:
+            seen.append(event.queue)
+            return super().enqueue(event)
+
+    with (
+        backend.sync_client() as lent,
+        Penstock(lent, middleware=[Watching()]) as client,
+        client.queue("q").exclusive("producer") as role,
+    ):
+        role.queue.enqueue(1)
+    assert seen == ["q"]
+
+
+def test_a_worker_stands_back_from_a_role(ps: Penstock, q: Queue) -> None:
+    """It finishes what it has, takes from its other queues, and comes back when it is free."""
+    other = ps.queue("other")
+    seen: list[Any] = []
+    role = q.exclusive("consumer", lease=60)
+
+    def handler(job: Job) -> None:
+        seen.append(job.body)
+        if job.body == "first":
+            role.take()
+
+    q.enqueue("first")
+    with Worker(ps, ["q", "other"], handler, concurrency=1) as worker:
+        wait_for(lambda: seen == ["first"])
+        q.enqueue("for the holder")
+        other.enqueue("other")
+        wait_for(lambda: seen == ["first", "other"])
+        (job,) = role.queue.reserve(block=5)
+        assert job.body == "for the holder"
+        job.ack()
+        q.enqueue("last")
+        assert role.release()
+        wait_for(lambda: "last" in seen)
+        wait_for(lambda: worker.status().stats.counts == {"done": 3})
+    assert q.stats().acked == 3
+
+
+BAD: list[tuple[Any, dict[str, Any]]] = [
+    *((role, {}) for role in ("producers", None, "", b"producer")),
+    *(("producer", {"lease": lease}) for lease in (0, -1, float("nan"), "30", True, 25 * 86_400)),
+    *(("consumer", {"block": block}) for block in (-1, "long", float("inf"))),
+]
+
+
+def test_bad_arguments(q: Queue, raw: Raw) -> None:
+    """Refused before anything is sent."""
+    before = dump(raw)
+    for role, options in BAD:
+        with pytest.raises(BadArgument):
+            q.exclusive(role, **options)
+    assert dump(raw) == before
+
+
+def test_what_has_not_been_taken(q: Queue, raw: Raw) -> None:
+    """It has no queue and no number; and a queue that bears a role can't wait for it."""
+    role, before = q.exclusive("producer"), dump(raw)
+    assert repr(role).endswith("Role producer of 'q'>")
+    with pytest.raises(BadArgument, match="has not been taken"):
+        _ = role.fence
+    with pytest.raises(BadArgument):
+        _ = role.queue
+    with pytest.raises(BadArgument):
+        _ = role.lost
+    with pytest.raises(BadArgument):
+        role.extend()
+    with pytest.raises(BadArgument):
+        role.release()
+    assert dump(raw) == before
+    with role:
+        with pytest.raises(BadArgument, match="bears it already"):
+            role.queue.exclusive("producer")
+
+
+def test_a_role_may_be_taken_again(q: Queue) -> None:
+    """The same object, with another number; the queue of the first time is of no use."""
+    role = q.exclusive("producer")
+    with role:
+        first, before = role.fence, role.queue
+    with role:
+        assert role.fence > first
+        role.queue.enqueue(1)
+        with pytest.raises(RoleLost):
+            before.enqueue(2)
+
+
+def test_an_error_in_the_block_travels_on(q: Queue) -> None:
+    """And the role is given back."""
+    with pytest.raises(ZeroDivisionError):
+        with q.exclusive("producer"):
+            raise ZeroDivisionError
+    q.enqueue(1)
