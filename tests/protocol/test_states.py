@@ -168,7 +168,8 @@ def test_headers_name_the_states_of_the_table(script: Script) -> None:
     found = {
         line.split()[0]: line for line in script.header.splitlines() if line.startswith("FROM")
     }
-    if not any(event.script == script.name for event in Event) or script.name == "configure":
+    rows = any(event.script == script.name for event in Event)
+    if not rows or script.name in ("configure", "acquire"):  # whose rows say that no job moves
         assert not found
         return
     line = found["FROM"].removeprefix("FROM")
