@@ -120,8 +120,7 @@ def test_replies_are_lost_on_the_way_to_the_next_primary(service: Partitioned) -
         call = spawn(q.enqueue, "second")
         raw = service.raw(old)
         wait_for(lambda: raw.xlen("penstock:{q}:ready") == 2)
-        raw.set("settled", 1)
-        assert raw.execute_command("WAIT", 2, 5000) == 2
+        wait_for(lambda: bool(raw.set("settled", 1)) and raw.execute_command("WAIT", 2, 1000) == 2)
         old.kill()
         assert call.result(40).state == "ready"
         assert [job.body for job in q.reserve(9, block=0)] == ["first", "second"]
