@@ -301,10 +301,15 @@ class Bout:
             self.check_room()
 
     def check_held(self, role: str, told: Told) -> None:
-        """One of ours that leaves a role taken was killed inside a wait."""
+        """One of ours that leaves a role taken was killed inside a wait.
+
+        It is named as the holder, unless it stood in line for the role and was served as it died.
+        """
+        waits = {"put", "close"} if role == "producer" else {"get"}
+        dead = [one.task["who"] for one in self.crew.dead]
+        assert waits & {told.last.get(who) for who in dead}, "killed outside a wait, and yet stuck"
         holder = self.raw.get(self.keys(role)).decode()
-        assert holder in self.crew.deaths((*PUTS, *GETS, "close")), "the holder is alive"
-        assert told.last[holder] in ("put", "get"), "killed outside a wait, and yet stuck"
+        self.storm.sums["named" if holder in dead else "in line"] += 1
 
     def check_room(self) -> None:
         """The token for room is there if there is room, and not otherwise."""

@@ -1139,6 +1139,20 @@ def test_the_role_of_one_who_died(role: str, own: tuple[str, str], brief_table: 
         assert not table.raw.dbsize()
 
 
+def test_a_create_that_was_broken_off(own: tuple[str, str], table: Table) -> None:
+    """P-26: a foreign client dies between the steps of its create; freed roles make it whole."""
+    mine, other = table.pair()
+    for suffix in ("producer_free", "consumer_free", "not_full"):
+        other.walk("create", 2).before("LPUSH", suffix)
+        for role in ROLES:
+            mine.free_role(role)
+        mine.put_nowait(b"1")
+        assert other.get_nowait() == b"1"
+        table.check_at_rest()
+        mine.delete()
+        assert not table.raw.dbsize()
+
+
 @pytest.mark.parametrize("waits", ["async", "foreign"])
 def test_a_freed_role_wakes_who_waits_for_it(
     own: tuple[str, str], waits: str, brief_table: Table
