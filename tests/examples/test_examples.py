@@ -19,7 +19,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 NUMBERED = sorted(EXAMPLES.glob("[0-9][0-9]_*.py"))
 PROGRAMS = [path for path in NUMBERED if "tests" not in path.name]
 TESTS = [path for path in NUMBERED if "tests" in path.name]
-OF_PRESSURE = {"13_pressure.py"}
+OF_PRESSURE = {"15_pressure.py"}
 """Those that use queues of that protocol instead of ours."""
 TIMEOUT = 120
 

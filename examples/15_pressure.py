@@ -1,6 +1,6 @@
 """A pipe with a bound that clients in other languages can join: the protocol pressure 0.15.
 
-    python examples/13_pressure.py
+    python examples/15_pressure.py
 
 It prints:
 

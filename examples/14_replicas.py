@@ -1,6 +1,6 @@
 """Jobs that outlive their server: wait until a replica, or the disk, has them.
 
-    python examples/13_replicas.py
+    python examples/14_replicas.py
 
 It prints:
 
