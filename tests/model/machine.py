@@ -13,8 +13,10 @@ from hypothesis.stateful import initialize, precondition, rule
 from penstock import (
     BulkEnqueued,
     Enqueued,
+    Job,
     NotReplicated,
     Outcome,
+    QueueClosed,
     QueueFull,
     QueuePaused,
     WrongEpoch,
@@ -120,6 +122,7 @@ ACTIONS: dict[str, dict[str, Sequence[Any]]] = {
         "bound": [None],
     },
     "clear": {},
+    "close": {"closed": [True, True, False]},
     "delete": {"picks": [0]},
     "dequeue": {"picks": [0]},
     "evict": {"n": [1, 2, 3], "dead": [True]},
@@ -219,8 +222,7 @@ class QueueMachine(SideBySide):
     def ids_and_act(self, seed: int, count: int) -> None:
         """Jobs with dedup ids meet each other, and what ends them: much of it, so drawn by lot."""
         lot = random.Random(seed)
-        if self.model.paused:
-            self.pause(fault="", side="")
+        self.open_up()
         hows = ("receipt", "receipt", "old receipt", "id")
         for at in range(count):
             if at % 15 == 0:  # one is held, another one waits, and time decides between them
@@ -231,12 +233,18 @@ class QueueMachine(SideBySide):
 
     def fill(self, shape: Shape, tag: int, side: str, acts: Acts) -> None:
         """Add jobs, pause perhaps, and do one thing after the other."""
-        if self.model.paused:
-            self.pause(fault="", side="")
+        self.open_up()
         self.fill_with(shape, tag)
         if side:
             self.pause(fault="", side=side)
         self.act(acts)
+
+    def open_up(self) -> None:
+        """Jobs can be added, and delivered."""
+        if self.model.paused:
+            self.pause(fault="", side="")
+        if self.model.closed:
+            self.close(fault="", closed=False)
 
     def act(self, acts: Acts) -> None:
         """One thing after the other, each as likely as any: rules are not drawn evenly."""
@@ -364,6 +372,8 @@ class QueueMachine(SideBySide):
                 return "full"
             except QueuePaused:
                 return "paused"
+            except QueueClosed:
+                return "closed"
 
         wanted, got, _ = self.both(model, queue)
         if isinstance(wanted, str):
@@ -449,6 +459,8 @@ class QueueMachine(SideBySide):
                 return "full"
             except QueuePaused:
                 return "paused"
+            except QueueClosed:
+                return "closed"
 
         wanted, got, _ = self.both(model, queue)
         if isinstance(wanted, str):
@@ -488,6 +500,8 @@ class QueueMachine(SideBySide):
                 return "full"
             except QueuePaused:
                 return "paused"
+            except QueueClosed:
+                return "closed"
             except NotReplicated as error:
                 return f"{error.got} of {error.wanted}, {error.withdrawn}"
             return "added"
@@ -516,7 +530,7 @@ class QueueMachine(SideBySide):
 
         self.fault = ""
         wanted, got, _ = self.both(lambda: self.model.enqueue([body]), queue)
-        assert got == {"full": -3, "paused": -4}.get(str(wanted), 1)
+        assert got == {"full": -3, "paused": -4, "closed": -14}.get(str(wanted), 1)
 
     # -- delivering ------------------------------------------------------------------------
 
@@ -538,9 +552,16 @@ class QueueMachine(SideBySide):
         def unseen() -> list[ModelJob]:
             return self.model.reserve(n, tag)[0]  # leased, and nobody knows
 
+        def queue() -> tuple[Sequence[Job], bool]:
+            try:
+                return self.queue.reserve(n, block=0), False
+            except QueueClosed:
+                return [], True
+
         first = unseen if self.fault == "after" else model
-        wanted, got, _ = self.both(first, lambda: self.queue.reserve(n, block=0), model)
+        wanted, (got, is_over), _ = self.both(first, queue, model)
         self.received(wanted, got)
+        assert is_over == (self.model.drained and not wanted)
         self.check_rearmed("reserve left something")
 
     def check_rearmed(self, why: str) -> None:
@@ -570,7 +591,10 @@ class QueueMachine(SideBySide):
             for job in self.model.jobs.values()
             if job.place in ("scheduled", "active")
         ]
-        if self.model.paused in ("out", "all"):
+        if self.model.drained:
+            assert got.next_ms == -2
+            self.must_wake = "one who was told of the end tells the next"
+        elif self.model.paused in ("out", "all"):
             assert got.next_ms == -1
         elif not self.model.paused:
             assert got.next_ms == (0 if more else min(events, default=-1))
@@ -929,6 +953,12 @@ class QueueMachine(SideBySide):
             self.both(lambda: self.model.pause(""), self.queue.resume)
             self.must_wake = "the queue was resumed"
 
+    @call(closed=st.sampled_from([True, False, False]))
+    def close(self, closed: bool) -> None:
+        """Close the queue, or open it again."""
+        call = self.queue.close if closed else self.queue.reopen
+        self.both(lambda: self.model.close(closed), call)
+
     # -- time and failures -----------------------------------------------------------------
 
     @rule(span=SPANS)
@@ -962,6 +992,7 @@ class QueueMachine(SideBySide):
         _, stats, _ = self.both(self.model.expire, self.queue.stats)
         self.has_changed = False  # it notes no time: a look would keep an unused queue alive
         self.counted(stats)
+        assert stats.closed == self.model.closed
         for state in STATES:
             self.look_at(state, 1000, 0, newest=False)
             self.look_at(state, 1000, 0, newest=True)

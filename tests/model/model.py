@@ -130,6 +130,7 @@ class Model:
         last: the youngest job's number.
         settings: those that were set.
         paused: the side, or ''.
+        closed: whether no jobs are added any more.
         totals: enqueued, deliveries, acked, nacked, released, crashed, died, redriven, trimmed,
             swept, deleted, purged, promoted, dequeued, withdrawn, evicted.
         made: when the queue was made.
@@ -149,6 +150,7 @@ class Model:
         self.last: Number | None = None
         self.settings: dict[str, int] = {}
         self.paused = ""
+        self.closed = False
         self.totals: Counter[str] = Counter()
         self.ids: dict[str, DedupId] = {}
         self._heirs: list[tuple[Number, int]] | None = None  # whose turn comes when the call ends
@@ -220,7 +222,7 @@ class Model:
         ttl: int | None = None,
         bound: int | None = None,
         retry: Policy | None = None,
-    ) -> list[ModelJob] | Literal["paused", "full"]:
+    ) -> list[ModelJob] | Literal["closed", "paused", "full"]:
         """Add jobs, all of them or none; expired ones make room first."""
         refused = self._admitted(len(bodies), bound)
         if refused:
@@ -229,8 +231,10 @@ class Model:
         jobs = [ModelJob((0, 0), body, lease, ttl, "ready", 0, retry=retry) for body in bodies]
         return [self._added(job, due) for job in jobs]
 
-    def _admitted(self, count: int, bound: int | None) -> Literal["", "paused", "full"]:
+    def _admitted(self, count: int, bound: int | None) -> Literal["", "closed", "paused", "full"]:
         """Whether there is room for so many; expired jobs are removed."""
+        if self.closed:
+            return "closed"
         if self.paused in ("in", "all"):
             return "paused"
         limits = [x for x in (bound, self.settings.get("max_length")) if x is not None]
@@ -271,7 +275,7 @@ class Model:
         window: int | None = None,
         bound: int | None = None,
         retry: Policy | None = None,
-    ) -> list[Answer] | Literal["paused", "full"]:
+    ) -> list[Answer] | Literal["closed", "paused", "full"]:
         """Add jobs with dedup ids, one after the other as if each came alone.
 
         Args:
@@ -913,7 +917,8 @@ class Model:
         windows = self._shut()
         steps = (*self.expire(), self._trim())
         removed = sum(steps)
-        idle = not (removed or windows or self.ids or self.jobs or self.settings or self.paused)
+        kept = self.ids or self.jobs or self.settings or self.paused or self.closed
+        idle = not (removed or windows or kept)
         if self.exists and idle and quiet >= IDLE_MS:
             self._forget()
         return removed, STEP in steps
@@ -935,6 +940,17 @@ class Model:
                 self.settings.pop(name, None)
             else:
                 self.settings[name] = value
+
+    def close(self, closed: bool) -> None:
+        """Take no more jobs, or take jobs again."""
+        self._begin()
+        self.closed = closed
+
+    @property
+    def drained(self) -> bool:
+        """Whether it is closed, and nothing is left that could be delivered."""
+        places = {job.place for job in self.jobs.values()}
+        return self.closed and not places & {"ready", "scheduled", "active"}
 
     def pause(self, side: str) -> None:
         """Pause a side; '' = none."""

@@ -165,7 +165,7 @@ class SideBySide(RuleBasedStateMachine):
         self.set_model_clock()
         self.model.freed.clear()
         self.had = (self.model.waiting, self.meta("full")[0])
-        totals = self.model.totals.copy()
+        totals, was_drained = self.model.totals.copy(), self.model.drained
         wanted = model()
         if fault == "after":
             wanted = (again or model)()
@@ -180,6 +180,8 @@ class SideBySide(RuleBasedStateMachine):
             job and job.place == "scheduled" and job.at <= self.model.now for job in freed
         ):
             self.must_wake = "a job that waited for the end of another one is due"
+        if self.model.drained and not was_drained:
+            self.must_wake = "a closed queue was drained"
         return wanted, got, bool(fault)
 
     def set_model_clock(self) -> None:
