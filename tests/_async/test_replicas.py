@@ -561,6 +561,7 @@ async def test_an_ack_and_a_primary_that_is_one_no_more(trio: Replicated, tq: As
     with pytest.raises(AckNotReplicated) as caught:
         await call.result()
     assert (caught.value.got, list(caught.value.outcomes)) == (0, [Outcome.DONE])
+    trio.raw.replicaof("NO", "ONE")  # what it has is looked at, before the other one goes on
 
 
 async def test_a_server_without_replicas_and_an_ack(real_q: AsyncQueue) -> None:
