@@ -60,6 +60,8 @@ NAMES = {
     # Twins in penstock's own code: the asyncio one is `a<name>`.
     "acall": "call",
     "aexchanged": "exchanged",
+    "acluster_settings": "cluster_settings",
+    "afirst_ready": "first_ready",
     "agather": "gather",
     "ain_thread": "in_thread",
     "alock": "lock",

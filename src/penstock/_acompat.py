@@ -8,16 +8,18 @@ from __future__ import annotations
 import asyncio
 import queue
 import select
+import selectors
 import socket
 import sys
 import threading
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from redis import ConnectionPool
+from redis import ConnectionPool, RedisCluster
 from redis.asyncio import ConnectionPool as AsyncConnectionPool
+from redis.asyncio import RedisCluster as AsyncRedisCluster
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
@@ -32,13 +34,17 @@ __all__ = [
     "AsyncSignal",
     "Reader",
     "Signal",
+    "acluster_settings",
     "aexchanged",
+    "afirst_ready",
     "alock",
     "aloop",
     "asend",
     "ashield",
     "asleep",
+    "cluster_settings",
     "exchanged",
+    "first_ready",
     "lock",
     "loop",
     "send",
@@ -231,12 +237,12 @@ class Signal:
                 self._queue.get(timeout=timeout)
         self._asleep = self._is_set = False
 
-    def wait_beside(self, sock: socket.socket, timeout: float) -> bool:
-        """Wait until it is set or the socket has something to read; whether the socket has."""
+    def wait_beside(self, socks: Sequence[socket.socket], timeout: float) -> bool:
+        """Wait until it is set or a socket has something to read; whether a socket has."""
         if self._poller is None:
             self._poller = _Poller()
         self._beside = True
-        found = not self._is_set and self._poller.wait(sock, timeout)
+        found = not self._is_set and self._poller.wait(socks, timeout)
         self._beside = self._is_set = False
         return found
 
@@ -248,14 +254,14 @@ class Signal:
 
 
 class _Poller:
-    """Waits for a socket or for a call of `interrupt`."""
+    """Waits for sockets or for a call of `interrupt`."""
 
     def __init__(self) -> None:
         self._inner, self._outer = socket.socketpair()
         self._inner.setblocking(False)
         self._outer.setblocking(False)
         self._poll = select.poll() if hasattr(select, "poll") else None  # Windows has none
-        self._watched = -1
+        self._watched: set[int] = set()
         if self._poll is not None:
             self._poll.register(self._inner, select.POLLIN)
 
@@ -264,25 +270,27 @@ class _Poller:
         with suppress(OSError):  # full: then it ends anyway
             self._outer.send(b"!")
 
-    def wait(self, sock: socket.socket, timeout: float) -> bool:
-        """Whether the socket has something to read, within `timeout` seconds or before."""
-        ready = self._ready(sock, timeout)
+    def wait(self, socks: Sequence[socket.socket], timeout: float) -> bool:
+        """Whether a socket has something to read, within `timeout` seconds or before."""
+        ready = self._ready(socks, timeout)
         if self._inner.fileno() in ready:
+            ready.discard(self._inner.fileno())
             with suppress(OSError):
                 self._inner.recv(4096)
-        return sock.fileno() in ready
+        return bool(ready)
 
-    def _ready(self, sock: socket.socket, timeout: float) -> list[int]:
+    def _ready(self, socks: Sequence[socket.socket], timeout: float) -> set[int]:
         if self._poll is None:
-            found, _, _ = select.select([sock, self._inner], [], [], timeout)
-            return [one.fileno() for one in found]
-        if self._watched != sock.fileno():
-            if self._watched >= 0:
-                with suppress(KeyError):
-                    self._poll.unregister(self._watched)
-            self._watched = sock.fileno()
-            self._poll.register(self._watched, select.POLLIN)
-        return [fd for fd, _ in self._poll.poll(timeout * 1000)]
+            found, _, _ = select.select([*socks, self._inner], [], [], timeout)
+            return {one.fileno() for one in found}
+        wanted = {sock.fileno() for sock in socks}
+        for fd in self._watched - wanted:
+            with suppress(KeyError):
+                self._poll.unregister(fd)
+        for fd in wanted - self._watched:
+            self._poll.register(fd, select.POLLIN)
+        self._watched = wanted
+        return {fd for fd, _ in self._poll.poll(timeout * 1000)}
 
     def close(self) -> None:
         """Close the pair."""
@@ -319,6 +327,11 @@ class AsyncReader:
                 self._told = None
         return self._task.result() if self._task.done() else PENDING
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether there is something to read."""
+        return self._task.done()
+
     def drop(self) -> None:
         """Stop reading; the connection can't be used any more."""
         self._task.cancel()
@@ -338,12 +351,81 @@ class Reader:
                 return PENDING
         elif hasattr(sock, "pending") and sock.pending():
             pass  # TLS has read more than was asked for
-        elif not signal.wait_beside(sock, max(timeout, 0)):
+        elif not signal.wait_beside([sock], max(timeout, 0)):
             return PENDING
         return self._conn.read_response(disable_decoding=True)
 
     def drop(self) -> None:
         """Stop reading."""
+
+
+async def afirst_ready(
+    readers: Sequence[AsyncReader], timeout: float, signal: AsyncSignal | None = None
+) -> AsyncReader | None:
+    """The first that has something to read, within `timeout` seconds; None also at the signal."""
+    if not any(reader.is_ready for reader in readers):
+        told = AsyncSignal() if signal is None else signal
+        for reader in readers:
+            reader._told = told
+        try:
+            await told.wait(max(timeout, 0))
+        finally:
+            for reader in readers:
+                reader._told = None
+    return next((reader for reader in readers if reader.is_ready), None)
+
+
+def first_ready(
+    readers: Sequence[Reader], timeout: float, signal: Signal | None = None
+) -> Reader | None:
+    """The same for threads."""
+    found = _readable(readers, max(timeout, 0) if signal is None else 0)
+    if not found and signal is not None:
+        socks = [reader._conn._sock for reader in readers]
+        if signal.wait_beside(socks, max(timeout, 0)):
+            found = _readable(readers, 0)
+    return found[0] if found else None
+
+
+def _readable(readers: Sequence[Reader], timeout: float) -> list[Reader]:
+    """Those that have something to read, within `timeout` seconds or before."""
+    socks = [reader._conn._sock for reader in readers]
+    for reader, sock in zip(readers, socks, strict=True):
+        if sock is None or (hasattr(sock, "pending") and sock.pending()):
+            return [reader]  # closed, or TLS has read more than was asked for
+    with selectors.DefaultSelector() as selector:
+        for reader, sock in zip(readers, socks, strict=True):
+            selector.register(sock, selectors.EVENT_READ, reader)
+        return [key.data for key, _ in selector.select(timeout)]
+
+
+def acluster_settings(source: Any) -> tuple[Any, dict[str, Any], list[Any], Any] | None:
+    """What a cluster's client lends, None = it is no such client.
+
+    The class of its connections, their settings, the nodes it knows, and what maps addresses.
+    """
+    if not isinstance(source, AsyncRedisCluster):
+        return None
+    manager = source.nodes_manager
+    nodes = [*manager.startup_nodes.values(), *manager.nodes_cache.values()]
+    settings = dict(nodes[0].connection_kwargs)
+    settings.pop("redis_connect_func", None)  # it asks replicas to answer, which ours must not
+    return nodes[0].connection_class, settings, nodes, getattr(manager, "address_remap", None)
+
+
+def cluster_settings(source: Any) -> tuple[Any, dict[str, Any], list[Any], Any] | None:
+    """The same of a plain one."""
+    if not isinstance(source, RedisCluster):
+        return None
+    manager = source.nodes_manager
+    nodes = [*manager.startup_nodes.values(), *manager.nodes_cache.values()]
+    given = source.get_redis_connection(nodes[-1]).connection_pool
+    settings = dict(given.connection_kwargs)
+    settings.pop("redis_connect_func", None)
+    own = source.user_on_connect_func
+    if own is not None:
+        settings["redis_connect_func"] = lambda conn: (conn.on_connect(), own(conn))
+    return given.connection_class, settings, nodes, getattr(manager, "address_remap", None)
 
 
 def asliced(conn: Any) -> bool:  # noqa: ARG001  # the twin needs it

@@ -182,7 +182,7 @@ def test_waiting_for_room() -> None:
     assert waited == Pop((b"penstock:{q}:space",), clock.now + TICK)
     args(flow.answer(None), "enqueue")
     assert flow.answer(ADDED) == Quit()
-    assert flow.ends_with(None) == ADDED
+    assert flow.ends_with(()) == ADDED
 
 
 def test_a_token_taken_on_leaving_is_handed_on() -> None:
@@ -191,7 +191,7 @@ def test_a_token_taken_on_leaving_is_handed_on() -> None:
     flow.answer([-3, b"1", 5, 5, 0])
     flow.answer(None)
     flow.answer(ADDED)
-    handed = flow.answer(b"penstock:{q}:space")
+    handed = flow.answer((b"penstock:{q}:space",))
     assert args(handed, "enqueue")[5:] == ()
     assert flow.ends_with(ADDED) == ADDED
 
@@ -205,7 +205,7 @@ def test_room_that_does_not_appear() -> None:
     assert args(flow.answer(None), "enqueue")[3] == 0
     assert flow.answer([-3, b"1", 5, 5, 0]) == Quit()
     with pytest.raises(QueueFull):
-        flow.answer(None)
+        flow.answer(())
 
 
 def test_a_bulk_goes_in_as_room_appears() -> None:
@@ -320,7 +320,7 @@ def test_waiting_for_a_token() -> None:
     assert waited == Pop((b"penstock:{a}:wake", b"penstock:{b}:wake"), clock.now + TICK)
     assert flow.answer(b"penstock:{b}:wake") == Reserve(b, 1, True)
     assert flow.answer(Taken(-1, ["job"])) == Quit()
-    assert flow.ends_with(None) == ["job"]
+    assert flow.ends_with(()) == ["job"]
     assert a.name == "a"
 
 
@@ -330,7 +330,20 @@ def test_a_token_taken_on_leaving_is_used() -> None:
     flow.answer(NOTHING)
     flow.answer(b"penstock:{q}:wake")
     flow.answer(Taken(-1, ["job"]))
-    assert flow.answer(b"penstock:{q}:wake") == Reserve(source, 0, True)
+    assert flow.answer((b"penstock:{q}:wake",)) == Reserve(source, 0, True)
+    assert flow.ends_with(NOTHING) == ["job"]
+
+
+def test_all_tokens_taken_on_leaving_are_used() -> None:
+    """Where queues lie apart there are several waits, and each may have taken one."""
+    flow, (a, _, c) = reserve(Clock(), "a", "b", "c")
+    flow.answer(NOTHING)
+    flow.answer(NOTHING)
+    flow.answer(NOTHING)
+    flow.answer(b"penstock:{b}:wake")
+    assert flow.answer(Taken(-1, ["job"])) == Quit()
+    assert flow.answer((b"penstock:{c}:wake", b"penstock:{a}:wake")) == Reserve(a, 0, True)
+    assert flow.answer(NOTHING) == Reserve(c, 0, True)
     assert flow.ends_with(NOTHING) == ["job"]
 
 
@@ -365,7 +378,7 @@ def test_a_near_event_is_handed_on() -> None:
     flow.answer(NOTHING)
     flow.answer(b"penstock:{b}:wake")
     assert flow.answer(Taken(-1, ["job"])) == Quit()
-    assert flow.answer(None) == Reserve(a, 0, True)
+    assert flow.answer(()) == Reserve(a, 0, True)
     assert flow.ends_with(NOTHING) == ["job"]
     assert b.name == "b"
 
@@ -387,7 +400,7 @@ def test_a_wait_ends_in_time() -> None:
     clock.now += 1
     assert flow.answer(None) == Reserve(source, 1, True)
     assert flow.answer(NOTHING) == Quit()
-    assert flow.ends_with(None) == []
+    assert flow.ends_with(()) == []
 
 
 def test_the_end_of_a_queue() -> None:
@@ -402,7 +415,7 @@ def test_the_end_of_a_queue() -> None:
     flow.answer(NOTHING)
     flow.answer(b"penstock:{q}:wake")
     assert flow.answer(OVER) == Quit()
-    assert flow.answer(b"penstock:{q}:wake") == Reserve(source, 0, True)
+    assert flow.answer((b"penstock:{q}:wake",)) == Reserve(source, 0, True)
     with pytest.raises(QueueClosed):
         flow.answer(OVER)
 
@@ -423,7 +436,7 @@ def test_a_drained_queue_is_not_waited_for() -> None:
     assert flow.answer(None) == Reserve(a, 1, True)
     flow.answer(NOTHING)  # it has been opened again
     assert flow.answer(NOTHING) == Quit()
-    assert flow.answer(b"penstock:{b}:wake") == Reserve(b, 1, True)
+    assert flow.answer((b"penstock:{b}:wake",)) == Reserve(b, 1, True)
     assert flow.answer(NOTHING).keys == (b"penstock:{a}:wake", b"penstock:{b}:wake")
 
 
@@ -437,7 +450,7 @@ def test_several_queues_are_over_in_one_look() -> None:
     assert flow.answer(OVER) == Reserve(b, 1, True)
     assert flow.answer(OVER) == Quit()
     with pytest.raises(QueueClosed):
-        flow.answer(None)
+        flow.answer(())
 
 
 def test_a_consumer_that_is_refused_leaves_in_order() -> None:
@@ -447,7 +460,7 @@ def test_a_consumer_that_is_refused_leaves_in_order() -> None:
     flow.answer(Taken(1500, []))
     flow.answer(b"penstock:{q}:wake")
     assert flow.fail(QueueInUse("consumer", "ada")) == Quit()
-    assert flow.answer(None) == Reserve(source, 0, True)
+    assert flow.answer(()) == Reserve(source, 0, True)
     with pytest.raises(QueueInUse):
         flow.fail(QueueInUse("consumer", "ada"))
 

@@ -173,7 +173,8 @@ class Stage:
             self._pass(effect.until)
             return None
         if isinstance(effect, flows.Quit):
-            return None if self.draw(2) else self._token(self.crew.wakes)
+            key = None if self.draw(2) else self._token(self.crew.wakes)
+            return () if key is None else (key,)
         assert isinstance(effect, (flows.Drop, flows.Hurry, flows.Cede))
         return None
 
@@ -342,7 +343,7 @@ def test_a_waiting_worker_that_fills_up_hands_its_token_on(many: Callable[..., S
     assert len(crew.held) == 1
     key = stage._token(crew.wakes)
     assert key == queue.ops.keys["wake"]
-    effect = flow.send(key)
+    effect = flow.send((key,))
     assert isinstance(effect, flows.Run)
     flow.send(stage._run(effect))
     assert stage.raw.llen(queue.ops.keys["wake"]) == 1

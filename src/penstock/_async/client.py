@@ -13,7 +13,7 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from penstock._async.connection import monotonic, transient
+from penstock._async.connection import monotonic, passing
 from penstock._async.driver import AsyncDriver
 from penstock._async.job import AsyncJob
 from penstock._async.node import AsyncNode
@@ -174,7 +174,7 @@ class AsyncPenstock:
                 if taken.deliveries or (wait == 0 and taken.next_ms != 0):
                     return taken.deliveries
                 seen = taken if taken.next_ms != 0 else None
-        flow = flows.reserve(sources, n, wait, clock=monotonic, transient=transient, seen=seen)
+        flow = flows.reserve(sources, n, wait, clock=monotonic, transient=passing, seen=seen)
         jobs: list[AsyncJob] = await self._driver.drive(flow)
         return jobs
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, NoReturn
@@ -22,13 +22,16 @@ from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import SentinelConnectionPool
 from redis.backoff import NoBackoff
 from redis.exceptions import (
+    AskError,
     AuthenticationError,
     AuthorizationError,
+    ClusterDownError,
     MasterDownError,
     MaxConnectionsError,
     NoScriptError,
     ReadOnlyError,
     ResponseError,
+    TryAgainError,
 )
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
@@ -81,7 +84,11 @@ FAKE_SLICE = 0.02
 """Seconds of one BLPOP on a connection that can't be waited on."""
 RENEW = 60.0
 """Seconds after which a pending BLPOP is ended and sent anew, which tells a dead connection."""
+FAILURES = (RedisConnectionError, RedisTimeoutError, ProtocolError)
+"""A call has had no answer."""
 UNLESS = (AuthenticationError, AuthorizationError, MaxConnectionsError)
+CHANGES = (AskError, ClusterDownError, TryAgainError)
+"""What a cluster answers of a slot that is elsewhere (MOVED is an AskError), or on its way."""
 OTHER_ROLE = re.compile(
     r"(?:^|-)(?:READONLY|MASTERDOWN|NOREPLICAS|UNBLOCKED) |WAIT cannot be used with replica"
 )
@@ -108,7 +115,24 @@ def connection_factory(source: object) -> tuple[Any, str]:
         given = source.connection_pool
     else:
         raise BadArgument("source", source, f"a URL or a {Redis.__module__} client, no pipeline")
-    kwargs = dict(given.connection_kwargs)
+    kwargs = own_settings(given.connection_kwargs)
+    if isinstance(given, SentinelConnectionPool):
+        kwargs.setdefault("socket_connect_timeout", PATIENCE)
+        if not given.is_master:
+            raise BadArgument("source", source, "a client of the primary, by master_for")
+        found = AsyncFound(given, kwargs)
+        return found, str(found.primary)
+    host = f"{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}"
+    return own_factory(given.connection_class, kwargs), str(kwargs.get("path") or host)
+
+
+def own_settings(lent: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of our connections, from those of others.
+
+    Raises:
+        ConfigurationError: they decode responses, so bodies would not come back as bytes.
+    """
+    kwargs = dict(lent)
     if kwargs.get("decode_responses"):
         raise ConfigurationError(
             "the client was made with decode_responses=True: bodies are bytes; pass one without it"
@@ -117,20 +141,17 @@ def connection_factory(source: object) -> tuple[Any, str]:
         kwargs.pop(name, None)
     kwargs.update(protocol=2, retry=Retry(NoBackoff(), 0), health_check_interval=0)
     kwargs.setdefault("socket_timeout", SOCKET_TIMEOUT)
-    if isinstance(given, SentinelConnectionPool):
-        kwargs.setdefault("socket_connect_timeout", PATIENCE)
-        if not given.is_master:
-            raise BadArgument("source", source, "a client of the primary, by master_for")
-        found = AsyncFound(given, kwargs)
-        return found, str(found.primary)
-    kwargs.setdefault("socket_connect_timeout", SOCKET_TIMEOUT)
-    make = given.connection_class
+    return kwargs
+
+
+def own_factory(make: Callable[..., Any], settings: dict[str, Any]) -> Callable[..., Any]:
+    """What makes connections with these settings, or others instead."""
+    settings.setdefault("socket_connect_timeout", SOCKET_TIMEOUT)
 
     def factory(**changed: Any) -> Any:
-        return make(**{**kwargs, **changed})
+        return make(**{**settings, **changed})
 
-    host = f"{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}"
-    return factory, str(kwargs.get("path") or host)
+    return factory
 
 
 def raise_typed(error: ResponseError) -> NoReturn:
@@ -308,6 +329,11 @@ class AsyncLane(Producer):
         """A plain command, its reply undecoded."""
         return await self._roundtrip(pack(args))
 
+    async def together(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Several plain commands in one trip, none of which is refused; their replies."""
+        await asend(self._conn, b"".join(map(pack, commands)))
+        return [await self._conn.read_response(disable_decoding=True) for _ in commands]
+
     @property
     def turn(self) -> int:
         """Which primary it leads to, where Sentinels know."""
@@ -345,7 +371,7 @@ class AsyncWaiter:
     def __init__(self, conn: Any, server: AsyncServer) -> None:
         self._conn = conn
         self._server = server
-        self._reader: AsyncReader | None = None
+        self.reader: AsyncReader | None = None
         self._since = 0.0
         self._id = b""
 
@@ -355,23 +381,31 @@ class AsyncWaiter:
         """Wait for a token; None after `timeout` seconds or at the signal, and the BLPOP stays."""
         if asliced(self._conn):
             return await self._pop_slices(keys, timeout, signal)
+        return await self.begin(keys) or await self.read(timeout, signal)
+
+    async def begin(self, keys: tuple[bytes, ...]) -> bytes | None:
+        """Send the BLPOP unless it is pending, anew if it is old; the key of a token it took."""
         if self._id and self._server.has_moved(self._conn):
             await self.drop()
             raise RedisConnectionError("another server is the primary now")
-        if self._reader is not None and monotonic() > self._since + RENEW:
-            key = await self.quit()
-            if key is not None:
+        if self.reader is not None and monotonic() > self._since + RENEW:
+            for key in await self.quit():
                 return key
-        if self._reader is None:
+        if self.reader is None:
             try:
-                self._reader = await self._block(keys)
+                self.reader = await self._block(keys)
             except BaseException:
                 await self.drop()  # half a handshake may be under way on it
                 raise
-        reply = await self._reader.read(timeout, signal)
+        return None
+
+    async def read(self, timeout: float, signal: AsyncSignal | None = None) -> bytes | None:
+        """Read the key of a token; None in time or at the signal, and the BLPOP stays."""
+        assert self.reader is not None
+        reply = await self.reader.read(timeout, signal)
         if reply is PENDING:
             return None
-        self._reader = None
+        self.reader = None
         return reply[0] if reply else None
 
     async def _block(self, keys: tuple[bytes, ...]) -> AsyncReader:
@@ -409,35 +443,44 @@ class AsyncWaiter:
         reply = await self._conn.read_response(disable_decoding=True)
         return reply[0] if reply else None
 
-    async def quit(self) -> bytes | None:
-        """End a pending BLPOP; the key of a token that it took meanwhile, or None."""
-        if self._reader is None:
-            return None
+    async def quit(self) -> tuple[bytes, ...]:
+        """End a pending BLPOP; the key of a token that it took meanwhile, if it did."""
+        if self.reader is None:
+            return ()
         if self._server.has_moved(self._conn):
             await self.drop()
-            return None
-        reader, self._reader = self._reader, None
+            return ()
         try:
-            await self._server.command("CLIENT", "UNBLOCK", self._id)
-            reply = await reader.read(STOP_TIMEOUT)
+            await self._server.command(*self.unblock)
         except BaseException:
-            await self._drop(reader)
+            await self.drop()
+            raise
+        return await self.ended()
+
+    @property
+    def unblock(self) -> tuple[Any, ...]:
+        """The command that ends a pending BLPOP from another connection."""
+        return ("CLIENT", "UNBLOCK", self._id)
+
+    async def ended(self) -> tuple[bytes, ...]:
+        """Read what came of a BLPOP that was ended; the key of a token, if it took one."""
+        assert self.reader is not None
+        try:
+            reply = await self.reader.read(STOP_TIMEOUT)
+        except BaseException:
+            await self.drop()
             raise
         if reply is PENDING:
-            await self._drop(reader)
-            return None
-        return reply[0] if reply else None
-
-    async def _drop(self, reader: AsyncReader) -> None:
-        reader.drop()
-        await self._conn.disconnect()
-        self._id = b""
+            await self.drop()
+            return ()
+        self.reader = None
+        return (reply[0],) if reply else ()
 
     async def drop(self) -> None:
         """Close the connection, whatever is pending on it."""
-        if self._reader is not None:
-            self._reader.drop()
-            self._reader = None
+        if self.reader is not None:
+            self.reader.drop()
+            self.reader = None
         await self._conn.disconnect()
         self._id = b""
 
@@ -454,7 +497,7 @@ class AsyncServer:
     """
 
     def __init__(self, factory: Callable[..., Any], address: str, retry_for: float) -> None:
-        self._factory = factory
+        self.factory = factory
         self.address = address
         self._lanes: list[AsyncLane] = []
         self._waiters: list[AsyncWaiter] = []
@@ -475,7 +518,7 @@ class AsyncServer:
 
     def adjust(self, **settings: Any) -> None:
         """Change settings of the connections that are made from now on."""
-        self._factory = partial(self._factory, **settings)
+        self.factory = partial(self.factory, **settings)
 
     async def hurry(self) -> None:
         """From now on a call that does not get through within a second is tried once more."""
@@ -498,12 +541,17 @@ class AsyncServer:
             self.forget()
             self._bound = bound
 
-    def _lane(self) -> AsyncLane:
+    def take(self) -> AsyncLane:
+        """A lane for one call; give it back with `give`, or close it."""
         self._bind()
         try:
             return self._lanes.pop()
         except IndexError:
-            return AsyncLane(self._factory())
+            return AsyncLane(self.factory())
+
+    def give(self, lane: AsyncLane) -> None:
+        """Keep a lane, whose call has been answered, for the next one."""
+        self._lanes.append(lane)
 
     async def _led(self, primary: AsyncPrimary) -> AsyncLane:
         """A lane to the server that is the primary now; what leads to others is closed."""
@@ -512,7 +560,7 @@ class AsyncServer:
         if self._turn != primary.turn:
             self._turn = primary.turn
             await self._leave(primary.turn)
-        lane = self._lane()
+        lane = self.take()
         if lane.turn != self._turn:  # given back since by a call that began before
             await lane.close()
         return lane
@@ -539,7 +587,7 @@ class AsyncServer:
             OutOfMemory, QueueDamaged: what the server refused, typed.
             redis.exceptions.ConnectionError, TimeoutError: still failing after `retry_for` seconds.
         """
-        lane = self._lane() if self._primary is None else await self._led(self._primary)
+        lane = self.take() if self._primary is None else await self._led(self._primary)
         lane.calls += 1
         resent = 0.0
         sent = 0.0 if call.bearer is None else monotonic()
@@ -588,7 +636,7 @@ class AsyncServer:
 
     async def command(self, *args: Any) -> Any:
         """A plain command that may be repeated, its reply undecoded."""
-        lane = self._lane() if self._primary is None else await self._led(self._primary)
+        lane = self.take() if self._primary is None else await self._led(self._primary)
 
         async def attempt() -> Any:
             try:
@@ -608,6 +656,10 @@ class AsyncServer:
         self._lanes.append(lane)
         return reply
 
+    async def everywhere(self, commands: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
+        """What each server replies to plain commands: this one."""
+        return [[await self.command(*args) for args in commands]]
+
     # -- waiters ---------------------------------------------------------------------------
 
     def waiter(self) -> AsyncWaiter:
@@ -616,7 +668,7 @@ class AsyncServer:
         try:
             return self._waiters.pop()
         except IndexError:
-            return AsyncWaiter(self._factory(socket_timeout=None), self)
+            return AsyncWaiter(self.factory(socket_timeout=None), self)
 
     def rest(self, waiter: AsyncWaiter) -> None:
         """Keep a waiter with nothing pending for the next wait."""
@@ -642,5 +694,9 @@ def transient(error: BaseException) -> bool:
     if isinstance(error, ResponseError):
         in_role = (ReadOnlyError, MasterDownError)
         return isinstance(error, in_role) or OTHER_ROLE.search(str(error)) is not None
-    kinds = (RedisConnectionError, RedisTimeoutError, ProtocolError)
-    return isinstance(error, kinds) and not isinstance(error, UNLESS)
+    return isinstance(error, FAILURES) and not isinstance(error, UNLESS)
+
+
+def passing(error: BaseException) -> bool:
+    """Whether a failure may pass by itself, that of a cluster which is changing included."""
+    return isinstance(error, CHANGES) or transient(error)

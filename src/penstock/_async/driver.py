@@ -7,17 +7,13 @@ from collections.abc import Generator
 from contextlib import suppress  # async only
 from typing import Any
 
-from redis.exceptions import ClusterCrossSlotError
-
 from penstock._acompat import AsyncSignal, asleep
-from penstock._async.connection import AsyncWaiter, monotonic, transient
+from penstock._async.cluster import AsyncWaiters
+from penstock._async.connection import AsyncWaiter, monotonic, passing
 from penstock._async.node import AsyncNode
 from penstock.core import flows
 from penstock.core.operations import DAMAGED, Call, QueueOps, Taken
 from penstock.wire.keys import registry_key
-
-LOOK = 1.0
-"""Seconds between two looks at queues that can't be waited for together."""
 
 
 class AsyncDriver:
@@ -149,24 +145,17 @@ class _Wait:
     def __init__(self, node: AsyncNode, signal: AsyncSignal | None) -> None:
         self._node = node
         self._signal = signal
-        self._waiter: AsyncWaiter | None = None
+        self._waiter: AsyncWaiter | AsyncWaiters | None = None
         self._failures = 0
-        self._is_split = False
 
     async def pop(self, effect: flows.Pop) -> bytes | object | None:
         """The key of a token, None at the time given, or `flows.LOST`."""
-        if self._is_split:
-            return await self._look_again(effect)
         if self._waiter is None:
             self._waiter = self._node.waiter()
         try:
             key = await self._waiter.pop(effect.keys, effect.until - monotonic(), self._signal)
-        except ClusterCrossSlotError:
-            await self.drop()
-            self._is_split = True
-            return await self._look_again(effect)
         except Exception as error:
-            if not transient(error):
+            if not passing(error):
                 raise
             await self.drop()
             self._failures += 1
@@ -176,29 +165,24 @@ class _Wait:
         self._failures = 0
         return key
 
-    async def _look_again(self, effect: flows.Pop) -> object:
-        """On a cluster queues lie in several slots, for which there is no common wait."""
-        await self.rest(flows.Rest(min(effect.until, monotonic() + LOOK)))
-        return flows.LOST
-
     async def rest(self, effect: flows.Rest) -> None:
         """Wait without a connection."""
         span = max(0.0, effect.until - monotonic())
         await (asleep(span) if self._signal is None else self._signal.wait(span))
 
-    async def quit(self) -> bytes | None:
-        """End a pending BLPOP and keep the connection; the key of a token it took, or None."""
+    async def quit(self) -> tuple[bytes, ...]:
+        """End what is pending and keep the connections; the keys of tokens that were taken."""
         waiter, self._waiter = self._waiter, None
         if waiter is None:
-            return None
+            return ()
         try:
-            key = await waiter.quit()
+            keys = await waiter.quit()
         except Exception as error:
-            if not transient(error):
+            if not passing(error):
                 raise
-            return None
+            return ()
         self._node.rest(waiter)
-        return key
+        return keys
 
     async def drop(self) -> None:
         """Close the connection, whatever is pending on it."""

@@ -1,4 +1,4 @@
-"""A node: the failure domain that a client may choose, with its id, whatever is behind it."""
+"""A node: the failure domain that a client may choose, with its id; a server or a cluster."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from penstock._acompat import alock, aloop
+from penstock._async.cluster import AsyncCluster, AsyncWaiters
 from penstock._async.connection import AsyncServer, AsyncWaiter, connection_factory
 from penstock.core.operations import Call
-from penstock.core.servers import EvictionWarning, ServerFacts, parse_info
+from penstock.core.servers import EvictionWarning, ServerFacts, parse_info, together
 from penstock.wire.keys import node_key
 
 __all__ = ["AsyncNode", "forget_after_fork"]
@@ -37,7 +38,12 @@ class AsyncNode:
     def __init__(self, source: object, *, prefix: str, retry_for: float) -> None:
         self._source = source
         self._prefix = prefix
-        self._link = AsyncServer(*connection_factory(source), retry_for)
+        self._retry_for = retry_for
+        cluster = AsyncCluster.lent(source, retry_for)
+        self._is_settled = cluster is not None
+        self._link: AsyncServer | AsyncCluster = cluster or AsyncServer(
+            *connection_factory(source), retry_for
+        )
         self._lock = alock()
         self._bound: object = None
         self.id = ""
@@ -67,12 +73,32 @@ class AsyncNode:
 
     # -- who it is -------------------------------------------------------------------------
 
+    @property
+    def is_cluster(self) -> bool:
+        """Whether it is a Redis Cluster; known from the first call on."""
+        return isinstance(self._link, AsyncCluster)
+
+    async def _settle(self) -> None:
+        """Learn whether the server is a part of a cluster, before anything is sent to it."""
+        async with self._own_lock():
+            if self._is_settled:
+                return
+            server = self._link
+            assert isinstance(server, AsyncServer)
+            cluster = await AsyncCluster.behind(server, self._retry_for)
+            if cluster is not None:
+                self._link = cluster
+                await server.close()
+            self._is_settled = True
+
     async def prepare(self) -> None:
         """Learn the node's id and check the server, once.
 
         Raises:
             UnsupportedServer: older than Redis 6.2.
         """
+        if not self._is_settled:
+            await self._settle()
         async with self._own_lock():
             if not self.known:
                 self.facts = await self.server_facts()
@@ -105,14 +131,15 @@ class AsyncNode:
         return str(found.decode()) if found else ""
 
     async def server_facts(self) -> ServerFacts:
-        """INFO, if the server has it and allows it."""
-        fields: dict[str, str] = {}
+        """INFO, if the server has it and allows it; of a cluster, that of all its primaries."""
+        if not self._is_settled:
+            await self._settle()
         try:
-            for section in SECTIONS:
-                fields.update(parse_info(await self.command("INFO", section)))
+            told = await self._link.everywhere([("INFO", name) for name in SECTIONS])
         except ResponseError as error:
             logger.info("INFO: %s; the server is taken as it is", error)
-        return ServerFacts(fields)
+            return ServerFacts({})
+        return together([parse_info(b"\n".join(parts)) for parts in told])
 
     # -- the way to it ---------------------------------------------------------------------
 
@@ -123,17 +150,21 @@ class AsyncNode:
             OutOfMemory, QueueDamaged: what the server refused, typed.
             redis.exceptions.ConnectionError, TimeoutError: still failing after `retry_for` seconds.
         """
+        if not self._is_settled:
+            await self._settle()
         return await self._link.run(call)
 
     async def command(self, *args: Any) -> Any:
         """A plain command that may be repeated, its reply undecoded."""
+        if not self._is_settled:
+            await self._settle()
         return await self._link.command(*args)
 
-    def waiter(self) -> AsyncWaiter:
+    def waiter(self) -> AsyncWaiter | AsyncWaiters:
         """A waiter for one wait; give it back with `rest`."""
         return self._link.waiter()
 
-    def rest(self, waiter: AsyncWaiter) -> None:
+    def rest(self, waiter: Any) -> None:
         """Keep a waiter with nothing pending for the next wait."""
         self._link.rest(waiter)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from redis import Redis
 
-from penstock._sync.connection import monotonic, transient
+from penstock._sync.connection import monotonic, passing
 from penstock._sync.driver import Driver
 from penstock._sync.job import Job
 from penstock._sync.node import Node
@@ -175,7 +175,7 @@ class Penstock:
                 if taken.deliveries or (wait == 0 and taken.next_ms != 0):
                     return taken.deliveries
                 seen = taken if taken.next_ms != 0 else None
-        flow = flows.reserve(sources, n, wait, clock=monotonic, transient=transient, seen=seen)
+        flow = flows.reserve(sources, n, wait, clock=monotonic, transient=passing, seen=seen)
         jobs: list[Job] = self._driver.drive(flow)
         return jobs
 

@@ -6,17 +6,13 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any
 
-from redis.exceptions import ClusterCrossSlotError
-
 from penstock._acompat import Signal, sleep
-from penstock._sync.connection import Waiter, monotonic, transient
+from penstock._sync.cluster import Waiters
+from penstock._sync.connection import Waiter, monotonic, passing
 from penstock._sync.node import Node
 from penstock.core import flows
 from penstock.core.operations import DAMAGED, Call, QueueOps, Taken
 from penstock.wire.keys import registry_key
-
-LOOK = 1.0
-"""Seconds between two looks at queues that can't be waited for together."""
 
 
 class Driver:
@@ -130,24 +126,17 @@ class _Wait:
     def __init__(self, node: Node, signal: Signal | None) -> None:
         self._node = node
         self._signal = signal
-        self._waiter: Waiter | None = None
+        self._waiter: Waiter | Waiters | None = None
         self._failures = 0
-        self._is_split = False
 
     def pop(self, effect: flows.Pop) -> bytes | object | None:
         """The key of a token, None at the time given, or `flows.LOST`."""
-        if self._is_split:
-            return self._look_again(effect)
         if self._waiter is None:
             self._waiter = self._node.waiter()
         try:
             key = self._waiter.pop(effect.keys, effect.until - monotonic(), self._signal)
-        except ClusterCrossSlotError:
-            self.drop()
-            self._is_split = True
-            return self._look_again(effect)
         except Exception as error:
-            if not transient(error):
+            if not passing(error):
                 raise
             self.drop()
             self._failures += 1
@@ -157,29 +146,24 @@ class _Wait:
         self._failures = 0
         return key
 
-    def _look_again(self, effect: flows.Pop) -> object:
-        """On a cluster queues lie in several slots, for which there is no common wait."""
-        self.rest(flows.Rest(min(effect.until, monotonic() + LOOK)))
-        return flows.LOST
-
     def rest(self, effect: flows.Rest) -> None:
         """Wait without a connection."""
         span = max(0.0, effect.until - monotonic())
         (sleep(span) if self._signal is None else self._signal.wait(span))
 
-    def quit(self) -> bytes | None:
-        """End a pending BLPOP and keep the connection; the key of a token it took, or None."""
+    def quit(self) -> tuple[bytes, ...]:
+        """End what is pending and keep the connections; the keys of tokens that were taken."""
         waiter, self._waiter = self._waiter, None
         if waiter is None:
-            return None
+            return ()
         try:
-            key = waiter.quit()
+            keys = waiter.quit()
         except Exception as error:
-            if not transient(error):
+            if not passing(error):
                 raise
-            return None
+            return ()
         self._node.rest(waiter)
-        return key
+        return keys
 
     def drop(self) -> None:
         """Close the connection, whatever is pending on it."""

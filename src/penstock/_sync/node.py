@@ -1,5 +1,5 @@
 # Generated from src/penstock/_async/node.py by tools/unasync.py; do not edit.
-"""A node: the failure domain that a client may choose, with its id, whatever is behind it."""
+"""A node: the failure domain that a client may choose, with its id; a server or a cluster."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from penstock._acompat import lock, loop
+from penstock._sync.cluster import Cluster, Waiters
 from penstock._sync.connection import Server, Waiter, connection_factory
 from penstock.core.operations import Call
-from penstock.core.servers import EvictionWarning, ServerFacts, parse_info
+from penstock.core.servers import EvictionWarning, ServerFacts, parse_info, together
 from penstock.wire.keys import node_key
 
 __all__ = ["Node", "forget_after_fork"]
@@ -38,7 +39,10 @@ class Node:
     def __init__(self, source: object, *, prefix: str, retry_for: float) -> None:
         self._source = source
         self._prefix = prefix
-        self._link = Server(*connection_factory(source), retry_for)
+        self._retry_for = retry_for
+        cluster = Cluster.lent(source, retry_for)
+        self._is_settled = cluster is not None
+        self._link: Server | Cluster = cluster or Server(*connection_factory(source), retry_for)
         self._lock = lock()
         self._bound: object = None
         self.id = ""
@@ -68,12 +72,32 @@ class Node:
 
     # -- who it is -------------------------------------------------------------------------
 
+    @property
+    def is_cluster(self) -> bool:
+        """Whether it is a Redis Cluster; known from the first call on."""
+        return isinstance(self._link, Cluster)
+
+    def _settle(self) -> None:
+        """Learn whether the server is a part of a cluster, before anything is sent to it."""
+        with self._own_lock():
+            if self._is_settled:
+                return
+            server = self._link
+            assert isinstance(server, Server)
+            cluster = Cluster.behind(server, self._retry_for)
+            if cluster is not None:
+                self._link = cluster
+                server.close()
+            self._is_settled = True
+
     def prepare(self) -> None:
         """Learn the node's id and check the server, once.
 
         Raises:
             UnsupportedServer: older than Redis 6.2.
         """
+        if not self._is_settled:
+            self._settle()
         with self._own_lock():
             if not self.known:
                 self.facts = self.server_facts()
@@ -106,14 +130,15 @@ class Node:
         return str(found.decode()) if found else ""
 
     def server_facts(self) -> ServerFacts:
-        """INFO, if the server has it and allows it."""
-        fields: dict[str, str] = {}
+        """INFO, if the server has it and allows it; of a cluster, that of all its primaries."""
+        if not self._is_settled:
+            self._settle()
         try:
-            for section in SECTIONS:
-                fields.update(parse_info(self.command("INFO", section)))
+            told = self._link.everywhere([("INFO", name) for name in SECTIONS])
         except ResponseError as error:
             logger.info("INFO: %s; the server is taken as it is", error)
-        return ServerFacts(fields)
+            return ServerFacts({})
+        return together([parse_info(b"\n".join(parts)) for parts in told])
 
     # -- the way to it ---------------------------------------------------------------------
 
@@ -124,17 +149,21 @@ class Node:
             OutOfMemory, QueueDamaged: what the server refused, typed.
             redis.exceptions.ConnectionError, TimeoutError: still failing after `retry_for` seconds.
         """
+        if not self._is_settled:
+            self._settle()
         return self._link.run(call)
 
     def command(self, *args: Any) -> Any:
         """A plain command that may be repeated, its reply undecoded."""
+        if not self._is_settled:
+            self._settle()
         return self._link.command(*args)
 
-    def waiter(self) -> Waiter:
+    def waiter(self) -> Waiter | Waiters:
         """A waiter for one wait; give it back with `rest`."""
         return self._link.waiter()
 
-    def rest(self, waiter: Waiter) -> None:
+    def rest(self, waiter: Any) -> None:
         """Keep a waiter with nothing pending for the next wait."""
         self._link.rest(waiter)
 

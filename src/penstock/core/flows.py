@@ -102,7 +102,8 @@ class Pop:
     """Wait for a token on one of the keys until a point of the clock; the answer: its key or None.
 
     The blocking call stays pending after a None, so that no token is missed between two waits; None
-    also comes early when the flow's owner has something to tell. LOST says that the connection
+    also comes early when the flow's owner has something to tell. Where keys lie apart (Cluster)
+    there are several calls, and the others stay pending after a key. LOST says that a connection
     failed: a token may have gone with it, so look everywhere.
     """
 
@@ -112,7 +113,7 @@ class Pop:
 
 @dataclass(frozen=True, slots=True)
 class Quit:
-    """End the pending wait, if there is one; the answer is the key of a token it took, or None."""
+    """End the pending wait, if there is one; the answer: the keys of the tokens that it took."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,6 +368,7 @@ class _Watch:
         self._transient = transient
         self._seen = seen
         self._awaited: tuple[bytes, ...] = ()
+        self._tokens: list[bytes] = []
         self.wakes = tuple(ops.keys["wake"] for ops in sources)
         self.got: list[Any] = []
         self.due: dict[int, float] = {}
@@ -412,20 +414,22 @@ class _Watch:
         self.idle, self._awaited = True, keys
         key: bytes | object | None
         try:
-            key = (yield Quit()) if is_changed else None
-            if key is None:
-                key = yield Pop(keys, min([until, *self.due.values()]))
+            if is_changed:
+                self._tokens += yield Quit()
+            if self._tokens:
+                return self._tokens.pop(0)
+            key = yield Pop(keys, min([until, *self.due.values()]))
         except Cancelled:
             yield from self.leave()
             raise
         return key
 
     def leave(self) -> Generator[Effect, Any, None]:
-        """End the wait; hand on a token taken meanwhile, and what only this consumer was told."""
+        """End the wait; hand on tokens taken meanwhile, and what only this consumer was told."""
         tick = self._clock() + TICK
-        key = yield Quit()
+        tokens = [*self._tokens, *(yield Quit())]
         for i, ops in enumerate(self._sources):
-            if key == ops.keys["wake"] or self.due.get(i, math.inf) <= tick:
+            if ops.keys["wake"] in tokens or self.due.get(i, math.inf) <= tick:
                 yield Reserve(ops, 0, True)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from penstock.core.views import Info
@@ -16,6 +16,7 @@ __all__ = [
     "ServerFacts",
     "Syncing",
     "parse_info",
+    "together",
     "unsynced",
 ]
 
@@ -65,9 +66,11 @@ class ServerFacts:
 
     Attributes:
         fields: name -> value; empty when the server has no INFO (fakeredis) or forbids it.
+        parts: the facts of each server, where there are several (Cluster).
     """
 
     fields: Mapping[str, str]
+    parts: Sequence[ServerFacts] = ()
 
     @property
     def version(self) -> tuple[int, ...]:
@@ -97,7 +100,9 @@ class ServerFacts:
 
     @property
     def is_crowded(self) -> bool:
-        """Whether more than three quarters of the memory it may use are in use."""
+        """Whether more than three quarters of the memory it may use are in use, somewhere."""
+        if self.parts:
+            return any(part.is_crowded for part in self.parts)
         used, most = self.number("used_memory"), self.number("maxmemory")
         return bool(used and most and used * 4 > most * 3)
 
@@ -178,3 +183,31 @@ class ServerFacts:
         else:
             return []
         return [f"maxmemory-policy is {policy}: {loss}; set it to noeviction"]
+
+
+SUMS = ("used_memory", "connected_clients", "blocked_clients", "evicted_keys")
+LEAST = ("uptime_in_seconds", "connected_slaves", "aof_enabled")
+
+
+def together(servers: Sequence[Mapping[str, str]]) -> ServerFacts:
+    """The facts of one server, or of several as if they were one: sums, and the worst of each."""
+    parts = [ServerFacts(fields) for fields in servers]
+    if len(parts) == 1:
+        return parts[0]
+    if not parts:
+        return ServerFacts({})
+    fields = dict(min(parts, key=lambda part: part.version).fields)
+    for name in (*SUMS, *LEAST):
+        found = [number for part in parts if (number := part.number(name)) is not None]
+        if found:
+            fields[name] = str(sum(found) if name in SUMS else min(found))
+    limits = [part.number("maxmemory") or 0 for part in parts]
+    fields["maxmemory"] = str(sum(limits) if all(limits) else 0)  # 0 = somewhere there is none
+    worst = max(parts, key=_danger)
+    fields["maxmemory_policy"] = worst.fields.get("maxmemory_policy", "")
+    return ServerFacts(fields, tuple(parts))
+
+
+def _danger(facts: ServerFacts) -> int:
+    policy = facts.fields.get("maxmemory_policy", "")
+    return 2 if facts.evicts else int(policy.startswith("volatile-"))

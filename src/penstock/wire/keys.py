@@ -6,6 +6,7 @@ percent signs and control bytes of the name are percent-encoded in the tag: a br
 
 from __future__ import annotations
 
+import binascii
 import re
 import zlib
 
@@ -14,9 +15,11 @@ from penstock.errors import BadArgument
 __all__ = [
     "DEFAULT_PREFIX",
     "KINDS",
+    "SLOTS",
     "QueueKeys",
     "check_prefix",
     "check_queue_name",
+    "key_slot",
     "node_key",
     "queue_crc",
     "registry_key",
@@ -29,6 +32,8 @@ KINDS = (
     "tally", "expiry", "dedup", "windows", "meta", "wake", "space",
 )  # fmt: skip
 MAX_NAME_BYTES = 1024
+SLOTS = 16384
+"""Of a Redis Cluster."""
 
 _UNSAFE = re.compile(r"[{}%\x00-\x1f\x7f]")
 
@@ -102,6 +107,16 @@ class QueueKeys:
     def producer(self, producer_id: str) -> bytes:
         """The key of one producer: its last call number and the reply to it."""
         return f"{self._base}producer:{producer_id}".encode()
+
+
+def key_slot(key: bytes) -> int:
+    """The slot of a key in a Redis Cluster: of what stands in its first braces, if anything."""
+    start = key.find(b"{")
+    if start >= 0:
+        end = key.find(b"}", start + 1)
+        if end > start + 1:
+            key = key[start + 1 : end]
+    return binascii.crc_hqx(key, 0) % SLOTS
 
 
 def registry_key(prefix: str) -> bytes:

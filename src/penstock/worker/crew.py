@@ -133,6 +133,7 @@ class Crew:
         unsettled: the same by queue, taken up by the loop; it stays until the server has it.
         stopping: whether no more jobs are taken.
         waiting: whether a BLPOP is pending.
+        apart: whether each queue has a BLPOP of its own, so that others stay when one is told.
         awaited: the keys it waits for.
         taken: how many jobs it has taken.
         answered: when the server answered last.
@@ -172,6 +173,7 @@ class Crew:
         self.stopping = False
         self._deadlines: list[float] = []
         self.waiting = False
+        self.apart = False
         self.awaited: Collection[bytes] = ()
         self.taken = 0
         self.idle_rounds = 0

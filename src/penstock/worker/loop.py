@@ -16,7 +16,7 @@ from typing import Any
 
 from redis.exceptions import NoPermissionError
 
-from penstock._sync.connection import transient
+from penstock._sync.connection import passing
 from penstock.core.flows import (
     LOST,
     TICK,
@@ -122,6 +122,8 @@ def _round(crew: Crew, node: Callable[[], str]) -> Count:
             got += brought
             unsettled.pop(i, None)
     crew.unsure = False
+    if got and crew.waiting:  # a busy worker's BLPOP would swallow tokens that are others'
+        yield from _stand_up(crew)
     if crew.clock() >= crew.sample_at:
         yield from _sample(crew, busy=got > 0 or bool(crew.held))
     return got
@@ -385,7 +387,7 @@ def _rest(crew: Crew, node: Callable[[], str]) -> Count:
 
 def _woken(crew: Crew, source: Source, node: Callable[[], str]) -> Count:
     """A token: its queue is asked before anything else, or somebody else is told to."""
-    crew.waiting = False
+    crew.waiting = crew.apart and len(crew.awaited) > 1
     source.at, source.woken = 0.0, True
     room = crew.room()
     if room <= 0:
@@ -399,12 +401,12 @@ def _woken(crew: Crew, source: Source, node: Callable[[], str]) -> Count:
 
 
 def _stand_up(crew: Crew) -> Flow:
-    """End a wait: a token taken meanwhile, and events only this worker was told of, go on."""
+    """End a wait: tokens taken meanwhile, and events only this worker was told of, go on."""
     waited, crew.waiting = crew.waiting, False
-    key = (yield Quit()) if waited else None
+    keys = (yield Quit()) if waited else ()
     for source in crew.sources:
         near = waited and 0 < source.at <= crew.clock() + TICK and not source.failures
-        if near or source.woken or key == source.ops.keys["wake"]:
+        if near or source.woken or source.ops.keys["wake"] in keys:
             yield from _hand_on(crew, source)
 
 
@@ -463,6 +465,6 @@ def _unless_refused(crew: Crew) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if transient(error):
+        if passing(error):
             raise
         logger.warning("worker: %s: %s", type(error).__name__, error, extra=crew.fields)

@@ -211,7 +211,7 @@ class AsyncLink(AsyncServer):
         await self.close()
 
     async def _once(self, call: Call) -> list[Any]:
-        lane = self._lane() if self._primary is None else await self._led(self._primary)
+        lane = self.take() if self._primary is None else await self._led(self._primary)
         lane.calls += 1
         try:
             if monotonic() > lane.used + FRESH:
@@ -247,7 +247,7 @@ class AsyncLink(AsyncServer):
         try:
             line = self._lines.pop()
         except IndexError:
-            line = AsyncLine(self._factory(socket_timeout=SLICE + SOCKET_TIMEOUT))
+            line = AsyncLine(self.factory(socket_timeout=SLICE + SOCKET_TIMEOUT))
         try:
             if self.has_moved(line.conn):
                 await line.close()

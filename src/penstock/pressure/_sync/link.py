@@ -210,7 +210,7 @@ class Link(Server):
         self.close()
 
     def _once(self, call: Call) -> list[Any]:
-        lane = self._lane() if self._primary is None else self._led(self._primary)
+        lane = self.take() if self._primary is None else self._led(self._primary)
         lane.calls += 1
         try:
             if monotonic() > lane.used + FRESH:
@@ -246,7 +246,7 @@ class Link(Server):
         try:
             line = self._lines.pop()
         except IndexError:
-            line = Line(self._factory(socket_timeout=SLICE + SOCKET_TIMEOUT))
+            line = Line(self.factory(socket_timeout=SLICE + SOCKET_TIMEOUT))
         try:
             if self.has_moved(line.conn):
                 line.close()

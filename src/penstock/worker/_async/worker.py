@@ -11,11 +11,9 @@ from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
 
-from redis.exceptions import ClusterDownError, ReadOnlyError, TryAgainError
-
 from penstock._acompat import AsyncSignal
 from penstock._async.client import AsyncPenstock
-from penstock._async.connection import monotonic, transient
+from penstock._async.connection import monotonic, passing
 from penstock.core.options import Duration, duration_ms
 from penstock.errors import BadArgument, OutOfMemory
 from penstock.worker._async.bench import AsyncBench
@@ -37,8 +35,6 @@ __all__ = ["AsyncWorker"]
 
 logger = logging.getLogger("penstock")
 
-PASSING = (ReadOnlyError, ClusterDownError, TryAgainError, OutOfMemory)
-"""What a server may answer for a while, besides not being there."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 SIGHT = 1.0
 """Seconds after which the main thread looks for signals: one that comes while it goes to sleep does
@@ -325,6 +321,7 @@ class AsyncWorker:
             if await self._connected(crew, wake):
                 text = "%s takes jobs of %s"
                 logger.info(text, self.name, ", ".join(self.options.queues), extra=self._fields)
+                crew.apart = self._client._node.is_cluster
                 flow = work(crew, lambda: self._client._node.id, self._looped)
                 await self._client._driver.drive(flow, wake)
         finally:
@@ -364,7 +361,7 @@ class AsyncWorker:
         try:
             await self._client.connect()
         except Exception as error:
-            if not (transient(error) or isinstance(error, PASSING)):
+            if not (passing(error) or isinstance(error, OutOfMemory)):
                 raise
             logger.warning("%s: no server yet: %s", self.name, error, extra=self._fields)
             return False

