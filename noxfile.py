@@ -16,6 +16,7 @@ nox.options.sessions = ["lint", "types", "sync-check", "tests"]
 
 # One more than there are cores, as many tests wait; long ones come last, and are shared out.
 WORKERS = ("-n", str(min(4, (os.cpu_count() or 1) + 1)), "--dist", "worksteal")
+SUITES = ("tests/_async", "tests/_sync", "tests/conformance")
 PYPROJECT = nox.project.load_toml("pyproject.toml")
 
 
@@ -40,9 +41,17 @@ def tests(session: nox.Session) -> None:
 
 @nox.session
 def nodes(session: nox.Session) -> None:
-    """Run the tests that need several servers at once, or minutes; arguments go to pytest."""
+    """Run the tests that need several servers at once, or minutes; arguments go to pytest.
+
+    Before them the suites of one server, on a Redis Cluster of three primaries.
+    """
     session.install(".", *groups("test"))
-    session.run("pytest", "tests/nodes", *(session.posargs or WORKERS))
+    options = session.posargs or WORKERS
+    session.run(
+        *("pytest", "-k", "cluster", *SUITES, *options),
+        env={"PENSTOCK_TEST_BACKENDS": "cluster"},
+    )
+    session.run("pytest", "tests/nodes", *options)
 
 
 @nox.session

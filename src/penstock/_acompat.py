@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from redis import ConnectionPool, RedisCluster
 from redis.asyncio import ConnectionPool as AsyncConnectionPool
 from redis.asyncio import RedisCluster as AsyncRedisCluster
+from redis.cluster import ClusterPipeline
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
@@ -415,7 +416,7 @@ def acluster_settings(source: Any) -> tuple[Any, dict[str, Any], list[Any], Any]
 
 def cluster_settings(source: Any) -> tuple[Any, dict[str, Any], list[Any], Any] | None:
     """The same of a plain one."""
-    if not isinstance(source, RedisCluster):
+    if not isinstance(source, RedisCluster) or isinstance(source, ClusterPipeline):
         return None
     manager = source.nodes_manager
     nodes = [*manager.startup_nodes.values(), *manager.nodes_cache.values()]

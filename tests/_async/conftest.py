@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from penstock import AsyncPenstock, AsyncQueue
+from penstock._async.cluster import AsyncWaiters
 from penstock._async.connection import AsyncWaiter
 from tests.support.backends import Backend
 from tests.support.keyspace import Raw, check_invariant
@@ -71,8 +72,9 @@ class AsyncWaits:
 
     def are(self, count: int) -> bool:
         """Whether so many wait, here and as the server sees it."""
+        blocked = sum(_connections(waiter) for waiter in self.pending)
         return len(self.pending) == count and all(
-            server.info("clients")["blocked_clients"] == count for server in self._servers
+            server.info("clients")["blocked_clients"] == blocked for server in self._servers
         )
 
     async def reach(self, count: int) -> None:
@@ -80,22 +82,33 @@ class AsyncWaits:
         await await_for(lambda: self.are(count))
 
 
+def _connections(waiter: object) -> int:
+    """On how many one waits: in a cluster there is one for each slot."""
+    return len(waiter._waiters) if isinstance(waiter, AsyncWaiters) else 1
+
+
 @pytest.fixture
 def waits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> AsyncWaits:
     """Tells when a call beside the test has begun to wait for a token."""
     names = {"backend", "real_backend"} & set(request.fixturenames)
     found = AsyncWaits([request.getfixturevalue(name) for name in names])
-    pop = AsyncWaiter.pop
-
-    async def counted(waiter: AsyncWaiter, *args: Any) -> bytes | None:
-        found.pending.append(waiter)
-        try:
-            return await pop(waiter, *args)
-        finally:
-            found.pending.remove(waiter)
-
-    monkeypatch.setattr(AsyncWaiter, "pop", counted)
+    for kind in (AsyncWaiter, AsyncWaiters):
+        monkeypatch.setattr(kind, "pop", _counted(kind, found.pending))
     return found
+
+
+def _counted(kind: Any, pending: list[object]) -> Any:
+    pop = kind.pop
+
+    async def counted(waiter: Any, *args: Any) -> bytes | None:
+        pending.append(waiter)
+        try:
+            found: bytes | None = await pop(waiter, *args)
+        finally:
+            pending.remove(waiter)
+        return found
+
+    return counted
 
 
 @pytest.fixture

@@ -98,6 +98,9 @@ def test_every_call_is_here(q: AsyncQueue) -> None:
     assert {kind for kinds in NEEDS.values() for kind in kinds} == set(KINDS)
 
 
+ASIDE = "aside:{q}"
+
+
 async def met(call: Callable[[], Any]) -> Exception | None:
     """The error of a call that meets the key."""
     try:
@@ -116,7 +119,7 @@ async def test_a_key_of_another_type(ps: AsyncPenstock, raw: Raw, damage: None, 
     for kind in KINDS:
         jobs = jobs or await fill(q, raw)
         key = q.ops.keys[kind]
-        raw.copy(key, "aside")
+        raw.copy(key, ASIDE)
         raw.delete(key)
         raw.set(key, "not what it should be")
         before = dump(raw)
@@ -133,11 +136,11 @@ async def test_a_key_of_another_type(ps: AsyncPenstock, raw: Raw, damage: None, 
             found.append(f"{kind}: {sorted(changed)} changed before the error")
         if after == before:  # all is as it was but for the one key
             raw.delete(key)
-            raw.copy("aside", key)
+            raw.copy(ASIDE, key)
         else:
             raw.delete(*raw.scan_iter("penstock:{*"))
             jobs = []
-        raw.delete("aside")
+        raw.delete(ASIDE)
     assert not found, "\n".join(found)
 
 

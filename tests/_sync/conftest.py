@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from penstock import Penstock, Queue
+from penstock._sync.cluster import Waiters
 from penstock._sync.connection import Waiter
 from tests.support.backends import Backend
 from tests.support.keyspace import Raw, check_invariant
@@ -73,8 +74,9 @@ class Waits:
 
     def are(self, count: int) -> bool:
         """Whether so many wait, here and as the server sees it."""
+        blocked = sum(_connections(waiter) for waiter in self.pending)
         return len(self.pending) == count and all(
-            server.info("clients")["blocked_clients"] == count for server in self._servers
+            server.info("clients")["blocked_clients"] == blocked for server in self._servers
         )
 
     def reach(self, count: int) -> None:
@@ -82,22 +84,33 @@ class Waits:
         wait_for(lambda: self.are(count))
 
 
+def _connections(waiter: object) -> int:
+    """On how many one waits: in a cluster there is one for each slot."""
+    return len(waiter._waiters) if isinstance(waiter, Waiters) else 1
+
+
 @pytest.fixture
 def waits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Waits:
     """Tells when a call beside the test has begun to wait for a token."""
     names = {"backend", "real_backend"} & set(request.fixturenames)
     found = Waits([request.getfixturevalue(name) for name in names])
-    pop = Waiter.pop
-
-    def counted(waiter: Waiter, *args: Any) -> bytes | None:
-        found.pending.append(waiter)
-        try:
-            return pop(waiter, *args)
-        finally:
-            found.pending.remove(waiter)
-
-    monkeypatch.setattr(Waiter, "pop", counted)
+    for kind in (Waiter, Waiters):
+        monkeypatch.setattr(kind, "pop", _counted(kind, found.pending))
     return found
+
+
+def _counted(kind: Any, pending: list[object]) -> Any:
+    pop = kind.pop
+
+    def counted(waiter: Any, *args: Any) -> bytes | None:
+        pending.append(waiter)
+        try:
+            found: bytes | None = pop(waiter, *args)
+        finally:
+            pending.remove(waiter)
+        return found
+
+    return counted
 
 
 @pytest.fixture

@@ -99,6 +99,9 @@ def test_every_call_is_here(q: Queue) -> None:
     assert {kind for kinds in NEEDS.values() for kind in kinds} == set(KINDS)
 
 
+ASIDE = "aside:{q}"
+
+
 def met(call: Callable[[], Any]) -> Exception | None:
     """The error of a call that meets the key."""
     try:
@@ -117,7 +120,7 @@ def test_a_key_of_another_type(ps: Penstock, raw: Raw, damage: None, name: str) 
     for kind in KINDS:
         jobs = jobs or fill(q, raw)
         key = q.ops.keys[kind]
-        raw.copy(key, "aside")
+        raw.copy(key, ASIDE)
         raw.delete(key)
         raw.set(key, "not what it should be")
         before = dump(raw)
@@ -134,11 +137,11 @@ def test_a_key_of_another_type(ps: Penstock, raw: Raw, damage: None, name: str) 
             found.append(f"{kind}: {sorted(changed)} changed before the error")
         if after == before:  # all is as it was but for the one key
             raw.delete(key)
-            raw.copy("aside", key)
+            raw.copy(ASIDE, key)
         else:
             raw.delete(*raw.scan_iter("penstock:{*"))
             jobs = []
-        raw.delete("aside")
+        raw.delete(ASIDE)
     assert not found, "\n".join(found)
 
 

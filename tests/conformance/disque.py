@@ -10,12 +10,10 @@ import pytest
 
 from penstock import BadArgument, JobView, Queue
 from tests.support.keyspace import Raw, dump
-from tests.support.twins import wait_for
 
 __all__ = [
     "SEVERAL_NODES",
     "Rows",
-    "blocked",
     "bodies",
     "check_rows",
     "one_in_each_state",
@@ -99,11 +97,6 @@ def refused(raw: Raw, call: Callable[[], Any], argument: str) -> None:
         call()
     assert caught.value.argument == argument
     assert dump(raw) == before
-
-
-def blocked(raw: Raw, count: int) -> None:
-    """Return when so many clients are blocked."""
-    wait_for(lambda: raw.info("clients")["blocked_clients"] == count)
 
 
 def one_in_each_state(queue: Queue) -> dict[str, str]:

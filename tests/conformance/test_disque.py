@@ -32,11 +32,10 @@ from tests.conformance import test_disque_suite as suite
 from tests.conformance.disque import (
     SEVERAL_NODES,
     Rows,
-    blocked,
     bodies,
     check_rows,
 )
-from tests.support.keyspace import Raw, advance, check_invariant, dump
+from tests.support.keyspace import Raw, advance, check_invariant, dump, reach_blocked
 from tests.support.twins import spawn
 
 GUIDE = Path(__file__).parents[2] / "docs" / "coming-from-disque.md"
@@ -223,7 +222,7 @@ def test_a_job_that_was_taken_is_not_withdrawn(real_ps: Penstock, real_raw: Raw)
     """
     queue = real_ps.queue("q")
     reader = spawn(lambda: queue.reserve(block=None))
-    blocked(real_raw, 1)
+    reach_blocked(real_raw, 1)
     with pytest.raises(NotReplicated) as caught:
         queue.enqueue(b"x", replicas=1, timeout=2)
     assert caught.value.withdrawn is False
@@ -436,7 +435,7 @@ def test_a_wait_for_ever(real_ps: Penstock, real_raw: Raw) -> None:
     """GETJOB … TIMEOUT: None waits until there is a job."""
     queue = real_ps.queue("q")
     reader = spawn(lambda: queue.reserve(block=None))
-    blocked(real_raw, 1)
+    reach_blocked(real_raw, 1)
     queue.enqueue(b"a")
     assert bodies(reader.result()) == [b"a"]
 
@@ -454,7 +453,7 @@ def test_a_blocked_reader_gets_several(real_ps: Penstock, real_raw: Raw) -> None
     """
     queue = real_ps.queue("q")
     reader = spawn(lambda: queue.reserve(4, block=None))
-    blocked(real_raw, 1)
+    reach_blocked(real_raw, 1)
     queue.enqueue_many(range(6))
     assert bodies(reader.result()) == [0, 1, 2, 3]
 
@@ -515,7 +514,7 @@ def test_several_queues_from_left_to_right(ps: Penstock) -> None:
 def test_a_wait_on_several_queues(real_ps: Penstock, real_raw: Raw, name: str) -> None:
     """GETJOB … FROM: a job in any of them ends the wait."""
     reader = spawn(lambda: real_ps.reserve(["a", "b", "c"], block=None))
-    blocked(real_raw, 1)
+    reach_blocked(real_raw, 1, queues=3)
     real_ps.queue(name).enqueue(b"x")
     assert [(job.queue_name, job.body) for job in reader.result()] == [(name, b"x")]
 

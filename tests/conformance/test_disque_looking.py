@@ -21,13 +21,12 @@ from penstock import (
 from tests.conformance.disque import (
     SEVERAL_NODES,
     Rows,
-    blocked,
     bodies,
     one_in_each_state,
     refused,
     shown,
 )
-from tests.support.keyspace import Raw, advance, dump
+from tests.support.keyspace import Raw, advance, dump, reach_blocked
 from tests.support.twins import spawn
 
 ROWS: Rows = {
@@ -192,11 +191,11 @@ def test_blocked_clients_are_the_servers(real_ps: Penstock, real_raw: Raw) -> No
     """QSTAT … blocked: Redis counts blocked clients for the whole server; `info` says how many."""
     queue = real_ps.queue("q")
     reader = spawn(lambda: queue.reserve(block=None))
-    blocked(real_raw, 1)
+    reach_blocked(real_raw, 1)
     assert real_ps.info().blocked_clients == 1
     queue.enqueue(b"x")
     assert len(reader.result()) == 1
-    blocked(real_raw, 0)
+    reach_blocked(real_raw, 0)
     assert real_ps.info().blocked_clients == 0
 
 

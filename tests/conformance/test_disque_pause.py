@@ -29,12 +29,11 @@ from penstock.embedded import EmbeddedServer
 from tests.conformance.disque import (
     SEVERAL_NODES,
     Rows,
-    blocked,
     bodies,
     one_in_each_state,
     refused,
 )
-from tests.support.keyspace import Raw, advance, raw_time
+from tests.support.keyspace import Raw, advance, raw_time, reach_blocked
 from tests.support.twins import spawn
 
 ROWS: Rows = {
@@ -144,7 +143,7 @@ def test_a_reader_wakes_at_the_resume(real_ps: Penstock, real_raw: Raw) -> None:
     queue.enqueue(b"x")
     queue.pause("out")
     reader = spawn(lambda: queue.reserve(block=None))
-    blocked(real_raw, 1)
+    reach_blocked(real_raw, 1)
     queue.enqueue(b"y")
     assert not reader.is_done
     resumed = raw_time(real_raw)
@@ -165,7 +164,7 @@ def test_a_reader_gets_what_fell_due_under_a_pause(
     queue.pause("in")
     advance(real_raw, queue.ops, 20)
     reader = spawn(lambda: queue.reserve(block=None))
-    blocked(real_raw, 1)
+    reach_blocked(real_raw, 1)
     assert not reader.is_done
     queue.resume()
     assert bodies(reader.result()) == [b"x"]

@@ -31,12 +31,11 @@ from penstock.embedded import EmbeddedServer
 from tests.conformance.disque import (
     SEVERAL_NODES,
     Rows,
-    blocked,
     bodies,
 )
 from tests.model.clock import TestClock, use_test_clock
 from tests.support.backends import Backend
-from tests.support.keyspace import Raw, advance, check_invariant, dump
+from tests.support.keyspace import Raw, advance, check_invariant, dump, reach_blocked
 from tests.support.twins import Beside, spawn
 
 ROWS: Rows = {
@@ -473,7 +472,7 @@ def test_readers_are_served_in_turn(real_backend: Backend) -> None:
         readers = []
         for count, client in enumerate(clients, 1):
             readers.append(spawn(client.queue("q").reserve, block=3600))
-            blocked(raw, count)
+            reach_blocked(raw, count)
         with Penstock(real_backend.sync_client()) as producer:
             for number, reader in enumerate(readers):
                 producer.queue("q").enqueue(number)

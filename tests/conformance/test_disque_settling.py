@@ -22,10 +22,9 @@ from penstock import (
 )
 from tests.conformance.disque import (
     Rows,
-    blocked,
     bodies,
 )
-from tests.support.keyspace import Raw, advance, dump, raw_time
+from tests.support.keyspace import Raw, advance, dump, raw_time, reach_blocked
 from tests.support.twins import spawn
 
 ROWS: Rows = {
@@ -351,7 +350,7 @@ def test_a_reader_hears_of_a_promoted_job(real_ps: Penstock, real_raw: Raw) -> N
     queue = real_ps.queue("q")
     later = queue.enqueue(b"later", delay=3600)
     reader = spawn(lambda: queue.reserve(block=None))
-    blocked(real_raw, 1)
+    reach_blocked(real_raw, 1)
     promoted = raw_time(real_raw)
     assert queue.promote([later.id]).done == 1
     (job,) = reader.result()

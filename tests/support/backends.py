@@ -28,9 +28,12 @@ from redis.retry import Retry
 
 from penstock.embedded import EmbeddedServer, ServerBinary, find_binaries
 from penstock.errors import EmbeddedServerError
+from tests.support.cluster import AsyncRawCluster, Cluster, RawCluster
 
 IN_CI = os.environ.get("CI", "").lower() in {"1", "true", "yes"}
 TEST_URL = os.environ.get("PENSTOCK_TEST_URL", "")
+CHOSEN = os.environ.get("PENSTOCK_TEST_BACKENDS", "").split()
+"""Back ends to run on, by name, instead of all but `cluster`."""
 DOCKER_IMAGE = os.environ.get("PENSTOCK_TEST_IMAGE", "redis:8-alpine")
 DATABASES = 16
 PYTHON = sys.version_info[:2]
@@ -54,18 +57,22 @@ class Backend:
     version: str
     url: str | None = None
     server: EmbeddedServer | None = None
+    cluster: Cluster | None = None
     shared: bool = False  # others use the server too: only our database is emptied
     close: Callable[[], None] = lambda: None
     _fake: fakeredis.FakeServer = field(default_factory=fakeredis.FakeServer)
-    _clients: list[redis.Redis] = field(default_factory=list)
+    _clients: list[Any] = field(default_factory=list)
 
     @property
     def is_fake(self) -> bool:
         """Whether there is no server behind it."""
         return self.url is None
 
-    def sync_client(self, **options: Any) -> redis.Redis:
+    def sync_client(self, **options: Any) -> Any:
         """A client of its own, without redis-py's own repeats; closed when the test ends."""
+        if self.cluster is not None:
+            self._clients.append(RawCluster(self.cluster, **options))
+            return self._clients[-1]
         options = {**_plain(Retry), **options}
         client = (
             fakeredis.FakeRedis(server=self._fake, **options)
@@ -75,8 +82,10 @@ class Backend:
         self._clients.append(client)
         return client
 
-    def async_client(self, **options: Any) -> redis.asyncio.Redis:
+    def async_client(self, **options: Any) -> Any:
         """The same for asyncio; whoever asks for it closes it."""
+        if self.cluster is not None:
+            return AsyncRawCluster(self.cluster, **options)
         options = {**_plain(redis.asyncio.retry.Retry), **options}
         if self.url is None:
             return fakeredis.FakeAsyncRedis(server=self._fake, **options)
@@ -95,6 +104,9 @@ class Backend:
     def _empty(self) -> None:
         if self.url is None:
             self._fake = fakeredis.FakeServer()
+            return
+        if self.cluster is not None:
+            self.cluster.empty()
             return
         with redis.Redis.from_url(self.url, **_plain(Retry)) as client:
             if self.shared:
@@ -160,7 +172,14 @@ class Running:
 def all_specs() -> list[Spec]:
     """Every back end this suite knows, absent ones included."""
     specs = [_fakeredis(), *_servers(), *_given_url(), *_docker()]
-    return [_renamed(spec, specs[:number]) for number, spec in enumerate(specs)]
+    specs = [_renamed(spec, specs[:number]) for number, spec in enumerate(specs)]
+    if not CHOSEN:
+        return specs
+    specs.append(Spec("cluster", "3 primaries", _start_cluster))
+    unknown = set(CHOSEN) - {spec.name for spec in specs}
+    if unknown:
+        raise pytest.UsageError(f"PENSTOCK_TEST_BACKENDS: no such back end: {sorted(unknown)}")
+    return [spec for spec in specs if spec.name in CHOSEN]
 
 
 def _renamed(spec: Spec, earlier: list[Spec]) -> Spec:
@@ -214,6 +233,12 @@ def _server(binary: ServerBinary) -> Spec:
 def _start(name: str, binary: ServerBinary) -> Backend:
     server = EmbeddedServer(binary)
     return Backend(name, binary.version(), server.url, server, close=server.stop)
+
+
+def _start_cluster() -> Backend:
+    cluster = Cluster(3, node_timeout=10_000)
+    version = cluster.members[0].raw.info("server")["redis_version"]
+    return Backend("cluster", version, cluster.url, cluster=cluster, close=cluster.close)
 
 
 def _given_url() -> Iterator[Spec]:

