@@ -32,6 +32,7 @@ TREES = {
     "src/penstock/pressure/_async": "src/penstock/pressure/_sync",
     "src/penstock/worker/_async": "src/penstock/worker/_sync",
     "tests/_async": "tests/_sync",
+    "tests/nodes/cluster/_async": "tests/nodes/cluster/_sync",
 }
 HEADER = "# Generated from {} by tools/unasync.py; do not edit."
 

@@ -7,8 +7,8 @@ with Cluster(3, replicas=1) as cluster, Penstock(cluster.url) as ps:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Any
 
@@ -85,6 +85,16 @@ class Member:
         for first, last, owner, *_ in self.cluster("SLOTS"):
             found[first : last + 1] = [owner[1]] * (last + 1 - first)
         return found
+
+    def errors(self, kind: str) -> int:
+        """How often it has answered so: MOVED, ASK, TRYAGAIN, CLUSTERDOWN, NOSCRIPT."""
+        told = self.raw.info("errorstats").get(f"errorstat_{kind}", {})
+        return int(told.get("count", 0))
+
+    def calls(self, command: str) -> int:
+        """How many commands of this name it has run, scripts' own ones among them."""
+        told = self.raw.info("commandstats").get(f"cmdstat_{command}", {})
+        return int(told.get("calls", 0))
 
     def kill(self) -> None:
         """End it at once (SIGKILL)."""
@@ -188,6 +198,19 @@ class Cluster:
         port = self.alive[0].owners()[slot]
         return self._at(port)
 
+    def other(self, slot: int) -> Member:
+        """A primary that does not serve a slot."""
+        owner = self.owner(slot)
+        return next(member for member in self.primaries if member is not owner)
+
+    def errors(self, kind: str) -> int:
+        """How often any of them has answered so."""
+        return sum(member.errors(kind) for member in self.alive)
+
+    def calls(self, command: str) -> int:
+        """How many commands of this name they have run."""
+        return sum(member.calls(command) for member in self.alive)
+
     def _at(self, port: int) -> Member:
         return next(member for member in self.members if member.port == port)
 
@@ -224,10 +247,16 @@ class Cluster:
         return moved
 
     def end_move(self, slot: int, target: Member) -> None:
-        """Give a slot to where its keys are now."""
+        """Give a slot to where its keys are now; all know it when this returns."""
         others = [one for one in self.primaries if one is not target]
         for member in [target, *others]:
             member.cluster("SETSLOT", slot, "NODE", target.id)
+        wait_for(lambda: all(one.owners()[slot] == target.port for one in self.primaries))
+
+    def stop_move(self, slot: int) -> None:
+        """Leave a slot, of which no key has moved, where it is."""
+        for member in self.primaries:
+            member.cluster("SETSLOT", slot, "STABLE")
 
     def move(self, slot: int, target: Member) -> None:
         """Move a slot as a whole."""
@@ -235,6 +264,19 @@ class Cluster:
         while self.move_keys(slot, source, target):
             pass
         self.end_move(slot, target)
+
+    @contextmanager
+    def without(self, slot: int) -> Iterator[None]:
+        """Nobody serves a slot for a while, which brings all of them down."""
+        owner = self.owner(slot)
+        for member in self.members:
+            member.cluster("DELSLOTS", slot)
+        try:
+            wait_for(lambda: all(one.info()["cluster_state"] == "fail" for one in self.members))
+            yield
+        finally:
+            owner.cluster("ADDSLOTS", slot)
+            self.settle()
 
     def settle(self) -> None:
         """Wait until all that live agree, and every slot is served."""

@@ -56,6 +56,8 @@ MAP_TIMEOUT = 1.0
 """Seconds that a server has to tell where the slots are, before the next one is asked."""
 MAP_AGE = 1.0
 """Seconds for which the map is not read again for a slot that has moved."""
+JUST_READ = 0.01
+"""The same when it does not know a slot."""
 COUNT_AGE = 0.25
 """Seconds for which the keys of a slot that is on its way are not counted again."""
 
@@ -342,7 +344,7 @@ class Cluster:
         """
         found = self._known(slot)
         if found is None:
-            self._reread(self._read_at)
+            self._reread(monotonic() - JUST_READ)
             found = self._known(slot)
         if found is None:
             raise ClusterDownError(f"nobody serves slot {slot}")

@@ -1,0 +1,1 @@
+"""Redis Cluster: redirections, slots on their way, failovers, waits in several slots."""

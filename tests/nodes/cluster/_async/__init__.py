@@ -1,0 +1,1 @@
+"""What both clients do in a cluster."""

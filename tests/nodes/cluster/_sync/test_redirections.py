@@ -1,0 +1,234 @@
+# Generated from tests/nodes/cluster/_async/test_redirections.py by tools/unasync.py; do not edit.
+"""A call finds the server of its slot wherever that is, and is run once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from redis.exceptions import ClusterDownError, TryAgainError
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from penstock import Penstock, Queue
+from penstock._sync.connection import Lane
+from penstock.wire.keys import SLOTS, key_slot, registry_key, tag
+from tests.support.cluster import Cluster, names_apart, slot_of_queue
+from tests.support.twins import spawn, wait_for
+
+
+def bodies(q: Queue) -> list[Any]:
+    """Those of the jobs that wait, in order."""
+    return [view.body for view in q.peek(1000)]
+
+
+def test_every_call_finds_the_slot_that_has_moved(ps: Penstock, q: Queue, cluster: Cluster) -> None:
+    """MOVED: whatever the call is, it is done once at the new place; the next one goes there."""
+    slot = slot_of_queue(q.name)
+    q.enqueue_many(range(8))
+
+    def finish() -> Any:
+        (job,) = q.reserve(block=0)
+        cluster.move(slot, cluster.other(slot))
+        return job.ack()
+
+    def settle() -> Any:
+        jobs = q.reserve(2, block=0)
+        cluster.move(slot, cluster.other(slot))
+        outcomes, more = q.settle(jobs, 1)
+        assert outcomes.all_done
+        return q.nack(more, delay=3600)
+
+    calls: list[Callable[[], Any]] = [
+        lambda: q.enqueue("more"),
+        lambda: q.enqueue_many(["more"] * 3, dedup_id=lambda _: "same", on_duplicate="refuse"),
+        lambda: q.reserve(block=0),
+        lambda: q.configure(lease=60),
+        q.stats,
+        lambda: q.peek(5),
+        finish,
+        settle,
+        q.pause,
+        q.resume,
+        q.sweep,
+    ]
+    for call in calls:
+        cluster.move(slot, cluster.other(slot))
+        call()
+        moved = cluster.errors("MOVED")
+        q.stats()
+        assert cluster.errors("MOVED") == moved
+    stats = q.stats()
+    assert stats.enqueued == 8 + 1 + 1
+    assert (stats.acked, stats.active, stats.scheduled, stats.ready) == (3, 1, 1, 5)
+
+
+def test_a_slot_on_its_way_is_waited_for(ps: Penstock, q: Queue, cluster: Cluster) -> None:
+    """TRYAGAIN: the call waits until the slot has arrived, and is run there, once."""
+    slot = slot_of_queue(q.name)
+    q.enqueue("before")
+    for most in (0, 1, None):  # of the keys nothing, a part and all has moved
+        target = cluster.other(slot)
+        source = cluster.begin_move(slot, target)
+        cluster.move_keys(slot, source, target, most=most)
+        before = cluster.errors("TRYAGAIN")
+        adding = spawn(q.enqueue, most)
+        wait_for(lambda seen=before: cluster.errors("TRYAGAIN") > seen + 3)
+        assert not adding.is_done
+        cluster.move_keys(slot, source, target)
+        cluster.end_move(slot, target)
+        adding.result()
+    assert bodies(q) == ["before", 0, 1, None]
+    assert q.stats().enqueued == 4
+
+
+def test_patience_lasts_as_long_as_keys_move(q: Queue, cluster: Cluster) -> None:
+    """Longer than `retry_for`, which only counts while nothing changes."""
+    slot = slot_of_queue(q.name)
+    q.enqueue("before")
+    for number in range(6):
+        cluster.owner(slot).raw.set(f"{{{tag(q.name)}}}:{number}", "x")
+    target = cluster.other(slot)
+    source = cluster.begin_move(slot, target)
+    with Penstock(cluster.url, retry_for=3) as impatient:
+        adding = spawn(impatient.queue(q.name).enqueue, "after")
+        start = time.monotonic()
+        for step in range(1, 7):
+            wait_for(lambda at=step: time.monotonic() > start + at * 0.8)
+            assert cluster.move_keys(slot, source, target, most=1) == 1
+        assert time.monotonic() > start + 4
+        assert not adding.is_done
+        cluster.move_keys(slot, source, target)
+        cluster.end_move(slot, target)
+        adding.result()
+    assert bodies(q) == ["before", "after"]
+
+
+def test_a_slot_that_is_stuck_on_its_way(q: Queue, cluster: Cluster) -> None:
+    """Nothing moves for `retry_for`: the error says so, and nothing was done."""
+    slot = slot_of_queue(q.name)
+    q.enqueue("before")
+    cluster.begin_move(slot, cluster.other(slot))
+    with Penstock(cluster.url, retry_for=0.5) as impatient:
+        with pytest.raises(TryAgainError):
+            impatient.queue(q.name).enqueue("never")
+        cluster.stop_move(slot)
+        impatient.queue(q.name).enqueue("after")
+    assert bodies(q) == ["before", "after"]
+
+
+def test_keys_that_have_gone_ahead_of_their_slot(ps: Penstock, q: Queue, cluster: Cluster) -> None:
+    """ASK: the registry is read and written where it will be."""
+    q.enqueue("x")
+    slot = key_slot(registry_key("penstock"))
+    target = cluster.other(slot)
+    source = cluster.begin_move(slot, target)
+    assert cluster.move_keys(slot, source, target) >= 1
+    before = source.errors("ASK")
+    assert ps.queues() == [q.name]
+    ps.queue("another").enqueue("y")
+    assert source.errors("ASK") > before
+    cluster.end_move(slot, target)
+    assert ps.queues() == ["another", q.name]
+
+
+def test_a_slot_that_nobody_serves(q: Queue, cluster: Cluster) -> None:
+    """CLUSTERDOWN: tried again for `retry_for`, and then told."""
+    slot = slot_of_queue(q.name)
+    q.enqueue("before")
+    with Penstock(cluster.url, retry_for=0.3) as impatient:
+        with cluster.without(slot):
+            with pytest.raises(ClusterDownError):
+                impatient.queue(q.name).enqueue("never")
+            before = cluster.calls("cluster|slots")
+            adding = spawn(q.enqueue, "after")
+            wait_for(lambda: cluster.calls("cluster|slots") > before + 3)
+    adding.result()
+    assert bodies(q) == ["before", "after"]
+
+
+def test_servers_that_know_no_script(ps: Penstock, q: Queue, cluster: Cluster) -> None:
+    """NOSCRIPT: each is loaded where it is missing, behind a move as well."""
+    q.enqueue("before")
+    for member in cluster.members:
+        member.raw.script_flush()
+    q.enqueue("after a flush")
+    slot = slot_of_queue(q.name)
+    target = cluster.other(slot)
+    target.raw.script_flush()
+    cluster.move(slot, target)
+    q.enqueue("after a move")
+    assert target.errors("NOSCRIPT") > 0
+    assert bodies(q) == ["before", "after a flush", "after a move"]
+
+
+def test_a_lost_reply_is_asked_for_where_the_slot_is_by_then(
+    q: Queue, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same producer and number at the new place: it is known there, and nothing is added."""
+    slot = slot_of_queue(q.name)
+    exchange = Lane.exchange
+    sent: list[tuple[str, int]] = []
+
+    def losing(lane: Lane, call: Any, caller: Any) -> Any:
+        sent.append((caller.producer, caller.calls))
+        reply = exchange(lane, call, caller)
+        if len(sent) == 1:
+            cluster.move(slot, cluster.other(slot))
+            raise RedisConnectionError("the reply is lost")
+        return reply
+
+    q.enqueue("before")
+    monkeypatch.setattr(Lane, "exchange", losing)
+    done = q.enqueue("once")
+    monkeypatch.undo()
+    assert len(sent) > 1
+    assert len(set(sent)) == 1
+    assert [view.id for view in q.peek()][1:] == [done.id]
+    assert q.stats().enqueued == 2
+
+
+def test_a_call_that_was_redirected_is_no_repeat(q: Queue, cluster: Cluster) -> None:
+    """It has not been run, so a job that is gone is reported as gone."""
+    q.enqueue("x")
+    (job,) = q.reserve(block=0)
+    q.delete([job.id])
+    slot = slot_of_queue(q.name)
+    cluster.move(slot, cluster.other(slot))
+    (outcome,) = q.ack([job])
+    assert outcome == "gone"
+
+
+def test_many_calls_at_once_while_slots_move(ps: Penstock, cluster: Cluster) -> None:
+    """Queues on all primaries, their slots moved about: every job is there once."""
+    names = names_apart(cluster, 6)
+    queues = [ps.queue(name) for name in names]
+
+    def produce(queue: Queue) -> None:
+        for number in range(60):
+            queue.enqueue(number)
+
+    producers = [spawn(produce, queue) for queue in queues]
+    for name in names * 2:
+        slot = slot_of_queue(name)
+        cluster.move(slot, cluster.other(slot))
+    for producer in producers:
+        producer.result(60)
+    for queue in queues:
+        assert bodies(queue) == list(range(60))
+
+
+def test_a_map_that_is_wrong_in_every_place(ps: Penstock, q: Queue, cluster: Cluster) -> None:
+    """The first redirection brings the whole map, so that one call in all is sent in vain."""
+    q.enqueue("x")
+    names = names_apart(cluster, 6)
+    for name in names:
+        ps.queue(name).enqueue("x")
+    link = ps._node._link
+    link._owners = [link._owners[0]] * SLOTS
+    link._read_at = -100.0
+    before = cluster.errors("MOVED")
+    for name in names:
+        assert ps.queue(name).stats().ready == 1
+    assert cluster.errors("MOVED") == before + 1

@@ -1,0 +1,31 @@
+"""Clusters of real servers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.cluster import Cluster
+
+
+@pytest.fixture(scope="session")
+def lasting_cluster() -> Iterator[Cluster]:
+    """Three primaries that outlive the tests; nobody takes over by mistake when it is busy here."""
+    with Cluster(3, node_timeout=15_000) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cluster(lasting_cluster: Cluster) -> Iterator[Cluster]:
+    """Three primaries, empty, whose slots may be moved about."""
+    lasting_cluster.empty()
+    yield lasting_cluster
+    lasting_cluster.settle()
+
+
+@pytest.fixture
+def frail_cluster() -> Iterator[Cluster]:
+    """Three primaries with a replica each, which takes over after a second."""
+    with Cluster(3, replicas=1, node_timeout=1000) as cluster:
+        yield cluster
