@@ -148,7 +148,7 @@ def test_push_returns_an_id_for_each_body_in_order(q: Queue) -> None:
 
 def push_at(raw: Raw, q: Queue, now_ms: int) -> list[tuple[int, int]]:
     """Push two bodies while the server's clock shows this time; their numbers."""
-    args = (random.getrandbits(40), "", 0, "", 0, b"1\nx", b"1\ny")
+    args = (random.getrandbits(40), "", 0, "", 0, "", b"1\nx", b"1\ny")
     producer = f"{random.getrandbits(64):016x}"
     keys = clock.keys_of(q.ops.keys, script("enqueue"), producer)
     source = clock.frozen(script("enqueue").source, now_ms)
@@ -395,7 +395,7 @@ def test_ack_leaves_out_what_is_not_pending(q: Queue) -> None:
     outcome = q.ack([unknown, done, never_popped, held, released, done.id])
     assert outcome.ids() == [held.id]
     assert list(outcome) == [
-        Outcome.GONE, Outcome.GONE, Outcome.GONE, Outcome.DONE, Outcome.ENDED, Outcome.GONE,
+        Outcome.GONE, Outcome.GONE, Outcome.STALE, Outcome.DONE, Outcome.ENDED, Outcome.GONE,
     ]  # fmt: skip
     stats = q.stats()
     assert (stats.ready, stats.scheduled, stats.active, stats.acked) == (1, 1, 0, 2)
