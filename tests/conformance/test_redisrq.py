@@ -7,7 +7,6 @@ import itertools
 import math
 import random
 import re
-import statistics
 import threading
 import time
 from collections import Counter
@@ -426,7 +425,7 @@ def test_ids_are_compared_as_whole_strings(q: Queue, raw: Raw, sent: list[str]) 
 
 
 def test_the_newest_is_acked_as_fast_as_the_oldest(real_q: Queue) -> None:
-    """R-10: of 20,000 pending; medians of batches that take turns, and a factor of 3."""
+    """R-10: of 20,000 pending; the quickest of batches that take turns, and a factor of 3."""
     real_q.enqueue_many([b"x" * 100] * 20_000)
     jobs = real_q.reserve(20_000, block=0)
     assert len(jobs) == 20_000
@@ -438,7 +437,7 @@ def test_the_newest_is_acked_as_fast_as_the_oldest(real_q: Queue) -> None:
             start = time.perf_counter()
             assert real_q.ack(reversed(batch)).done == 40
             took[newest].append(time.perf_counter() - start)
-    assert statistics.median(took[True]) <= 3 * statistics.median(took[False])
+    assert min(took[True]) <= 3 * min(took[False])
 
 
 # -- R-11 to R-14: recover ----------------------------------------------------------------
