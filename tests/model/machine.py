@@ -167,8 +167,8 @@ ID_ACTIONS = (
 """What jobs with dedup ids meet, by weight."""
 ID_START = ("claim", "reserve", "claim", "time_passes", "claim", "redrive")
 """What brings them together."""
-SIDES = st.sampled_from(["", "", "", "in", "out", "all"])
-"""What is paused while something is done."""
+SIDES = st.sampled_from(["", "", "", "in", "out", "all", "closed", "closed", "drained"])
+"""What is paused, or closed, while something is done."""
 AMONG = st.sampled_from([("active", "once"), ("active", "once"), ("scheduled", "dead")])
 """Which jobs to pick first."""
 LIMITS = st.sampled_from(
@@ -235,7 +235,11 @@ class QueueMachine(SideBySide):
         """Add jobs, pause perhaps, and do one thing after the other."""
         self.open_up()
         self.fill_with(shape, tag)
-        if side:
+        if side == "drained":
+            self.purge(fault="", states=["ready", "scheduled"])
+        if side in ("closed", "drained"):
+            self.close(fault="", closed=True)
+        elif side:
             self.pause(fault="", side=side)
         self.act(acts)
 
@@ -955,9 +959,12 @@ class QueueMachine(SideBySide):
 
     @call(closed=st.sampled_from([True, False, False]))
     def close(self, closed: bool) -> None:
-        """Close the queue, or open it again."""
+        """Close the queue, or open it again, and see whether it is over."""
         call = self.queue.close if closed else self.queue.reopen
         self.both(lambda: self.model.close(closed), call)
+        self.tokens_are_there()
+        self.reserve_some(1, 5)
+        self.tokens_are_there()
 
     # -- time and failures -----------------------------------------------------------------
 
