@@ -452,6 +452,26 @@ async def test_a_worker_stands_back_from_a_role(ps: AsyncPenstock, q: AsyncQueue
     assert (await q.stats()).acked == 3
 
 
+async def test_a_worker_reports_what_it_has_done_beside_a_role(
+    ps: AsyncPenstock, q: AsyncQueue, caplog: pytest.LogCaptureFixture
+) -> None:
+    """While it waits for jobs of another queue, and may not take any of this one."""
+    taken: list[Any] = []
+
+    async def handler(job: AsyncJob) -> None:
+        await await_for(lambda: bool(taken))
+
+    caplog.set_level("INFO", "penstock")
+    await q.enqueue("first")
+    async with AsyncWorker(ps, ["q", "other"], handler, concurrency=2) as worker:
+        await await_for(lambda: len(worker.status().running) == 1)
+        async with q.exclusive("consumer", lease=60) as role:
+            await await_for(lambda: "the consumer role is taken by" in caplog.text)
+            taken.append(role)
+            await await_for(lambda: worker.status().stats.counts == {"done": 1})
+            assert (await q.stats()).acked == 1
+
+
 BAD: list[tuple[Any, dict[str, Any]]] = [
     *((role, {}) for role in ("producers", None, "", b"producer")),
     *(("producer", {"lease": lease}) for lease in (0, -1, float("nan"), "30", True, 25 * 86_400)),

@@ -146,6 +146,18 @@ def _spared(crew: Crew, source: Source, flow: Count) -> Generator[Effect, Any, i
 
 def _visit(crew: Crew, source: Source, part: Todo | None, n: int, node: Callable[[], str]) -> Count:
     """Report to one queue and ask it for up to n jobs; how many came."""
+    try:
+        return (yield from _exchange(crew, source, part, n, node))
+    except QueueInUse:  # nothing was taken; what is finished is reported, which needs no role
+        if part is not None:
+            yield from _report(crew, source, part)
+        raise
+
+
+def _exchange(
+    crew: Crew, source: Source, part: Todo | None, n: int, node: Callable[[], str]
+) -> Count:
+    """The same, in as few trips as can be."""
     got = 0
     from_wait = source.woken or crew.waiting
     if from_wait and n and crew.free > 0:
@@ -157,17 +169,20 @@ def _visit(crew: Crew, source: Source, part: Todo | None, n: int, node: Callable
     while n and part is not None and sum(len(done.jobs) for done in part.acks) > TRIP:
         yield from _ack(crew, source, part)
     if n and part is not None and part.acks:
-        try:
-            got = yield from _settle(crew, source, part, n, node)
-        except QueueInUse:  # nothing was taken, nor finished: that needs no role
-            while part.acks:
-                yield from _ack(crew, source, part)
-            raise
+        got = yield from _settle(crew, source, part, n, node)
     elif n:
         got = yield from _reserve(crew, source, n, node)
-    while part is not None and part.acks:
-        yield from _ack(crew, source, part)
+    if part is not None:
+        yield from _report(crew, source, part)
     return got
+
+
+def _report(crew: Crew, source: Source, part: Todo) -> Flow:
+    """Report everything to one queue."""
+    while part.others:
+        yield from _report_other(crew, source, part)
+    while part.acks:
+        yield from _ack(crew, source, part)
 
 
 def _call(crew: Crew, ops: QueueOps, call: Call) -> Generator[Effect, Any, tuple[list[Any], float]]:
@@ -452,10 +467,7 @@ def _hand_back(crew: Crew) -> Flow:
 def _report_all(crew: Crew) -> Flow:
     for i, part in list(crew.collect().items()):
         with _unless_refused(crew):
-            while part.others:
-                yield from _report_other(crew, crew.sources[i], part)
-            while part.acks:
-                yield from _ack(crew, crew.sources[i], part)
+            yield from _report(crew, crew.sources[i], part)
             del crew.unsettled[i]
 
 
