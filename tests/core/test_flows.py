@@ -465,6 +465,19 @@ def test_a_consumer_that_is_refused_leaves_in_order() -> None:
         flow.fail(QueueInUse("consumer", "ada"))
 
 
+def test_a_refusal_of_one_queue_keeps_nothing_from_another() -> None:
+    """What was told of the others goes on, too."""
+    flow, (a, b) = reserve(Clock(), "a", "b")
+    flow.answer(Taken(1500, []))
+    flow.answer(NOTHING)
+    flow.answer(b"penstock:{a}:wake")
+    assert flow.fail(QueueInUse("consumer", "ada")) == Quit()
+    assert flow.answer((b"penstock:{b}:wake",)) == Reserve(a, 0, True)
+    assert flow.fail(QueueInUse("consumer", "ada")) == Reserve(b, 0, True)
+    with pytest.raises(QueueInUse):
+        flow.answer(NOTHING)
+
+
 BUSY = [-15, b"1", b"producer", b"ada", 60_000]
 HELD = [1, b"1", b"1700000000000", b"01020304", 0]
 

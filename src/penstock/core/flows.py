@@ -430,7 +430,8 @@ class _Watch:
         tokens = [*self._tokens, *(yield Quit())]
         for i, ops in enumerate(self._sources):
             if ops.keys["wake"] in tokens or self.due.get(i, math.inf) <= tick:
-                yield Reserve(ops, 0, True)
+                with suppress(PenstockError):  # one that refuses is no reason to leave the rest
+                    yield Reserve(ops, 0, True)
 
 
 def _tick(sources: Sequence[QueueOps], role: str) -> float:
