@@ -24,6 +24,9 @@ local seen, off = tonumber(m[4]) or 0, tonumber(m[5]) or 0
 local uses, alarm, lease, delivered, base = m[3] or '', tonumber(m[7]) or 0, tonumber(m[8]) or 30000, m[9], 7
 local kind = 'consumer'
 --@include lib/role
+if lost then
+  return {-16, nonce, kind}
+end
 if taken_by then
   return {-15, nonce, kind, taken_by, left}
 end

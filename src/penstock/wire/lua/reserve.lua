@@ -24,8 +24,11 @@ local seen, off = tonumber(m[3]) or 0, tonumber(m[4]) or 0
 --@include lib/now
 local uses, kind = m[6] or '', 'consumer'
 --@include lib/role
-if taken_by then
+if lost or taken_by then
   --@include lib/handed
+  if lost then
+    return {-16, nonce, kind}
+  end
   return {-15, nonce, kind, taken_by, left}
 end
 if not epoch then

@@ -23,6 +23,9 @@ if n == 0 then
   role = ''
 end
 --@include lib/role
+if lost then
+  return {-16, nonce, kind}
+end
 if taken_by and n > 0 then
   return {-15, nonce, kind, taken_by, left}
 end

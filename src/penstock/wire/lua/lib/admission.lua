@@ -32,6 +32,14 @@ if before then
 end
 local created, kind = 0, 'producer'
 --@include lib/role
+local closed = uses ~= '' and string.find(uses, 'c', 1, true)
+if (closed or lost or taken_by) and full > now and redis.call('LLEN', space) == 0 then
+  redis.call('HDEL', held, '-') -- refused: the next one who waits for room is told, too
+  redis.call('RPUSH', space, '1')
+end
+if lost then
+  return {-16, nonce, kind}
+end
 if not epoch then
   if redis.call('EXISTS', ready, held) > 0 then
     return {-8, nonce}
@@ -41,15 +49,9 @@ if not epoch then
   epoch = create
   created = 1
 end
-local closed = uses ~= '' and string.find(uses, 'c', 1, true)
-if closed or taken_by then -- the next one who waits for room is told, too
-  if full > now and redis.call('LLEN', space) == 0 then
-    redis.call('HDEL', held, '-')
-    redis.call('RPUSH', space, '1')
-  end
-  if closed then
-    return {-14, nonce}
-  end
+if closed then
+  return {-14, nonce}
+elseif taken_by then
   return {-15, nonce, kind, taken_by, left}
 end
 if paused == 'in' or paused == 'all' then

@@ -1,5 +1,5 @@
--- Refused, and it came from a wait: the token that it may have taken is for who has the role.
-if idle == '1' and redis.call('LLEN', wake) == 0 then
+-- Refused, and it came from a wait: the token that it may have taken is for others.
+if epoch and idle == '1' and redis.call('LLEN', wake) == 0 then
   redis.call('HDEL', held, '-')
   redis.call('RPUSH', wake, '1')
 end
