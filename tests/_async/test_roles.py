@@ -521,6 +521,16 @@ async def test_a_role_may_be_taken_again(q: AsyncQueue) -> None:
             await before.enqueue(2)
 
 
+async def test_a_role_does_not_wait_for_itself(q: AsyncQueue) -> None:
+    """Entered twice it is refused, and goes on to be held."""
+    role = q.exclusive("producer", lease=60)
+    async with role:
+        with pytest.raises(BadArgument, match="held already"):
+            await role.take()
+        await role.queue.enqueue(1)
+    assert (await q.stats()).producer is None
+
+
 async def test_an_error_in_the_block_travels_on(q: AsyncQueue) -> None:
     """And the role is given back."""
     with pytest.raises(ZeroDivisionError):

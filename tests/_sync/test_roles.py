@@ -521,6 +521,16 @@ def test_a_role_may_be_taken_again(q: Queue) -> None:
             before.enqueue(2)
 
 
+def test_a_role_does_not_wait_for_itself(q: Queue) -> None:
+    """Entered twice it is refused, and goes on to be held."""
+    role = q.exclusive("producer", lease=60)
+    with role:
+        with pytest.raises(BadArgument, match="held already"):
+            role.take()
+        role.queue.enqueue(1)
+    assert q.stats().producer is None
+
+
 def test_an_error_in_the_block_travels_on(q: Queue) -> None:
     """And the role is given back."""
     with pytest.raises(ZeroDivisionError):

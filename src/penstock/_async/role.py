@@ -94,8 +94,11 @@ class AsyncRole:
         A call whose reply is lost is repeated, and finds that it has the role.
 
         Raises:
+            BadArgument: this very object holds it; it would wait for itself.
             QueueInUse: somebody else has it, and had it for as long as we waited.
         """
+        if self._tenure is not None and not self.lost:
+            raise BadArgument("role", self._role, "it is held already: release it first")
         parent = self._parent
         await parent._client.connect()
         tenure = Tenure(self._role, self._lease_ms)
