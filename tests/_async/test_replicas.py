@@ -183,7 +183,7 @@ async def test_bad_numbers_of_replicas(replicas: Any) -> None:
         await q.enqueue_many(["x"], replicas=replicas)
 
 
-@pytest.mark.parametrize("replicas", [-1, 1.5, "1", True, None])
+@pytest.mark.parametrize("replicas", [-1, 1.5, "1", True, False, None])
 async def test_bad_numbers_of_replicas_of_an_ack(replicas: Any) -> None:
     """None is one, too: no setting stands behind it."""
     q = AsyncPenstock("redis://127.0.0.1:1", retry_for=0).queue("q")

@@ -235,7 +235,11 @@ def test_a_file_that_is_just_begun(make_server: Server, binary: ServerBinary) ->
 
 # -- WAITAOF ---------------------------------------------------------------------------------------
 
-KNOWING = [b for b in BINARIES if b.product() == "valkey" or b.version() >= "7.2"]
+KNOWING = [
+    b
+    for b in BINARIES
+    if b.product() == "valkey" or tuple(map(int, b.version().split(".")[:2])) >= (7, 2)
+]
 """Servers that have the command. With `always` all of them tell the truth by it."""
 on_a_knowing = pytest.mark.parametrize(
     "binary", KNOWING[:1] or BINARIES[:1], ids=lambda binary: str(binary.name)

@@ -402,7 +402,7 @@ class AsyncQueue(AsyncManagement):
         window = None if dedup_window is None else duration_ms("dedup_window", dedup_window)
         build = self.ops.ack if window is None else lambda names: self.ops.ack(names, window)
         wait = None
-        if replicas != 0 or fsynced is not False or timeout is not None:
+        if replicas is False or replicas != 0 or fsynced is not False or timeout is not None:
             wait = ack_wait(replicas, fsynced, timeout)
         return await self._each(jobs, build, resent_code=GONE, wait=wait)
 
