@@ -689,6 +689,30 @@ async def test_a_cancelled_wait_gives_its_role_back(
     assert tokens(raw) == ((1, 1, 0) if kind == "put" else (1, 1, 1))
 
 
+async def test_a_wait_that_is_cancelled_twice(
+    make: Make, turning: AsyncTurning, raw: Raw, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second time it is about to give its role back, and does so all the same."""
+    q = make()
+    await q.create(1)
+    begun, repeatable = asyncio.Event(), link.AsyncLink.repeatable
+
+    async def slow(self: link.AsyncLink, call: Any) -> Any:
+        begun.set()
+        await asyncio.sleep(0)
+        return await repeatable(self, call)
+
+    monkeypatch.setattr(link.AsyncLink, "repeatable", slow)
+    waiting = asyncio.ensure_future(q.get())
+    await turning.reach("")
+    waiting.cancel()
+    await begun.wait()
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert tokens(raw) == (1, 1, 1)
+
+
 # async only]
 # -- deletion ------------------------------------------------------------------------------
 
@@ -891,6 +915,52 @@ async def test_a_wait_whose_connection_fails_gives_its_role_back(
     assert not isinstance(caught.value, OutcomeUnknown)
     assert tokens(plain) == ((1, 1, 0) if kind == "put" else (1, 1, 1))
     assert plain.llen(BASE) == (2 if kind == "put" else 0)
+
+
+@pytest.mark.parametrize("kind", ["put", "get"])
+async def test_a_role_that_can_not_be_given_back_is_owed(
+    proxied: tuple[AsyncQueue, Proxy], plain: Raw, turning: AsyncTurning, kind: str
+) -> None:
+    """The server is away as the wait fails: its party, which lives, does not keep itself out.
+
+    As long as it is away the next call fails too, whatever it is; the first that finds the server
+    gives the role back before it does anything else.
+    """
+    q, proxy = proxied
+    if kind == "put":
+        await q.put("a")
+        await q.put("b")
+    waiting: AsyncBeside[Any] = aspawn(q.put, "c") if kind == "put" else aspawn(q.get)
+    await turning.reach("not_full" if kind == "put" else "")
+    proxy.refuse()
+    proxy.cut()
+    with pytest.raises(RedisConnectionError):
+        await waiting.result()
+    assert tokens(plain) == ((0, 1, 0) if kind == "put" else (1, 0, 1))
+    for call in (q.exists, q.get_nowait):
+        with pytest.raises(RedisConnectionError):
+            await call()
+    proxy.restore()
+    assert await q.length() == (2 if kind == "put" else 0)
+    assert tokens(plain) == ((1, 1, 0) if kind == "put" else (1, 1, 1))
+
+
+async def test_what_is_owed_is_not_taken_from_others(
+    proxied: tuple[AsyncQueue, Proxy], plain: Raw, turning: AsyncTurning
+) -> None:
+    """The role was freed meanwhile, and another party has it."""
+    q, proxy = proxied
+    waiting = aspawn(q.get)
+    await turning.reach("")
+    proxy.refuse()
+    proxy.cut()
+    with pytest.raises(RedisConnectionError):
+        await waiting.result()
+    plain.set(key("consumer"), "the other")
+    proxy.restore()
+    with pytest.raises(QueueInUse, match="the other"):
+        await q.get_nowait()
+    assert tokens(plain) == (1, 0, 1)
 
 
 async def test_a_reply_that_is_lost_at_the_end_of_a_wait(

@@ -862,6 +862,52 @@ def test_a_wait_whose_connection_fails_gives_its_role_back(
     assert plain.llen(BASE) == (2 if kind == "put" else 0)
 
 
+@pytest.mark.parametrize("kind", ["put", "get"])
+def test_a_role_that_can_not_be_given_back_is_owed(
+    proxied: tuple[Queue, Proxy], plain: Raw, turning: Turning, kind: str
+) -> None:
+    """The server is away as the wait fails: its party, which lives, does not keep itself out.
+
+    As long as it is away the next call fails too, whatever it is; the first that finds the server
+    gives the role back before it does anything else.
+    """
+    q, proxy = proxied
+    if kind == "put":
+        q.put("a")
+        q.put("b")
+    waiting: Beside[Any] = spawn(q.put, "c") if kind == "put" else spawn(q.get)
+    turning.reach("not_full" if kind == "put" else "")
+    proxy.refuse()
+    proxy.cut()
+    with pytest.raises(RedisConnectionError):
+        waiting.result()
+    assert tokens(plain) == ((0, 1, 0) if kind == "put" else (1, 0, 1))
+    for call in (q.exists, q.get_nowait):
+        with pytest.raises(RedisConnectionError):
+            call()
+    proxy.restore()
+    assert q.length() == (2 if kind == "put" else 0)
+    assert tokens(plain) == ((1, 1, 0) if kind == "put" else (1, 1, 1))
+
+
+def test_what_is_owed_is_not_taken_from_others(
+    proxied: tuple[Queue, Proxy], plain: Raw, turning: Turning
+) -> None:
+    """The role was freed meanwhile, and another party has it."""
+    q, proxy = proxied
+    waiting = spawn(q.get)
+    turning.reach("")
+    proxy.refuse()
+    proxy.cut()
+    with pytest.raises(RedisConnectionError):
+        waiting.result()
+    plain.set(key("consumer"), "the other")
+    proxy.restore()
+    with pytest.raises(QueueInUse, match="the other"):
+        q.get_nowait()
+    assert tokens(plain) == (1, 0, 1)
+
+
 def test_a_reply_that_is_lost_at_the_end_of_a_wait(
     proxied: tuple[Queue, Proxy], plain: Raw, turning: Turning
 ) -> None:

@@ -176,10 +176,14 @@ class AsyncLink(AsyncServer):
 
     Args:
         source: URL or redis-py client.
+
+    Attributes:
+        owed: calls that give back the roles of waits that have ended without a server.
     """
 
     def __init__(self, source: object) -> None:
         self._lines: list[AsyncLine] = []
+        self.owed: list[Call] = []
         super().__init__(*connection_factory(source), 0)
         forget_after_fork(self)
 
@@ -190,6 +194,20 @@ class AsyncLink(AsyncServer):
         except MovedError as moved:
             await self._follow(moved)
             return (await self.run(call))[0]
+
+    async def settle(self) -> None:
+        """Run what is owed: else a party that lives would keep itself out. A refusal ends it."""
+        while self.owed:
+            try:
+                call = self.owed.pop()
+            except IndexError:  # another thread has it
+                return
+            try:
+                await self.repeatable(call)
+            except BaseException as error:
+                if transient(error) or not isinstance(error, Exception):
+                    self.owed.append(call)
+                    raise
 
     async def once(self, call: Call) -> list[Any]:
         """Run a script, at most once.

@@ -330,12 +330,13 @@ class AsyncQueue:
         return reply
 
     async def _check(self) -> None:
-        """Look at the server, once.
+        """Settle what is owed, and look at the server, once.
 
         Raises:
             UnsupportedServer: older than Redis 6.2.
             ConfigurationError: a node of a Redis Cluster, and the keys would lie in many slots.
         """
+        await self._link.settle()
         if self._is_checked:
             return
         facts = ServerFacts({})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 from redis.exceptions import RedisError, ResponseError
@@ -89,12 +88,14 @@ class AsyncTurn:
             is_sound = not isinstance(error, OutcomeUnknown)
             raise
         finally:
-            if self._held:
-                await self._leave()
-            if is_sound:
-                self._link.keep(line)
-            else:
-                await line.close()
+            try:
+                if self._held:
+                    await ashield(self._leave())
+            finally:
+                if is_sound:
+                    self._link.keep(line)
+                else:
+                    await line.close()
 
     async def _acted(self, line: AsyncLine) -> list[Any]:
         """Try, and wait until it is worth while to try again."""
@@ -134,12 +135,15 @@ class AsyncTurn:
         return reply
 
     async def _leave(self) -> bool:
-        """Give the role back; whether it was ours."""
+        """Give the role back; whether it was ours. Without a server it is owed."""
         errand, held, self._held = self._errand, self._held, 0
-        with suppress(RedisError):
-            call = self._calls.leave(errand.party, errand.role, held=held)
+        call = self._calls.leave(errand.party, errand.role, held=held)
+        try:
             return bool((await self._link.repeatable(call))[0] == DONE)
-        return False
+        except (RedisError, PenstockError) as error:
+            if held == HELD and transient(error):  # whose token was popped, nobody can tell later
+                self._link.owed.append(call)
+            return False
 
     async def _chance(self, line: AsyncLine) -> bool:
         """Wait until it is worth while to try; whether the token of room was lost."""

@@ -175,10 +175,14 @@ class Link(Server):
 
     Args:
         source: URL or redis-py client.
+
+    Attributes:
+        owed: calls that give back the roles of waits that have ended without a server.
     """
 
     def __init__(self, source: object) -> None:
         self._lines: list[Line] = []
+        self.owed: list[Call] = []
         super().__init__(*connection_factory(source), 0)
         forget_after_fork(self)
 
@@ -189,6 +193,20 @@ class Link(Server):
         except MovedError as moved:
             self._follow(moved)
             return self.run(call)[0]
+
+    def settle(self) -> None:
+        """Run what is owed: else a party that lives would keep itself out. A refusal ends it."""
+        while self.owed:
+            try:
+                call = self.owed.pop()
+            except IndexError:  # another thread has it
+                return
+            try:
+                self.repeatable(call)
+            except BaseException as error:
+                if transient(error) or not isinstance(error, Exception):
+                    self.owed.append(call)
+                    raise
 
     def once(self, call: Call) -> list[Any]:
         """Run a script, at most once.
