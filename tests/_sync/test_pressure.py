@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import redis
+from redis.exceptions import AskError, MovedError, ReadOnlyError, TryAgainError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from penstock import (
@@ -17,6 +18,7 @@ from penstock import (
     ConfigurationError,
     OutOfMemory,
     PenstockError,
+    ProtocolError,
     QueueDamaged,
     QueueFull,
 )
@@ -906,6 +908,56 @@ def test_what_is_owed_is_not_taken_from_others(
     with pytest.raises(QueueInUse, match="the other"):
         q.get_nowait()
     assert tokens(plain) == (1, 0, 1)
+
+
+@pytest.mark.parametrize(
+    "method, refusal",
+    [
+        ("watch", MovedError("3999 127.0.0.1:1")),
+        ("look", AskError("3999 127.0.0.1:1")),
+        ("guarded", TryAgainError("Multiple keys request during rehashing of slot")),
+        ("guarded", ReadOnlyError("You can't write against a read only replica.")),
+    ],
+    ids=["watch", "look", "guarded", "replica"],
+)
+def test_a_wait_on_a_server_that_has_the_queue_no_longer(
+    make: Make, raw: Raw, monkeypatch: pytest.MonkeyPatch, method: str, refusal: Exception
+) -> None:
+    """Wherever it is told that: to the caller the connection has failed, and the role is free."""
+    q = make()
+    q.create()
+
+    def refused(*_args: Any) -> None:
+        raise refusal
+
+    monkeypatch.setattr(Line, method, refused)
+    with pytest.raises(RedisConnectionError) as caught:
+        q.get(timeout=20)
+    assert caught.value.__cause__ is refusal
+    assert tokens(raw) == (1, 1, 1)
+
+
+def test_a_connection_with_the_replies_of_others_is_not_kept(
+    make: Make, raw: Raw, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What comes next on it would be taken for the reply to another call."""
+    q = make()
+    q.create()
+    with pytest.raises(QueueEmpty):
+        q.get(timeout=0.01)
+    (kept,) = q._link._lines
+
+    def guarded(*_args: Any) -> None:
+        raise ProtocolError("not the reply to call 7")
+
+    def turned(*_args: Any, **_options: Any) -> bool:
+        monkeypatch.setattr(Line, "guarded", guarded)
+        return True
+
+    monkeypatch.setattr(Line, "turned", turned)
+    with pytest.raises(ProtocolError):
+        q.get()
+    assert kept not in q._link._lines
 
 
 def test_a_reply_that_is_lost_at_the_end_of_a_wait(

@@ -22,6 +22,7 @@ from penstock._async.connection import (
     connection_factory,
     monotonic,
     pack,
+    passing,
     raise_typed,
     transient,
 )
@@ -138,7 +139,7 @@ class AsyncLine:
             blocked = (b"BLMOVE", key, key, b"RIGHT", end, b"%.3f" % limit)
             return await self.lane.command(*blocked) is not None
         except ResponseError as error:
-            if transient(error) or isinstance(error, MovedError):  # it is not the one any more
+            if passing(error):  # it is not the one any more
                 raise RedisConnectionError(str(error)) from error
             with suppress(OutOfMemory):
                 raise_typed(error)
@@ -205,7 +206,7 @@ class AsyncLink(AsyncServer):
             try:
                 await self.repeatable(call)
             except BaseException as error:
-                if transient(error) or not isinstance(error, Exception):
+                if passing(error) or not isinstance(error, Exception):
                     self.owed.append(call)
                     raise
 

@@ -6,14 +6,16 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
 
 from penstock._acompat import ashield
-from penstock._async.connection import monotonic, transient
+from penstock._async.connection import monotonic, passing, transient
 from penstock.core.operations import Call
 from penstock.errors import (
     OutcomeUnknown,
     PenstockError,
+    ProtocolError,
     QueueClosed,
     QueueMissing,
 )
@@ -76,6 +78,8 @@ class AsyncTurn:
             QueueMissing, QueueClosed: the queue was deleted or closed meanwhile.
             QueueFull, QueueEmpty, QueueInUse: the time is over; the role is given back.
             OutcomeUnknown: the connection failed while the script was under way.
+            redis.exceptions.ConnectionError: it failed before, or leads to another server than the
+                queue's by now.
         """
         line = await self._link.line()
         is_sound = False
@@ -85,7 +89,11 @@ class AsyncTurn:
             is_sound = True
             return reply
         except PenstockError as error:
-            is_sound = not isinstance(error, OutcomeUnknown)
+            is_sound = not isinstance(error, (OutcomeUnknown, ProtocolError))
+            raise
+        except ResponseError as error:
+            if passing(error):  # it is not the one any more
+                raise RedisConnectionError(str(error)) from error
             raise
         finally:
             try:
@@ -141,7 +149,7 @@ class AsyncTurn:
         try:
             return bool((await self._link.repeatable(call))[0] == DONE)
         except (RedisError, PenstockError) as error:
-            if held == HELD and transient(error):  # whose token was popped, nobody can tell later
+            if held == HELD and passing(error):  # whose token was popped, nobody can tell later
                 self._link.owed.append(call)
             return False
 

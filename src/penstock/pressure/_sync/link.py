@@ -23,6 +23,7 @@ from penstock._sync.connection import (
     connection_factory,
     monotonic,
     pack,
+    passing,
     raise_typed,
     transient,
 )
@@ -137,7 +138,7 @@ class Line:
             blocked = (b"BLMOVE", key, key, b"RIGHT", end, b"%.3f" % limit)
             return self.lane.command(*blocked) is not None
         except ResponseError as error:
-            if transient(error) or isinstance(error, MovedError):  # it is not the one any more
+            if passing(error):  # it is not the one any more
                 raise RedisConnectionError(str(error)) from error
             with suppress(OutOfMemory):
                 raise_typed(error)
@@ -204,7 +205,7 @@ class Link(Server):
             try:
                 self.repeatable(call)
             except BaseException as error:
-                if transient(error) or not isinstance(error, Exception):
+                if passing(error) or not isinstance(error, Exception):
                     self.owed.append(call)
                     raise
 
