@@ -625,6 +625,51 @@ async def test_a_reader_is_not_served_from_a_queue_made_anew(
     assert await q.length() == 1
 
 
+async def test_a_holder_is_told_of_a_queue_made_anew(
+    make: Make, turning: AsyncTurning, raw: Raw
+) -> None:
+    """Although there is nothing to do in the new one, where another party has the role."""
+    q = make()
+    await q.create(1)
+    reader = aspawn(make().get)
+    await turning.reach("")
+    anew = raw.pipeline(transaction=True)
+    anew.delete(*raw.keys())
+    anew.set(key("bound"), 1)
+    anew.lpush(key("producer_free"), "0")
+    anew.lpush(key("not_full"), "0")
+    anew.set(key("consumer"), "the other")
+    anew.execute()
+    after = dump(raw)
+    with pytest.raises(QueueMissing, match="deleted while"):
+        await reader.result()
+    assert dump(raw) == after
+
+
+@pytest.mark.parametrize("defeats", [1, 0], ids=["woken", "popping"])
+async def test_who_is_in_line_is_told_of_a_queue_made_anew(
+    server: EmbeddedServer, plain: Raw, monkeypatch: pytest.MonkeyPatch, defeats: int
+) -> None:
+    """Although another party has the role in the new one as well."""
+    monkeypatch.setattr(turn, "DEFEATS", defeats)
+    async with AsyncQueue("q", server.url) as q:
+        await q.create(1)
+        plain.rpop(key("producer_free"))
+        putting = aspawn(q.put, "a")
+        await blocked(plain, 1)
+        anew = plain.pipeline(transaction=True)
+        anew.delete(*plain.keys())
+        anew.set(key("bound"), 5)
+        anew.lpush(key("consumer_free"), "0")
+        anew.lpush(key("not_full"), "0")
+        anew.set(key("producer"), "the other")
+        anew.execute()
+        after = dump(plain)
+        with pytest.raises(QueueMissing, match="deleted while"):
+            await putting.result()
+        assert dump(plain) == after
+
+
 async def test_a_holder_that_was_thought_dead_stands_in_line_again(
     make: Make, turning: AsyncTurning, raw: Raw
 ) -> None:

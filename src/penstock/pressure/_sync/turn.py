@@ -167,12 +167,25 @@ class Turn:
                 is_woken = line.turned(key, end=end, timeout=left)
             if is_woken:
                 return False
-            seen = self._calls.seen(line.look(self._calls.show()))
+            seen = self._seen(line)
             self._check(seen)
-            if self._is_worth(seen):
+            if self._is_worth(seen) or not self._is_ours(line):
                 return False
             if self._is_token_lost(seen):
                 return True
+
+    def _seen(self, line: Line) -> Seen:
+        """What there is; who is in line learns only from `bound` that it is another queue."""
+        show = self._calls.show()
+        reply = line.look(show) if self._held else line.glimpse(show)
+        if reply is None:
+            raise self._deleted()
+        return self._calls.seen(reply)
+
+    def _is_ours(self, line: Line) -> bool:
+        """Whether the role that we hold, if any, still has our name in it."""
+        key = self._calls.keys[self._errand.role]
+        return not self._held or bool(line.lane.command("GET", key) == self._errand.party)
 
     def _popped(self, line: Line, key: bytes, left: float) -> bool:
         """Stand in line for the role as other clients do; whether it is ours now."""
