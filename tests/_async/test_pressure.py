@@ -317,6 +317,20 @@ async def test_who_we_are(make: Make, raw: Raw) -> None:
     assert named.client_id == "pump 7"
 
 
+# [async only
+async def test_tasks_of_one_name_are_two_parties(q: AsyncQueue) -> None:
+    """A program may call all its workers `worker`."""
+
+    async def ours() -> str:
+        return q.client_id
+
+    tasks = [asyncio.create_task(ours(), name="worker") for _ in range(2)]
+    first, second = [await task for task in tasks]
+    assert "_tidworker" in first
+    assert first != second
+
+
+# async only]
 async def test_text_is_stored_as_utf_8(q: AsyncQueue, raw: Raw) -> None:
     """Counters count bytes."""
     await q.create()

@@ -90,7 +90,8 @@ class AsyncQueue:
         # sync only: thread = threading.get_ident()
         # [async only
         task = asyncio.current_task()
-        thread = "" if task is None else task.get_name()
+        # Names are for people, and many tasks may have the same one.
+        thread = "" if task is None else f"{task.get_name()}_{id(task):x}"
         # async only]
         return f"{socket.gethostname()}_pid{os.getpid()}_tid{thread}".encode()
 
