@@ -432,7 +432,9 @@ async def test_a_token_of_room_that_is_missing(q: AsyncQueue, raw: Raw) -> None:
     assert tokens(raw) == (1, 1, 1)
 
 
-async def test_a_token_of_room_that_stays_away(make: Make, raw: Raw, turning: AsyncTurning) -> None:
+async def test_a_token_of_room_that_stays_away(
+    make: Make, raw: Raw, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A consumer waits, so it may be about to give it: a waiting producer gives it some time."""
     q = make()
     await q.create(2)
@@ -440,8 +442,10 @@ async def test_a_token_of_room_that_stays_away(make: Make, raw: Raw, turning: As
     raw.rpop(key("consumer_free"))
     with pytest.raises(QueueFull):
         await q.put_nowait("a")
-    with pytest.raises(QueueFull):
-        await q.put("a", timeout=0.2)
+    with monkeypatch.context() as patch:
+        patch.setattr(turn, "LACK", 60.0)
+        with pytest.raises(QueueFull):
+            await q.put("a", timeout=0.2)
     assert tokens(raw) == (1, 0, 0)
     await q.put("a", timeout=20)
     assert tokens(raw) == (1, 0, 1)
@@ -1107,8 +1111,12 @@ async def test_the_last_request_of_a_wait_that_is_lost(
 
 
 @pytest.fixture
-def rival(plain: Raw) -> Iterator[Any]:
-    """A connection that pops the token of the role, as other clients wait for it."""
+def rival(plain: Raw, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A connection that pops the token of the role, as other clients wait for it.
+
+    Who is blocked before it stays before it: a new slice would begin behind it.
+    """
+    monkeypatch.setattr(link, "SLICE", 30.0)
     pool = redis.ConnectionPool(**plain.connection_pool.connection_kwargs)
     conn = pool.get_connection()
     yield conn

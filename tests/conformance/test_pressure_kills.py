@@ -13,7 +13,7 @@ import redis
 
 from penstock.embedded import EmbeddedServer, find_server
 from tests.conformance.pressure import Keys, Ours, Refused
-from tests.conformance.pressure_crowd import LIMIT, Crowd
+from tests.conformance.pressure_crowd import Crowd
 from tests.conformance.pressure_storm import Storm, refusal
 from tests.conftest import SERVER_FOR_FAULTS
 from tests.support.keyspace import Raw
@@ -81,7 +81,7 @@ def test_killed_inside_a_wait(
         with pytest.raises(Refused, match="in_use") as refused:
             call(*args)
         assert refused.value.holder == "victim"
-        assert time.monotonic() - start < 3
+        assert time.monotonic() - start < 10
     assert mine.free_role(role) is True
     assert mine.free_role(role) is False
     if verb == "get":
@@ -163,11 +163,7 @@ def test_killed_while_it_waits_for_a_role(
     raw.set(KEYS(role), "other")
     before = {client["id"] for client in raw.client_list()}
     victim = crowd.start("wait", kind="sync", url=home.url, name="q", who="victim", verb=verb)
-    if verb == "delete":
-        until(lambda: not raw.exists(KEYS("bound")))
-    else:
-        until(lambda: {client["id"] for client in raw.client_list()} > before)
-        time.sleep(LIMIT)  # nobody can tell from outside that it waits
+    until(lambda: raw.info("clients")["blocked_clients"] == 1)
     victim.kill()
     until(lambda: {client["id"] for client in raw.client_list()} <= before)
     assert raw.get(KEYS(role)) == b"other"
