@@ -209,6 +209,9 @@ class AsyncQueue:
     async def get(self, timeout: Duration | None = None) -> bytes:
         """Take the oldest message, when it is our turn and there is one.
 
+        Whoever cancels or interrupts the call may lose a message with it, which was taken at that
+        moment; `timeout` loses none.
+
         Args:
             timeout: seconds to wait; None = for ever.
 
