@@ -84,12 +84,14 @@ sleep = time.sleep
 
 
 async def ashield(work: Coroutine[Any, Any, T]) -> T:
-    """Do something to its end, also when the caller is cancelled meanwhile."""
+    """Do something to its end, also when the caller is cancelled meanwhile, once or again."""
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
-        await asyncio.wait({task})
+        while not task.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait({task})
         if not task.cancelled():
             task.exception()  # seen
         raise

@@ -1179,6 +1179,28 @@ async def test_who_is_cancelled_in_line_gives_back_what_it_got(
         assert plain.llen(BASE) == 0
 
 
+async def test_who_is_cancelled_in_line_again_and_again(
+    server: EmbeddedServer, plain: Raw, rival: Any, turning: AsyncTurning
+) -> None:
+    """The role comes between two of them, to one who still looks."""
+    async with AsyncQueue("q", server.url) as q:
+        await q.create()
+        plain.rpop(key("producer_free"))
+        putting = asyncio.ensure_future(q.put("a"))
+        await turning.reach("producer_free")
+        await beaten(plain, rival)
+        await turning.reach()
+        await blocked(plain, 1)
+        putting.cancel()
+        await asyncio.sleep(0)
+        plain.lpush(key("producer_free"), 0)
+        putting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await putting
+        assert tokens(plain) == (1, 1, 1)
+        assert plain.llen(BASE) == 0
+
+
 # async only]
 async def test_a_queue_made_anew_gets_its_token_back(
     server: EmbeddedServer, plain: Raw, rival: Any, turning: AsyncTurning
