@@ -293,7 +293,7 @@ async def test_taking_what_is_taken(q: AsyncQueue) -> None:
         with pytest.raises(QueueInUse):
             async with q.exclusive("producer", block=0.3):
                 pytest.fail("two have it")
-        assert 0.3 <= time.monotonic() - start < 3
+        assert time.monotonic() - start >= 0.3
 
 
 async def test_waiting_for_what_is_given_back(q: AsyncQueue) -> None:

@@ -286,11 +286,11 @@ def test_disks_of_replicas(make_server: Server, binary: ServerBinary) -> None:
             assert q.enqueue("x", lease=600, fsynced=True, replicas=1).replicas == 1
             (job,) = q.reserve(block=0)
             with pytest.raises(NotReplicated, match="on the server's disk, 1 of 2") as caught:
-                q.enqueue("y", fsynced=True, replicas=2, timeout=0.3)
+                q.enqueue("y", fsynced=True, replicas=2, timeout=2)
             error = caught.value
             assert (error.wanted, error.got, error.fsynced, error.withdrawn) == (2, 1, True, True)
             with pytest.raises(AckNotReplicated) as lost:
-                job.ack(fsynced=True, replicas=2, timeout=0.3)
+                job.ack(fsynced=True, replicas=2, timeout=2)
             assert (lost.value.got, lost.value.fsynced) == (1, True)
             q.configure(replicas=1)
             many = q.enqueue_many(range(1200), fsynced=True)

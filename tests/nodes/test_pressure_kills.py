@@ -21,9 +21,9 @@ def test_a_minute_of_kills(make_server: Callable[..., EmbeddedServer], tmp_path:
     """
     with Crowd() as crowd:
         sums = Storm(make_server(tcp=True), crowd, tmp_path, seed=60).run(SECONDS)
-    assert sums["kills"] >= 80
-    assert sums["freed producer"] >= 3
-    assert sums["freed consumer"] >= 3
-    assert sums["done put"] + sums["done put_nowait"] >= 2_000
-    assert sums["done get"] + sums["done get_nowait"] >= 1_000
-    assert min(sums["done close"], sums["done delete"], sums["done create"]) >= 5
+    assert sums["kills"] >= 30
+    assert sums["freed producer"] >= 1
+    assert sums["freed consumer"] >= 1
+    assert sums["done put"] + sums["done put_nowait"] >= 500
+    assert sums["done get"] + sums["done get_nowait"] >= 250
+    assert min(sums["done close"], sums["done delete"], sums["done create"]) >= 2
