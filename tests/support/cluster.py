@@ -225,7 +225,12 @@ class Cluster:
     # -- changing --------------------------------------------------------------------------
 
     def begin_move(self, slot: int, target: Member) -> Member:
-        """Set a slot on its way; returns where it is. Its keys have not moved yet."""
+        """Set a slot on its way; returns where it is. Its keys have not moved yet.
+
+        Whoever takes a slot over takes the next epoch that it knows of: one that has not heard of
+        the last move would lose to it, and then two servers name each other for ever.
+        """
+        wait_for(lambda: _epochs_agree(self.alive), STARTUP)
         source = self.owner(slot)
         target.cluster("SETSLOT", slot, "IMPORTING", source.id)
         source.cluster("SETSLOT", slot, "MIGRATING", target.id)
@@ -278,6 +283,25 @@ class Cluster:
             owner.cluster("ADDSLOTS", slot)
             self.settle()
 
+    def fail_over(self, primary: Member) -> Member:
+        """Let a replica take over in agreement with its primary; who it is."""
+        replica = self.replica_of(primary)
+        replica.cluster("FAILOVER")
+        self.wait_taken_over(primary)
+        return replica
+
+    def wait_taken_over(self, primary: Member) -> None:
+        """Wait until all that live see the slots of one elsewhere, and are at work."""
+        others = [one for one in self.alive if one is not primary]
+        wait_for(lambda: all(primary.port not in one.owners() for one in others), STARTUP)
+        wait_for(lambda: all(one.info()["cluster_state"] == "ok" for one in others), STARTUP)
+
+    def bring_back(self, member: Member) -> None:
+        """Start one again that was killed, and wait until it copies whoever has taken over."""
+        member.server.restart()
+        wait_for(lambda: not member.is_primary, STARTUP)
+        wait_for(lambda: _is_ready(member), STARTUP)
+
     def settle(self) -> None:
         """Wait until all that live agree, and every slot is served."""
         wait_for(lambda: all(one.info()["cluster_state"] == "ok" for one in self.alive), STARTUP)
@@ -313,6 +337,15 @@ def _known(member: Member) -> list[str]:
     """The members that one knows and is connected with."""
     lines = member.cluster("NODES").decode().splitlines()
     return [line for line in lines if "handshake" not in line and " connected" in line]
+
+
+def _epochs_agree(members: Sequence[Member]) -> bool:
+    """Whether all know the same epoch of each."""
+    told = [
+        {words[0]: words[6] for words in map(str.split, one.cluster("NODES").decode().splitlines())}
+        for one in members
+    ]
+    return all(one == told[0] for one in told)
 
 
 def _is_ready(member: Member) -> bool:

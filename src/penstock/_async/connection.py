@@ -580,7 +580,7 @@ class AsyncServer:
         """Whether a connection leads to a server that was the primary."""
         return self._primary is not None and bool(conn.turn != self._primary.turn)
 
-    async def run(self, call: Call) -> tuple[list[Any], float]:
+    async def run(self, call: Call, *, brief: bool = False) -> tuple[list[Any], float]:
         """Run a script; the reply, and when it was sent again by our clock, 0 = it was not.
 
         Raises:
@@ -597,7 +597,7 @@ class AsyncServer:
             except Exception as error:
                 if not transient(error):
                     raise
-                reply, resent = await self._again(lane, call, error)
+                reply, resent = await self._again(lane, call, error, brief=brief)
         except BaseException as error:
             await self._failed(lane, error)
             raise
@@ -619,7 +619,7 @@ class AsyncServer:
         await lane.close()
 
     async def _again(
-        self, lane: AsyncLane, call: Call, error: Exception
+        self, lane: AsyncLane, call: Call, error: Exception, *, brief: bool
     ) -> tuple[list[Any], float]:
         """Send the same call, with the same number, on a new connection, for a bounded time.
 
@@ -632,6 +632,8 @@ class AsyncServer:
             sent = monotonic()
             return await lane.exchange(call, lane), sent
 
+        if brief:
+            return await self._retrying.copy(stop=tenacity.stop_after_attempt(1))(repeat)
         return await self._retrying.copy()(repeat)
 
     async def command(self, *args: Any) -> Any:

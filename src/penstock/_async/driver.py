@@ -88,7 +88,7 @@ class AsyncDriver:
         if isinstance(effect, flows.Reserve):
             return await self.reserve(effect.ops, effect.n, idle=effect.idle)
         if isinstance(effect, flows.Run):
-            answer = await self.node.run(effect.call)
+            answer = await self.node.run(effect.call, brief=effect.brief)
             return answer if effect.told else answer[0]
         if isinstance(effect, flows.Pop):
             return await wait.pop(effect)

@@ -143,8 +143,12 @@ class AsyncNode:
 
     # -- the way to it ---------------------------------------------------------------------
 
-    async def run(self, call: Call) -> tuple[list[Any], float]:
+    async def run(self, call: Call, *, brief: bool = False) -> tuple[list[Any], float]:
         """Run a script; the reply, and when it was sent again by our clock, 0 = it was not.
+
+        Args:
+            call: which.
+            brief: whether to try it twice at most.
 
         Raises:
             OutOfMemory, QueueDamaged: what the server refused, typed.
@@ -152,7 +156,7 @@ class AsyncNode:
         """
         if not self._is_settled:
             await self._settle()
-        return await self._link.run(call)
+        return await self._link.run(call, brief=brief)
 
     async def command(self, *args: Any) -> Any:
         """A plain command that may be repeated, its reply undecoded."""

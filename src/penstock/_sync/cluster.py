@@ -161,7 +161,7 @@ class Cluster:
 
     # -- calls -----------------------------------------------------------------------------
 
-    def run(self, call: Call) -> tuple[list[Any], float]:
+    def run(self, call: Call, *, brief: bool = False) -> tuple[list[Any], float]:
         """Run a script where its queue is; the reply, and when it was sent again, 0 = it was not.
 
         A call that was redirected was not run. After a lost reply it is repeated with the same
@@ -189,7 +189,7 @@ class Cluster:
                 if not passing(error):
                     raise
                 act = partial(_exchanged, call=call, caller=caller)
-                patience = Patience(self._retry_for, monotonic)
+                patience = Patience(0.0 if brief else self._retry_for, monotonic)
                 reply, sent = self._again(slot, error, act, call.script.name, patience)
                 # The lease of what was reserved counts from the sending, however late it was.
                 resent = sent if patience.is_unsure or call.script.name == "reserve" else 0.0
@@ -369,12 +369,16 @@ class Cluster:
         with self._own_lock():
             if self._read_at > since:
                 return
+            failed = []
             for address in self._askable(first):
-                if self._read_from(address):
+                reason = self._read_from(address)
+                if not reason:
                     self._read_at = monotonic()
                     return
+                failed.append(f"{address}: {reason}")
         if not self._primaries():
-            raise RedisConnectionError("no node of the cluster tells where its slots are")
+            text = "; ".join(failed)
+            raise RedisConnectionError(f"nobody tells where the slots of the cluster are: {text}")
 
     def _own_lock(self) -> Any:
         """The lock, which is one event loop's."""
@@ -390,25 +394,25 @@ class Cluster:
         ahead = [address for address in known if self._servers[address] is first]
         return iter(dict.fromkeys([*ahead, *known, *self._places]))
 
-    def _read_from(self, address: Address) -> bool:
-        """Whether one server has told where the slots are."""
+    def _read_from(self, address: Address) -> str:
+        """Read the map from one server; why that was not possible, or ''."""
         try:
             reply = self._slots(address)
         except (ResponseError, *FAILURES) as error:
             if not (isinstance(error, ResponseError) or transient(error)):
                 raise
             logger.info("map of the cluster: %s: %s", address, error)
-            return False
+            return str(error)
         owners: list[Server | None] = [None] * SLOTS
         for low, high, owner in read_slots(reply, address.host):
             server = self._server(self._reached(*owner))
             owners[low : high + 1] = [server] * (high + 1 - low)
         if not any(owners):
-            return False
+            return "it knows of no slot"
         self._owners = owners
         for server in set(self._servers.values()) - set(owners):
             server.close()
-        return True
+        return ""
 
     def _slots(self, address: Address) -> Any:
         """The reply to CLUSTER SLOTS, by a connection for that alone."""
@@ -432,6 +436,10 @@ class Cluster:
 
     def rest(self, waiters: Waiters) -> None:
         """Nothing is kept: its connections have gone back to their servers."""
+
+    def has_moved(self, slot: int, server: Server) -> bool:
+        """Whether a slot is known to be elsewhere now."""
+        return self._owners[slot] is not server
 
     def stand(self, slot: int) -> tuple[Server, Waiter]:
         """A waiter at the server of a slot."""
@@ -461,7 +469,10 @@ class Waiters:
         for slot, group in apart(keys).items():
             if slot not in self._waiters:
                 self._waiters[slot] = self._cluster.stand(slot)
-            key = self._waiters[slot][1].begin(group)
+            server, waiter = self._waiters[slot]
+            if self._cluster.has_moved(slot, server):
+                raise RedisConnectionError(f"slot {slot} is not at {server.address} any more")
+            key = waiter.begin(group)
             if key is not None:
                 return key
         readers = {waiter.reader: waiter for _, waiter in self._waiters.values() if waiter.reader}
@@ -471,12 +482,15 @@ class Waiters:
     def quit(self) -> tuple[bytes, ...]:
         """End what is pending; the keys of tokens that were taken meanwhile."""
         standing: dict[Server, list[Waiter]] = {}
-        for server, waiter in self._waiters.values():
-            standing.setdefault(server, []).append(waiter)
-        self._waiters = {}
+        waiters, self._waiters = self._waiters, {}
+        for slot, (server, waiter) in waiters.items():
+            if self._cluster.has_moved(slot, server):
+                waiter.drop()  # it may never answer
+            else:
+                standing.setdefault(server, []).append(waiter)
         keys: list[bytes] = []
-        for server, waiters in standing.items():
-            keys += _ended(server, waiters)
+        for server, these in standing.items():
+            keys += _ended(server, these)
         return tuple(keys)
 
     def drop(self) -> None:

@@ -581,7 +581,7 @@ class Server:
         """Whether a connection leads to a server that was the primary."""
         return self._primary is not None and bool(conn.turn != self._primary.turn)
 
-    def run(self, call: Call) -> tuple[list[Any], float]:
+    def run(self, call: Call, *, brief: bool = False) -> tuple[list[Any], float]:
         """Run a script; the reply, and when it was sent again by our clock, 0 = it was not.
 
         Raises:
@@ -598,7 +598,7 @@ class Server:
             except Exception as error:
                 if not transient(error):
                     raise
-                reply, resent = self._again(lane, call, error)
+                reply, resent = self._again(lane, call, error, brief=brief)
         except BaseException as error:
             self._failed(lane, error)
             raise
@@ -619,7 +619,9 @@ class Server:
             raise_typed(error)
         lane.close()
 
-    def _again(self, lane: Lane, call: Call, error: Exception) -> tuple[list[Any], float]:
+    def _again(
+        self, lane: Lane, call: Call, error: Exception, *, brief: bool
+    ) -> tuple[list[Any], float]:
         """Send the same call, with the same number, on a new connection, for a bounded time.
 
         The reply is that to the last time, so a lease in it counts from then.
@@ -631,6 +633,8 @@ class Server:
             sent = monotonic()
             return lane.exchange(call, lane), sent
 
+        if brief:
+            return self._retrying.copy(stop=tenacity.stop_after_attempt(1))(repeat)
         return self._retrying.copy()(repeat)
 
     def command(self, *args: Any) -> Any:

@@ -69,7 +69,7 @@ class Driver:
         if isinstance(effect, flows.Reserve):
             return self.reserve(effect.ops, effect.n, idle=effect.idle)
         if isinstance(effect, flows.Run):
-            answer = self.node.run(effect.call)
+            answer = self.node.run(effect.call, brief=effect.brief)
             return answer if effect.told else answer[0]
         if isinstance(effect, flows.Pop):
             return wait.pop(effect)

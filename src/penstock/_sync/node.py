@@ -142,8 +142,12 @@ class Node:
 
     # -- the way to it ---------------------------------------------------------------------
 
-    def run(self, call: Call) -> tuple[list[Any], float]:
+    def run(self, call: Call, *, brief: bool = False) -> tuple[list[Any], float]:
         """Run a script; the reply, and when it was sent again by our clock, 0 = it was not.
+
+        Args:
+            call: which.
+            brief: whether to try it twice at most.
 
         Raises:
             OutOfMemory, QueueDamaged: what the server refused, typed.
@@ -151,7 +155,7 @@ class Node:
         """
         if not self._is_settled:
             self._settle()
-        return self._link.run(call)
+        return self._link.run(call, brief=brief)
 
     def command(self, *args: Any) -> Any:
         """A plain command that may be repeated, its reply undecoded."""

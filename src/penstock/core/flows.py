@@ -59,10 +59,14 @@ FIRST_LOOK, LAST_LOOK = 0.1, 2.5
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Run a script; the answer is its reply, or with `told` that and when it was resent, or 0."""
+    """Run a script; the answer is its reply, or with `told` that and when it was resent, or 0.
+
+    A `brief` one is tried twice at most: whoever asks has other things to do.
+    """
 
     call: Call
     told: bool = False
+    brief: bool = False
 
 
 @dataclass(frozen=True, slots=True)

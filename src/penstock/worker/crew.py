@@ -84,6 +84,7 @@ class Source:
         woken: whether this worker has taken a token of it since it asked last.
         barred: until when it is left alone by the clock, as it is damaged.
         failures: how many times in a row it was found so.
+        unsure: whether a report may have got through although it failed.
         drained: when it was found closed and drained by the clock; -inf = it was not, when it was
             asked last.
     """
@@ -98,6 +99,7 @@ class Source:
     woken: bool = False
     barred: float = 0.0
     failures: int = 0
+    unsure: bool = False
     drained: float = -math.inf
 
 
@@ -133,7 +135,8 @@ class Crew:
         unsettled: the same by queue, taken up by the loop; it stays until the server has it.
         stopping: whether no more jobs are taken.
         waiting: whether a BLPOP is pending.
-        apart: whether each queue has a BLPOP of its own, so that others stay when one is told.
+        apart: whether queues lie on several servers: each has a BLPOP of its own, so that others
+            stay when one is told, and one that is not there does not hold up others.
         awaited: the keys it waits for.
         taken: how many jobs it has taken.
         answered: when the server answered last.
@@ -191,6 +194,11 @@ class Crew:
         self._confirmed = math.inf
         self._complaints: dict[str, float] = {}
         self._places = {source.ops.name: i for i, source in enumerate(sources)}
+
+    @property
+    def is_spread(self) -> bool:
+        """Whether it has several queues, and they lie on several servers."""
+        return self.apart and len(self.sources) > 1
 
     # -- stopping --------------------------------------------------------------------------
 
@@ -377,7 +385,7 @@ class Crew:
         self.answered = self.clock()
         self.failures = 0
 
-    def found_damaged(self, source: Source, error: Exception) -> None:
+    def found_damaged(self, source: Source, error: Exception, level: int = logging.ERROR) -> None:
         """A queue can't be used: it is left alone for a while, and others are not held up."""
         source.failures += 1
         pause = min(0.25 * 2 ** min(source.failures, 8), RECHECK)
@@ -386,7 +394,7 @@ class Crew:
         if source.failures == 1 or source.failures % 60 == 0:
             name, kind = source.ops.name, type(error).__name__
             text = "queue %r can't be used: %s: %s; going on without it"
-            level = logging.INFO if isinstance(error, QueueInUse) else logging.ERROR
+            level = logging.INFO if isinstance(error, QueueInUse) else level
             logger.log(level, text, name, kind, error, extra=self.fields)
 
     def asked(self, source: Source, taken: Taken, wanted: int, sent: float) -> None:

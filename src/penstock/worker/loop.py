@@ -117,7 +117,7 @@ def _round(crew: Crew, node: Callable[[], str]) -> Count:
     for i in sorted({*todo, *shares}, key=lambda i: shares.get(i, 0) - _ending(todo.get(i))):
         source = crew.sources[i]
         visit = _visit(crew, source, todo.get(i), shares.get(i, 0), node)
-        brought = yield from _spared(crew, source, visit)
+        brought = yield from _reached(crew, source, _spared(crew, source, visit))
         if brought is not None:
             got += brought
             unsettled.pop(i, None)
@@ -140,7 +140,23 @@ def _spared(crew: Crew, source: Source, flow: Count) -> Generator[Effect, Any, i
     except DAMAGES as error:
         crew.found_damaged(source, error)
         return None
-    source.failures = 0
+    return got
+
+
+def _reached(
+    crew: Crew, source: Source, flow: Generator[Effect, Any, int | None]
+) -> Generator[Effect, Any, int | None]:
+    """The same where queues lie on several servers (Cluster), and its own is not there."""
+    try:
+        got = yield from flow
+    except Exception as error:
+        if not (crew.is_spread and passing(error)):
+            raise
+        source.unsure = True
+        crew.found_damaged(source, error, logging.WARNING)
+        return None
+    if got is not None:
+        source.failures, source.unsure = 0, False
     return got
 
 
@@ -187,10 +203,10 @@ def _report(crew: Crew, source: Source, part: Todo) -> Flow:
 
 def _call(crew: Crew, ops: QueueOps, call: Call) -> Generator[Effect, Any, tuple[list[Any], float]]:
     """Run a script, with lost meta restored first; its reply, and when it was sent again, or 0."""
-    reply, resent = yield Run(call, told=True)
+    reply, resent = yield Run(call, told=True, brief=crew.is_spread)
     if reply[0] == DAMAGED:
         yield from restore(ops)
-        reply, resent = yield Run(call, told=True)
+        reply, resent = yield Run(call, told=True, brief=crew.is_spread)
     ops.check(reply)
     crew.heard()
     if resent:
@@ -229,7 +245,7 @@ def _settle(crew: Crew, source: Source, part: Todo, n: int, node: Callable[[], s
         return 0
     taken = source.ops.taken(reply, tag, node(), 8)
     part.acks = part.acks[len(finished) :]
-    _ended(crew, finished, source.ops.settled(names, reply), ACK, resent)
+    _ended(crew, finished, source.ops.settled(names, reply), ACK, resent or source.unsure)
     crew.asked(source, taken, n, resent or sent)
     return len(taken.deliveries)
 
@@ -245,7 +261,7 @@ def _ack(crew: Crew, source: Source, part: Todo) -> Flow:
         _outlived(crew, finished)
         return
     part.acks = part.acks[len(finished) :]
-    _ended(crew, finished, source.ops.codes(names, reply), ACK, resent)
+    _ended(crew, finished, source.ops.codes(names, reply), ACK, resent or source.unsure)
 
 
 def _reserve(crew: Crew, source: Source, n: int, node: Callable[[], str]) -> Count:
@@ -280,7 +296,7 @@ def _report_other(crew: Crew, source: Source, part: Todo) -> Flow:
     if outcomes is None:
         _outlived(crew, finished)
     else:
-        _ended(crew, finished, outcomes, verdict, resent)
+        _ended(crew, finished, outcomes, verdict, resent or source.unsure)
 
 
 def _told(
@@ -371,10 +387,15 @@ def _sample(crew: Crew, *, busy: bool) -> Flow:
     crew.sample_at = crew.clock() + crew.sample_pause(busy=busy)
     for source in crew.sources:
         if not source.failures:
-            with suppress(*DAMAGES):  # whatever stands in the way of its jobs is told there
-                reply, _ = yield from _call(crew, source.ops, source.ops.stats())
-                source.size = source.ops.stats_of(reply).ready
-                crew.statistics.sized(source.ops.name, source.size)
+            yield from _reached(crew, source, _sized(crew, source))
+
+
+def _sized(crew: Crew, source: Source) -> Count:
+    with suppress(*DAMAGES):  # whatever stands in the way of its jobs is told there
+        reply, _ = yield from _call(crew, source.ops, source.ops.stats())
+        source.size = source.ops.stats_of(reply).ready
+        crew.statistics.sized(source.ops.name, source.size)
+    return 0
 
 
 def _rest(crew: Crew, node: Callable[[], str]) -> Count:
@@ -402,14 +423,14 @@ def _rest(crew: Crew, node: Callable[[], str]) -> Count:
 
 def _woken(crew: Crew, source: Source, node: Callable[[], str]) -> Count:
     """A token: its queue is asked before anything else, or somebody else is told to."""
-    crew.waiting = crew.apart and len(crew.awaited) > 1
+    crew.waiting = crew.is_spread and len(crew.awaited) > 1
     source.at, source.woken = 0.0, True
     room = crew.room()
     if room <= 0:
         yield from _hand_on(crew, source)
         return 0
     asked = _reserve(crew, source, min(room, TRIP), node)
-    got = (yield from _spared(crew, source, asked)) or 0
+    got = (yield from _reached(crew, source, _spared(crew, source, asked))) or 0
     if got:
         yield Cede()  # the handler begins before the next BLPOP is sent
     return got
@@ -427,10 +448,15 @@ def _stand_up(crew: Crew) -> Flow:
 
 def _hand_on(crew: Crew, source: Source) -> Flow:
     """Put the token back for another consumer, if there is anything to take."""
+    yield from _reached(crew, source, _handed(crew, source))
+
+
+def _handed(crew: Crew, source: Source) -> Count:
     source.woken = False
     call, _ = source.ops.reserve(0, idle=True)
     with suppress(QueueInUse):  # it is handed on all the same
         yield from _call(crew, source.ops, call)
+    return 0
 
 
 def leave(crew: Crew) -> Flow:
@@ -473,10 +499,10 @@ def _report_all(crew: Crew) -> Flow:
 
 @contextmanager
 def _unless_refused(crew: Crew) -> Iterator[None]:
-    """What the server refuses in one place is no reason to leave the rest."""
+    """What is refused in one place, or not there, is no reason to leave the rest."""
     try:
         yield
     except Exception as error:
-        if passing(error):
+        if passing(error) and not crew.is_spread:
             raise
         logger.warning("worker: %s: %s", type(error).__name__, error, extra=crew.fields)

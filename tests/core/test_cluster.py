@@ -1,0 +1,160 @@
+"""The map of a cluster, the way of a command, and how long a call is tried."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.core.cluster import (
+    HOPS,
+    NEAR,
+    UNSURE,
+    Address,
+    Patience,
+    Range,
+    apart,
+    read_slots,
+    slot_of,
+)
+from penstock.core.servers import together
+from penstock.wire.keys import QueueKeys, key_slot
+
+
+def test_the_map() -> None:
+    """Ranges with their primaries; replicas are left out."""
+    reply = [
+        [0, 5460, [b"10.0.0.1", 7000, b"id1", []], [b"10.0.0.4", 7003, b"id4", []]],
+        [5461, 16383, [b"10.0.0.2", 7001, b"id2", []]],
+    ]
+    assert read_slots(reply, "asked") == [
+        Range(0, 5460, Address("10.0.0.1", 7000)),
+        Range(5461, 16383, Address("10.0.0.2", 7001)),
+    ]
+
+
+@pytest.mark.parametrize(
+    "entry,host",
+    [
+        ([b"", 7000, b"id"], "asked"),
+        ([None, 7000, b"id", []], "asked"),
+        ([b"node.example", 7000, b"id", [b"ip", b"10.0.0.1"]], "node.example"),
+        ([b"?", 7000, b"id", [b"ip", b"10.0.0.1"]], "10.0.0.1"),
+        ([b"?", 7000, b"id", []], "asked"),
+        ([b"::1", 7000, b"id"], "::1"),
+    ],
+)
+def test_the_preferred_end_point(entry: list[object], host: str) -> None:
+    """A name, an address, or that of whoever was asked where it does not know its own."""
+    assert read_slots([[0, 1, entry]], "asked") == [Range(0, 1, Address(host, 7000))]
+
+
+def test_the_slot_of_a_command() -> None:
+    """That of its first key; none where there is no key."""
+    key = QueueKeys("q")["meta"]
+    assert slot_of(("HGET", key, "epoch")) == key_slot(key)
+    assert slot_of((b"hget", key.decode(), "epoch")) == key_slot(key)
+    assert slot_of(("INFO", "server")) is None
+    assert slot_of(("script", "load", "return 1")) is None
+    assert slot_of(("PING",)) is None
+
+
+def test_keys_apart() -> None:
+    """Those of a queue together, in their order; those of another one by themselves."""
+    a, b = QueueKeys("a"), QueueKeys("b")
+    assert apart([a["wake"], b["wake"], a["space"]]) == {
+        key_slot(a["wake"]): (a["wake"], a["space"]),
+        key_slot(b["wake"]): (b["wake"],),
+    }
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def made(retry_for: float) -> tuple[Clock, Patience]:
+    """A clock, and patience by it whose pauses are the longest."""
+    clock = Clock()
+    return clock, Patience(retry_for, clock, lambda: 1.0)
+
+
+def test_what_is_broken_is_tried_for_a_bounded_time() -> None:
+    """In growing pauses, up to a second; and once at least."""
+    clock, patience = made(5)
+    pauses = []
+    while (pause := patience.pause()) is not None:
+        pauses.append(pause)
+        clock.now += pause
+    assert pauses[:4] == [0.04, 0.08, 0.16, 0.32]
+    assert max(pauses) == 1
+    assert 5 <= clock.now <= 6
+    clock, patience = made(0)
+    assert patience.pause() is not None
+    assert patience.pause() is None
+
+
+def test_what_moves_is_tried_as_long_as_it_moves() -> None:
+    """The time begins anew with each key that has gone; then it is over."""
+    clock, patience = made(5)
+    for left in range(20, 0, -1):
+        patience.watch(left)
+        pause = patience.pause(NEAR)
+        assert pause is not None
+        assert pause <= NEAR
+        clock.now += 4
+    clock.now += 1
+    patience.watch(1)
+    assert patience.pause(NEAR) is None
+
+
+def test_what_may_have_run_is_not_repeated_for_ever() -> None:
+    """Its producer's key is forgotten after ten minutes; half of that is enough."""
+    clock, patience = made(5)
+    patience.lost()
+    assert patience.is_unsure
+    for left in range(1000, 0, -1):
+        patience.watch(left)
+        if patience.pause(NEAR) is None:
+            break
+        clock.now += 1
+    assert clock.now == UNSURE
+
+
+def test_redirections_are_followed_at_once() -> None:
+    """Some of them; two servers that send a call to and fro do not keep it for ever."""
+    clock, patience = made(5)
+    assert [patience.hop() for _ in range(HOPS)] == [0.0] * HOPS
+    while (pause := patience.hop()) is not None:
+        assert 0 < pause <= NEAR
+        clock.now += pause
+    assert 5 <= clock.now <= 6
+
+
+def test_the_facts_of_several_servers() -> None:
+    """Sums, and the worst of each; crowded if one of them is."""
+    one = {
+        "redis_version": "7.0.15",
+        "used_memory": "70",
+        "maxmemory": "100",
+        "maxmemory_policy": "noeviction",
+        "aof_enabled": "1",
+    }
+    other = {
+        "redis_version": "6.2.14",
+        "used_memory": "80",
+        "maxmemory": "100",
+        "maxmemory_policy": "allkeys-lru",
+        "aof_enabled": "0",
+    }
+    facts = together([one, other])
+    assert facts.version == (6, 2, 14)
+    assert (facts.number("used_memory"), facts.number("maxmemory")) == (150, 200)
+    assert facts.number("aof_enabled") == 0
+    assert facts.evicts == "allkeys-lru"
+    assert facts.is_crowded
+    assert not together([one, one]).is_crowded
+    assert together([one, {**one, "maxmemory": "0"}]).number("maxmemory") == 0
+    assert together([one]).fields == one
+    assert together([]).fields == {}

@@ -1,0 +1,211 @@
+"""What a client of a cluster is made from, and what it tells of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis.asyncio
+from redis.asyncio.cluster import ClusterNode
+
+from penstock import AsyncPenstock, BadArgument, ConfigurationError
+from penstock.embedded import EmbeddedServer
+from tests.support.cluster import (
+    AsyncRawCluster,
+    Cluster,
+    Member,
+    RawCluster,
+    names_apart,
+    slot_of_queue,
+)
+from tests.support.proxy import Proxy
+from tests.support.twins import aspawn, await_for
+
+RULES = re.compile(r"^ACL SETUSER worker (.*)$", re.MULTILINE)
+
+
+@pytest.fixture(params=["as it stands", "without INFO"])
+def walled(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[str]:
+    """All servers let a user do what PROTOCOL.md says that a client needs; her address."""
+    found = RULES.search(Path("PROTOCOL.md").read_text("utf-8"))
+    assert found
+    rules = [*found[1].split(), *BESIDES]
+    if request.param == "without INFO":
+        rules.remove("+info")
+    for member in cluster.members:
+        member.raw.execute_command("ACL", "SETUSER", "worker", *rules)
+    yield cluster.url.replace("://", "://worker:secret@")
+    for member in cluster.members:
+        member.raw.acl_deluser("worker")
+
+
+BESIDES = ("+asking", "+cluster|slots", "+cluster|countkeysinslot")
+"""What a cluster takes in addition (PROTOCOL.md, Access)."""
+
+
+async def work(ps: AsyncPenstock, names: list[str]) -> None:
+    """A little of everything, in several slots."""
+    for name in names:
+        await ps.queue(name).enqueue(name)
+    jobs = await ps.reserve(names, len(names), block=5)
+    assert sorted(job.body for job in jobs) == sorted(names)
+    for job in jobs:
+        await job.ack()
+    assert await ps.reserve(names, 1, block=0.05) == []
+    assert await ps.queues() == sorted(names)
+
+
+async def test_the_address_of_any_server(cluster: Cluster) -> None:
+    """That of one is enough, whichever it is."""
+    names = names_apart(cluster, 4)
+    ids = set()
+    for member in cluster.members:
+        async with AsyncPenstock(member.url) as ps:
+            await work(ps, names)
+            ids.add((await ps.hello()).node)
+    assert len(ids) == 1
+
+
+async def test_the_rights_that_a_client_needs(cluster: Cluster, walled: str) -> None:
+    """Those of PROTOCOL.md are enough; a cluster is known without INFO, too."""
+    async with AsyncPenstock(walled, retry_for=20) as ps:
+        names = names_apart(cluster, 4)
+        await work(ps, names)
+        slot = slot_of_queue(names[0])
+        target = cluster.other(slot)
+        source = cluster.begin_move(slot, target)
+        working = aspawn(work, ps, names)
+        await await_for(lambda: source.errors("TRYAGAIN") > 3)
+        cluster.move_keys(slot, source, target)
+        cluster.end_move(slot, target)
+        await working.result()
+
+
+async def test_clients_of_redis_py(cluster: Cluster) -> None:
+    """One of a cluster, or of one of its servers, lends its settings and is not used."""
+    names = names_apart(cluster, 4)
+    async with AsyncRawCluster(cluster, client_name="lent") as lent, AsyncPenstock(lent) as ps:
+        await work(ps, names)
+        clients = [one for member in cluster.members for one in member.raw.client_list()]
+        assert sum(one["name"] == "lent" for one in clients) >= 3
+    async with redis.asyncio.Redis.from_url(cluster.url) as lent, AsyncPenstock(lent) as ps:
+        await work(ps, names)
+
+
+async def test_start_up_nodes_of_which_one_lives(cluster: Cluster) -> None:
+    """The others need not be there."""
+    nodes = [ClusterNode("127.0.0.1", 1), ClusterNode("127.0.0.1", cluster.members[1].port)]
+    async with redis.asyncio.RedisCluster(startup_nodes=nodes) as lent, AsyncPenstock(lent) as ps:
+        await work(ps, names_apart(cluster, 4))
+
+
+async def test_addresses_that_are_reached_by_others(cluster: Cluster) -> None:
+    """Of servers behind a proxy: what redis-py's client maps is mapped here too."""
+    proxies = {member.port: Proxy(("127.0.0.1", member.port)) for member in cluster.members}
+    try:
+        ports = {port: proxy.address[1] for port, proxy in proxies.items()}
+
+        def remap(address: tuple[str, int]) -> tuple[str, int]:
+            return address[0], ports.get(address[1], address[1])
+
+        async with (
+            AsyncRawCluster(cluster, address_remap=remap) as lent,
+            AsyncPenstock(lent) as ps,
+        ):
+            names = names_apart(cluster, 4)
+            await work(ps, names)
+            slot = slot_of_queue(names[0])
+            cluster.move(slot, cluster.other(slot))
+            await work(ps, names)
+            ours = {
+                one["addr"]
+                for member in cluster.members
+                for one in member.raw.client_list()
+                if one["cmd"] in ("evalsha", "blpop")
+            }
+        assert ours
+    finally:
+        for proxy in proxies.values():
+            proxy.close()
+
+
+async def test_clients_that_cannot_be_used(cluster: Cluster) -> None:
+    """One that decodes, and one of the other world."""
+    async with AsyncRawCluster(cluster, decode_responses=True) as lent:
+        with pytest.raises(ConfigurationError, match="decode_responses"):
+            AsyncPenstock(lent)
+
+
+# [async only
+async def test_a_client_that_is_not_asynchronous(cluster: Cluster) -> None:
+    """It is refused, as one of a server is."""
+    with RawCluster(cluster) as client, pytest.raises(BadArgument, match="source"):
+        AsyncPenstock(client)  # type: ignore[arg-type]
+
+
+# async only]
+
+
+async def test_a_unix_socket_of_one_server(cluster: Cluster) -> None:
+    """The others can't be reached by it."""
+    binary = cluster.members[0].server.binary
+    args = ("--cluster-enabled", "yes", "--cluster-port", "1")
+    with EmbeddedServer(binary, args=args) as server:
+        ps = AsyncPenstock(server.url)
+        with pytest.raises(ConfigurationError, match="TCP"):
+            await ps.queue("q").stats()
+        await ps.close()
+
+
+async def test_a_client_is_used_in_several_event_loops_and_closed(cluster: Cluster) -> None:
+    """Closing ends the connections to all servers; the next call opens new ones."""
+    names = names_apart(cluster, 4)
+    ps = AsyncPenstock(cluster.url)
+    await work(ps, names)
+    await ps.close()
+    await await_for(lambda: _clients(cluster) == 0)
+    await work(ps, names)
+    await ps.close()
+
+
+def _clients(cluster: Cluster) -> int:
+    """How many connections there are besides the tests' own."""
+    own = (
+        "restore",
+        "info",
+        "client|list",
+        "cluster|",
+        "ping",
+        "config|",
+        "flushall",
+        "script|flush",
+    )
+    clients = [one for member in cluster.members for one in member.raw.client_list(_type="normal")]
+    return sum(not one["cmd"].startswith(own) for one in clients)
+
+
+def crowded(member: Member) -> None:
+    """It has used up most of the memory that it may use."""
+    used = member.raw.info("memory")["used_memory"]
+    member.raw.config_set("maxmemory", int(used * 1.2))
+
+
+async def test_what_the_cluster_tells(cluster: Cluster) -> None:
+    """Sums over the primaries; it is crowded when one of them is."""
+    async with AsyncPenstock(cluster.url) as ps:
+        for name in names_apart(cluster, 6):
+            await ps.queue(name).enqueue(name)
+        info = await ps.info()
+        assert (info.registered_queues, info.registered_jobs) == (6, 6)
+        used = [member.raw.info("memory")["used_memory"] for member in cluster.members]
+        assert info.used_memory is not None
+        assert max(used) < info.used_memory
+        assert (await ps.hello()).nodes[0].priority == 1
+        crowded(cluster.members[2])
+        try:
+            assert (await ps.hello()).nodes[0].priority == 10
+            assert (await ps.info()).max_memory == 0  # two of them have no limit
+        finally:
+            cluster.members[2].raw.config_set("maxmemory", 0)

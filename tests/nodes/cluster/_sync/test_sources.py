@@ -1,0 +1,201 @@
+# Generated from tests/nodes/cluster/_async/test_sources.py by tools/unasync.py; do not edit.
+"""What a client of a cluster is made from, and what it tells of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+from redis.cluster import ClusterNode
+
+from penstock import ConfigurationError, Penstock
+from penstock.embedded import EmbeddedServer
+from tests.support.cluster import (
+    Cluster,
+    Member,
+    RawCluster,
+    names_apart,
+    slot_of_queue,
+)
+from tests.support.proxy import Proxy
+from tests.support.twins import spawn, wait_for
+
+RULES = re.compile(r"^ACL SETUSER worker (.*)$", re.MULTILINE)
+
+
+@pytest.fixture(params=["as it stands", "without INFO"])
+def walled(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[str]:
+    """All servers let a user do what PROTOCOL.md says that a client needs; her address."""
+    found = RULES.search(Path("PROTOCOL.md").read_text("utf-8"))
+    assert found
+    rules = [*found[1].split(), *BESIDES]
+    if request.param == "without INFO":
+        rules.remove("+info")
+    for member in cluster.members:
+        member.raw.execute_command("ACL", "SETUSER", "worker", *rules)
+    yield cluster.url.replace("://", "://worker:secret@")
+    for member in cluster.members:
+        member.raw.acl_deluser("worker")
+
+
+BESIDES = ("+asking", "+cluster|slots", "+cluster|countkeysinslot")
+"""What a cluster takes in addition (PROTOCOL.md, Access)."""
+
+
+def work(ps: Penstock, names: list[str]) -> None:
+    """A little of everything, in several slots."""
+    for name in names:
+        ps.queue(name).enqueue(name)
+    jobs = ps.reserve(names, len(names), block=5)
+    assert sorted(job.body for job in jobs) == sorted(names)
+    for job in jobs:
+        job.ack()
+    assert ps.reserve(names, 1, block=0.05) == []
+    assert ps.queues() == sorted(names)
+
+
+def test_the_address_of_any_server(cluster: Cluster) -> None:
+    """That of one is enough, whichever it is."""
+    names = names_apart(cluster, 4)
+    ids = set()
+    for member in cluster.members:
+        with Penstock(member.url) as ps:
+            work(ps, names)
+            ids.add(ps.hello().node)
+    assert len(ids) == 1
+
+
+def test_the_rights_that_a_client_needs(cluster: Cluster, walled: str) -> None:
+    """Those of PROTOCOL.md are enough; a cluster is known without INFO, too."""
+    with Penstock(walled, retry_for=20) as ps:
+        names = names_apart(cluster, 4)
+        work(ps, names)
+        slot = slot_of_queue(names[0])
+        target = cluster.other(slot)
+        source = cluster.begin_move(slot, target)
+        working = spawn(work, ps, names)
+        wait_for(lambda: source.errors("TRYAGAIN") > 3)
+        cluster.move_keys(slot, source, target)
+        cluster.end_move(slot, target)
+        working.result()
+
+
+def test_clients_of_redis_py(cluster: Cluster) -> None:
+    """One of a cluster, or of one of its servers, lends its settings and is not used."""
+    names = names_apart(cluster, 4)
+    with RawCluster(cluster, client_name="lent") as lent, Penstock(lent) as ps:
+        work(ps, names)
+        clients = [one for member in cluster.members for one in member.raw.client_list()]
+        assert sum(one["name"] == "lent" for one in clients) >= 3
+    with redis.Redis.from_url(cluster.url) as lent, Penstock(lent) as ps:
+        work(ps, names)
+
+
+def test_start_up_nodes_of_which_one_lives(cluster: Cluster) -> None:
+    """The others need not be there."""
+    nodes = [ClusterNode("127.0.0.1", 1), ClusterNode("127.0.0.1", cluster.members[1].port)]
+    with redis.RedisCluster(startup_nodes=nodes) as lent, Penstock(lent) as ps:
+        work(ps, names_apart(cluster, 4))
+
+
+def test_addresses_that_are_reached_by_others(cluster: Cluster) -> None:
+    """Of servers behind a proxy: what redis-py's client maps is mapped here too."""
+    proxies = {member.port: Proxy(("127.0.0.1", member.port)) for member in cluster.members}
+    try:
+        ports = {port: proxy.address[1] for port, proxy in proxies.items()}
+
+        def remap(address: tuple[str, int]) -> tuple[str, int]:
+            return address[0], ports.get(address[1], address[1])
+
+        with (
+            RawCluster(cluster, address_remap=remap) as lent,
+            Penstock(lent) as ps,
+        ):
+            names = names_apart(cluster, 4)
+            work(ps, names)
+            slot = slot_of_queue(names[0])
+            cluster.move(slot, cluster.other(slot))
+            work(ps, names)
+            ours = {
+                one["addr"]
+                for member in cluster.members
+                for one in member.raw.client_list()
+                if one["cmd"] in ("evalsha", "blpop")
+            }
+        assert ours
+    finally:
+        for proxy in proxies.values():
+            proxy.close()
+
+
+def test_clients_that_cannot_be_used(cluster: Cluster) -> None:
+    """One that decodes, and one of the other world."""
+    with RawCluster(cluster, decode_responses=True) as lent:
+        with pytest.raises(ConfigurationError, match="decode_responses"):
+            Penstock(lent)
+
+
+def test_a_unix_socket_of_one_server(cluster: Cluster) -> None:
+    """The others can't be reached by it."""
+    binary = cluster.members[0].server.binary
+    args = ("--cluster-enabled", "yes", "--cluster-port", "1")
+    with EmbeddedServer(binary, args=args) as server:
+        ps = Penstock(server.url)
+        with pytest.raises(ConfigurationError, match="TCP"):
+            ps.queue("q").stats()
+        ps.close()
+
+
+def test_a_client_is_used_in_several_event_loops_and_closed(cluster: Cluster) -> None:
+    """Closing ends the connections to all servers; the next call opens new ones."""
+    names = names_apart(cluster, 4)
+    ps = Penstock(cluster.url)
+    work(ps, names)
+    ps.close()
+    wait_for(lambda: _clients(cluster) == 0)
+    work(ps, names)
+    ps.close()
+
+
+def _clients(cluster: Cluster) -> int:
+    """How many connections there are besides the tests' own."""
+    own = (
+        "restore",
+        "info",
+        "client|list",
+        "cluster|",
+        "ping",
+        "config|",
+        "flushall",
+        "script|flush",
+    )
+    clients = [one for member in cluster.members for one in member.raw.client_list(_type="normal")]
+    return sum(not one["cmd"].startswith(own) for one in clients)
+
+
+def crowded(member: Member) -> None:
+    """It has used up most of the memory that it may use."""
+    used = member.raw.info("memory")["used_memory"]
+    member.raw.config_set("maxmemory", int(used * 1.2))
+
+
+def test_what_the_cluster_tells(cluster: Cluster) -> None:
+    """Sums over the primaries; it is crowded when one of them is."""
+    with Penstock(cluster.url) as ps:
+        for name in names_apart(cluster, 6):
+            ps.queue(name).enqueue(name)
+        info = ps.info()
+        assert (info.registered_queues, info.registered_jobs) == (6, 6)
+        used = [member.raw.info("memory")["used_memory"] for member in cluster.members]
+        assert info.used_memory is not None
+        assert max(used) < info.used_memory
+        assert ps.hello().nodes[0].priority == 1
+        crowded(cluster.members[2])
+        try:
+            assert ps.hello().nodes[0].priority == 10
+            assert ps.info().max_memory == 0  # two of them have no limit
+        finally:
+            cluster.members[2].raw.config_set("maxmemory", 0)

@@ -1,0 +1,154 @@
+"""Under load: a primary is killed, stands still or is replaced, slots move. Nothing is lost.
+
+What is checked is that of a total queue: every job whose enqueue returned is delivered, and what
+was acknowledged comes back only where PROTOCOL.md says so.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from penstock import Penstock
+from tests.nodes.load import QUEUES, Load
+from tests.support.cluster import Cluster, Member, RawCluster, slot_of_queue
+from tests.support.keyspace import check_invariant
+from tests.support.twins import spawn, wait_for
+
+PROMPT = 15.0
+"""Seconds within which jobs flow again: a second of silence, an election, a busy machine."""
+
+
+@pytest.fixture
+def load(frail_cluster: Cluster) -> Iterator[Load]:
+    """Clients that were given the address of a replica; all replicas confirm each enqueue."""
+    url = frail_cluster.replica_of(frail_cluster.primaries[0]).url
+    with Load(url, replicas=1) as load:
+        load.wait_more()
+        yield load
+
+
+def owners(cluster: Cluster) -> list[Member]:
+    """Who has the queues of the load, each once."""
+    return list(dict.fromkeys(cluster.owner(slot_of_queue(name)) for name in QUEUES))
+
+
+def sound(cluster: Cluster) -> None:
+    """Every queue is as it should be."""
+    cluster.settle()
+    with RawCluster(cluster) as raw:
+        check_invariant(raw)
+
+
+def test_primaries_are_killed_under_load(frail_cluster: Cluster, load: Load) -> None:
+    """What the replica has confirmed is delivered by it; each queue's primary in turn."""
+    for primary in owners(frail_cluster):
+        load.strike(primary.kill)
+        frail_cluster.wait_taken_over(primary)
+        assert load.wait_delivery() < PROMPT
+        frail_cluster.bring_back(primary)
+        load.wait_more()
+    load.drain()
+    assert load.check()["confirmed"] > 400
+    sound(frail_cluster)
+
+
+def test_replicas_take_over_on_command_under_load(frail_cluster: Cluster, load: Load) -> None:
+    """Nothing is lost, nothing that was acknowledged comes back, and no call fails."""
+    for _ in range(2):
+        for primary in owners(frail_cluster):
+            frail_cluster.fail_over(primary)
+            load.wait_more()
+    load.drain()
+    assert load.check()["again"] == 0
+    sound(frail_cluster)
+
+
+def test_a_primary_that_stands_still_under_load(frail_cluster: Cluster, load: Load) -> None:
+    """Its connections stay open and say nothing: clients find whoever has taken over."""
+    primary = owners(frail_cluster)[0]
+    load.strike(primary.server.pause)
+    try:
+        wait_for(lambda: _elsewhere(frail_cluster, primary), 30)
+        load.wait_more(30, timeout=60)  # slowly: there is no replica left to confirm
+    finally:
+        primary.server.resume()
+    wait_for(lambda: not primary.is_primary, 30)
+    load.wait_more()
+    load.drain()
+    load.check()
+    sound(frail_cluster)
+
+
+def _elsewhere(cluster: Cluster, primary: Member) -> bool:
+    others = [one for one in cluster.members if one is not primary]
+    return all(primary.port not in one.owners() for one in others)
+
+
+def test_slots_move_under_load(frail_cluster: Cluster, load: Load) -> None:
+    """Again and again, to and fro: every job is delivered, and once."""
+    moves = 0
+    for _ in range(4):
+        for name in QUEUES:
+            slot = slot_of_queue(name)
+            frail_cluster.move(slot, frail_cluster.other(slot))
+            moves += 1
+            load.wait_more(100)
+    load.drain()
+    found = load.check()
+    assert found["again"] == 0
+    assert found["confirmed"] > 100 * moves
+    sound(frail_cluster)
+
+
+def test_a_slot_that_moves_slowly_under_load(frail_cluster: Cluster, load: Load) -> None:
+    """Its queue stands still meanwhile, the other one goes on; no call fails."""
+    slot = slot_of_queue(QUEUES[0])
+    target = frail_cluster.other(slot)
+    source = frail_cluster.begin_move(slot, target)
+    seen = source.errors("TRYAGAIN")
+    wait_for(lambda: source.errors("TRYAGAIN") > seen + 50)
+    frail_cluster.move_keys(slot, source, target, most=3)
+    wait_for(lambda: source.errors("TRYAGAIN") > seen + 100)
+    frail_cluster.move_keys(slot, source, target)
+    frail_cluster.end_move(slot, target)
+    load.wait_more()
+    load.drain()
+    assert load.check()["again"] == 0
+    sound(frail_cluster)
+
+
+def test_who_waits_hears_of_jobs_after_a_failover(frail_cluster: Cluster) -> None:
+    """The primary dies under consumers that wait: they go on at whoever takes over."""
+    url = frail_cluster.replica_of(frail_cluster.primaries[0]).url
+    with Penstock(url, retry_for=30) as ps:
+        names = list(QUEUES)
+        consumer = spawn(ps.reserve, names, 1, block=60)
+        primary = frail_cluster.owner(slot_of_queue(names[0]))
+        wait_for(lambda: primary.raw.info("clients")["blocked_clients"] >= 1)
+        primary.kill()
+        frail_cluster.wait_taken_over(primary)
+        ps.queue(names[0]).enqueue("after")
+        began = time.monotonic()
+        (job,) = consumer.result(40)
+        assert job.body == "after"
+        assert time.monotonic() - began < PROMPT
+        job.ack()
+
+
+def test_a_client_outlives_the_server_that_it_was_given(frail_cluster: Cluster) -> None:
+    """It knows the others by then."""
+    given = frail_cluster.primaries[0]
+    names = ["a", "b", "c", "d"]
+    with Penstock(given.url, retry_for=30) as ps:
+        for name in names:
+            ps.queue(name).enqueue(1, replicas=1, timeout=5)
+        given.kill()
+        found: list[Any] = []
+        for name in names:
+            found += ps.queue(name).reserve(block=0)
+        assert [job.queue_name for job in found] == names
+        assert ps.queues() == names

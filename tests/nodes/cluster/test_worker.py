@@ -1,0 +1,220 @@
+"""Workers whose queues lie on several servers of a cluster."""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from penstock import Penstock
+from penstock.worker import Worker
+from tests.support.cluster import Cluster, RawCluster, names_apart, slot_of_queue
+from tests.support.keyspace import check_invariant, load_scripts
+from tests.support.twins import wait_for
+from tests.worker.faults import KINDS, Seen, at_work
+
+kinds = pytest.mark.parametrize("kind", KINDS)
+
+
+@pytest.fixture
+def names(cluster: Cluster) -> list[str]:
+    """Three queues on three primaries."""
+    return names_apart(cluster, 3)
+
+
+@pytest.fixture
+def ps(cluster: Cluster) -> Any:
+    """A client of the cluster; at the end the queues are as they should be."""
+    with Penstock(cluster.url, retry_for=20) as client:
+        yield client
+    cluster.settle()
+    with RawCluster(cluster) as raw:
+        check_invariant(raw)
+
+
+def wait_blocked(cluster: Cluster, count: int) -> None:
+    """Wait until so many connections wait for tokens, in all."""
+    wait_for(lambda: _blocked(cluster) == count)
+
+
+def _blocked(cluster: Cluster) -> int:
+    return sum(one.raw.info("clients")["blocked_clients"] for one in cluster.alive)
+
+
+@kinds
+def test_a_job_for_an_idle_worker(
+    cluster: Cluster, ps: Penstock, names: list[str], kind: str
+) -> None:
+    """Of whichever queue: it begins at once, and the waits for the others stay."""
+    with RawCluster(cluster) as raw:
+        load_scripts(raw)
+    seen, late = Seen(), []
+    with at_work(kind, cluster.url, names, seen):
+        wait_blocked(cluster, 3)
+        for number in range(15):
+            began = time.monotonic()
+            ps.queue(names[number % 3]).enqueue(number)
+            seen.wait(number)
+            late.append(time.monotonic() - began)
+            wait_blocked(cluster, 3)
+        unblocked = cluster.calls("client|unblock")
+        assert unblocked <= 15  # not each of the others, each time
+    assert statistics.median(late) < 0.25  # a tick is 4 s; beside busy neighbours
+    wait_blocked(cluster, 0)
+
+
+@kinds
+def test_an_idle_worker_is_quiet(
+    cluster: Cluster, names: list[str], kind: str, ps: Penstock
+) -> None:
+    """A reserve a tick for each queue, as on one server, and hardly anything else."""
+    with at_work(kind, cluster.url, names, Seen()):
+        wait_blocked(cluster, 3)
+        before = _commands(cluster)
+        began = time.monotonic()
+        wait_for(lambda: time.monotonic() > began + 9)
+        spent = _commands(cluster) - before
+    assert spent / 9 <= 3 * 0.5
+
+
+def _commands(cluster: Cluster) -> int:
+    names = ("evalsha", "blpop", "hget", "client|unblock", "client|id", "cluster|slots")
+    return sum(cluster.calls(name) for name in names)
+
+
+@kinds
+def test_a_full_worker_swallows_no_token(
+    cluster: Cluster, ps: Penstock, names: list[str], kind: str
+) -> None:
+    """While it is at a job of one queue, those of the others are for who waits for them."""
+    gate, begun = threading.Event(), threading.Event()
+
+    def handle(job: Any) -> None:
+        begun.set()
+        assert gate.wait(30)
+
+    seen = Seen()
+    with at_work("threads", cluster.url, names, handle, concurrency=1):
+        wait_blocked(cluster, 3)
+        ps.queue(names[0]).enqueue("long")
+        assert begun.wait(20)
+        with at_work(kind, cluster.url, names[1:], seen):
+            wait_blocked(cluster, 2)
+            for number in range(6):
+                ps.queue(names[1 + number % 2]).enqueue(number)
+                assert seen.wait(number) < 3  # less than a tick
+        gate.set()
+
+
+@kinds
+def test_slots_that_move_under_a_worker(
+    cluster: Cluster, ps: Penstock, names: list[str], kind: str
+) -> None:
+    """Every job is run, and once; leases are renewed wherever the jobs are."""
+    seen, long = Seen(), threading.Event()
+
+    def handle(job: Any) -> None:
+        if job.body == "long" and kind == "threads":
+            assert long.wait(30)
+        seen(job)
+
+    for name in names:
+        ps.queue(name).configure(lease=1.5)
+    with at_work(kind, cluster.url, names, handle) as worker:
+        ps.queue(names[0]).enqueue("long")
+        for turn in range(3):
+            for number, name in enumerate(names):
+                ps.queue(name).enqueue_many((turn, number, i) for i in range(50))
+                slot = slot_of_queue(name)
+                cluster.move(slot, cluster.other(slot))
+        began = time.monotonic()
+        wait_for(lambda: time.monotonic() > began + 4)
+        long.set()
+        wait_for(lambda: sum(ps.queue(name).stats().acked for name in names) == 451, 60)
+        assert sorted(map(str, seen.bodies)) == sorted(set(map(str, seen.bodies)))
+        wait_for(lambda: worker.status().stats.counts == {"done": 451})
+
+
+@kinds
+def test_a_slot_on_its_way_holds_up_no_other(
+    cluster: Cluster, ps: Penstock, names: list[str], kind: str
+) -> None:
+    """Jobs of the other queues are run meanwhile; its own when it has arrived."""
+    seen = Seen()
+    slot = slot_of_queue(names[0])
+    ps.queue(names[0]).enqueue("first")
+    with at_work(kind, cluster.url, names, seen):
+        seen.wait("first")
+        target = cluster.other(slot)
+        source = cluster.begin_move(slot, target)
+        cluster.move_keys(slot, source, target, most=1)
+        before = source.errors("TRYAGAIN")
+        wait_for(lambda: source.errors("TRYAGAIN") > before + 2)
+        for number in range(10):
+            ps.queue(names[1 + number % 2]).enqueue(number)
+            assert seen.wait(number) < 3
+        cluster.move_keys(slot, source, target)
+        cluster.end_move(slot, target)
+        ps.queue(names[0]).enqueue("last")
+        seen.wait("last")
+
+
+@kinds
+def test_a_primary_that_is_gone_holds_up_no_other(kind: str) -> None:
+    """One of three without a replica, where the others may go on: they do, and it comes back."""
+    options = ("--cluster-require-full-coverage", "no", "--appendonly", "yes")
+    with Cluster(3, node_timeout=1000, args=options) as cluster:
+        names = names_apart(cluster, 3)
+        gone = cluster.owner(slot_of_queue(names[0]))
+        url = cluster.owner(slot_of_queue(names[1])).url
+        seen = Seen()
+        with Penstock(url) as ps, at_work(kind, url, names, seen):
+            for name in names:
+                ps.queue(name).enqueue(name)
+            seen.wait(*names)
+            wait_for(lambda: ps.queue(names[0]).stats().acked == 1)
+            gone.kill()
+            for number in range(40):
+                ps.queue(names[1 + number % 2]).enqueue(number)
+                assert seen.wait(number) < 10
+            gone.server.restart()
+            ps.queue(names[0]).enqueue("again")
+            seen.wait("again")
+
+
+@pytest.mark.parametrize(
+    "kind,heartbeat", [("threads", "thread"), ("threads", "process"), ("asyncio", "thread")]
+)
+def test_a_job_that_takes_several_leases_outlives_a_failover(
+    frail_cluster: Cluster, kind: str, heartbeat: str
+) -> None:
+    """Its lease is renewed at whoever takes over: it is run once."""
+    (name, *_) = names_apart(frail_cluster, 3)
+    primary = frail_cluster.owner(slot_of_queue(name))
+    begun, runs = threading.Event(), []
+    with Penstock(frail_cluster.url, retry_for=30) as ps:
+        ps.queue(name).enqueue("long", lease=8, replicas=1, timeout=5)
+
+        def handle(job: Any) -> None:
+            runs.append(job.body)
+            begun.set()
+            until = time.monotonic() + 14
+            while time.monotonic() < until:  # keeps the event loop, in the worker of that kind
+                time.sleep(0.05)
+
+        url = frail_cluster.replica_of(primary).url
+        with _worker(kind, url, name, handle, heartbeat) as worker:
+            assert begun.wait(20)
+            frail_cluster.fail_over(primary)
+            wait_for(lambda: worker.status().stats.counts == {"done": 1}, 40)
+            assert ps.queue(name).stats().acked == 1
+    assert runs == ["long"]
+
+
+def _worker(kind: str, url: str, name: str, handle: Any, heartbeat: str) -> Any:
+    if kind == "threads":
+        return Worker(url, name, handle, heartbeat=heartbeat)
+    return at_work(kind, url, name, handle)
