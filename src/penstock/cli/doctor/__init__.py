@@ -9,8 +9,8 @@ import typer
 
 from penstock.cli import output
 from penstock.cli.app import Session, command
-from penstock.cli.doctor import keys, server
-from penstock.cli.doctor.findings import Finding, Level, Patient, examined
+from penstock.cli.doctor import cluster, keys, server
+from penstock.cli.doctor.findings import Finding, Level, Patient, examined, examined_apart
 
 __all__ = ["doctor"]
 
@@ -22,7 +22,11 @@ def doctor(session: Session) -> None:
     Nothing is written. Jobs are looked at by sampling, keys for a few seconds at most.
     """
     with closing(Patient(session.url, session.prefix)) as patient:
-        findings = list(examined(patient, [*server.CHECKS, *keys.CHECKS]))
+        findings = [
+            *examined(patient, cluster.CHECKS),
+            *examined_apart(patient, server.CHECKS),
+            *examined(patient, keys.CHECKS),
+        ]
     healthy = all(finding.level is not Level.BROKEN for finding in findings)
     document = {
         "url": without_password(session.url),

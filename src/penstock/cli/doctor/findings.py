@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
@@ -11,9 +11,11 @@ from redis.exceptions import ResponseError
 
 from penstock._sync.connection import connection_factory
 from penstock._sync.sentinel import Primary
+from penstock.core.cluster import Address, read_slots, slot_of
 from penstock.core.servers import ServerFacts, parse_info
+from penstock.wire.keys import SLOTS
 
-__all__ = ["Check", "Finding", "Level", "Patient", "examined"]
+__all__ = ["Check", "Finding", "Level", "Patient", "examined", "examined_apart"]
 
 
 class Level(str, Enum):
@@ -46,7 +48,7 @@ class Finding:
 
 
 class Patient:
-    """The server that is examined; nothing is ever written to it.
+    """The server that is examined, or the cluster; nothing is ever written to it.
 
     A plain connection, as `Penstock` refuses some of the servers that ought to be examined.
 
@@ -56,6 +58,8 @@ class Patient:
 
     Attributes:
         primary: who knows where the server is, if Sentinels do.
+        address: where the server is.
+        parts: the primaries of a cluster, each as a patient; empty where there is none.
 
     Raises:
         redis.exceptions.ConnectionError: the server is not there.
@@ -63,11 +67,39 @@ class Patient:
 
     def __init__(self, url: str, prefix: str) -> None:
         self.prefix = prefix
-        factory, _ = connection_factory(url)
+        factory, self.address = connection_factory(url)
         self.primary: Primary | None = getattr(factory, "primary", None)
-        self._connection = factory()
-        self._connection.connect()
+        self.parts: dict[str, Patient] = {}
+        self._begin(factory())
+        if self.facts.number("cluster_enabled"):
+            self._join(factory)
+
+    def _begin(self, connection: Any) -> None:
+        self._connection = connection
         self._facts: ServerFacts | None = None
+        self._owners: list[Patient] = []
+        connection.connect()
+
+    def _join(self, factory: Callable[..., Any]) -> None:
+        """Learn who serves which slots."""
+        owners: list[Patient] = [self] * SLOTS
+        host = self.address.rpartition(":")[0]
+        for first, last, owner in read_slots(self.ask("CLUSTER", "SLOTS"), host):
+            part = self.parts.get(str(owner)) or self._part(factory, owner)
+            owners[first : last + 1] = [part] * (last + 1 - first)
+        self._owners = owners
+
+    def _part(self, factory: Callable[..., Any], owner: Address) -> Patient:
+        part: Patient = object.__new__(Patient)
+        part.prefix, part.address, part.primary, part.parts = self.prefix, str(owner), None, {}
+        part._begin(factory(host=owner.host, port=owner.port))
+        self.parts[str(owner)] = part
+        return part
+
+    def _at(self, command: tuple[Any, ...]) -> Patient:
+        """Who is to be asked: in a cluster, where the command's key is."""
+        slot = slot_of(command)
+        return self if slot is None or not self._owners else self._owners[slot]
 
     @property
     def facts(self) -> ServerFacts:
@@ -77,7 +109,7 @@ class Patient:
         return self._facts
 
     def _info(self) -> bytes:
-        sections = ("server", "memory", "persistence", "replication", "stats")
+        sections = ("server", "memory", "persistence", "replication", "stats", "cluster")
         try:
             return b"\n".join([self.ask("INFO", section) for section in sections])
         except ResponseError:
@@ -85,26 +117,24 @@ class Patient:
 
     def ask(self, *command: Any) -> Any:
         """A command's reply as it came, undecoded."""
-        self._connection.send_command(*command)
-        return self._connection.read_response(disable_decoding=True)
+        connection = self._at(command)._connection
+        connection.send_command(*command)
+        return connection.read_response(disable_decoding=True)
 
     def together(self, commands: Iterable[tuple[Any, ...]]) -> list[Any]:
-        """The replies to commands that see one and the same moment."""
-        packed = [("MULTI",), *commands, ("EXEC",)]
-        self._connection.send_packed_command(self._connection.pack_commands(packed))
-        replies = [self._read() for _ in packed]
+        """The replies to commands about one queue that see one and the same moment."""
+        asked = list(commands)
+        if not asked:
+            return []
+        packed = [("MULTI",), *asked, ("EXEC",)]
+        connection = self._at(asked[0])._connection
+        connection.send_packed_command(connection.pack_commands(packed))
+        replies = [_read(connection) for _ in packed]
         for reply in replies:
             if isinstance(reply, Exception):
                 raise reply
         answers: list[Any] = replies[-1]
         return answers
-
-    def _read(self) -> Any:
-        """A reply; an error too is one, or the replies behind it would be taken for others."""
-        try:
-            return self._connection.read_response(disable_decoding=True)
-        except ResponseError as error:
-            return error
 
     def config(self, name: str) -> str | None:
         """A setting of the server, None where CONFIG is forbidden."""
@@ -117,8 +147,18 @@ class Patient:
     def close(self) -> None:
         """Close the connections."""
         self._connection.disconnect()
+        for part in self.parts.values():
+            part.close()
         if self.primary is not None:
             self.primary.close()
+
+
+def _read(connection: Any) -> Any:
+    """A reply; an error too is one, or the replies behind it would be taken for others."""
+    try:
+        return connection.read_response(disable_decoding=True)
+    except ResponseError as error:
+        return error
 
 
 Check = Callable[[Patient], Iterator[Finding]]
@@ -128,6 +168,17 @@ def examined(patient: Patient, checks: Iterable[tuple[str, Check]]) -> Iterator[
     """Run checks, each to its end."""
     for name, check in checks:
         yield from _survived(patient, name, check)
+
+
+def examined_apart(patient: Patient, checks: Iterable[tuple[str, Check]]) -> Iterator[Finding]:
+    """The same of a server, or of each primary of a cluster, whose findings say which."""
+    if not patient.parts:
+        yield from examined(patient, checks)
+    every = list(checks)
+    for address, part in patient.parts.items():
+        for finding in examined(part, every):
+            data = {**finding.data, "server": address}
+            yield replace(finding, text=f"{address}: {finding.text}", data=data)
 
 
 def _survived(patient: Patient, name: str, check: Check) -> Iterator[Finding]:

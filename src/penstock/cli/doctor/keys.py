@@ -56,18 +56,25 @@ class Found:
 
 def scan(patient: Patient) -> Found:
     """Every key under the prefix, as far as time allows."""
-    found = Found()
+    found = Found(complete=True)
+    stop = time.monotonic() + SCAN_SECONDS
+    for part in patient.parts.values() or [patient]:
+        found.complete = _scan(part, found, stop) and found.complete
+    return found
+
+
+def _scan(patient: Patient, found: Found, stop: float) -> bool:
+    """Whether every key of one server was looked at in time."""
     pattern = re.sub(r"([*?\[\]\\^-])", r"\\\1", patient.prefix) + ":*"
-    stop, cursor = time.monotonic() + SCAN_SECONDS, b"0"
+    cursor = b"0"
     while found.seen < SCAN_KEYS and time.monotonic() < stop:
         cursor, keys = patient.ask("SCAN", cursor, "MATCH", pattern, "COUNT", 1000)
         found.seen += len(keys)
         for key in keys:
             _sort(key, patient.prefix, found)
         if cursor == b"0":
-            found.complete = True
-            break
-    return found
+            return True
+    return False
 
 
 def _sort(key: bytes, prefix: str, found: Found) -> None:
