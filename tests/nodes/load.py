@@ -55,7 +55,8 @@ class Load:
         self.broken: list[BaseException] = []
         self.ids: dict[str, list[str]] = defaultdict(list)
         self.delivered: dict[int, list[float]] = defaultdict(list)
-        self.acked: dict[int, float] = {}
+        self.made: dict[int, float] = defaultdict(float)
+        self.acked: dict[int, tuple[float, float]] = {}
         self.faults: list[float] = []
         self._stack = ExitStack()
         self._watch()
@@ -136,6 +137,12 @@ class Load:
 
     def _seen(self, job: Any) -> None:
         self.delivered[job.body].append(time.monotonic())
+        self.made[job.body] = max(self.made[job.body], job.delivered)
+
+    def _done(self, job: Any) -> None:
+        """Note the youngest delivery that was acknowledged: an older one's may be told so, too."""
+        _, made = self.acked.get(job.body, (0.0, 0.0))
+        self.acked[job.body] = (time.monotonic(), max(made, job.delivered))
 
     async def _aseen(self, job: Any) -> None:
         self._seen(job)
@@ -146,7 +153,7 @@ class Load:
                 for job in ps.queue("called").reserve(10, block=0.5):
                     self._seen(job)
                     if job.ack():
-                        self.acked[job.body] = time.monotonic()
+                        self._done(job)
 
     async def _aconsume(self) -> None:
         async with AsyncPenstock(self.url, retry_for=self._retry_for) as ps:
@@ -154,7 +161,7 @@ class Load:
                 for job in await ps.queue("called").reserve(10, block=0.5):
                     self._seen(job)
                     if await job.ack():
-                        self.acked[job.body] = time.monotonic()
+                        self._done(job)
 
     def _live(self) -> None:
         asyncio.run(self._aio())
@@ -217,10 +224,14 @@ class Load:
             assert ids == sorted(set(ids)), who
 
     def _again(self) -> list[int]:
-        """What was delivered after it had been acknowledged: late before a fault, or not at all."""
+        """What was delivered after it had been acknowledged: late before a fault, or not at all.
+
+        By the server's time of the delivery: a consumer that was held up may come late to the jobs
+        of its batch, whose leases have ended, and which others have done by then.
+        """
         found = []
-        for serial, acked in self.acked.items():
-            if self.delivered[serial][-1] > acked:
+        for serial, (acked, made) in self.acked.items():
+            if self.made[serial] > made:
                 near = [at for at in self.faults if 0 <= at - acked <= LATE]
                 assert near, (serial, acked, self.delivered[serial], self.faults)
                 found.append(serial)

@@ -7,6 +7,7 @@ with Cluster(3, replicas=1) as cluster, Penstock(cluster.url) as ps:
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from types import TracebackType
@@ -135,6 +136,8 @@ class Cluster:
             *args,
         )
         self.members: list[Member] = []
+        self._node_timeout = node_timeout / 1000
+        self._calm_at = 0.0
         try:
             self._build(primaries, replicas)
         except BaseException:
@@ -215,12 +218,19 @@ class Cluster:
         return next(member for member in self.members if member.port == port)
 
     def replica_of(self, primary: Member) -> Member:
-        """One of its replicas that is up to date."""
-        for member in self.alive:
-            told = member.raw.info("replication")
-            if told["role"] == "slave" and told["master_port"] == primary.port:
-                return member
-        raise AssertionError(f"{primary} has no replica")
+        """One of its replicas, when it is up to date."""
+        found: list[Member] = []
+
+        def look() -> bool:
+            for member in self.alive:
+                told = member.raw.info("replication")
+                if told["role"] == "slave" and told["master_port"] == primary.port:
+                    found[:] = [member]
+                    return bool(told["master_link_status"] == "up")
+            return False
+
+        wait_for(look, STARTUP)
+        return found[0]
 
     # -- changing --------------------------------------------------------------------------
 
@@ -284,10 +294,17 @@ class Cluster:
             self.settle()
 
     def fail_over(self, primary: Member) -> Member:
-        """Let a replica take over in agreement with its primary; who it is."""
+        """Let a replica take over in agreement with its primary; who it is.
+
+        Not within two time-outs of the last one: votes of that are still about, with which a
+        replica takes over for a moment, is made a replica again, and loses what it took.
+        """
+        wait_for(lambda: time.monotonic() > self._calm_at, STARTUP)
+        wait_for(lambda: _epochs_agree(self.alive), STARTUP)
         replica = self.replica_of(primary)
         replica.cluster("FAILOVER")
         self.wait_taken_over(primary)
+        self._calm_at = time.monotonic() + 3 * self._node_timeout
         return replica
 
     def wait_taken_over(self, primary: Member) -> None:
