@@ -378,7 +378,7 @@ async def test_a_job_that_is_removed_while_its_handler_runs(
         await await_for(lambda: bool(told))
         await q.enqueue("short")
         await reach(q, acked=1)
-        assert worker.status().held == 0
+        await await_for(lambda: worker.status().held == 0)
     assert told == [True]
 
 
