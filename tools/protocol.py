@@ -42,7 +42,10 @@ __all__ = ["Reply", "arguments", "commands", "main", "replies", "updated"]
 
 PART = re.compile(r"<!-- generated: ([\w-]+) -->\n(.*?)<!-- end -->\n", re.DOTALL)
 CONNECTION_COMMANDS = ("blpop", "client|id", "client|unblock", "evalsha", "info", "script|load")
-CLIENT_COMMANDS = ("hdel", "hget", "hgetall", "hscan", "hset", "hsetnx", "wait")
+CLIENT_COMMANDS = (
+    "hdel", "hget", "hgetall", "hlen", "hmget", "hscan", "hset", "hsetnx", "pexpire", "pttl",
+    "time", "wait",
+)  # fmt: skip
 PRESSURE_COMMANDS = (
     "blmove", "brpop", "evalsha", "exec", "get", "info", "llen", "multi", "ping", "script|load",
     "unwatch", "watch",

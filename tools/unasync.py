@@ -60,6 +60,7 @@ NAMES = {
     "pytest_asyncio": "pytest",
     # Twins in penstock's own code: the asyncio one is `a<name>`.
     "acall": "call",
+    "aclosed": "closed",
     "aexchanged": "exchanged",
     "acluster_settings": "cluster_settings",
     "afirst_ready": "first_ready",

@@ -19,6 +19,7 @@ from penstock.core.policy import RetryPolicy
 from penstock.core.servers import EvictionWarning
 from penstock.core.views import (
     DedupStatus,
+    Drain,
     Hello,
     Info,
     JobView,
@@ -41,6 +42,8 @@ from penstock.errors import (
     JobGone,
     JobNotActive,
     MetaLost,
+    NodesMissed,
+    NodesUnavailable,
     NotReplicated,
     OutcomeUnknown,
     OutOfMemory,
@@ -96,6 +99,7 @@ __all__ = [
     "ConfigurationError",
     "DedupStatus",
     "Done",
+    "Drain",
     "EmbeddedServerError",
     "EnqueueEvent",
     "Enqueued",
@@ -114,6 +118,8 @@ __all__ = [
     "MetaLost",
     "Middleware",
     "NodeView",
+    "NodesMissed",
+    "NodesUnavailable",
     "NotReplicated",
     "OutOfMemory",
     "Outcome",

@@ -13,7 +13,9 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future
+from concurrent.futures import wait as wait_futures
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -31,10 +33,13 @@ else:  # what redis-py itself uses there
 
 __all__ = [
     "PENDING",
+    "AsyncErrand",
     "AsyncReader",
     "AsyncSignal",
+    "Errand",
     "Reader",
     "Signal",
+    "aclosed",
     "acluster_settings",
     "aexchanged",
     "afirst_ready",
@@ -43,6 +48,7 @@ __all__ = [
     "asend",
     "ashield",
     "asleep",
+    "closed",
     "cluster_settings",
     "exchanged",
     "first_ready",
@@ -156,6 +162,25 @@ def exchanged(conn: Any, packed: bytes, limit: float) -> Any:
         return conn.read_response(disable_decoding=True)
     finally:
         conn.socket_timeout = None  # what was read in time is a connection that answers
+
+
+def aclosed(conn: Any) -> bool:
+    """Whether the other end has closed a connection, or it was never opened."""
+    reader = getattr(conn, "_reader", None)
+    if not conn.is_connected or not isinstance(reader, asyncio.StreamReader):
+        return not conn.is_connected
+    return reader.at_eof() or reader.exception() is not None
+
+
+def closed(conn: Any) -> bool:
+    """Whether the other end has closed a connection, or it was never opened.
+
+    Nothing is due on it: whatever can be read is the end, or what does not belong there.
+    """
+    sock = conn._sock
+    if sock is None or sliced(conn):
+        return sock is None
+    return bool(_poll([sock], 0))
 
 
 class AsyncSignal:
@@ -358,6 +383,11 @@ class Reader:
             return PENDING
         return self._conn.read_response(disable_decoding=True)
 
+    @property
+    def sock(self) -> Any:
+        """What it reads from; None = the connection is closed, which a read tells at once."""
+        return self._conn._sock
+
     def drop(self) -> None:
         """Stop reading."""
 
@@ -429,6 +459,77 @@ def cluster_settings(source: Any) -> tuple[Any, dict[str, Any], list[Any], Any] 
     if own is not None:
         settings["redis_connect_func"] = lambda conn: (conn.on_connect(), own(conn))
     return given.connection_class, settings, nodes, getattr(manager, "address_remap", None)
+
+
+def _poll(socks: Sequence[socket.socket], timeout: float) -> list[Any]:
+    """Which sockets have something to read, or have been closed, within so many seconds."""
+    if not hasattr(select, "poll"):  # Windows
+        return list(select.select(socks, [], [], timeout)[0])
+    poller = select.poll()
+    for sock in socks:
+        poller.register(sock, select.POLLIN)
+    return list(poller.poll(timeout * 1000))
+
+
+class AsyncErrand:
+    """Something that is done beside: a task.
+
+    Args:
+        work: what; it is not to raise.
+    """
+
+    def __init__(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._task = asyncio.ensure_future(work())
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it has ended."""
+        return self._task.done()
+
+    @staticmethod
+    async def wait(errands: Sequence[AsyncErrand], timeout: float) -> None:
+        """Wait until one has ended that had not, at most so many seconds."""
+        tasks = [errand._task for errand in errands if not errand.is_done]
+        if tasks:
+            await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+
+    async def close(self) -> None:
+        """Give it up."""
+        self._task.cancel()
+        with suppress(asyncio.CancelledError, Exception):
+            await self._task
+
+
+class Errand:
+    """The plain twin of `AsyncErrand`: a thread."""
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self._future: Future[None] = Future()
+        self._work = work
+        self._thread = threading.Thread(target=self._run, name="penstock-errand", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._work()
+        finally:
+            self._future.set_result(None)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it has ended."""
+        return self._future.done()
+
+    @staticmethod
+    def wait(errands: Sequence[Errand], timeout: float) -> None:
+        """Wait until one has ended that had not, at most so many seconds."""
+        waited = [errand._future for errand in errands if not errand.is_done]
+        if waited:
+            wait_futures(waited, timeout, FIRST_COMPLETED)
+
+    def close(self) -> None:
+        """Wait for its end; its time-outs bound that."""
+        self._thread.join()
 
 
 def asliced(conn: Any) -> bool:  # noqa: ARG001  # the twin needs it

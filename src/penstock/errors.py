@@ -6,6 +6,8 @@ input is one of these, and every one of them is a `PenstockError`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -23,6 +25,8 @@ __all__ = [
     "JobGone",
     "JobNotActive",
     "MetaLost",
+    "NodesMissed",
+    "NodesUnavailable",
     "NotReplicated",
     "OutOfMemory",
     "OutcomeUnknown",
@@ -316,6 +320,42 @@ def _confirmed(wanted: int, got: int, fsynced: bool | None) -> str:
         return f"{got} of {wanted} replicas confirmed"
     disk = "it is on the server's disk" if fsynced else "it was not on the server's disk in time"
     return f"{disk}, {got} of {wanted} replicas confirmed" if wanted else disk
+
+
+class NodesUnavailable(PenstockError, RedisConnectionError):
+    """No node could do what was asked, and nothing was done.
+
+    Args:
+        what: what was asked.
+        reasons: address of each node -> why not: it can't be reached, leaves, or has no memory.
+    """
+
+    def __init__(self, what: str, reasons: Mapping[str, str] = MappingProxyType({})) -> None:
+        told = "; ".join(f"{address}: {reason}" for address, reason in reasons.items())
+        super().__init__(f"{what}: {told}" if told else what)
+        self.what = what
+        self.reasons = dict(reasons)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.what, self.reasons))
+
+
+class NodesMissed(PenstockError):
+    """A call that is about several nodes was not answered by all of them; the others have done it.
+
+    Args:
+        unreachable: address of each node that was missed -> why.
+        results: what the others have answered; what it is depends on the call.
+    """
+
+    def __init__(self, unreachable: Mapping[str, str], results: Any = None) -> None:
+        told = "; ".join(f"{address}: {reason}" for address, reason in unreachable.items())
+        super().__init__(f"not answered by {told}")
+        self.unreachable = dict(unreachable)
+        self.results = results
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.unreachable, self.results))
 
 
 class IncompleteEnqueue(PenstockError):

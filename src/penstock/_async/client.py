@@ -1,56 +1,62 @@
-"""The client: one server, its queues."""
+"""The client: one server, or several, and their queues."""
 
 from __future__ import annotations
 
-import math
 import os
 import socket
-from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import suppress
-from fnmatch import fnmatchcase
+from collections.abc import AsyncIterator, Iterable, Sequence
 from types import TracebackType
 from typing import Any
 
 from redis.asyncio import Redis
 
-from penstock._async.connection import monotonic, passing
 from penstock._async.driver import AsyncDriver
+from penstock._async.federation import AsyncFederation
 from penstock._async.job import AsyncJob
+from penstock._async.member import AsyncMember
 from penstock._async.node import AsyncNode
-from penstock._async.observed import AsyncObservedQueue
+from penstock._async.nodes import AsyncNodes
 from penstock._async.queue import AsyncQueue
-from penstock.core import flows
+from penstock.core.client import Terms, check_on_unknown, check_sources, queue_filter
 from penstock.core.middleware import Middleware, check_middleware
 from penstock.core.options import (
     BATCH,
-    QUEUE_CURSOR,
     Duration,
     check_block,
     check_count,
-    check_cursor,
     duration_ms,
 )
-from penstock.core.servers import PROTOCOL_VERSION, ServerFacts
-from penstock.core.views import Hello, Info, JobView, NodeView, QueuePage, QueueStats
-from penstock.errors import BadArgument, MetaLost
-from penstock.wire.keys import DEFAULT_PREFIX, QueueKeys, check_prefix, check_queue_name
+from penstock.core.servers import ServerFacts
+from penstock.core.views import Hello, Info, JobView, QueuePage, QueueStats
+from penstock.errors import BadArgument, ConfigurationError
+from penstock.wire.keys import DEFAULT_PREFIX, check_prefix, check_queue_name
+
+Source = str | Redis
 
 
 class AsyncPenstock:
-    """Queues on one Redis.
+    """Queues on one Redis, or on several.
+
+    Several nodes are a federation: each job lives on one of them, which its id names. Jobs are
+    added where it is possible, taken from everywhere, and every other call goes where its job is
+    (PROTOCOL.md, Several nodes).
 
     Opens connections of its own when they are needed: a client that is passed in only lends its
     settings. Safe to share between tasks; a forked child opens connections anew.
 
     Args:
         source: a URL (`redis://`, `rediss://`, `unix://`; `redis+sentinel://`, `rediss+sentinel://`,
-            see docs/nodes.md) or a redis-py client, also one made by `Sentinel.master_for`.
+            see docs/nodes.md) or a redis-py client, also one made by `Sentinel.master_for`; or a
+            list of these, one a node: more of them are learned from those that answer.
         prefix: prefix of all keys.
         owner: who reserves, kept with each delivery; default host and process.
         retry_for: seconds for which a call is tried again when the connection fails, before
             redis-py's exception is raised; at most 300.
         middleware: does something around each enqueue, and around each run of a handler by a worker
             on this client; the first is the outermost.
+        on_unknown: of a federation: what an enqueue does when a reply is lost and it is not known
+            whether the node has the job. "raise" = it raises; "next" = it goes on to the next node,
+            so the job may be there twice.
 
     Attributes:
         middleware: the same, as a tuple.
@@ -61,12 +67,13 @@ class AsyncPenstock:
 
     def __init__(
         self,
-        source: str | Redis = "redis://localhost:6379/0",
+        source: Source | Sequence[Source] = "redis://localhost:6379/0",
         *,
         prefix: str = DEFAULT_PREFIX,
         owner: str | None = None,
         retry_for: Duration = 5,
         middleware: Iterable[Middleware] = (),
+        on_unknown: str = "raise",
     ) -> None:
         self.prefix = check_prefix(prefix)
         self.owner = check_owner(owner)
@@ -75,10 +82,41 @@ class AsyncPenstock:
         if wait > 300:
             raise BadArgument("retry_for", retry_for, "at most 300 s: producer keys live 600 s")
         self._source = source
-        self._retry_for = wait
-        self._node = AsyncNode(source, prefix=prefix, retry_for=wait)
-        self._driver = AsyncDriver(self._node, prefix)
+        self.terms = Terms(
+            self.prefix, self.owner, wait, self.middleware, check_on_unknown(on_unknown)
+        )
+        sources = check_sources(source)
+        self._home: AsyncMember | AsyncFederation = (
+            AsyncMember(source, self.terms)
+            if sources is None
+            else AsyncFederation(sources, self.terms)
+        )
         self._queues: dict[str, AsyncQueue] = {}
+
+    @property
+    def _node(self) -> AsyncNode:
+        """The node, of a client that has one alone."""
+        return self._member._node
+
+    @property
+    def _driver(self) -> AsyncDriver:
+        """The driver, of a client that has one node alone."""
+        return self._member._driver
+
+    @property
+    def _member(self) -> AsyncMember:
+        if isinstance(self._home, AsyncFederation):
+            raise ConfigurationError("several nodes: this is a question to one")
+        return self._home
+
+    @property
+    def nodes(self) -> AsyncNodes:
+        """What is done about whole nodes: which there are, which leave.
+
+        Raises:
+            ConfigurationError: the client was made of one source alone.
+        """
+        return AsyncNodes(self._home)
 
     def twin(self, *, owner: str | None = None) -> AsyncPenstock:
         """A client like this one, with connections of its own.
@@ -90,24 +128,27 @@ class AsyncPenstock:
             self._source,
             prefix=self.prefix,
             owner=self.owner if owner is None else owner,
-            retry_for=self._retry_for,
+            retry_for=self.terms.retry_for,
             middleware=self.middleware,
+            on_unknown=self.terms.on_unknown,
         )
 
     async def connect(self) -> AsyncPenstock:
         """Reach the server, check it and learn its id; every call does so if need be.
 
+        Of several nodes one is enough.
+
         Raises:
             UnsupportedServer: older than Redis 6.2.
+            ConfigurationError: two nodes have one id.
             redis.exceptions.ConnectionError: not reached within `retry_for`.
         """
-        if not self._node.id:
-            await self._node.prepare()
+        await self._home.connect()
         return self
 
     async def close(self) -> None:
         """Close the connections; the next call opens new ones."""
-        await self._node.close()
+        await self._home.close()
 
     async def __aenter__(self) -> AsyncPenstock:
         try:
@@ -132,7 +173,7 @@ class AsyncPenstock:
         """
         found = self._queues.get(check_queue_name(name))
         if found is None:
-            found = (AsyncObservedQueue if self.middleware else AsyncQueue)(self, name)
+            found = self._home.queue(name)
             if len(self._queues) >= 10_000:
                 self._queues.clear()
             self._queues[name] = found
@@ -161,22 +202,10 @@ class AsyncPenstock:
         wait = check_block(block)
         if isinstance(queues, (str, bytes)) or not isinstance(queues, Iterable):
             raise BadArgument("queues", queues, "an iterable of queues or names")
-        sources = [q.ops if isinstance(q, AsyncQueue) else self.queue(q).ops for q in queues]
-        if not sources or len({ops.name for ops in sources}) < len(sources):
-            raise BadArgument("queues", [ops.name for ops in sources], "one or more, each once")
-        await self.connect()
-        seen = None
-        if len(sources) == 1 and n <= BATCH:
-            with suppress(MetaLost):  # the flow mends it
-                taken = await self._driver.reserve(sources[0], n, idle=False)
-                if taken.is_over:
-                    raise sources[0].drained()
-                if taken.deliveries or (wait == 0 and taken.next_ms != 0):
-                    return taken.deliveries
-                seen = taken if taken.next_ms != 0 else None
-        flow = flows.reserve(sources, n, wait, clock=monotonic, transient=passing, seen=seen)
-        jobs: list[AsyncJob] = await self._driver.drive(flow)
-        return jobs
+        chosen = [q if isinstance(q, AsyncQueue) else self.queue(q) for q in queues]
+        if not chosen or len({queue.name for queue in chosen}) < len(chosen):
+            raise BadArgument("queues", [q.name for q in chosen], "one or more, each once")
+        return await self._home.reserve(chosen, n, wait)
 
     async def queues(self, pattern: str = "*") -> list[str]:
         """The names of the queues that exist, sorted.
@@ -186,12 +215,7 @@ class AsyncPenstock:
         """
         if not isinstance(pattern, str):
             raise BadArgument("pattern", pattern, "a str")
-        await self.connect()
-        names = []
-        for name, epoch in await self._driver.registry():
-            if fnmatchcase(name, pattern) and await self._exists(name, epoch):
-                names.append(name)
-        return sorted(names)
+        return await self._home.queues(pattern)
 
     async def scan_queues(
         self,
@@ -214,11 +238,7 @@ class AsyncPenstock:
         """
         check_count("n", n, high=BATCH)
         is_wanted = queue_filter(min_length, max_length, max_idle)
-        at = check_cursor("cursor", cursor, QUEUE_CURSOR)
-        await self.connect()
-        after, entries = await self._driver.registry_page(at, n)
-        found = await self._living(entries)
-        return QueuePage(after, [stats for stats in found if is_wanted(stats)])
+        return await self._home.scan_queues(cursor, n, is_wanted)
 
     async def scan_queues_iter(
         self,
@@ -264,45 +284,14 @@ class AsyncPenstock:
 
     async def hello(self) -> Hello:
         """Who answers: the version of the protocol, and the nodes with their ids."""
-        await self.connect()
-        node = await self._node.whole_id()
-        facts = await self._node.server_facts()
-        view = NodeView(
-            id=node,
-            address=self._node.address,
-            priority=10 if facts.is_crowded else 1,
-            used_memory=facts.number("used_memory"),
-            max_memory=facts.number("maxmemory"),
-        )
-        return Hello(PROTOCOL_VERSION, node, (view,))
+        return await self._home.hello()
 
     async def info(self) -> Info:
-        """The state of the node, and how many queues and jobs are there.
+        """The state of the node and how many queues and jobs it has; several are taken together.
 
         Asks every queue for its figures.
         """
-        await self.connect()
-        facts = await self._node.server_facts()
-        entries = await self._driver.registry()
-        queues = await self._living(entries)
-        waiting = sum(stats.ready + stats.scheduled for stats in queues)
-        return facts.info(
-            node=await self._node.whole_id(),
-            queues=len(queues),
-            jobs=waiting + sum(stats.active + stats.dead for stats in queues),
-            waiting=waiting,
-        )
-
-    async def _living(self, entries: list[tuple[str, str]]) -> list[QueueStats]:
-        """The figures of the queues that are as the registry lists them, names and epochs."""
-        found = [(await self.queue(name).stats(), epoch) for name, epoch in entries]
-        return [stats for stats, epoch in found if stats.epoch == epoch]
-
-    async def _exists(self, name: str, epoch: str) -> bool:
-        """Whether an entry of the registry is that of a living queue."""
-        key = QueueKeys(name, self.prefix)["meta"]
-        found = await self._node.command("HGET", key, "epoch")
-        return bool(found == epoch.encode())
+        return await self._home.info()
 
     async def clear(self, queues: Iterable[AsyncQueue | str]) -> list[str]:
         """Remove queues with all that is in them.
@@ -340,27 +329,11 @@ class AsyncPenstock:
 
     async def server_facts(self) -> ServerFacts:
         """What the server says of itself now."""
-        return await self._node.server_facts()
+        return await self._member.server_facts()
 
     async def command(self, *args: Any) -> Any:
         """A plain Redis command on a connection of this client, its reply undecoded; for tools."""
-        return await self._node.command(*args)
-
-
-def queue_filter(min_length: Any, max_length: Any, max_idle: Any) -> Callable[[QueueStats], bool]:
-    """Whether a queue is wanted, by its figures.
-
-    Raises:
-        BadArgument: a bound can't be used.
-    """
-    low = 0 if min_length is None else check_count("min_length", min_length, low=0)
-    high = math.inf if max_length is None else check_count("max_length", max_length, low=0)
-    idle = math.inf if max_idle is None else duration_ms("max_idle", max_idle) / 1000
-
-    def is_wanted(stats: QueueStats) -> bool:
-        return low <= stats.ready <= high and (stats.idle or 0) <= idle
-
-    return is_wanted
+        return await self._member.command(*args)
 
 
 def check_owner(owner: object) -> str:

@@ -18,6 +18,7 @@ from redis.exceptions import AskError, ClusterDownError, MovedError, ResponseErr
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from penstock._acompat import (
+    AsyncReader,
     AsyncSignal,
     acluster_settings,
     afirst_ready,
@@ -139,6 +140,18 @@ class AsyncCluster:
         self._factory = partial(self._factory, **settings)
         for server in self._servers.values():
             server.adjust(**settings)
+
+    def send_once(self) -> None:
+        """There is nothing to change: how long a call is tried is said by `retry_for`."""
+
+    async def reach(self) -> bool:
+        """Have an open connection to one of the primaries; never says that it had to be opened.
+
+        Raises:
+            redis.exceptions.ConnectionError, TimeoutError: there is none.
+        """
+        await (await self._owner(None)).reach()
+        return False
 
     async def hurry(self) -> None:
         """From now on a call that does not get through within a second is tried once more."""
@@ -465,6 +478,22 @@ class AsyncWaiters:
         The BLPOPs of the other slots stay, also when there is a token.
         """
         until = monotonic() + timeout
+        key = await self.begin(keys)
+        if key is not None:
+            return key
+        readers = {waiter.reader: waiter for _, waiter in self._waiters.values() if waiter.reader}
+        found = await afirst_ready(list(readers), until - monotonic(), signal)
+        return None if found is None else await readers[found].read(0)
+
+    is_sliced = False
+
+    @property
+    def readers(self) -> list[AsyncReader]:
+        """What is pending, to be waited for together with others."""
+        return [reader for _, waiter in self._waiters.values() for reader in waiter.readers]
+
+    async def begin(self, keys: tuple[bytes, ...]) -> bytes | None:
+        """Have a BLPOP pending in each slot; the key of a token that one from before has taken."""
         for slot, group in apart(keys).items():
             if slot not in self._waiters:
                 self._waiters[slot] = await self._cluster.stand(slot)
@@ -474,9 +503,11 @@ class AsyncWaiters:
             key = await waiter.begin(group)
             if key is not None:
                 return key
-        readers = {waiter.reader: waiter for _, waiter in self._waiters.values() if waiter.reader}
-        found = await afirst_ready(list(readers), until - monotonic(), signal)
-        return None if found is None else await readers[found].read(0)
+        return None
+
+    async def taken(self) -> list[bytes]:
+        """The keys of tokens that were taken; what has none stays."""
+        return [key for _, waiter in self._waiters.values() for key in await waiter.taken()]
 
     async def quit(self) -> tuple[bytes, ...]:
         """End what is pending; the keys of tokens that were taken meanwhile."""

@@ -40,6 +40,7 @@ from penstock._acompat import (
     PENDING,
     AsyncReader,
     AsyncSignal,
+    aclosed,
     aexchanged,
     aloop,
     apool,
@@ -339,6 +340,14 @@ class AsyncLane(Producer):
         """Which primary it leads to, where Sentinels know."""
         return int(getattr(self._conn, "turn", 0))
 
+    async def open(self) -> bool:
+        """Connect, unless it is connected and nobody has closed it; whether it had to."""
+        if not aclosed(self._conn):
+            return False
+        await self.close()
+        await self._conn.connect()
+        return True
+
     async def close(self) -> None:
         """Close the connection; the next call opens it again."""
         self._syncing = None
@@ -379,9 +388,24 @@ class AsyncWaiter:
         self, keys: tuple[bytes, ...], timeout: float, signal: AsyncSignal | None = None
     ) -> bytes | None:
         """Wait for a token; None after `timeout` seconds or at the signal, and the BLPOP stays."""
-        if asliced(self._conn):
+        if self.is_sliced:
             return await self._pop_slices(keys, timeout, signal)
         return await self.begin(keys) or await self.read(timeout, signal)
+
+    @property
+    def is_sliced(self) -> bool:
+        """Whether nothing can stay pending on it: it has to wait in slices, by `pop`."""
+        return asliced(self._conn)
+
+    @property
+    def readers(self) -> list[AsyncReader]:
+        """What is pending, to be waited for together with others."""
+        return [] if self.reader is None else [self.reader]
+
+    async def taken(self) -> list[bytes]:
+        """The key of a token that the pending BLPOP has taken, if it has; else it stays."""
+        key = None if self.reader is None else await self.read(0)
+        return [] if key is None else [key]
 
     async def begin(self, keys: tuple[bytes, ...]) -> bytes | None:
         """Send the BLPOP unless it is pending, anew if it is old; the key of a token it took."""
@@ -504,6 +528,7 @@ class AsyncServer:
         self._primary: AsyncPrimary | None = getattr(factory, "primary", None)
         self._turn = 0
         self._bound: object = None
+        self._sends_once = False
         self._retrying = tenacity.AsyncRetrying(
             stop=tenacity.stop_after_delay(retry_for),
             wait=tenacity.wait_random_exponential(multiplier=0.02, max=1.0),
@@ -519,6 +544,10 @@ class AsyncServer:
     def adjust(self, **settings: Any) -> None:
         """Change settings of the connections that are made from now on."""
         self.factory = partial(self.factory, **settings)
+
+    def send_once(self) -> None:
+        """From now on a call that fails is not sent again: somebody else may do as well."""
+        self._sends_once = True
 
     async def hurry(self) -> None:
         """From now on a call that does not get through within a second is tried once more."""
@@ -625,16 +654,47 @@ class AsyncServer:
 
         The reply is that to the last time, so a lease in it counts from then.
         """
+        if self._sends_once:
+            raise error
         logger.info("%s: %s; trying again", call.script.name, error)
+        doubts = [] if isinstance(error, ResponseError) else [error]
 
         async def repeat() -> tuple[list[Any], float]:
             await lane.close()
             sent = monotonic()
-            return await lane.exchange(call, lane), sent
+            try:
+                return await lane.exchange(call, lane), sent
+            except (RedisConnectionError, RedisTimeoutError, ProtocolError) as failure:
+                doubts.append(failure)
+                raise
 
+        retrying = self._retrying.copy()
         if brief:
-            return await self._retrying.copy(stop=tenacity.stop_after_attempt(1))(repeat)
-        return await self._retrying.copy()(repeat)
+            retrying = self._retrying.copy(stop=tenacity.stop_after_attempt(1))
+        try:
+            return await retrying(repeat)
+        except ResponseError as refusal:
+            if doubts and transient(refusal):
+                raise doubts[0] from refusal  # it may have run before: that is no refusal
+            raise
+
+    async def reach(self) -> bool:
+        """Have an open connection, as far as can be seen; of all that fails nothing was sent.
+
+        Returns:
+            Whether it had to be opened.
+
+        Raises:
+            redis.exceptions.ConnectionError, TimeoutError: at the first attempt.
+        """
+        lane = self.take() if self._primary is None else await self._led(self._primary)
+        try:
+            opened = await lane.open()
+        except BaseException:
+            await lane.close()
+            raise
+        self.give(lane)
+        return opened
 
     async def command(self, *args: Any) -> Any:
         """A plain command that may be repeated, its reply undecoded."""

@@ -85,24 +85,30 @@ class AsyncDriver:
             return None, error
 
     async def _answer(self, effect: flows.Effect, wait: _Wait) -> Any:
-        if isinstance(effect, flows.Reserve):
-            return await self.reserve(effect.ops, effect.n, idle=effect.idle)
-        if isinstance(effect, flows.Run):
-            answer = await self.node.run(effect.call, brief=effect.brief)
-            return answer if effect.told else answer[0]
         if isinstance(effect, flows.Pop):
             return await wait.pop(effect)
         if isinstance(effect, flows.Quit):
             return await wait.quit()
         if isinstance(effect, flows.Rest):
             return await wait.rest(effect)
+        if isinstance(effect, flows.Drop):
+            await wait.drop()
+        return await self.answer(effect)
+
+    async def answer(self, effect: flows.Effect) -> Any:
+        """Carry out an effect that is no wait."""
+        if isinstance(effect, flows.Reserve):
+            return await self.reserve(effect.ops, effect.n, idle=effect.idle)
+        if isinstance(effect, flows.Run):
+            answer = await self.node.run(effect.call, brief=effect.brief)
+            return answer if effect.told else answer[0]
         if isinstance(effect, flows.Cede):
             return await asleep(0)
         if isinstance(effect, flows.Drop):
-            await wait.drop()
             return await self.node.close()
         if isinstance(effect, flows.Hurry):
             return await self.node.hurry()
+        assert isinstance(effect, (flows.Register, flows.Lookup))
         return await self._registered(effect)
 
     async def _registered(self, effect: flows.Register | flows.Lookup) -> str | None:

@@ -30,7 +30,7 @@ from penstock.errors import AckNotReplicated, BadArgument, IncompleteSettle
 from penstock.wire.keys import QueueKeys
 
 if TYPE_CHECKING:
-    from penstock._async.client import AsyncPenstock
+    from penstock._async.member import AsyncMember
 
 Named = Delivery | str
 """A job is named by its delivery, which proves who holds it, or by its id alone."""
@@ -46,7 +46,7 @@ class AsyncManagement:
         name: any non-empty text.
     """
 
-    def __init__(self, client: AsyncPenstock, name: str) -> None:
+    def __init__(self, client: AsyncMember, name: str) -> None:
         self._client = client
         self._driver = client._driver
         self._node = client._node
@@ -366,6 +366,9 @@ class AsyncManagement:
             dead_max=dead_max,
             dead_age=dead_age,
         )
+        return await self._configured(fields)
+
+    async def _configured(self, fields: list[Any]) -> Settings:
         await self._client.connect()
         reply = await self._driver.drive(flows.configure(self.ops, fields))
         return self.ops.settings(reply)
@@ -379,13 +382,11 @@ class AsyncManagement:
         """
         if side not in ("in", "out", "all"):
             raise BadArgument("side", side, "one of in, out, all")
-        await self._client.connect()
-        await self._driver.drive(flows.configure(self.ops, ["paused", side]))
+        await self._configured(["paused", side])
 
     async def resume(self) -> None:
         """End a pause; whoever waits is woken."""
-        await self._client.connect()
-        await self._driver.drive(flows.configure(self.ops, ["paused", ""]))
+        await self._configured(["paused", ""])
 
     async def close(self) -> None:
         """Take no more jobs: producers are refused from now on, consumers finish what is there.
@@ -395,13 +396,11 @@ class AsyncManagement:
         its way: delays, retries, leases, dead letters brought back. It survives a restart, and a
         closed empty queue stays, until `reopen` or `clear`.
         """
-        await self._client.connect()
-        await self._driver.drive(flows.configure(self.ops, ["closed", "1"]))
+        await self._configured(["closed", "1"])
 
     async def reopen(self) -> None:
         """Take jobs again after a `close`."""
-        await self._client.connect()
-        await self._driver.drive(flows.configure(self.ops, ["closed", ""]))
+        await self._configured(["closed", ""])
 
     # -- helpers ---------------------------------------------------------------------------
 

@@ -129,6 +129,9 @@ class AsyncQueue(AsyncManagement):
         record = options.record(body)
         if len(record) > 1_000_000:
             check_size(len(record))
+        return await self._add(record, options)
+
+    async def _add(self, record: bytes, options: Prepared) -> Enqueued:
         if not self._node.id:
             await self._client.connect()
         ops = self.ops
@@ -202,8 +205,6 @@ class AsyncQueue(AsyncManagement):
         results = BulkEnqueued(options.ttl_code)
         try:
             for chunk in chunks(bodies, options):
-                if not self._node.id:
-                    await self._client.connect()
                 await self._add_chunk(chunk, options, results)
         except Exception as error:
             if len(results):
@@ -214,6 +215,8 @@ class AsyncQueue(AsyncManagement):
     async def _add_chunk(
         self, chunk: list[bytes], options: Prepared, results: BulkEnqueued
     ) -> None:
+        if not self._node.id:
+            await self._client.connect()
         while chunk:
             reply: list[Any] | None = None
             if options.block == 0:
@@ -314,7 +317,8 @@ class AsyncQueue(AsyncManagement):
             QueueClosed: the queue is closed, and no job is left that could be delivered; told at
                 once to everybody who waits.
         """
-        return await self._client.reserve([self], n, block=block)
+        check_count("n", n)
+        return await self._client.reserve([self], n, check_block(block))
 
     async def consume(
         self, *, batch: int = 1, block: Duration | None = None

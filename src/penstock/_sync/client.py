@@ -1,57 +1,63 @@
 # Generated from src/penstock/_async/client.py by tools/unasync.py; do not edit.
-"""The client: one server, its queues."""
+"""The client: one server, or several, and their queues."""
 
 from __future__ import annotations
 
-import math
 import os
 import socket
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
-from fnmatch import fnmatchcase
+from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
 from redis import Redis
 
-from penstock._sync.connection import monotonic, passing
 from penstock._sync.driver import Driver
+from penstock._sync.federation import Federation
 from penstock._sync.job import Job
+from penstock._sync.member import Member
 from penstock._sync.node import Node
-from penstock._sync.observed import ObservedQueue
+from penstock._sync.nodes import Nodes
 from penstock._sync.queue import Queue
-from penstock.core import flows
+from penstock.core.client import Terms, check_on_unknown, check_sources, queue_filter
 from penstock.core.middleware import Middleware, check_middleware
 from penstock.core.options import (
     BATCH,
-    QUEUE_CURSOR,
     Duration,
     check_block,
     check_count,
-    check_cursor,
     duration_ms,
 )
-from penstock.core.servers import PROTOCOL_VERSION, ServerFacts
-from penstock.core.views import Hello, Info, JobView, NodeView, QueuePage, QueueStats
-from penstock.errors import BadArgument, MetaLost
-from penstock.wire.keys import DEFAULT_PREFIX, QueueKeys, check_prefix, check_queue_name
+from penstock.core.servers import ServerFacts
+from penstock.core.views import Hello, Info, JobView, QueuePage, QueueStats
+from penstock.errors import BadArgument, ConfigurationError
+from penstock.wire.keys import DEFAULT_PREFIX, check_prefix, check_queue_name
+
+Source = str | Redis
 
 
 class Penstock:
-    """Queues on one Redis.
+    """Queues on one Redis, or on several.
+
+    Several nodes are a federation: each job lives on one of them, which its id names. Jobs are
+    added where it is possible, taken from everywhere, and every other call goes where its job is
+    (PROTOCOL.md, Several nodes).
 
     Opens connections of its own when they are needed: a client that is passed in only lends its
     settings. Safe to share between tasks; a forked child opens connections anew.
 
     Args:
         source: a URL (`redis://`, `rediss://`, `unix://`; `redis+sentinel://`, `rediss+sentinel://`,
-            see docs/nodes.md) or a redis-py client, also one made by `Sentinel.master_for`.
+            see docs/nodes.md) or a redis-py client, also one made by `Sentinel.master_for`; or a
+            list of these, one a node: more of them are learned from those that answer.
         prefix: prefix of all keys.
         owner: who reserves, kept with each delivery; default host and process.
         retry_for: seconds for which a call is tried again when the connection fails, before
             redis-py's exception is raised; at most 300.
         middleware: does something around each enqueue, and around each run of a handler by a worker
             on this client; the first is the outermost.
+        on_unknown: of a federation: what an enqueue does when a reply is lost and it is not known
+            whether the node has the job. "raise" = it raises; "next" = it goes on to the next node,
+            so the job may be there twice.
 
     Attributes:
         middleware: the same, as a tuple.
@@ -62,12 +68,13 @@ class Penstock:
 
     def __init__(
         self,
-        source: str | Redis = "redis://localhost:6379/0",
+        source: Source | Sequence[Source] = "redis://localhost:6379/0",
         *,
         prefix: str = DEFAULT_PREFIX,
         owner: str | None = None,
         retry_for: Duration = 5,
         middleware: Iterable[Middleware] = (),
+        on_unknown: str = "raise",
     ) -> None:
         self.prefix = check_prefix(prefix)
         self.owner = check_owner(owner)
@@ -76,10 +83,39 @@ class Penstock:
         if wait > 300:
             raise BadArgument("retry_for", retry_for, "at most 300 s: producer keys live 600 s")
         self._source = source
-        self._retry_for = wait
-        self._node = Node(source, prefix=prefix, retry_for=wait)
-        self._driver = Driver(self._node, prefix)
+        self.terms = Terms(
+            self.prefix, self.owner, wait, self.middleware, check_on_unknown(on_unknown)
+        )
+        sources = check_sources(source)
+        self._home: Member | Federation = (
+            Member(source, self.terms) if sources is None else Federation(sources, self.terms)
+        )
         self._queues: dict[str, Queue] = {}
+
+    @property
+    def _node(self) -> Node:
+        """The node, of a client that has one alone."""
+        return self._member._node
+
+    @property
+    def _driver(self) -> Driver:
+        """The driver, of a client that has one node alone."""
+        return self._member._driver
+
+    @property
+    def _member(self) -> Member:
+        if isinstance(self._home, Federation):
+            raise ConfigurationError("several nodes: this is a question to one")
+        return self._home
+
+    @property
+    def nodes(self) -> Nodes:
+        """What is done about whole nodes: which there are, which leave.
+
+        Raises:
+            ConfigurationError: the client was made of one source alone.
+        """
+        return Nodes(self._home)
 
     def twin(self, *, owner: str | None = None) -> Penstock:
         """A client like this one, with connections of its own.
@@ -91,24 +127,27 @@ class Penstock:
             self._source,
             prefix=self.prefix,
             owner=self.owner if owner is None else owner,
-            retry_for=self._retry_for,
+            retry_for=self.terms.retry_for,
             middleware=self.middleware,
+            on_unknown=self.terms.on_unknown,
         )
 
     def connect(self) -> Penstock:
         """Reach the server, check it and learn its id; every call does so if need be.
 
+        Of several nodes one is enough.
+
         Raises:
             UnsupportedServer: older than Redis 6.2.
+            ConfigurationError: two nodes have one id.
             redis.exceptions.ConnectionError: not reached within `retry_for`.
         """
-        if not self._node.id:
-            self._node.prepare()
+        self._home.connect()
         return self
 
     def close(self) -> None:
         """Close the connections; the next call opens new ones."""
-        self._node.close()
+        self._home.close()
 
     def __enter__(self) -> Penstock:
         try:
@@ -133,7 +172,7 @@ class Penstock:
         """
         found = self._queues.get(check_queue_name(name))
         if found is None:
-            found = (ObservedQueue if self.middleware else Queue)(self, name)
+            found = self._home.queue(name)
             if len(self._queues) >= 10_000:
                 self._queues.clear()
             self._queues[name] = found
@@ -162,22 +201,10 @@ class Penstock:
         wait = check_block(block)
         if isinstance(queues, (str, bytes)) or not isinstance(queues, Iterable):
             raise BadArgument("queues", queues, "an iterable of queues or names")
-        sources = [q.ops if isinstance(q, Queue) else self.queue(q).ops for q in queues]
-        if not sources or len({ops.name for ops in sources}) < len(sources):
-            raise BadArgument("queues", [ops.name for ops in sources], "one or more, each once")
-        self.connect()
-        seen = None
-        if len(sources) == 1 and n <= BATCH:
-            with suppress(MetaLost):  # the flow mends it
-                taken = self._driver.reserve(sources[0], n, idle=False)
-                if taken.is_over:
-                    raise sources[0].drained()
-                if taken.deliveries or (wait == 0 and taken.next_ms != 0):
-                    return taken.deliveries
-                seen = taken if taken.next_ms != 0 else None
-        flow = flows.reserve(sources, n, wait, clock=monotonic, transient=passing, seen=seen)
-        jobs: list[Job] = self._driver.drive(flow)
-        return jobs
+        chosen = [q if isinstance(q, Queue) else self.queue(q) for q in queues]
+        if not chosen or len({queue.name for queue in chosen}) < len(chosen):
+            raise BadArgument("queues", [q.name for q in chosen], "one or more, each once")
+        return self._home.reserve(chosen, n, wait)
 
     def queues(self, pattern: str = "*") -> list[str]:
         """The names of the queues that exist, sorted.
@@ -187,12 +214,7 @@ class Penstock:
         """
         if not isinstance(pattern, str):
             raise BadArgument("pattern", pattern, "a str")
-        self.connect()
-        names = []
-        for name, epoch in self._driver.registry():
-            if fnmatchcase(name, pattern) and self._exists(name, epoch):
-                names.append(name)
-        return sorted(names)
+        return self._home.queues(pattern)
 
     def scan_queues(
         self,
@@ -215,11 +237,7 @@ class Penstock:
         """
         check_count("n", n, high=BATCH)
         is_wanted = queue_filter(min_length, max_length, max_idle)
-        at = check_cursor("cursor", cursor, QUEUE_CURSOR)
-        self.connect()
-        after, entries = self._driver.registry_page(at, n)
-        found = self._living(entries)
-        return QueuePage(after, [stats for stats in found if is_wanted(stats)])
+        return self._home.scan_queues(cursor, n, is_wanted)
 
     def scan_queues_iter(
         self,
@@ -265,45 +283,14 @@ class Penstock:
 
     def hello(self) -> Hello:
         """Who answers: the version of the protocol, and the nodes with their ids."""
-        self.connect()
-        node = self._node.whole_id()
-        facts = self._node.server_facts()
-        view = NodeView(
-            id=node,
-            address=self._node.address,
-            priority=10 if facts.is_crowded else 1,
-            used_memory=facts.number("used_memory"),
-            max_memory=facts.number("maxmemory"),
-        )
-        return Hello(PROTOCOL_VERSION, node, (view,))
+        return self._home.hello()
 
     def info(self) -> Info:
-        """The state of the node, and how many queues and jobs are there.
+        """The state of the node and how many queues and jobs it has; several are taken together.
 
         Asks every queue for its figures.
         """
-        self.connect()
-        facts = self._node.server_facts()
-        entries = self._driver.registry()
-        queues = self._living(entries)
-        waiting = sum(stats.ready + stats.scheduled for stats in queues)
-        return facts.info(
-            node=self._node.whole_id(),
-            queues=len(queues),
-            jobs=waiting + sum(stats.active + stats.dead for stats in queues),
-            waiting=waiting,
-        )
-
-    def _living(self, entries: list[tuple[str, str]]) -> list[QueueStats]:
-        """The figures of the queues that are as the registry lists them, names and epochs."""
-        found = [(self.queue(name).stats(), epoch) for name, epoch in entries]
-        return [stats for stats, epoch in found if stats.epoch == epoch]
-
-    def _exists(self, name: str, epoch: str) -> bool:
-        """Whether an entry of the registry is that of a living queue."""
-        key = QueueKeys(name, self.prefix)["meta"]
-        found = self._node.command("HGET", key, "epoch")
-        return bool(found == epoch.encode())
+        return self._home.info()
 
     def clear(self, queues: Iterable[Queue | str]) -> list[str]:
         """Remove queues with all that is in them.
@@ -341,27 +328,11 @@ class Penstock:
 
     def server_facts(self) -> ServerFacts:
         """What the server says of itself now."""
-        return self._node.server_facts()
+        return self._member.server_facts()
 
     def command(self, *args: Any) -> Any:
         """A plain Redis command on a connection of this client, its reply undecoded; for tools."""
-        return self._node.command(*args)
-
-
-def queue_filter(min_length: Any, max_length: Any, max_idle: Any) -> Callable[[QueueStats], bool]:
-    """Whether a queue is wanted, by its figures.
-
-    Raises:
-        BadArgument: a bound can't be used.
-    """
-    low = 0 if min_length is None else check_count("min_length", min_length, low=0)
-    high = math.inf if max_length is None else check_count("max_length", max_length, low=0)
-    idle = math.inf if max_idle is None else duration_ms("max_idle", max_idle) / 1000
-
-    def is_wanted(stats: QueueStats) -> bool:
-        return low <= stats.ready <= high and (stats.idle or 0) <= idle
-
-    return is_wanted
+        return self._member.command(*args)
 
 
 def check_owner(owner: object) -> str:

@@ -19,6 +19,7 @@ from redis.exceptions import AskError, ClusterDownError, MovedError, ResponseErr
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from penstock._acompat import (
+    Reader,
     Signal,
     cluster_settings,
     first_ready,
@@ -140,6 +141,18 @@ class Cluster:
         self._factory = partial(self._factory, **settings)
         for server in self._servers.values():
             server.adjust(**settings)
+
+    def send_once(self) -> None:
+        """There is nothing to change: how long a call is tried is said by `retry_for`."""
+
+    def reach(self) -> bool:
+        """Have an open connection to one of the primaries; never says that it had to be opened.
+
+        Raises:
+            redis.exceptions.ConnectionError, TimeoutError: there is none.
+        """
+        self._owner(None).reach()
+        return False
 
     def hurry(self) -> None:
         """From now on a call that does not get through within a second is tried once more."""
@@ -466,6 +479,22 @@ class Waiters:
         The BLPOPs of the other slots stay, also when there is a token.
         """
         until = monotonic() + timeout
+        key = self.begin(keys)
+        if key is not None:
+            return key
+        readers = {waiter.reader: waiter for _, waiter in self._waiters.values() if waiter.reader}
+        found = first_ready(list(readers), until - monotonic(), signal)
+        return None if found is None else readers[found].read(0)
+
+    is_sliced = False
+
+    @property
+    def readers(self) -> list[Reader]:
+        """What is pending, to be waited for together with others."""
+        return [reader for _, waiter in self._waiters.values() for reader in waiter.readers]
+
+    def begin(self, keys: tuple[bytes, ...]) -> bytes | None:
+        """Have a BLPOP pending in each slot; the key of a token that one from before has taken."""
         for slot, group in apart(keys).items():
             if slot not in self._waiters:
                 self._waiters[slot] = self._cluster.stand(slot)
@@ -475,9 +504,11 @@ class Waiters:
             key = waiter.begin(group)
             if key is not None:
                 return key
-        readers = {waiter.reader: waiter for _, waiter in self._waiters.values() if waiter.reader}
-        found = first_ready(list(readers), until - monotonic(), signal)
-        return None if found is None else readers[found].read(0)
+        return None
+
+    def taken(self) -> list[bytes]:
+        """The keys of tokens that were taken; what has none stays."""
+        return [key for _, waiter in self._waiters.values() for key in waiter.taken()]
 
     def quit(self) -> tuple[bytes, ...]:
         """End what is pending; the keys of tokens that were taken meanwhile."""

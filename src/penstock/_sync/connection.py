@@ -41,6 +41,7 @@ from penstock._acompat import (
     PENDING,
     Reader,
     Signal,
+    closed,
     exchanged,
     loop,
     pool,
@@ -340,6 +341,14 @@ class Lane(Producer):
         """Which primary it leads to, where Sentinels know."""
         return int(getattr(self._conn, "turn", 0))
 
+    def open(self) -> bool:
+        """Connect, unless it is connected and nobody has closed it; whether it had to."""
+        if not closed(self._conn):
+            return False
+        self.close()
+        self._conn.connect()
+        return True
+
     def close(self) -> None:
         """Close the connection; the next call opens it again."""
         self._syncing = None
@@ -380,9 +389,24 @@ class Waiter:
         self, keys: tuple[bytes, ...], timeout: float, signal: Signal | None = None
     ) -> bytes | None:
         """Wait for a token; None after `timeout` seconds or at the signal, and the BLPOP stays."""
-        if sliced(self._conn):
+        if self.is_sliced:
             return self._pop_slices(keys, timeout, signal)
         return self.begin(keys) or self.read(timeout, signal)
+
+    @property
+    def is_sliced(self) -> bool:
+        """Whether nothing can stay pending on it: it has to wait in slices, by `pop`."""
+        return sliced(self._conn)
+
+    @property
+    def readers(self) -> list[Reader]:
+        """What is pending, to be waited for together with others."""
+        return [] if self.reader is None else [self.reader]
+
+    def taken(self) -> list[bytes]:
+        """The key of a token that the pending BLPOP has taken, if it has; else it stays."""
+        key = None if self.reader is None else self.read(0)
+        return [] if key is None else [key]
 
     def begin(self, keys: tuple[bytes, ...]) -> bytes | None:
         """Send the BLPOP unless it is pending, anew if it is old; the key of a token it took."""
@@ -505,6 +529,7 @@ class Server:
         self._primary: Primary | None = getattr(factory, "primary", None)
         self._turn = 0
         self._bound: object = None
+        self._sends_once = False
         self._retrying = tenacity.Retrying(
             stop=tenacity.stop_after_delay(retry_for),
             wait=tenacity.wait_random_exponential(multiplier=0.02, max=1.0),
@@ -520,6 +545,10 @@ class Server:
     def adjust(self, **settings: Any) -> None:
         """Change settings of the connections that are made from now on."""
         self.factory = partial(self.factory, **settings)
+
+    def send_once(self) -> None:
+        """From now on a call that fails is not sent again: somebody else may do as well."""
+        self._sends_once = True
 
     def hurry(self) -> None:
         """From now on a call that does not get through within a second is tried once more."""
@@ -626,16 +655,47 @@ class Server:
 
         The reply is that to the last time, so a lease in it counts from then.
         """
+        if self._sends_once:
+            raise error
         logger.info("%s: %s; trying again", call.script.name, error)
+        doubts = [] if isinstance(error, ResponseError) else [error]
 
         def repeat() -> tuple[list[Any], float]:
             lane.close()
             sent = monotonic()
-            return lane.exchange(call, lane), sent
+            try:
+                return lane.exchange(call, lane), sent
+            except (RedisConnectionError, RedisTimeoutError, ProtocolError) as failure:
+                doubts.append(failure)
+                raise
 
+        retrying = self._retrying.copy()
         if brief:
-            return self._retrying.copy(stop=tenacity.stop_after_attempt(1))(repeat)
-        return self._retrying.copy()(repeat)
+            retrying = self._retrying.copy(stop=tenacity.stop_after_attempt(1))
+        try:
+            return retrying(repeat)
+        except ResponseError as refusal:
+            if doubts and transient(refusal):
+                raise doubts[0] from refusal  # it may have run before: that is no refusal
+            raise
+
+    def reach(self) -> bool:
+        """Have an open connection, as far as can be seen; of all that fails nothing was sent.
+
+        Returns:
+            Whether it had to be opened.
+
+        Raises:
+            redis.exceptions.ConnectionError, TimeoutError: at the first attempt.
+        """
+        lane = self.take() if self._primary is None else self._led(self._primary)
+        try:
+            opened = lane.open()
+        except BaseException:
+            lane.close()
+            raise
+        self.give(lane)
+        return opened
 
     def command(self, *args: Any) -> Any:
         """A plain command that may be repeated, its reply undecoded."""

@@ -66,24 +66,30 @@ class Driver:
             return None, error
 
     def _answer(self, effect: flows.Effect, wait: _Wait) -> Any:
-        if isinstance(effect, flows.Reserve):
-            return self.reserve(effect.ops, effect.n, idle=effect.idle)
-        if isinstance(effect, flows.Run):
-            answer = self.node.run(effect.call, brief=effect.brief)
-            return answer if effect.told else answer[0]
         if isinstance(effect, flows.Pop):
             return wait.pop(effect)
         if isinstance(effect, flows.Quit):
             return wait.quit()
         if isinstance(effect, flows.Rest):
             return wait.rest(effect)
+        if isinstance(effect, flows.Drop):
+            wait.drop()
+        return self.answer(effect)
+
+    def answer(self, effect: flows.Effect) -> Any:
+        """Carry out an effect that is no wait."""
+        if isinstance(effect, flows.Reserve):
+            return self.reserve(effect.ops, effect.n, idle=effect.idle)
+        if isinstance(effect, flows.Run):
+            answer = self.node.run(effect.call, brief=effect.brief)
+            return answer if effect.told else answer[0]
         if isinstance(effect, flows.Cede):
             return sleep(0)
         if isinstance(effect, flows.Drop):
-            wait.drop()
             return self.node.close()
         if isinstance(effect, flows.Hurry):
             return self.node.hurry()
+        assert isinstance(effect, (flows.Register, flows.Lookup))
         return self._registered(effect)
 
     def _registered(self, effect: flows.Register | flows.Lookup) -> str | None:

@@ -31,7 +31,7 @@ from penstock.errors import AckNotReplicated, BadArgument, IncompleteSettle
 from penstock.wire.keys import QueueKeys
 
 if TYPE_CHECKING:
-    from penstock._sync.client import Penstock
+    from penstock._sync.member import Member
 
 Named = Delivery | str
 """A job is named by its delivery, which proves who holds it, or by its id alone."""
@@ -47,7 +47,7 @@ class Management:
         name: any non-empty text.
     """
 
-    def __init__(self, client: Penstock, name: str) -> None:
+    def __init__(self, client: Member, name: str) -> None:
         self._client = client
         self._driver = client._driver
         self._node = client._node
@@ -363,6 +363,9 @@ class Management:
             dead_max=dead_max,
             dead_age=dead_age,
         )
+        return self._configured(fields)
+
+    def _configured(self, fields: list[Any]) -> Settings:
         self._client.connect()
         reply = self._driver.drive(flows.configure(self.ops, fields))
         return self.ops.settings(reply)
@@ -376,13 +379,11 @@ class Management:
         """
         if side not in ("in", "out", "all"):
             raise BadArgument("side", side, "one of in, out, all")
-        self._client.connect()
-        self._driver.drive(flows.configure(self.ops, ["paused", side]))
+        self._configured(["paused", side])
 
     def resume(self) -> None:
         """End a pause; whoever waits is woken."""
-        self._client.connect()
-        self._driver.drive(flows.configure(self.ops, ["paused", ""]))
+        self._configured(["paused", ""])
 
     def close(self) -> None:
         """Take no more jobs: producers are refused from now on, consumers finish what is there.
@@ -392,13 +393,11 @@ class Management:
         its way: delays, retries, leases, dead letters brought back. It survives a restart, and a
         closed empty queue stays, until `reopen` or `clear`.
         """
-        self._client.connect()
-        self._driver.drive(flows.configure(self.ops, ["closed", "1"]))
+        self._configured(["closed", "1"])
 
     def reopen(self) -> None:
         """Take jobs again after a `close`."""
-        self._client.connect()
-        self._driver.drive(flows.configure(self.ops, ["closed", ""]))
+        self._configured(["closed", ""])
 
     # -- helpers ---------------------------------------------------------------------------
 

@@ -61,6 +61,10 @@ class Node:
         node._link.adjust(socket_timeout=socket_timeout)
         return node
 
+    def send_once(self) -> None:
+        """From now on a call that fails is not sent again: somebody else may do as well."""
+        self._link.send_once()
+
     def hurry(self) -> None:
         """From now on a call that does not get through within a second is tried once more."""
         self._link.hurry()
@@ -156,6 +160,19 @@ class Node:
         if not self._is_settled:
             self._settle()
         return self._link.run(call, brief=brief)
+
+    def reach(self) -> bool:
+        """Have an open connection, as far as can be seen; of all that fails nothing was sent.
+
+        Returns:
+            Whether it had to be opened.
+
+        Raises:
+            redis.exceptions.ConnectionError, TimeoutError: at the first attempt.
+        """
+        if not self._is_settled:
+            self._settle()
+        return self._link.reach()
 
     def command(self, *args: Any) -> Any:
         """A plain command that may be repeated, its reply undecoded."""

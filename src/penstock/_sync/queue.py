@@ -130,6 +130,9 @@ class Queue(Management):
         record = options.record(body)
         if len(record) > 1_000_000:
             check_size(len(record))
+        return self._add(record, options)
+
+    def _add(self, record: bytes, options: Prepared) -> Enqueued:
         if not self._node.id:
             self._client.connect()
         ops = self.ops
@@ -203,8 +206,6 @@ class Queue(Management):
         results = BulkEnqueued(options.ttl_code)
         try:
             for chunk in chunks(bodies, options):
-                if not self._node.id:
-                    self._client.connect()
                 self._add_chunk(chunk, options, results)
         except Exception as error:
             if len(results):
@@ -213,6 +214,8 @@ class Queue(Management):
         return results
 
     def _add_chunk(self, chunk: list[bytes], options: Prepared, results: BulkEnqueued) -> None:
+        if not self._node.id:
+            self._client.connect()
         while chunk:
             reply: list[Any] | None = None
             if options.block == 0:
@@ -311,7 +314,8 @@ class Queue(Management):
             QueueClosed: the queue is closed, and no job is left that could be delivered; told at
                 once to everybody who waits.
         """
-        return self._client.reserve([self], n, block=block)
+        check_count("n", n)
+        return self._client.reserve([self], n, check_block(block))
 
     def consume(self, *, batch: int = 1, block: Duration | None = None) -> Iterator[Job]:
         """Reserve jobs and hand them out, one after the other, until the queue is over.

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 __all__ = ["main"]
 
-ROOMS = ("demo.command", "worker", "jobs", "queues", "server", "doctor", "protocol")
+ROOMS = ("demo.command", "worker", "jobs", "queues", "server", "nodes", "doctor", "protocol")
 """The modules that hold commands, in the order in which the help lists them."""
 NEEDED = ("typer", "rich")
 

@@ -38,7 +38,8 @@ UrlOption = Annotated[
         "--url",
         metavar="URL",
         show_default=False,
-        help=f"Server: redis://, rediss:// or unix://. Default: $PENSTOCK_URL, {DEFAULT_URL}.",
+        help="Server: redis://, rediss:// or unix://; several, with blanks between, are a "
+        f"federation. Default: $PENSTOCK_URL, {DEFAULT_URL}.",
     ),
 ]
 PrefixOption = Annotated[
@@ -100,11 +101,17 @@ class Session:
         )
 
     @contextlib.contextmanager
-    def client(self) -> Iterator[Penstock]:
-        """A connected client; what it warns of goes to stderr."""
+    def client(self, *, several: bool = False) -> Iterator[Penstock]:
+        """A connected client; what it warns of goes to stderr.
+
+        Args:
+            several: of a federation, though only one node is named.
+        """
+        urls = self.url.split()
+        source = urls if several or len(urls) > 1 else self.url
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", EvictionWarning)
-            client = Penstock(self.url, prefix=self.prefix, retry_for=RETRY_FOR).connect()
+            client = Penstock(source, prefix=self.prefix, retry_for=RETRY_FOR).connect()
         for warning in caught:
             output.complain(f"warning: {warning.message}")
         try:

@@ -399,7 +399,7 @@ class _Watch:
             if len(self.got) >= self._n:
                 return
             taken = self._seen or (
-                yield from _take(self._sources, i, self._n, self.idle, self.got, self._transient)
+                yield from take(self._sources, i, self._n, self.idle, self.got, self._transient)
             )
             self._seen = None
             self.got += taken.deliveries
@@ -451,7 +451,7 @@ def _due(taken: Any, clock: Clock) -> float:
     return clock() + float(taken.next_ms) / 1000
 
 
-def _take(
+def take(
     sources: Sequence[QueueOps],
     i: int,
     n: int,

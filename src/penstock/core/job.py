@@ -80,6 +80,7 @@ class Batch:
             it is acknowledged at once.
         now: time of delivery, ms.
         lease_ms: the queue's lease.
+        ops: the operations that reserved them; None = somebody else's did.
     """
 
     __slots__ = (
@@ -87,6 +88,7 @@ class Batch:
         "hinted",
         "lease_ms",
         "now",
+        "ops",
         "owner",
         "place",
         "queue",
@@ -106,6 +108,7 @@ class Batch:
         self.deferred: list[Any] | None = None
         self.now = now
         self.lease_ms = lease_ms
+        self.ops: Any = None
 
 
 class Delivery:
@@ -415,11 +418,17 @@ class Outcome(str, enum.Enum):
     """Its ttl has ended; nothing changed."""
     TOO_LATE = "too late"
     """More than half of its ttl has passed; nothing changed."""
+    HINTED = "hinted"
+    """Its node can't be reached: another one keeps the call, which is made up for later."""
+    UNKNOWN = "unknown"
+    """Its node can't be reached: whether anything changed is not known."""
 
     def __str__(self) -> str:
         return self.value
 
 
+HINTED, UNKNOWN = 100, -100
+"""What a client notes for a job whose node can't be reached; no server answers these."""
 OUTCOMES = {
     1: Outcome.DONE,
     2: Outcome.ENDED,
@@ -430,7 +439,12 @@ OUTCOMES = {
     -3: Outcome.EXPIRED,
     -11: Outcome.TOO_LATE,
     -13: Outcome.TAKEN,
+    HINTED: Outcome.HINTED,
+    UNKNOWN: Outcome.UNKNOWN,
 }
+
+
+CODES = {outcome: code for code, outcome in OUTCOMES.items()}
 
 
 class Settled(Sequence[Outcome]):
@@ -452,6 +466,13 @@ class Settled(Sequence[Outcome]):
         self._codes = codes
         self._count = len(names)
         self.replicas = replicas
+
+    @classmethod
+    def of(cls, names: Sequence[Any], outcomes: Sequence[Outcome]) -> Settled:
+        """These outcomes of these jobs."""
+        if all(outcome is Outcome.DONE for outcome in outcomes):
+            return cls(names, None)
+        return cls(names, [CODES[outcome] for outcome in outcomes])
 
     def __len__(self) -> int:
         return self._count

@@ -139,6 +139,9 @@ class QueueOps:
         known_nodes: ids of the nodes that this client knows, 8 hex digits each; kept by the client.
         queue: the object that jobs call their queue.
         make: builds a job from the arguments of `Delivery`.
+
+    Attributes:
+        home: where they are carried out; None = the client has one node alone.
     """
 
     def __init__(
@@ -153,6 +156,7 @@ class QueueOps:
         self.owner = owner
         self.queue = queue
         self.make = make
+        self.home: Any = None
         self.crc = queue_crc(keys.name)
         self._owner = owner.encode()
         self._heads: dict[str, tuple[Any, ...]] = {}
@@ -357,6 +361,7 @@ class QueueOps:
             now=reply[5],
             lease_ms=reply[4],
         )
+        batch.ops = self
         make = self.make
         parts = zip(reply[start::3], reply[start + 1 :: 3], reply[start + 2 :: 3], strict=True)
         return Taken(reply[2], [make(batch, *part) for part in parts])
@@ -468,6 +473,13 @@ class QueueOps:
         tag = random.getrandbits(12)
         call = self._call("recover", epoch, "*", tag, self._owner, self._consuming, *pairs)
         return self._bearing("consumer", call), tag
+
+    def hinted(self, kind: str, epoch: str, window: str, reason: str, pairs: Sequence[str]) -> Call:
+        """Make up for calls that were kept elsewhere: number, receipt, number, receipt …"""
+        if kind == "delete":
+            return self._call("delete", epoch, *pairs[::2])
+        text = reason if kind == "bury" else "" if window == "-" else window
+        return self._call(kind, epoch, "*", text, *pairs)
 
     # -- moving ----------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from penstock.core.record import Record, parse_record
 __all__ = [
     "SETTING_KINDS",
     "DedupStatus",
+    "Drain",
     "Hello",
     "Info",
     "JobView",
@@ -184,7 +185,8 @@ class QueueStats:
     Attributes:
         name: the queue.
         exists: whether it has ever been used and not been removed since.
-        epoch: which life of the queue it is, 8 hex digits; None = it does not exist.
+        epoch: which life of the queue it is, 8 hex digits; None = it does not exist, or has parts
+            on several nodes, each with its own.
         ready: could be reserved now, but for a pause: waiting, due, or with an ended lease.
         scheduled: due later.
         active: leased, and at-most-once jobs that were delivered and not acknowledged.
@@ -213,6 +215,7 @@ class QueueStats:
         evicted: total of jobs removed to make room.
         dangling: total of index entries found without a job: evicted, or a damaged restore.
         settings: what is stored on the queue.
+        unreachable: addresses of nodes that did not answer: their jobs are in no figure.
     """
 
     name: str
@@ -247,6 +250,7 @@ class QueueStats:
     evicted: int
     dangling: int
     settings: Settings
+    unreachable: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,11 +281,13 @@ class ScanPage:
         cursor: where the next step goes on; "0" = this was the last one.
         ids: of the jobs found.
         jobs: the same in full, or empty if only ids were asked for.
+        unreachable: addresses of nodes that this step has passed over, as they did not answer.
     """
 
     cursor: str
     ids: list[str]
     jobs: list[JobView]
+    unreachable: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,10 +297,12 @@ class QueuePage:
     Attributes:
         cursor: where the next step goes on; "0" = this was the last one.
         queues: the queues found, with their figures.
+        unreachable: addresses of nodes that this step has passed over, as they did not answer.
     """
 
     cursor: str
     queues: list[QueueStats]
+    unreachable: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,9 +312,12 @@ class NodeView:
     Attributes:
         id: 40 hex digits; the first 8 stand in the ids of its jobs.
         address: host and port, or the path of its socket.
-        priority: 1 = in good order, 10 = above three quarters of its `maxmemory`.
+        priority: 1 = in good order, 10 = above three quarters of its `maxmemory`, 100 = leaving, or
+            not to be reached: no jobs are added there.
         used_memory: bytes; None where the server does not tell.
         max_memory: bytes; 0 = no limit; None where the server does not tell.
+        leaving: whether it takes no new jobs.
+        error: why it can't be reached, empty if it was.
     """
 
     id: str
@@ -314,6 +325,28 @@ class NodeView:
     priority: int
     used_memory: int | None
     max_memory: int | None
+    leaving: bool = False
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """What is left on a node that is to be emptied; true when that is nothing.
+
+    Attributes:
+        waiting: jobs that are ready or scheduled.
+        active: jobs that somebody holds.
+        hints: calls that it keeps for other nodes.
+        dead: dead letters, which nobody takes.
+    """
+
+    waiting: int
+    active: int
+    hints: int
+    dead: int
+
+    def __bool__(self) -> bool:
+        return not (self.waiting or self.active or self.hints)
 
 
 @dataclass(frozen=True, slots=True)

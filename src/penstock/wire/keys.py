@@ -19,8 +19,10 @@ __all__ = [
     "QueueKeys",
     "check_prefix",
     "check_queue_name",
+    "hints_key",
     "key_slot",
     "node_key",
+    "nodes_key",
     "queue_crc",
     "registry_key",
     "tag",
@@ -127,3 +129,13 @@ def registry_key(prefix: str) -> bytes:
 def node_key(prefix: str) -> bytes:
     """The hash that holds this node's id."""
     return f"{prefix}:node".encode()
+
+
+def nodes_key(prefix: str) -> bytes:
+    """The hash that lists nodes: id -> when that was written, and address."""
+    return f"{prefix}:nodes".encode()
+
+
+def hints_key(prefix: str) -> bytes:
+    """The hash of what is to be done on other nodes, which could not be reached."""
+    return f"{prefix}:hints".encode()

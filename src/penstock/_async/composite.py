@@ -1,0 +1,557 @@
+"""A queue that is made of parts, each an ordinary queue: here one on each of several nodes.
+
+Every method of a queue is here, by what becomes of it: it adds to one part, takes from all, goes to
+the part that a job is in, or asks every part and makes one answer of theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
+
+from penstock._async.job import AsyncJob
+from penstock._async.management import Named
+from penstock._async.observed import AsyncObservedQueue
+from penstock._async.queue import AsyncQueue
+from penstock.core import nodes
+from penstock.core.bulk import Prepared
+from penstock.core.hints import Intent
+from penstock.core.ids import parse_id
+from penstock.core.job import BulkEnqueued, Delivery, Enqueued, Outcome, Settled
+from penstock.core.nodes import Partial
+from penstock.core.operations import QueueOps, check_state, check_states
+from penstock.core.options import (
+    BATCH,
+    JOB_CURSOR,
+    Duration,
+    check_block,
+    check_count,
+    check_cursor,
+    check_text,
+    duration_ms,
+)
+from penstock.core.views import DedupStatus, JobView, QueueStats, ScanPage, Settings
+from penstock.errors import (
+    AckNotReplicated,
+    BadArgument,
+    ConfigurationError,
+    NodesMissed,
+    NodesUnavailable,
+    QueueClosed,
+    WrongQueue,
+)
+from penstock.wire.keys import QueueKeys
+
+if TYPE_CHECKING:
+    from penstock._async.federation import AsyncFederation, AsyncHome
+    from penstock._async.member import AsyncMember
+
+__all__ = ["AsyncCompositeQueue", "AsyncObservedComposite"]
+
+T = TypeVar("T")
+
+
+class AsyncPart(AsyncQueue):
+    """A part of a queue: an ordinary queue, whose jobs call the whole their queue.
+
+    Args:
+        whole: what it is a part of.
+        home: the node.
+        client: the node by some connections.
+    """
+
+    def __init__(self, whole: AsyncCompositeQueue, home: AsyncHome, client: AsyncMember) -> None:
+        super().__init__(client, whole.name)
+        self.home = home
+        self.ops.home = home
+        self.ops.queue = whole
+
+
+class AsyncCompositeQueue(AsyncQueue):
+    """A queue on several nodes.
+
+    Bounds, dedup ids, settings and a pause are those of each part: `max_length` is the most that
+    wait on each node, and a dedup id is kept apart from its like on the node that the producer
+    uses. What changes the whole queue (`configure`, `pause`, `resume`, `purge`, `sweep`, `clear`)
+    is done on every node that can be reached; if there are others it raises `NodesMissed`, which
+    names them. What looks at the whole queue names them as `unreachable` in its answer.
+
+    Args:
+        federation: the nodes.
+        name: any non-empty text.
+    """
+
+    def __init__(self, federation: AsyncFederation, name: str) -> None:
+        self._client: Any = federation
+        self._federation = federation
+        self.ops = QueueOps(QueueKeys(name, federation.prefix), federation.owner, (), self)
+        self._parts: dict[AsyncHome, AsyncPart] = {}
+
+    # -- parts -----------------------------------------------------------------------------
+
+    @property
+    def parts(self) -> list[AsyncPart]:
+        """The parts, one a node."""
+        return [self._part(home) for home in self._federation.homes]
+
+    def _part(self, home: AsyncHome) -> AsyncPart:
+        found = self._parts.get(home)
+        if found is None:
+            found = self._parts[home] = AsyncPart(self, home, home)
+        return found
+
+    def _brief(self, home: AsyncHome) -> AsyncPart:
+        """A part by connections on which a call fails soon."""
+        return AsyncPart(self, home, home.brief)
+
+    def _preferred(self) -> list[AsyncPart]:
+        """The parts in the order in which jobs are offered to them."""
+        return [self._part(home) for home in self._federation.sticky.order(self._federation.homes)]
+
+    def _part_of(self, name: object) -> AsyncPart:
+        """The part that a job is in.
+
+        Raises:
+            BadJobId: malformed.
+            WrongQueue, WrongNode: of another queue, or a node this client does not know.
+        """
+        if not isinstance(name, Delivery):
+            parsed = parse_id(name)
+            home = self._federation.home_of(parsed.node, name)
+            if parsed.crc != self.ops.crc:
+                raise WrongQueue("id", name, f"not an id of queue {self.name!r}")
+            return self._part(home)
+        if name.queue_name != self.name:
+            raise WrongQueue("job", name.id, f"not a job of queue {self.name!r}")
+        taker = name.batch.ops
+        if taker is not None and taker.home in self._parts:
+            return self._parts[taker.home]
+        return self._part(self._federation.home_of(name.batch.place.node, name.id))
+
+    async def _routed(
+        self,
+        names: list[Any],
+        call: Callable[[AsyncPart, list[Any]], Awaitable[Sequence[T]]],
+        unknown: T,
+        intent: Intent | None = None,
+    ) -> Sequence[T]:
+        """Call each job's part with the jobs in it; an answer for each, in order.
+
+        Args:
+            names: deliveries or ids.
+            call: calls a part.
+            unknown: the answer for a job whose node can't be reached.
+            intent: what is kept on another node then; None = nothing.
+
+        Raises:
+            NodesMissed: some nodes did not answer; its results have `unknown` for their jobs.
+        """
+        await self._federation.know()
+        places: dict[AsyncPart, list[int]] = {}
+        for at, name in enumerate(names):
+            places.setdefault(self._part_of(name), []).append(at)
+        if len(places) == 1:
+            [part] = places
+            return await self._called(part, names, call, intent)
+        answers: list[T] = [unknown] * len(names)
+        missed: dict[str, str] = {}
+        short: AckNotReplicated | None = None
+        for part, where in places.items():
+            try:
+                found = await self._called(part, [names[at] for at in where], call, intent)
+            except AckNotReplicated as error:
+                short, found = error, cast("Sequence[T]", error.outcomes)
+            except Exception as error:
+                if not self._federation.bears(part.home, error):
+                    raise
+                missed[part.home.address] = part.home.state.reason
+                continue
+            for at, answer in zip(where, found, strict=True):
+                answers[at] = answer
+        if missed:
+            raise NodesMissed(missed, answers)
+        if short is not None:
+            whole = Settled.of(names, cast("list[Outcome]", answers))
+            raise AckNotReplicated(whole, 0, short.wanted, short.got, short.fsynced)
+        return answers
+
+    async def _called(
+        self,
+        part: AsyncPart,
+        names: list[Any],
+        call: Callable[[AsyncPart, list[Any]], Awaitable[Sequence[T]]],
+        intent: Intent | None,
+    ) -> Sequence[T]:
+        """Call one part; that its node fails is noted, and perhaps what was to be done there."""
+        if intent is not None and part.home.id and not part.home.state.is_up:
+            kept = await self._federation.keep(part.home, self.name, names, intent)
+            if any(kept):
+                return cast("Sequence[T]", _hinted(kept))
+        try:
+            return await call(part, names)
+        except Exception as error:
+            if self._federation.bears(part.home, error) and intent is not None:
+                kept = await self._federation.keep(part.home, self.name, names, intent)
+                if any(kept):
+                    return cast("Sequence[T]", _hinted(kept))
+            raise
+
+    async def _settled(
+        self,
+        jobs: Iterable[Named],
+        call: Callable[[AsyncPart, list[Any]], Awaitable[Settled]],
+        intent: Intent | None = None,
+    ) -> Settled:
+        """As `_routed`, of outcomes."""
+        names = self._listed("jobs", jobs)
+        if not names:
+            return Settled(names, None)
+        confirmed: list[int] = []
+
+        async def counted(part: AsyncPart, own: list[Any]) -> Settled:
+            settled = await call(part, own)
+            confirmed.append(settled.replicas)
+            return settled
+
+        try:
+            found = await self._routed(names, counted, Outcome.UNKNOWN, intent)
+        except NodesMissed as error:
+            error.results = Settled.of(names, error.results)
+            raise
+        whole = found if isinstance(found, Settled) else Settled.of(names, found)
+        whole.replicas = min(confirmed, default=0)
+        return whole
+
+    async def _everywhere(self, ask: Callable[[AsyncPart], Awaitable[T]]) -> list[T]:
+        """Ask every part; the answers.
+
+        Raises:
+            NodesMissed: some nodes did not answer; its results are the answers of the others.
+        """
+        found, missed = await self._asked(ask)
+        if missed:
+            raise NodesMissed(missed, found)
+        return found
+
+    async def _asked(
+        self, ask: Callable[[AsyncPart], Awaitable[T]]
+    ) -> tuple[list[T], dict[str, str]]:
+        """Ask every part; the answers, and why others have none, by address."""
+        found, missed = await self._federation.each(lambda home: ask(self._brief(home)))
+        return [answer for _, answer in found], missed
+
+    # -- producing -------------------------------------------------------------------------
+
+    async def _add(self, record: bytes, options: Prepared) -> Enqueued:
+        return await self._federation.produce(
+            self._preferred, lambda part: part._add(record, options)
+        )
+
+    async def _add_chunk(
+        self, chunk: list[bytes], options: Prepared, results: BulkEnqueued
+    ) -> None:
+        start = len(results)
+
+        async def attempt(part: AsyncPart) -> None:
+            # A part that waits for room may have taken some before it failed.
+            await part._add_chunk(chunk[len(results) - start :], options, results)
+
+        await self._federation.produce(self._preferred, attempt)
+
+    def exclusive(
+        self,
+        role: str,  # noqa: ARG002  # the form of `AsyncQueue.exclusive`
+        *,
+        lease: Duration = 30,  # noqa: ARG002  # same
+        block: Duration | None = None,  # noqa: ARG002  # same
+    ) -> NoReturn:
+        """Not over several nodes: there a role would be several roles.
+
+        Raises:
+            ConfigurationError: always.
+        """
+        raise ConfigurationError("a role is held on one node: make a client of that node")
+
+    # -- consuming -------------------------------------------------------------------------
+
+    async def reserve(self, n: int = 1, *, block: Duration | None = 5) -> list[AsyncJob]:
+        """Take up to n jobs under a lease, from any node; wait on all of them.
+
+        Args, returns: as `AsyncQueue.reserve`.
+
+        Raises:
+            NodesUnavailable: no node answered.
+        """
+        check_count("n", n)
+        return await self._federation.reserve([self], n, check_block(block))
+
+    async def settle(
+        self, done: Iterable[Named], n: int, *, block: Duration | None = 0
+    ) -> tuple[Settled, list[AsyncJob]]:
+        """Finish jobs and take up to n more.
+
+        Args, returns: as `AsyncQueue.settle`.
+        """
+        names = self._listed("done", done, most=BATCH)
+        check_count("n", n, high=BATCH)
+        wait = check_block(block)
+        outcomes = await self.ack(names)
+        try:
+            return outcomes, await self._federation.reserve([self], n, wait)
+        except (
+            NodesUnavailable,
+            QueueClosed,
+        ):  # the finished are finished: this is the next call's news
+            return outcomes, []
+
+    async def recover(self, n: int = 1, *, idle: Duration) -> list[AsyncJob]:
+        """Take over deliveries of consumers that have fallen silent, on any node.
+
+        Args, returns: as `AsyncQueue.recover`.
+        """
+        check_count("n", n, high=BATCH)
+        jobs: list[AsyncJob] = []
+
+        async def some(part: AsyncPart) -> None:
+            if len(jobs) < n:
+                jobs.extend(await part.recover(n - len(jobs), idle=idle))
+
+        await self._asked(some)
+        return jobs
+
+    # -- settling --------------------------------------------------------------------------
+
+    async def ack(
+        self, jobs: Iterable[Named], *, dedup_window: Duration | None = None, **options: Any
+    ) -> Settled:
+        """Finish jobs, each on its node. Args, returns, raises: as `AsyncQueue.ack`.
+
+        While a node can't be reached the call is kept on another one (`Outcome.HINTED`) and made up
+        for when it is back; so it is with `delete` and `bury`. Not of jobs delivered at most once.
+        """
+        window = None if dedup_window is None else duration_ms("dedup_window", dedup_window)
+        return await self._settled(
+            jobs,
+            lambda part, names: part.ack(names, dedup_window=dedup_window, **options),
+            Intent("ack", window),
+        )
+
+    async def nack(
+        self, jobs: Iterable[Named], *, delay: Duration | None = None, error: str = ""
+    ) -> Settled:
+        """Report failed attempts. Args, returns, raises: as `AsyncQueue.nack`."""
+        return await self._settled(
+            jobs, lambda part, names: part.nack(names, delay=delay, error=error)
+        )
+
+    async def release(self, jobs: Iterable[Named], *, delay: Duration = 0) -> Settled:
+        """Give jobs back. Args, returns, raises: as `AsyncQueue.release`."""
+        return await self._settled(jobs, lambda part, names: part.release(names, delay=delay))
+
+    async def bury(self, jobs: Iterable[Named], reason: str = "") -> Settled:
+        """Give jobs up. Args, returns, raises: as `AsyncQueue.bury`."""
+        text = check_text("reason", reason, limit=1024)
+        intent = Intent("bury", reason=text)
+        return await self._settled(jobs, lambda part, names: part.bury(names, text), intent)
+
+    async def extend(
+        self, jobs: Iterable[Named], lease: Duration | None = None, *, late: bool = False
+    ) -> list[float | Outcome]:
+        """Renew leases. Args, returns, raises: as `AsyncQueue.extend`."""
+        names = self._listed("jobs", jobs)
+        unknown: float | Outcome = Outcome.UNKNOWN
+        call = partial(_extended, lease=lease, late=late)
+        return list(await self._routed(names, call, unknown)) if names else []
+
+    # -- moving ----------------------------------------------------------------------------
+
+    async def redrive(
+        self, jobs: Iterable[Named] | None = None, *, limit: int | None = None
+    ) -> int:
+        """Bring dead letters back: these, or the oldest of each node in turn.
+
+        Args, returns: as `AsyncQueue.redrive`.
+        """
+        left = check_count("limit", limit) if limit is not None else None
+        if jobs is not None:
+            names = self._listed("jobs", jobs)
+
+            async def named(part: AsyncPart, own: list[Any]) -> list[int]:
+                count = await part.redrive(own)
+                return [count, *[0] * (len(own) - 1)]
+
+            return sum(await self._routed(names, named, 0)) if names else 0
+        total = 0
+
+        async def oldest(part: AsyncPart) -> int:
+            nonlocal total
+            if left is None or total < left:
+                total += await part.redrive(limit=None if left is None else left - total)
+            return total
+
+        await self._everywhere(oldest)
+        return total
+
+    async def promote(self, jobs: Iterable[Named]) -> Settled:
+        """Bring jobs forward. Args, returns: as `AsyncQueue.promote`."""
+        return await self._settled(jobs, lambda part, names: part.promote(names))
+
+    async def dequeue(self, jobs: Iterable[Named]) -> Settled:
+        """Take jobs out for their lease. Args, returns: as `AsyncQueue.dequeue`."""
+        return await self._settled(jobs, lambda part, names: part.dequeue(names))
+
+    async def withdraw(self, jobs: Iterable[Named]) -> Settled:
+        """Remove jobs that nobody has been given. Args, returns: as `AsyncQueue.withdraw`."""
+        return await self._settled(jobs, lambda part, names: part.withdraw(names))
+
+    # -- removing --------------------------------------------------------------------------
+
+    async def delete(self, jobs: Iterable[Named]) -> Settled:
+        """Remove jobs in any state. Args, returns: as `AsyncQueue.delete`."""
+        return await self._settled(jobs, lambda part, names: part.delete(names), Intent("delete"))
+
+    async def purge(self, *states: str) -> int:
+        """Remove the jobs that exist now, on every node. Args, returns: as `AsyncQueue.purge`."""
+        for state in states:
+            check_state("states", state)
+        return sum(await self._everywhere(lambda part: part.purge(*states)))
+
+    async def sweep(self) -> int:
+        """Sweep every node. Returns: as `AsyncQueue.sweep`."""
+        return sum(await self._everywhere(lambda part: part.sweep()))
+
+    async def _clear(self) -> tuple[bool, int]:
+        found = await self._everywhere(lambda part: part._clear())
+        return any(there for there, _ in found), sum(count for _, count in found)
+
+    async def evict(self, n: int = 100, *, dead: bool = True) -> int:
+        """Make room on each node that is there: at most n jobs on each.
+
+        Args, returns: as `AsyncQueue.evict`.
+        """
+        check_count("n", n, high=BATCH)
+        return sum(await self._everywhere(lambda part: part.evict(n, dead=dead)))
+
+    # -- looking ---------------------------------------------------------------------------
+
+    async def stats(self) -> QueueStats:
+        """Count the jobs on all nodes that answer; `unreachable` names the others.
+
+        Settings are those of the first node that has the queue.
+        """
+        found, missed = await self._asked(lambda part: part.stats())
+        return nodes.merged_stats(found, missed)
+
+    async def peek(
+        self, n: int = 10, *, state: str = "ready", start: int = 0, newest: bool = False
+    ) -> list[JobView]:
+        """Look at jobs of all nodes that answer, merged by time.
+
+        Between nodes there is no order: consumers take from each as they come.
+
+        Args:
+            n, state, newest: as in `AsyncQueue.peek`.
+            start: the same; n and start together at most 1000.
+
+        Returns:
+            The jobs; `unreachable` of the list names the nodes that did not answer.
+        """
+        check_count("n", n, high=BATCH)
+        check_count("start", start, low=0 if newest else -BATCH, high=BATCH)
+        check_state("state", state)
+        if start + n > BATCH:
+            raise BadArgument("start", start, f"n and start together at most {BATCH}")
+        most = -start if start < 0 else start + n
+        found, missed = await self._asked(
+            lambda part: part.peek(most, state=state, newest=newest or start < 0)
+        )
+        return Partial(nodes.merged_peek(found, state, start, n, newest=newest), missed)
+
+    async def show(self, job: Named) -> JobView | None:
+        """Everything about one job. Returns, raises: as `AsyncQueue.show`."""
+
+        async def shown(part: AsyncPart, names: list[Any]) -> list[JobView | None]:
+            return [await part.show(names[0])]
+
+        [view] = await self._routed(self._listed("job", [job]), shown, None)
+        return view
+
+    async def status(self, dedup_id: str) -> DedupStatus | None:
+        """Who has a dedup id, on the first node that knows of it.
+
+        Returns: as `AsyncQueue.status`.
+
+        Raises:
+            NodesMissed: nobody has it on the nodes that answered, and others did not.
+        """
+        found, missed = await self._asked(lambda part: part.status(dedup_id))
+        present = [status for status in found if status is not None]
+        if not present and missed:
+            raise NodesMissed(missed)
+        return present[0] if present else None
+
+    async def scan(
+        self,
+        cursor: str = "0",
+        n: int = 100,
+        *,
+        states: Iterable[str] | None = None,
+        full: bool = True,
+    ) -> ScanPage:
+        """One bounded step through all jobs, node after node.
+
+        Args, returns: as `AsyncQueue.scan`; `unreachable` names the nodes that were passed over.
+        """
+        check_count("n", n, high=BATCH)
+        chosen = check_states("states", states) or None
+        key, inner = nodes.split_cursor(cursor)
+        check_cursor("cursor", inner, JOB_CURSOR)
+        await self._federation.connect()
+        missed = [part.home.address for part in self.parts if not part.home.id]
+        left = sorted(
+            ((self._key(part), part) for part in self.parts if part.home.id), key=lambda p: p[0]
+        )
+        left = [(own, part) for own, part in left if own >= key]
+        while left:
+            own, part = left.pop(0)
+            at = inner if own == key else "0"
+            page = await self._federation.tried(
+                part.home,
+                partial(self._brief(part.home).scan, at, n, states=chosen, full=full),
+            )
+            if page is None:
+                missed.append(part.home.address)
+                continue
+            is_last = page.cursor == "0" and not left
+            after = left[0][0] if page.cursor == "0" and left else own
+            at = "0" if is_last else f"{after}:{page.cursor}"
+            return ScanPage(at, page.ids, page.jobs, tuple(missed))
+        return ScanPage("0", [], [], tuple(missed))
+
+    def _key(self, part: AsyncPart) -> str:
+        """What the cursors of a scan call a part: node, and checksum of its name."""
+        return f"{part.home.id}-{part.ops.crc:08x}"
+
+    # -- settings --------------------------------------------------------------------------
+
+    async def _configured(self, fields: list[Any]) -> Settings:
+        return (await self._everywhere(lambda part: part._configured(fields)))[0]
+
+    async def _receipt_of(self, job: Delivery) -> str | None:
+        return await self._part_of(job)._receipt_of(job)
+
+
+def _hinted(kept: Sequence[bool]) -> list[Outcome]:
+    """The outcomes of a call that was kept for some of its jobs."""
+    return [Outcome.HINTED if one else Outcome.UNKNOWN for one in kept]
+
+
+async def _extended(
+    part: AsyncPart, names: list[Any], lease: Duration | None, late: bool
+) -> Sequence[float | Outcome]:
+    return await part.extend(names, lease, late=late)
+
+
+class AsyncObservedComposite(AsyncObservedQueue, AsyncCompositeQueue):
+    """A queue on several nodes whose enqueues pass through the middleware of its client."""

@@ -1,0 +1,171 @@
+"""One node, and an ordinary client of it: what a `Penstock` of one node is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from fnmatch import fnmatchcase
+from typing import Any, NamedTuple
+
+from penstock._async.connection import monotonic, passing
+from penstock._async.driver import AsyncDriver
+from penstock._async.job import AsyncJob
+from penstock._async.node import AsyncNode
+from penstock._async.observed import AsyncObservedQueue
+from penstock._async.queue import AsyncQueue
+from penstock.core import flows
+from penstock.core.client import QueueFilter, Terms
+from penstock.core.options import BATCH, QUEUE_CURSOR, check_cursor
+from penstock.core.servers import PROTOCOL_VERSION, ServerFacts
+from penstock.core.views import Hello, Info, NodeView, QueuePage, QueueStats
+from penstock.errors import MetaLost
+from penstock.wire.keys import QueueKeys
+
+__all__ = ["AsyncMember"]
+
+
+class Totals(NamedTuple):
+    """Sums over the queues of a node."""
+
+    queues: int
+    waiting: int
+    active: int
+    dead: int
+
+
+class AsyncMember:
+    """A node as a client sees it, with all that is asked of one node.
+
+    Args:
+        source: a URL or a redis-py client.
+        terms: what the client was told.
+        node: its connections; None = of its own.
+    """
+
+    def __init__(self, source: Any, terms: Terms, node: AsyncNode | None = None) -> None:
+        self.source = source
+        self.terms = terms
+        self._node = node or AsyncNode(source, prefix=terms.prefix, retry_for=terms.retry_for)
+        self._driver = AsyncDriver(self._node, terms.prefix)
+
+    @property
+    def prefix(self) -> str:
+        """Prefix of all keys."""
+        return self.terms.prefix
+
+    @property
+    def owner(self) -> str:
+        """Who reserves."""
+        return self.terms.owner
+
+    @property
+    def middleware(self) -> tuple[Any, ...]:
+        """Hooks."""
+        return self.terms.middleware
+
+    def queue(self, name: str) -> AsyncQueue:
+        """The queue of this name on this node."""
+        return (AsyncObservedQueue if self.middleware else AsyncQueue)(self, name)
+
+    async def connect(self) -> None:
+        """Reach the server, check it and learn its id, unless that was done."""
+        if not self._node.id:
+            await self._node.prepare()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._node.close()
+
+    async def reserve(
+        self, queues: Sequence[AsyncQueue], n: int, wait: float | None
+    ) -> list[AsyncJob]:
+        """Take up to n jobs from several queues, the first queue first."""
+        sources = [queue.ops for queue in queues]
+        await self.connect()
+        seen = None
+        if len(sources) == 1 and n <= BATCH:
+            with suppress(MetaLost):  # the flow mends it
+                taken = await self._driver.reserve(sources[0], n, idle=False)
+                if taken.is_over:
+                    raise sources[0].drained()
+                if taken.deliveries or (wait == 0 and taken.next_ms != 0):
+                    return taken.deliveries
+                seen = taken if taken.next_ms != 0 else None
+        flow = flows.reserve(sources, n, wait, clock=monotonic, transient=passing, seen=seen)
+        jobs: list[AsyncJob] = await self._driver.drive(flow)
+        return jobs
+
+    async def queues(self, pattern: str) -> list[str]:
+        """The names of the queues that exist, sorted."""
+        await self.connect()
+        names = []
+        for name, epoch in await self._driver.registry():
+            if fnmatchcase(name, pattern) and await self._exists(name, epoch):
+                names.append(name)
+        return sorted(names)
+
+    async def _exists(self, name: str, epoch: str) -> bool:
+        """Whether an entry of the registry is that of a living queue."""
+        key = QueueKeys(name, self.prefix)["meta"]
+        found = await self._node.command("HGET", key, "epoch")
+        return bool(found == epoch.encode())
+
+    async def scan_queues(self, cursor: str, n: int, is_wanted: QueueFilter) -> QueuePage:
+        """One step through the registry."""
+        at = check_cursor("cursor", cursor, QUEUE_CURSOR)
+        await self.connect()
+        after, entries = await self._driver.registry_page(at, n)
+        found = await self._living(entries)
+        return QueuePage(after, [stats for stats in found if is_wanted(stats)])
+
+    async def _living(self, entries: list[tuple[str, str]]) -> list[QueueStats]:
+        """The figures of the queues that are as the registry lists them, names and epochs."""
+        found = [(await AsyncQueue(self, name).stats(), epoch) for name, epoch in entries]
+        return [stats for stats, epoch in found if stats.epoch == epoch]
+
+    async def hello(self) -> Hello:
+        """Who it is."""
+        await self.connect()
+        view = await self.view()
+        return Hello(PROTOCOL_VERSION, view.id, (view,))
+
+    async def view(self) -> NodeView:
+        """The node in words."""
+        facts = await self._node.server_facts()
+        return NodeView(
+            id=await self._node.whole_id(),
+            address=self._node.address,
+            priority=10 if facts.is_crowded else 1,
+            used_memory=facts.number("used_memory"),
+            max_memory=facts.number("maxmemory"),
+        )
+
+    async def info(self) -> Info:
+        """The state of the node."""
+        await self.connect()
+        facts = await self._node.server_facts()
+        totals = await self.totals()
+        return facts.info(
+            node=await self._node.whole_id(),
+            queues=totals.queues,
+            jobs=totals.waiting + totals.active + totals.dead,
+            waiting=totals.waiting,
+        )
+
+    async def totals(self) -> Totals:
+        """How many jobs all queues have."""
+        found = await self._living(await self._driver.registry())
+        return Totals(
+            len(found),
+            sum(stats.ready + stats.scheduled for stats in found),
+            sum(stats.active for stats in found),
+            sum(stats.dead for stats in found),
+        )
+
+    async def server_facts(self) -> ServerFacts:
+        """What the server says of itself now."""
+        return await self._node.server_facts()
+
+    async def command(self, *args: Any) -> Any:
+        """A plain command."""
+        return await self._node.command(*args)

@@ -1,0 +1,520 @@
+"""A queue on several nodes: where jobs go, and who is asked for what. Faults are in tests/nodes."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from penstock import (
+    AsyncPenstock,
+    AsyncQueue,
+    BadArgument,
+    BadJobId,
+    ConfigurationError,
+    EnqueueEvent,
+    Middleware,
+    NodesMissed,
+    NodesUnavailable,
+    Outcome,
+    QueueClosed,
+    WrongNode,
+    parse_id,
+)
+from penstock._async.composite import AsyncCompositeQueue
+from penstock.core.nodes import Partial
+from penstock.embedded import EmbeddedServer
+from tests.support.backends import Backend
+from tests.support.keyspace import check_invariant
+from tests.support.twins import aspawn
+
+NOWHERE = "redis://127.0.0.1:1/0"
+"""An address at which nobody listens."""
+
+
+class Nodes:
+    """Several nodes for one test: servers of fakeredis, or databases of one server.
+
+    Args:
+        backends: one a node.
+    """
+
+    def __init__(self, backends: list[Backend]) -> None:
+        self.backends = backends
+
+    @property
+    def sources(self) -> list[Any]:
+        """A source of each."""
+        return [one.async_client() if one.is_fake else one.url for one in self.backends]
+
+    def client(self, *more: Any, **options: Any) -> AsyncPenstock:
+        """A client of all of them."""
+        return AsyncPenstock([*self.sources, *more], owner="tester", **options)
+
+    def of(self, number: int) -> AsyncPenstock:
+        """An ordinary client of one of them."""
+        return AsyncPenstock(self.sources[number], owner="other")
+
+
+@pytest.fixture(params=["fakeredis", "server"])
+def three(request: pytest.FixtureRequest) -> Iterator[Nodes]:
+    """Three nodes, empty; the layout of their keys is checked at the end."""
+    with ExitStack() as stack:
+        if request.param == "fakeredis":
+            backends = [Backend(f"fake-{i}", "") for i in range(3)]
+        else:
+            server = stack.enter_context(EmbeddedServer())
+            urls = [f"{server.url}?db={i}" for i in range(3)]
+            backends = [Backend(f"db-{i}", "", url, shared=True) for i, url in enumerate(urls)]
+        for one in backends:
+            stack.enter_context(one.acquired())
+        yield Nodes(backends)
+        for one in backends:
+            check_invariant(one.sync_client())
+
+
+@pytest.fixture
+async def ps(three: Nodes) -> AsyncIterator[AsyncPenstock]:
+    """A client of three nodes."""
+    async with three.client() as client:
+        yield client
+
+
+@pytest.fixture
+def q(ps: AsyncPenstock) -> AsyncQueue:
+    """A queue on three nodes."""
+    return ps.queue("q")
+
+
+async def one_on_each(three: Nodes, name: str = "q", **options: Any) -> list[str]:
+    """The ids of three jobs, one on each node, in the order of the nodes."""
+    ids = []
+    for number in range(3):
+        async with three.of(number) as single:
+            ids.append((await single.queue(name).enqueue(number, **options)).id)
+    return ids
+
+
+async def prefixes(ps: AsyncPenstock) -> list[str]:
+    """What the ids of each node begin with."""
+    return [node.id[:8] for node in (await ps.hello()).nodes]
+
+
+async def test_every_node_has_an_id_of_its_own(three: Nodes, ps: AsyncPenstock) -> None:
+    """It stays the same in whatever order the nodes are named."""
+    ids = await prefixes(ps)
+    assert len(set(ids)) == 3
+    async with AsyncPenstock(list(reversed(three.sources))) as other:
+        assert await prefixes(other) == list(reversed(ids))
+
+
+async def test_a_producer_stays_with_one_node(ps: AsyncPenstock, q: AsyncQueue) -> None:
+    """Its jobs lie together, and their ids name the node."""
+    ids = [(await q.enqueue(i)).id for i in range(5)]
+    ids += (await q.enqueue_many(range(5))).ids
+    [home] = {parse_id(one).node for one in ids}
+    assert home in await prefixes(ps)
+
+
+async def test_producers_are_spread(three: Nodes) -> None:
+    """Not every client begins with the same node."""
+    seen = set()
+    for _ in range(60):
+        async with three.client() as ps:
+            seen.add(parse_id((await ps.queue("q").enqueue("x")).id).node)
+        if len(seen) == 3:
+            return
+    raise AssertionError(seen)
+
+
+async def test_a_consumer_takes_from_all(three: Nodes, q: AsyncQueue) -> None:
+    """In one call, up to the number it asked for."""
+    ids = await one_on_each(three)
+    jobs = await q.reserve(2, block=0)
+    jobs += await q.reserve(2, block=0)
+    assert sorted(job.id for job in jobs) == sorted(ids)
+    assert await q.reserve(block=0) == []
+    assert all(job.queue is q for job in jobs)
+
+
+@pytest.mark.parametrize("number", range(3))
+async def test_a_blocked_consumer_hears_every_node(
+    three: Nodes, q: AsyncQueue, number: int
+) -> None:
+    """A job on any node wakes it."""
+    async with three.of(number) as single:
+        await single.queue("q").enqueue("before")
+        assert await (await q.reserve())[0].ack()
+        waiting = aspawn(q.reserve, 1, block=20)
+        added = await single.queue("q").enqueue("x")
+        [job] = await waiting.result()
+        assert job.id == added.id
+
+
+async def test_nothing_is_left_behind_by_a_wait(three: Nodes, q: AsyncQueue) -> None:
+    """Whoever has waited on all nodes and got a job from one leaves no token unheeded elsewhere."""
+    waiting = aspawn(q.reserve, 1, block=20)
+    await one_on_each(three)
+    [first] = await waiting.result()
+    second = await q.reserve(1, block=20)
+    third = await q.reserve(1, block=20)
+    assert len({first.id, second[0].id, third[0].id}) == 3
+
+
+async def test_several_queues_on_several_nodes(three: Nodes, ps: AsyncPenstock) -> None:
+    """The first queue comes first, wherever its jobs are."""
+    low = await one_on_each(three, "low")
+    high = await one_on_each(three, "high")
+    jobs = await ps.reserve(["high", "low"], 10, block=0)
+    assert [job.queue.name for job in jobs] == ["high"] * 3 + ["low"] * 3
+    assert {job.id for job in jobs} == {*high, *low}
+
+
+async def test_busy_nodes_take_turns(three: Nodes, q: AsyncQueue) -> None:
+    """No node is drained before the next one is asked."""
+    for number in range(3):
+        async with three.of(number) as single:
+            await single.queue("q").enqueue_many(range(5))
+    got = [parse_id((await q.reserve(block=0))[0].id).node for _ in range(9)]
+    assert all(got.count(node) == 3 for node in set(got))
+
+
+SETTLED = {
+    "ack": {}, "nack": {"delay": 60}, "release": {"delay": 60}, "bury": {},
+    "promote": {}, "delete": {},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("method", SETTLED)
+async def test_jobs_go_home(three: Nodes, q: AsyncQueue, method: str) -> None:
+    """A call with jobs of several nodes reaches each, and answers in the order of the jobs."""
+    await one_on_each(three)
+    jobs = await q.reserve(3)
+    jobs.reverse()
+    named = [jobs[0], jobs[1].id, jobs[2]]
+    settled = await getattr(q, method)(named, **SETTLED[method])
+    assert list(settled) == [Outcome.DONE] * 3
+    assert settled
+    assert settled.ids() == [job.id for job in jobs]
+    again = await getattr(q, method)(named, **SETTLED[method])
+    assert not again or method == "promote"
+
+
+async def test_outcomes_stand_where_their_jobs_stood(three: Nodes, q: AsyncQueue) -> None:
+    """One that is gone on one node is told between those that are done on others."""
+    await one_on_each(three)
+    jobs = await q.reserve(3)
+    await q.delete([jobs[1]])
+    settled = await q.ack(jobs)
+    assert list(settled) == [Outcome.DONE, Outcome.GONE, Outcome.DONE]
+
+
+async def test_a_job_settles_itself_at_home(three: Nodes, q: AsyncQueue) -> None:
+    """By its own methods, and as a context manager."""
+    await one_on_each(three)
+    first, second, third = await q.reserve(3)
+    assert await first.extend(60) > 59
+    assert await first.ack()
+    assert await second.release(delay=60)
+    async with third:
+        pass
+    stats = await q.stats()
+    assert (stats.acked, stats.released, stats.scheduled) == (2, 1, 1)
+
+
+async def test_waiting_jobs_are_found_by_their_ids(three: Nodes, q: AsyncQueue) -> None:
+    """Every call by id alone goes to the node that the id names."""
+    ids = await one_on_each(three)
+    assert [(await q.show(one)).body for one in ids] == [0, 1, 2]  # type: ignore[union-attr]  # all are there
+    assert list(await q.dequeue(ids[:1])) == [Outcome.DONE]
+    assert list(await q.withdraw(ids[1:2])) == [Outcome.DONE]
+    assert list(await q.bury(ids[2:])) == [Outcome.DONE]
+    assert await q.redrive(ids[2:]) == 1
+    assert await q.extend([]) == []
+    stats = await q.stats()
+    assert (stats.scheduled, stats.withdrawn, stats.redriven) == (1, 1, 1)
+
+
+@pytest.mark.parametrize("method", ["ack", "delete", "extend", "show", "redrive"])
+async def test_an_unknown_node_is_named(q: AsyncQueue, method: str) -> None:
+    """An id of a node that this client does not know is refused, and so are other things."""
+    good = (await q.enqueue("x")).id
+    foreign = f"D-00000000{good[10:]}"
+    for name in (foreign, "nonsense", 7):
+        with pytest.raises(BadJobId):
+            await getattr(q, method)(name if method == "show" else [good, name])
+    with pytest.raises(WrongNode, match="00000000"):
+        await getattr(q, method)(foreign if method == "show" else [foreign])
+    assert (await q.stats()).ready == 1
+
+
+async def test_figures_are_sums(three: Nodes, q: AsyncQueue) -> None:
+    """Stats add up; what waits longest counts."""
+    await one_on_each(three)
+    await one_on_each(three, delay=60)
+    await q.reserve(1)
+    stats = await q.stats()
+    assert (stats.ready, stats.scheduled, stats.active) == (2, 3, 1)
+    assert (stats.enqueued, stats.deliveries) == (6, 1)
+    assert stats.exists
+    assert stats.epoch is None
+    assert stats.unreachable == ()
+
+
+async def test_peek_merges_by_time(three: Nodes, q: AsyncQueue) -> None:
+    """Jobs of all nodes in the order of their creation, from either end."""
+    for number in (2, 0, 1, 2, 0):
+        async with three.of(number) as single:
+            await single.queue("q").enqueue(number)
+    # Two jobs of one ms on different nodes may stand either way.
+    views = await q.peek(5)
+    created = [view.created for view in views]
+    assert created == sorted(created)
+    assert sorted(view.body for view in views) == [0, 0, 1, 2, 2]
+    assert isinstance(views, Partial)
+    newest = [view.created for view in await q.peek(2, newest=True)]
+    assert newest == sorted(created, reverse=True)[:2]
+    assert [view.created for view in await q.peek(2, start=1)] == created[1:3]
+    assert [view.created for view in await q.peek(2, start=-3)] == created[2:4]
+    assert await q.peek(3, start=9) == []
+    assert await q.peek(3, start=-9) == []
+    with pytest.raises(BadArgument, match="together"):
+        await q.peek(1000, start=1)
+
+
+async def test_scans_pass_every_node(three: Nodes, ps: AsyncPenstock, q: AsyncQueue) -> None:
+    """Jobs and queues are found wherever they are, a queue once."""
+    for number in range(3):
+        async with three.of(number) as single:
+            await single.queue("q").enqueue_many(range(7))
+            await single.queue(f"only-{number}").enqueue("x")
+    found = [view.id async for view in q.scan_iter(n=2)]
+    assert len(set(found)) == 21
+    names = ["only-0", "only-1", "only-2", "q"]
+    assert await ps.queues() == names
+    assert await ps.queues("o*") == names[:3]
+    figures = {one.name: one.ready async for one in ps.scan_queues_iter(n=1)}
+    assert figures == {"only-0": 1, "only-1": 1, "only-2": 1, "q": 21}
+    pages = [one.name async for one in ps.scan_queues_iter(min_length=2)]
+    assert pages == ["q"]
+    for bad in ("1", "q:0", "00000000:x", 5):
+        with pytest.raises(BadArgument):
+            await q.scan(bad)  # type: ignore[arg-type]  # on purpose
+        with pytest.raises(BadArgument):
+            await ps.scan_queues(bad)  # type: ignore[arg-type]  # on purpose
+
+
+async def test_the_whole_queue_is_paused(three: Nodes, q: AsyncQueue) -> None:
+    """A pause, its end, and settings are those of every node."""
+    await one_on_each(three)
+    await q.pause("out")
+    assert await q.reserve(3, block=0) == []
+    await q.resume()
+    assert len(await q.reserve(3, block=0)) == 3
+    assert (await q.configure(max_length=7)).max_length == 7
+    for number in range(3):
+        async with three.of(number) as single:
+            assert (await single.queue("q").stats()).settings.max_length == 7
+    with pytest.raises(BadArgument):
+        await q.pause("up")
+
+
+async def test_a_queue_is_closed_on_every_node(three: Nodes, q: AsyncQueue) -> None:
+    """Producers are refused everywhere, and consumers end when nothing is left on any node."""
+    ids = await one_on_each(three)
+    await q.close()
+    assert (await q.stats()).closed
+    with pytest.raises(QueueClosed):
+        await q.enqueue("x")
+    seen = []
+    async for job in q.consume():
+        async with job:
+            seen.append(job.id)
+    assert sorted(seen) == sorted(ids)
+    with pytest.raises(QueueClosed):
+        await q.reserve(block=5)
+    await q.reopen()
+    await q.enqueue("x")
+    assert len(await q.reserve(block=0)) == 1
+
+
+async def test_what_removes_reaches_every_node(
+    three: Nodes, ps: AsyncPenstock, q: AsyncQueue
+) -> None:
+    """purge, redrive of the oldest, sweep, evict, clear."""
+    await one_on_each(three)
+    assert await q.purge() == 3
+    ids = await one_on_each(three)
+    await q.bury(ids)
+    assert await q.redrive(limit=2) == 2
+    assert await q.redrive() == 1
+    await q.bury(ids)
+    assert await q.evict(1) == 3
+    assert await ps.sweep() == 0
+    await one_on_each(three)
+    assert await ps.clear(["q", "none"]) == ["q"]
+    assert await ps.queues() == []
+
+
+async def test_recover_looks_everywhere(three: Nodes, q: AsyncQueue) -> None:
+    """Deliveries that others hold are taken over from every node, up to the number asked for."""
+    await one_on_each(three)
+    await q.reserve(3)
+    assert len(await q.recover(2, idle=0)) == 2
+    assert len(await q.recover(5, idle=0)) == 3
+
+
+async def test_a_dedup_id_is_kept_on_one_node(three: Nodes, q: AsyncQueue) -> None:
+    """It is found there by those who ask everywhere, and free on the others."""
+    first = await q.enqueue("x", dedup_id="one")
+    again = await q.enqueue("x", dedup_id="one")
+    assert again.duplicate
+    assert again.id == first.id
+    status = await q.status("one")
+    assert status is not None
+    assert status.job is not None
+    assert status.job.id == first.id
+    assert await q.status("two") is None
+    many = await q.enqueue_many(["a", "b", "a"], dedup_id=str)
+    assert [one.duplicate for one in many] == [False, False, True]
+
+
+async def test_consume_acknowledges_across_nodes(three: Nodes, q: AsyncQueue) -> None:
+    """The loop reports a job of one node and takes the next from another."""
+    ids = await one_on_each(three)
+    seen = []
+    async for job in q.consume(block=0.05):
+        async with job:
+            seen.append(job.id)
+    assert sorted(seen) == sorted(ids)
+    assert (await q.stats()).acked == 3
+    done, more = await q.settle([], 1)
+    assert (list(done), more) == ([], [])
+
+
+async def test_hooks_see_one_enqueue(three: Nodes) -> None:
+    """Whichever nodes were tried."""
+    seen = []
+
+    class Hook(Middleware):
+        def enqueue(self, event: EnqueueEvent) -> Any:
+            seen.append((event.queue, event.count))
+            return super().enqueue(event)
+
+    async with three.client(middleware=[Hook()]) as ps:
+        await ps.queue("q").enqueue("x")
+        await ps.queue("q").enqueue_many(["y", "z"])
+    assert seen == [("q", 1), ("q", None)]
+
+
+async def test_info_takes_the_nodes_together(three: Nodes, ps: AsyncPenstock) -> None:
+    """Queues and jobs are those of all."""
+    await one_on_each(three)
+    info = await ps.info()
+    assert (info.registered_jobs, info.waiting_jobs) == (3, 3)
+    assert [one[:8] for one in info.node.split()] == await prefixes(ps)
+    with pytest.raises(ConfigurationError):
+        await ps.command("PING")
+    with pytest.raises(ConfigurationError):
+        await ps.server_facts()
+
+
+async def test_a_node_that_is_not_there_is_named(three: Nodes) -> None:
+    """What can be answered is, and says who is missing; what was to be done everywhere raises."""
+    async with three.client(NOWHERE) as ps:
+        q = ps.queue("q")
+        await one_on_each(three)
+        missing = ("127.0.0.1:1",)
+        assert (await q.stats()).unreachable == missing
+        assert (await q.stats()).ready == 3
+        assert (await q.peek()).unreachable == missing  # type: ignore[attr-defined]  # a Partial
+        assert (await q.scan()).unreachable == missing
+        assert (await ps.scan_queues()).unreachable == missing
+        names = await ps.queues()
+        assert (names, names.unreachable) == (["q"], missing)  # type: ignore[attr-defined]  # same
+        silent = (await ps.hello()).nodes[-1]
+        assert (silent.address, silent.priority, silent.id) == ("127.0.0.1:1", 100, "")
+        assert "127.0.0.1:1" in silent.error
+        with pytest.raises(NodesMissed, match=r"127\.0\.0\.1:1") as caught:
+            await q.pause("in")
+        assert list(caught.value.unreachable) == ["127.0.0.1:1"]
+        assert len(caught.value.results) == 3
+        for number in range(3):
+            async with three.of(number) as single:
+                assert (await single.queue("q").stats()).settings.paused == "in"
+        assert len(await q.reserve(3, block=0)) == 3
+
+
+async def test_roles_are_of_one_node(q: AsyncQueue) -> None:
+    """A federation has none, and says so."""
+    with pytest.raises(ConfigurationError):
+        q.exclusive("producer")
+
+
+async def test_no_node_at_all() -> None:
+    """Each is named with the reason."""
+    ps = AsyncPenstock([NOWHERE, "redis://127.0.0.1:2/0"], retry_for=0)
+    for call in (ps.connect, ps.queues, ps.queue("q").reserve, ps.queue("q").stats):
+        with pytest.raises(NodesUnavailable, match=r"127\.0\.0\.1:2") as caught:
+            await call()
+        assert sorted(caught.value.reasons) == ["127.0.0.1:1", "127.0.0.1:2"]
+    await ps.close()
+
+
+async def test_one_id_twice_is_refused(three: Nodes) -> None:
+    """The same server under two names, or a copy of another one's data."""
+    sources = three.sources
+    if not three.backends[0].is_fake:
+        sources[1] = sources[0].replace("db=0", "db=0&socket_timeout=9")
+    else:
+        sources[1] = three.backends[0].async_client()
+    ps = AsyncPenstock(sources)
+    with pytest.raises(ConfigurationError, match="one id"):
+        await ps.connect()
+    with pytest.raises(ConfigurationError, match="one id"):
+        await ps.queue("q").enqueue("x")
+    await ps.close()
+
+
+@pytest.mark.parametrize(
+    "source", [[], (), [NOWHERE, NOWHERE], ["http://x"], [5], [["redis://x"]]], ids=repr
+)
+def test_bad_lists_of_nodes(source: Any) -> None:
+    """Nothing, one of them twice, or what is no node."""
+    with pytest.raises(BadArgument):
+        AsyncPenstock(source)
+    with pytest.raises(BadArgument, match="on_unknown"):
+        AsyncPenstock([NOWHERE], on_unknown="again")
+
+
+async def test_a_list_of_one(three: Nodes) -> None:
+    """Is a federation as well."""
+    async with AsyncPenstock(three.sources[:1]) as ps:
+        q = ps.queue("q")
+        await q.enqueue("x")
+        async for job in q.consume(block=0):
+            async with job:
+                assert job.body == "x"
+        assert (await q.stats()).acked == 1
+
+
+async def test_a_twin_is_a_federation_too(three: Nodes, ps: AsyncPenstock) -> None:
+    """With connections of its own."""
+    added = await ps.queue("q").enqueue("x")
+    async with ps.twin(owner="twin") as twin:
+        [job] = await twin.queue("q").reserve()
+        assert (job.id, job.owner) == (added.id, "twin")
+
+
+def test_every_method_of_a_queue_knows_of_parts() -> None:
+    """What a queue can do is done on parts, or made of methods that are."""
+    made_of_others = {
+        "clear", "close", "configure", "consume", "enqueue", "enqueue_many", "name", "pause",
+        "reopen", "resume", "scan_iter",
+    }  # fmt: skip
+    public = {name for name, _ in inspect.getmembers(AsyncQueue) if not name.startswith("_")}
+    own = {name for name in vars(AsyncCompositeQueue) if not name.startswith("_")}
+    assert public - own == made_of_others

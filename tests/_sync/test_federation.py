@@ -1,0 +1,517 @@
+# Generated from tests/_async/test_federation.py by tools/unasync.py; do not edit.
+"""A queue on several nodes: where jobs go, and who is asked for what. Faults are in tests/nodes."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from penstock import (
+    BadArgument,
+    BadJobId,
+    ConfigurationError,
+    EnqueueEvent,
+    Middleware,
+    NodesMissed,
+    NodesUnavailable,
+    Outcome,
+    Penstock,
+    Queue,
+    QueueClosed,
+    WrongNode,
+    parse_id,
+)
+from penstock._sync.composite import CompositeQueue
+from penstock.core.nodes import Partial
+from penstock.embedded import EmbeddedServer
+from tests.support.backends import Backend
+from tests.support.keyspace import check_invariant
+from tests.support.twins import spawn
+
+NOWHERE = "redis://127.0.0.1:1/0"
+"""An address at which nobody listens."""
+
+
+class Nodes:
+    """Several nodes for one test: servers of fakeredis, or databases of one server.
+
+    Args:
+        backends: one a node.
+    """
+
+    def __init__(self, backends: list[Backend]) -> None:
+        self.backends = backends
+
+    @property
+    def sources(self) -> list[Any]:
+        """A source of each."""
+        return [one.sync_client() if one.is_fake else one.url for one in self.backends]
+
+    def client(self, *more: Any, **options: Any) -> Penstock:
+        """A client of all of them."""
+        return Penstock([*self.sources, *more], owner="tester", **options)
+
+    def of(self, number: int) -> Penstock:
+        """An ordinary client of one of them."""
+        return Penstock(self.sources[number], owner="other")
+
+
+@pytest.fixture(params=["fakeredis", "server"])
+def three(request: pytest.FixtureRequest) -> Iterator[Nodes]:
+    """Three nodes, empty; the layout of their keys is checked at the end."""
+    with ExitStack() as stack:
+        if request.param == "fakeredis":
+            backends = [Backend(f"fake-{i}", "") for i in range(3)]
+        else:
+            server = stack.enter_context(EmbeddedServer())
+            urls = [f"{server.url}?db={i}" for i in range(3)]
+            backends = [Backend(f"db-{i}", "", url, shared=True) for i, url in enumerate(urls)]
+        for one in backends:
+            stack.enter_context(one.acquired())
+        yield Nodes(backends)
+        for one in backends:
+            check_invariant(one.sync_client())
+
+
+@pytest.fixture
+def ps(three: Nodes) -> Iterator[Penstock]:
+    """A client of three nodes."""
+    with three.client() as client:
+        yield client
+
+
+@pytest.fixture
+def q(ps: Penstock) -> Queue:
+    """A queue on three nodes."""
+    return ps.queue("q")
+
+
+def one_on_each(three: Nodes, name: str = "q", **options: Any) -> list[str]:
+    """The ids of three jobs, one on each node, in the order of the nodes."""
+    ids = []
+    for number in range(3):
+        with three.of(number) as single:
+            ids.append(single.queue(name).enqueue(number, **options).id)
+    return ids
+
+
+def prefixes(ps: Penstock) -> list[str]:
+    """What the ids of each node begin with."""
+    return [node.id[:8] for node in ps.hello().nodes]
+
+
+def test_every_node_has_an_id_of_its_own(three: Nodes, ps: Penstock) -> None:
+    """It stays the same in whatever order the nodes are named."""
+    ids = prefixes(ps)
+    assert len(set(ids)) == 3
+    with Penstock(list(reversed(three.sources))) as other:
+        assert prefixes(other) == list(reversed(ids))
+
+
+def test_a_producer_stays_with_one_node(ps: Penstock, q: Queue) -> None:
+    """Its jobs lie together, and their ids name the node."""
+    ids = [q.enqueue(i).id for i in range(5)]
+    ids += q.enqueue_many(range(5)).ids
+    [home] = {parse_id(one).node for one in ids}
+    assert home in prefixes(ps)
+
+
+def test_producers_are_spread(three: Nodes) -> None:
+    """Not every client begins with the same node."""
+    seen = set()
+    for _ in range(60):
+        with three.client() as ps:
+            seen.add(parse_id(ps.queue("q").enqueue("x").id).node)
+        if len(seen) == 3:
+            return
+    raise AssertionError(seen)
+
+
+def test_a_consumer_takes_from_all(three: Nodes, q: Queue) -> None:
+    """In one call, up to the number it asked for."""
+    ids = one_on_each(three)
+    jobs = q.reserve(2, block=0)
+    jobs += q.reserve(2, block=0)
+    assert sorted(job.id for job in jobs) == sorted(ids)
+    assert q.reserve(block=0) == []
+    assert all(job.queue is q for job in jobs)
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_a_blocked_consumer_hears_every_node(three: Nodes, q: Queue, number: int) -> None:
+    """A job on any node wakes it."""
+    with three.of(number) as single:
+        single.queue("q").enqueue("before")
+        assert q.reserve()[0].ack()
+        waiting = spawn(q.reserve, 1, block=20)
+        added = single.queue("q").enqueue("x")
+        [job] = waiting.result()
+        assert job.id == added.id
+
+
+def test_nothing_is_left_behind_by_a_wait(three: Nodes, q: Queue) -> None:
+    """Whoever has waited on all nodes and got a job from one leaves no token unheeded elsewhere."""
+    waiting = spawn(q.reserve, 1, block=20)
+    one_on_each(three)
+    [first] = waiting.result()
+    second = q.reserve(1, block=20)
+    third = q.reserve(1, block=20)
+    assert len({first.id, second[0].id, third[0].id}) == 3
+
+
+def test_several_queues_on_several_nodes(three: Nodes, ps: Penstock) -> None:
+    """The first queue comes first, wherever its jobs are."""
+    low = one_on_each(three, "low")
+    high = one_on_each(three, "high")
+    jobs = ps.reserve(["high", "low"], 10, block=0)
+    assert [job.queue.name for job in jobs] == ["high"] * 3 + ["low"] * 3
+    assert {job.id for job in jobs} == {*high, *low}
+
+
+def test_busy_nodes_take_turns(three: Nodes, q: Queue) -> None:
+    """No node is drained before the next one is asked."""
+    for number in range(3):
+        with three.of(number) as single:
+            single.queue("q").enqueue_many(range(5))
+    got = [parse_id(q.reserve(block=0)[0].id).node for _ in range(9)]
+    assert all(got.count(node) == 3 for node in set(got))
+
+
+SETTLED = {
+    "ack": {}, "nack": {"delay": 60}, "release": {"delay": 60}, "bury": {},
+    "promote": {}, "delete": {},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("method", SETTLED)
+def test_jobs_go_home(three: Nodes, q: Queue, method: str) -> None:
+    """A call with jobs of several nodes reaches each, and answers in the order of the jobs."""
+    one_on_each(three)
+    jobs = q.reserve(3)
+    jobs.reverse()
+    named = [jobs[0], jobs[1].id, jobs[2]]
+    settled = getattr(q, method)(named, **SETTLED[method])
+    assert list(settled) == [Outcome.DONE] * 3
+    assert settled
+    assert settled.ids() == [job.id for job in jobs]
+    again = getattr(q, method)(named, **SETTLED[method])
+    assert not again or method == "promote"
+
+
+def test_outcomes_stand_where_their_jobs_stood(three: Nodes, q: Queue) -> None:
+    """One that is gone on one node is told between those that are done on others."""
+    one_on_each(three)
+    jobs = q.reserve(3)
+    q.delete([jobs[1]])
+    settled = q.ack(jobs)
+    assert list(settled) == [Outcome.DONE, Outcome.GONE, Outcome.DONE]
+
+
+def test_a_job_settles_itself_at_home(three: Nodes, q: Queue) -> None:
+    """By its own methods, and as a context manager."""
+    one_on_each(three)
+    first, second, third = q.reserve(3)
+    assert first.extend(60) > 59
+    assert first.ack()
+    assert second.release(delay=60)
+    with third:
+        pass
+    stats = q.stats()
+    assert (stats.acked, stats.released, stats.scheduled) == (2, 1, 1)
+
+
+def test_waiting_jobs_are_found_by_their_ids(three: Nodes, q: Queue) -> None:
+    """Every call by id alone goes to the node that the id names."""
+    ids = one_on_each(three)
+    assert [q.show(one).body for one in ids] == [0, 1, 2]  # type: ignore[union-attr]  # all are there
+    assert list(q.dequeue(ids[:1])) == [Outcome.DONE]
+    assert list(q.withdraw(ids[1:2])) == [Outcome.DONE]
+    assert list(q.bury(ids[2:])) == [Outcome.DONE]
+    assert q.redrive(ids[2:]) == 1
+    assert q.extend([]) == []
+    stats = q.stats()
+    assert (stats.scheduled, stats.withdrawn, stats.redriven) == (1, 1, 1)
+
+
+@pytest.mark.parametrize("method", ["ack", "delete", "extend", "show", "redrive"])
+def test_an_unknown_node_is_named(q: Queue, method: str) -> None:
+    """An id of a node that this client does not know is refused, and so are other things."""
+    good = q.enqueue("x").id
+    foreign = f"D-00000000{good[10:]}"
+    for name in (foreign, "nonsense", 7):
+        with pytest.raises(BadJobId):
+            getattr(q, method)(name if method == "show" else [good, name])
+    with pytest.raises(WrongNode, match="00000000"):
+        getattr(q, method)(foreign if method == "show" else [foreign])
+    assert q.stats().ready == 1
+
+
+def test_figures_are_sums(three: Nodes, q: Queue) -> None:
+    """Stats add up; what waits longest counts."""
+    one_on_each(three)
+    one_on_each(three, delay=60)
+    q.reserve(1)
+    stats = q.stats()
+    assert (stats.ready, stats.scheduled, stats.active) == (2, 3, 1)
+    assert (stats.enqueued, stats.deliveries) == (6, 1)
+    assert stats.exists
+    assert stats.epoch is None
+    assert stats.unreachable == ()
+
+
+def test_peek_merges_by_time(three: Nodes, q: Queue) -> None:
+    """Jobs of all nodes in the order of their creation, from either end."""
+    for number in (2, 0, 1, 2, 0):
+        with three.of(number) as single:
+            single.queue("q").enqueue(number)
+    # Two jobs of one ms on different nodes may stand either way.
+    views = q.peek(5)
+    created = [view.created for view in views]
+    assert created == sorted(created)
+    assert sorted(view.body for view in views) == [0, 0, 1, 2, 2]
+    assert isinstance(views, Partial)
+    newest = [view.created for view in q.peek(2, newest=True)]
+    assert newest == sorted(created, reverse=True)[:2]
+    assert [view.created for view in q.peek(2, start=1)] == created[1:3]
+    assert [view.created for view in q.peek(2, start=-3)] == created[2:4]
+    assert q.peek(3, start=9) == []
+    assert q.peek(3, start=-9) == []
+    with pytest.raises(BadArgument, match="together"):
+        q.peek(1000, start=1)
+
+
+def test_scans_pass_every_node(three: Nodes, ps: Penstock, q: Queue) -> None:
+    """Jobs and queues are found wherever they are, a queue once."""
+    for number in range(3):
+        with three.of(number) as single:
+            single.queue("q").enqueue_many(range(7))
+            single.queue(f"only-{number}").enqueue("x")
+    found = [view.id for view in q.scan_iter(n=2)]
+    assert len(set(found)) == 21
+    names = ["only-0", "only-1", "only-2", "q"]
+    assert ps.queues() == names
+    assert ps.queues("o*") == names[:3]
+    figures = {one.name: one.ready for one in ps.scan_queues_iter(n=1)}
+    assert figures == {"only-0": 1, "only-1": 1, "only-2": 1, "q": 21}
+    pages = [one.name for one in ps.scan_queues_iter(min_length=2)]
+    assert pages == ["q"]
+    for bad in ("1", "q:0", "00000000:x", 5):
+        with pytest.raises(BadArgument):
+            q.scan(bad)  # type: ignore[arg-type]  # on purpose
+        with pytest.raises(BadArgument):
+            ps.scan_queues(bad)  # type: ignore[arg-type]  # on purpose
+
+
+def test_the_whole_queue_is_paused(three: Nodes, q: Queue) -> None:
+    """A pause, its end, and settings are those of every node."""
+    one_on_each(three)
+    q.pause("out")
+    assert q.reserve(3, block=0) == []
+    q.resume()
+    assert len(q.reserve(3, block=0)) == 3
+    assert q.configure(max_length=7).max_length == 7
+    for number in range(3):
+        with three.of(number) as single:
+            assert single.queue("q").stats().settings.max_length == 7
+    with pytest.raises(BadArgument):
+        q.pause("up")
+
+
+def test_a_queue_is_closed_on_every_node(three: Nodes, q: Queue) -> None:
+    """Producers are refused everywhere, and consumers end when nothing is left on any node."""
+    ids = one_on_each(three)
+    q.close()
+    assert q.stats().closed
+    with pytest.raises(QueueClosed):
+        q.enqueue("x")
+    seen = []
+    for job in q.consume():
+        with job:
+            seen.append(job.id)
+    assert sorted(seen) == sorted(ids)
+    with pytest.raises(QueueClosed):
+        q.reserve(block=5)
+    q.reopen()
+    q.enqueue("x")
+    assert len(q.reserve(block=0)) == 1
+
+
+def test_what_removes_reaches_every_node(three: Nodes, ps: Penstock, q: Queue) -> None:
+    """purge, redrive of the oldest, sweep, evict, clear."""
+    one_on_each(three)
+    assert q.purge() == 3
+    ids = one_on_each(three)
+    q.bury(ids)
+    assert q.redrive(limit=2) == 2
+    assert q.redrive() == 1
+    q.bury(ids)
+    assert q.evict(1) == 3
+    assert ps.sweep() == 0
+    one_on_each(three)
+    assert ps.clear(["q", "none"]) == ["q"]
+    assert ps.queues() == []
+
+
+def test_recover_looks_everywhere(three: Nodes, q: Queue) -> None:
+    """Deliveries that others hold are taken over from every node, up to the number asked for."""
+    one_on_each(three)
+    q.reserve(3)
+    assert len(q.recover(2, idle=0)) == 2
+    assert len(q.recover(5, idle=0)) == 3
+
+
+def test_a_dedup_id_is_kept_on_one_node(three: Nodes, q: Queue) -> None:
+    """It is found there by those who ask everywhere, and free on the others."""
+    first = q.enqueue("x", dedup_id="one")
+    again = q.enqueue("x", dedup_id="one")
+    assert again.duplicate
+    assert again.id == first.id
+    status = q.status("one")
+    assert status is not None
+    assert status.job is not None
+    assert status.job.id == first.id
+    assert q.status("two") is None
+    many = q.enqueue_many(["a", "b", "a"], dedup_id=str)
+    assert [one.duplicate for one in many] == [False, False, True]
+
+
+def test_consume_acknowledges_across_nodes(three: Nodes, q: Queue) -> None:
+    """The loop reports a job of one node and takes the next from another."""
+    ids = one_on_each(three)
+    seen = []
+    for job in q.consume(block=0.05):
+        with job:
+            seen.append(job.id)
+    assert sorted(seen) == sorted(ids)
+    assert q.stats().acked == 3
+    done, more = q.settle([], 1)
+    assert (list(done), more) == ([], [])
+
+
+def test_hooks_see_one_enqueue(three: Nodes) -> None:
+    """Whichever nodes were tried."""
+    seen = []
+
+    class Hook(Middleware):
+        def enqueue(self, event: EnqueueEvent) -> Any:
+            seen.append((event.queue, event.count))
+            return super().enqueue(event)
+
+    with three.client(middleware=[Hook()]) as ps:
+        ps.queue("q").enqueue("x")
+        ps.queue("q").enqueue_many(["y", "z"])
+    assert seen == [("q", 1), ("q", None)]
+
+
+def test_info_takes_the_nodes_together(three: Nodes, ps: Penstock) -> None:
+    """Queues and jobs are those of all."""
+    one_on_each(three)
+    info = ps.info()
+    assert (info.registered_jobs, info.waiting_jobs) == (3, 3)
+    assert [one[:8] for one in info.node.split()] == prefixes(ps)
+    with pytest.raises(ConfigurationError):
+        ps.command("PING")
+    with pytest.raises(ConfigurationError):
+        ps.server_facts()
+
+
+def test_a_node_that_is_not_there_is_named(three: Nodes) -> None:
+    """What can be answered is, and says who is missing; what was to be done everywhere raises."""
+    with three.client(NOWHERE) as ps:
+        q = ps.queue("q")
+        one_on_each(three)
+        missing = ("127.0.0.1:1",)
+        assert q.stats().unreachable == missing
+        assert q.stats().ready == 3
+        assert q.peek().unreachable == missing  # type: ignore[attr-defined]  # a Partial
+        assert q.scan().unreachable == missing
+        assert ps.scan_queues().unreachable == missing
+        names = ps.queues()
+        assert (names, names.unreachable) == (["q"], missing)  # type: ignore[attr-defined]  # same
+        silent = ps.hello().nodes[-1]
+        assert (silent.address, silent.priority, silent.id) == ("127.0.0.1:1", 100, "")
+        assert "127.0.0.1:1" in silent.error
+        with pytest.raises(NodesMissed, match=r"127\.0\.0\.1:1") as caught:
+            q.pause("in")
+        assert list(caught.value.unreachable) == ["127.0.0.1:1"]
+        assert len(caught.value.results) == 3
+        for number in range(3):
+            with three.of(number) as single:
+                assert single.queue("q").stats().settings.paused == "in"
+        assert len(q.reserve(3, block=0)) == 3
+
+
+def test_roles_are_of_one_node(q: Queue) -> None:
+    """A federation has none, and says so."""
+    with pytest.raises(ConfigurationError):
+        q.exclusive("producer")
+
+
+def test_no_node_at_all() -> None:
+    """Each is named with the reason."""
+    ps = Penstock([NOWHERE, "redis://127.0.0.1:2/0"], retry_for=0)
+    for call in (ps.connect, ps.queues, ps.queue("q").reserve, ps.queue("q").stats):
+        with pytest.raises(NodesUnavailable, match=r"127\.0\.0\.1:2") as caught:
+            call()
+        assert sorted(caught.value.reasons) == ["127.0.0.1:1", "127.0.0.1:2"]
+    ps.close()
+
+
+def test_one_id_twice_is_refused(three: Nodes) -> None:
+    """The same server under two names, or a copy of another one's data."""
+    sources = three.sources
+    if not three.backends[0].is_fake:
+        sources[1] = sources[0].replace("db=0", "db=0&socket_timeout=9")
+    else:
+        sources[1] = three.backends[0].sync_client()
+    ps = Penstock(sources)
+    with pytest.raises(ConfigurationError, match="one id"):
+        ps.connect()
+    with pytest.raises(ConfigurationError, match="one id"):
+        ps.queue("q").enqueue("x")
+    ps.close()
+
+
+@pytest.mark.parametrize(
+    "source", [[], (), [NOWHERE, NOWHERE], ["http://x"], [5], [["redis://x"]]], ids=repr
+)
+def test_bad_lists_of_nodes(source: Any) -> None:
+    """Nothing, one of them twice, or what is no node."""
+    with pytest.raises(BadArgument):
+        Penstock(source)
+    with pytest.raises(BadArgument, match="on_unknown"):
+        Penstock([NOWHERE], on_unknown="again")
+
+
+def test_a_list_of_one(three: Nodes) -> None:
+    """Is a federation as well."""
+    with Penstock(three.sources[:1]) as ps:
+        q = ps.queue("q")
+        q.enqueue("x")
+        for job in q.consume(block=0):
+            with job:
+                assert job.body == "x"
+        assert q.stats().acked == 1
+
+
+def test_a_twin_is_a_federation_too(three: Nodes, ps: Penstock) -> None:
+    """With connections of its own."""
+    added = ps.queue("q").enqueue("x")
+    with ps.twin(owner="twin") as twin:
+        [job] = twin.queue("q").reserve()
+        assert (job.id, job.owner) == (added.id, "twin")
+
+
+def test_every_method_of_a_queue_knows_of_parts() -> None:
+    """What a queue can do is done on parts, or made of methods that are."""
+    made_of_others = {
+        "clear", "close", "configure", "consume", "enqueue", "enqueue_many", "name", "pause",
+        "reopen", "resume", "scan_iter",
+    }  # fmt: skip
+    public = {name for name, _ in inspect.getmembers(Queue) if not name.startswith("_")}
+    own = {name for name in vars(CompositeQueue) if not name.startswith("_")}
+    assert public - own == made_of_others

@@ -1,0 +1,88 @@
+"""Calls that are kept on another node: what is written, and what is made of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.core import hints
+from penstock.core.hints import Hint, Intent
+from penstock.core.ids import encode_id, ttl_code
+from penstock.core.job import Batch, Delivery, Place
+
+NOW = 1_763_700_000_000
+NUMBER = b"1763700000123-1000000000"
+PLACE = Place("two words", "e6a1c3f0", 5, "1f2e3d4c")
+
+
+def delivery(record: bytes = b"1\nbody") -> Delivery:
+    """A job that was just delivered."""
+    batch = Batch(None, PLACE, "me", tag=0xABC, now=NOW, lease_ms=30_000)
+    return Delivery(batch, NUMBER, b"", record)
+
+
+def kept(name: Delivery | str, intent: Intent) -> Hint:
+    """What is kept for a job."""
+    found = hints.hint_of(name, "e6a1c3f0", "two words", intent, NOW)
+    assert found is not None
+    return found
+
+
+def test_a_hint_as_it_is_kept() -> None:
+    """What it is about in the field, until when and how in the value."""
+    hint = kept(delivery(), Intent("ack", 5000))
+    assert hint.field == "e6a1c3f0 ack 1f2e3d4c 1763700000123-1000000000 1-abc two words"
+    assert hint.value == f"{NOW + 0xFFFF * 60_000} 5000 "
+    buried = kept(delivery(b"1;t=60000\n"), Intent("bury", reason="no good\n"))
+    assert buried.value == f"{1763700000123 + 60_000} - no good\n"
+    job_id = encode_id("e6a1c3f0", PLACE.packed, NUMBER, ttl_code(60_000))
+    by_id = kept(job_id, Intent("delete"))
+    assert by_id.field == "e6a1c3f0 delete 1f2e3d4c 1763700000123-1000000000 - two words"
+    assert by_id.value == f"{1763700000123 + 60_000} - "
+    for one in (hint, buried, by_id):
+        assert hints.read_hint(one.field, one.value) == one
+
+
+@pytest.mark.parametrize("record", [b"1;l=0;t=60000\n", b"1;t=1\n"])
+def test_what_is_not_worth_keeping(record: bytes) -> None:
+    """Jobs that are delivered at most once, and those whose ttl is over."""
+    when = NOW + 200
+    assert hints.hint_of(delivery(record), "e6a1c3f0", "q", Intent("ack"), when) is None
+    once = encode_id("e6a1c3f0", PLACE.packed, NUMBER, ttl_code(None, at_most_once=True))
+    assert hints.hint_of(once, "e6a1c3f0", "q", Intent("ack"), when) is None
+
+
+@pytest.mark.parametrize(
+    "field, value",
+    [
+        ("", ""),
+        ("e6a1c3f0 ack 1f2e3d4c 1-1 1-abc", "5 - "),
+        ("e6a1c3f0 fly 1f2e3d4c 1-1 1-abc q", "5 - "),
+        ("e6a1c3f0 ack 1f2e3d4c 1-1 1-abc q", "5 -"),
+        ("e6a1c3f0 ack 1f2e3d4c 1-1 1-abc q", "x - "),
+        ("e6a1c3f0 ack 1f2e3d4c 1-1 1-abc q", "5 x "),
+    ],
+)
+def test_what_nobody_understands(field: str, value: str) -> None:
+    """Is left where it is: a newer version may have written it."""
+    assert hints.read_hint(field, value) is None
+    good = kept(delivery(), Intent("ack"))
+    flat = [field.encode(), value.encode(), good.field.encode(), good.value.encode()]
+    assert hints.read_hints(flat) == ([good], [field.encode()])
+
+
+def test_what_is_made_up_for_together() -> None:
+    """Calls of one kind about jobs of one life of one queue, up to a thousand."""
+    many = [
+        Hint("e6a1c3f0", kind, epoch, str(number), "", queue, 5, "-", "")
+        for number in range(600)
+        for kind, epoch, queue in (("ack", "01020304", "q"), ("ack", "01020304", "p"))
+        for _ in range(2)
+    ]
+    batches = hints.batches([*many, many[0]._replace(kind="bury"), many[0]._replace(window="5")])
+    sizes = [(part[0].queue, part[0].kind, part[0].window, len(part)) for part in batches]
+    assert sorted(sizes) == [
+        ("p", "ack", "-", 200), ("p", "ack", "-", 1000),
+        ("q", "ack", "-", 200), ("q", "ack", "-", 1000),
+        ("q", "ack", "5", 1), ("q", "bury", "-", 1),
+    ]  # fmt: skip
+    assert hints.pairs_of(many[:2]) == ["0", "", "0", ""]

@@ -1,0 +1,349 @@
+"""Several nodes, without any: which is tried first, what is borne, how answers become one."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from penstock.core import nodes
+from penstock.core.flows import TICK, Cancelled, Lookup, Quit, Reserve, Run
+from penstock.core.job import Batch, Delivery, Place
+from penstock.core.nodes import At, Heard, Hunger, Listen, Partial, State, Sticky, Table
+from penstock.core.operations import QueueOps, Taken
+from penstock.core.servers import ServerFacts
+from penstock.core.views import Info, QueueStats, Settings
+from penstock.errors import BadArgument, MetaLost, NodesUnavailable, PenstockError, QueueClosed
+from penstock.wire.keys import QueueKeys
+from tests.core.test_flows import Clock, is_transient
+
+NOTHING = Taken(-1, [])
+CROWDED = ServerFacts({"used_memory": "76", "maxmemory": "100"})
+ROOMY = ServerFacts({"used_memory": "75", "maxmemory": "100"})
+
+
+def part(home: object, name: str = "q") -> QueueOps:
+    """A part of a queue."""
+    ops = QueueOps(QueueKeys(name), "me", ["00000000"])
+    ops.home = home
+    return ops
+
+
+def job_of(ops: QueueOps) -> Delivery:
+    """A job that these have reserved."""
+    place = Place(ops.name, "00000000", ops.crc, "01020304")
+    batch = Batch(None, place, "me", tag=1, now=1_700_000_000_000, lease_ms=30_000)
+    batch.ops = ops
+    return Delivery(batch, b"1700000000000-1000000000", b"", b"1\n")
+
+
+class Stage:
+    """A consuming call on nodes, answered step by step.
+
+    Args:
+        names: of the nodes.
+        options: of the call.
+    """
+
+    def __init__(self, *names: str, n: int = 1, block: float | None = None) -> None:
+        self.clock = Clock()
+        self.parts = {name: part(name) for name in names}
+        self.down: set[str] = set()
+        self.borne: list[str] = []
+        table = Table(
+            lambda: [list(self.parts.values())],
+            lambda home: home not in self.down,
+            self._bears,
+            lambda: NodesUnavailable("none", {}),
+            Hunger(),
+            self.clock,
+        )
+        self.flow: Generator[Any, Any, Any] = nodes.reserve(table, n, block, transient=is_transient)
+        self.effect: Any = next(self.flow)
+
+    def _bears(self, home: str, error: BaseException) -> bool:
+        if is_transient(error):
+            self.down.add(home)
+            self.borne.append(home)
+        return is_transient(error)
+
+    def asks(self, home: str, n: int = 1, *, idle: bool = False) -> bool:
+        """Whether this node is asked now."""
+        wanted = At(home, Reserve(self.parts[home], n, idle))
+        return bool(self.effect == wanted)
+
+    def answer(self, value: Any) -> Stage:
+        """Answer the last effect."""
+        self.effect = self.flow.send(value)
+        return self
+
+    def fail(self, error: BaseException) -> Stage:
+        """Let the last effect fail."""
+        self.effect = self.flow.throw(error)
+        return self
+
+    def end(self, value: Any) -> Any:
+        """Answer the last effect of all; the result."""
+        with pytest.raises(StopIteration) as end:
+            self.answer(value)
+        return end.value.value
+
+    def waits(self, *homes: str) -> bool:
+        """Whether it listens to exactly these."""
+        wake = self.parts[next(iter(self.parts))].keys["wake"]
+        return isinstance(self.effect, Listen) and dict(self.effect.wanted) == dict.fromkeys(
+            homes, (wake,)
+        )
+
+    def token(self, *homes: str) -> Heard:
+        """Tokens of these nodes."""
+        return Heard(tuple((home, self.parts[home].keys["wake"]) for home in homes))
+
+
+def test_one_that_has_jobs_is_enough() -> None:
+    """The others are not asked when nothing is lacking."""
+    stage = Stage("a", "b")
+    assert stage.asks("a")
+    assert stage.end(Taken(0, ["job"])) == ["job"]
+
+
+def test_what_is_lacking_comes_from_the_next() -> None:
+    """Up to the number asked for."""
+    stage = Stage("a", "b", "c", n=3)
+    assert stage.asks("a", 3)
+    assert stage.answer(Taken(-1, ["x", "y"])).asks("b")
+    assert stage.answer(NOTHING).asks("c")
+    assert stage.end(Taken(-1, ["z"])) == ["x", "y", "z"]
+
+
+def test_it_waits_on_all_at_once() -> None:
+    """And asks the one whose token it has taken."""
+    stage = Stage("a", "b")
+    stage.answer(NOTHING).answer(NOTHING)
+    assert stage.waits("a", "b")
+    assert stage.effect.until == stage.clock.now + TICK
+    assert stage.answer(stage.token("b")).asks("b", idle=True)
+    assert isinstance(stage.answer(Taken(-1, ["job"])).effect, Quit)
+    assert stage.end(Heard()) == ["job"]
+
+
+def test_two_tokens_and_one_job_wanted() -> None:
+    """The token that is of no use is handed on before the call ends."""
+    stage = Stage("a", "b")
+    stage.answer(NOTHING).answer(NOTHING)
+    assert stage.answer(stage.token("a", "b")).asks("a", idle=True)
+    assert isinstance(stage.answer(Taken(-1, ["job"])).effect, Quit)
+    assert stage.answer(Heard()).asks("b", 0, idle=True)
+    assert stage.end(NOTHING) == ["job"]
+
+
+def test_a_token_that_comes_while_it_leaves() -> None:
+    """Is handed on as well; so is an event that only this one was told of."""
+    stage = Stage("a", "b", "c")
+    stage.answer(NOTHING).answer(Taken(2500, [])).answer(NOTHING)
+    assert stage.waits("a", "b", "c")
+    assert stage.effect.until == stage.clock.now + 2.5
+    stage.answer(stage.token("a")).answer(Taken(-1, ["job"]))
+    assert isinstance(stage.effect, Quit)
+    found = {stage.answer(stage.token("c")).effect.home, stage.answer(NOTHING).effect.home}
+    assert found == {"b", "c"}
+    assert stage.end(NOTHING) == ["job"]
+
+
+def test_a_node_that_fails_is_left_to_the_others() -> None:
+    """It is not waited for, and asked again when it is back."""
+    stage = Stage("a", "b")
+    assert stage.fail(ConnectionError("gone")).asks("b")
+    assert stage.answer(NOTHING).waits("b")
+    assert stage.borne == ["a"]
+    stage.clock.now += 1
+    stage.down.clear()
+    assert stage.answer(Heard()).asks("a", idle=True)
+    assert stage.answer(NOTHING).waits("a", "b")
+
+
+def test_a_wait_that_fails_is_a_reason_to_ask() -> None:
+    """A token may have gone with the connection."""
+    stage = Stage("a", "b")
+    stage.answer(NOTHING).answer(NOTHING)
+    assert stage.answer(Heard(lost=("b",))).asks("b", idle=True)
+    assert stage.answer(NOTHING).waits("a", "b")
+
+
+def test_everyone_is_asked_after_a_tick() -> None:
+    """Whatever was heard."""
+    stage = Stage("a", "b")
+    stage.answer(NOTHING).answer(NOTHING)
+    stage.clock.now += TICK
+    assert stage.answer(Heard()).asks("a", idle=True)
+    assert stage.answer(NOTHING).asks("b", idle=True)
+
+
+def test_when_nobody_answers() -> None:
+    """At the end of the time given it is told; somebody who had nothing is an answer."""
+    stage = Stage("a", "b", block=0)
+    with pytest.raises(NodesUnavailable):
+        stage.fail(ConnectionError("gone")).fail(ConnectionError("gone"))
+    stage = Stage("a", "b", block=0)
+    assert stage.fail(ConnectionError("gone")).end(NOTHING) == []
+
+
+def test_what_is_no_failure_of_a_node_is_raised() -> None:
+    """Jobs that were taken from others before are given back: no caller has seen them."""
+    stage = Stage("a", "b", n=2)
+    job = job_of(stage.parts["a"])
+    stage.answer(Taken(-1, [job]))
+    stage.fail(PenstockError("damaged"))
+    assert stage.effect.home == "a"
+    assert isinstance(stage.effect.effect, Run)
+    assert stage.effect.effect.call.script.name == "release"
+    with pytest.raises(PenstockError, match="damaged"):
+        stage.answer([1, b"1", 1])
+
+
+def test_a_queue_that_is_closed_and_drained_everywhere() -> None:
+    """Is over; one that may have jobs on a node that is down is not."""
+    stage = Stage("a", "b")
+    over = Taken(-2, [])
+    assert over.is_over
+    assert stage.answer(over).asks("b")
+    assert stage.answer(NOTHING).waits("b")
+    assert stage.answer(stage.token("b")).asks("b", idle=True)
+    assert stage.answer(over).asks("a", idle=True)  # not at the same time as b
+    assert stage.answer(over).asks("b", idle=True)
+    assert isinstance(stage.answer(over).effect, Quit)
+    with pytest.raises(QueueClosed):
+        stage.answer(Heard())
+    stage = Stage("a", "b", block=0)
+    assert stage.fail(ConnectionError("gone")).end(over) == []
+
+
+def test_lost_meta_is_mended_where_it_was_lost() -> None:
+    """The procedure of one node is carried out on that node."""
+    stage = Stage("a", "b")
+    stage.answer(NOTHING)
+    assert stage.fail(MetaLost("b")).effect == At("b", Lookup(stage.parts["b"]))
+    stage.answer("01020304")
+    assert stage.effect.home == "b"
+    assert stage.effect.effect.call.script.name == "configure"
+    assert stage.answer([1, b"1", b"01020304", 1]).asks("b")
+
+
+def test_a_cancelled_wait_is_left_in_order() -> None:
+    """What it was told of goes to somebody else."""
+    stage = Stage("a", "b")
+    stage.answer(NOTHING).answer(NOTHING)
+    assert isinstance(stage.fail(Cancelled()).effect, Quit)
+    assert stage.answer(stage.token("a")).asks("a", 0, idle=True)
+    with pytest.raises(Cancelled):
+        stage.answer(NOTHING)
+
+
+def test_a_sticky_producer() -> None:
+    """Stays with the one that took its last job; the others follow in a ring."""
+    sticky = Sticky(4)
+    assert sticky.order(["a", "b", "c"]) == ["b", "c", "a"]
+    sticky.chose("c")
+    assert sticky.order(["a", "b", "c"]) == ["c", "a", "b"]
+    assert sticky.order(["a", "b"]) == ["a", "b"]  # it has gone: the one in its place
+    assert sticky.order([]) == []
+
+
+def test_hunger() -> None:
+    """Who gave something is asked again, in turn; who had nothing only after a pause."""
+    hunger = Hunger()
+    assert hunger.order("abc", 0) == ["a", "b", "c"]
+    for name, count in (("a", 1), ("b", 0), ("c", 1)):
+        hunger.gave(name, count, 0)
+    assert hunger.order("abc", 0.001) == ["a", "c", "b"]
+    hunger.gave("a", 1, 0.001)
+    assert hunger.order("abc", 0.001) == ["c", "a", "b"]
+    assert hunger.order("abc", 0.02) == ["b", "c", "a"]
+    for i in range(10):
+        hunger.gave("b", 0, i)
+    assert hunger.order("abc", 9.2) == ["c", "a", "b"]
+    assert hunger.order("abc", 9.3) == ["b", "c", "a"]
+
+
+def test_a_node_that_fails_cools_down() -> None:
+    """Longer each time, up to two seconds; an answer makes it whole."""
+    state = State()
+    assert not state.is_up
+    state.saw(5, leaving=False, facts=ROOMY)
+    assert state.is_up
+    assert not state.crowded
+    assert (state.is_stale(5.7), state.is_stale(5.8)) == (False, True)
+    assert (state.is_unmeasured(5.9), state.is_unmeasured(6)) == (False, True)
+    state.saw(5.8, leaving=False)
+    assert (state.is_stale(6), state.is_unmeasured(6)) == (False, True)
+    pauses = []
+    for _ in range(20):
+        state.failed(10, ConnectionError("refused"))
+        pauses.append(round(state.until - 10, 3))
+    assert pauses[:6] == [0.1, 0.2, 0.4, 0.8, 1.6, 2.0]
+    assert pauses[-1] == 2.0
+    assert not state.is_up
+    assert state.is_stale(10)
+    assert state.reason == "ConnectionError: refused"
+    state.saw(11, leaving=True, facts=CROWDED)
+    assert (state.is_up, state.leaving, state.crowded, state.reason) == (True, True, True, "")
+
+
+def stats(**values: Any) -> QueueStats:
+    """The figures of a queue."""
+    numbers = dict.fromkeys(nodes.SUMMED, 0)
+    given: dict[str, Any] = {"exists": True, "epoch": "01020304", "age": 5.0, "idle": 1.0}
+    given |= {"closed": False, "producer": None, "consumer": None, **values}
+    return QueueStats(
+        name="q", oldest=given.pop("oldest", None), settings=given.pop("settings", Settings()),
+        **{**numbers, **given},
+    )  # fmt: skip
+
+
+def test_figures_are_added_up() -> None:
+    """Sums, the longest wait, the shortest idleness; settings of the first that exists."""
+    none = stats(exists=False, epoch=None, age=None, idle=None)
+    one = stats(ready=2, acked=5, oldest=3.0, settings=Settings(max_length=4))
+    two = stats(ready=1, oldest=7.0, age=9.0, idle=4.0)
+    merged = nodes.merged_stats([none, one, two], ["c:1"])
+    assert (merged.ready, merged.acked, merged.exists) == (3, 5, True)
+    assert (merged.oldest, merged.age, merged.idle) == (7.0, 9.0, 1.0)
+    assert (merged.epoch, merged.settings.max_length) == (None, 4)
+    assert merged.unreachable == ("c:1",)
+    assert nodes.merged_stats([one]) == one
+    assert nodes.merged_stats([none]) == none
+    assert nodes.merged_stats([none, none]).exists is False
+    closed = stats(closed=True)
+    assert nodes.merged_stats([closed, none]).closed
+    assert not nodes.merged_stats([closed, one]).closed
+
+
+def test_nodes_taken_together() -> None:
+    """Numbers add up; what is not the same everywhere is left out."""
+    one = Info("a" * 40, "Redis 7", 5, 1, 0, 10, 0, "noeviction", True, 0, 1, 2, 2)
+    two = replace(one, node="b" * 40, uptime=3, used_memory=None, maxmemory_policy="x")
+    merged = nodes.merged_info([one, two])
+    assert merged.node == f"{'a' * 40} {'b' * 40}"
+    assert (merged.server, merged.uptime) == ("Redis 7", 3)
+    assert (merged.registered_jobs, merged.connected_clients) == (4, 2)
+    assert (merged.used_memory, merged.maxmemory_policy, merged.aof_enabled) == (None, None, True)
+
+
+def test_cursors_of_several_parts() -> None:
+    """Name the part and the place in it."""
+    assert nodes.split_cursor("0") == ("", "0")
+    assert nodes.split_cursor("0a0b0c0d:17") == ("0a0b0c0d", "17")
+    assert nodes.split_cursor("0a0b0c0d-01020304:h5") == ("0a0b0c0d-01020304", "h5")
+    for bad in ("", "1", "0a0b0c0d", "0A0B0C0D:1", "0a0b0c0d:", None, 0, b"0"):
+        with pytest.raises(BadArgument):
+            nodes.split_cursor(bad)
+
+
+def test_partial_answers_are_lists() -> None:
+    """With the names of those that did not answer."""
+    found = Partial([1, 2], ["a:1"])
+    assert found == [1, 2]
+    assert found.unreachable == ("a:1",)
+    assert Partial().unreachable == ()

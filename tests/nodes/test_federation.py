@@ -1,0 +1,384 @@
+"""Several nodes under faults: killed, frozen, cut off, full; nothing is lost, nobody is held up."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from penstock import (
+    AsyncPenstock,
+    NodesMissed,
+    NotReplicated,
+    Outcome,
+    OutOfMemory,
+    Penstock,
+)
+from penstock.embedded import EmbeddedServer
+from tests.nodes.federation import Ledger, Servers, fill_up, home_of, spread
+from tests.support.proxy import Proxy
+from tests.support.twins import aspawn, spawn, wait_for
+
+
+@pytest.fixture
+def three() -> Iterator[Servers]:
+    """Three nodes."""
+    with Servers(3) as servers:
+        yield servers
+
+
+@pytest.fixture
+def five() -> Iterator[Servers]:
+    """Five nodes."""
+    with Servers(5) as servers:
+        yield servers
+
+
+def one_on(server: EmbeddedServer, body: Any = "x", **options: Any) -> str:
+    """Add a job on one node; its id."""
+    with Penstock(server.url) as single:
+        return single.queue("q").enqueue(body, **options).id
+
+
+# -- total queue -------------------------------------------------------------------------------
+
+
+def test_nodes_are_killed_and_restarted_under_load(five: Servers) -> None:
+    """One after the other, then two at once: no job whose enqueue returned is lost.
+
+    What was acknowledged at home is not delivered again.
+    """
+    ledger = Ledger(five, retry_for=1)
+    for _ in range(3):
+        ledger.produce(0.002)
+    for _ in range(2):
+        ledger.consume()
+    ledger.wait_acked(100)
+    for numbers in ([0], [1], [2], [3, 4], [0, 2]):
+        for number in numbers:
+            five.all[number].kill()
+        ledger.wait_added(100)
+        ledger.wait_acked(50)
+        for number in numbers:
+            five.all[number].restart()
+        ledger.wait_acked(50)
+    ledger.end()
+    assert len(spread(ledger.added)) >= 3
+    assert not ledger.came_back()
+
+
+def test_progress_with_one_node_of_five(five: Servers) -> None:
+    """Four are dead: jobs are added and done all the same, and the rest when they are back."""
+    ledger = Ledger(five, retry_for=1)
+    ledger.produce(0.002)
+    ledger.consume()
+    ledger.wait_acked(50)
+    for server in five.all[:4]:
+        server.kill()
+    ledger.wait_added(100)
+    ledger.wait_acked(100)
+    for server in five.all[:4]:
+        server.restart()
+    ledger.end()
+
+
+def test_frozen_nodes_under_load(three: Servers) -> None:
+    """A node stands still (SIGSTOP) and goes on: nothing is lost, and the others are used."""
+    ledger = Ledger(three, "socket_timeout=0.5", retry_for=1)
+    for _ in range(2):
+        ledger.produce(0.002)
+        ledger.consume()
+    ledger.wait_acked(50)
+    for server in three.all:
+        server.pause()
+        try:
+            ledger.wait_added(50)
+            ledger.wait_acked(50)
+        finally:
+            server.resume()
+        ledger.wait_acked(20)
+    ledger.end()
+
+
+# -- consumers ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["killed", "frozen"])
+def test_a_node_that_is_down_delays_nobody(five: Servers, how: str) -> None:
+    """A consumer goes on with the others at once, or when a call to one that hangs is given up."""
+    with five.client(retry_for=1) as ps:
+        q = ps.queue("q")
+        q.reserve(1, block=0)
+        down = five.all[2]
+        if how == "killed":
+            down.kill()
+        else:
+            down.pause()
+        try:
+            spans = []
+            for number in (0, 1, 3, 4) * 3:
+                one_on(five.all[number])
+                began = time.monotonic()
+                [job] = q.reserve(1, block=10)
+                assert job.ack()
+                spans.append(time.monotonic() - began)
+            assert max(spans) < 4
+            assert sorted(spans)[len(spans) // 2] < 0.5
+        finally:
+            if how == "killed":
+                down.restart()
+            else:
+                down.resume()
+        job_id = one_on(down)
+        [job] = q.reserve(1, block=15)
+        assert job.id == job_id
+
+
+def test_a_blocked_consumer_sees_a_node_come_back(three: Servers) -> None:
+    """It waits on the others meanwhile, and hears the first job of the one that was away."""
+    with three.client() as ps:
+        q = ps.queue("q")
+        three.all[0].kill()
+        waiting = spawn(q.reserve, 1, block=30)
+        wait_for(lambda: _blocked(three, 1) == 1)
+        three.all[0].restart()
+        job_id = one_on(three.all[0])
+        [job] = waiting.result(20)
+        assert job.id == job_id
+
+
+async def test_a_blocked_task_sees_a_node_fall_and_come_back(three: Servers) -> None:
+    """The same for asyncio, with the node killed during the wait."""
+    async with AsyncPenstock(three.urls) as ps:
+        q = ps.queue("q")
+        waiting = aspawn(q.reserve, 1, block=30)
+        while _blocked(three, 0) < 1:
+            await q.stats()
+        three.all[0].kill()
+        assert (await q.stats()).unreachable
+        three.all[0].restart()
+        job_id = one_on(three.all[0])
+        [job] = await waiting.result(20)
+        assert job.id == job_id
+
+
+def test_an_idle_consumer_costs_little(five: Servers) -> None:
+    """At most half a command a second on each node, over several ticks."""
+    with five.client() as ps:
+        waiting = spawn(ps.queue("q").reserve, 1, block=13)
+        for number in range(5):
+            wait_for(lambda number=number: _blocked(five, number) == 1)  # type: ignore[misc]  # bound now
+        before = [_commands(five, number) for number in range(5)]
+        began = time.monotonic()
+        time.sleep(12)
+        span = time.monotonic() - began
+        after = [_commands(five, number) for number in range(5)]
+        rates = [(b - a - 1) / span for a, b in zip(before, after, strict=True)]  # less the INFO
+        assert max(rates) <= 0.5, rates
+        assert waiting.result() == []
+
+
+def _blocked(servers: Servers, number: int) -> int:
+    return int(servers.raw(number).info("clients")["blocked_clients"])
+
+
+def _commands(servers: Servers, number: int) -> int:
+    """How many commands clients have sent; those that scripts run are not counted on 7.0."""
+    stats = servers.raw(number).info("commandstats")
+    sent = ("evalsha", "blpop", "client|id", "client|unblock", "hgetall", "hmget", "hlen", "info")
+    return sum(stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in sent)
+
+
+# -- producers ---------------------------------------------------------------------------------
+
+
+def behind(proxy: Proxy, other: EmbeddedServer, **options: Any) -> tuple[Penstock, Any]:
+    """A client of a node behind a proxy and of another one, whose producer uses the former."""
+    while True:
+        source = [f"{proxy.url}?socket_timeout=0.2", other.url]
+        ps = Penstock(source, retry_for=0.3, **options)
+        if home_of(ps.queue("q").enqueue("first").id) == id_of(proxy.url):
+            return ps, ps.queue("q")
+        ps.close()
+
+
+def id_of(url: str) -> str:
+    """The first digits of a node's id."""
+    with Penstock(url) as single:
+        return single.hello().node[:8]
+
+
+def test_an_unknown_outcome_raises(three: Servers) -> None:
+    """The replies of a node are lost: it may have the job, so no other one gets it."""
+    with Proxy(three.all[0].address) as proxy:
+        ps, q = behind(proxy, three.all[1])
+        with ps:
+            proxy.hole("down")
+            with pytest.raises(RedisTimeoutError):
+                q.enqueue("once")
+            proxy.restore()
+            q.enqueue("next")
+            wait_for(lambda: not q.stats().unreachable)
+            bodies = [view.body for view in q.peek(100)]
+            assert (bodies.count("once"), bodies.count("next")) == (1, 1)
+
+
+def test_an_unknown_outcome_may_go_on(three: Servers) -> None:
+    """With on_unknown="next" the enqueue returns, and the job may be there twice: here it is."""
+    with Proxy(three.all[0].address) as proxy:
+        ps, q = behind(proxy, three.all[1], on_unknown="next")
+        with ps:
+            proxy.hole("down")
+            assert home_of(q.enqueue("twice").id) == id_of(three.urls[1])
+            proxy.restore()
+            wait_for(lambda: not q.stats().unreachable)
+            assert [view.body for view in q.peek(100)].count("twice") == 2
+
+
+def test_a_bulk_goes_on_elsewhere(three: Servers) -> None:
+    """Chunks before the fall are on one node, those behind it on another; the ids say which."""
+    with three.client(retry_for=1) as ps:
+        q = ps.queue("q")
+
+        def bodies() -> Iterator[int]:
+            for number in range(3000):
+                if number == 1500:
+                    three.with_id(ps, home_of(next(iter(q.peek(1))).id)).kill()
+                yield number
+
+        done = q.enqueue_many(bodies())
+        assert sorted(spread(done.ids).values()) == [1000, 2000]
+        wait_for(lambda: q.stats().ready == 2000)
+
+
+def test_a_full_federation_refuses(three: Servers) -> None:
+    """When no node has memory left it is told as by a single one, and all can be drained."""
+    with three.client() as ps:
+        q = ps.queue("q")
+        q.enqueue("before")
+        for number in range(3):
+            fill_up(three.raw(number), 1.1)
+        with pytest.raises(OutOfMemory):
+            q.enqueue("x")
+        [job] = q.reserve(1)
+        assert job.ack()
+
+
+def test_replicas_decide_where_a_job_goes(three: Servers) -> None:
+    """A node without the replicas that are wanted gives the job back, and the next one gets it."""
+    replica = three.more("--replicaof", "127.0.0.1", str(three.all[1].port))
+    with three.client() as ps:
+        q = ps.queue("q")
+        wait_for(lambda: three.raw(1).incr("step") and three.raw(1).wait(1, 500) == 1)
+        three.raw(1).delete("step")
+        for _ in range(5):
+            done = q.enqueue("x", replicas=1, timeout=1)
+            assert home_of(done.id) == id_of(three.urls[1])
+        assert q.stats().ready == 5
+        replica.kill()
+        with pytest.raises(NotReplicated) as caught:
+            q.enqueue("x", replicas=1, timeout=0.2)
+        assert caught.value.withdrawn
+        assert q.stats().ready == 5
+
+
+# -- hints -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["ack", "delete", "bury"])
+def test_a_call_is_kept_while_its_home_is_down(three: Servers, kind: str) -> None:
+    """By receipt and by id; made up for when the home is back, and then kept no more."""
+    with three.client(retry_for=0.3) as ps:
+        q = ps.queue("q")
+        ids = [one_on(three.all[0], number, lease=1) for number in range(3)]
+        jobs = {job.id: job for job in q.reserve(2)}
+        three.all[0].kill()
+        named = [jobs.get(one, one) for one in ids]
+        assert list(getattr(q, kind)(named)) == [Outcome.HINTED] * 3
+        assert not getattr(q, kind)(named)
+        kept = [three.raw(number).hlen("penstock:hints") for number in (1, 2)]
+        assert sorted(kept) == [0, 3]
+        [life] = [three.raw(i).pttl("penstock:hints") for i in (1, 2) if kept[i - 1]]
+        assert 44 * 86_400_000 < life <= 46 * 86_400_000
+        time.sleep(1.1)
+        three.all[0].restart()
+        assert q.reserve(3, block=3) == []
+        stats = q.stats()
+        done = {"ack": (3, 0, 0), "delete": (0, 3, 0), "bury": (0, 0, 3)}[kind]
+        assert (stats.acked, stats.deleted, stats.dead) == done
+        assert [three.raw(number).hlen("penstock:hints") for number in (1, 2)] == [0, 0]
+
+
+def test_a_hint_is_made_up_for_by_others(three: Servers) -> None:
+    """Whoever reaches both does it before taking jobs of the home, though nobody has told him."""
+    with three.client(retry_for=0.3) as ps, three.client() as other, three.client() as third:
+        for one in (other, third):
+            one.queue("q").reserve(1, block=0)
+        job_id = one_on(three.all[0], lease=1)
+        [job] = ps.queue("q").reserve(1)
+        three.all[0].kill()
+        assert job.ack()
+        ps.close()
+        time.sleep(1.1)
+        three.all[0].restart()
+        assert other.queue("q").reserve(1, block=2) == []
+        assert other.queue("q").show(job_id) is None
+        assert third.queue("q").reserve(1, block=0) == []
+
+
+def test_what_is_not_kept(three: Servers) -> None:
+    """Acks of jobs delivered at most once, and nothing on nodes that leave or are full."""
+    with three.client(retry_for=0.2) as ps:
+        q = ps.queue("q")
+        once = one_on(three.all[0], lease=0)
+        twice = one_on(three.all[0], lease=9)
+        jobs = {job.id: job for job in q.reserve(2)}
+        views = {node.address: node for node in ps.nodes.list()}
+        three.all[0].kill()
+        with pytest.raises(RedisError):
+            q.ack([jobs[once]])
+        assert list(q.ack([jobs[once], jobs[twice]])) == [Outcome.UNKNOWN, Outcome.HINTED]
+        for number in (1, 2):
+            three.raw(number).delete("penstock:hints")
+        ps.nodes.leave(views[f"127.0.0.1:{three.all[1].port}"])
+        fill_up(three.raw(2), 0.9)
+        time.sleep(1.1)  # what was seen of them before
+        with pytest.raises(RedisError):
+            q.ack([jobs[twice]])
+        with pytest.raises(RedisError):
+            q.nack([jobs[twice]])
+        assert [three.raw(number).hlen("penstock:hints") for number in (1, 2)] == [0, 0]
+
+
+def test_some_nodes_of_a_call_are_missed(three: Servers) -> None:
+    """The outcomes of the others are told with the error."""
+    ids = [one_on(server) for server in three.all]
+    with three.client(retry_for=0.2) as ps:
+        q = ps.queue("q")
+        jobs = {job.id: job for job in q.reserve(3)}
+        three.all[1].kill()
+        with pytest.raises(NodesMissed) as caught:
+            q.nack([jobs[one] for one in ids])
+        assert list(caught.value.results) == [Outcome.DONE, Outcome.UNKNOWN, Outcome.DONE]
+        assert list(caught.value.unreachable) == [f"127.0.0.1:{three.all[1].port}"]
+
+
+def test_a_consumer_goes_on_when_the_home_of_its_job_dies(three: Servers) -> None:
+    """Between delivery and ack: the loop does not raise, and the job does not come again."""
+    ids = {one_on(server, number, lease=1) for number, server in enumerate(three.all)}
+    with three.client(retry_for=0.3) as ps:
+        seen = []
+        for job in ps.queue("q").consume(block=2):
+            with job:
+                seen.append(job.id)
+                if len(seen) == 1:
+                    down = three.with_id(ps, home_of(job.id))
+                    down.kill()
+            if len(seen) == 3:
+                time.sleep(1.1)
+                down.restart()
+        assert sorted(seen) == sorted(ids)
