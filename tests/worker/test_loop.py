@@ -173,7 +173,7 @@ class Stage:
             self._pass(effect.until)
             return None
         if isinstance(effect, flows.Quit):
-            key = None if self.draw(2) else self._token(self.crew.wakes)
+            key = None if self.draw(2) else self._token([key for _, key in self.crew.wakes])
             return () if key is None else (key,)
         assert isinstance(effect, (flows.Drop, flows.Hurry, flows.Cede))
         return None
@@ -341,7 +341,7 @@ def test_a_waiting_worker_that_fills_up_hands_its_token_on(many: Callable[..., S
     effect = flow.send(stage._run(effect))
     assert isinstance(effect, flows.Quit)
     assert len(crew.held) == 1
-    key = stage._token(crew.wakes)
+    key = stage._token([key for _, key in crew.wakes])
     assert key == queue.ops.keys["wake"]
     effect = flow.send((key,))
     assert isinstance(effect, flows.Run)

@@ -42,9 +42,7 @@ class AsyncDriver:
         reply, _ = await self.node.run(call)
         return ops.taken(reply, tag, self.node.id)
 
-    async def drive(
-        self, flow: Generator[flows.Effect, Any, Any], signal: AsyncSignal | None = None
-    ) -> Any:
+    async def drive(self, flow: Generator[Any, Any, Any], signal: AsyncSignal | None = None) -> Any:
         """Run a flow to its end; its result. A failure is thrown into it: it may bear that.
 
         Args:

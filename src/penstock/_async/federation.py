@@ -28,7 +28,7 @@ from penstock.core import flows, hints, nodes
 from penstock.core.client import QueueFilter, Terms
 from penstock.core.hints import Hint, Intent
 from penstock.core.members import Entry, address_of, joined, merged_members
-from penstock.core.nodes import At, Heard, Hunger, Listen, Partial, State, Sticky
+from penstock.core.nodes import At, Heard, Hunger, Keep, Listen, Partial, State, Sticky
 from penstock.core.options import QUEUE_CURSOR, check_cursor
 from penstock.core.servers import PROTOCOL_VERSION, ServerFacts, parse_info
 from penstock.core.views import Drain, Hello, Info, NodeView, QueuePage, QueueStats
@@ -213,6 +213,9 @@ class AsyncFederation:
     def middleware(self) -> tuple[Any, ...]:
         """Hooks."""
         return self.terms.middleware
+
+    is_apart = True
+    """Waits on several nodes stand by themselves."""
 
     def queue(self, name: str) -> AsyncQueue:
         """The queue of this name, with a part on each node."""
@@ -726,9 +729,9 @@ class AsyncFederation:
                 self._hunger.clear()
             hunger = self._hunger[name] = Hunger()
         table = nodes.Table(
-            lambda: [[part.ops for part in queue.parts] for queue in queues],
+            lambda: [queue.operations for queue in queues],
             lambda home: home.state.is_up,
-            self.bears,
+            lambda home, error: is_node_failure(error),  # noqa: ARG005  # noted where it was seen
             self.unavailable,
             hunger,
             monotonic,
@@ -774,13 +777,34 @@ class AsyncFederation:
 
     async def _answer(self, effect: Any, listener: AsyncListener) -> Any:
         if isinstance(effect, At):
-            home: AsyncHome = effect.home
-            if isinstance(effect.effect, flows.Reserve):
-                await self._approach(home)
-            return await home.brief._driver.answer(effect.effect)
+            return await self._answer_at(effect.home, effect.effect)
         if isinstance(effect, Listen):
             return await listener.listen(effect)
-        return await listener.quit()
+        if isinstance(effect, Keep):
+            return await self.keep(effect.home, effect.queue, effect.jobs, effect.intent)
+        if isinstance(effect, flows.Quit):
+            return await listener.quit()
+        if isinstance(effect, flows.Rest):
+            return await listener.rest(effect.until)
+        if isinstance(effect, flows.Cede):
+            return await asleep(0)
+        if isinstance(effect, flows.Drop):
+            return await listener.drop()
+        assert isinstance(effect, flows.Hurry)
+        for home in list(self.homes):
+            await home.ear.hurry()
+        return None
+
+    async def _answer_at(self, home: AsyncHome, effect: flows.Effect) -> Any:
+        """Carry out an effect on one node; that it fails is noted."""
+        if not home.state.is_up:
+            raise self.unavailable(f"{home.address} is down")
+        try:
+            await self._approach(home)
+            return await home.brief._driver.answer(effect)
+        except Exception as error:
+            self.bears(home, error)
+            raise
 
 
 async def _popped(waiter: AsyncWaiter | AsyncWaiters, keys: tuple[bytes, ...]) -> list[bytes]:
@@ -895,18 +919,29 @@ class AsyncListener:
         key = await waiter.begin(keys) if not found else None
         return found if key is None else (key,)
 
-    async def _rest(self, effect: Listen) -> None:
-        """Wait until something is there; nodes that are down are looked after meanwhile."""
+    def _until(self, until: float) -> float:
+        """Until when to wait; nodes that are down are looked after meanwhile."""
         self._federation.tend()
         is_whole = all(home.state.is_up for home in self._federation.homes)
-        until = effect.until if is_whole else min(effect.until, monotonic() + GLANCE)
+        return until if is_whole else min(until, monotonic() + GLANCE)
+
+    async def rest(self, until: float) -> None:
+        """Wait without listening."""
+        span = max(0.0, self._until(until) - monotonic())
+        await (asleep(span) if self._signal is None else self._signal.wait(span))
+
+    async def _rest(self, effect: Listen) -> None:
+        """Wait until something is there."""
+        until = self._until(effect.until)
         if any(waiter.is_sliced for waiter in self._waiters.values()):
+            if self._signal is not None:
+                self._signal.take()
             return
         readers = [reader for waiter in self._waiters.values() for reader in waiter.readers]
         if readers:
             await afirst_ready(readers, until - monotonic(), self._signal)
         else:
-            await asleep(max(0.0, until - monotonic()))
+            await self.rest(until)
 
     async def _taken(self, effect: Listen) -> tuple[list[tuple[Any, bytes]], list[Any]]:
         tokens: list[tuple[Any, bytes]] = []

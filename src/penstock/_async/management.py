@@ -58,6 +58,11 @@ class AsyncManagement:
         """The queue's name."""
         return self.ops.name
 
+    @property
+    def operations(self) -> list[QueueOps]:
+        """The operations of its parts: one, unless it lies on several nodes."""
+        return [self.ops]
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}>"
 

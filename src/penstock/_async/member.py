@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
+from penstock._acompat import AsyncSignal
 from penstock._async.connection import monotonic, passing
 from penstock._async.driver import AsyncDriver
 from penstock._async.job import AsyncJob
@@ -94,6 +95,15 @@ class AsyncMember:
         flow = flows.reserve(sources, n, wait, clock=monotonic, transient=passing, seen=seen)
         jobs: list[AsyncJob] = await self._driver.drive(flow)
         return jobs
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether waits for several queues stand by themselves; known from the first call on."""
+        return self._node.is_cluster
+
+    async def drive(self, flow: Generator[Any, Any, Any], signal: AsyncSignal | None = None) -> Any:
+        """Run a flow to its end; its result."""
+        return await self._driver.drive(flow, signal)
 
     async def queues(self, pattern: str) -> list[str]:
         """The names of the queues that exist, sorted."""

@@ -96,6 +96,11 @@ class CompositeQueue(Queue):
         """The parts, one a node."""
         return [self._part(home) for home in self._federation.homes]
 
+    @property
+    def operations(self) -> list[QueueOps]:
+        """The operations of the parts."""
+        return [part.ops for part in self.parts]
+
     def _part(self, home: Home) -> Part:
         found = self._parts.get(home)
         if found is None:

@@ -41,7 +41,7 @@ class Driver:
         reply, _ = self.node.run(call)
         return ops.taken(reply, tag, self.node.id)
 
-    def drive(self, flow: Generator[flows.Effect, Any, Any], signal: Signal | None = None) -> Any:
+    def drive(self, flow: Generator[Any, Any, Any], signal: Signal | None = None) -> Any:
         """Run a flow to its end; its result. A failure is thrown into it: it may bear that.
 
         Args:

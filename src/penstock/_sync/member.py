@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
+from penstock._acompat import Signal
 from penstock._sync.connection import monotonic, passing
 from penstock._sync.driver import Driver
 from penstock._sync.job import Job
@@ -93,6 +94,15 @@ class Member:
         flow = flows.reserve(sources, n, wait, clock=monotonic, transient=passing, seen=seen)
         jobs: list[Job] = self._driver.drive(flow)
         return jobs
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether waits for several queues stand by themselves; known from the first call on."""
+        return self._node.is_cluster
+
+    def drive(self, flow: Generator[Any, Any, Any], signal: Signal | None = None) -> Any:
+        """Run a flow to its end; its result."""
+        return self._driver.drive(flow, signal)
 
     def queues(self, pattern: str) -> list[str]:
         """The names of the queues that exist, sorted."""

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 
 from penstock.core.flows import TICK, Cancelled, Clock, Effect, Quit, Reserve, Run, take
+from penstock.core.hints import Intent
 from penstock.core.operations import QueueOps
 from penstock.core.options import BATCH
 from penstock.core.servers import ServerFacts
@@ -26,10 +27,12 @@ __all__ = [
     "At",
     "Heard",
     "Hunger",
+    "Keep",
     "Listen",
     "Partial",
     "State",
     "Sticky",
+    "at",
     "merged_info",
     "merged_peek",
     "merged_stats",
@@ -196,7 +199,17 @@ class Heard:
     lost: tuple[Any, ...] = ()
 
 
-Effects = At | Listen | Quit
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Keep a call about jobs whose home is down on another node; the answer: of which of them."""
+
+    home: Any
+    queue: str
+    jobs: Sequence[Any]
+    intent: Intent
+
+
+Effects = At | Listen | Keep | Quit
 
 
 def at(home: Any, flow: Generator[Effect, Any, T]) -> Generator[Effects, Any, T]:

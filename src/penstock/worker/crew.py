@@ -83,7 +83,7 @@ class Source:
         size: jobs that could be taken when it was last looked at.
         woken: whether this worker has taken a token of it since it asked last.
         barred: until when it is left alone by the clock, as it is damaged.
-        failures: how many times in a row it was found so.
+        failures: how many times in a row it was found so, or its node was down.
         unsure: whether a report may have got through although it failed.
         drained: when it was found closed and drained by the clock; -inf = it was not, when it was
             asked last.
@@ -101,6 +101,11 @@ class Source:
     failures: int = 0
     unsure: bool = False
     drained: float = -math.inf
+
+    @property
+    def home(self) -> Any:
+        """Its node, if the worker has several."""
+        return self.ops.home
 
 
 @dataclass(slots=True)
@@ -153,7 +158,7 @@ class Crew:
 
     def __init__(
         self,
-        sources: Sequence[Source],
+        sources: list[Source],
         desk: Desk,
         *,
         wake: Callable[[], None],
@@ -177,7 +182,7 @@ class Crew:
         self._deadlines: list[float] = []
         self.waiting = False
         self.apart = False
-        self.awaited: Collection[bytes] = ()
+        self.awaited: Collection[tuple[Any, bytes]] = ()
         self.taken = 0
         self.idle_rounds = 0
         self.answered = clock()
@@ -193,7 +198,37 @@ class Crew:
         self._drained = False
         self._confirmed = math.inf
         self._complaints: dict[str, float] = {}
-        self._places = {source.ops.name: i for i, source in enumerate(sources)}
+        self._places: dict[Any, int] = {}
+        for place, source in enumerate(sources):
+            self._note(place, source)
+
+    # -- its queues ------------------------------------------------------------------------
+
+    def _note(self, place: int, source: Source) -> None:
+        self._places[source.ops] = place
+        self._places.setdefault(source.ops.name, place)
+
+    def has(self, ops: QueueOps) -> bool:
+        """Whether these are the operations of one of its queues."""
+        return ops in self._places
+
+    def add(self, source: Source) -> None:
+        """One more: a node has been learned of."""
+        self._note(len(self.sources), source)
+        self.sources.append(source)
+
+    def place_of(self, job: Any) -> int:
+        """From which of its queues a job came."""
+        found = self._places.get(job.batch.ops)
+        return self._places[job.queue_name] if found is None else found
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """How many jobs could be taken when that was looked at, by queue."""
+        found: dict[str, int] = {}
+        for source in self.sources:
+            found[source.ops.name] = found.get(source.ops.name, 0) + source.size
+        return found
 
     @property
     def is_spread(self) -> bool:
@@ -317,10 +352,10 @@ class Crew:
         return not self.options.burst and self.room() > 0 and self.clock() >= self.next_ask
 
     @property
-    def wakes(self) -> dict[bytes, Source]:
+    def wakes(self) -> dict[tuple[Any, bytes], Source]:
         """The tokens to wait for: of all queues but those that are damaged, or have one always."""
         usable = [s for s in self.sources if not s.failures and s.drained == -math.inf]
-        return {s.ops.keys["wake"]: s for s in usable}
+        return {(s.home, s.ops.keys["wake"]): s for s in usable}
 
     # -- what came back --------------------------------------------------------------------
 
@@ -328,7 +363,7 @@ class Crew:
         """What is to be reported, by queue; it stays here until `settled` takes it away."""
         while self.finished:
             done = self.finished.popleft()
-            place = self._places[done.jobs[0].batch.place.queue]
+            place = self.place_of(done.jobs[0])
             todo = self.unsettled.get(place)
             if todo is None:
                 todo = self.unsettled[place] = Todo()
@@ -396,6 +431,12 @@ class Crew:
             text = "queue %r can't be used: %s: %s; going on without it"
             level = logging.INFO if isinstance(error, QueueInUse) else level
             logger.log(level, text, name, kind, error, extra=self.fields)
+
+    def found_down(self, source: Source) -> None:
+        """The node of a queue can't be reached: others are not held up; it is looked after."""
+        source.failures += 1
+        source.at = source.barred = self.clock() + min(0.1 * 2 ** min(source.failures, 5), 1.0)
+        source.woken = False
 
     def asked(self, source: Source, taken: Taken, wanted: int, sent: float) -> None:
         """A queue has answered a request for jobs."""
@@ -481,7 +522,9 @@ class Crew:
         jobs = [
             job
             for job in list(self.held)
-            if job.queue_name == source.ops.name and not job.settled and not job.at_most_once
+            if self.sources[self.place_of(job)] is source
+            and not job.settled
+            and not job.at_most_once
         ]
         self.desk.lose(jobs)
         return jobs

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import groupby
 from typing import Any
@@ -31,8 +31,10 @@ from penstock.core.flows import (
     Run,
     restore,
 )
+from penstock.core.hints import Intent
 from penstock.core.job import Outcome, Settled
 from penstock.core.logs import Fields
+from penstock.core.nodes import At, Effects, Heard, Keep, Listen, at
 from penstock.core.operations import DAMAGED, TOO_FAR, Call, QueueOps
 from penstock.core.options import BATCH
 from penstock.errors import QueueDamaged, QueueInUse, UnsupportedVersion, WrongEpoch
@@ -56,8 +58,9 @@ logger = logging.getLogger("penstock")
 DAMAGES = (QueueDamaged, UnsupportedVersion, NoPermissionError, QueueInUse)
 """What is wrong with one queue, and not with the server; or another is its only consumer."""
 
-Flow = Generator[Effect, Any, None]
-Count = Generator[Effect, Any, int]
+Step = Effect | Effects
+Flow = Generator[Step, Any, None]
+Count = Generator[Step, Any, int]
 
 
 def work(crew: Crew, node: Callable[[], str], looped: Callable[[int], None]) -> Flow:
@@ -121,6 +124,8 @@ def _round(crew: Crew, node: Callable[[], str]) -> Count:
         if brought is not None:
             got += brought
             unsettled.pop(i, None)
+        elif source.home is not None and i in unsettled:
+            yield from _keep(crew, i)
     crew.unsure = False
     if got and crew.waiting:  # a busy worker's BLPOP would swallow tokens that are others'
         yield from _stand_up(crew)
@@ -133,8 +138,8 @@ def _ending(part: Todo | None) -> int:
     return 0 if part is None else part.jobs
 
 
-def _spared(crew: Crew, source: Source, flow: Count) -> Generator[Effect, Any, int | None]:
-    """What something with one queue gives; None = it is damaged, and will be left alone a while."""
+def _spared(crew: Crew, source: Source, flow: Count) -> Generator[Step, Any, int | None]:
+    """What something with one queue gives; None = it, or its node, will be left alone a while."""
     try:
         got = yield from flow
     except DAMAGES as error:
@@ -144,20 +149,42 @@ def _spared(crew: Crew, source: Source, flow: Count) -> Generator[Effect, Any, i
 
 
 def _reached(
-    crew: Crew, source: Source, flow: Generator[Effect, Any, int | None]
-) -> Generator[Effect, Any, int | None]:
-    """The same where queues lie on several servers (Cluster), and its own is not there."""
+    crew: Crew, source: Source, flow: Generator[Step, Any, int | None]
+) -> Generator[Step, Any, int | None]:
+    """The same where queues lie on several servers or nodes, and its own is not there."""
     try:
         got = yield from flow
     except Exception as error:
         if not (crew.is_spread and passing(error)):
             raise
         source.unsure = True
-        crew.found_damaged(source, error, logging.WARNING)
+        if source.home is None:
+            crew.found_damaged(source, error, logging.WARNING)
+        else:
+            crew.found_down(source)
         return None
     if got is not None:
         source.failures, source.unsure = 0, False
     return got
+
+
+def _keep(crew: Crew, place: int) -> Flow:
+    """Let another node keep what can't be reported because a home is down, as far as it may be."""
+    source, todo = crew.sources[place], crew.unsettled[place]
+    for verdict, finished in [(ACK, todo.acks), *todo.others.items()]:
+        kept: list[Finished] = []
+        for done in finished if verdict.kind in ("ack", "bury") else ():
+            intent = Intent(verdict.kind, verdict.window_ms, verdict.text)
+            answer: list[bool] = yield Keep(source.home, source.ops.name, done.jobs, intent)
+            if all(answer):
+                kept.append(done)
+        for done in kept:
+            finished.remove(done)
+            crew.drop(done.jobs)
+            crew.count(done, _usual(verdict, done.jobs[0]), len(done.jobs))
+    todo.others = {verdict: finished for verdict, finished in todo.others.items() if finished}
+    if not todo.jobs:
+        del crew.unsettled[place]
 
 
 def _visit(crew: Crew, source: Source, part: Todo | None, n: int, node: Callable[[], str]) -> Count:
@@ -201,12 +228,13 @@ def _report(crew: Crew, source: Source, part: Todo) -> Flow:
         yield from _ack(crew, source, part)
 
 
-def _call(crew: Crew, ops: QueueOps, call: Call) -> Generator[Effect, Any, tuple[list[Any], float]]:
+def _call(crew: Crew, ops: QueueOps, call: Call) -> Generator[Step, Any, tuple[list[Any], float]]:
     """Run a script, with lost meta restored first; its reply, and when it was sent again, or 0."""
-    reply, resent = yield Run(call, told=True, brief=crew.is_spread)
+    run = Run(call, told=True, brief=crew.is_spread)
+    reply, resent = yield (run if ops.home is None else At(ops.home, run))
     if reply[0] == DAMAGED:
-        yield from restore(ops)
-        reply, resent = yield Run(call, told=True, brief=crew.is_spread)
+        yield from restore(ops) if ops.home is None else at(ops.home, restore(ops))
+        reply, resent = yield (run if ops.home is None else At(ops.home, run))
     ops.check(reply)
     crew.heard()
     if resent:
@@ -216,6 +244,11 @@ def _call(crew: Crew, ops: QueueOps, call: Call) -> Generator[Effect, Any, tuple
         with suppress(Exception):
             yield Drop()
     return reply, resent
+
+
+def _id_of(source: Source, node: Callable[[], str]) -> str:
+    """The id of the node of a queue."""
+    return node() if source.home is None else str(source.home.id)
 
 
 def _first(finished: Sequence[Finished]) -> list[Finished]:
@@ -243,7 +276,7 @@ def _settle(crew: Crew, source: Source, part: Todo, n: int, node: Callable[[], s
         part.acks = part.acks[len(finished) :]
         _outlived(crew, finished)
         return 0
-    taken = source.ops.taken(reply, tag, node(), 8)
+    taken = source.ops.taken(reply, tag, _id_of(source, node), 8)
     part.acks = part.acks[len(finished) :]
     _ended(crew, finished, source.ops.settled(names, reply), ACK, resent or source.unsure)
     crew.asked(source, taken, n, resent or sent)
@@ -270,7 +303,7 @@ def _reserve(crew: Crew, source: Source, n: int, node: Callable[[], str]) -> Cou
     call, tag = source.ops.reserve(n, idle=source.woken or crew.waiting)
     reply, resent = yield from _call(crew, source.ops, call)
     source.woken = False
-    taken = source.ops.taken(reply, tag, node())
+    taken = source.ops.taken(reply, tag, _id_of(source, node))
     crew.asked(source, taken, n, resent or sent)
     return len(taken.deliveries)
 
@@ -301,7 +334,7 @@ def _report_other(crew: Crew, source: Source, part: Todo) -> Flow:
 
 def _told(
     crew: Crew, ops: QueueOps, names: Sequence[Any], verdict: Verdict
-) -> Generator[Effect, Any, tuple[Settled, float]]:
+) -> Generator[Step, Any, tuple[Settled, float]]:
     """Report jobs, in halves where their records are too much for one script."""
     reply, resent = yield from _call(crew, ops, _verdict_call(ops, names, verdict))
     if reply[0] != TOO_FAR:
@@ -394,7 +427,7 @@ def _sized(crew: Crew, source: Source) -> Count:
     with suppress(*DAMAGES):  # whatever stands in the way of its jobs is told there
         reply, _ = yield from _call(crew, source.ops, source.ops.stats())
         source.size = source.ops.stats_of(reply).ready
-        crew.statistics.sized(source.ops.name, source.size)
+        crew.statistics.sized(source.ops.name, crew.sizes[source.ops.name])
     return 0
 
 
@@ -412,13 +445,35 @@ def _rest(crew: Crew, node: Callable[[], str]) -> Count:
         yield Rest(until)
         return 0
     crew.waiting = True
-    key = yield Pop(tuple(wakes), until)
+    if next(iter(wakes))[0] is not None:
+        return (yield from _listen(crew, wakes, until, node))
+    key = yield Pop(tuple(key for _, key in wakes), until)
     if isinstance(key, bytes):
-        return (yield from _woken(crew, wakes[key], node))
+        return (yield from _woken(crew, wakes[None, key], node))
     if key is LOST:
         crew.waiting = False
         crew.look_everywhere()
     return 0
+
+
+def _listen(
+    crew: Crew,
+    wakes: Mapping[tuple[Any, bytes], Source],
+    until: float,
+    node: Callable[[], str],
+) -> Count:
+    """Wait on several nodes; how many jobs their tokens brought."""
+    wanted: dict[Any, tuple[bytes, ...]] = {}
+    for home, key in wakes:
+        wanted[home] = (*wanted.get(home, ()), key)
+    heard: Heard = yield Listen(wanted, until)
+    got = 0
+    for token in heard.tokens:
+        got += yield from _woken(crew, wakes[token], node)
+    for source in crew.sources:
+        if source.home in heard.lost:
+            source.at = 0.0
+    return got
 
 
 def _woken(crew: Crew, source: Source, node: Callable[[], str]) -> Count:
@@ -439,10 +494,11 @@ def _woken(crew: Crew, source: Source, node: Callable[[], str]) -> Count:
 def _stand_up(crew: Crew) -> Flow:
     """End a wait: tokens taken meanwhile, and events only this worker was told of, go on."""
     waited, crew.waiting = crew.waiting, False
-    keys = (yield Quit()) if waited else ()
+    answer = (yield Quit()) if waited else ()
+    tokens = answer.tokens if isinstance(answer, Heard) else [(None, key) for key in answer]
     for source in crew.sources:
         near = waited and 0 < source.at <= crew.clock() + TICK and not source.failures
-        if near or source.woken or source.ops.keys["wake"] in keys:
+        if near or source.woken or (source.home, source.ops.keys["wake"]) in tokens:
             yield from _hand_on(crew, source)
 
 
@@ -481,7 +537,7 @@ def _hand_back(crew: Crew) -> Flow:
         jobs = crew.abandon(source)
         jobs.sort(key=lambda job: job.epoch)
         lives = [list(life) for _, life in groupby(jobs, key=lambda job: job.epoch)]
-        for chunk in (life[at : at + BATCH] for life in lives for at in range(0, len(life), BATCH)):
+        for chunk in (life[i : i + BATCH] for life in lives for i in range(0, len(life), BATCH)):
             with _unless_refused(crew):
                 yield from _call(crew, source.ops, source.ops.release(chunk, 0))
                 crew.drop(chunk)
@@ -495,6 +551,8 @@ def _report_all(crew: Crew) -> Flow:
         with _unless_refused(crew):
             yield from _report(crew, crew.sources[i], part)
             del crew.unsettled[i]
+        if crew.sources[i].home is not None and i in crew.unsettled:
+            yield from _keep(crew, i)
 
 
 @contextmanager

@@ -9,11 +9,12 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, cast
 
 from penstock._acompat import AsyncSignal
 from penstock._async.client import AsyncPenstock
 from penstock._async.connection import monotonic, passing
+from penstock._async.node import AsyncNode
 from penstock.core.options import Duration, duration_ms
 from penstock.errors import BadArgument, OutOfMemory
 from penstock.worker._async.bench import AsyncBench
@@ -51,8 +52,8 @@ class AsyncWorker:
     true; what such a handler reports changes nothing.
 
     Args:
-        source: a client, whose settings it takes over for connections of its own; or a URL or a
-            redis-py client.
+        source: a client, whose settings it takes over for connections of its own; or a URL, a
+            redis-py client, or a list of these: several nodes.
         queues: a name, several, or names with weights: `{"mail": 8, "low": 2}` takes eight jobs of
             ten from `mail` while both have some. It is a share, not a priority.
         handlers: `Handlers`, or a function alone, the default handler: it gets the jobs that bear
@@ -179,7 +180,7 @@ class AsyncWorker:
         bench = AsyncBench(self.handlers, self._client.middleware, wake.set)
         runners = AsyncRunners(options.concurrency, self.name, bench.execute)
         self._crew = crew = Crew(
-            [Source(self._client.queue(name).ops, n) for name, n in options.queues.items()],
+            self._sources(),
             Desk(self.handlers, runners, bench.unknown, bench.later, monotonic),
             wake=wake.set_from_thread,
             clock=monotonic,
@@ -284,7 +285,7 @@ class AsyncWorker:
         crew, bench = self._crew, self._bench
         sizes = dict.fromkeys(self.options.queues, 0)
         if crew is not None:
-            sizes.update({source.ops.name: source.size for source in crew.sources})
+            sizes.update(crew.sizes)
         return WorkerStatus(
             name=self.name,
             state=self.state,
@@ -305,7 +306,7 @@ class AsyncWorker:
         keeper = crew.keeper
         renewer = AsyncRenewer(
             crew,
-            self._client._node.twin(retry_for=1, socket_timeout=2),
+            self._twin,
             prefix=self._client.prefix,
             name=f"{self.name}-leases",
             overdue=self._end_process if self._owns_process else None,
@@ -321,9 +322,9 @@ class AsyncWorker:
             if await self._connected(crew, wake):
                 text = "%s takes jobs of %s"
                 logger.info(text, self.name, ", ".join(self.options.queues), extra=self._fields)
-                crew.apart = self._client._node.is_cluster
+                crew.apart = self._client._home.is_apart
                 flow = work(crew, lambda: self._client._node.id, self._looped)
-                await self._client._driver.drive(flow, wake)
+                await self._client._home.drive(flow, wake)
         finally:
             renewer.close()
             if keeper is not None:
@@ -334,6 +335,22 @@ class AsyncWorker:
             logger.info("%s has ended", self.name, extra=self._fields)
             if not is_free and self._owns_process:
                 self._end_process()
+
+    def _twin(self, home: Any) -> AsyncNode:
+        """Connections for the renewer to a node, one of several, or to the only one: None."""
+        if home is None:
+            return self._client._node.twin(retry_for=1, socket_timeout=2)
+        twin = home._node.twin(retry_for=0, socket_timeout=1)
+        twin.send_once()
+        return cast("AsyncNode", twin)
+
+    def _sources(self) -> list[Source]:
+        """Its queues, each on each of its nodes."""
+        return [
+            Source(ops, weight)
+            for name, weight in self.options.queues.items()
+            for ops in self._client.queue(name).operations
+        ]
 
     def _keeper(self) -> Keeper | None:
         """The helper process, if one is wanted."""
@@ -372,11 +389,14 @@ class AsyncWorker:
         crew, monitor = self._crew, self.options.monitor
         assert crew is not None
         crew.idle_rounds = 0 if got else crew.idle_rounds + 1
+        if crew.sources[0].home is not None:
+            for source in self._sources():
+                if not crew.has(source.ops):
+                    crew.add(source)  # a node that was learned of since
         if monitor is None:
             return
         try:
-            sizes = {source.ops.name: source.size for source in crew.sources}
-            monitor(LoopEvent(sizes, crew.idle_rounds, got))
+            monitor(LoopEvent(crew.sizes, crew.idle_rounds, got))
         except Exception as error:  # noqa: BLE001  # whatever a user's function raises
             crew.complain("monitor", error)
 

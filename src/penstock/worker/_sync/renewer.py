@@ -52,7 +52,8 @@ class Renewer:
 
     Args:
         crew: whose jobs.
-        node: the server, by connections of the renewer's own.
+        twin: makes connections of the renewer's own to a node, one of several, or to the only one:
+            None.
         prefix: prefix of all keys.
         name: of the thread.
         overdue: called when the worker should have ended some time ago and has not.
@@ -62,7 +63,7 @@ class Renewer:
     def __init__(
         self,
         crew: Crew,
-        node: Node,
+        twin: Callable[[Any], Node],
         *,
         prefix: str,
         name: str,
@@ -70,8 +71,9 @@ class Renewer:
         keeper: Keeper | None = None,
     ) -> None:
         self._crew = crew
-        self._node = node
-        self._driver = Driver(node, prefix)
+        self._twin = twin
+        self._prefix = prefix
+        self._drivers: dict[Any, Driver] = {}
         self._name = name
         self._overdue = overdue
         self._keeper = keeper
@@ -102,12 +104,22 @@ class Renewer:
                 self._crew.beat_at = monotonic() + pause
                 self._poked.wait(pause)
         finally:
-            self._node.close()
+            for driver in self._drivers.values():
+                driver.node.close()
+
+    def _driver(self, home: Any) -> Driver:
+        """What calls a node, one of several, or the only one: None."""
+        found = self._drivers.get(home)
+        if found is None:
+            found = self._drivers[home] = Driver(self._twin(home), self._prefix)
+        return found
 
     def _warm_up(self) -> None:
         """Connect before it matters: beside a handler that keeps the interpreter it takes long."""
-        with suppress(Exception):  # the first beat with something to do tries again
-            self._node.command("SCRIPT", "LOAD", script("extend").source)
+        for home in dict.fromkeys(source.home for source in list(self._crew.sources)):
+            with suppress(Exception):  # the first beat with something to do tries again
+                node = self._driver(home).node
+                node.command("SCRIPT", "LOAD", script("extend").source)
 
     def _beat(self) -> None:
         failed = False
@@ -118,7 +130,8 @@ class Renewer:
         self._failures = self._failures + 1 if failed else 0
         if self._overdue is not None and monotonic() > self._crew.deadline + OVERDUE:
             # What its worker, whose event loop does not move, could not do.
-            self._driver.drive(leave(self._crew))
+            if self._crew.sources[0].home is None:  # of several nodes the leases end by themselves
+                self._driver(None).drive(leave(self._crew))
             self._overdue()
 
     def _renewed(self, ops: QueueOps, lease: float, jobs: Sequence[Any]) -> bool:
@@ -133,7 +146,7 @@ class Renewer:
                 name, kind = ops.name, type(error).__name__
                 text = "leases of %r can't be renewed: %s: %s"
                 logger.warning(text, name, kind, error, extra=self._crew.fields)
-            self._node.close()
+            self._driver(ops.home).node.close()
             return False
         return True
 
@@ -151,15 +164,16 @@ class Renewer:
             term = job.term
             if term.until <= now:
                 (over if term.lease else ended).append(job)
-            elif term.lease and term.renewal(LEFT) <= now:
-                due.setdefault((job.batch.queue.ops, job.epoch, term.lease), []).append(job)
+            elif term.lease and term.renewal(LEFT) <= now and not _is_away(job):
+                due.setdefault((job.batch.ops, job.epoch, term.lease), []).append(job)
         self._lose(over, "its lease was not renewed in time")
         self._lose(ended, "its ttl has ended")
         return due
 
     def _extend(self, ops: QueueOps, lease: float, jobs: Sequence[Any]) -> None:
         sent = monotonic()
-        reply, _ = self._driver.run(ops, ops.extend(jobs, round(lease * 1000), late=True))
+        call = ops.extend(jobs, round(lease * 1000), late=True)
+        reply, _ = self._driver(ops.home).run(ops, call)
         ops.check(reply)
         gone = []
         for job, code in zip(jobs, reply[3:], strict=True):
@@ -186,8 +200,15 @@ class Renewer:
         nearest = math.inf
         for job in list(self._crew.held):
             if not job.lost:
-                nearest = min(nearest, job.term.renewal(LEFT))
+                at = job.term.until if _is_away(job) else job.term.renewal(LEFT)
+                nearest = min(nearest, at)
         if self._overdue is not None:
             nearest = min(nearest, self._crew.deadline + OVERDUE)
         shortest = min(SHORTEST * 2.0 ** min(self._failures, 10), AGAIN)
         return min(max(nearest - monotonic(), shortest), PAUSE)
+
+
+def _is_away(job: Any) -> bool:
+    """Whether the home of a job, one of several nodes, is down: it must not hold up the others."""
+    home = job.batch.ops.home
+    return home is not None and not home.state.is_up

@@ -1,0 +1,207 @@
+"""Workers on several nodes: killed, frozen and restarted under them; every job is done."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from redis.exceptions import RedisError
+
+from penstock import AsyncPenstock, AsyncWorker, BadArgument, Penstock, Worker
+from tests.nodes.federation import Servers
+from tests.support.twins import await_for, wait_for
+
+
+@pytest.fixture
+def three() -> Iterator[Servers]:
+    """Three nodes, with a queue on each."""
+    with Servers(3) as servers:
+        with servers.client() as ps:
+            ps.queue("q").configure(lease=3, max_crashes=0)
+        yield servers
+
+
+def add(servers: Servers, number: int, bodies: Any, **options: Any) -> None:
+    """Add jobs on one node."""
+    with Penstock(servers.urls[number]) as single:
+        single.queue("q").enqueue_many(bodies, **options)
+
+
+class Seen:
+    """What handlers have done."""
+
+    def __init__(self) -> None:
+        self.bodies: Counter[Any] = Counter()
+        self.gate = threading.Event()
+        self.begun = threading.Event()
+
+    def __call__(self, job: Any) -> None:
+        """Do a job."""
+        self.bodies[job.body] += 1
+
+    def slow(self, job: Any) -> None:
+        """Begin with a job, and wait."""
+        self.begun.set()
+        assert self.gate.wait(30)
+        self.bodies[job.body] += 1
+
+
+def left(servers: Servers) -> int:
+    """How many jobs are not done."""
+    with servers.client() as ps:
+        stats = ps.queue("q").stats()
+        return stats.ready + stats.scheduled + stats.active + len(stats.unreachable)
+
+
+def test_a_worker_takes_from_all_nodes(three: Servers) -> None:
+    """What waits, and what comes to any of them while it waits."""
+    for number in range(3):
+        add(three, number, range(number * 100, number * 100 + 50))
+    seen = Seen()
+    with Worker(three.urls, "q", seen, concurrency=4) as worker:
+        wait_for(lambda: len(seen.bodies) == 150)
+        wait_for(lambda: all(_blocked(three, number) for number in range(3)))
+        for number in range(3):
+            add(three, number, [f"late {number}"])
+            wait_for(lambda number=number: seen.bodies[f"late {number}"] == 1, 3)  # type: ignore[misc]  # bound now
+        wait_for(lambda: left(three) == 0)
+        status = worker.status()
+    assert set(seen.bodies.values()) == {1}
+    assert status.healthy
+    assert status.stats.counts["done"] == 153
+
+
+async def test_an_asynchronous_worker(three: Servers) -> None:
+    """The same in an event loop."""
+    for number in range(3):
+        add(three, number, range(number * 100, number * 100 + 50))
+    seen = Seen()
+
+    async def handler(job: Any) -> None:
+        seen(job)
+
+    async with AsyncWorker(AsyncPenstock(three.urls), "q", handler, concurrency=4):
+        await await_for(lambda: len(seen.bodies) == 150)
+        add(three, 1, ["late"])
+        await await_for(lambda: seen.bodies["late"] == 1)
+        await await_for(lambda: left(three) == 0)
+    assert set(seen.bodies.values()) == {1}
+
+
+@pytest.mark.parametrize("how", ["killed", "frozen"])
+def test_a_node_that_falls_holds_nobody_up(three: Servers, how: str) -> None:
+    """The others are worked on; what is on it is done when it is back."""
+    seen = Seen()
+    down = three.all[1]
+    with Worker(Penstock(three.urls, retry_for=1), "q", seen, concurrency=2) as worker:
+        wait_for(lambda: all(_blocked(three, number) for number in range(3)))
+        (down.kill if how == "killed" else down.pause)()
+        add(three, 0, range(100))
+        add(three, 2, range(100, 200))
+        wait_for(lambda: len(seen.bodies) == 200, 15)
+        assert worker.healthy()
+        (down.restart if how == "killed" else down.resume)()
+        add(three, 1, range(200, 300))
+        wait_for(lambda: len(seen.bodies) == 300, 15)
+        wait_for(lambda: left(three) == 0)
+    assert set(seen.bodies.values()) == {1}
+
+
+def test_a_job_is_done_while_its_home_is_down(three: Servers) -> None:
+    """Its ack is kept elsewhere: it does not run again when the home is back, late as that is."""
+    add(three, 1, ["x"], lease=2)
+    seen = Seen()
+    with Worker(Penstock(three.urls, retry_for=1), "q", seen.slow, concurrency=1) as worker:
+        assert seen.begun.wait(20)
+        three.all[1].kill()
+        seen.gate.set()
+        wait_for(lambda: worker.status().held == 0, 10)
+        time.sleep(2.1)  # the lease
+        three.all[1].restart()
+        wait_for(lambda: left(three) == 0)
+        time.sleep(1)
+    assert seen.bodies == {"x": 1}
+
+
+def test_leases_are_renewed_on_every_node(three: Servers) -> None:
+    """A handler may take longer than the lease, wherever its job is, while another node is down."""
+    for number in range(3):
+        add(three, number, [number], lease=1)
+    seen = Seen()
+    with Worker(Penstock(three.urls, retry_for=1), "q", seen.slow, concurrency=3) as worker:
+        wait_for(lambda: worker.status().held == 3)
+        three.all[2].kill()
+        time.sleep(3)
+        three.all[2].restart()
+        seen.gate.set()
+        wait_for(lambda: left(three) == 0)
+    assert (seen.bodies[0], seen.bodies[1]) == (1, 1)
+
+
+def test_a_worker_hands_back_what_it_has_when_it_ends(three: Servers) -> None:
+    """To the nodes that are there; for the others the leases do it."""
+    for number in range(3):
+        add(three, number, [number], lease=30)
+    seen = Seen()
+    worker = Worker(Penstock(three.urls, retry_for=1), "q", seen.slow, concurrency=3)
+    worker.start()
+    wait_for(lambda: worker.status().held == 3)
+    three.all[0].kill()
+    worker.stop(0)
+    assert worker.join(20)
+    seen.gate.set()
+    with three.client() as ps:
+        stats = ps.queue("q").stats()
+        assert (stats.ready, stats.active, len(stats.unreachable)) == (2, 0, 1)
+
+
+def test_workers_on_nodes_that_are_killed_in_turn(three: Servers) -> None:
+    """Producers and two workers, nodes killed and restarted: all that was added is done."""
+    seen, added = Seen(), []
+    stop = threading.Event()
+
+    def produce() -> None:
+        number = 0
+        with Penstock(three.urls, retry_for=1) as ps:
+            while not stop.wait(0.002):
+                number += 1
+                try:
+                    ps.queue("q").enqueue(number)
+                except RedisError:
+                    continue  # it is not known
+                added.append(number)
+
+    producer = threading.Thread(target=produce)
+    producer.start()
+    try:
+        with Worker(Penstock(three.urls, retry_for=1), "q", seen), Worker(three.urls, "q", seen):
+            for number in (0, 1, 2, 1):
+                before = len(seen.bodies)
+                wait_for(lambda before=before: len(seen.bodies) > before + 50)  # type: ignore[misc]  # bound now
+                three.all[number].kill()
+                before = len(seen.bodies)
+                wait_for(lambda before=before: len(seen.bodies) > before + 50)  # type: ignore[misc]  # same
+                three.all[number].restart()
+            stop.set()
+            producer.join()
+            wait_for(lambda: left(three) == 0)
+    finally:
+        stop.set()
+        producer.join()
+    lost = set(added) - set(seen.bodies)
+    assert not lost, lost
+
+
+def test_a_helper_process_is_for_one_node(three: Servers) -> None:
+    """It is refused with a reason."""
+    worker = Worker(three.urls, "q", Seen(), heartbeat="process")
+    with pytest.raises(BadArgument, match="heartbeat"):
+        worker.start()
+
+
+def _blocked(servers: Servers, number: int) -> int:
+    return int(servers.raw(number).info("clients")["blocked_clients"])
