@@ -27,7 +27,7 @@ from penstock.errors import BadArgument
         (redis.Redis(unix_socket_path="/tmp/s"), "unix:///tmp/s?db=0"),
         (fakeredis.FakeRedis(), ""),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )  # fmt: skip
 def test_an_address_tells_nothing_of_who_may(source: object, address: str) -> None:
     """Only where it is; and nothing where nobody else could get to."""
@@ -45,7 +45,7 @@ def test_an_address_tells_nothing_of_who_may(source: object, address: str) -> No
         (redis.Redis(username="me", password="se/cret"), "redis://me:se%2Fcret@new:6379/2"),
         (redis.Redis(), "redis://new:6379/2"),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )  # fmt: skip
 def test_a_learned_node_is_reached_as_the_others(source: object, url: str) -> None:
     """With the name, password and options of a source that the user gave."""

@@ -25,6 +25,7 @@ from penstock import (
     BulkEnqueued,
     CannotSync,
     DedupStatus,
+    Drain,
     Enqueued,
     EnqueueEvent,
     EvictionWarning,
@@ -37,6 +38,8 @@ from penstock import (
     JobId,
     JobView,
     Middleware,
+    NodesMissed,
+    NodesUnavailable,
     NodeView,
     NotReplicated,
     Outcome,
@@ -305,6 +308,37 @@ def scanning(ps: Penstock, q: Queue) -> None:
         assert_type(view.idle, float | None)
         assert_type(view.next_in, float | None)
         assert_type(view.ttl_left, float | None)
+
+
+def several_nodes(lent: redis.Redis, handlers: Handlers) -> None:
+    """A list of sources is a federation, with the same queues."""
+    ps = Penstock(["redis://a", lent], on_unknown="next")
+    assert_type(ps.queue("q"), Queue)
+    assert_type(ps.nodes.list(), tuple[NodeView, ...])
+    view = ps.nodes.add("redis://b")
+    assert_type(view, NodeView)
+    drain = ps.nodes.drained(view)
+    assert_type(drain, Drain)
+    if drain:
+        ps.nodes.forget(view.id)
+    ps.nodes.leave("redis://b")
+    ps.nodes.join(view)
+    try:
+        stats = ps.queue("q").stats()
+    except NodesUnavailable as error:
+        assert_type(error.reasons, dict[str, str])
+    except NodesMissed as error:
+        assert_type(error.unreachable, dict[str, str])
+    else:
+        assert_type(stats.unreachable, tuple[str, ...])
+    Worker(["redis://a", "redis://b"], "q", handlers)
+
+
+async def async_several_nodes(lent: redis.asyncio.Redis) -> None:
+    """The same for asyncio."""
+    async with AsyncPenstock(("redis://a", lent)) as ps:
+        assert_type(await ps.nodes.list(), tuple[NodeView, ...])
+        await ps.nodes.leave((await ps.nodes.list())[0])
 
 
 async def async_scanning(ps: AsyncPenstock, q: AsyncQueue) -> None:
