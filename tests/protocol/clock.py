@@ -17,7 +17,7 @@ PRODUCER = "00112233445566ff"
 
 
 def frozen(source: str, now_ms: int) -> str:
-    """The script as it runs at this time of the server's clock; microseconds are cut off."""
+    """The script as it runs at this time of the server's clock, and 789 microseconds."""
     seconds, ms = divmod(now_ms, 1000)
     return source.replace(TIME, f"{{'{seconds}', '{ms * 1000 + 789}'}}")
 

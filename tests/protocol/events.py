@@ -11,7 +11,7 @@ from tests.protocol.seeds import AT, EPOCH, SEED_CALL, Job
 __all__ = ["EVENTS", "happen"]
 
 NEW = "1\nanother"
-ENDED = "1800000000000-0123456789abcdef"
+ENDED = "1800000000000789-0123456789abcdef"
 """A role that nobody has."""
 Code = int | None
 Happening = Callable[[Job, Place], Code]

@@ -30,7 +30,8 @@ __all__ = [
 TAG = 0xABC
 RECEIPT = "1-abc"
 TOKEN = "0123456789abcdef"
-BORNE = f"{T0}-{TOKEN}"
+FENCE = T0 * 1000 + 789
+BORNE = f"{FENCE}-{TOKEN}"
 """What bears a role in `borne_scene`."""
 
 
@@ -330,7 +331,7 @@ ROLES = tuple(
         Act("settle, borne", "settle", (90, EPOCH, RECEIPT, 2, 7, "ada", BORNE, "*active")),
         Act("recover, borne", "recover", (90, EPOCH, "*", 7, "ada", BORNE, "*active pairs")),
         Act("recover, borne, none", "recover", (90, EPOCH, "*", 7, "ada", BORNE)),
-        Act("acquire, again", "acquire", (90, "", "producer", TOKEN, T0, 5000, "ada")),
+        Act("acquire, again", "acquire", (90, "", "producer", TOKEN, FENCE, 5000, "ada")),
         Act("resign, held", "resign", (90, "consumer", TOKEN)),
     )
 )

@@ -27,8 +27,8 @@ __all__ = [
 ]
 
 FOLDER = Path(__file__).resolve().parent.parent / "vectors"
-MARK = re.compile(r"<T0([+-]\d+)?(?:\|([0-9a-f]{3}))?>")
-WHOLE = re.compile(r":(<T0(?:[+-]\d+)?>)")
+MARK = re.compile(r"<T0([+-]\d+)?(?:\|([0-9a-f]{3})|(\.\d{3}))?>")
+WHOLE = re.compile(r":(<T0(?:[+-]\d+)?(?:\.\d{3})?>)")
 REPEAT = re.compile(r"<(\d+)\*(.)>")
 RUN = re.compile(r"(.)\1{9999,}")
 NEAR = 10**12
@@ -119,6 +119,8 @@ def placed(value: Any, t0: int) -> Any:
 
 def _time(found: re.Match[str], t0: int) -> str:
     ms = t0 + int(found.group(1) or 0)
+    if found.group(3):
+        return str(ms * 1000 + int(found.group(3)[1:]))
     return str(ms if found.group(2) is None else ms * 4096 + int(found.group(2), 16))
 
 
@@ -137,7 +139,7 @@ def unplaced(value: Any, t0: int, *, scored: bool = False) -> Any:
     if value.isdigit() and len(value) > 14 and _is_score(int(value) // 4096, t0, scored):
         return _mark(int(value) // 4096, t0)[:-1] + f"|{int(value) % 4096:03x}>"
     value = RUN.sub(lambda found: f"<{len(found.group())}*{found.group(1)}>", value)
-    return re.sub(r"(?<!\d)\d{13}(?!\d)", lambda m: _near(m.group(), t0), value)
+    return re.sub(r"(?<!\d)(\d{13})(\d{3})?(?!\d)", lambda m: _near(m, t0), value)
 
 
 def _is_score(ms: int, t0: int, scored: bool) -> bool:
@@ -145,8 +147,11 @@ def _is_score(ms: int, t0: int, scored: bool) -> bool:
     return ms < LAST_SCORE_MS and (scored or abs(ms - t0) < NEAR)
 
 
-def _near(digits: str, t0: int) -> str:
-    return _mark(int(digits), t0) if abs(int(digits) - t0) < NEAR else digits
+def _near(found: re.Match[str], t0: int) -> str:
+    ms = int(found.group(1))
+    if abs(ms - t0) >= NEAR:
+        return found.group()
+    return _mark(ms, t0) if found.group(2) is None else f"{_mark(ms, t0)[:-1]}.{found.group(2)}>"
 
 
 def _mark(ms: int, t0: int) -> str:

@@ -43,8 +43,8 @@ if not epoch then
 end
 if runs then
   fence = string.match(id, '^%d+')
-else -- never lower than the time: numbers rise from one life of the queue to the next, too
-  fence = string.format('%.0f', math.max(now, (tonumber(string.match(before, '^%d+')) or 0) + 1))
+else -- never lower than the time: numbers rise from one life of the queue to the next, too. In us, as a ms may see several takings
+  fence = string.format('%.0f', math.max(now * 1000 + time[2] % 1000, (tonumber(string.match(before, '^%d+')) or 0) + 1))
 end
 changes[#changes + 1] = kind
 changes[#changes + 1] = fence .. '-' .. token .. ' ' .. string.format('%.0f', now + lease) .. ' ' .. lease .. ' ' .. owner
