@@ -44,7 +44,8 @@ from penstock.errors import (
 from penstock.wire.keys import QueueKeys
 
 if TYPE_CHECKING:
-    from penstock._async.federation import AsyncFederation, AsyncHome
+    from penstock._async.federation import AsyncFederation
+    from penstock._async.home import AsyncHome
     from penstock._async.member import AsyncMember
 
 __all__ = ["AsyncCompositeQueue", "AsyncObservedComposite"]
@@ -190,14 +191,14 @@ class AsyncCompositeQueue(AsyncQueue):
     ) -> Sequence[T]:
         """Call one part; that its node fails is noted, and perhaps what was to be done there."""
         if intent is not None and part.home.id and not part.home.state.is_up:
-            kept = await self._federation.keep(part.home, self.name, names, intent)
+            kept = await self._federation.hints.keep(part.home, self.name, names, intent)
             if any(kept):
                 return cast("Sequence[T]", _hinted(kept))
         try:
             return await call(part, names)
         except Exception as error:
             if self._federation.bears(part.home, error) and intent is not None:
-                kept = await self._federation.keep(part.home, self.name, names, intent)
+                kept = await self._federation.hints.keep(part.home, self.name, names, intent)
                 if any(kept):
                     return cast("Sequence[T]", _hinted(kept))
             raise
@@ -249,7 +250,7 @@ class AsyncCompositeQueue(AsyncQueue):
     # -- producing -------------------------------------------------------------------------
 
     async def _add(self, record: bytes, options: Prepared) -> Enqueued:
-        return await self._federation.produce(
+        return await self._federation.offers.produce(
             self._preferred, lambda part: part._add(record, options)
         )
 
@@ -262,7 +263,7 @@ class AsyncCompositeQueue(AsyncQueue):
             # A part that waits for room may have taken some before it failed.
             await part._add_chunk(chunk[len(results) - start :], options, results)
 
-        await self._federation.produce(self._preferred, attempt)
+        await self._federation.offers.produce(self._preferred, attempt)
 
     def exclusive(
         self,

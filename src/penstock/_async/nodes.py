@@ -10,7 +10,8 @@ from penstock.errors import BadArgument, ConfigurationError, NodesMissed, OutOfM
 from penstock.wire.keys import node_key, nodes_key
 
 if TYPE_CHECKING:
-    from penstock._async.federation import AsyncFederation, AsyncHome
+    from penstock._async.federation import AsyncFederation
+    from penstock._async.home import AsyncHome
     from penstock._async.member import AsyncMember
 
 __all__ = ["AsyncNodes"]

@@ -45,7 +45,8 @@ from penstock.errors import (
 from penstock.wire.keys import QueueKeys
 
 if TYPE_CHECKING:
-    from penstock._sync.federation import Federation, Home
+    from penstock._sync.federation import Federation
+    from penstock._sync.home import Home
     from penstock._sync.member import Member
 
 __all__ = ["CompositeQueue", "ObservedComposite"]
@@ -191,14 +192,14 @@ class CompositeQueue(Queue):
     ) -> Sequence[T]:
         """Call one part; that its node fails is noted, and perhaps what was to be done there."""
         if intent is not None and part.home.id and not part.home.state.is_up:
-            kept = self._federation.keep(part.home, self.name, names, intent)
+            kept = self._federation.hints.keep(part.home, self.name, names, intent)
             if any(kept):
                 return cast("Sequence[T]", _hinted(kept))
         try:
             return call(part, names)
         except Exception as error:
             if self._federation.bears(part.home, error) and intent is not None:
-                kept = self._federation.keep(part.home, self.name, names, intent)
+                kept = self._federation.hints.keep(part.home, self.name, names, intent)
                 if any(kept):
                     return cast("Sequence[T]", _hinted(kept))
             raise
@@ -248,7 +249,9 @@ class CompositeQueue(Queue):
     # -- producing -------------------------------------------------------------------------
 
     def _add(self, record: bytes, options: Prepared) -> Enqueued:
-        return self._federation.produce(self._preferred, lambda part: part._add(record, options))
+        return self._federation.offers.produce(
+            self._preferred, lambda part: part._add(record, options)
+        )
 
     def _add_chunk(self, chunk: list[bytes], options: Prepared, results: BulkEnqueued) -> None:
         start = len(results)
@@ -257,7 +260,7 @@ class CompositeQueue(Queue):
             # A part that waits for room may have taken some before it failed.
             part._add_chunk(chunk[len(results) - start :], options, results)
 
-        self._federation.produce(self._preferred, attempt)
+        self._federation.offers.produce(self._preferred, attempt)
 
     def exclusive(
         self,

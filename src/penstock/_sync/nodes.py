@@ -11,7 +11,8 @@ from penstock.errors import BadArgument, ConfigurationError, NodesMissed, OutOfM
 from penstock.wire.keys import node_key, nodes_key
 
 if TYPE_CHECKING:
-    from penstock._sync.federation import Federation, Home
+    from penstock._sync.federation import Federation
+    from penstock._sync.home import Home
     from penstock._sync.member import Member
 
 __all__ = ["Nodes"]

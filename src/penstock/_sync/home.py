@@ -1,0 +1,147 @@
+# Generated from src/penstock/_async/home.py by tools/unasync.py; do not edit.
+"""One of several nodes: what is known of it, and two ways to it."""
+
+from __future__ import annotations
+
+import logging
+import re
+from dataclasses import replace
+from typing import Any
+
+from penstock._acompat import Errand
+from penstock._sync.connection import monotonic, passing
+from penstock._sync.member import Member
+from penstock.core.client import Terms
+from penstock.core.members import address_of
+from penstock.core.nodes import State
+from penstock.core.servers import ServerFacts, parse_info
+from penstock.core.views import NodeView
+from penstock.wire.keys import node_key, nodes_key
+
+__all__ = ["BRIEF", "Home", "is_node_failure"]
+
+logger = logging.getLogger("penstock")
+
+BRIEF = 2.0
+"""Seconds that a consumer waits for the reply of one node while others may have jobs."""
+
+
+def is_node_failure(error: BaseException) -> bool:
+    """Whether a failure is that of a node, which others may make up for."""
+    return passing(error)
+
+
+class Home(Member):
+    """One of several nodes.
+
+    Args:
+        source: a URL or a redis-py client.
+        terms: what the client was told.
+        learned: its id, if others have told of it.
+
+    Attributes:
+        is_learned: whether others have told of it, not the user.
+        ear: connections on which a call fails soon: for what others could do as well.
+        brief: the same node by these connections.
+        state: what is known of it.
+        whole_id: its id, all 40 digits; empty until it is known.
+        known: the first 8 digits of its ids.
+        errand: a look whether it is back, which is under way.
+        fault: why it can't be one of these nodes.
+    """
+
+    def __init__(self, source: Any, terms: Terms, learned: str = "") -> None:
+        super().__init__(source, terms)
+        self.is_learned = bool(learned)
+        # Where others could do as well, a node that hangs must not hold them up.
+        self.ear = self._node.twin(retry_for=0, socket_timeout=BRIEF)
+        self.ear.send_once()
+        self.brief = Member(source, terms, self.ear)
+        self.state = State()
+        self.whole_id = ""
+        self.known: list[str] = []
+        self.errand: Errand | None = None
+        self.meet(learned)
+        self.fault: Exception | None = None
+
+    @property
+    def id(self) -> str:
+        """The first 8 digits of its id; empty until it is known."""
+        return self.whole_id[:8]
+
+    @property
+    def address(self) -> str:
+        """Where it is, for people: with its database if that is another one than 0."""
+        number = re.search(r"[/=]([1-9][0-9]*)$", address_of(self.source))
+        return f"{self._node.address}/{number.group(1)}" if number else self._node.address
+
+    def meet(self, whole_id: str) -> None:
+        """Note its id; jobs of one that it had before are still looked for here."""
+        self.whole_id = whole_id
+        if whole_id and self.id not in self.known:
+            self.known.append(self.id)
+
+    def connect(self) -> None:
+        """Reach it, unless that was done."""
+        if not self._node.id:
+            self.look()
+
+    def close(self) -> None:
+        """Close the connections."""
+        errand, self.errand = self.errand, None
+        if errand is not None:
+            errand.close()
+        super().close()
+        self.ear.close()
+
+    def failed(self, error: BaseException) -> None:
+        """It could not be reached."""
+        if self.state.is_up:
+            logger.warning("node %s: %s; going on without it", self.address, error)
+        self.state.failed(monotonic(), error)
+
+    def look(self) -> None:
+        """Ask who it is and how it is, on a brief connection."""
+        self.state.saw(**self.see())
+
+    def see(self) -> dict[str, Any]:
+        """The same, but for the opinion of it."""
+        now = monotonic()
+        if not self.ear.id:
+            self.ear.prepare()
+            self._node.facts = self.ear.facts
+        found = self.ear.command("HMGET", node_key(self.prefix), "id", "leaving")
+        if found[0] is None:  # as after a FLUSHALL
+            self.ear.identify()
+            found = self.ear.command("HMGET", node_key(self.prefix), "id", "leaving")
+        self.meet(found[0].decode())
+        for node in (self._node, self.ear):
+            node.id = self.id
+            if self.id not in node.known:
+                node.known.append(self.id)
+        facts = None
+        if self.ear.facts.fields and self.state.is_unmeasured(now):  # else it has no INFO
+            facts = ServerFacts(parse_info(self.ear.command("INFO", "memory")))
+        return {"now": now, "leaving": bool(found[1]), "facts": facts}
+
+    def seen(self) -> NodeView:
+        """The node in words."""
+        self.look()
+        view = replace(self.brief.view(), address=self.address)
+        return replace(view, priority=100, leaving=True) if self.state.leaving else view
+
+    def listed(self) -> dict[str, str]:
+        """The list of nodes that it keeps."""
+        flat = self.ear.command("HGETALL", nodes_key(self.prefix))
+        texts = [text.decode("utf-8", "replace") for text in flat]
+        return dict(zip(texts[::2], texts[1::2], strict=True))
+
+    def ready(self) -> None:
+        """Have an open connection to it, and an opinion of it that is not too old.
+
+        Raises:
+            redis.exceptions.ConnectionError, TimeoutError: nothing was sent that would write.
+        """
+        self._node.reach()
+        if self.state.is_stale(monotonic()) or not self.state.is_up:
+            self.look()
