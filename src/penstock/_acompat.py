@@ -483,8 +483,8 @@ class AsyncErrand:
 
     @property
     def is_done(self) -> bool:
-        """Whether it has ended."""
-        return self._task.done()
+        """Whether it has ended; one of another event loop, which may have been stopped, has."""
+        return self._task.done() or self._task.get_loop() is not asyncio.get_running_loop()
 
     @staticmethod
     async def wait(errands: Sequence[AsyncErrand], timeout: float) -> None:
@@ -495,9 +495,9 @@ class AsyncErrand:
 
     async def close(self) -> None:
         """Give it up."""
-        self._task.cancel()
-        with suppress(asyncio.CancelledError, Exception):
-            await self._task
+        if not self.is_done:
+            self._task.cancel()
+            await asyncio.wait({self._task})
 
 
 class Errand:
@@ -517,8 +517,8 @@ class Errand:
 
     @property
     def is_done(self) -> bool:
-        """Whether it has ended."""
-        return self._future.done()
+        """Whether it has ended; in a forked child its thread does not exist."""
+        return self._future.done() or not self._thread.is_alive()
 
     @staticmethod
     def wait(errands: Sequence[Errand], timeout: float) -> None:

@@ -11,6 +11,7 @@ import random
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from operator import itemgetter
 from typing import Any, TypeVar
 
 from penstock._acompat import AsyncErrand, AsyncSignal, asleep
@@ -145,7 +146,7 @@ class AsyncFederation:
         now = monotonic()
         for home in list(self.homes):
             is_due = not home.state.is_up and now >= home.state.until
-            if is_due and home.fault is None and (home.errand is None or home.errand.is_done):
+            if is_due and not home.is_looked_after:
                 home.errand = AsyncErrand(partial(self._look_after, home))
         if now >= self._learn_at and (self._learning is None or self._learning.is_done):
             if self._learn_at:
@@ -155,13 +156,19 @@ class AsyncFederation:
     async def _look_after(self, home: AsyncHome) -> None:
         """See whether a node is there; never raises."""
         try:
+            await self._looked_after(home)
+        finally:
+            if home not in self.homes:  # it was left out meanwhile
+                await home.hang_up()
+
+    async def _looked_after(self, home: AsyncHome) -> None:
+        try:
             was = home.state.failures
             await self._meet_again(home)
-            if was:
+            if was and home.state.is_up:
                 logger.warning("node %s is back", home.address)
         except ConfigurationError as error:
-            home.fault = error
-            home.state.failed(monotonic(), error)
+            home.refused(error)
         except Exception as error:  # noqa: BLE001  # tried again after a while
             home.failed(error)
             with suppress(Exception):
@@ -175,13 +182,17 @@ class AsyncFederation:
     async def _meet_again(self, home: AsyncHome) -> None:
         """Make a node that has been away, or may have been, one of those that are up."""
         found = await home.see()
-        self._check_id(home)
+        await self.check_id(home)
+        if home not in self.homes:
+            return
+        home.fault = None
         self._heard(await home.listed())
         # Before anybody takes a job from it: some of them are done.
         await self.hints.make_up(home)
-        home.state.saw(**found)
+        if home in self.homes:
+            home.state.saw(**found)
 
-    def _check_id(self, home: AsyncHome) -> None:
+    async def check_id(self, home: AsyncHome) -> None:
         """Refuse a node that has the id of another one.
 
         Raises:
@@ -190,43 +201,63 @@ class AsyncFederation:
         for other in list(self.homes):
             if other is not home and other.fault is None and other.id and other.id == home.id:
                 if other.is_learned or home.is_learned:  # one node by two addresses
-                    self.homes.remove(other if other.is_learned else home)
+                    await self._leave_out(other if other.is_learned else home)
                     continue
                 raise ConfigurationError(
                     f"{other.address} and {home.address} have one id, {home.id}: the same server"
                     " under two addresses, or a copy of its data"
                 )
 
+    async def _leave_out(self, home: AsyncHome) -> None:
+        """A node that was learned is one of those that are known already, by another address."""
+        with suppress(ValueError):  # another thread was quicker
+            self.homes.remove(home)
+            # Somebody may be at it; of others nothing is left.
+            self._gone = [gone for gone in self._gone if gone.state.met or gone.is_looked_after]
+            self._gone.append(home)
+        await home.hang_up()
+
     async def _learn(self) -> None:
-        """Read the lists of all nodes again; never raises."""
+        """Read the lists of all nodes again, and who they are; never raises."""
         for home in list(self.homes):
             if home.state.is_up:
                 try:
+                    await home.look()
+                    await self.check_id(home)
                     self._heard(await home.listed())
-                    await self.hints.make_up_from(home, self.homes)
+                    await self.hints.make_up_from(home, self.up(home))
+                except ConfigurationError as error:
+                    home.refused(error)
                 except Exception as error:  # noqa: BLE001  # it is looked after
-                    self.bears(home, error)
+                    if not self.bears(home, error):
+                        logger.warning("node %s: %s", home.address, error)
+
+    def up(self, but: AsyncHome) -> list[AsyncHome]:
+        """The nodes that are up, except one."""
+        return [home for home in list(self.homes) if home is not but and home.state.is_up]
 
     def _heard(self, told: Mapping[str, str]) -> None:
         """Take in what a node says of others."""
         known = {node: str(entry) for node, entry in self._entries.items()}
         self._entries = merged_members([known, told])
-        for node, entry in self._entries.items():
-            found = [home for home in self.homes if home.whole_id == node]
+        for node, entry in sorted(self._entries.items(), key=itemgetter(1)):
+            found = [home for home in list(self.homes) if home.whole_id == node]
             if not entry.address:
                 # What was forgotten goes, unless nobody else is left.
                 for home in found:
                     if len(self.homes) > 1:
-                        self.homes.remove(home)
-                        self._gone.append(home)
+                        with suppress(ValueError):  # another thread was quicker
+                            self.homes.remove(home)
+                            self._gone.append(home)
             elif not found:
                 self._meet(node, entry.address)
 
     def _meet(self, node: str, address: str) -> None:
         """A node of which others tell."""
-        for home in self.homes:
-            if not home.whole_id and address_of(home.source) == address:
-                home.meet(node)
+        for home in list(self.homes):
+            if address_of(home.source) == address:
+                if not home.state.met:  # else the list is of a time when another one was there
+                    home.meet(node)
                 return
         source = joined(address, self.homes[0].source)
         try:
@@ -249,11 +280,11 @@ class AsyncFederation:
         home = AsyncHome(url, self.terms)
         try:
             await home.look()
-            for other in self.homes:
+            for other in list(self.homes):
                 if other.id == home.id and address_of(other.source) == address_of(url):
                     await home.close()
                     return other
-            self._check_id(home)
+            await self.check_id(home)
         except BaseException:
             await home.close()
             raise
@@ -262,8 +293,9 @@ class AsyncFederation:
 
     async def dismiss(self, home: AsyncHome) -> None:
         """One of these is none any more."""
-        if home in self.homes:
+        with suppress(ValueError):
             self.homes.remove(home)
+            self._gone.append(home)  # jobs that were taken there may yet be settled
         await home.close()
 
     async def rest_of(self, home: AsyncHome) -> Drain:
@@ -301,7 +333,7 @@ class AsyncFederation:
         Raises:
             WrongNode: none of these.
         """
-        for home in self.homes:
+        for home in list(self.homes):
             if node in home.known:
                 return home
         known = ", ".join(home.id for home in self.homes if home.id)

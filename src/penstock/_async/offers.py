@@ -77,7 +77,8 @@ class AsyncOffers:
         try:
             if not home.state.is_up:
                 raise self._federation.unavailable()
-            await home.ready()
+            if await home.ready():
+                await self._federation.check_id(home)
         except Exception as error:
             if not is_node_failure(error):
                 raise

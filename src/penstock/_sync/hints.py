@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from penstock._sync.connection import monotonic
@@ -35,22 +36,24 @@ class Hints:
 
     def make_up(self, home: Home) -> None:
         """Do what other nodes have kept for one that is back, and what it keeps for others."""
-        others = [
-            other for other in self._federation.homes if other is not home and other.state.is_up
-        ]
+        others = self._federation.up(home)
         for other in others:
+            lost = None
             try:
-                self.make_up_from(other, [home])
-            except Exception as error:  # noqa: BLE001, PERF203  # not this node's failure
+                lost = self.make_up_from(other, [home])
+            except Exception as error:  # noqa: BLE001  # not this node's failure
                 if not self._federation.bears(other, error):
                     logger.warning("hints on %s: %s", other.address, error)
+            if lost is not None:
+                raise lost
         self.make_up_from(home, others)
 
-    def make_up_from(self, keeper: Home, homes: Sequence[Home]) -> None:
-        """Do what one node keeps for others."""
+    def make_up_from(self, keeper: Home, homes: Sequence[Home]) -> Exception | None:
+        """Do what one node keeps for others; the failure of one of these, which is noted."""
+        lost: Exception | None = None
         key = hints_key(self._federation.prefix)
         if not homes or not keeper.ear.command("HLEN", key):
-            return
+            return None
         cursor = b"0"
         while True:
             cursor, flat = keeper.ear.command("HSCAN", key, cursor, "COUNT", 500)
@@ -59,14 +62,19 @@ class Hints:
             over = [hint.field for hint in kept if hint.until < int(seconds) * 1000]
             for home in homes:
                 own = [hint for hint in kept if hint.node in home.known and home is not keeper]
-                for batch in hints.batches(own):
-                    over += self._done(home, batch)
+                try:
+                    for batch in hints.batches(own):
+                        over += self._done(home, batch)
+                except Exception as error:
+                    if not self._federation.bears(home, error):
+                        raise
+                    lost = error
             if over:
                 keeper.ear.command("HDEL", key, *dict.fromkeys(over))
             if foreign:
                 logger.warning("%s keeps %d hints of no kind we know", keeper.address, len(foreign))
-            if cursor == b"0":
-                return
+            if cursor == b"0" or lost is not None:
+                return lost
 
     def _done(self, home: Home, batch: Sequence[Hint]) -> list[str]:
         """Make up for calls about jobs of one queue; the fields that are done with."""
@@ -104,6 +112,9 @@ class Hints:
                 self._federation.bears(keeper, error)
                 continue
             if found is not None:
+                if any(found) and home.state.is_up:  # it was found to be back meanwhile
+                    with suppress(Exception):  # it is done when the list is read again
+                        self.make_up_from(keeper, [home])
                 return found
         return [False] * len(names)
 

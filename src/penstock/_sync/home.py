@@ -16,6 +16,7 @@ from penstock.core.members import address_of
 from penstock.core.nodes import State
 from penstock.core.servers import ServerFacts, parse_info
 from penstock.core.views import NodeView
+from penstock.errors import ConfigurationError
 from penstock.wire.keys import node_key, nodes_key
 
 __all__ = ["BRIEF", "Home", "is_node_failure"]
@@ -75,6 +76,11 @@ class Home(Member):
         number = re.search(r"[/=]([1-9][0-9]*)$", address_of(self.source))
         return f"{self._node.address}/{number.group(1)}" if number else self._node.address
 
+    @property
+    def is_looked_after(self) -> bool:
+        """Whether a look at it is under way."""
+        return self.errand is not None and not self.errand.is_done
+
     def meet(self, whole_id: str) -> None:
         """Note its id; jobs of one that it had before are still looked for here."""
         self.whole_id = whole_id
@@ -91,8 +97,17 @@ class Home(Member):
         errand, self.errand = self.errand, None
         if errand is not None:
             errand.close()
-        super().close()
+        self.hang_up()
+
+    def hang_up(self) -> None:
+        """Close the connections; a look that is under way goes on."""
+        self._node.close()
         self.ear.close()
+
+    def refused(self, error: ConfigurationError) -> None:
+        """It is none of these nodes, as long as it is as it is."""
+        self.fault = error
+        self.state.failed(monotonic(), error)
 
     def failed(self, error: BaseException) -> None:
         """It could not be reached."""
@@ -136,12 +151,17 @@ class Home(Member):
         texts = [text.decode("utf-8", "replace") for text in flat]
         return dict(zip(texts[::2], texts[1::2], strict=True))
 
-    def ready(self) -> None:
+    def ready(self) -> bool:
         """Have an open connection to it, and an opinion of it that is not too old.
+
+        Returns:
+            Whether it was looked at: it may be another one by now.
 
         Raises:
             redis.exceptions.ConnectionError, TimeoutError: nothing was sent that would write.
         """
-        self._node.reach()
-        if self.state.is_stale(monotonic()) or not self.state.is_up:
-            self.look()
+        opened = self._node.reach()
+        if not opened and self.state.is_up and not self.state.is_stale(monotonic()):
+            return False
+        self.look()
+        return True

@@ -76,7 +76,8 @@ class Offers:
         try:
             if not home.state.is_up:
                 raise self._federation.unavailable()
-            home.ready()
+            if home.ready():
+                self._federation.check_id(home)
         except Exception as error:
             if not is_node_failure(error):
                 raise

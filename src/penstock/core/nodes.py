@@ -147,7 +147,7 @@ class Hunger:
 
         Among those that gave it goes round, so that each is asked first in its turn.
         """
-        fed = [part for part in self._fed if part in parts]
+        fed = [part for part in tuple(self._fed) if part in parts]  # other threads write there
         rest = [part for part in parts if part not in self._fed]
         due = [part for part in rest if now >= self._asked.get(part, (0.0, 0.0))[0]]
         return [*due, *fed, *(part for part in rest if part not in due)]  # type: ignore[list-item]  # they are parts
@@ -385,6 +385,9 @@ def _ask(
         meal.told.discard(part)
         try:
             taken = yield from at(part.home, take([part], 0, wanted, meal.idle, (), transient))
+        except Cancelled:
+            yield from _give_back(meal.jobs)
+            raise
         except Exception as error:
             meal.due.pop(part, None)
             if not table.bears(part.home, error):

@@ -1,0 +1,272 @@
+"""Nodes that are not what they were: emptied, replaced, copied, forgotten, repaired."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import threading
+import time
+import traceback
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+
+from penstock import AsyncPenstock, ConfigurationError, Outcome, Penstock
+from penstock._sync import federation
+from penstock._sync.federation import Federation
+from penstock.embedded import EmbeddedServer
+from tests.nodes.federation import Servers, home_of
+from tests.support.twins import wait_for
+
+
+@pytest.fixture
+def three(monkeypatch: pytest.MonkeyPatch) -> Iterator[Servers]:
+    """Three nodes, whose clients read the lists every 0.2 s."""
+    monkeypatch.setattr(federation, "REFRESH", 0.2)
+    with Servers(3) as servers:
+        yield servers
+
+
+def inside(ps: Penstock) -> Federation:
+    """The nodes of a client."""
+    found = ps._home
+    assert isinstance(found, Federation)
+    return found
+
+
+def one_on(server: EmbeddedServer, body: Any = "x", **options: Any) -> str:
+    """Add a job on one node; its id."""
+    with Penstock(server.url) as single:
+        return single.queue("q").enqueue(body, **options).id
+
+
+def connections(servers: Servers, number: int) -> int:
+    """How many connections a node has, but for that which asks."""
+    with redis.Redis.from_url(servers.all[number].url) as raw:
+        own = {int(raw.client_id())}
+        return len([one for one in raw.client_list() if int(one["id"]) not in own])
+
+
+def listed(servers: Servers) -> None:
+    """Write all nodes into the list."""
+    with Penstock(servers.urls[0]) as first, Penstock([servers.urls[0]]) as ps:
+        assert first.hello().nodes
+        for url in servers.urls:
+            ps.nodes.add(url)
+
+
+def test_a_node_that_comes_back_empty(three: Servers) -> None:
+    """It has another id; what was there is gone, and says so; nothing grows in who knew it."""
+    listed(three)
+    with three.client(retry_for=0.3) as ps:
+        q = ps.queue("q")
+        old = one_on(three.all[0], lease=9)
+        [job] = q.reserve(1)
+        before = {node.address: node.id for node in ps.nodes.list()}
+        three.all[0].kill()
+        assert job.ack()
+        three.all[0].restart()
+        three.raw(0).flushall()
+        three.all[0].kill()
+        assert q.stats().unreachable
+        three.all[0].restart()
+        wait_for(lambda: not q.stats().unreachable)
+        after = {node.address: node.id for node in ps.nodes.list()}
+        changed = [address for address in before if before[address] != after[address]]
+        assert changed == [f"127.0.0.1:{three.all[0].port}"]
+        assert list(q.ack([old])) == [Outcome.GONE]
+        new = one_on(three.all[0])
+        assert home_of(new) == after[changed[0]][:8]
+        [job] = q.reserve(1)
+        assert job.id == new
+        assert job.ack()
+        wait_for(lambda: not any(three.raw(i).hlen("penstock:hints") for i in range(3)))
+        began, looks = time.monotonic(), len(inside(ps).homes)
+        held = connections(three, 0)
+        while time.monotonic() < began + 3:
+            assert q.reserve(1, block=0.1) == []
+        assert len(inside(ps).homes) == looks == 3
+        assert connections(three, 0) < held + 6  # of 15 looks
+
+
+def test_a_hint_for_a_node_that_stays_away(three: Servers) -> None:
+    """Whoever keeps it is not taken for down because of it, and the home is left alone."""
+    with three.client(retry_for=0.3) as ps:
+        q = ps.queue("q")
+        one_on(three.all[0], lease=9)
+        [job] = q.reserve(1)
+        three.all[0].kill()
+        assert job.ack()
+        down = f"127.0.0.1:{three.all[0].port}"
+        keepers = [home for home in inside(ps).homes if home.address != down]
+        until = time.monotonic() + 2
+        while time.monotonic() < until:
+            assert q.reserve(1, block=0.05) == []
+            assert all(home.state.is_up for home in keepers), [h.state for h in keepers]
+        assert sorted(three.raw(i).hlen("penstock:hints") for i in (1, 2)) == [0, 1]
+
+
+def test_a_forgotten_node_leaves_no_connection(three: Servers) -> None:
+    """Jobs that were taken there are settled there; the end of the client is the end of all."""
+    listed(three)
+    with three.client() as ps:
+        q = ps.queue("q")
+        one_on(three.all[0])
+        [job] = q.reserve(1)
+        view = next(n for n in ps.nodes.list() if n.address.endswith(str(three.all[0].port)))
+        ps.nodes.forget(view)
+        assert job.ack()
+    wait_for(lambda: connections(three, 0) == 0)
+
+
+def test_a_copy_is_refused_until_it_is_another(three: Servers) -> None:
+    """Once it has an id of its own the clients that refused it go on."""
+    with three.client(retry_for=1) as ps:
+        ps.queue("q").enqueue("x")
+        ids = {node.address: node.id for node in ps.nodes.list()}
+        mine, other = (three.raw(i).hget("penstock:node", "id") for i in (0, 1))
+        three.raw(1).hset("penstock:node", "id", mine)
+        three.all[1].kill()
+        assert ps.queue("q").stats().unreachable
+        three.all[1].restart()
+        with pytest.raises(ConfigurationError, match="one id"):
+            wait_for(lambda: not ps.nodes.list())
+        three.raw(1).hset("penstock:node", "id", other)
+        wait_for(lambda: _works(ps))
+        assert {node.address: node.id for node in ps.nodes.list()} == ids
+
+
+def test_a_producer_refuses_a_copy(three: Servers) -> None:
+    """Which has taken the place of its node: ids of jobs added there would lead elsewhere."""
+    with three.client(retry_for=1) as ps:
+        q = ps.queue("q")
+        home = home_of(q.enqueue("x").id)
+        number = three.all.index(three.with_id(ps, home))
+        copied = three.raw((number + 1) % 3).hget("penstock:node", "id")
+        three.raw(number).hset("penstock:node", "id", copied)
+        three.all[number].kill()
+        three.all[number].restart()
+        added = set()
+        with pytest.raises(ConfigurationError, match="one id"):
+            wait_for(lambda: added.add(q.enqueue("y").id) is not None)
+    assert three.raw(number).xlen("penstock:{q}:ready") == 1
+    ready = [three.raw(n).xlen("penstock:{q}:ready") for n in range(3) if n != number]
+    assert sum(ready) == len(added)
+
+
+def _works(ps: Penstock) -> bool:
+    try:
+        return len([node for node in ps.nodes.list() if not node.error]) == 3
+    except ConfigurationError:
+        return False
+
+
+def test_threads_meet_a_node_at_once(three: Servers) -> None:
+    """It is one node to them, and nothing is left of it when the client is closed."""
+    with Penstock([three.urls[0]]) as ps:
+        ps.queue("q").enqueue("x")
+        listed(three)
+        ends = threading.Barrier(8)
+
+        def work() -> None:
+            ends.wait()
+            until = time.monotonic() + 1
+            while time.monotonic() < until:
+                ps.queue("q").enqueue("x")
+
+        threads = [threading.Thread(target=work) for _ in range(8)]
+        for one in threads:
+            one.start()
+        for one in threads:
+            one.join()
+        wait_for(lambda: len(inside(ps).homes) == 3)
+        assert len({home.id for home in inside(ps).homes}) == 3
+    for number in range(3):
+        wait_for(lambda number=number: connections(three, number) == 0)
+
+
+def test_a_forked_child_looks_after_nodes(three: Servers) -> None:
+    """A look that was under way in its parent is not under way in the child."""
+    with three.client(retry_for=0.3) as ps:
+        q = ps.queue("q")
+        q.reserve(1, block=0)
+        three.all[0].pause()
+        try:
+            wait_for(lambda: bool(q.stats().unreachable))
+            wait_for(lambda: bool(q.stats()) and _is_looked_after(ps))
+            child = os.fork()
+            if child == 0:
+                _in_child(ps)
+        finally:
+            three.all[0].resume()
+        assert os.waitpid(child, 0)[1] == 0
+
+
+def _is_looked_after(ps: Penstock) -> bool:
+    return any(home.is_looked_after for home in inside(ps).homes)
+
+
+def _in_child(ps: Penstock) -> None:
+    try:
+        wait_for(lambda: not ps.queue("q").stats().unreachable, 8)
+        ps.close()
+    except BaseException:  # noqa: BLE001  # nobody else sees it
+        traceback.print_exc()
+        os._exit(1)
+    os._exit(0)
+
+
+def test_one_event_loop_after_another(three: Servers) -> None:
+    """A look that was under way when a loop was stopped is not waited for in the next one."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # the first one's, which nobody can close
+        _in_two_loops(three)
+        gc.collect()
+
+
+def _in_two_loops(servers: Servers) -> None:
+    ps = AsyncPenstock(servers.urls, retry_for=0.3)
+    first, second = asyncio.new_event_loop(), asyncio.new_event_loop()
+
+    async def unreachable() -> int:
+        return len((await ps.queue("q").stats()).unreachable)
+
+    async def whole() -> None:
+        until = time.monotonic() + 8
+        while await unreachable():
+            assert time.monotonic() < until
+        await ps.close()
+
+    servers.all[0].pause()
+    assert first.run_until_complete(unreachable()) == 1
+    servers.all[0].resume()
+    second.run_until_complete(whole())
+    for loop in (first, second):
+        for task in asyncio.all_tasks(loop):
+            task.cancel()
+        loop.run_until_complete(asyncio.sleep(0.01))
+        loop.close()
+
+
+def test_who_is_cancelled_gives_back_what_he_took(three: Servers) -> None:
+    """A job of one node, taken when the next node hangs and the caller is cancelled there."""
+
+    async def main() -> int:
+        async with AsyncPenstock(three.urls) as ps:
+            q = ps.queue("q")
+            await q.reserve(1, block=0)
+            for number in (0, 2):
+                one_on(three.all[number])
+            three.all[1].pause()
+            try:
+                with pytest.raises(asyncio.TimeoutError):
+                    await asyncio.wait_for(q.reserve(3, block=0), 0.5)
+            finally:
+                three.all[1].resume()
+            return len(await q.reserve(3, block=0))
+
+    assert asyncio.run(main()) == 2
