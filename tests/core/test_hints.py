@@ -33,19 +33,19 @@ def test_a_hint_as_it_is_kept() -> None:
     assert hint.field == "e6a1c3f0 ack 1f2e3d4c 1763700000123-1000000000 1-abc two words"
     assert hint.value == f"{NOW + 0xFFFF * 60_000} 5000 "
     buried = kept(delivery(b"1;t=60000\n"), Intent("bury", reason="no good\n"))
-    assert buried.value == f"{1763700000123 + 60_000} - no good\n"
+    assert buried.value == f"{1763700000123 + 60_000 + hints.SKEW_MS} - no good\n"
     job_id = encode_id("e6a1c3f0", PLACE.packed, NUMBER, ttl_code(60_000))
     by_id = kept(job_id, Intent("delete"))
     assert by_id.field == "e6a1c3f0 delete 1f2e3d4c 1763700000123-1000000000 - two words"
-    assert by_id.value == f"{1763700000123 + 60_000} - "
+    assert by_id.value == f"{1763700000123 + 60_000 + hints.SKEW_MS} - "
     for one in (hint, buried, by_id):
         assert hints.read_hint(one.field, one.value) == one
 
 
 @pytest.mark.parametrize("record", [b"1;l=0;t=60000\n", b"1;t=1\n"])
 def test_what_is_not_worth_keeping(record: bytes) -> None:
-    """Jobs that are delivered at most once, and those whose ttl is over."""
-    when = NOW + 200
+    """Jobs that are delivered at most once, and those whose ttl is over by any clock."""
+    when = NOW + 200 + hints.SKEW_MS
     assert hints.hint_of(delivery(record), "e6a1c3f0", "q", Intent("ack"), when) is None
     once = encode_id("e6a1c3f0", PLACE.packed, NUMBER, ttl_code(None, at_most_once=True))
     assert hints.hint_of(once, "e6a1c3f0", "q", Intent("ack"), when) is None

@@ -64,7 +64,9 @@ def three() -> Iterator[Servers]:
 @pytest.fixture
 def five() -> Iterator[Servers]:
     """Five nodes."""
+    began = time.monotonic()
     with Servers(5) as servers:
+        assert time.monotonic() - began < 10
         yield servers
 
 

@@ -6,10 +6,13 @@ the part that a job is in, or asks every part and makes one answer of theirs.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
+from penstock._async.connection import monotonic, passing
 from penstock._async.job import AsyncJob
 from penstock._async.management import Named
 from penstock._async.observed import AsyncObservedQueue
@@ -39,6 +42,7 @@ from penstock.errors import (
     NodesMissed,
     NodesUnavailable,
     QueueClosed,
+    QueueFull,
     WrongQueue,
 )
 from penstock.wire.keys import QueueKeys
@@ -67,6 +71,40 @@ class AsyncPart(AsyncQueue):
         self.home = home
         self.ops.home = home
         self.ops.queue = whole
+
+    async def _enqueue_flow(
+        self, records: Sequence[bytes], options: Prepared, *, partial: bool
+    ) -> list[Any]:
+        """As in a queue; who waits for room looks, meanwhile, whether the node still takes jobs."""
+        if options.block == 0 or self.ops.home is None:
+            return await super()._enqueue_flow(records, options, partial=partial)
+        until = math.inf if options.block is None else monotonic() + options.block
+        while True:
+            began = monotonic()
+            span = max(0.0, min(nodes.LOOK, until - began))
+            try:
+                slice_ = replace(options, block=span)
+                return await super()._enqueue_flow(records, slice_, partial=partial)
+            except QueueFull:
+                if not began + span <= monotonic() < until:
+                    raise  # it was not waited for, as they will never fit; or the time is over
+            await self._check_taking()
+
+    async def _check_taking(self) -> None:
+        """Look whether the node still takes jobs.
+
+        Raises:
+            NotTaken: it does not.
+        """
+        try:
+            await self.home.ready()
+        except Exception as error:
+            if not passing(error):
+                raise
+            self.home.failed(error)
+            raise nodes.NotTaken(self.home.state.reason, passing=True) from error
+        if self.home.state.leaving:
+            raise nodes.NotTaken("leaving", passing=False)
 
 
 class AsyncCompositeQueue(AsyncQueue):

@@ -10,6 +10,7 @@ from redis.exceptions import ResponseError
 from penstock._acompat import asleep
 from penstock._async.connection import monotonic, passing
 from penstock._async.home import is_node_failure
+from penstock.core.nodes import NotTaken
 from penstock.errors import NodesUnavailable, NotReplicated, OutOfMemory
 
 if TYPE_CHECKING:
@@ -138,6 +139,8 @@ class _Turn:
         self.reasons[address] = f"{type(error).__name__}: {error}"
         if isinstance(error, OutOfMemory) or (isinstance(error, NotReplicated) and error.withdrawn):
             self.refusal = error
+        elif isinstance(error, NotTaken):
+            self.note(address, str(error), passing=error.passing)
         elif isinstance(error, ResponseError) and passing(error):
             self.may_pass = True  # it is in another role, or a cluster that is changing
         elif self._on_unknown != "next" or not is_unknown(error):

@@ -7,10 +7,13 @@ the part that a job is in, or asks every part and makes one answer of theirs.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
+from penstock._sync.connection import monotonic, passing
 from penstock._sync.job import Job
 from penstock._sync.management import Named
 from penstock._sync.observed import ObservedQueue
@@ -40,6 +43,7 @@ from penstock.errors import (
     NodesMissed,
     NodesUnavailable,
     QueueClosed,
+    QueueFull,
     WrongQueue,
 )
 from penstock.wire.keys import QueueKeys
@@ -68,6 +72,40 @@ class Part(Queue):
         self.home = home
         self.ops.home = home
         self.ops.queue = whole
+
+    def _enqueue_flow(
+        self, records: Sequence[bytes], options: Prepared, *, partial: bool
+    ) -> list[Any]:
+        """As in a queue; who waits for room looks, meanwhile, whether the node still takes jobs."""
+        if options.block == 0 or self.ops.home is None:
+            return super()._enqueue_flow(records, options, partial=partial)
+        until = math.inf if options.block is None else monotonic() + options.block
+        while True:
+            began = monotonic()
+            span = max(0.0, min(nodes.LOOK, until - began))
+            try:
+                slice_ = replace(options, block=span)
+                return super()._enqueue_flow(records, slice_, partial=partial)
+            except QueueFull:
+                if not began + span <= monotonic() < until:
+                    raise  # it was not waited for, as they will never fit; or the time is over
+            self._check_taking()
+
+    def _check_taking(self) -> None:
+        """Look whether the node still takes jobs.
+
+        Raises:
+            NotTaken: it does not.
+        """
+        try:
+            self.home.ready()
+        except Exception as error:
+            if not passing(error):
+                raise
+            self.home.failed(error)
+            raise nodes.NotTaken(self.home.state.reason, passing=True) from error
+        if self.home.state.leaving:
+            raise nodes.NotTaken("leaving", passing=False)
 
 
 class CompositeQueue(Queue):

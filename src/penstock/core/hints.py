@@ -21,6 +21,8 @@ MOST = 10_000
 """Hints that one node keeps."""
 MOST_MS = 0xFFFF * 60_000
 """What "no ttl" stands for: the most that an id can say, 45 days."""
+SKEW_MS = 300_000
+"""By how much the clocks of two nodes may differ before a hint is thrown away too early."""
 KINDS = ("ack", "delete", "bury")
 
 
@@ -73,7 +75,7 @@ class Hint(NamedTuple):
 
 
 def hint_of(name: Delivery | str, node: str, queue: str, intent: Intent, now: int) -> Hint | None:
-    """What to keep for a job; None = it is delivered at most once, or its ttl has ended.
+    """What to keep for a job; None = it is delivered at most once, or its ttl has long ended.
 
     Args:
         name: the delivery or the id.
@@ -89,7 +91,7 @@ def hint_of(name: Delivery | str, node: str, queue: str, intent: Intent, now: in
         parsed = parse_id(name)
         epoch, number, receipt, once = parsed.epoch, parsed.number, "", parsed.at_most_once
         ttl = None if parsed.ttl_minutes is None else parsed.ttl_minutes * 60_000
-    until = now + MOST_MS if ttl is None else int(number[:-11]) + ttl
+    until = now + MOST_MS if ttl is None else int(number[:-11]) + ttl + SKEW_MS
     if once or until <= now:
         return None
     window = "-" if intent.window_ms is None else str(intent.window_ms)

@@ -29,6 +29,7 @@ __all__ = [
     "Hunger",
     "Keep",
     "Listen",
+    "NotTaken",
     "Partial",
     "State",
     "Sticky",
@@ -108,6 +109,19 @@ class State:
     def is_unmeasured(self, now: float) -> bool:
         """Whether to look at its memory as well."""
         return now >= self.measured + MEASURE
+
+
+class NotTaken(Exception):
+    """A node has begun to refuse jobs while one waited for room there; it was not added.
+
+    Args:
+        reason: why, in words.
+        passing: whether that may pass by itself.
+    """
+
+    def __init__(self, reason: str, *, passing: bool) -> None:
+        super().__init__(reason)
+        self.passing = passing
 
 
 class Sticky:

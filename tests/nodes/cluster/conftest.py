@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -12,7 +13,9 @@ from tests.support.cluster import Cluster
 @pytest.fixture(scope="session")
 def lasting_cluster() -> Iterator[Cluster]:
     """Three primaries that outlive the tests; nobody takes over by mistake when it is busy here."""
+    began = time.monotonic()
     with Cluster(3, node_timeout=15_000) as cluster:
+        assert time.monotonic() - began < 10
         yield cluster
 
 
@@ -27,5 +30,7 @@ def cluster(lasting_cluster: Cluster) -> Iterator[Cluster]:
 @pytest.fixture
 def frail_cluster() -> Iterator[Cluster]:
     """Three primaries with a replica each, which takes over after a second."""
+    began = time.monotonic()
     with Cluster(3, replicas=1, node_timeout=1000) as cluster:
+        assert time.monotonic() - began < 10
         yield cluster
