@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from penstock.pressure.keys import PressureKeys, Role
 from penstock.wire.keys import KINDS
-from penstock.wire.scripts import Script, all_scripts
-from tests.protocol.clock import T0
+from penstock.wire.scripts import Script, all_scripts, pressure_scripts
+from tests.protocol.clock import T0, TIME
 from tests.protocol.headers import codes_of, returns_of
 from tests.protocol.vectors import (
     FOLDER,
@@ -24,9 +25,13 @@ from tests.protocol.vectors import (
 )
 from tests.support.backends import Backend
 
-VECTORS = all_vectors()
+VECTORS = [vector for vector in all_vectors() if not vector.is_pressure]
 OTHER_T0 = 1_712_345_678_901
 SCRIPTS = pytest.mark.parametrize("script", all_scripts(), ids=lambda script: script.name)
+PRESSURE = pytest.mark.parametrize("script", pressure_scripts(), ids=lambda script: script.name)
+EVERY = pytest.mark.parametrize(
+    "script", [*all_scripts(), *pressure_scripts()], ids=lambda script: script.name
+)
 CODES_AT = {
     "ack": 3, "bury": 3, "delete": 3, "dequeue": 3, "extend": 3, "nack": 3, "promote": 3,
     "redrive": 5, "release": 3, "withdraw": 3,
@@ -66,15 +71,25 @@ def test_a_vector_holds(vector: Vector, backend: Backend) -> None:
     _check(vector, backend, T0)
 
 
-@pytest.mark.parametrize("script", scripts_with_vectors())
-def test_vectors_hold_at_any_time(script: str, backend: Backend) -> None:
+@SCRIPTS
+def test_vectors_hold_at_any_time(script: Script, backend: Backend) -> None:
     """T0 is no special moment: the same files hold at another one."""
-    for vector in vectors_of(script):
+    for vector in vectors_of(script.name):
         backend.sync_client().flushdb()
         _check(vector, backend, OTHER_T0)
 
 
-@SCRIPTS
+@PRESSURE
+def test_vectors_of_pressure_hold(script: Script, backend: Backend) -> None:
+    """Reply and keys are those of the file, on every back end; none of them reads the clock."""
+    assert TIME not in script.source
+    raw = backend.sync_client()
+    for vector in vectors_of(script.name):
+        raw.flushdb()
+        assert run_vector(raw, vector, T0) == wanted(vector, T0), vector.name
+
+
+@EVERY
 def test_every_reply_of_a_header_has_a_vector(script: Script) -> None:
     """Each RETURNS line is shown by a case whose reply has its form, and no case shows another."""
     shown = {vector.returns for vector in vectors_of(script.name)}
@@ -116,6 +131,29 @@ def test_cases_name_the_keys_of_their_script(script: Script) -> None:
         kinds = [re.sub(r":producer:.*", ":producer", key) for key in vector.keys]
         assert tuple(kind.rpartition(":")[2] for kind in kinds) == script.keys
         assert len({kind.rpartition(":")[0] for kind in kinds}) == 1
+
+
+@PRESSURE
+def test_cases_of_pressure_name_the_keys_of_their_script(script: Script) -> None:
+    """KEYS stand in the order of the header, of one queue; a script of a role has one."""
+    keys = PressureKeys("jobs", "__pressure__")
+    roles: tuple[Role | None, ...] = (None, "producer", "consumer")
+    rows = [keys.head(script, role)[1:] for role in roles if role or "free" not in script.keys]
+    for vector in vectors_of(script.name):
+        assert tuple(key.encode() for key in vector.keys) in rows
+
+
+def test_every_key_of_pressure_appears() -> None:
+    """Each of the twelve is read in some case, and written and removed in some case."""
+    twelve = {name.decode() for name in PressureKeys("jobs", "__pressure__").names.values()}
+    came, went, was = set(), set(), set()
+    for script in pressure_scripts():
+        for vector in vectors_of(script.name):
+            was |= set(vector.before)
+            if vector.after != "unchanged":
+                came |= set(vector.after) - set(vector.before)
+                went |= set(vector.before) - set(vector.after)
+    assert was == came == went == twelve
 
 
 def test_every_kind_of_key_appears() -> None:

@@ -66,10 +66,19 @@ class Vector:
         """The script it runs."""
         return script(self.script)
 
+    @property
+    def is_pressure(self) -> bool:
+        """Whether it is about the keys of pressure, not those of the layout."""
+        return self.script.startswith("pressure/")
+
 
 def scripts_with_vectors() -> list[str]:
     """Names of the files that hold cases of a script."""
-    return sorted(path.stem for path in FOLDER.glob("*.json") if "cases" in _read(path))
+    return sorted(
+        path.relative_to(FOLDER).with_suffix("").as_posix()
+        for path in FOLDER.rglob("*.json")
+        if "cases" in _read(path)
+    )
 
 
 @cache
