@@ -381,17 +381,23 @@ class IncompleteSettle(PenstockError):
 
     Args:
         outcomes: those of the jobs of these chunks, in order: the first of those that were named.
+        not_replicated: of an ack with `replicas` or `fsynced`, what would have been raised without
+            the failure, about the same outcomes; None = those were confirmed, or need not be.
 
     The cause (`__cause__`) is the error of the chunk that failed. Nothing was done with the jobs of
     that chunk, unless the cause is a connection error: then their outcome is unknown.
     """
 
-    def __init__(self, outcomes: Any) -> None:
-        super().__init__(f"{len(outcomes)} jobs were dealt with before the failure")
+    def __init__(self, outcomes: Any, not_replicated: AckNotReplicated | None = None) -> None:
+        told = f"{len(outcomes)} jobs were dealt with before the failure"
+        if not_replicated is not None:
+            told += f", {not_replicated.confirmed} of them confirmed as asked for"
+        super().__init__(told)
         self.outcomes = outcomes
+        self.not_replicated = not_replicated
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (type(self), (self.outcomes,))
+        return (type(self), (self.outcomes, self.not_replicated))
 
 
 class EmbeddedServerError(PenstockError):

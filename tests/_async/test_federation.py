@@ -8,14 +8,17 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
+import redis
 
 from penstock import (
+    AckNotReplicated,
     AsyncPenstock,
     AsyncQueue,
     BadArgument,
     BadJobId,
     ConfigurationError,
     EnqueueEvent,
+    IncompleteSettle,
     Middleware,
     NodesMissed,
     NodesUnavailable,
@@ -446,6 +449,33 @@ async def test_a_node_that_is_not_there_is_named(three: Nodes) -> None:
             async with three.of(number) as single:
                 assert (await single.queue("q").stats()).settings.paused == "in"
         assert len(await q.reserve(3, block=0)) == 3
+
+
+async def test_a_node_that_fails_between_two_chunks_of_acks(
+    three: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is known of its jobs is told, and that those of others were not confirmed."""
+    async with three.client() as ps:
+        q = ps.queue("q")
+        await one_on_each(three)
+        await one_on_each(three)
+        jobs = sorted(await q.reserve(6, block=0), key=lambda job: job.id)
+        acked = AsyncQueue.ack
+
+        async def ack(self: AsyncQueue, names: list[Any], **options: Any) -> Any:
+            if jobs[2] not in names:
+                return await acked(self, names, **options)
+            first = await acked(self, names[:1])
+            raise IncompleteSettle(first) from redis.ConnectionError("gone")
+
+        monkeypatch.setattr(AsyncQueue, "ack", ack)
+        with pytest.raises(NodesMissed) as caught:
+            await q.ack(jobs, replicas=1, timeout=0.01)
+        done, unknown = Outcome.DONE, Outcome.UNKNOWN
+        assert list(caught.value.results) == [done, done, done, unknown, done, done]
+        assert len(caught.value.unreachable) == 1
+        assert isinstance(caught.value.__cause__, AckNotReplicated)
+        assert sum(one.sync_client().hlen("penstock:{q}:held") for one in three.backends) == 1
 
 
 async def test_roles_are_of_one_node(q: AsyncQueue) -> None:

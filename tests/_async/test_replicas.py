@@ -519,7 +519,37 @@ async def test_a_chunk_that_fails_behind_others(
     assert isinstance(caught.value.__cause__, redis.ConnectionError)
     assert list(caught.value.outcomes) == [Outcome.DONE] * 1000
     assert caught.value.outcomes.replicas == 2
+    assert caught.value.not_replicated is None
     assert (await tq.stats()).active == 500
+
+
+async def test_a_chunk_that_fails_behind_one_that_nobody_confirms(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Both are told: what was done, and that it was not confirmed."""
+    async with AsyncPenstock(fakeredis.FakeAsyncRedis(server=fakeredis.FakeServer())) as client:
+        q = client.queue("q")
+        jobs = await held(q, 2500)
+        build, chunks = q.ops.ack, list[int]()
+
+        def refusing(names: Any) -> Any:
+            chunks.append(len(names))
+            if len(chunks) == 3:
+                raise redis.ConnectionError("gone")
+            return build(names)
+
+        monkeypatch.setattr(q.ops, "ack", refusing)
+        match = "2000 jobs were dealt with before the failure, 0 of them confirmed as asked for"
+        with pytest.raises(IncompleteSettle, match=match) as caught:
+            await q.ack(jobs, replicas=1, timeout=0.01)
+        error = caught.value
+        assert isinstance(error.__cause__, redis.ConnectionError)
+        assert list(error.outcomes) == [Outcome.DONE] * 2000
+        short = error.not_replicated
+        assert short is not None
+        assert short.outcomes is error.outcomes
+        assert (short.confirmed, short.wanted, short.got, short.fsynced) == (0, 1, 0, None)
+        assert (await q.stats()).active == 500
 
 
 async def test_an_ack_and_a_replica_that_stands_still(trio: Replicated, tq: AsyncQueue) -> None:

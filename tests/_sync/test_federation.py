@@ -9,12 +9,15 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
+import redis
 
 from penstock import (
+    AckNotReplicated,
     BadArgument,
     BadJobId,
     ConfigurationError,
     EnqueueEvent,
+    IncompleteSettle,
     Middleware,
     NodesMissed,
     NodesUnavailable,
@@ -443,6 +446,33 @@ def test_a_node_that_is_not_there_is_named(three: Nodes) -> None:
             with three.of(number) as single:
                 assert single.queue("q").stats().settings.paused == "in"
         assert len(q.reserve(3, block=0)) == 3
+
+
+def test_a_node_that_fails_between_two_chunks_of_acks(
+    three: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is known of its jobs is told, and that those of others were not confirmed."""
+    with three.client() as ps:
+        q = ps.queue("q")
+        one_on_each(three)
+        one_on_each(three)
+        jobs = sorted(q.reserve(6, block=0), key=lambda job: job.id)
+        acked = Queue.ack
+
+        def ack(self: Queue, names: list[Any], **options: Any) -> Any:
+            if jobs[2] not in names:
+                return acked(self, names, **options)
+            first = acked(self, names[:1])
+            raise IncompleteSettle(first) from redis.ConnectionError("gone")
+
+        monkeypatch.setattr(Queue, "ack", ack)
+        with pytest.raises(NodesMissed) as caught:
+            q.ack(jobs, replicas=1, timeout=0.01)
+        done, unknown = Outcome.DONE, Outcome.UNKNOWN
+        assert list(caught.value.results) == [done, done, done, unknown, done, done]
+        assert len(caught.value.unreachable) == 1
+        assert isinstance(caught.value.__cause__, AckNotReplicated)
+        assert sum(one.sync_client().hlen("penstock:{q}:held") for one in three.backends) == 1
 
 
 def test_roles_are_of_one_node(q: Queue) -> None:

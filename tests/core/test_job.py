@@ -152,6 +152,15 @@ def test_errors_survive_pickling(error: errors.PenstockError) -> None:
         assert vars(again) == vars(error)
 
 
+def test_an_error_within_an_error_survives_pickling() -> None:
+    """What was not confirmed, too."""
+    error = errors.IncompleteSettle([1, 2], errors.AckNotReplicated([1, 2], 1, 2, 1, True))
+    again = pickle.loads(pickle.dumps(error))
+    assert str(again) == str(error)
+    assert again.outcomes == error.outcomes
+    assert vars(again.not_replicated) == vars(error.not_replicated)
+
+
 def test_every_error_has_one_root() -> None:
     """And those about arguments are ValueErrors as well."""
     kinds = [getattr(errors, name) for name in errors.__all__]

@@ -415,6 +415,7 @@ def errors(q: Queue) -> None:
         assert_type(str(error), str)
     except IncompleteSettle as error:
         assert_type(error.outcomes, Any)
+        assert_type(error.not_replicated, AckNotReplicated | None)
     except TooLate as error:
         assert_type(str(error), str)
     except PenstockError as error:

@@ -438,13 +438,13 @@ class AsyncManagement:
 
         Raises:
             AckNotReplicated: one was not; the chunks behind it have gone out nevertheless.
-            IncompleteSettle: one failed, and others had been done.
+            IncompleteSettle: one failed, and others had been done; whether they were confirmed.
         """
         if not self._node.id:
             await self._client.connect()
         names = self._checked("jobs", jobs)
         whole = None if names else Settled(names, None)
-        short: tuple[int, Confirmed] | None = None
+        short: tuple[Wait, int, Confirmed] | None = None
         parts = [names[at : at + BATCH] for at in range(0, len(names), BATCH)]
         try:
             while parts:
@@ -463,17 +463,16 @@ class AsyncManagement:
                 if resent:
                     settled = settled.after_resend(resent_code)
                 if call.wait is not None and not got.covers(call.wait.expected, call.wait):
-                    short = (len(whole or ()), got)
+                    short = (call.wait, len(whole or ()), got)
                 whole = settled if whole is None else whole.joined(settled)
         except Exception as error:
             if whole is not None:
-                raise IncompleteSettle(whole) from error
+                raise IncompleteSettle(whole, _not_replicated(whole, short)) from error
             raise
         assert whole is not None
-        if wait is not None and short is not None:
-            confirmed, got = short
-            fsynced = got.fsynced if wait.fsynced else None
-            raise AckNotReplicated(whole, confirmed, wait.expected, got.replicas, fsynced)
+        refusal = _not_replicated(whole, short)
+        if refusal is not None:
+            raise refusal
         return whole
 
     async def _receipt_of(self, job: Delivery) -> str | None:
@@ -484,3 +483,19 @@ class AsyncManagement:
         except Exception as error:  # noqa: BLE001  # whoever asks has an error of its own to raise
             logger.info("who holds %s was not found out: %s", job.id, error)
             return None
+
+
+def _not_replicated(
+    whole: Settled, short: tuple[Wait, int, Confirmed] | None
+) -> AckNotReplicated | None:
+    """What to say of a call whose chunks were not all confirmed; None = they were.
+
+    Args:
+        whole: outcomes of all chunks that are done.
+        short: what was waited for, how many jobs were confirmed before, and what came instead.
+    """
+    if short is None:
+        return None
+    wait, confirmed, got = short
+    fsynced = got.fsynced if wait.fsynced else None
+    return AckNotReplicated(whole, confirmed, wait.expected, got.replicas, fsynced)

@@ -40,6 +40,7 @@ from penstock.errors import (
     AckNotReplicated,
     BadArgument,
     ConfigurationError,
+    IncompleteSettle,
     NodesMissed,
     NodesUnavailable,
     QueueClosed,
@@ -56,6 +57,21 @@ if TYPE_CHECKING:
 __all__ = ["CompositeQueue", "ObservedComposite"]
 
 T = TypeVar("T")
+
+
+def _told(
+    error: Exception,
+) -> tuple[Sequence[Any], AckNotReplicated | None, BaseException | None]:
+    """What an error of one part says: the answers for its first jobs, and what went wrong.
+
+    Returns:
+        Those answers, what was not confirmed of them, and what ended the call before the others.
+    """
+    if isinstance(error, AckNotReplicated):
+        return error.outcomes, error, None
+    if isinstance(error, IncompleteSettle):
+        return error.outcomes, error.not_replicated, error.__cause__
+    return (), None, error
 
 
 class Part(Queue):
@@ -190,7 +206,8 @@ class CompositeQueue(Queue):
             intent: what is kept on another node then; None = nothing.
 
         Raises:
-            NodesMissed: some nodes did not answer; its results have `unknown` for their jobs.
+            NodesMissed: some nodes did not answer; its results have `unknown` for their jobs. Its
+                cause is an AckNotReplicated where others answered, and that was not confirmed.
         """
         self._federation.know()
         places: dict[Part, list[int]] = {}
@@ -205,17 +222,17 @@ class CompositeQueue(Queue):
         for part, where in places.items():
             try:
                 found = self._called(part, [names[at] for at in where], call, intent)
-            except AckNotReplicated as error:
-                short, found = error, cast("Sequence[T]", error.outcomes)
             except Exception as error:
-                if not self._federation.bears(part.home, error):
-                    raise
-                missed[part.home.address] = part.home.state.reason
-                continue
-            for at, answer in zip(where, found, strict=True):
+                found, unconfirmed, failure = _told(error)
+                short = unconfirmed or short
+                if failure is not None:
+                    if not self._federation.bears(part.home, failure):
+                        raise
+                    missed[part.home.address] = part.home.state.reason
+            for at, answer in zip(where, found, strict=False):  # of some only the first are known
                 answers[at] = answer
         if missed:
-            raise NodesMissed(missed, answers)
+            raise NodesMissed(missed, answers) from short
         if short is not None:
             whole = Settled.of(names, cast("list[Outcome]", answers))
             raise AckNotReplicated(whole, 0, short.wanted, short.got, short.fsynced)
