@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict
 
 import pytest
@@ -107,7 +108,7 @@ def test_stats_counts_each_state(cli: Cli, client: Penstock) -> None:
     first.ack()
     second.bury("no")
     [document] = cli("stats", "q", "--json").document["queues"]
-    expected = asdict(queue.stats())
+    expected = {**asdict(queue.stats()), "unreachable": []}
     for span in ("oldest", "age", "idle"):
         assert 0 <= document.pop(span) <= expected.pop(span)
     assert document == expected
@@ -142,6 +143,29 @@ def test_stats_shows_what_was_moved(cli: Cli, client: Penstock) -> None:
     assert [row[at : at + 4] for row in values] == [["0"] * 4, ["4", "3", "2", "1"]]
     documents = cli("stats", "--json").document["queues"]
     assert [[one[name] for name in MOVED] for one in documents] == [[0] * 4, [4, 3, 2, 1]]
+
+
+def test_stats_shows_who_has_a_role(cli: Cli, client: Penstock) -> None:
+    """A column of its own while somebody has one: who, since when, and for how long."""
+    client.queue("free").enqueue("x")
+    queue = client.queue("q")
+    queue.enqueue("x")
+    assert "roles" not in cli("stats").out
+    with queue.exclusive("producer", lease=600) as producer, queue.exclusive("consumer"):
+        result = cli("stats")
+        documents = cli("stats", "--json").document["queues"]
+        owner = queue.stats().producer
+    assert "roles" in result.out.split("\n", 1)[0].split()
+    free, held = result.rows
+    assert not any("=" in cell for cell in free)
+    one = rf"={re.escape(str(owner))} \(for [\d.]+ s, [\d.]+ (s|min) left\)"
+    assert re.fullmatch(f"producer{one}, consumer{one}", held[-1].strip())
+    assert [document["producer"] for document in documents] == [None, documents[1]["producer"]]
+    told = documents[1]["producer"]
+    assert (told["owner"], told["fence"]) == (str(owner), producer.fence)
+    assert 0 <= told["age"] < 590
+    assert 0 < told["left"] <= 600
+    assert "roles" not in cli("stats").out
 
 
 def test_stats_of_some_or_of_all(cli: Cli, client: Penstock) -> None:

@@ -31,6 +31,7 @@ from penstock import (
     EvictionWarning,
     Handlers,
     Hello,
+    Holder,
     IncompleteEnqueue,
     IncompleteSettle,
     Info,
@@ -227,6 +228,7 @@ def looking(q: Queue, job: Job) -> None:
     assert_type(stats.ready + stats.scheduled + stats.active + stats.dead + stats.expired, int)
     assert_type(stats.oldest, float | None)
     assert_type(stats.settings, Settings)
+    assert_type(stats.producer, Holder | None)
     views = q.peek(10, state="dead", start=5)
     assert_type(views, list[JobView])
     view = q.show(job)

@@ -95,18 +95,30 @@ SPANS = ("oldest", "age", "idle")
 
 def _print_stats(counts: list[QueueStats]) -> None:
     numbers = (*COUNTS, *(rare for rare in RARE if any(getattr(one, rare) for one in counts)))
+    held = ("roles",) if any(map(_roles, counts)) else ()
     output.table(
-        ("queue", *numbers, *SPANS, "settings"),
+        ("queue", *numbers, *SPANS, *held, "settings"),
         [
             (
                 one.name,
                 *(getattr(one, number) for number in numbers),
                 *(output.span(getattr(one, span)) for span in SPANS),
+                *(_roles(one) for _ in held),
                 _settings(one),
             )
             for one in counts
         ],
         right=" ".join((*numbers, *SPANS)),
+    )
+
+
+def _roles(one: QueueStats) -> str:
+    """Who is the only producer or consumer, since when, and for how long unless it goes on."""
+    holders = (("producer", one.producer), ("consumer", one.consumer))
+    return ", ".join(
+        f"{role}={holder} (for {output.span(holder.age)}, {output.span(holder.left)} left)"
+        for role, holder in holders
+        if holder is not None
     )
 
 

@@ -16,6 +16,7 @@ __all__ = [
     "DedupStatus",
     "Drain",
     "Hello",
+    "Holder",
     "Info",
     "JobView",
     "NodeView",
@@ -179,6 +180,26 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
+class Holder:
+    """Who has an exclusive role of a queue. As text: its owner.
+
+    Attributes:
+        owner: what its client calls itself.
+        fence: the number of its taking.
+        age: seconds since it took the role.
+        left: seconds until it ends, unless a call that bears it comes before.
+    """
+
+    owner: str
+    fence: int
+    age: float
+    left: float
+
+    def __str__(self) -> str:
+        return self.owner
+
+
+@dataclass(frozen=True, slots=True)
 class QueueStats:
     """Exact counts of one moment.
 
@@ -196,7 +217,7 @@ class QueueStats:
         age: seconds since the queue was made; None = it does not exist.
         idle: seconds since it was last written to, to a second; None = it does not exist.
         closed: whether producers are refused for good, and consumers end when it is drained.
-        producer, consumer: who has this exclusive role; None = nobody.
+        producer, consumer: who has this exclusive role, and since and until when; None = nobody.
         enqueued: total of jobs added, like the following since the queue was made.
         deliveries: total of deliveries.
         acked: total of jobs finished.
@@ -230,8 +251,8 @@ class QueueStats:
     age: float | None
     idle: float | None
     closed: bool
-    producer: str | None
-    consumer: str | None
+    producer: Holder | None
+    consumer: Holder | None
     enqueued: int
     deliveries: int
     acked: int
@@ -482,10 +503,16 @@ def read_stats(name: str, reply: list[Any]) -> QueueStats:
     )
 
 
-def _holder(text: str, now: int) -> str | None:
-    """Who has a role now, as meta has it: taking, end of the lease, lease, owner."""
+def _holder(text: str, now: int) -> Holder | None:
+    """Who has a role now, as meta has it: taking, end of the lease, lease, owner.
+
+    The number of a taking is its time in microseconds, or a little above the one before.
+    """
     parts = text.split(" ", 3)
-    return parts[3] if len(parts) == 4 and int(parts[1]) > now else None
+    if len(parts) < 4 or int(parts[1]) <= now:
+        return None
+    fence = int(parts[0].partition("-")[0])
+    return Holder(parts[3], fence, max(0, now - fence // 1000) / 1000, (int(parts[1]) - now) / 1000)
 
 
 def read_settings(fields: Mapping[str, str]) -> Settings:
