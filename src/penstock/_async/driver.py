@@ -7,7 +7,7 @@ from collections.abc import Generator
 from contextlib import suppress  # async only
 from typing import Any
 
-from penstock._acompat import AsyncSignal, asleep
+from penstock._acompat import AsyncSignal, ashield, asleep
 from penstock._async.cluster import AsyncWaiters
 from penstock._async.connection import AsyncWaiter, monotonic, passing
 from penstock._async.node import AsyncNode
@@ -59,7 +59,7 @@ class AsyncDriver:
             return end.value
         # [async only
         except asyncio.CancelledError:
-            await self._leave(flow, wait)
+            await ashield(self._leave(flow, wait))
             raise
         # async only]
         finally:
@@ -67,7 +67,10 @@ class AsyncDriver:
 
     # [async only
     async def _leave(self, flow: Generator[flows.Effect, Any, Any], wait: _Wait) -> None:
-        """A cancelled wait is left in order: what it was told goes to the next consumer."""
+        """A cancelled flow is left in order: what it was told, or has taken, is for others.
+
+        Whoever cancels it again waits for that, as the first one does.
+        """
         with suppress(Exception, flows.Cancelled):
             effect = flow.throw(flows.Cancelled())
             while True:

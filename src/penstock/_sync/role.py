@@ -46,6 +46,7 @@ class Role:
         if self._role in queue.ops.tenures:
             raise BadArgument("role", role, "this queue bears it already")
         self._tenure: Tenure | None = None
+        self._unanswered: list[Tenure] = []
         self._queue: Queue | None = None
 
     def __repr__(self) -> str:
@@ -84,13 +85,18 @@ class Role:
             raise self._untaken()
         return self._tenure
 
+    def _new(self) -> Tenure:
+        return Tenure(self._role, self._lease_ms)
+
     def _untaken(self) -> BadArgument:
         return BadArgument("role", self._role, "it has not been taken: enter it first")
 
     def take(self) -> Role:
         """Take the role, which `with` does; wait until it is free if asked to.
 
-        A call whose reply is lost is repeated, and finds that it has the role.
+        A call whose reply is lost is repeated, and finds that it has the role. When that fails for
+        too long, whether it was taken is not known: the next `take` of this very object finds that
+        it was, or takes it, and `release` gives it back. A taking that is cancelled is given back.
 
         Raises:
             BadArgument: this very object holds it; it would wait for itself.
@@ -100,9 +106,14 @@ class Role:
             raise BadArgument("role", self._role, "it is held already: release it first")
         parent = self._parent
         parent._client.connect()
-        tenure = Tenure(self._role, self._lease_ms)
+        # Popped, so that two callers at once are two parties.
+        tenure = self._unanswered.pop() if self._unanswered else self._new()
         flow = flows.acquire(parent.ops, tenure, block=self._block, clock=monotonic)
-        tenure.fence = parent._driver.drive(flow)
+        try:
+            tenure.fence = parent._driver.drive(flow)
+        except BaseException:
+            self._unanswered.append(tenure)
+            raise
         queue = type(parent)(parent._client, parent.name)
         for other in (*parent.ops.tenures.values(), tenure):
             queue.ops.bear(other)
@@ -129,9 +140,12 @@ class Role:
         Returns:
             True; False if it had ended before.
         """
-        ops, tenure = self._parent.ops, self._held
+        ops = self._parent.ops
+        tenure = self._unanswered[-1] if self._unanswered else self._held
         reply, resent = self._parent._driver.run(ops, ops.resign(tenure))
         ops.check(reply)
+        if tenure in self._unanswered:
+            self._unanswered.remove(tenure)
         tenure.is_refused = True
         return bool(reply[2]) or resent > 0
 

@@ -516,14 +516,20 @@ def acquire(
     Raises:
         QueueInUse: somebody else has it.
     """
+    try:
+        return (yield from _acquire(ops, tenure, block, clock))
+    except Cancelled:  # it may have got through, and nobody is told of it
+        yield Run(ops.resign(tenure))
+        raise
+
+
+def _acquire(
+    ops: QueueOps, tenure: Tenure, block: float | None, clock: Clock
+) -> Generator[Effect, Any, int]:
     deadline = math.inf if block is None else clock() + block
     create, pause = "", FIRST_LOOK
     while True:
-        try:
-            reply = yield Run(ops.acquire(tenure, create=create))
-        except Cancelled:  # it may have got through
-            yield Run(ops.resign(tenure))
-            raise
+        reply = yield Run(ops.acquire(tenure, create=create))
         if reply[0] == MISSING:
             create = new_epoch()
             yield Register(ops, create)

@@ -1,0 +1,96 @@
+"""Exclusive roles whose taking nobody was told of: the reply is lost, or the taker is cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+import redis
+
+from penstock import AsyncPenstock, Penstock, QueueInUse
+from penstock.embedded import EmbeddedServer
+from penstock.wire.scripts import script
+from tests.support.proxy import Proxy
+
+ACQUIRE = script("acquire").sha.encode()
+TRIES = 2
+"""How often a call goes out with `retry_for=0`: the first connection may have been an old one."""
+
+Server = Callable[..., EmbeddedServer]
+
+
+def test_a_taking_that_was_not_answered(make_server: Server) -> None:
+    """The same object takes it again, and finds that it has it; nobody else does."""
+    server = make_server(tcp=True)
+    with (
+        Penstock(server.url) as other,
+        Proxy(server.address) as door,
+        Penstock(door.url, retry_for=0) as ps,
+    ):
+        q = ps.queue("q")
+        with q.exclusive("producer"):
+            pass  # the server knows the script
+        role = q.exclusive("producer", lease=600, block=0)
+        for _ in range(TRIES):
+            door.eat_reply(after=ACQUIRE)
+        with pytest.raises(redis.ConnectionError):
+            role.take()
+        holder = q.stats().producer
+        assert holder is not None
+        with pytest.raises(QueueInUse):
+            other.queue("q").enqueue("refused")
+        with pytest.raises(QueueInUse):  # another object is another party
+            q.exclusive("producer", block=0).take()
+        with role:
+            assert role.fence == holder.fence
+            role.queue.enqueue("accepted")
+        first = role.fence
+        with role:  # a taking that was answered is over when it is given back
+            assert role.fence > first
+        other.queue("q").enqueue("free again")
+
+
+def test_a_taking_that_was_not_answered_may_be_given_back(make_server: Server) -> None:
+    """By whoever does not want it any more."""
+    server = make_server(tcp=True)
+    with Proxy(server.address) as door, Penstock(door.url, retry_for=0) as ps:
+        q = ps.queue("q")
+        q.enqueue("a job")
+        with q.exclusive("consumer"):
+            pass  # the server knows the script
+        role = q.exclusive("consumer", lease=600, block=0)
+        for _ in range(TRIES):
+            door.eat_reply(after=ACQUIRE)
+        with pytest.raises(redis.ConnectionError):
+            role.take()
+        assert q.stats().consumer is not None
+        assert role.release()
+        assert q.stats().consumer is None
+        assert len(q.reserve(block=0)) == 1
+
+
+@pytest.mark.parametrize("exists", [True, False], ids=["a queue", "none yet"])
+async def test_a_taking_that_is_cancelled(make_server: Server, exists: bool) -> None:
+    """At whatever point, once or twice: nobody has the role, and the next one takes it at once."""
+    server = make_server()
+    async with AsyncPenstock(server.url) as ps:
+        for steps in range(200):
+            q = ps.queue(f"q{steps}")
+            if exists:
+                await q.enqueue("make the queue")
+            task = asyncio.ensure_future(q.exclusive("producer", lease=600).take())
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            if task.done():
+                break
+            task.cancel()
+            if steps % 2:
+                await asyncio.sleep(0)
+                task.cancel()
+            await asyncio.wait({task})
+            assert task.cancelled(), f"a cancellation after {steps} turns of the loop was lost"
+            assert (await q.stats()).producer is None, f"taken, cancelled after {steps} turns"
+            async with q.exclusive("producer", block=0) as role:
+                await role.queue.enqueue("in order")
+        assert steps > 3
