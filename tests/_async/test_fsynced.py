@@ -185,12 +185,46 @@ async def test_disks_of_replicas_that_nobody_knows(
             q = client.queue("q")
             await refused(q, raw, "does not know what its replicas have on disk", replicas=1)
             await q.configure(replicas=1)
-            with pytest.raises(NotReplicated, match="it is on the server's disk, 0 of 1") as caught:
-                await client.queue("q").enqueue("x", fsynced=True)
-            assert (caught.value.fsynced, caught.value.withdrawn) == (True, True)
-            with pytest.raises(CannotSync, match="replicas"):
-                await client.queue("q").enqueue("x", fsynced=True)
+            before = calls(raw, "evalsha")
+            with pytest.raises(CannotSync, match="what its replicas have on disk"):
+                await q.enqueue("x", fsynced=True)
+        async with AsyncPenstock(server.url) as client:
+            q = client.queue("q")
+            for _ in range(2):
+                with pytest.raises(CannotSync, match="what its replicas have on disk"):
+                    await q.enqueue("x", fsynced=True)
+            with pytest.raises(CannotSync, match="what its replicas have on disk"):
+                await q.enqueue("x", fsynced=True, dedup_id="x")
+            with pytest.raises(CannotSync, match="what its replicas have on disk"):
+                await q.enqueue_many(["x", "y"], fsynced=True)
+            assert calls(raw, "evalsha") == before
             assert (await q.enqueue("x", fsynced=True, replicas=0)).state == "ready"
+            raw.hdel("penstock:{q}:meta", "replicas")
+            assert (await q.enqueue("x", fsynced=True)).state == "ready"
+
+
+@on_one
+@pytest.mark.usefixtures("disbelieved")
+async def test_a_number_of_replicas_that_changes(make_server: Server, binary: ServerBinary) -> None:
+    """A client that has seen another one learns of it by the reply: once it takes its job back."""
+    server = make_server(binary=binary, appendonly=True, args=ALWAYS)
+    with redis.Redis.from_url(server.url, protocol=2) as raw:
+        async with AsyncPenstock(server.url) as client:
+            q = client.queue("q")
+            await q.enqueue("x", fsynced=True)
+            asked = calls(raw, "hget")
+            await q.enqueue("x", fsynced=True)
+            assert calls(raw, "hget") == asked  # what is known is not asked for
+            raw.hset("penstock:{q}:meta", "replicas", 1)
+            with pytest.raises(NotReplicated, match="it is on the server's disk, 0 of 1") as caught:
+                await q.enqueue("x", fsynced=True)
+            assert (caught.value.fsynced, caught.value.withdrawn) == (True, True)
+            before = calls(raw, "evalsha")
+            with pytest.raises(CannotSync, match="what its replicas have on disk"):
+                await q.enqueue("x", fsynced=True)
+            assert calls(raw, "evalsha") == before
+            await q.configure(replicas=0)
+            assert (await q.enqueue("x", fsynced=True)).state == "ready"
 
 
 @on_one

@@ -182,12 +182,46 @@ def test_disks_of_replicas_that_nobody_knows(make_server: Server, binary: Server
             q = client.queue("q")
             refused(q, raw, "does not know what its replicas have on disk", replicas=1)
             q.configure(replicas=1)
-            with pytest.raises(NotReplicated, match="it is on the server's disk, 0 of 1") as caught:
-                client.queue("q").enqueue("x", fsynced=True)
-            assert (caught.value.fsynced, caught.value.withdrawn) == (True, True)
-            with pytest.raises(CannotSync, match="replicas"):
-                client.queue("q").enqueue("x", fsynced=True)
+            before = calls(raw, "evalsha")
+            with pytest.raises(CannotSync, match="what its replicas have on disk"):
+                q.enqueue("x", fsynced=True)
+        with Penstock(server.url) as client:
+            q = client.queue("q")
+            for _ in range(2):
+                with pytest.raises(CannotSync, match="what its replicas have on disk"):
+                    q.enqueue("x", fsynced=True)
+            with pytest.raises(CannotSync, match="what its replicas have on disk"):
+                q.enqueue("x", fsynced=True, dedup_id="x")
+            with pytest.raises(CannotSync, match="what its replicas have on disk"):
+                q.enqueue_many(["x", "y"], fsynced=True)
+            assert calls(raw, "evalsha") == before
             assert q.enqueue("x", fsynced=True, replicas=0).state == "ready"
+            raw.hdel("penstock:{q}:meta", "replicas")
+            assert q.enqueue("x", fsynced=True).state == "ready"
+
+
+@on_one
+@pytest.mark.usefixtures("disbelieved")
+def test_a_number_of_replicas_that_changes(make_server: Server, binary: ServerBinary) -> None:
+    """A client that has seen another one learns of it by the reply: once it takes its job back."""
+    server = make_server(binary=binary, appendonly=True, args=ALWAYS)
+    with redis.Redis.from_url(server.url, protocol=2) as raw:
+        with Penstock(server.url) as client:
+            q = client.queue("q")
+            q.enqueue("x", fsynced=True)
+            asked = calls(raw, "hget")
+            q.enqueue("x", fsynced=True)
+            assert calls(raw, "hget") == asked  # what is known is not asked for
+            raw.hset("penstock:{q}:meta", "replicas", 1)
+            with pytest.raises(NotReplicated, match="it is on the server's disk, 0 of 1") as caught:
+                q.enqueue("x", fsynced=True)
+            assert (caught.value.fsynced, caught.value.withdrawn) == (True, True)
+            before = calls(raw, "evalsha")
+            with pytest.raises(CannotSync, match="what its replicas have on disk"):
+                q.enqueue("x", fsynced=True)
+            assert calls(raw, "evalsha") == before
+            q.configure(replicas=0)
+            assert q.enqueue("x", fsynced=True).state == "ready"
 
 
 @on_one

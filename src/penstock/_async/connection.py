@@ -207,7 +207,7 @@ class AsyncLane(Producer):
             head = (*head, caller.key(call.queue))
         packed = pack((b"EVALSHA", call.script.sha, *head, nonce, *call.args))
         wait = call.wait
-        how, asked = (None, b"") if wait is None else await self._asking(wait)
+        how, asked = (None, b"") if wait is None else await self._asking(call, wait)
         packed += asked
         try:
             reply = await self._roundtrip(packed)
@@ -234,7 +234,7 @@ class AsyncLane(Producer):
                 reply.append(got or NOTHING)
         return reply
 
-    async def _asking(self, wait: Wait) -> tuple[Syncing | None, bytes]:
+    async def _asking(self, call: Call, wait: Wait) -> tuple[Syncing | None, bytes]:
         """How the disk is asked, None = not at all; and the question that goes out with a call.
 
         Raises:
@@ -242,8 +242,25 @@ class AsyncLane(Producer):
         """
         if not wait.fsynced and not wait.expected:
             return None, b""
-        how = await self._learn_syncing(wait.expected) if wait.fsynced else None
+        how = await self._syncing_of(call, wait) if wait.fsynced else None
         return how, question(how, wait.expected, min(wait.timeout_ms, SLICE_MS))
+
+    async def _syncing_of(self, call: Call, wait: Wait) -> Syncing:
+        """How the disks that a call waits for are asked.
+
+        The queue's setting may want replicas whose disks can't be: that is found out before the
+        call, where no reply has said otherwise.
+
+        Raises:
+            CannotSync: they can't be asked.
+        """
+        if wait.replicas is not None or call.queue is None:
+            return await self._learn_syncing(wait.expected)
+        how = await self._learn_syncing(0)
+        if how is Syncing.ALWAYS and (wait.expected or not wait.is_told):
+            setting = await self.command("HGET", call.queue["meta"], "replicas")
+            how = await self._learn_syncing(int(setting or 0))
+        return how
 
     async def _again(self, packed: bytes) -> Any:
         """Send once more; a refusal closes the connection, as a WAIT may be under way behind it."""

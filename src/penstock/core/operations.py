@@ -65,12 +65,14 @@ class Wait(NamedTuple):
         timeout_ms: for how long.
         expected: how many this client takes the setting for; its WAIT goes out with the call.
         fsynced: whether the server, and those replicas, must have it on disk.
+        is_told: whether the server has told this client of the setting.
     """
 
     replicas: int | None
     timeout_ms: int
     expected: int = 0
     fsynced: bool = False
+    is_told: bool = False
 
 
 class Confirmed(NamedTuple):
@@ -161,7 +163,7 @@ class QueueOps:
         self._owner = owner.encode()
         self._heads: dict[str, tuple[Any, ...]] = {}
         self._place: Place | None = None
-        self._replicas = 0
+        self._replicas: int | None = None
         self.tenures: dict[str, Tenure] = {}
         self._producing = self._consuming = ""
         self.known_nodes = known_nodes
@@ -254,7 +256,9 @@ class QueueOps:
         if wait is None:
             return call
         expected = self._replicas if wait.replicas is None else wait.replicas
-        return call._replace(wait=wait._replace(expected=expected) if expected else wait)
+        if expected or wait.fsynced:
+            wait = wait._replace(expected=expected or 0, is_told=self._replicas is not None)
+        return call._replace(wait=wait)
 
     def replicated(self, reply: list[Any], wait: Wait | None) -> tuple[int, Confirmed]:
         """How many replicas were to confirm an enqueue, and what was confirmed."""
@@ -561,9 +565,11 @@ class QueueOps:
 
     def settings(self, reply: list[Any]) -> Settings:
         """Read the reply of configure."""
-        return read_settings(
+        settings = read_settings(
             {reply[i].decode(): reply[i + 1].decode() for i in range(4, len(reply), 2)}
         )
+        self._replicas = settings.replicas or 0
+        return settings
 
     def views(self, reply: list[Any], node: str, start: int = 5) -> list[JobView | None]:
         """Read `{1, nonce, now, lease, epoch, job…}`; None for a job that is gone."""
