@@ -86,6 +86,7 @@ def test_progress_with_one_node_of_five(five: Servers) -> None:
     for server in five.all[:4]:
         server.restart()
     ledger.end()
+    assert not ledger.came_back()
 
 
 def test_frozen_nodes_under_load(three: Servers) -> None:
@@ -104,6 +105,7 @@ def test_frozen_nodes_under_load(three: Servers) -> None:
             server.resume()
         ledger.wait_acked(20)
     ledger.end()
+    assert not ledger.came_back()
 
 
 # -- consumers ---------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import redis
 
-from penstock import AsyncPenstock, ConfigurationError, Outcome, Penstock
+from penstock import AsyncPenstock, ConfigurationError, Outcome, Penstock, WrongNode
 from penstock._sync import federation
 from penstock._sync.federation import Federation
 from penstock.embedded import EmbeddedServer
@@ -135,6 +135,11 @@ def test_a_copy_is_refused_until_it_is_another(three: Servers) -> None:
         three.all[1].restart()
         with pytest.raises(ConfigurationError, match="one id"):
             wait_for(lambda: not ps.nodes.list())
+        three.all[1].kill()
+        wait_for(lambda: _works(ps, 2))
+        three.all[1].restart()
+        with pytest.raises(ConfigurationError, match="one id"):
+            wait_for(lambda: not ps.nodes.list())
         three.raw(1).hset("penstock:node", "id", other)
         wait_for(lambda: _works(ps))
         assert {node.address: node.id for node in ps.nodes.list()} == ids
@@ -158,9 +163,28 @@ def test_a_producer_refuses_a_copy(three: Servers) -> None:
     assert sum(ready) == len(added)
 
 
-def _works(ps: Penstock) -> bool:
+def test_clients_that_run_hear_of_forgetting(three: Servers) -> None:
+    """Producers and consumers use the node no more, until it is added again."""
+    listed(three)
+    with three.client() as ps, three.client() as steering:
+        q = ps.queue("q")
+        home = home_of(q.enqueue("x").id)
+        server = three.with_id(ps, home)
+        steering.nodes.forget(home)
+        wait_for(lambda: home_of(q.enqueue("x").id) != home)
+        wait_for(lambda: len(q.reserve(1000, block=0)) == 0)
+        one_on(server)
+        assert q.reserve(1, block=1) == []
+        with pytest.raises(WrongNode, match=home):
+            q.show(one_on(server))
+        steering.nodes.add(server.url)
+        assert len(q.reserve(2, block=5)) >= 1
+        assert {node.id[:8] for node in ps.nodes.list()} >= {home}
+
+
+def _works(ps: Penstock, count: int = 3) -> bool:
     try:
-        return len([node for node in ps.nodes.list() if not node.error]) == 3
+        return len([node for node in ps.nodes.list() if not node.error]) == count
     except ConfigurationError:
         return False
 

@@ -127,16 +127,18 @@ def test_a_job_is_done_while_its_home_is_down(three: Servers) -> None:
     assert seen.bodies == {"x": 1}
 
 
-def test_leases_are_renewed_on_every_node(three: Servers) -> None:
+@pytest.mark.parametrize("how, lease", [("killed", 1), ("frozen", 4)])
+def test_leases_are_renewed_on_every_node(three: Servers, how: str, lease: int) -> None:
     """A handler may take longer than the lease, wherever its job is, while another node is down."""
     for number in range(3):
-        add(three, number, [number], lease=1)
+        add(three, number, [number], lease=lease)
     seen = Seen()
     with Worker(Penstock(three.urls, retry_for=1), "q", seen.slow, concurrency=3) as worker:
         wait_for(lambda: worker.status().held == 3)
-        three.all[2].kill()
-        time.sleep(3)
-        three.all[2].restart()
+        down = three.all[2]
+        (down.kill if how == "killed" else down.pause)()
+        time.sleep(lease + 2)
+        (down.restart if how == "killed" else down.resume)()
         seen.gate.set()
         wait_for(lambda: left(three) == 0)
     assert (seen.bodies[0], seen.bodies[1]) == (1, 1)

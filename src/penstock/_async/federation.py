@@ -62,6 +62,7 @@ class AsyncFederation:
         sticky: which of them is preferred for new jobs.
         hints: what is done about those that are down.
         offers: the way of a job to one of them.
+        learn_at: when their lists are read again by the clock.
     """
 
     def __init__(self, sources: Sequence[Any], terms: Terms) -> None:
@@ -74,7 +75,7 @@ class AsyncFederation:
         self._entries: dict[str, Entry] = {}
         self._gone: list[AsyncHome] = []
         self._learning: AsyncErrand | None = None
-        self._learn_at = 0.0
+        self.learn_at = 0.0
 
     @property
     def prefix(self) -> str:
@@ -148,10 +149,16 @@ class AsyncFederation:
             is_due = not home.state.is_up and now >= home.state.until
             if is_due and not home.is_looked_after:
                 home.errand = AsyncErrand(partial(self._look_after, home))
-        if now >= self._learn_at and (self._learning is None or self._learning.is_done):
-            if self._learn_at:
+        if now >= self.learn_at and (self._learning is None or self._learning.is_done):
+            if self.learn_at:
                 self._learning = AsyncErrand(self._learn)
-            self._learn_at = now + REFRESH
+            self.learn_at = now + REFRESH
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every node is up, and no news of others is on its way."""
+        is_learning = self._learning is not None and not self._learning.is_done
+        return not is_learning and all(home.state.is_up for home in list(self.homes))
 
     async def _look_after(self, home: AsyncHome) -> None:
         """See whether a node is there; never raises."""
@@ -170,6 +177,7 @@ class AsyncFederation:
         except ConfigurationError as error:
             home.refused(error)
         except Exception as error:  # noqa: BLE001  # tried again after a while
+            home.fault = None  # it is looked at again before it is used
             home.failed(error)
             with suppress(Exception):
                 await home.ear.close()

@@ -72,10 +72,10 @@ class Listener:
         return found if key is None else (key,)
 
     def _until(self, until: float) -> float:
-        """Until when to wait; nodes that are down are looked after meanwhile."""
+        """Until when to wait; nodes are looked after, and heard of, meanwhile."""
         self._federation.tend()
-        is_whole = all(home.state.is_up for home in self._federation.homes)
-        return until if is_whole else min(until, monotonic() + GLANCE)
+        until = min(until, self._federation.learn_at)
+        return until if self._federation.is_whole else min(until, monotonic() + GLANCE)
 
     def rest(self, until: float) -> None:
         """Wait without listening."""
