@@ -10,7 +10,7 @@ import itertools
 import logging
 import math
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -58,6 +58,8 @@ MAP_AGE = 1.0
 """Seconds for which the map is not read again for a slot that has moved."""
 JUST_READ = 0.01
 """The same when it does not know a slot."""
+FORMER = 16
+"""Servers without slots that may yet be asked for the map."""
 COUNT_AGE = 0.25
 """Seconds for which the keys of a slot that is on its way are not counted again."""
 
@@ -400,11 +402,14 @@ class AsyncCluster:
         return self._lock
 
     def _askable(self, first: AsyncServer | None) -> Iterator[Address]:
-        """Whom to ask for the map, in this order, each once."""
-        known = list(self._servers)
+        """Whom to ask for the map, each once: who has slots, then who was given, then who had."""
+        known = list(self._servers.items())
         random.shuffle(known)
-        ahead = [address for address in known if self._servers[address] is first]
-        return iter(dict.fromkeys([*ahead, *known, *self._places]))
+        owners = set(self._primaries())
+        ahead = [address for address, server in known if server is first]
+        serving = [address for address, server in known if server in owners]
+        others = [address for address, _ in known]
+        return iter(dict.fromkeys([*ahead, *serving, *self._places, *others]))
 
     async def _read_from(self, address: Address) -> str:
         """Read the map from one server; why that was not possible, or ''."""
@@ -422,9 +427,16 @@ class AsyncCluster:
         if not any(owners):
             return "it knows of no slot"
         self._owners = owners
-        for server in set(self._servers.values()) - set(owners):
-            await server.close()
+        await self._leave(set(owners))
         return ""
+
+    async def _leave(self, owners: Collection[AsyncServer | None]) -> None:
+        """Close what has no slots; where addresses come and go, those of long ago are forgotten."""
+        idle = [found for found in list(self._servers.items()) if found[1] not in owners]
+        for number, (address, server) in enumerate(reversed(idle)):
+            await server.close()
+            if number >= FORMER:
+                self._servers.pop(address, None)
 
     async def _slots(self, address: Address) -> Any:
         """The reply to CLUSTER SLOTS, by a connection for that alone."""

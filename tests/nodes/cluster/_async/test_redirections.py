@@ -12,6 +12,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from penstock import AsyncPenstock, AsyncQueue
 from penstock._async.connection import AsyncLane
+from penstock.core.cluster import Address
 from penstock.wire.keys import SLOTS, key_slot, registry_key, tag
 from tests.support.cluster import Cluster, names_apart, slot_of_queue
 from tests.support.twins import aspawn, await_for
@@ -241,3 +242,17 @@ async def test_a_map_that_is_wrong_in_every_place(
     for name in names:
         assert (await ps.queue(name).stats()).ready == 1
     assert cluster.errors("MOVED") == before + 1
+
+
+async def test_servers_that_have_gone_for_good(ps: AsyncPenstock, q: AsyncQueue) -> None:
+    """Where addresses come and go those of long ago are forgotten; who has slots is asked first."""
+    await q.enqueue("x")
+    link = ps._node._link
+    for number in range(100):
+        link._server(Address("127.0.0.2", 10_000 + number))
+    assert {address.host for address in list(link._askable(None))[:3]} == {"127.0.0.1"}
+    link._read_at = -100.0
+    await link._reread(0.0)
+    gone = [address for address in link._servers if address.host == "127.0.0.2"]
+    assert gone == [Address("127.0.0.2", 10_084 + number) for number in range(16)]
+    assert (await q.stats()).ready == 1

@@ -13,6 +13,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from penstock import Penstock, Queue
 from penstock._sync.connection import Lane
+from penstock.core.cluster import Address
 from penstock.wire.keys import SLOTS, key_slot, registry_key, tag
 from tests.support.cluster import Cluster, names_apart, slot_of_queue
 from tests.support.twins import spawn, wait_for
@@ -232,3 +233,17 @@ def test_a_map_that_is_wrong_in_every_place(ps: Penstock, q: Queue, cluster: Clu
     for name in names:
         assert ps.queue(name).stats().ready == 1
     assert cluster.errors("MOVED") == before + 1
+
+
+def test_servers_that_have_gone_for_good(ps: Penstock, q: Queue) -> None:
+    """Where addresses come and go those of long ago are forgotten; who has slots is asked first."""
+    q.enqueue("x")
+    link = ps._node._link
+    for number in range(100):
+        link._server(Address("127.0.0.2", 10_000 + number))
+    assert {address.host for address in list(link._askable(None))[:3]} == {"127.0.0.1"}
+    link._read_at = -100.0
+    link._reread(0.0)
+    gone = [address for address in link._servers if address.host == "127.0.0.2"]
+    assert gone == [Address("127.0.0.2", 10_084 + number) for number in range(16)]
+    assert q.stats().ready == 1
