@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 
@@ -19,11 +20,17 @@ QUEUES = ("emails", "letters", "cards")
 
 
 @pytest.fixture
-def urls() -> Iterator[list[str]]:
+def service() -> Iterator[Service]:
+    """A primary with a replica, and Sentinels."""
+    with Service(replicas=1) as made:
+        yield made
+
+
+@pytest.fixture
+def urls(service: Service) -> Iterator[list[str]]:
     """One node of each kind."""
     with ExitStack() as stack:
         server = stack.enter_context(EmbeddedServer(tcp=True))
-        service = stack.enter_context(Service(replicas=1))
         cluster = stack.enter_context(Cluster(3))
         yield [server.url, service.url, cluster.url]
 
@@ -96,3 +103,28 @@ def test_a_node_of_any_kind_may_leave(urls: list[str]) -> None:
         assert not ps.nodes.drained(homes[2])
         with Penstock(urls) as producer:
             assert home_of(producer.queue("emails").enqueue("x").id) in homes[:2]
+
+
+def test_a_failover_within_a_node(urls: list[str], service: Service) -> None:
+    """Meanwhile the others are used, and acks are kept there; then the node is itself again.
+
+    Its next primary has got the delivery, so the job does not come again.
+    """
+    with Penstock(urls, retry_for=1) as ps:
+        q = ps.queue("emails")
+        with Penstock(service.url) as single:
+            added = single.queue("emails").enqueue("x", lease=3, replicas=1, timeout=5)
+        [job] = q.reserve(1, block=5)
+        raw = service.raw(service.primary())
+        wait_for(lambda: bool(raw.set("settled", 1)) and raw.execute_command("WAIT", 1, 1000) == 1)
+        old = service.kill_primary()
+        assert list(q.ack([job])) == [Outcome.HINTED]
+        ids = [q.enqueue(number).id for number in range(20)]
+        assert home_of(added.id) not in {home_of(one) for one in ids}
+        service.wait_for_another_than(old)
+        wait_for(lambda: not q.stats().unreachable)
+        time.sleep(3)  # the lease
+        jobs = q.reserve(100, block=0)
+        assert sorted(job.id for job in jobs) == sorted(ids)
+        assert q.stats().acked == 1
+        assert not any(node.error for node in ps.nodes.list())
