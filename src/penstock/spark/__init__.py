@@ -1,0 +1,36 @@
+"""Queues as a source and a sink of Spark: `format("penstock")`.
+
+The data source is found by itself where the package is installed; `register` makes it known where
+that look-up does not reach (a zip shipped with the job, another broken `pyspark_*` module).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from penstock.spark.errors import OptionError, WrongServer
+
+if TYPE_CHECKING:
+    from penstock.spark.source import PenstockDataSource
+
+__all__ = ["OptionError", "PenstockDataSource", "WrongServer", "register"]
+
+
+def register(spark: Any) -> None:
+    """Make `format("penstock")` known to a session.
+
+    Args:
+        spark: a SparkSession, classic or Connect.
+    """
+    from penstock.spark.source import PenstockDataSource
+
+    spark.dataSource.register(PenstockDataSource)
+
+
+def __getattr__(name: str) -> Any:
+    """What needs pyspark is imported when it is asked for."""
+    if name == "PenstockDataSource":
+        from penstock.spark.source import PenstockDataSource
+
+        return PenstockDataSource
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,170 @@
+"""Connections: one client for each process and each set of options, made where it is used.
+
+Spark pickles readers and writers, so they hold options and never a client.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, quote
+
+from penstock import Penstock
+from penstock.core.members import URL
+from penstock.errors import BadArgument
+from penstock.spark.errors import HIDDEN, OptionError, WrongServer
+from penstock.spark.options import Connection
+
+__all__ = ["check_identity", "client", "close_all", "identity"]
+
+logger = logging.getLogger("penstock")
+
+
+class Clients:
+    """The clients of a process.
+
+    A worker process of Spark runs many tasks, one after the other: they share its client, so that
+    each slot has one connection.
+    """
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[Any, ...], Penstock] = {}
+
+    def get(self, options: Connection) -> Penstock:
+        """The client of this process for these options."""
+        key = (os.getpid(), *_key(options))
+        found = self._made.get(key)
+        if found is None:
+            if any(one[0] != os.getpid() for one in self._made):  # the parent's, before a fork
+                self._made = {}
+            found = self._made[key] = _made(options)
+        return found
+
+    def close(self) -> None:
+        """Close the connections; the next use opens new ones."""
+        made, self._made = self._made, {}
+        for one in made.values():
+            one.close()
+
+
+_clients = Clients()
+
+
+def client(options: Connection) -> Penstock:
+    """The client of this process for these options; nothing is sent.
+
+    Raises:
+        OptionError: the environment or a file does not have what an option names, or a URL can't
+            be used.
+    """
+    return _clients.get(options)
+
+
+def close_all() -> None:
+    """Close the connections of this process."""
+    _clients.close()
+
+
+def identity(options: Connection) -> tuple[str, ...]:
+    """The ids of the nodes that are reached from here: the driver notes them for the executors."""
+    return tuple(sorted(node.id for node in client(options).hello().nodes))
+
+
+def check_identity(options: Connection, expected: Sequence[str]) -> None:
+    """See that the same server is reached from here as from the driver.
+
+    Raises:
+        WrongServer: it is another one.
+    """
+    found = identity(options)
+    if expected and not set(found) & set(expected):
+        raise WrongServer(
+            f"queue {options.queue!r}: the driver's server is node {', '.join(expected)}, and from "
+            f"here the same options lead to node {', '.join(found)}; a host name such as localhost "
+            f"is not the same machine everywhere"
+        )
+
+
+def _key(options: Connection) -> tuple[Any, ...]:
+    return tuple(
+        getattr(options, one.name)
+        for one in fields(Connection)
+        if one.name not in ("queue", "require_queue")
+    )
+
+
+def _made(options: Connection) -> Penstock:
+    urls = list(options.nodes) or [options.url or _from_environment("urlEnv", options.url_env)]
+    name = "nodes" if options.nodes else "urlEnv" if options.url_env else "url"
+    sources = [_completed(name, url, options) for url in urls]
+    try:
+        return Penstock(
+            sources if options.nodes else sources[0],
+            prefix=options.prefix,
+            retry_for=options.retry_for / 1000,
+        )
+    except BadArgument as error:  # its text may have the URL, and with it the password
+        reason = "can't be used" if "@" in error.reason else error.reason
+        raise OptionError(name, HIDDEN, reason) from None
+
+
+def _completed(name: str, url: str, options: Connection) -> str:
+    """A URL with the user and the settings that other options give."""
+    found = URL.fullmatch(url)
+    if found is None:
+        raise OptionError(name, HIDDEN, "a URL such as redis://host:6379/0")
+    scheme, user, place, query = found.groups(default="")
+    if name == "url" and ":" in user:
+        logger.warning("option 'url' holds a password; urlEnv, passwordEnv and passwordFile do not")
+    given = dict(parse_qsl(query))
+    settings = {
+        "socket_timeout": options.socket_timeout / 1000,
+        "socket_connect_timeout": options.connect_timeout / 1000,
+        "ssl_ca_certs": options.ssl_ca_file,
+        "ssl_certfile": options.ssl_cert_file,
+        "ssl_keyfile": options.ssl_key_file,
+    }
+    if any(str(value) for key, value in settings.items() if key.startswith("ssl_")) and not (
+        scheme.startswith("rediss")
+    ):
+        raise OptionError("sslCaFile", None, "ssl options need a URL that begins with rediss://")
+    added = {key: value for key, value in settings.items() if value and key not in given}
+    merged = "&".join(f"{quote(k)}={quote(str(v), safe='')}" for k, v in {**given, **added}.items())
+    user = _user(user, options)
+    return f"{scheme}{user + '@' if user else ''}{place}?{merged}"
+
+
+def _user(given: str, options: Connection) -> str:
+    """Name and password as a URL has them."""
+    name, colon, password = given.partition(":")
+    secret = _password(options)
+    if options.username:
+        name = quote(options.username, safe="")
+    if secret is not None:
+        colon, password = ":", quote(secret, safe="")
+    return f"{name}{colon}{password}"
+
+
+def _password(options: Connection) -> str | None:
+    if options.password_env:
+        return _from_environment("passwordEnv", options.password_env)
+    if not options.password_file:
+        return None
+    try:
+        return Path(options.password_file).read_text(encoding="utf-8").rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not a text"
+        raise OptionError(
+            "passwordFile", options.password_file, f"can't be read here: {reason}"
+        ) from None
+
+
+def _from_environment(name: str, variable: str) -> str:
+    value = os.environ.get(variable)
+    if not value:
+        raise OptionError(name, variable, "not set in the environment of this process")
+    return value
