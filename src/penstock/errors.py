@@ -134,7 +134,21 @@ class QueueClosed(PenstockError):
 
 
 class QueueFull(PenstockError):
-    """The bound of the queue is reached; the job was not added."""
+    """The bound of the queue is reached; the job was not added.
+
+    Args:
+        text: what is said.
+        waiting: how many jobs wait.
+        limit: how many may; 0 = it is not known.
+    """
+
+    def __init__(self, text: str = "", waiting: int = 0, limit: int = 0) -> None:
+        super().__init__(text)
+        self.waiting = waiting
+        self.limit = limit
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (*self.args, self.waiting, self.limit))
 
 
 class QueueEmpty(PenstockError):

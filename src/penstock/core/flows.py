@@ -162,6 +162,7 @@ def enqueue(
     clock: Clock,
     wait: Wait | None = None,
     mode: str | None = None,
+    make: Callable[[str, int], Call] | None = None,
 ) -> Generator[Effect, Any, list[Any]]:
     """Add records in one script; make the queue first if need be; wait for room if asked to.
 
@@ -171,6 +172,8 @@ def enqueue(
         mode: what becomes of duplicates; None = the records have no dedup ids.
         partial: whether to add as many as there is room for, when not all of them fit (the reply
             then counts fewer than were given).
+        make: builds another call that adds jobs, from what is said of the queue's making and the
+            ms to wait.
 
     Raises:
         QueueFull, QueueClosed, QueuePaused, QueueInUse, RoleLost, QueueDamaged, StaleCall,
@@ -181,13 +184,16 @@ def enqueue(
     reply: list[Any]
     while True:
         over = block == 0 or (deadline is not None and clock() >= deadline)
+        wait_ms = 0 if over else int(TICK * 2000)
         reply = yield Run(
-            ops.enqueue(
+            make(create, wait_ms)
+            if make is not None
+            else ops.enqueue(
                 todo,
                 create=create,
                 delay=delay,
                 bound=bound,
-                wait_ms=0 if over else int(TICK * 2000),
+                wait_ms=wait_ms,
                 wait=wait,
                 mode=mode,
             )

@@ -38,7 +38,7 @@ from penstock.errors import (
 from penstock.wire.keys import QueueKeys, queue_crc
 from penstock.wire.scripts import Script, script
 
-__all__ = ["NOTHING", "Call", "Confirmed", "QueueOps", "Taken", "Wait"]
+__all__ = ["NOTHING", "Call", "Confirmed", "QueueOps", "Staged", "Taken", "Wait"]
 
 GONE = 0
 ENDED = 2
@@ -52,7 +52,9 @@ IN_USE = -15
 ROLE_LOST = -16
 DRAINED = -2
 """As `next` of a reserve: closed, and nothing is left that could be delivered."""
-PRODUCING = ("enqueue", "claim")
+PRODUCING = ("enqueue", "claim", "publish")
+APART = ("producer", "stage")
+"""Kinds of keys of which a queue has many: which one is said call by call."""
 ACTIONS = {2: "updated", 3: "requeued", 0: "refused", -2: "refused"}
 STATES = ("ready", "scheduled", "active", "dead")
 
@@ -132,6 +134,18 @@ class Taken(NamedTuple):
         return self.next_ms == DRAINED and not self.deliveries
 
 
+class Staged(NamedTuple):
+    """What is staged together: all of it will be in the queue, or nothing.
+
+    Attributes:
+        writer: who stages, 1 to 64 letters and digits.
+        batch: which batch of this writer, from 0; a later one follows when all of this is done.
+    """
+
+    writer: str
+    batch: int
+
+
 class QueueOps:
     """The operations of one queue, bound to its keys.
 
@@ -189,7 +203,7 @@ class QueueOps:
         found = script(name)
         head = self._heads.get(name)
         if head is None:
-            kinds = found.keys[:-1] if name in PRODUCING else found.keys
+            kinds = tuple(kind for kind in found.keys if kind not in APART)
             head = self._heads[name] = (len(found.keys), *self.keys.of(kinds))
         return Call(found, head, args, self.keys if name in PRODUCING else None)
 
@@ -259,6 +273,35 @@ class QueueOps:
         if expected or wait.fsynced:
             wait = wait._replace(expected=expected or 0, is_told=self._replicas is not None)
         return call._replace(wait=wait)
+
+    # -- staging ---------------------------------------------------------------------------
+
+    def _staging(self, name: str, at: Staged, *args: Any) -> Call:
+        keys = (self.keys.stage(at.writer, at.batch), self.keys.commit(at.writer))
+        return Call(script(name), (2, *keys), (at.batch, *args))
+
+    def stage(self, at: Staged, field: str, ttl_ms: int, chunk: bytes) -> Call:
+        """Keep a chunk of jobs aside; see `staged_chunk`."""
+        return self._staging("stage", at, field, ttl_ms, chunk)
+
+    def commit(self, at: Staged, stages: Sequence[tuple[str, int]], wait: Wait | None) -> Call:
+        """Promise what these attempts have staged: name and number of chunks of each."""
+        flat = [part for stage in stages for part in stage]
+        return self._staging("commit", at, *flat)._replace(wait=wait)
+
+    def unstage(self, at: Staged, keep_ms: int | None) -> Call:
+        """Forget what is staged: all is in the queue (and for how long that is known), or none."""
+        return self._staging("unstage", at, "" if keep_ms is None else keep_ms)
+
+    def publish(
+        self, at: Staged, field: str, most: int, *, create: str, wait_ms: int, wait: Wait | None
+    ) -> Call:
+        """Move the first jobs of a staged chunk into the queue."""
+        call = self._call("publish", create, "", wait_ms, self._producing, "", field, most)
+        head = (*call.head, self.keys.stage(at.writer, at.batch))
+        if self._producing:
+            call = self._bearing("producer", call)
+        return call._replace(head=head, wait=wait)
 
     def replicated(self, reply: list[Any], wait: Wait | None) -> tuple[int, Confirmed]:
         """How many replicas were to confirm an enqueue, and what was confirmed."""
@@ -341,7 +384,8 @@ class QueueOps:
 
     def full(self, reply: list[Any]) -> QueueFull:
         """The error of a full queue."""
-        return QueueFull(f"queue {self.name!r}: {reply[2]} jobs wait, {reply[3]} may")
+        text = f"queue {self.name!r}: {reply[2]} jobs wait, {reply[3]} may"
+        return QueueFull(text, reply[2], reply[3])
 
     # -- consuming -------------------------------------------------------------------------
 
@@ -590,6 +634,12 @@ class QueueOps:
         return read_stats(self.name, self.check(reply))
 
 
+def staged_chunk(delay: int | str, records: Sequence[bytes]) -> bytes:
+    """Records as they are staged together: delay and sizes, newline, one after the other."""
+    sizes = " ".join([str(len(record)) for record in records])
+    return b"%b %b\n%b" % (str(delay).encode(), sizes.encode(), b"".join(records))
+
+
 def _alike(names: Sequence[Any], queue: str) -> Batch | None:
     """What the names share when all are first deliveries of one reserve of this queue."""
     batch = names[0].batch if isinstance(names[0], Delivery) else None
@@ -639,4 +689,4 @@ def check_state(argument: str, value: object) -> str:
     return str(value)
 
 
-__all__ += ["BadJobId", "check_state", "check_states", "purge_parts"]
+__all__ += ["BadJobId", "check_state", "check_states", "purge_parts", "staged_chunk"]

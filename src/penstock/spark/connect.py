@@ -13,13 +13,17 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, quote
 
+from redis.exceptions import RedisError
+
 from penstock import Penstock
+from penstock._sync.composite import CompositeQueue
+from penstock._sync.queue import Queue
 from penstock.core.members import URL
-from penstock.errors import BadArgument
-from penstock.spark.errors import HIDDEN, OptionError, WrongServer
+from penstock.errors import BadArgument, NodesUnavailable, QueueMissing
+from penstock.spark.errors import HIDDEN, OptionError, Unreachable, WrongServer
 from penstock.spark.options import Connection
 
-__all__ = ["check_identity", "client", "close_all", "identity"]
+__all__ = ["check_identity", "client", "close_all", "identity", "parts"]
 
 logger = logging.getLogger("penstock")
 
@@ -69,9 +73,39 @@ def close_all() -> None:
     _clients.close()
 
 
+def parts(options: Connection, name: str = "") -> dict[str, Queue]:
+    """A queue's part on each node that can be reached, by the node's id; of one server it is one.
+
+    Args:
+        name: the queue's; empty = the one of the options.
+
+    Raises:
+        Unreachable: no server can be reached.
+    """
+    found = client(options)
+    try:
+        found.connect()
+    except (RedisError, NodesUnavailable) as error:
+        raise Unreachable(f"queue {options.queue!r}: no server is reached: {error}") from error
+    queue = found.queue(name or options.queue)
+    if isinstance(queue, CompositeQueue):
+        return {part.home.id: part for part in queue.parts if part.home.id}
+    return {queue._node.id: queue}
+
+
 def identity(options: Connection) -> tuple[str, ...]:
-    """The ids of the nodes that are reached from here: the driver notes them for the executors."""
-    return tuple(sorted(node.id for node in client(options).hello().nodes))
+    """The ids of the nodes that are reached from here: the driver notes them for the executors.
+
+    Raises:
+        Unreachable: no server can be reached.
+        QueueMissing: there is no such queue, and `requireQueue` is set.
+    """
+    found = parts(options)
+    if options.require_queue and not any(
+        part._node.command("EXISTS", part.ops.keys["meta"]) for part in found.values()
+    ):
+        raise QueueMissing(f"there is no queue {options.queue!r}, and requireQueue is set")
+    return tuple(sorted(found))
 
 
 def check_identity(options: Connection, expected: Sequence[str]) -> None:
@@ -80,7 +114,7 @@ def check_identity(options: Connection, expected: Sequence[str]) -> None:
     Raises:
         WrongServer: it is another one.
     """
-    found = identity(options)
+    found = sorted(parts(options))
     if expected and not set(found) & set(expected):
         raise WrongServer(
             f"queue {options.queue!r}: the driver's server is node {', '.join(expected)}, and from "

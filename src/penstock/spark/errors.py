@@ -6,7 +6,7 @@ from typing import Any
 
 from penstock.errors import BadArgument, PenstockError
 
-__all__ = ["OptionError", "RowError", "StagesLost", "WriteFailed", "WrongServer"]
+__all__ = ["OptionError", "RowError", "StagesLost", "Unreachable", "WrongServer"]
 
 HIDDEN = "<not shown>"
 
@@ -68,5 +68,5 @@ class StagesLost(PenstockError):
     """Rows that were staged are not there any more; nothing of the write is in the queue."""
 
 
-class WriteFailed(PenstockError):
-    """A write could not be carried out; what it had done by then the message says."""
+class Unreachable(PenstockError):
+    """No server can be reached by the options of a reader or writer."""

@@ -110,6 +110,14 @@ class QueueKeys:
         """The key of one producer: its last call number and the reply to it."""
         return f"{self._base}producer:{producer_id}".encode()
 
+    def stage(self, writer: str, batch: int) -> bytes:
+        """The key of what a writer has staged of a batch."""
+        return f"{self._base}stage:{writer}:{batch}".encode()
+
+    def commit(self, writer: str) -> bytes:
+        """The key of what a writer has promised last."""
+        return f"{self._base}commit:{writer}".encode()
+
 
 def key_slot(key: bytes) -> int:
     """The slot of a key in a Redis Cluster: of what stands in its first braces, if anything."""

@@ -1,0 +1,172 @@
+"""Rows that name jobs: to be acknowledged, reported as failed, redriven or deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from penstock._sync.queue import Queue
+from penstock.core.ids import parse_id
+from penstock.core.job import Delivery, Outcome, Settled
+from penstock.core.operations import REFUSED
+from penstock.errors import BadArgument, BadJobId, NodesUnavailable, WrongEpoch, WrongQueue
+from penstock.spark.connect import parts
+from penstock.spark.errors import RowError
+from penstock.spark.options import Write
+from penstock.spark.schema import plain
+
+__all__ = ["Settler", "check_columns"]
+
+KNOWN = {
+    "ack": ("id", "receipt"),
+    "nack": ("id", "receipt"),
+    "redrive": ("id",),
+    "delete": ("id",),
+}
+
+
+def check_columns(fields: Sequence[tuple[str, str]], options: Write) -> dict[str, int]:
+    """Which column is the id, and which the receipt.
+
+    Raises:
+        BadArgument: one is missing, unknown, there twice, or no string.
+    """
+    known = KNOWN[options.operation]
+    places: dict[str, int] = {}
+    for index, (name, kind) in enumerate(fields):
+        meaning = plain(name)
+        what = what_of(options)
+        if meaning not in known or meaning in places:
+            again = "is there twice" if meaning in places else "has no meaning"
+            raise BadArgument("column", name, f"{again}; {what}")
+        if kind != "string":
+            raise BadArgument("column", name, f"is {kind}; {meaning} is string")
+        places[meaning] = index
+    if "id" not in places:
+        listed = tuple(name for name, _ in fields)
+        raise BadArgument("columns", listed, f"there is no column 'id'; {what_of(options)}")
+    return places
+
+
+def what_of(options: Write) -> str:
+    """What an operation needs, in words."""
+    return (
+        f"operation={options.operation} takes the columns {' and '.join(KNOWN[options.operation])}"
+    )
+
+
+class Held(Delivery):
+    """A delivery of which id and receipt are all that is known."""
+
+    __slots__ = ("_epoch", "_id", "_queue", "_receipt")
+
+    def __init__(self, queue: str, job_id: str, receipt: str) -> None:
+        parsed = parse_id(job_id)
+        nobody: Any = None
+        self.batch = nobody
+        self.number = parsed.number
+        self.settled = self.lost = False
+        self._epoch, self._id, self._queue, self._receipt = parsed.epoch, job_id, queue, receipt
+
+    @property
+    def id(self) -> str:
+        """Its id."""
+        return self._id
+
+    @property
+    def queue_name(self) -> str:
+        """Its queue."""
+        return self._queue
+
+    @property
+    def epoch(self) -> str:
+        """The queue's life."""
+        return self._epoch
+
+    @property
+    def receipt(self) -> str:
+        """Proof of the delivery."""
+        return self._receipt
+
+    @property
+    def hinted(self) -> str:
+        """The same: the end of the lease is not known."""
+        return self._receipt
+
+
+class Settler:
+    """Carries out one operation on jobs that rows name, in batches.
+
+    A repeated task finds what it did before: `gone`, `ended` or `refused`, which is no error.
+
+    Args:
+        options: of the write.
+        fields: name and type of each column.
+    """
+
+    def __init__(self, options: Write, fields: Sequence[tuple[str, str]]) -> None:
+        self._options = options
+        self._places = check_columns(fields, options)
+        self._waiting: dict[tuple[str, str], list[Delivery | str]] = {}
+        self._parts = parts(options)
+        self._counts = {"rows": 0}
+        self._row = 0
+
+    def add(self, values: Sequence[list[Any]], count: int) -> None:
+        """Take some rows.
+
+        Raises:
+            RowError: an id or receipt can't be used; rows before it may have been dealt with.
+        """
+        ids = values[self._places["id"]]
+        receipts = values[self._places["receipt"]] if "receipt" in self._places else None
+        for index in range(count):
+            life, name = self._named(ids[index], receipts[index] if receipts is not None else None)
+            names = self._waiting.setdefault(life, [])
+            names.append(name)
+            self._row += 1
+            if len(names) >= self._options.batch_size:
+                self._settle(life, self._waiting.pop(life))
+
+    def finish(self) -> dict[str, int]:
+        """Deal with what is left; how many rows had which outcome."""
+        for life, names in self._waiting.items():
+            self._settle(life, names)
+        self._waiting = {}
+        return self._counts
+
+    def _named(self, job_id: Any, receipt: Any) -> tuple[Any, Delivery | str]:
+        try:
+            parsed = parse_id(job_id)
+            part = next(iter(self._parts.values()))
+            if parsed.crc != part.ops.crc:
+                raise WrongQueue("id", job_id, f"not an id of queue {part.name!r}")
+        except BadJobId as error:
+            raise RowError("id", job_id, error.reason, self._row) from None
+        life = (parsed.node, parsed.epoch)
+        if not receipt:
+            return life, job_id
+        if not isinstance(receipt, str) or not receipt.isprintable():
+            raise RowError("receipt", receipt, "a receipt as the source gave it", self._row)
+        return life, Held(self._options.queue, job_id, receipt)
+
+    def _settle(self, life: tuple[str, str], names: list[Delivery | str]) -> None:
+        part = self._parts.get(life[0])
+        if part is None:
+            raise NodesUnavailable(f"node {life[0]} has jobs that rows name, and is not reached")
+        self._counts["rows"] += len(names)
+        try:
+            outcomes: Sequence[Outcome] = self._act(part)(names)
+        except WrongEpoch:  # the queue has been removed since, and made anew
+            outcomes = [Outcome.GONE] * len(names)
+        for outcome in outcomes:
+            self._counts[outcome.value] = self._counts.get(outcome.value, 0) + 1
+
+    def _act(self, part: Queue) -> Callable[[list[Delivery | str]], Settled]:
+        options = self._options
+        if options.operation == "nack":
+            delay = None if options.delay is None else options.delay / 1000
+            return lambda names: part.nack(names, delay=delay, error=options.error)
+        if options.operation == "redrive":
+            return lambda names: part._each(names, part.ops.redrive, start=5, resent_code=REFUSED)
+        return part.ack if options.operation == "ack" else part.delete

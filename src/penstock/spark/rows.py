@@ -1,0 +1,416 @@
+"""Rows to records: which column means what, and the dedup id of each row.
+
+The same row of the same write has the same id in every attempt, in whatever order a repeated task
+meets its rows: it is the value of the id column, or else a hash of write, partition and content,
+and of how many equal rows came before. A row's place is never a part of it.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Any, NamedTuple
+
+from penstock.core.dedup import check_dedup_id
+from penstock.core.options import duration_ms, lease_ms, moment_ms
+from penstock.core.policy import RetryPolicy
+from penstock.core.record import encode_head, escaped
+from penstock.errors import BadArgument
+from penstock.spark.errors import OptionError, RowError
+from penstock.spark.options import Write
+from penstock.spark.schema import COLUMNS, plain
+from penstock.wire.keys import check_queue_name
+
+__all__ = ["Columns", "Encoder", "Item", "columns_of", "name_of"]
+
+MARK = "\x01"
+"""Stands for a dedup id while a head is built: what is quoted never has it."""
+ONCE_TTL_MS = 86_400_000
+DURATIONS = ("lease", "ttl", "delay", "backoff", "backoff_cap")
+SPANS = ("byte", "short", "integer", "long", "float", "double", "decimal", "day-time interval")
+WHOLE = ("byte", "short", "integer", "long")
+TYPES = {
+    "id": ("string", *WHOLE),
+    "queue": ("string",),
+    "delay": SPANS,
+    "ready_at": ("timestamp",),
+    "ttl": SPANS,
+    "lease": SPANS,
+    "max_attempts": WHOLE,
+    "backoff": SPANS,
+    "backoff_cap": SPANS,
+    "headers": ("map<string,string>",),
+}
+"""What a column may be, by the names that Spark gives types (`DataType.typeName`)."""
+
+
+class Item(NamedTuple):
+    """What one row became.
+
+    Attributes:
+        queue: where it goes.
+        delay: ms, or `@` and an absolute time.
+        record: as it lies on the server.
+        key: its dedup id.
+    """
+
+    queue: str
+    delay: int | str
+    record: bytes
+    key: str
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which column means what; -1 = there is none.
+
+    Attributes:
+        names: of all columns, as they are written.
+        places: meaning -> index.
+        packed: indices of the columns that make up a JSON body, or None.
+    """
+
+    names: tuple[str, ...]
+    places: dict[str, int]
+    packed: tuple[int, ...] | None
+
+    def name(self, meaning: str) -> str:
+        """The name of the column that means this."""
+        return self.names[self.places[meaning]]
+
+
+def columns_of(fields: Sequence[tuple[str, str]], options: Write) -> Columns:
+    """Find out what each column means.
+
+    Args:
+        fields: name and type of each column, the type as Spark's `typeName` has it.
+        options: of the write.
+
+    Raises:
+        BadArgument: a column is missing, unknown, there twice, or of a type that can't be used.
+    """
+    names = tuple(name for name, _ in fields)
+    packs = options.payload_format == "json"
+    places: dict[str, int] = {}
+    for meaning, option, name in (
+        ("payload", "payloadColumn", "" if packs else options.payload_column),
+        ("id", "idColumn", options.id_column),
+        ("queue", "queueColumn", options.queue_column),
+    ):
+        if name:
+            places[meaning] = _named(names, option, name)
+    known = {plain(name): name for name in COLUMNS if name not in ("payload", "id")}
+    if not packs and options.id_from != "content":
+        known.setdefault("id", "id")
+    for index, name in enumerate(names):
+        meaning = known.get(plain(name), "")
+        if meaning and meaning not in places and index not in places.values():
+            places[meaning] = index
+    _check_types(fields, places, options)
+    rest = [index for index in range(len(names)) if index not in places.values()]
+    if packs:
+        own = {places[meaning] for meaning in ("id", "queue") if meaning in places}
+        return Columns(names, places, tuple(sorted({*rest, *own})))
+    if rest:
+        listed = ", ".join(repr(names[index]) for index in rest)
+        raise BadArgument(
+            "columns",
+            names,
+            f"{listed}: of no meaning to the sink; drop it, or put all columns into the body by "
+            f"payloadFormat=json. It knows {', '.join(COLUMNS)}",
+        )
+    return Columns(names, places, None)
+
+
+def _named(names: Sequence[str], option: str, wanted: str) -> int:
+    found = [index for index, name in enumerate(names) if name.lower() == wanted.lower()]
+    if len(found) != 1:
+        what = "there are two columns of this name" if found else "there is no such column"
+        raise OptionError(option, wanted, f"{what}; there are {', '.join(names) or 'none at all'}")
+    return found[0]
+
+
+def _check_types(fields: Sequence[tuple[str, str]], places: dict[str, int], options: Write) -> None:
+    for meaning, index in places.items():
+        name, kind = fields[index]
+        accepted = TYPES.get(meaning, ("binary", "string"))
+        if kind.partition("(")[0] not in accepted:
+            raise BadArgument("column", name, f"is {kind}; {meaning} is {' or '.join(accepted)}")
+    if "delay" in places and "ready_at" in places:
+        raise BadArgument("column", fields[places["ready_at"]][0], "not together with delay")
+    if options.id_from == "column" and "id" not in places:
+        raise OptionError("idFrom", "column", "names no column: set idColumn")
+
+
+def name_of(*parts: object) -> bytes:
+    """A hash that stands for a write, whatever its parts are."""
+    return blake2b(json.dumps([str(part) for part in parts]).encode(), digest_size=16).digest()
+
+
+def preferred(key: str, nodes: Sequence[str]) -> str:
+    """Which of several nodes has what goes by this key: the same one, whoever asks."""
+    return max(nodes, key=lambda node: blake2b(f"{node} {key}".encode(), digest_size=8).digest())
+
+
+class Encoder:
+    """Makes records of the rows of one partition.
+
+    Args:
+        columns: what they mean.
+        options: of the write.
+        write: what stands for the write; the same in each of its attempts.
+        partition: which one.
+    """
+
+    def __init__(self, columns: Columns, options: Write, write: bytes, partition: int) -> None:
+        self._columns = columns
+        self._options = options
+        self._hash = blake2b(write + partition.to_bytes(8, "big"), digest_size=15)
+        self._seen: dict[bytes, int] = {}
+        self._row = 0
+        self._window = f";w={options.dedup_window}"
+        places = columns.places
+        self._ruled = [name for name in COLUMNS if name in places and name not in ("payload", "id")]
+
+    def encode(self, values: Sequence[list[Any]], count: int) -> Iterator[Item]:
+        """Records of so many rows.
+
+        Args:
+            values: a list for each column.
+            count: of rows.
+
+        Raises:
+            RowError: a value can't be used.
+        """
+        places = self._columns.places
+        bodies = self._bodies(values)
+        ids = values[places["id"]] if "id" in places else None
+        queues = values[places["queue"]] if "queue" in places else None
+        rules = [values[places[name]] for name in self._ruled]
+        usual = self._head(()) if not rules else None
+        queue = self._options.queue
+        delay: int | str
+        for index in range(count):
+            body = bodies(index)
+            if usual is None:
+                front, tail, delay = self._ruling([column[index] for column in rules])
+            else:
+                front, tail, delay = usual
+            if queues is not None:
+                queue = self._checked("queue", check_queue_name, queues[index])
+            if ids is None:
+                key = self._content(b"%b\n%b\n%b%b" % (queue.encode(), _text(delay), tail, body))
+                written = key.encode()
+            else:
+                key = self._given(ids[index])
+                written = escaped(key).encode() if not key.isalnum() else key.encode()
+            yield Item(queue, delay, b"%b%b%b%b" % (front, written, tail, body), key)
+            self._row += 1
+
+    # -- bodies ----------------------------------------------------------------------------
+
+    def _bodies(self, values: Sequence[list[Any]]) -> Callable[[int], bytes]:
+        packed = self._columns.packed
+        if packed is not None:
+            names = [self._columns.names[index] for index in packed]
+            columns = [values[index] for index in packed]
+            return lambda index: self._packed(names, [column[index] for column in columns])
+        column = values[self._columns.places["payload"]]
+
+        def body(index: int) -> bytes:
+            value = column[index]
+            return value if type(value) is bytes else bytes(self._checked("payload", _raw, value))
+
+        return body
+
+    def _packed(self, names: list[str], values: list[Any]) -> bytes:
+        try:
+            return _dumps(dict(zip(names, values, strict=True))).encode()
+        except (TypeError, ValueError):
+            pass
+        name, value, reason = next(
+            (name, value, reason)
+            for name, value in zip(names, values, strict=True)
+            if (reason := _obstacle(value))
+        )
+        raise RowError(name, value, f"JSON can't express it ({reason})", self._row)
+
+    # -- ids -------------------------------------------------------------------------------
+
+    def _content(self, content: bytes) -> str:
+        state = self._hash.copy()
+        state.update(content)
+        digest = state.digest()
+        short = digest[:8]
+        before = self._seen.get(short, 0)
+        self._seen[short] = before + 1
+        if before:
+            state.update(b"\n%d" % before)
+            digest = state.digest()
+        return base64.urlsafe_b64encode(digest).decode()
+
+    def _given(self, value: Any) -> str:
+        if isinstance(value, int) and not isinstance(value, bool):
+            value = str(value)
+        return str(self._checked("id", lambda found: check_dedup_id("id", found), value))
+
+    # -- what else a row says --------------------------------------------------------------
+
+    def _ruling(self, values: list[Any]) -> tuple[bytes, bytes, int | str]:
+        key = tuple(
+            tuple(value.items())
+            if isinstance(value, dict)
+            else tuple(value)
+            if isinstance(value, list)
+            else value
+            for value in values
+        )
+        return self._head(key)
+
+    @lru_cache(maxsize=1024)  # noqa: B019  # lives as long as its task
+    def _head(self, values: tuple[Any, ...]) -> tuple[bytes, bytes, int | str]:
+        """What stands before and behind the id, and the delay, of rows that say this."""
+        said = {
+            name: value
+            for name, value in zip(self._ruled, values, strict=True)
+            if value is not None
+        }
+        spans = {name: self._span(name, said[name]) for name in DURATIONS if name in said}
+        lease, ttl = spans.get("lease"), spans.get("ttl")
+        if lease == 0 and ttl is None:
+            ttl = ONCE_TTL_MS
+        delay: int | str = spans.get("delay", 0)
+        if "ready_at" in said:
+            delay = f"@{self._checked('ready_at', _moment, said['ready_at'])}"
+        elif ttl is not None and ttl <= spans.get("delay", 0):
+            raise self._error(
+                "ttl" if "ttl" in said else "delay", said.get("ttl"), "a ttl longer than the delay"
+            )
+        heads = encode_head(
+            lease_ms=lease,
+            ttl_ms=ttl,
+            headers=self._checked("headers", _headers, said["headers"])
+            if "headers" in said
+            else None,
+            dedup=f";d={MARK}{self._window}",
+            retry=self._policy(said, spans),
+        )
+        front, _, tail = heads[self._columns.packed is not None].partition(MARK.encode())
+        return front, tail, delay
+
+    def _span(self, name: str, value: Any) -> int:
+        def check(given: Any) -> int:
+            if name == "lease":
+                return lease_ms(name, _seconds(given))
+            return duration_ms(name, _seconds(given), zero=name == "delay")
+
+        return int(self._checked(name, check, value))
+
+    def _policy(self, said: dict[str, Any], spans: dict[str, int]) -> RetryPolicy | None:
+        if not {"max_attempts", "backoff", "backoff_cap"} & set(said):
+            return None
+        base, cap = (
+            spans[name] / 1000 if name in spans else None for name in ("backoff", "backoff_cap")
+        )
+        found: RetryPolicy = self._checked(
+            "max_attempts", lambda value: RetryPolicy(value, base, cap), said.get("max_attempts")
+        )
+        return found
+
+    def _checked(self, meaning: str, check: Callable[[Any], Any], value: Any) -> Any:
+        try:
+            return check(value)
+        except (BadArgument, ValueError, TypeError) as error:
+            reason = error.reason if isinstance(error, BadArgument) else str(error)
+            raise self._error(meaning, value, reason) from None
+
+    def _error(self, meaning: str, value: Any, reason: str) -> RowError:
+        places = self._columns.places
+        name = self._columns.name(meaning) if meaning in places else meaning
+        return RowError(name, value, reason, self._row)
+
+
+def _text(delay: int | str) -> bytes:
+    return str(delay).encode()
+
+
+def _raw(value: Any) -> bytes:
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, (bytearray, memoryview)):
+        return bytes(value)
+    if isinstance(value, bytes):
+        return value
+    raise TypeError("a payload is bytes or text")
+
+
+def _seconds(value: Any) -> Any:
+    return float(value) if isinstance(value, Decimal) else value
+
+
+def _moment(value: Any) -> int:
+    if isinstance(value, datetime) and value.tzinfo is None:  # Spark's Row has the session's zone
+        value = value.astimezone(timezone.utc)
+    return max(0, moment_ms("ready_at", value))
+
+
+def _headers(value: tuple[Any, ...]) -> dict[str, str]:
+    found = dict(value)
+    if not all(isinstance(text, str) and text for text in found):
+        raise TypeError("names are not empty")
+    if not all(isinstance(text, str) for text in found.values()):
+        raise TypeError("no value is null")
+    return found
+
+
+def _plain_value(value: Any) -> Any:
+    """What JSON has no word for."""
+    if isinstance(value, (datetime, date, time)):
+        return value.isoformat()
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, Decimal):
+        return str(value)
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return base64.b64encode(bytes(value)).decode()
+    if hasattr(value, "asDict"):
+        return value.asDict(recursive=True)
+    raise TypeError(f"a {type(value).__name__}")
+
+
+_dumps = json.JSONEncoder(
+    ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=_plain_value
+).encode
+
+
+def _obstacle(value: Any) -> str:
+    """Why JSON can't express a value; empty = it can."""
+    try:
+        _dumps(value)
+    except (TypeError, ValueError) as error:
+        return str(error) or type(error).__name__
+    return ""
+
+
+def lists(batch: Any) -> tuple[list[list[Any]], int]:
+    """The columns of an Arrow batch as lists; texts stay texts, maps become dicts."""
+    found = [column.to_pylist(maps_as_pydicts="lossy") for column in batch.columns]
+    return found, batch.num_rows
+
+
+def transposed(rows: Iterable[Any], width: int, size: int) -> Iterator[tuple[list[list[Any]], int]]:
+    """Rows as columns, so many at a time."""
+    from itertools import islice
+
+    source = iter(rows)
+    while batch := list(islice(source, size)):
+        yield [[row[index] for row in batch] for index in range(width)], len(batch)
+
+
+__all__ += ["lists", "preferred", "transposed"]

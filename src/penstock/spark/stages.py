@@ -1,0 +1,212 @@
+"""The staged commit: rows wait beside the queue until the driver promises all of them.
+
+    task      stage, stage, …              nothing is in the queue; what is staged has its time
+    driver    commit                       from here on all of it will be in the queue
+              publish, publish, …          a chunk a script: what is moved is not staged any more
+              unstage                      remembered: this batch is done
+
+A driver that dies before `commit` leaves nothing behind; one that dies after it leaves a promise,
+which the next commit of the same writer keeps: the same batch repeated, or a later one
+(PROTOCOL.md, Staging).
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Iterable, Sequence
+from time import monotonic
+from typing import Any, NamedTuple
+
+from penstock._sync.queue import Queue
+from penstock.core import flows
+from penstock.core.operations import Confirmed, Staged, Wait, staged_chunk
+from penstock.errors import NodesUnavailable, NotReplicated
+from penstock.spark.connect import parts
+from penstock.spark.errors import StagesLost
+from penstock.spark.options import Write
+from penstock.spark.rows import Item
+from penstock.spark.sink import Packer, patiently
+
+__all__ = ["Commit", "Stage", "StageName"]
+
+logger = logging.getLogger("penstock")
+KEPT_MS = 30 * 86_400_000
+"""For which a batch is known to be done, at least: a query may stand still for that long."""
+WHOLE = 1000
+"""More jobs than a chunk has."""
+
+
+class StageName(NamedTuple):
+    """Where the rows of a write are staged.
+
+    Attributes:
+        node: which of several nodes.
+        at: writer and batch.
+    """
+
+    node: str
+    at: Staged
+
+
+def part_of(options: Write, node: str) -> Queue:
+    """The queue's part on a node.
+
+    Raises:
+        NodesUnavailable: it can't be reached.
+    """
+    found = parts(options).get(node)
+    if found is None:
+        raise NodesUnavailable(f"node {node} has the staged rows of this write; it is not reached")
+    return found
+
+
+class Stage:
+    """Stages the rows of one attempt of a task.
+
+    Args:
+        options: of the write.
+        name: where.
+
+    Attributes:
+        token: names the attempt.
+        chunks: how many it has staged.
+        is_promised: whether the batch was committed before: then nothing is staged.
+    """
+
+    def __init__(self, options: Write, name: StageName) -> None:
+        self._options = options
+        self._part = part_of(options, name.node)
+        self._at = name.at
+        self._packer = Packer(options)
+        self.token = secrets.token_hex(8)
+        self.chunks = 0
+        self.is_promised = False
+
+    def put(self, items: Iterable[Item]) -> int:
+        """Stage rows; how many there were. To the last one, also when nothing is staged."""
+        rows = 0
+        for item in items:
+            rows += 1
+            for (delay,), records in self._packer.add((item.delay,), item.record):
+                self._send(delay, records)
+        for (delay,), records in self._packer.rest():
+            self._send(delay, records)
+        return rows
+
+    def _send(self, delay: int | str, records: Sequence[bytes]) -> None:
+        if self.is_promised:
+            return
+        ops = self._part.ops
+        field, ttl = f"{self.token}:{self.chunks}", self._options.stage_ttl
+        call = ops.stage(self._at, field, ttl, staged_chunk(delay, records))
+        reply, _ = self._part._node.run(call)
+        if reply[0] == 0:
+            self.is_promised = True
+        else:
+            self.chunks += 1
+
+
+class Commit:
+    """What the driver does with the staged rows of a write.
+
+    Args:
+        options: of the write.
+        name: where they are.
+    """
+
+    def __init__(self, options: Write, name: StageName) -> None:
+        self._options = options
+        self._part = part_of(options, name.node)
+        self._at = name.at
+        self._wait = Wait(options.replicas, options.replication_timeout, options.replicas or 0)
+        self._short: tuple[int, int] | None = None
+
+    def run(self, stages: Sequence[tuple[str, int]]) -> dict[str, int]:
+        """Promise what these attempts have staged, and publish it; or what was promised before.
+
+        Args:
+            stages: token and number of chunks of each.
+
+        Returns:
+            How many rows became jobs, and how many were jobs already.
+
+        Raises:
+            StagesLost: staged rows are gone; nothing of the write is in the queue.
+            QueueFull, QueueClosed, QueuePaused: the promise holds; the same write repeated, or the
+                stream's next start, publishes the rest.
+            NotReplicated: all is published, and too few replicas confirmed it in time.
+        """
+        total = {"added": 0}
+        while True:
+            reply = self._told(stages)
+            if reply[0] == 0:
+                raise StagesLost(
+                    f"queue {self._options.queue!r}: staged rows are gone after stageTtl "
+                    f"({self._options.stage_ttl / 1000:g} s) without a call, or with the server's "
+                    f"data; nothing of this write is in the queue"
+                )
+            if reply[0] == 1:
+                self._keep(self._at, stages, total)
+                break
+            batch, state = reply[2], reply[3]
+            if state == b"promised":
+                self._keep(Staged(self._at.writer, batch), promised(reply[4].decode()), total)
+            if batch >= self._at.batch:
+                self._part._node.run(self._part.ops.unstage(self._at, KEPT_MS))
+                break
+        if self._short is not None:
+            raise NotReplicated(*self._short, withdrawn=False)
+        return total
+
+    def _told(self, stages: Sequence[tuple[str, int]]) -> list[Any]:
+        """The answer to a promise."""
+        wanted = self._options.replicas
+        call = self._part.ops.commit(self._at, stages, self._wait if wanted else None)
+        reply, _ = self._part._node.run(call)
+        if wanted and reply[0] == 1:
+            self._note(wanted, reply[-1])
+        return list(reply)
+
+    def _note(self, wanted: int, got: Confirmed) -> None:
+        if got.replicas < wanted:
+            self._short = (wanted, got.replicas)
+
+    def _keep(self, at: Staged, stages: Iterable[tuple[str, int]], total: dict[str, int]) -> None:
+        """Publish what was promised."""
+        for token, chunks in stages:
+            for index in range(chunks):
+                self._publish(at, f"{token}:{index}", total)
+        kept = max(KEPT_MS, self._options.dedup_window)
+        self._part._node.run(self._part.ops.unstage(at, kept))
+
+    def _publish(self, at: Staged, field: str, total: dict[str, int]) -> None:
+        part = self._part
+
+        def put(_: int, most: int, block: float) -> int:
+            def made(create: str, wait_ms: int) -> Any:
+                return part.ops.publish(
+                    at, field, most, create=create, wait_ms=wait_ms, wait=self._wait
+                )
+
+            flow = flows.enqueue(
+                part.ops, (), delay=0, bound="", block=block, partial=False, clock=monotonic,
+                mode="", make=made,
+            )  # fmt: skip
+            reply = part._driver.drive(flow)
+            total["added"] += reply[3]
+            self._note(*part.ops.replicated(reply, self._wait))
+            return most
+
+        patiently(self._options, WHOLE, put)
+
+    def abort(self) -> bool:
+        """Forget what is staged, unless it was promised; whether it was forgotten."""
+        reply, _ = self._part._node.run(self._part.ops.unstage(self._at, None))
+        return bool(reply[0])
+
+
+def promised(text: str) -> list[tuple[str, int]]:
+    """Attempts and their chunks, as the record of a commit has them."""
+    parts_of = text.split()
+    return [(parts_of[at], int(parts_of[at + 1])) for at in range(0, len(parts_of), 2)]

@@ -1,0 +1,300 @@
+"""The writers: what Spark's driver and tasks do for a batch, and for each micro-batch of a stream.
+
+A writer is made on the driver and pickled to every attempt of every task, and to commit or abort;
+what they share is made here, once. Whatever an attempt has put on the server stays there when
+another one is committed, so all that counts is that both put the same: see `rows`.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from pyspark.sql import datasource
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+
+from penstock.core.operations import Staged
+from penstock.errors import BadArgument
+from penstock.spark.connect import check_identity, identity
+from penstock.spark.errors import OptionError
+from penstock.spark.operations import Settler, check_columns
+from penstock.spark.options import Write
+from penstock.spark.rows import Encoder, columns_of, lists, name_of, preferred, transposed
+from penstock.spark.sink import Sink
+from penstock.spark.stages import Commit, Stage, StageName
+
+__all__ = ["BatchWriter", "Report", "StreamWriter", "Task", "task"]
+
+logger = logging.getLogger("penstock")
+StreamBase: Any = getattr(
+    datasource, "DataSourceStreamArrowWriter", datasource.DataSourceStreamWriter
+)
+"""With Spark 4.0 streams are written row by row."""
+
+
+class Task(NamedTuple):
+    """Where a piece of work runs.
+
+    Attributes:
+        partition: its number.
+        query, batch: of the streaming query it belongs to, also inside `foreachBatch`; else ''.
+    """
+
+    partition: int
+    query: str = ""
+    batch: str = ""
+
+
+def task() -> Task:
+    """The task that runs in this process."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    if context is None:
+        return Task(0)
+    return Task(
+        context.partitionId(),
+        context.getLocalProperty("sql.streaming.queryId") or "",
+        context.getLocalProperty("streaming.sql.batchId") or "",
+    )
+
+
+@dataclass(frozen=True)
+class Report(WriterCommitMessage):
+    """What one task has done.
+
+    Attributes:
+        counts: how many rows, and what became of them.
+        stage: of a staged write: the name of its record.
+        token, chunks: of a staged write: the attempt's rows.
+        promised: of a staged write: its batch was committed before; nothing was staged.
+    """
+
+    counts: dict[str, int]
+    stage: StageName | None = None
+    token: str = ""
+    chunks: int = 0
+    promised: bool = False
+
+
+@dataclass
+class Job:
+    """What both writers share; it is pickled, so it holds no connection.
+
+    Attributes:
+        options: of the write.
+        fields: name and type of each column.
+        nodes: ids of the nodes that the driver reaches.
+        own: names a write that nobody has named.
+        streams: whether a stream's micro-batches are written.
+    """
+
+    options: Write
+    fields: tuple[tuple[str, str], ...]
+    nodes: tuple[str, ...]
+    streams: bool
+    own: str = field(default_factory=lambda: secrets.token_hex(8))
+
+    @classmethod
+    def planned(cls, options: Any, schema: Any, overwrite: bool, *, streams: bool) -> Job:
+        """Check all that can be checked before a row is there.
+
+        Raises:
+            BadArgument: an option or column can't be used.
+            Unreachable: no server can be reached.
+            QueueMissing: there is no such queue, and `requireQueue` is set.
+        """
+        if overwrite:
+            word = '.outputMode("append")' if streams else '.mode("append")'
+            raise OptionError(
+                "outputMode" if streams else "mode",
+                "complete" if streams else "overwrite",
+                f"a queue is only added to: use {word}. To empty it first is a decision of its "
+                f"own, as it throws away what others are at work on: Queue.purge(), or "
+                f"`penstock purge`",
+            )
+        given = Write.parse(options)
+        fields = tuple((one.name, type_name(one.dataType)) for one in schema.fields)
+        if given.operation == "enqueue":
+            columns_of(fields, given)
+        else:
+            check_columns(fields, given)
+        return cls(given, fields, identity(given), streams)
+
+    def run(self, source: Iterable[Any]) -> Report:
+        """Write one partition: the work of an attempt of a task."""
+        where = task()
+        check_identity(self.options, self.nodes)
+        if self.options.operation != "enqueue":
+            settler = Settler(self.options, self.fields)
+            for values, count in batches(source, len(self.fields)):
+                settler.add(values, count)
+            return Report(settler.finish())
+        columns = columns_of(self.fields, self.options)
+        encoder = Encoder(columns, self.options, self._write(where), where.partition)
+        items = (
+            item
+            for values, count in batches(source, len(self.fields))
+            for item in encoder.encode(values, count)
+        )
+        if self.options.commit_mode == "staged":
+            return self._staged(where, items)
+        sink = Sink(self.options, self.nodes)
+        sink.put(items)
+        done = sink.finish()
+        return Report({"rows": done.rows, "added": done.added, "duplicates": done.duplicates})
+
+    def _write(self, where: Task) -> bytes:
+        """What stands for the write in ids: the same in all attempts, another for other writes."""
+        if where.query:
+            return name_of("stream", self.options.write_id, where.query, where.batch)
+        return name_of("batch", self.options.write_id or self.own)
+
+    def _staged(self, where: Task, items: Iterator[Any]) -> Report:
+        name = self._stage_name(where)
+        stage = Stage(self.options, name)
+        rows = stage.put(items)
+        return Report({"rows": rows}, name, stage.token, stage.chunks, stage.is_promised)
+
+    def _stage_name(self, where: Task) -> StageName:
+        write_id = self.options.write_id
+        if where.query:
+            if not write_id and not self.streams:
+                raise OptionError(
+                    "writeId",
+                    None,
+                    "is required for a staged write inside foreachBatch: it tells "
+                    "this write from others of the same batch",
+                )
+            writer = name_of("stream", write_id, where.query).hex()
+            return StageName(self._home(writer), Staged(writer, int(where.batch)))
+        writer = name_of("batch", write_id or self.own).hex()
+        return StageName(self._home(writer), Staged(writer, 0))
+
+    def _home(self, writer: str) -> str:
+        return preferred(writer, self.nodes)
+
+    def commit(self, messages: Sequence[Any], batch: int | None = None) -> None:
+        """All tasks are done: what was staged becomes jobs."""
+        reports = [one for one in messages if isinstance(one, Report)]
+        total = totals(reports)
+        name = next((one.stage for one in reports if one.stage is not None), None)
+        if name is not None:
+            stages = [(one.token, one.chunks) for one in reports if one.chunks]
+            total.update(Commit(self.options, name).run(stages))
+        self._tell("written", total, batch)
+
+    def abort(self, messages: Sequence[Any], batch: int | None = None) -> None:
+        """A task has failed for good: what was staged goes, unless it was promised."""
+        reports = [one for one in messages if isinstance(one, Report)]
+        name = next((one.stage for one in reports if one.stage is not None), None)
+        if name is None and self.options.commit_mode == "staged" and not self.streams:
+            name = self._named_without_tasks()
+        if name is not None:
+            Commit(self.options, name).abort()
+        total = totals(reports)
+        self._tell("failed", total, batch, failed=True)
+
+    def _named_without_tasks(self) -> StageName | None:
+        """The name of a batch write's stage, if no task has told it."""
+        writer = name_of("batch", self.options.write_id or self.own).hex()
+        return StageName(self._home(writer), Staged(writer, 0))
+
+    def _tell(
+        self, what: str, total: dict[str, int], batch: int | None, *, failed: bool = False
+    ) -> None:
+        told = ", ".join(f"{count} {name}" for name, count in total.items()) or "nothing"
+        place = f"queue {self.options.queue}" + ("" if batch is None else f", batch {batch}")
+        if not failed:
+            logger.info("%s: %s %s", place, what, told)
+        elif self.streams:
+            logger.warning("%s: %s; finished tasks: %s", place, what, told)
+        else:
+            name = self.options.write_id or self.own
+            logger.warning(
+                "%s: %s; finished tasks: %s; what is in stays in, and writing the same again with "
+                "writeId=%s adds the others",
+                place, what, told, name,
+            )  # fmt: skip
+
+
+def batches(source: Iterable[Any], width: int) -> Iterator[tuple[list[list[Any]], int]]:
+    """What Spark hands out, as columns: Arrow batches, or rows."""
+    iterator = iter(source)
+    for first in iterator:
+        if hasattr(first, "num_rows"):
+            yield lists(first)
+            continue
+
+        def rows(first: Any = first) -> Iterator[Any]:
+            yield first
+            yield from iterator
+
+        yield from transposed(rows(), width, 1000)
+
+
+def totals(reports: Iterable[Report]) -> dict[str, int]:
+    """The counts of several tasks taken together."""
+    found: dict[str, int] = {}
+    for report in reports:
+        for name, count in report.counts.items():
+            found[name] = found.get(name, 0) + count
+    return found
+
+
+def type_name(kind: Any) -> str:
+    """A type as messages have it."""
+    if kind.typeName() == "map":
+        return f"map<{type_name(kind.keyType)},{type_name(kind.valueType)}>"
+    return "day-time interval" if kind.typeName() == "daytimeinterval" else str(kind.typeName())
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """Writes a DataFrame into a queue.
+
+    Args:
+        options, schema, overwrite: as Spark has them.
+
+    Raises:
+        As `Job.planned`: nothing was written.
+    """
+
+    def __init__(self, options: Any, schema: Any, overwrite: bool) -> None:
+        self.job = Job.planned(options, schema, overwrite, streams=False)
+
+    def write(self, iterator: Iterator[Any]) -> Report:
+        """One attempt of one task."""
+        return self.job.run(iterator)
+
+    def commit(self, messages: list[Any]) -> None:
+        """All tasks are done."""
+        self.job.commit(messages)
+
+    def abort(self, messages: list[Any]) -> None:
+        """The write has failed; perhaps in commit."""
+        self.job.abort(messages)
+
+
+class StreamWriter(StreamBase):  # type: ignore[misc]
+    """Writes the micro-batches of a stream into a queue. Args, raises: as `BatchWriter`."""
+
+    def __init__(self, options: Any, schema: Any, overwrite: bool) -> None:
+        self.job = Job.planned(options, schema, overwrite, streams=True)
+
+    def write(self, iterator: Iterator[Any]) -> Report:
+        """One attempt of one task of a micro-batch."""
+        return self.job.run(iterator)
+
+    def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803  # Spark's name
+        """All tasks of a micro-batch are done; again when the query is restarted before it knew."""
+        self.job.commit(messages, batchId)
+
+    def abort(self, messages: list[Any], batchId: int) -> None:  # noqa: N803  # Spark's name
+        """A micro-batch has failed."""
+        self.job.abort(messages, batchId)
+
+
+__all__ += ["BadArgument", "Job", "batches"]

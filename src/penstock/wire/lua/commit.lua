@@ -1,0 +1,25 @@
+--- Promise that what is staged of these attempts will be in the queue, whatever happens from now on. What was promised first
+--- holds: it is told, and is to be published.
+--- KEYS     stage commit
+--- ARGV     nonce batch [attempt chunks...]
+---          batch    which batch of its writer
+---          attempt  its name, and how many chunks it has; each of them has chunk 0 at least
+--- RETURNS  {1, nonce}                             promised
+---          {2, nonce, batch, state, stages}       promised before, this batch or a later one: state 'promised' or 'done';
+---                                                 stages: the attempts and their chunks, with spaces between
+---          {0, nonce, attempt}                    what this attempt has staged is not there any more; nothing is promised
+local told = redis.call('HMGET', commit, 'batch', 'state', 'stages')
+if told[1] and (tonumber(told[1]) >= tonumber(batch) or told[2] ~= 'done') then
+  return {2, nonce, tonumber(told[1]), told[2], told[3]}
+end
+local stages = {}
+for i = 3, #ARGV, 2 do
+  if redis.call('HEXISTS', stage, ARGV[i] .. ':0') == 0 then
+    return {0, nonce, ARGV[i]}
+  end
+  stages[#stages + 1] = ARGV[i] .. ' ' .. ARGV[i + 1]
+end
+redis.call('HSET', commit, 'batch', batch, 'state', 'promised', 'stages', table.concat(stages, ' '))
+redis.call('PERSIST', commit)
+redis.call('PERSIST', stage)
+return {1, nonce}

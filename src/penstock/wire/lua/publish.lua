@@ -1,0 +1,44 @@
+--- Move staged jobs into the queue: of one chunk as many as are asked for, or none.
+--- KEYS     ready held active scheduled once tally expiry dedup windows meta wake space stage producer
+--- ARGV     nonce create bound wait role mode field most
+---          nonce, create, bound, wait, role   as in enqueue
+---          mode    as in claim
+---          field   which chunk; one that is not there was moved before
+---          most    at most so many of its jobs, the first ones; the others stay
+--- RETURNS  {1, nonce, first, count, epoch, created, repeat, scheduled, replicas, (index, what, number, state, header)...}  as in
+---                               claim, of the jobs that were moved
+---          {-3, nonce, waiting, limit, swept}                as in enqueue
+---          {-4, nonce, paused}                               as in enqueue
+---          {-5, nonce}                                       as in enqueue
+---          {-6, nonce, version}                              written by a newer protocol
+---          {-7, nonce, last}                                 as in enqueue
+---          {-8, nonce}                                       damaged: jobs, but no meta
+---          {-10, nonce, index}                               as in claim
+---          {-14, nonce}                                      as in enqueue
+---          {-15, nonce, kind, owner, left}                   as in enqueue
+---          {-16, nonce, kind}                                as in enqueue
+--- FROM none, ready  TO ready, scheduled
+local chunk = redis.call('HGET', stage, field)
+local delay, asked, given, skip, rest = '0', 0, {}, 0, nil
+if chunk then
+  local stop = string.find(chunk, '\n', 1, true)
+  local sizes, ends = string.sub(chunk, 1, stop - 1), stop
+  delay = string.match(sizes, '^%S+')
+  for place, size in string.gmatch(sizes, '() (%d+)') do
+    if asked == tonumber(most) then
+      rest = delay .. string.sub(sizes, place) .. '\n' .. string.sub(chunk, ends + 1)
+      break
+    end
+    asked = asked + 1
+    given[asked] = string.sub(chunk, ends + 1, ends + size)
+    ends = ends + size
+  end
+end
+--@include lib/admission
+--@include lib/claiming
+if rest then
+  redis.call('HSET', stage, field, rest)
+else
+  redis.call('HDEL', stage, field)
+end
+return reply

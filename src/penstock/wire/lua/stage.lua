@@ -1,0 +1,16 @@
+--- Keep jobs aside which are in no queue yet: they will be moved there with all others of their write, or not at all.
+--- KEYS     stage commit
+--- ARGV     nonce batch field ttl chunk
+---          batch   which batch of its writer: 0, 1, ...
+---          field   an attempt and a place in it, with a colon between; the same again = a repeat
+---          ttl     ms for which the batch is kept if nothing more is staged
+---          chunk   delay and sizes, newline, records
+--- RETURNS  {1, nonce}            kept
+---          {0, nonce, promised}  the writer has committed this batch or a later one: nothing is kept
+local promised = redis.call('HGET', commit, 'batch')
+if promised and tonumber(promised) >= tonumber(batch) then
+  return {0, nonce, tonumber(promised)}
+end
+redis.call('HSET', stage, field, chunk)
+redis.call('PEXPIRE', stage, ttl)
+return {1, nonce}
