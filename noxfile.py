@@ -6,6 +6,8 @@ Every session runs on the interpreter that runs nox, and needs nothing but a pac
 from __future__ import annotations
 
 import os
+import shutil
+from pathlib import Path
 
 import nox
 
@@ -16,6 +18,8 @@ nox.options.sessions = ["lint", "types", "sync-check", "tests"]
 
 # One more than there are cores, as many tests wait; long ones come last, and are shared out.
 WORKERS = ("-n", str(min(4, (os.cpu_count() or 1) + 1)), "--dist", "worksteal")
+# These have sessions of their own.
+APART = ("--ignore", "tests/nodes", "--ignore", "tests/spark")
 SUITES = ("tests/_async", "tests/_sync", "tests/conformance")
 PYPROJECT = nox.project.load_toml("pyproject.toml")
 
@@ -36,7 +40,7 @@ def demo(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Run the tests on every back end at hand; arguments go to pytest, in place of its workers."""
     session.install(".", *groups("test"))
-    session.run("pytest", "--ignore", "tests/nodes", *(session.posargs or WORKERS))
+    session.run("pytest", *APART, *(session.posargs or WORKERS))
 
 
 @nox.session
@@ -53,6 +57,21 @@ def nodes(session: nox.Session) -> None:
         env={"PENSTOCK_TEST_BACKENDS": "cluster"},
     )
     session.run("pytest", "tests/nodes", *options)
+
+
+def need_java(session: nox.Session) -> None:
+    """End the session, with a line that says so, where Spark can't run."""
+    home = os.environ.get("JAVA_HOME")
+    if shutil.which("java") is None and not (home and Path(home, "bin", "java").exists()):
+        session.error("Spark needs Java 17 or newer (Debian: default-jre-headless): there is none")
+
+
+@nox.session
+def spark(session: nox.Session) -> None:
+    """Run the tests of the Spark data source, which need Java; arguments go to pytest."""
+    need_java(session)
+    session.install(".", *groups("spark"))
+    session.run("pytest", "tests/spark", *session.posargs)
 
 
 @nox.session

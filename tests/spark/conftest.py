@@ -1,0 +1,93 @@
+"""One Spark for all tests, a server that each finds empty, and a cluster to break."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock import Penstock
+from penstock.embedded import EmbeddedServer, find_server
+from tests.spark.support import Driver, StandaloneCluster, new_session
+
+SPARKS_OWN = (
+    "ignore:unclosed <socket.socket:ResourceWarning",  # py4j leaves its sockets to the collector
+    "ignore:unclosed file <_io.:ResourceWarning",  # and the pipes of the JVM that it starts
+    "ignore:subprocess [0-9]+ is still running:ResourceWarning",
+    "ignore::DeprecationWarning:pyspark.*",
+    "ignore::FutureWarning:pyspark.*",
+)
+"""Warnings of PySpark about itself, by category or text; those of penstock stay errors."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            for line in SPARKS_OWN:
+                item.add_marker(pytest.mark.filterwarnings(line))
+
+
+@pytest.fixture(scope="session")
+def spark_server() -> Iterator[EmbeddedServer]:
+    """A real server for the whole session, over TCP as executors reach it."""
+    with EmbeddedServer(find_server(), tcp=True) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def whole_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    session = new_session(tmp_path_factory.mktemp("spark"))
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def spark(whole_spark: Any) -> Iterator[Any]:
+    """The session: `local[2,4]`, four attempts a task. Its queries and views end with a test."""
+    yield whole_spark
+    for query in whole_spark.streams.active:
+        query.stop()
+    whole_spark.streams.resetTerminated()
+    for view in whole_spark.catalog.listTables():
+        if view.isTemporary:
+            whole_spark.catalog.dropTempView(view.name)
+
+
+@pytest.fixture
+def redis_url(spark_server: EmbeddedServer) -> str:
+    """The server's url; it is empty, scripts included."""
+    import redis
+
+    with redis.Redis.from_url(spark_server.url) as client:
+        client.flushall()
+        client.script_flush()
+    return spark_server.url
+
+
+@pytest.fixture
+def ps(redis_url: str) -> Iterator[Penstock]:
+    """A client of the server."""
+    with Penstock(redis_url) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[StandaloneCluster]:
+    """A master and two workers of one core each; a driver of one's own joins them."""
+    with StandaloneCluster() as started:
+        yield started
+
+
+@pytest.fixture
+def driver() -> Iterator[Callable[..., Driver]]:
+    """Start drivers in processes of their own: `driver("tests.spark.programs:load", url=…)`."""
+    with ExitStack() as stack:
+
+        def start(function: str, **options: Any) -> Driver:
+            return stack.enter_context(Driver(function, **options))
+
+        yield start
