@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 
 from penstock import Penstock
 from penstock.embedded import EmbeddedServer, find_server
@@ -59,12 +60,16 @@ def spark(whole_spark: Any) -> Iterator[Any]:
 
 @pytest.fixture
 def redis_url(spark_server: EmbeddedServer) -> str:
-    """The server's url; it is empty, scripts included."""
-    import redis
+    """The server's url; it is empty, scripts included, but for the id of the node.
 
+    Python processes of Spark outlive a test, and their clients know that id.
+    """
     with redis.Redis.from_url(spark_server.url) as client:
+        node = client.hgetall("penstock:node")
         client.flushall()
         client.script_flush()
+        if node:
+            client.hset("penstock:node", mapping=node)
     return spark_server.url
 
 

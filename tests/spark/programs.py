@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.spark.support import say
 
-__all__ = ["add_up", "sleep_once"]
+__all__ = ["add_up", "drain_slowly", "sleep_once"]
 
 
 def add_up(spark: Any, rows: int) -> int:
@@ -38,3 +38,24 @@ def sleep_once(spark: Any, rows: int, sign: str) -> int:
         yield from batches
 
     return int(spark.range(0, rows, 1, 2).mapInArrow(passed, "id long").count())
+
+
+def drain_slowly(spark: Any, url: str) -> int:
+    """Drain the queue `mail` again and again, until no job is left."""
+    from penstock import Penstock
+    from penstock.spark import drain
+    from tests.spark.test_drain import leave_a_mark
+
+    def mark(job: Any) -> None:
+        leave_a_mark(job)
+        time.sleep(0.01)
+
+    done = 0
+    with Penstock(url) as client:
+        while True:
+            report = drain(spark, queue="mail", handler=mark, url=url, parallelism=2, batch_size=32)
+            done += report.done
+            stats = client.queue("mail").stats()
+            if stats.ready + stats.active + stats.scheduled == 0:
+                return done
+            time.sleep(0.2)

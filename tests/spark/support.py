@@ -42,7 +42,8 @@ __all__ = [
 ROOT = Path(__file__).parents[2]
 LOCAL = "local[2,4]"
 """Two slots, and four attempts for a task; plain `local[2]` gives it one."""
-PATIENCE = 60.0
+PATIENCE = 180.0
+QUICK_START = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 CONF = {
     "spark.ui.enabled": "false",
     "spark.driver.memory": "1g",
@@ -50,8 +51,9 @@ CONF = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.shuffle.partitions": "2",
     "spark.default.parallelism": "2",
-    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
-    "spark.log.level": "ERROR",  # what tests break on purpose is not worth pages of warnings
+    "spark.driver.extraJavaOptions": QUICK_START,
+    "spark.executor.extraJavaOptions": QUICK_START,
+    "spark.log.level": "FATAL",  # what tests break on purpose is not worth pages of warnings
 }
 
 
@@ -318,14 +320,14 @@ class Driver:
             raise AssertionError(f"the driver ended before {word!r}:\n{self.log}")
         return False
 
-    def wait_for(self, word: str, timeout: float = 2 * PATIENCE) -> None:
+    def wait_for(self, word: str, timeout: float = PATIENCE) -> None:
         """Wait until it says so."""
         try:
             wait_for(lambda: self.said(word), timeout)
         except TimeoutError:
             raise AssertionError(f"{word!r} was not said in {timeout} s:\n{self.log}") from None
 
-    def result(self, timeout: float = 2 * PATIENCE) -> Any:
+    def result(self, timeout: float = PATIENCE) -> Any:
         """What the function returns.
 
         Raises:

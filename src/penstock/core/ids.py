@@ -88,7 +88,7 @@ class JobId:
 
 
 def _is_hex(text: str) -> bool:
-    return all(c in "0123456789abcdef" for c in text)
+    return not text.strip("0123456789abcdef")
 
 
 def parse_id(text: object) -> JobId:

@@ -6,14 +6,18 @@ that look-up does not reach (a zip shipped with the job, another broken `pyspark
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from penstock.spark.errors import OptionError, WrongServer
 
 if TYPE_CHECKING:
+    from penstock.spark.draining import Drained, drain
     from penstock.spark.source import PenstockDataSource
 
-__all__ = ["OptionError", "PenstockDataSource", "WrongServer", "register"]
+__all__ = ["Drained", "OptionError", "PenstockDataSource", "WrongServer", "drain", "register"]
+
+PLACES = {"Drained": "draining", "PenstockDataSource": "source", "drain": "draining"}
 
 
 def register(spark: Any) -> None:
@@ -28,9 +32,7 @@ def register(spark: Any) -> None:
 
 
 def __getattr__(name: str) -> Any:
-    """What needs pyspark is imported when it is asked for."""
-    if name == "PenstockDataSource":
-        from penstock.spark.source import PenstockDataSource
-
-        return PenstockDataSource
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    """The rest is imported when it is asked for: what needs pyspark, and what takes its time."""
+    if name not in PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{PLACES[name]}"), name)

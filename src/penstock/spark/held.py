@@ -1,0 +1,53 @@
+"""Jobs that others hold, named by id and receipt: what a column of a table can keep."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from penstock.core.ids import parse_id
+from penstock.core.job import Batch, Delivery, Place
+from penstock.wire.keys import queue_crc
+
+__all__ = ["Held"]
+
+NOT_FIRST = b"2 0 0 0"
+"""So that each one's own receipt is shown, and not that of a batch."""
+
+
+class Held(Delivery):
+    """A delivery of which only id and receipt are known: enough to settle it.
+
+    Args:
+        queue: the queue's name.
+        job_id: as the producer or the consumer was told.
+        receipt: of the delivery.
+
+    Raises:
+        BadJobId: malformed.
+    """
+
+    __slots__ = ("_id", "_receipt")
+
+    def __init__(self, queue: str, job_id: str, receipt: str) -> None:
+        found = parse_id(job_id)
+        batch = _batch(queue, found.node, found.crc, found.epoch)
+        super().__init__(batch, found.number, NOT_FIRST, b"1\n")
+        self._id = job_id
+        self._receipt = receipt
+
+    @property
+    def id(self) -> str:
+        """As it was given."""
+        return self._id
+
+    @property
+    def receipt(self) -> str:
+        """As it was given."""
+        return self._receipt
+
+
+@lru_cache(maxsize=256)
+def _batch(queue: str, node: str, crc: int, epoch: str) -> Batch:
+    """What jobs of one life of a queue share; those of another queue are refused where used."""
+    name = queue if crc == queue_crc(queue) else f"<the queue of crc {crc:08x}>"
+    return Batch(None, Place(name, node, crc, epoch), "", tag=0, now=0, lease_ms=0)

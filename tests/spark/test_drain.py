@@ -1,0 +1,354 @@
+"""Groups 2, 5 and 9: executors as workers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from penstock import BadArgument, Penstock, RetryPolicy
+from penstock.spark import OptionError, drain
+from penstock.worker.handlers import Handlers
+from penstock.worker.results import Reject, Retry, Snooze
+from tests.spark.support import Driver, StandaloneCluster, wait_for
+
+
+def nothing(job: Any) -> None:
+    """Do it."""
+
+
+def half(job: Any) -> float:
+    """Half of an even number; others fail."""
+    if job.body % 2:
+        raise Retry(3600, "odd")
+    return job.body / 2  # type: ignore[no-any-return]
+
+
+def of_each_kind(job: Any) -> Any:
+    """What the body says."""
+    word = job.body
+    if word == "boom":
+        raise RuntimeError("boom")
+    if word == "exit":
+        raise SystemExit(3)
+    return {"reject": Reject("no"), "snooze": Snooze(60), "retry": Retry(60)}.get(word)
+
+
+def in_lists(jobs: list[Any]) -> list[Any]:
+    """A result for each."""
+    return [f"{len(jobs) <= 10}" for _ in jobs]
+
+
+def leave_a_mark(job: Any) -> None:
+    """What others see: one more for this job."""
+    url, key = job.headers["url"], job.headers["key"]
+    with redis.Redis.from_url(url) as client:
+        client.hincrby(key, job.body, 1)
+
+
+def dies_once(job: Any) -> str:
+    """The first that comes kills the Python that runs it."""
+    client = redis.Redis.from_url(job.headers["url"])
+    with client:
+        count = client.hincrby("handled", job.body, 1)
+        if job.body == 500 and client.set("died", 1, nx=True):
+            os.kill(os.getpid(), signal.SIGKILL)
+    return str(count)
+
+
+def slow(job: Any) -> str:
+    """Longer than its lease."""
+    time.sleep(1.5)
+    return "done"
+
+
+def test_every_job_is_done_and_counted(spark: Any, ps: Penstock, redis_url: str) -> None:
+    """By as many tasks as one likes; a queue that is empty, or not there, is no error."""
+    jobs = ps.queue("mail")
+    assert drain(spark, queue="mail", handler=nothing, url=redis_url).taken == 0
+    jobs.enqueue_many(range(3000))
+    report = drain(spark, queue="mail", handler=nothing, url=redis_url, parallelism=3)
+    assert (report.taken, report.done, report.runs) == (3000, 3000, ())
+    stats = jobs.stats()
+    assert (stats.ready, stats.active, stats.acked) == (0, 0, 3000)
+
+
+def test_failures_are_treated_as_a_worker_does(spark: Any, ps: Penstock, redis_url: str) -> None:
+    """Nacked with their text, or what they say; a task outlives them all."""
+    jobs = ps.queue("mail")
+    jobs.enqueue_many(["fine", "boom", "exit", "reject", "snooze", "retry"])
+    report = drain(spark, queue="mail", handler=of_each_kind, url=redis_url, parallelism=1)
+    assert (report.done, report.failed, report.dead, report.released) == (1, 3, 1, 1)
+    errors = {view.body: view.error for view in jobs.scan_iter(states=["scheduled"])}
+    assert errors["boom"] == "RuntimeError: boom"
+    assert errors["exit"] == "SystemExit: 3"
+    assert set(errors) == {"boom", "exit", "snooze", "retry"}
+
+
+def test_a_policy_decides_when_they_die(spark: Any, ps: Penstock, redis_url: str) -> None:
+    """As everywhere: `max_attempts=1` is one try."""
+    jobs = ps.queue("mail")
+    jobs.enqueue_many(range(10))
+    once = RetryPolicy(max_attempts=1)
+    report = drain(spark, queue="mail", handler=half, url=redis_url, parallelism=2, retry=once)
+    assert (report.done, report.dead, jobs.stats().dead) == (5, 5, 5)
+
+
+def test_named_handlers_get_their_arguments(spark: Any, ps: Penstock, redis_url: str) -> None:
+    """The same set that a worker runs; a job that nobody knows is buried."""
+    handlers = Handlers()
+
+    @handlers.handler("mark")
+    def mark(url: str, key: str) -> None:
+        with redis.Redis.from_url(url) as client:
+            client.incr(key)
+
+    jobs = ps.queue("mail")
+    for _ in range(5):
+        jobs.enqueue(**mark.job(redis_url, key="marks"))
+    jobs.enqueue("?", headers={"handler": "unknown"})
+    report = drain(spark, queue="mail", handler=handlers, url=redis_url, parallelism=2)
+    assert (report.done, report.dead) == (5, 1)
+    with redis.Redis.from_url(redis_url) as client:
+        assert client.get("marks") == b"5"
+
+
+def test_a_function_may_get_lists(spark: Any, ps: Penstock, redis_url: str, tmp_path: Path) -> None:
+    """Of up to so many jobs; it returns a result for each."""
+    ps.queue("mail").enqueue_many(range(100))
+    report = drain(
+        *(spark,), queue="mail", handler=in_lists, size=10, url=redis_url, parallelism=2,
+        ack="output", path=str(tmp_path / "out"),
+    )  # fmt: skip
+    assert report.done == 100
+    rows = spark.read.parquet(*report.runs).groupBy("result").count().collect()
+    assert [(row.result, row["count"]) for row in rows] == [("True", 100)]
+
+
+def test_results_are_safe_before_the_ack(
+    spark: Any, ps: Penstock, redis_url: str, tmp_path: Path
+) -> None:
+    """What is done stands in the parquet, once; what failed does not."""
+    jobs = ps.queue("mail")
+    jobs.enqueue_many(range(1000))
+    path = str(tmp_path / "out")
+    report = drain(
+        *(spark,), queue="mail", handler=half, url=redis_url, parallelism=2,
+        ack="output", path=path, schema="value double",
+    )  # fmt: skip
+    assert (report.taken, report.done, report.failed) == (1000, 500, 500)
+    found = spark.read.parquet(path)
+    assert {"id", "receipt", "attempt", "value", "run"} <= set(found.columns)
+    assert sorted(row.value for row in found.select("value").collect()) == [*map(float, range(500))]
+    stats = jobs.stats()
+    assert (stats.ready, stats.active, stats.scheduled) == (0, 0, 500)
+
+
+def test_columns_and_windows(spark: Any, ps: Penstock, redis_url: str, tmp_path: Path) -> None:
+    """Tuples and dicts fill columns; a result that does not fit is a failure of its job alone."""
+    from penstock.worker.results import Done
+
+    def shaped(job: Any) -> Any:
+        return {
+            "tuple": (1, "a"), "dict": {"text": "b"}, "none": None, "window": Done(3600),
+            "strange": {"other": 1}, "wrong": ("x", "y"), "short": (1,),
+        }[job.body]  # fmt: skip
+
+    jobs = ps.queue("mail")
+    for word in ("tuple", "dict", "none", "window", "strange", "wrong", "short"):
+        jobs.enqueue(word, dedup_id=word)
+    report = drain(
+        *(spark,), queue="mail", handler=shaped, url=redis_url, parallelism=1,
+        ack="output", path=str(tmp_path / "out"), schema="number int, text string",
+    )  # fmt: skip
+    assert (report.done, report.failed, report.lost) == (4, 3, 0)
+    rows = spark.read.parquet(str(tmp_path / "out")).select("number", "text").collect()
+    assert sorted(map(str, map(tuple, rows))) == sorted(
+        ["(1, 'a')", "(None, 'b')", "(None, None)", "(None, None)"]
+    )
+    status = jobs.status("window")
+    assert status is not None
+    assert status.state == "window"
+    assert jobs.status("tuple") is None
+
+
+def test_a_lease_is_renewed_while_the_handler_works(
+    spark: Any, ps: Penstock, redis_url: str, tmp_path: Path
+) -> None:
+    """Handlers may be slower than the lease: nothing is delivered twice."""
+    jobs = ps.queue("mail")
+    jobs.enqueue_many(range(4), lease=1)
+    report = drain(
+        *(spark,), queue="mail", handler=slow, url=redis_url, parallelism=2,
+        ack="output", path=str(tmp_path / "out"),
+    )  # fmt: skip
+    assert (report.taken, report.done, report.lost) == (4, 4, 0)
+    assert jobs.stats().acked == 4
+
+
+def test_rounds_and_a_limit(spark: Any, ps: Penstock, redis_url: str, tmp_path: Path) -> None:
+    """Results become safe round by round; `max_jobs` bounds all of them."""
+    jobs = ps.queue("mail")
+    jobs.enqueue_many(range(64))
+
+    def takes_a_while(job: Any) -> None:
+        time.sleep(0.05)
+
+    report = drain(
+        *(spark,), queue="mail", handler=takes_a_while, url=redis_url, parallelism=2,
+        ack="output", path=str(tmp_path / "out"), round_time=0.5, batch_size=4, max_jobs=40,
+    )  # fmt: skip
+    assert (report.taken, report.done) == (40, 40)
+    assert len(report.runs) > 1
+    assert jobs.stats().ready == 24
+    report = drain(spark, queue="mail", handler=nothing, url=redis_url, parallelism=2, max_jobs=10)
+    assert (report.taken, jobs.stats().ready) == (10, 14)
+
+
+def test_at_most_once_and_what_handlers_settle(
+    spark: Any, ps: Penstock, redis_url: str, tmp_path: Path
+) -> None:
+    """A job without a lease is done when it is delivered; one that its handler ended stays so."""
+    jobs = ps.queue("mail")
+    jobs.enqueue("once", lease=0)
+    jobs.enqueue("own")
+
+    def settles(job: Any) -> str:
+        if job.body == "own":
+            job.bury("by itself")
+        return "x"
+
+    report = drain(
+        *(spark,), queue="mail", handler=settles, url=redis_url, parallelism=1,
+        ack="output", path=str(tmp_path / "out"),
+    )  # fmt: skip
+    assert (report.taken, report.done) == (2, 2)
+    assert jobs.stats().dead == 1
+    assert spark.read.parquet(str(tmp_path / "out")).count() == 1
+
+
+def test_a_killed_python_loses_nothing(
+    spark: Any, ps: Penstock, redis_url: str, tmp_path: Path
+) -> None:
+    """Its block is delivered again when the leases end; every result is in the output."""
+    jobs = ps.queue("mail")
+    jobs.enqueue_many(range(1000), lease=3, headers={"url": redis_url})
+    path = str(tmp_path / "out")
+    options: dict[str, Any] = {
+        "queue": "mail", "handler": dies_once, "url": redis_url, "parallelism": 2,
+        "ack": "output", "path": path, "batch_size": 50, "hold": 10, "round_time": 2,
+    }  # fmt: skip
+    drain(spark, **options)
+    wait_for(lambda: drain(spark, **options).taken == 0 and jobs.stats().active == 0)
+    assert jobs.stats().acked == 1000
+    assert spark.read.parquet(path).select("id").distinct().count() == 1000
+    with redis.Redis.from_url(redis_url) as client:
+        assert client.hlen("handled") == 1000
+        assert client.get("died")
+
+
+def test_a_killed_executor_loses_nothing(
+    cluster: StandaloneCluster,
+    driver: Callable[..., Driver],
+    ps: Penstock,
+    redis_url: str,
+) -> None:
+    """Acknowledged in the tasks: at most the block of the dead one is done again."""
+    jobs = ps.queue("mail")
+    jobs.enqueue_many(range(400), lease=3, headers={"url": redis_url, "key": "marks"})
+    started = driver(
+        "tests.spark.programs:drain_slowly",
+        master=cluster.url,
+        conf={"spark.executor.memory": cluster.memory},
+        url=redis_url,
+    )
+    wait_for(lambda: jobs.stats().acked > 50)
+    cluster.kill_executor()
+    started.result()
+    assert jobs.stats().acked == 400
+    with redis.Redis.from_url(redis_url) as client:
+        marks = [int(count) for count in client.hvals("marks")]
+    assert len(marks) == 400
+    assert sum(marks) - 400 <= 32  # the block that the dead one held
+
+
+def test_a_job_that_kills_its_worker_dies_alone(spark: Any, ps: Penstock, redis_url: str) -> None:
+    """After two crashes it is run apart from its like; the third is its end, not that of others."""
+    jobs = ps.queue("mail")
+    jobs.configure(max_crashes=3)
+    jobs.enqueue_many([0, 1, 2, "killer", 4, 5], lease=0.5)
+
+    def kills(job: Any) -> None:
+        if job.body == "killer":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def once_more() -> bool:
+        drain(spark, queue="mail", handler=kills, url=redis_url, parallelism=1)
+        stats = jobs.stats()
+        return stats.ready + stats.active + stats.scheduled == 0
+
+    wait_for(once_more)
+    stats = jobs.stats()
+    assert (stats.acked, stats.dead) == (5, 1)
+
+
+@pytest.mark.parametrize(
+    "changes, named",
+    [
+        ({"ack": "never"}, "ack"),
+        ({"parallelism": 0}, "parallelism"),
+        ({"batch_size": 1001}, "batch_size"),
+        ({"max_jobs": 5}, "max_jobs"),
+        ({"size": 0}, "size"),
+        ({"handler": 5}, "function"),
+        ({"handler": Handlers()}, "handler"),
+        ({"handler": Handlers(), "size": 3}, "size"),
+        ({"ack": "output"}, "path"),
+        ({"path": "out"}, "path"),
+        ({"schema": "x int"}, "schema"),
+        ({"ack": "output", "path": "out", "schema": "x nonsense("}, "schema"),
+        ({"ack": "output", "path": "out", "schema": "id int"}, "schema"),
+        ({"ack": "output", "path": "out", "hold": 1}, "hold"),
+        ({"maxJobsPerTrigger": 5}, "maxJobsPerTrigger"),
+        ({"secret": "hidden"}, "secret"),
+        ({"url": "nonsense"}, "url"),
+        ({"queue": ""}, "queue"),
+    ],
+)
+def test_bad_arguments_are_named(
+    spark: Any, redis_url: str, changes: dict[str, Any], named: str
+) -> None:
+    """Before a task starts; the value of what is no argument is not shown."""
+    arguments = {"queue": "mail", "handler": nothing, "url": redis_url, **changes}
+    with pytest.raises(BadArgument) as caught:
+        drain(spark, **arguments)
+    assert caught.value.argument == named
+    assert "hidden" not in str(caught.value)
+
+
+def test_coroutines_are_refused(spark: Any, redis_url: str) -> None:
+    """A task would only make them, and never run them."""
+
+    async def later(job: Any) -> None:
+        """Never run."""
+
+    with pytest.raises(BadArgument, match="coroutines"):
+        drain(spark, queue="mail", handler=later, url=redis_url)
+
+
+def test_a_server_that_is_not_there_is_told_by_the_driver(spark: Any) -> None:
+    """Before a task starts."""
+    with pytest.raises(redis.ConnectionError):
+        drain(spark, queue="mail", handler=nothing, url="redis://127.0.0.1:1", retryFor="0s")
+
+
+def test_no_server_is_usual(spark: Any) -> None:
+    """One has to be named."""
+    with pytest.raises(OptionError, match="url"):
+        drain(spark, queue="mail", handler=nothing)
