@@ -74,6 +74,16 @@ def spark(session: nox.Session) -> None:
     session.run("pytest", "tests/spark", *session.posargs)
 
 
+@nox.session(name="spark-versions")
+@nox.parametrize("version", ["4.0", "4.1", "4.2", "newest"], ids=["4.0", "4.1", "4.2", "newest"])
+def spark_versions(session: nox.Session, version: str) -> None:
+    """Write, read and stream on one version of Spark: `nox -s "spark-versions(4.0)"`."""
+    need_java(session)
+    pyspark = "pyspark" if version == "newest" else f"pyspark=={version}.*"
+    session.install(".[demo,spark]", pyspark)
+    session.run("python", "tests/spark/smoke.py")
+
+
 @nox.session
 def lint(session: nox.Session) -> None:
     """Check style and format."""

@@ -10,7 +10,14 @@ from typing import Any
 
 from tests.spark.support import say
 
-__all__ = ["add_up", "drain_slowly", "sleep_once"]
+__all__ = [
+    "add_up",
+    "connected",
+    "drain_slowly",
+    "registered",
+    "sleep_once",
+    "watched",
+]
 
 
 def add_up(spark: Any, rows: int) -> int:
@@ -59,3 +66,112 @@ def drain_slowly(spark: Any, url: str) -> int:
             if stats.ready + stats.active + stats.scheduled == 0:
                 return done
             time.sleep(0.2)
+
+
+def registered(spark: Any, url: str) -> int:
+    """Write and read where the look-up of sources is of no use."""
+    from penstock.spark import register
+
+    register(spark)
+    rows = spark.range(10).selectExpr("CAST(id AS STRING) AS payload")
+    options = {"queue": "mail", "url": url}
+    rows.write.format("penstock").mode("append").options(**options).save()
+    return int(spark.read.format("penstock").options(**options).load().count())
+
+
+def connected(spark: Any, url: str, directory: str) -> dict[str, Any]:
+    """Every way in and out, on Spark Connect."""
+    from penstock.spark import drain, enqueue_partition
+
+    def sized(job: Any) -> int:
+        return len(job.raw)
+
+    def added(rows: Iterator[Any]) -> None:
+        enqueue_partition(rows, queue="partition", url=url)
+
+    def reader(queue: str) -> Any:
+        return spark.read.format("penstock").options(queue=queue, url=url).load()
+
+    rows = spark.range(0, 100, 1, 2).selectExpr("CAST(id AS STRING) AS payload")
+    rows.write.format("penstock").mode("append").options(queue="in", url=url).save()
+    found: dict[str, Any] = {"module": type(spark).__module__, "written": reader("in").count()}
+    spark.sql(f"CREATE TEMP VIEW jobs USING penstock OPTIONS (queue 'in', url '{url}')")
+    [row] = spark.sql("SELECT count(*) AS n FROM jobs WHERE state = 'ready'").collect()
+    found["selected"] = row.n
+    source = spark.readStream.format("penstock").options(queue="in", url=url).load()
+    sink = source.select("id", "payload").writeStream.format("penstock")
+    sink = sink.options(queue="out", url=url, checkpointLocation=f"{directory}/checkpoint")
+    sink.trigger(availableNow=True).start().awaitTermination()
+    found["streamed"] = reader("out").count()
+    rows.foreachPartition(added)
+    found["partition"] = reader("partition").count()
+    options = {"spark": spark, "handler": sized, "url": url, "parallelism": 2}
+    found["drained"] = drain(queue="out", **options).done
+    path = f"{directory}/out"
+    found["output"] = drain(queue="partition", ack="output", path=path, **options).done
+    return found
+
+
+def watched(spark: Any, options: dict[str, str], directory: str) -> dict[str, Any]:
+    """All that Spark shows of reads and writes, some of which fail."""
+    import contextlib
+    import io
+    import urllib.request
+
+    place = Path(directory)
+    (place / "input").mkdir(parents=True)
+    (place / "input" / "rows.txt").write_text("a\nb\nc\n" * 10)
+    shown = io.StringIO()
+    errors: list[str] = []
+
+    def failing(work: Any) -> None:
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001  # its text is what is looked at
+            errors.append(f"{error!r} {error}")
+        else:
+            raise AssertionError("it did not fail")
+
+    lines = spark.readStream.format("text").load(str(place / "input"))
+    sink = lines.withColumnRenamed("value", "payload").writeStream.format("penstock")
+    sink = sink.options(queue="watched", checkpointLocation=f"{directory}/checkpoint", **options)
+    query = sink.trigger(availableNow=True).start()
+    query.awaitTermination()
+    frame = spark.read.format("penstock").options(queue="watched", **options).load()
+    with contextlib.redirect_stdout(shown):
+        for mode in ("simple", "extended", "formatted", "cost"):
+            frame.explain(mode=mode)
+        query.explain(extended=True)
+    given = ", ".join(f"{name} '{value}'" for name, value in options.items())
+    spark.sql(f"CREATE TEMP VIEW jobs USING penstock OPTIONS (queue 'watched', {given})")
+    described = spark.sql("DESCRIBE EXTENDED jobs").collect()
+    described += spark.sql(
+        f"EXPLAIN CREATE TEMP VIEW other USING penstock OPTIONS (queue 'watched', {given})"
+    ).collect()
+    rows = frame.count()
+    # What fails: on the driver, and in a task.
+    bad = {**options, "queue": "dangerous"}
+    failing(lambda: spark.read.format("penstock").options(states="odd", **bad).load().collect())
+    failing(
+        lambda: spark.read.format("penstock").options(requireQueue="true", **bad).load().count()
+    )
+    numbers = spark.range(5).selectExpr("IF(id = 3, NULL, 'x') AS payload")
+    failing(lambda: numbers.write.format("penstock").mode("append").options(**bad).save())
+    away = {**bad, "url": options["url"].rpartition(":")[0] + ":1", "retryFor": "0s"}
+    failing(lambda: spark.read.format("penstock").options(**away).load().count())
+    failing(lambda: numbers.write.format("penstock").mode("append").options(**away).save())
+    web = spark.sparkContext.uiWebUrl
+    application = spark.sparkContext.applicationId
+    rest = []
+    for page in ("sql?details=true", "environment", "jobs", "stages?details=true"):
+        address = f"{web}/api/v1/applications/{application}/{page}"
+        with urllib.request.urlopen(address, timeout=60) as answer:
+            rest.append(answer.read().decode())
+    return {
+        "rows": rows,
+        "explain": shown.getvalue(),
+        "describe": [str(row) for row in described],
+        "progress": [str(one) for one in query.recentProgress],
+        "errors": errors,
+        "rest": rest,
+    }

@@ -84,11 +84,11 @@ def spark_home() -> Path:
 def new_session(
     directory: Path, *, master: str = LOCAL, conf: Mapping[str, str] | None = None
 ) -> Any:
-    """A classic session of this process; one at a time.
+    """A session of this process; one at a time.
 
     Args:
         directory: where it keeps what it keeps.
-        master: where tasks run.
+        master: where tasks run; `connect:local[2]` = a server of Spark Connect that runs them so.
         conf: further settings.
     """
     from pyspark.sql import SparkSession
@@ -99,7 +99,11 @@ def new_session(
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
         "spark.driver.defaultJavaOptions": f"-Dderby.system.home={directory / 'derby'}",
     }
-    builder = SparkSession.builder.master(master).appName("penstock tests")
+    kind, _, rest = master.partition(":")
+    if kind == "connect":
+        builder = SparkSession.builder.remote(rest).appName("penstock tests")
+    else:
+        builder = SparkSession.builder.master(master).appName("penstock tests")
     for name, value in {**CONF, **places, **(conf or {})}.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()

@@ -14,6 +14,7 @@ import redis
 
 from penstock import BadArgument, Penstock, RetryPolicy
 from penstock.spark import OptionError, drain
+from penstock.spark.errors import Unreachable
 from penstock.worker.handlers import Handlers
 from penstock.worker.results import Reject, Retry, Snooze
 from tests.spark.support import Driver, StandaloneCluster, wait_for
@@ -344,7 +345,7 @@ def test_coroutines_are_refused(spark: Any, redis_url: str) -> None:
 
 def test_a_server_that_is_not_there_is_told_by_the_driver(spark: Any) -> None:
     """Before a task starts."""
-    with pytest.raises(redis.ConnectionError):
+    with pytest.raises(Unreachable):
         drain(spark, queue="mail", handler=nothing, url="redis://127.0.0.1:1", retryFor="0s")
 
 

@@ -93,7 +93,7 @@ def drain(
 
     Raises:
         BadArgument: an argument or option can't be used; nothing was done.
-        redis.exceptions.ConnectionError: the server is not reached.
+        Unreachable: no server is reached.
     """
     connection = _connection(queue, options)
     if ack not in ("task", "output"):

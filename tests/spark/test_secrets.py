@@ -1,0 +1,70 @@
+"""Group 11: what must not be seen: passwords, wherever Spark shows what it was given."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from penstock import Penstock
+from penstock.embedded import EmbeddedServer
+from tests.spark.support import Driver
+
+PASSWORD = "correct-horse-battery"
+
+
+@pytest.fixture
+def guarded(make_server: Callable[..., EmbeddedServer]) -> EmbeddedServer:
+    """A server with a password."""
+    server = make_server(tcp=True)
+    with redis.Redis.from_url(server.url) as client:
+        client.config_set("requirepass", PASSWORD)
+    return server
+
+
+@pytest.mark.parametrize("way", ["url", "passwordEnv", "passwordFile"])
+def test_a_password_is_seen_nowhere(
+    way: str, guarded: EmbeddedServer, driver: Callable[..., Driver], tmp_path: Path
+) -> None:
+    """Not in plans, the event log, REST, progress, checkpoints, errors, nor in what is logged."""
+    password_file = tmp_path / "password"
+    password_file.write_text(f"{PASSWORD}\n")
+    place = guarded.url.removeprefix("redis://")
+    options = {
+        "url": {"url": f"redis://:{PASSWORD}@{place}"},
+        "passwordEnv": {"url": guarded.url, "passwordEnv": "QUEUE_PASSWORD"},
+        "passwordFile": {"url": guarded.url, "passwordFile": str(password_file)},
+    }[way]
+    events = tmp_path / "events"
+    events.mkdir()
+    started = driver(
+        "tests.spark.programs:watched",
+        conf={
+            "spark.ui.enabled": "true",
+            "spark.ui.port": "0",
+            "spark.eventLog.enabled": "true",
+            "spark.eventLog.dir": events.as_uri(),
+            "spark.log.level": "INFO",
+        },
+        env={"QUEUE_PASSWORD": PASSWORD},
+        options=options,
+        directory=str(tmp_path / "work"),
+    )
+    shown: dict[str, Any] = started.result()
+    assert shown.pop("rows") == 30
+    assert set(shown) == {"explain", "errors", "progress", "rest", "describe"}
+    assert all(shown.values()), {name: bool(text) for name, text in shown.items()}
+    for name, text in shown.items():
+        assert PASSWORD not in json.dumps(text), name
+    assert "dangerous" in json.dumps(shown["errors"])  # the queue of the failing calls
+    assert PASSWORD not in started.log
+    written = [path for path in tmp_path.rglob("*") if path.is_file() and path != password_file]
+    assert any(events in path.parents for path in written)
+    assert any("checkpoint" in str(path) for path in written)
+    assert [path for path in written if PASSWORD.encode() in path.read_bytes()] == []
+    with Penstock(f"redis://:{PASSWORD}@{place}") as ps:
+        assert ps.queue("watched").stats().ready == 30

@@ -1,0 +1,136 @@
+"""Groups 9, 10 and 12: queues as tables of SQL, and what Spark's look-up of sources needs."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock import Penstock
+from penstock.spark import register
+from tests.spark.support import ROOT, Driver, environment
+
+VIEW = "CREATE TEMP VIEW {name} USING penstock OPTIONS (queue '{queue}', url '{url}')"
+
+
+def test_a_view_is_read_and_written(spark: Any, ps: Penstock, redis_url: str) -> None:
+    """`SELECT` sees every job and takes none; `INSERT INTO` adds."""
+    jobs = ps.queue("mail")
+    jobs.enqueue_many([f"letter {number}" for number in range(50)])
+    jobs.enqueue("later", delay=3600)
+    jobs.bury(jobs.reserve(10), "no such address")
+    spark.sql(VIEW.format(name="jobs", queue="mail", url=redis_url))
+    rows = spark.sql("SELECT state, count(*) AS n FROM jobs GROUP BY state").collect()
+    assert {row.state: row.n for row in rows} == {"ready": 40, "scheduled": 1, "dead": 10}
+    [row] = spark.sql(
+        "SELECT count(*) AS n, max(last_error) AS why FROM jobs WHERE state = 'dead'"
+    ).collect()
+    assert (row.n, row.why) == (10, "no such address")
+    spark.sql("CREATE TEMP VIEW fresh AS SELECT 'by sql' AS payload")
+    spark.sql(
+        "CREATE TEMP VIEW sink (payload STRING) USING penstock "
+        f"OPTIONS (queue 'mail', url '{redis_url}')"
+    )
+    spark.sql("INSERT INTO sink SELECT payload FROM fresh")
+    stats = jobs.stats()
+    assert (stats.ready, stats.scheduled, stats.dead, stats.active) == (41, 1, 10, 0)
+
+
+def test_a_view_of_one_state(spark: Any, ps: Penstock, redis_url: str) -> None:
+    """Options are those of the reader; a queue that is not there has no rows."""
+    ps.queue("mail").enqueue_many(range(5))
+    spark.sql(
+        "CREATE TEMP VIEW dead USING penstock "
+        f"OPTIONS (queue 'mail', url '{redis_url}', states 'dead')"
+    )
+    spark.sql(VIEW.format(name="absent", queue="nowhere", url=redis_url))
+    assert spark.sql("SELECT * FROM dead").count() == 0
+    assert spark.sql("SELECT * FROM absent").count() == 0
+    assert ps.queues() == ["mail"]
+
+
+def test_a_wrong_option_is_named(spark: Any, redis_url: str) -> None:
+    """By the driver; what it was set to is not shown where it may be a secret."""
+    spark.sql(VIEW.format(name="broken", queue="mail", url="nonsense-with-a-secret"))
+    with pytest.raises(Exception, match="option 'url'") as caught:
+        spark.sql("SELECT * FROM broken").collect()
+    assert "nonsense-with-a-secret" not in str(caught.value)
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The library as a zip."""
+    import penstock
+
+    place = tmp_path_factory.mktemp("zip")
+    source = Path(penstock.__file__).parent
+    shutil.copytree(source, place / "src" / "penstock", ignore=shutil.ignore_patterns("*.pyc"))
+    return Path(shutil.make_archive(str(place / "library"), "zip", place / "src"))
+
+
+def test_a_zip_shipped_with_the_job(package: Path, redis_url: str) -> None:
+    """`spark.submit.pyFiles`: executors import the library, Lua files too, out of the zip."""
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "tests" / "spark" / "zipped.py"), str(package), redis_url],
+        env={**environment(), "PYTHONPATH": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.split()[-2:] == ["100", str(package)], done.stdout
+
+
+def test_a_broken_neighbour(driver: Callable[..., Driver], tmp_path: Path, redis_url: str) -> None:
+    """A `pyspark_*` module that can't be imported hides all others; `register` looks for none."""
+    (tmp_path / "pyspark_broken.py").write_text("raise RuntimeError('broken')\n")
+    path = environment()["PYTHONPATH"]
+    started = driver(
+        "tests.spark.programs:registered",
+        env={"PYTHONPATH": f"{tmp_path}:{path}"},
+        url=redis_url,
+    )
+    assert started.result() == 10
+
+
+def test_our_module_never_raises(tmp_path: Path) -> None:
+    """Where PySpark is not to be imported, ours is found empty instead of hiding the others."""
+    (tmp_path / "pyspark.py").write_text("raise ImportError('no pyspark')\n")
+    code = "import pyspark_penstock; print(pyspark_penstock.__all__)"
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        env=environment(PYTHONPATH=f"{tmp_path}:{environment()['PYTHONPATH']}"),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert done.stdout == "[]\n"
+
+
+def test_register_makes_it_known_again(spark: Any, ps: Penstock, redis_url: str) -> None:
+    """It may be called as often as one likes."""
+    register(spark)
+    register(spark)
+    ps.queue("mail").enqueue("x")
+    assert spark.read.format("penstock").options(queue="mail", url=redis_url).load().count() == 1
+
+
+def test_every_way_of_this_spark(redis_url: str) -> None:
+    """The program that is run on each version of Spark, on the newest."""
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "tests" / "spark" / "smoke.py")],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "write, read, stream and drain" in done.stdout
