@@ -9,11 +9,13 @@ from penstock.wire.keys import QueueKeys
 from penstock.wire.scripts import Script, script
 from tests.protocol.keyspace import Raw
 
-__all__ = ["T0", "frozen", "keys_of", "run"]
+__all__ = ["STAGED", "T0", "frozen", "keys_of", "named", "run"]
 
 T0 = 1_800_000_000_000
 TIME = "redis.call('TIME')"
 PRODUCER = "00112233445566ff"
+STAGED = ("ffee", 4)
+"""Writer and batch of what is staged."""
 
 
 def frozen(source: str, now_ms: int) -> str:
@@ -22,9 +24,19 @@ def frozen(source: str, now_ms: int) -> str:
     return source.replace(TIME, f"{{'{seconds}', '{ms * 1000 + 789}'}}")
 
 
+def named(keys: QueueKeys, found: Script) -> list[tuple[str, bytes]]:
+    """The kinds of a script's KEYS, each with its key."""
+    return list(zip(found.keys, keys_of(keys, found), strict=True))
+
+
 def keys_of(keys: QueueKeys, found: Script, producer: str = PRODUCER) -> list[bytes]:
     """The KEYS of a script for a queue."""
-    return [keys.producer(producer) if kind == "producer" else keys[kind] for kind in found.keys]
+    many = {
+        "producer": keys.producer(producer),
+        "stage": keys.stage(*STAGED),
+        "commit": keys.commit(STAGED[0]),
+    }
+    return [many.get(kind) or keys[kind] for kind in found.keys]
 
 
 def run(

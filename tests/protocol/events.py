@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from penstock.core.states import Condition, Event, Place, State
+from tests.protocol.clock import STAGED
 from tests.protocol.seeds import AT, EPOCH, SEED_CALL, Job
 
 __all__ = ["EVENTS", "happen"]
@@ -34,14 +35,38 @@ def _enqueue(call: int, delay: int = 0, bound: str = "", records: int = 1) -> Ha
     return run
 
 
+def _take(job: Job, place: Place) -> None:
+    """The job of the place has the dedup id."""
+    if place is not Place.NONE:
+        job.raw.hset(job.keys["dedup"], "mine", job.number)
+        uses = job.raw.hget(job.keys["meta"], "uses") + b"d"
+        job.raw.hset(job.keys["meta"], "uses", uses)
+
+
+def _publish(delay: int = 0, *, taken: bool = False) -> Happening:
+    """A staged job with a dedup id; `taken`: the job of the place has it."""
+
+    def run(job: Job, place: Place) -> Code:
+        if taken:
+            _take(job, place)
+        record = "1;d=mine\nanother"
+        job.raw.hset(job.keys.stage(*STAGED), "a:0", f"{delay} {len(record)}\n{record}")
+        reply = job.run("publish", 6, EPOCH, "", 0, "", "a:0", 1000, at=AT)
+        job.raw.delete(job.keys.stage(*STAGED))
+        if place is not Place.NONE:
+            return None
+        job.number = reply[2] if reply[0] == 1 else job.number
+        return int(reply[0])
+
+    return run
+
+
 def _claim(mode: str = "", *, taken: bool = False) -> Happening:
     """A job with a dedup id; `taken`: the job of the place has it."""
 
     def run(job: Job, place: Place) -> Code:
-        if taken and place is not Place.NONE:
-            job.raw.hset(job.keys["dedup"], "mine", job.number)
-            uses = job.raw.hget(job.keys["meta"], "uses") + b"d"
-            job.raw.hset(job.keys["meta"], "uses", uses)
+        if taken:
+            _take(job, place)
         reply = job.run("claim", 6, EPOCH, 0, "", 0, "", mode, "1;d=mine\nanother", at=AT)
         if place is not Place.NONE:
             return None
@@ -240,6 +265,10 @@ EVENTS: Mapping[Event, Happening] = {
     Event.CLAIM_TAKEN: _claim(taken=True),
     Event.CLAIM_UPDATE: _claim("u", taken=True),
     Event.CLAIM_CLOSED: _closed(_claim("u", taken=True)),
+    Event.PUBLISH: _publish(),
+    Event.PUBLISH_DELAYED: _publish(1000),
+    Event.PUBLISH_TAKEN: _publish(taken=True),
+    Event.PUBLISH_CLOSED: _closed(_publish()),
     Event.RESERVE: _reserve,
     Event.RESERVE_LAST: _configured("max_crashes", _reserve),
     Event.RESERVE_PAUSED_OUT: _paused("out", _reserve),

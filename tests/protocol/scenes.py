@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.wire.keys import QueueKeys
-from tests.protocol.clock import T0, run
+from penstock.wire.scripts import script
+from tests.protocol.clock import STAGED, T0, run
 from tests.protocol.keyspace import Raw
 from tests.protocol.seeds import AT, EPOCH
 
@@ -198,7 +199,11 @@ class Act:
     settings: tuple[Any, ...] = ()
 
     def prepare(self, scene: Scene) -> None:
-        """Store the settings."""
+        """Store the settings; for a call about staged jobs, stage some."""
+        if "stage" in script(self.script).keys:
+            two = "0 11 11\n1;d=x\nnew 11;d=y\nnew 2"
+            taken = "500 13 14\n1;d=owner\nnew1;d=mortal\nnew"
+            scene.raw.hset(scene.keys.stage(*STAGED), mapping={"a:0": two, "b:0": taken})
         if self.settings:
             scene.run("configure", 4, "", *self.settings)
 
@@ -246,6 +251,16 @@ def _calls() -> Iterator[Act]:
     )
     yield Act("claim, full", "claim", (90, "", 0, 1, 8000, "", "", "1;d=x\nnew"))
     yield Act("claim, refused", "claim", (90, "", 0, "", 0, "", "", "1;d=owner\nnew"))
+    staged = "0 9\n1;d=z\nnew"
+    yield Act("stage", "stage", (90, 4, "c:0", 60_000, staged))
+    yield Act("commit", "commit", (90, 4, "a", 1, "b", 1))
+    for attempt in ("a", "b", "c"):
+        act = (90, "", "", 0, "", f"{attempt}:0", 1000)
+        yield Act(f"publish, {attempt}", "publish", act)
+    yield Act("publish, some", "publish", (90, "", "", 0, "", "a:0", 1))
+    yield Act("publish, full", "publish", (90, "", 1, 8000, "", "a:0", 1000))
+    yield Act("unstage", "unstage", (90, 4, ""))
+    yield Act("unstage, done", "unstage", (90, 4, 1000))
     yield Act("lookup", "lookup", (90, "owner"))
     yield Act("lookup, window", "lookup", (90, "awaited"))
     yield Act("clear", "clear", (90,))

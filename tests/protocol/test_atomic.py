@@ -9,7 +9,7 @@ import redis
 
 from penstock.wire.keys import QueueKeys
 from penstock.wire.scripts import all_scripts, script
-from tests.protocol.clock import PRODUCER
+from tests.protocol.clock import named
 from tests.protocol.keyspace import Raw, dump, load, same
 from tests.protocol.scenes import (
     CALLS,
@@ -26,7 +26,7 @@ from tests.protocol.scenes import (
 from tests.support.backends import Backend
 
 KEYS = QueueKeys("atomic")
-REMOVING = ("enqueue", "claim", "reserve", "settle", "stats", "peek", "sweep")
+REMOVING = ("enqueue", "claim", "publish", "reserve", "settle", "stats", "peek", "sweep")
 """Scripts that remove, beside their work, what has expired."""
 CASES = [
     *((build, act) for build in (plain_scene, rich_scene) for act in CALLS),
@@ -57,7 +57,7 @@ def test_a_key_of_another_type_stops_the_call_before_it_writes(
     for kind in script(act.script).keys:
         raw.flushdb()
         load(raw, whole)
-        key = KEYS.producer(PRODUCER) if kind == "producer" else KEYS[kind]
+        [key] = [key for name, key in named(KEYS, script(act.script)) if name == kind]
         raw.delete(key)
         if kind in ("wake", "space"):
             raw.set(key, "x")

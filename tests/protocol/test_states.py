@@ -96,7 +96,7 @@ UNTOUCHING = [
     if event is not Event.CLAIM_UPDATE  # it replaces what a job holds, wherever that one waits
     and any(cell and cell.code is None for cell in TABLE[event].values())
 ]
-OF_OTHERS = ("ENQUEUE", "CLAIM", "CLEAR")
+OF_OTHERS = ("ENQUEUE", "CLAIM", "PUBLISH", "CLEAR")
 """Events that do something to the queue, or to other jobs, where they do nothing to this one."""
 
 

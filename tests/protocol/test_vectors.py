@@ -27,6 +27,8 @@ from tests.support.backends import Backend
 
 VECTORS = [vector for vector in all_vectors() if not vector.is_pressure]
 OTHER_T0 = 1_712_345_678_901
+MANY = re.compile(r":(producer|stage|commit):.*")
+"""Keys of which a queue has many."""
 SCRIPTS = pytest.mark.parametrize("script", all_scripts(), ids=lambda script: script.name)
 PRESSURE = pytest.mark.parametrize("script", pressure_scripts(), ids=lambda script: script.name)
 EVERY = pytest.mark.parametrize(
@@ -128,7 +130,7 @@ def test_names_are_told_apart() -> None:
 def test_cases_name_the_keys_of_their_script(script: Script) -> None:
     """KEYS stand in the order of the header, of one queue."""
     for vector in vectors_of(script.name):
-        kinds = [re.sub(r":producer:.*", ":producer", key) for key in vector.keys]
+        kinds = [MANY.sub(r":\1", key) for key in vector.keys]
         assert tuple(kind.rpartition(":")[2] for kind in kinds) == script.keys
         assert len({kind.rpartition(":")[0] for kind in kinds}) == 1
 
@@ -167,12 +169,12 @@ def test_every_kind_of_key_appears() -> None:
                 for key in {*vector.before, *vector.after}
                 if vector.before.get(key) != vector.after.get(key)
             }
-    assert before == {*KINDS, "producer"}
-    assert changed == {*KINDS, "producer"}
+    assert before == {*KINDS, "producer", "stage", "commit"}
+    assert changed == {*KINDS, "producer", "stage", "commit"}
 
 
 def _kind(key: str) -> str:
-    return re.sub(r":producer:.*", ":producer", key).rpartition(":")[2]
+    return MANY.sub(r":\1", key).rpartition(":")[2]
 
 
 def meta_fields(script: Script) -> set[str]:

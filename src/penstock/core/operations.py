@@ -278,7 +278,7 @@ class QueueOps:
 
     def _staging(self, name: str, at: Staged, *args: Any) -> Call:
         keys = (self.keys.stage(at.writer, at.batch), self.keys.commit(at.writer))
-        return Call(script(name), (2, *keys), (at.batch, *args))
+        return Call(script(name), (3, *keys, self.keys["meta"]), (at.batch, *args))
 
     def stage(self, at: Staged, field: str, ttl_ms: int, chunk: bytes) -> Call:
         """Keep a chunk of jobs aside; see `staged_chunk`."""
@@ -297,7 +297,7 @@ class QueueOps:
         self, at: Staged, field: str, most: int, *, create: str, wait_ms: int, wait: Wait | None
     ) -> Call:
         """Move the first jobs of a staged chunk into the queue."""
-        call = self._call("publish", create, "", wait_ms, self._producing, "", field, most)
+        call = self._call("publish", create, "", wait_ms, self._producing, field, most)
         head = (*call.head, self.keys.stage(at.writer, at.batch))
         if self._producing:
             call = self._bearing("producer", call)

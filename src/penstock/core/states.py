@@ -95,6 +95,10 @@ class Event(str, enum.Enum):
     CLAIM_TAKEN = "claim, its dedup id"
     CLAIM_UPDATE = "claim, its dedup id, update"
     CLAIM_CLOSED = "claim, its dedup id, closed"
+    PUBLISH = "publish"
+    PUBLISH_DELAYED = "publish, delayed"
+    PUBLISH_TAKEN = "publish, its dedup id"
+    PUBLISH_CLOSED = "publish, closed"
     RESERVE = "reserve"
     RESERVE_LAST = "reserve, crashes used up"
     RESERVE_PAUSED_OUT = "reserve, paused out"
@@ -218,6 +222,10 @@ claim                     | 1>R  .     >N    .    .     >N    .     .     >N    
 claim, its dedup id       | 1>R  .     >N    .    .     >N    .     .     >N    .    >N    .     .
 claim, its dedup id, update | 1>R >S*  >N    .    .     >N    .     .     >N    .    >N    .     .
 claim, its dedup id, closed | -14 .    .     .    .     .     .     .     .     .    .     .     .
+publish                   | 1>R  .     >N    .    .     >N    .     .     >N    .    >N    .     .
+publish, delayed          | 1>S  .     >N    .    .     >N    .     .     >N    .    >N    .     .
+publish, its dedup id     | 1>R  .     >N    .    .     >N    .     .     >N    .    >N    .     .
+publish, closed           | -14  .     .     .    .     .     .     .     .     .    .     .     .
 reserve                   | .    >A/O  >N    .    >A/O  >N    .     >A    >N    .    >N    .     .
 reserve, crashes used up  | .    >A/O  >N    .    >A/O  >N    .     >D    >N    .    >N    .     .
 reserve, paused out       | .    .     >N    .    .     >N    .     .     >N    .    >N    .     .

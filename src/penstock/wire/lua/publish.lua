@@ -1,8 +1,7 @@
 --- Move staged jobs into the queue: of one chunk as many as are asked for, or none.
 --- KEYS     ready held active scheduled once tally expiry dedup windows meta wake space stage producer
---- ARGV     nonce create bound wait role mode field most
+--- ARGV     nonce create bound wait role field most
 ---          nonce, create, bound, wait, role   as in enqueue
----          mode    as in claim
 ---          field   which chunk; one that is not there was moved before
 ---          most    at most so many of its jobs, the first ones; the others stay
 --- RETURNS  {1, nonce, first, count, epoch, created, repeat, scheduled, replicas, (index, what, number, state, header)...}  as in
@@ -17,8 +16,8 @@
 ---          {-14, nonce}                                      as in enqueue
 ---          {-15, nonce, kind, owner, left}                   as in enqueue
 ---          {-16, nonce, kind}                                as in enqueue
---- FROM none, ready  TO ready, scheduled
-local chunk = redis.call('HGET', stage, field)
+--- FROM none  TO ready, scheduled
+local mode, chunk = '', redis.call('HGET', stage, field)
 local delay, asked, given, skip, rest = '0', 0, {}, 0, nil
 if chunk then
   local stop = string.find(chunk, '\n', 1, true)

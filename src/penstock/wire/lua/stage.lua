@@ -1,16 +1,20 @@
 --- Keep jobs aside which are in no queue yet: they will be moved there with all others of their write, or not at all.
---- KEYS     stage commit
+--- KEYS     stage commit meta
 --- ARGV     nonce batch field ttl chunk
 ---          batch   which batch of its writer: 0, 1, ...
 ---          field   an attempt and a place in it, with a colon between; the same again = a repeat
 ---          ttl     ms for which the batch is kept if nothing more is staged
 ---          chunk   delay and sizes, newline, records
---- RETURNS  {1, nonce}            kept
+--- RETURNS  {1, nonce, chunks}      kept; chunks: how many are staged of the batch
 ---          {0, nonce, promised}  the writer has committed this batch or a later one: nothing is kept
+---          {-6, nonce, version}  written by a newer protocol
+local m = redis.call('HMGET', meta, 'v')
+--@include lib/version
 local promised = redis.call('HGET', commit, 'batch')
 if promised and tonumber(promised) >= tonumber(batch) then
   return {0, nonce, tonumber(promised)}
 end
-redis.call('HSET', stage, field, chunk)
+local chunks = redis.call('HLEN', stage)
+chunks = chunks + redis.call('HSET', stage, field, chunk)
 redis.call('PEXPIRE', stage, ttl)
-return {1, nonce}
+return {1, nonce, chunks}
