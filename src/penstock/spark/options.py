@@ -304,11 +304,11 @@ class Write(Connection):
     )
     on_full: str = option("onFull", choice("wait", "fail"), "wait", "what a full queue does")
     full_timeout: int = option("fullTimeout", span(86_400_000), 60_000, "for which is waited then")
-    replicas: int = option("replicas", count(0, 1000), None, "how many must confirm each batch")
+    replicas: int | None = option("replicas", count(0, 1000), None, "how many must confirm each batch")
     replication_timeout: int = option(
         "replicationTimeout", span(3_600_000), 1_000, "for which is waited then"
     )
-    delay: int = option(
+    delay: int | None = option(
         "delay", span(zero=True), None, "of a nack: until the next try; else by the job's policy"
     )
     error: str = option("error", text, "", "of a nack: kept with the job")
@@ -337,7 +337,7 @@ class Read(Connection):
     id_prefix: str = option("idPrefix", text, "", "only jobs whose id begins so")
     enqueued_after: str = option("enqueuedAfter", text, "", "only jobs made then or later")
     enqueued_before: str = option("enqueuedBefore", text, "", "only jobs made before")
-    num_partitions: int = option("numPartitions", count(1, 10_000), None, "Spark partitions")
+    num_partitions: int | None = option("numPartitions", count(1, 10_000), None, "Spark partitions")
     fetch_size: int = option("fetchSize", count(1, 1000), 1000, "jobs a script")
     push_filters: bool = option("pushFilters", flag, False, "whether Spark's filters are used here")
 
@@ -349,7 +349,7 @@ class Stream(Connection):
     max_jobs_per_trigger: int = option(
         "maxJobsPerTrigger", count(1, 10_000_000), 10_000, "the most that a micro-batch takes"
     )
-    num_partitions: int = option("numPartitions", count(1, 10_000), None, "Spark partitions")
+    num_partitions: int | None = option("numPartitions", count(1, 10_000), None, "Spark partitions")
     fetch_size: int = option("fetchSize", count(1, 1000), 1000, "jobs a script")
     lease_duration: int = option(
         "leaseDuration", span(MAX_LEASE_MS), 60_000, "of the leases, renewed while a batch runs"
