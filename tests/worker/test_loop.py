@@ -219,6 +219,10 @@ def _nobody(got: int) -> None:
     del got
 
 
+def _idle() -> None:
+    pass
+
+
 def _first(count: int) -> int:
     del count
     return 0
@@ -407,3 +411,49 @@ def test_a_report_is_not_held_back(many: Callable[..., Stage]) -> None:
     flow.send(stage._run(effect))
     assert queue.stats().acked == 1
     flow.close()
+
+
+def test_a_report_is_not_held_back_by_a_role(many: Callable[..., Stage]) -> None:
+    """While somebody else is the only consumer: nothing is taken, and what is done goes out."""
+    stage = many(_first, ["a"], concurrency=2)
+    queue = stage.queues[0]
+    queue.enqueue(1)
+    flow = work(stage.crew, lambda: stage.client._node.id, _nobody)
+    effect = next(flow)
+    while not (isinstance(effect, flows.Pop) and stage.runners.items):
+        effect = flow.send(stage._answer(effect))
+    with queue.exclusive("consumer", lease=600):
+        finish, stage.finish_one = stage.finish_one, _idle  # type: ignore[method-assign]  # not yet
+        asked, since = 0, stage.now
+        while stage.now < since + 20 or not isinstance(effect, flows.Rest):
+            asked += isinstance(effect, flows.Run) and effect.call.script.name == "reserve"
+            effect = flow.send(stage._answer(effect))
+        assert 5 <= asked <= 12  # more often at first, then at a tick, and no token is waited for
+        now = stage.now
+        finish()
+        effect = flow.send(None)  # the runner's signal has ended the wait
+        assert isinstance(effect, flows.Run)
+        assert effect.call.script.name == "ack"
+        effect = flow.send(stage._run(effect))
+        assert stage.now == now
+        assert queue.stats().acked == 1
+        assert not isinstance(effect, flows.Run)  # and the role is not asked for because of that
+    flow.close()
+
+
+def test_a_burst_ends_beside_a_role(many: Callable[..., Stage]) -> None:
+    """No job can be taken, as with a queue that is paused; what was begun is done and reported."""
+    stage = many(_first, ["a"], concurrency=1, burst=True)
+    queue = stage.queues[0]
+    queue.enqueue_many([1, 2])
+    hand, role = stage.crew.desk.hand, queue.exclusive("consumer", lease=600)
+
+    def handed(jobs: Sequence[Any]) -> None:
+        hand(jobs)
+        role.take()
+
+    stage.crew.desk.hand = handed  # type: ignore[method-assign]  # the role is taken meanwhile
+    stage.drive()
+    stats = queue.stats()
+    assert (stats.acked, stats.active, stats.ready) == (1, 0, 1)
+    role.release()

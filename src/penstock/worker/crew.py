@@ -84,6 +84,8 @@ class Source:
         woken: whether this worker has taken a token of it since it asked last.
         barred: until when it is left alone by the clock, as it is damaged.
         failures: how many times in a row it was found so, or its node was down.
+        refusals: how many times in a row it gave no jobs as somebody else is its only consumer;
+            reports it takes all the same.
         unsure: whether a report may have got through although it failed.
         drained: when it was found closed and drained by the clock; -inf = it was not, when it was
             asked last.
@@ -99,6 +101,7 @@ class Source:
     woken: bool = False
     barred: float = 0.0
     failures: int = 0
+    refusals: int = 0
     unsure: bool = False
     drained: float = -math.inf
 
@@ -106,6 +109,11 @@ class Source:
     def home(self) -> Any:
         """Its node, if the worker has several."""
         return self.ops.home
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether it may give this worker jobs, as far as is known."""
+        return not self.failures and not self.refusals
 
 
 @dataclass(slots=True)
@@ -353,8 +361,8 @@ class Crew:
 
     @property
     def wakes(self) -> dict[tuple[Any, bytes], Source]:
-        """The tokens to wait for: of all queues but those that are damaged, or have one always."""
-        usable = [s for s in self.sources if not s.failures and s.drained == -math.inf]
+        """The tokens to wait for: of usable queues, but for those that have one always."""
+        usable = [s for s in self.sources if s.is_usable and s.drained == -math.inf]
         return {(s.home, s.ops.keys["wake"]): s for s in usable}
 
     # -- what came back --------------------------------------------------------------------
@@ -423,13 +431,24 @@ class Crew:
     def found_damaged(self, source: Source, error: Exception, level: int = logging.ERROR) -> None:
         """A queue can't be used: it is left alone for a while, and others are not held up."""
         source.failures += 1
-        pause = min(0.25 * 2 ** min(source.failures, 8), RECHECK)
-        source.at = source.barred = self.clock() + pause
+        source.at = source.barred = self._left_alone(source, source.failures)
+        self._tell(source, source.failures, error, level)
+
+    def found_taken(self, source: Source, error: QueueInUse) -> None:
+        """Somebody else is a queue's only consumer: it is not asked for jobs for a while."""
+        source.refusals += 1
+        source.at = source.poll = self._left_alone(source, source.refusals)
+        self._tell(source, source.refusals, error, logging.INFO)
+
+    def _left_alone(self, source: Source, times: int) -> float:
+        """Until when a queue is left alone that was found of no use so many times in a row."""
         source.woken = False
-        if source.failures == 1 or source.failures % 60 == 0:
+        return self.clock() + min(0.25 * 2.0 ** min(times, 8), RECHECK)
+
+    def _tell(self, source: Source, times: int, error: Exception, level: int) -> None:
+        if times == 1 or times % 60 == 0:
             name, kind = source.ops.name, type(error).__name__
             text = "queue %r can't be used: %s: %s; going on without it"
-            level = logging.INFO if isinstance(error, QueueInUse) else level
             logger.log(level, text, name, kind, error, extra=self.fields)
 
     def found_down(self, source: Source) -> None:
@@ -440,7 +459,7 @@ class Crew:
 
     def asked(self, source: Source, taken: Taken, wanted: int, sent: float) -> None:
         """A queue has answered a request for jobs."""
-        now = self.clock()
+        now, source.refusals = self.clock(), 0
         if taken.next_ms == 0:
             source.at, source.pause = 0.0, 0.01
         else:

@@ -55,8 +55,8 @@ __all__ = ["leave", "work"]
 
 logger = logging.getLogger("penstock")
 
-DAMAGES = (QueueDamaged, UnsupportedVersion, NoPermissionError, QueueInUse)
-"""What is wrong with one queue, and not with the server; or another is its only consumer."""
+DAMAGES = (QueueDamaged, UnsupportedVersion, NoPermissionError)
+"""What is wrong with one queue, and not with the server."""
 
 Step = Effect | Effects
 Flow = Generator[Step, Any, None]
@@ -145,6 +145,9 @@ def _spared(crew: Crew, source: Source, flow: Count) -> Generator[Step, Any, int
     except DAMAGES as error:
         crew.found_damaged(source, error)
         return None
+    except QueueInUse as error:
+        crew.found_taken(source, error)
+        return 0
     return got
 
 
@@ -497,7 +500,7 @@ def _stand_up(crew: Crew) -> Flow:
     answer = (yield Quit()) if waited else ()
     tokens = answer.tokens if isinstance(answer, Heard) else [(None, key) for key in answer]
     for source in crew.sources:
-        near = waited and 0 < source.at <= crew.clock() + TICK and not source.failures
+        near = waited and 0 < source.at <= crew.clock() + TICK and source.is_usable
         if near or source.woken or (source.home, source.ops.keys["wake"]) in tokens:
             yield from _hand_on(crew, source)
 

@@ -62,7 +62,8 @@ class Worker:
             there for other workers meanwhile.
         grace: seconds that handlers have to finish when the worker is stopped; then their jobs are
             given back, with no attempt charged.
-        burst: end when no job can be taken any more. Those that are due later stay.
+        burst: end when no job can be taken any more. Those that are due later stay, and those of a
+            queue that is paused or that somebody else is the only consumer of.
         max_jobs: take so many jobs, and end when they are finished.
         throttle: seconds to leave the queues alone after each look at them; or what computes them
             from the number of jobs that wait.
