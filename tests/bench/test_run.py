@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from penstock import EmbeddedServerError, Penstock, bench
-from penstock.bench import disque, workers
+from penstock.bench import disque, pressure, workers
 from penstock.bench.bed import Bed
 from penstock.bench.command import SECTIONS
 from penstock.bench.contenders import (
@@ -509,6 +510,18 @@ def test_check_makes_a_broken_budget_an_error(
     assert bench.main([*arguments, "--markdown"]) == 0
     assert "| too much | 2 x | <= 1 x | over |" in capsys.readouterr().out
     assert bench.main([*arguments, "--check"]) == 1
+
+
+@pytest.mark.parametrize("bound, code", [(1e-3, 0), (1e9, 1)])
+def test_check_judges_pressure_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], bound: float, code: int
+) -> None:
+    """What its section has measured decides, not that it was run."""
+    monkeypatch.setattr(pressure, "FASTER", bound)
+    assert bench.main([*TINY, "--only", "pressure", "--check", "--markdown"]) == code
+    verdict = "over" if code else "ok"
+    out = capsys.readouterr().out
+    assert re.search(rf"pressure: .* \| [\d.,]+ x \| >= .* \| {verdict} \|", out)
 
 
 def test_cores_are_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
