@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import sys
 import threading
 import time
@@ -17,6 +18,7 @@ from redis.exceptions import RedisError
 from penstock import AsyncPenstock, NodesMissed, NotReplicated, Outcome, Penstock, QueueFull
 from penstock._sync import federation
 from penstock.core import hints
+from penstock.core.nodes import LOOK
 from penstock.embedded import EmbeddedServer
 from penstock.wire.scripts import script
 from tests.model.clock import TestClock, use_test_clock
@@ -398,3 +400,82 @@ def test_pauses_and_their_like_name_who_was_missed(three: Servers) -> None:
 def _settings(servers: Servers, number: int) -> Any:
     with Penstock(servers.urls[number]) as single:
         return single.queue("q").configure()
+
+
+# -- how long a node that says nothing is waited for -------------------------------------------
+
+
+def test_a_producer_without_a_connection_meets_a_node_that_hangs(three: Servers) -> None:
+    """It learns so by the brief question, not by a handshake on the other connection."""
+    with three.client() as ps:
+        q = ps.queue("q")
+        home = home_of(q.enqueue("before").id)
+        server = three.with_id(ps, home)
+        [mine] = [one for one in ps._home.homes if one.id == home]  # type: ignore[union-attr]  # a federation
+        mine._node.close()
+        time.sleep(LOOK)
+        server.pause()
+        try:
+            began = time.monotonic()
+            assert home_of(q.enqueue("x").id) != home
+            assert time.monotonic() - began < 4.5
+        finally:
+            server.resume()
+
+
+def test_a_producer_does_not_miss_a_quick_restart(three: Servers) -> None:
+    """A node that was restarted between two calls is used as before."""
+    with three.client() as ps:
+        q = ps.queue("q")
+        home = home_of(q.enqueue("before").id)
+        server = three.with_id(ps, home)
+        for _ in range(3):
+            server.kill()
+            server.restart()
+            assert home_of(q.enqueue("after").id) == home
+
+
+class Hole:
+    """Listens at a port and never lets anybody in: connections hang.
+
+    Args:
+        port: where.
+    """
+
+    def __init__(self, port: int) -> None:
+        self._socks = [socket.socket() for _ in range(9)]
+        listening, *guests = self._socks
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(("127.0.0.1", port))
+        listening.listen(0)
+        for guest in guests:
+            guest.setblocking(False)
+            guest.connect_ex(("127.0.0.1", port))
+
+    def __enter__(self) -> Hole:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for sock in self._socks:
+            sock.close()
+
+
+def test_a_node_that_lets_nobody_in(three: Servers) -> None:
+    """Its host is there no more, and nobody says so: calls wait for it two seconds, once."""
+    with three.client() as ps:
+        q = ps.queue("q")
+        q.reserve(1, block=0)
+        down = three.all[0]
+        down.kill()
+        assert down.port is not None
+        with Hole(down.port):
+            one_on(three.all[1])
+            began = time.monotonic()
+            jobs = []
+            while not jobs:
+                jobs = q.reserve(1, block=0)
+            assert time.monotonic() - began < 4.5
+            began = time.monotonic()
+            assert q.ack(jobs).all_done
+            assert q.reserve(1, block=0) == []
+            assert time.monotonic() - began < 1

@@ -159,8 +159,12 @@ class AsyncHome(AsyncMember):
         Raises:
             redis.exceptions.ConnectionError, TimeoutError: nothing was sent that would write.
         """
-        opened = await self._node.reach()
-        if not opened and self.state.is_up and not self.state.is_stale(monotonic()):
-            return False
-        await self.look()
-        return True
+        is_old = not self.state.is_up or self.state.is_stale(monotonic())
+        if is_old:  # by the brief question first: one that hangs is told so by it
+            await self.ear.reach()
+            await self.look()
+        if await self._node.reach() and not is_old:
+            await self.ear.reach()
+            await self.look()
+            return True
+        return is_old

@@ -160,8 +160,12 @@ class Home(Member):
         Raises:
             redis.exceptions.ConnectionError, TimeoutError: nothing was sent that would write.
         """
-        opened = self._node.reach()
-        if not opened and self.state.is_up and not self.state.is_stale(monotonic()):
-            return False
-        self.look()
-        return True
+        is_old = not self.state.is_up or self.state.is_stale(monotonic())
+        if is_old:  # by the brief question first: one that hangs is told so by it
+            self.ear.reach()
+            self.look()
+        if self._node.reach() and not is_old:
+            self.ear.reach()
+            self.look()
+            return True
+        return is_old

@@ -56,9 +56,14 @@ class Node:
         return self._link.address
 
     def twin(self, *, retry_for: float, socket_timeout: float) -> Node:
-        """The same node by connections of its own, for another thread or event loop."""
+        """The same node by connections of its own, for another thread or event loop.
+
+        Args:
+            retry_for: seconds for which a call is tried again.
+            socket_timeout: seconds for a reply, and for connecting.
+        """
         node = Node(self._source, prefix=self._prefix, retry_for=retry_for)
-        node._link.adjust(socket_timeout=socket_timeout)
+        node._link.adjust(socket_timeout=socket_timeout, socket_connect_timeout=socket_timeout)
         return node
 
     def send_once(self) -> None:
