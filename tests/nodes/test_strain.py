@@ -22,7 +22,7 @@ from penstock.core.nodes import LOOK
 from penstock.embedded import EmbeddedServer
 from penstock.wire.scripts import script
 from tests.model.clock import TestClock, use_test_clock
-from tests.nodes.federation import Servers, home_of
+from tests.nodes.federation import Servers, fill_up, home_of
 from tests.support.keyspace import load_scripts
 from tests.support.proxy import Proxy
 from tests.support.twins import await_for, spawn, wait_for
@@ -479,3 +479,22 @@ def test_a_node_that_lets_nobody_in(three: Servers) -> None:
             assert q.ack(jobs).all_done
             assert q.reserve(1, block=0) == []
             assert time.monotonic() - began < 1
+
+
+def test_hello_says_how_each_node_is(three: Servers) -> None:
+    """Id, address, priority, memory, whether it is leaving; of one that is down what is known."""
+    with three.client(retry_for=0.3) as ps:
+        ids = {view.address: view.id for view in ps.hello().nodes}
+        assert all(len(one) == 40 for one in ids.values())
+        fill_up(three.raw(0), 0.8)
+        addresses = [f"127.0.0.1:{server.port}" for server in three.all]
+        ps.nodes.leave(addresses[1])
+        three.all[2].kill()
+        found = {view.address: view for view in ps.hello().nodes}
+        assert {address: view.id for address, view in found.items()} == ids
+        full, leaving, down = (found[address] for address in addresses)
+        assert (full.priority, full.leaving, full.error) == (10, False, "")
+        assert 0 < (full.used_memory or 0) < (full.max_memory or 0)
+        assert (leaving.priority, leaving.leaving, leaving.max_memory) == (100, True, 0)
+        assert (down.priority, down.used_memory, down.max_memory) == (100, None, None)
+        assert down.error

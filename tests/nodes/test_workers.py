@@ -207,3 +207,27 @@ def test_a_helper_process_is_for_one_node(three: Servers) -> None:
 
 def _blocked(servers: Servers, number: int) -> int:
     return int(servers.raw(number).info("clients")["blocked_clients"])
+
+
+@pytest.mark.parametrize("held", [0, 3])
+def test_a_worker_ends_beside_a_frozen_node(three: Servers, held: int) -> None:
+    """It hands back what the others have given it, and does not wait for the one for long."""
+    for number in range(held):
+        add(three, number, [number], lease=30)
+    seen = Seen()
+    worker = Worker(Penstock(three.urls, retry_for=1), "q", seen.slow, concurrency=3)
+    worker.start()
+    wait_for(lambda: worker.status().held == held)
+    wait_for(lambda: bool(held) or all(_blocked(three, number) for number in range(3)))
+    three.all[0].pause()
+    try:
+        began = time.monotonic()
+        worker.stop(0)
+        assert worker.join(20)
+        assert time.monotonic() - began < 8
+    finally:
+        three.all[0].resume()
+    seen.gate.set()
+    with Penstock(three.urls[1:]) as ps:
+        stats = ps.queue("q").stats()
+        assert (stats.ready, stats.active) == (2 * bool(held), 0)

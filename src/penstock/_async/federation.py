@@ -230,7 +230,7 @@ class AsyncFederation:
         for home in list(self.homes):
             if home.state.is_up:
                 try:
-                    await home.look()
+                    await home.recognise()
                     await self.check_id(home)
                     self._heard(await home.listed())
                     await self.hints.make_up_from(home, self.up(home))

@@ -124,6 +124,14 @@ class AsyncHome(AsyncMember):
         if not self.ear.id:
             await self.ear.prepare()
             self._node.facts = self.ear.facts
+        leaving = await self.recognise()
+        facts = None
+        if self.ear.facts.fields and self.state.is_unmeasured(now):  # else it has no INFO
+            facts = ServerFacts(parse_info(await self.ear.command("INFO", "memory")))
+        return {"now": now, "leaving": leaving, "facts": facts}
+
+    async def recognise(self) -> bool:
+        """Ask for its id, and whether it is leaving."""
         found = await self.ear.command("HMGET", node_key(self.prefix), "id", "leaving")
         if found[0] is None:  # as after a FLUSHALL
             await self.ear.identify()
@@ -133,10 +141,7 @@ class AsyncHome(AsyncMember):
             node.id = self.id
             if self.id not in node.known:
                 node.known.append(self.id)
-        facts = None
-        if self.ear.facts.fields and self.state.is_unmeasured(now):  # else it has no INFO
-            facts = ServerFacts(parse_info(await self.ear.command("INFO", "memory")))
-        return {"now": now, "leaving": bool(found[1]), "facts": facts}
+        return bool(found[1])
 
     async def seen(self) -> NodeView:
         """The node in words."""

@@ -230,7 +230,7 @@ class Federation:
         for home in list(self.homes):
             if home.state.is_up:
                 try:
-                    home.look()
+                    home.recognise()
                     self.check_id(home)
                     self._heard(home.listed())
                     self.hints.make_up_from(home, self.up(home))

@@ -125,6 +125,14 @@ class Home(Member):
         if not self.ear.id:
             self.ear.prepare()
             self._node.facts = self.ear.facts
+        leaving = self.recognise()
+        facts = None
+        if self.ear.facts.fields and self.state.is_unmeasured(now):  # else it has no INFO
+            facts = ServerFacts(parse_info(self.ear.command("INFO", "memory")))
+        return {"now": now, "leaving": leaving, "facts": facts}
+
+    def recognise(self) -> bool:
+        """Ask for its id, and whether it is leaving."""
         found = self.ear.command("HMGET", node_key(self.prefix), "id", "leaving")
         if found[0] is None:  # as after a FLUSHALL
             self.ear.identify()
@@ -134,10 +142,7 @@ class Home(Member):
             node.id = self.id
             if self.id not in node.known:
                 node.known.append(self.id)
-        facts = None
-        if self.ear.facts.fields and self.state.is_unmeasured(now):  # else it has no INFO
-            facts = ServerFacts(parse_info(self.ear.command("INFO", "memory")))
-        return {"now": now, "leaving": bool(found[1]), "facts": facts}
+        return bool(found[1])
 
     def seen(self) -> NodeView:
         """The node in words."""

@@ -304,7 +304,9 @@ class Write(Connection):
     )
     on_full: str = option("onFull", choice("wait", "fail"), "wait", "what a full queue does")
     full_timeout: int = option("fullTimeout", span(86_400_000), 60_000, "for which is waited then")
-    replicas: int | None = option("replicas", count(0, 1000), None, "how many must confirm each batch")
+    replicas: int | None = option(
+        "replicas", count(0, 1000), None, "how many must confirm each batch"
+    )
     replication_timeout: int = option(
         "replicationTimeout", span(3_600_000), 1_000, "for which is waited then"
     )
