@@ -16,7 +16,9 @@ __all__ = [
     "AckNotReplicated",
     "BadArgument",
     "BadJobId",
+    "BatchLost",
     "CannotSync",
+    "CheckpointTaken",
     "ConfigurationError",
     "EmbeddedServerError",
     "IncompleteEnqueue",
@@ -202,6 +204,21 @@ class RoleLost(PenstockError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (type(self), (self.role,))
+
+
+class CheckpointTaken(PenstockError):
+    """Somebody else has taken the checkpoint over: a later life of the query, or one from a copy.
+
+    The call did nothing; the checkpoint's batch is the other's.
+    """
+
+
+class BatchLost(PenstockError):
+    """The server has forgotten a checkpoint's batch; no job is lost, but some may be done twice.
+
+    After a failover that lost it, a removal of the queue, or more than a week without a call: its
+    jobs are in the queue, or will be when their leases end.
+    """
 
 
 class QueuePaused(PenstockError):

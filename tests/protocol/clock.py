@@ -16,6 +16,7 @@ TIME = "redis.call('TIME')"
 PRODUCER = "00112233445566ff"
 STAGED = ("ffee", 4)
 """Writer and batch of what is staged."""
+CHECKPOINT = "ff66554433221100"
 
 
 def frozen(source: str, now_ms: int) -> str:
@@ -35,6 +36,7 @@ def keys_of(keys: QueueKeys, found: Script, producer: str = PRODUCER) -> list[by
         "producer": keys.producer(producer),
         "stage": keys.stage(*STAGED),
         "commit": keys.commit(STAGED[0]),
+        "checkpoint": keys.checkpoint(CHECKPOINT),
     }
     return [many.get(kind) or keys[kind] for kind in found.keys]
 

@@ -150,6 +150,19 @@ def _reserve(job: Job, place: Place) -> Code:
     return None
 
 
+def _assign(job: Job, place: Place) -> Code:
+    reply = job.run("assign", 8, "", 1, 1000, 1000, 0xCCC, "eve", 60_000, at=AT)
+    assert reply[0] == 1
+    return None
+
+
+def _batch(job: Job, place: Place) -> Code:
+    assert job.run("assigned", 8, "", 1, 0, 10, at=AT) == [0, b"8", b""]
+    assert job.run("fetch", 8, 1, 0, 10, 2, at=AT) == [0, b"8", b""]
+    assert job.run("dismiss", 8, 1, 1, at=AT) == [0, b"8", b""]
+    return None
+
+
 def _named(name: str, which: str, *args: Any) -> Happening:
     """A script that names deliveries, with the last receipt, an older one, or none."""
 
@@ -218,6 +231,8 @@ def _sweep(job: Job, place: Place) -> Code:
 def _look(job: Job, place: Place) -> Code:
     assert len(job.run("show", 8, EPOCH, job.number, at=AT)) == 6
     assert job.run("scan", 8, "0", 10, 1, at=AT)[0] == 1
+    for kind in ("ready", "scheduled", "active", "once", "dead"):
+        assert job.run("survey", 8, EPOCH, kind, "", "", 10, 2, at=AT)[0] == 1
     assert job.run("pending", 8, "-inf", 0, 0, at=AT)[0] == 1
     assert job.run("lookup", 8, "mine", at=AT)[0] == 1
     return None
@@ -276,6 +291,13 @@ EVENTS: Mapping[Event, Happening] = {
     Event.RESERVE_CLOSED: _closed(_reserve),
     Event.RESERVE_IN_USE: _taken("consumer", _refused("reserve", -15, 9, 0xCCC, "eve", 0, "")),
     Event.RESERVE_LOST: _refused("reserve", -16, 9, 0xCCC, "eve", 0, ENDED),
+    Event.ASSIGN: _assign,
+    Event.ASSIGN_LAST: _configured("max_crashes", _assign),
+    Event.ASSIGN_PAUSED: _paused("out", _assign),
+    Event.ASSIGN_CLOSED: _closed(_assign),
+    Event.ASSIGN_IN_USE: _taken(
+        "consumer", _refused("assign", -15, "", 1, 9, 9, 0xCCC, "eve", 60_000)
+    ),
     Event.RECOVER: _recover,
     Event.RECOVER_LAST: _configured("max_crashes", _recover),
     Event.RECOVER_PAUSED: _paused("in", _recover),
@@ -319,6 +341,7 @@ EVENTS: Mapping[Event, Happening] = {
     Event.STATS: _stats,
     Event.PEEK: _peek,
     Event.LOOK: _look,
+    Event.BATCH: _batch,
     Event.PAUSE: _pause,
     Event.CLOSE: _close,
     Event.ACQUIRE: _acquire,

@@ -47,7 +47,7 @@ def _unplaced(key: str, value: dict[str, Any]) -> dict[str, Any]:
 
 def _round_px(new: dict[str, Any], old: dict[str, Any]) -> None:
     """A time to live that has run for a moment is the one it began with."""
-    for px in (old.get("px", 0), 600_000):
+    for px in (old.get("px", 0), 600_000, 604_800_000):
         if "px" in new and 0 <= px - new["px"] < LEEWAY_MS:
             new["px"] = px
             return

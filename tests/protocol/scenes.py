@@ -191,21 +191,25 @@ class Act:
         args: ARGV; `*name` stands for the numbers of that name, `**` for all, `?` for the number of
             the last enqueue.
         settings: configured before.
+        batch: how many jobs the checkpoint's first batch gets before, taken as number `T0`.
     """
 
     name: str
     script: str
     args: tuple[Any, ...]
     settings: tuple[Any, ...] = ()
+    batch: int = 0
 
     def prepare(self, scene: Scene) -> None:
-        """Store the settings; for a call about staged jobs, stage some."""
+        """Store the settings; stage some jobs, or fill the batch, for a call about them."""
         if "stage" in script(self.script).keys:
             two = "0 11 11\n1;d=x\nnew 11;d=y\nnew 2"
             taken = "500 13 14\n1;d=owner\nnew1;d=mortal\nnew"
             scene.raw.hset(scene.keys.stage(*STAGED), mapping={"a:0": two, "b:0": taken})
         if self.settings:
             scene.run("configure", 4, "", *self.settings)
+        if self.batch:
+            assert scene.run("assign", 4, "", 1, 100, self.batch, 7, "eve", 60_000)[2] == b"%d" % T0
 
     def arguments(self, scene: Scene) -> list[Any]:
         """ARGV with the numbers in place."""
@@ -269,6 +273,16 @@ def _calls() -> Iterator[Act]:
     yield Act("reserve, crash", "reserve", (90, 100, 7, "eve", 0, ""),
               ("max_crashes", 1, "dead_max", 1))  # fmt: skip
     yield Act("reserve, none", "reserve", (90, 0, 7, "eve", 1, ""))
+    yield Act("assign", "assign", (90, "", 1, 100, 100, 7, "eve", 3000))
+    yield Act("assign, two", "assign", (90, T0, 1, 2, 2, 7, "eve", 60_000))
+    yield Act("assign, crash", "assign", (90, "", 1, 100, 100, 7, "eve", 60_000),
+              ("max_crashes", 1, "dead_max", 1))  # fmt: skip
+    yield Act("assign, none", "assign", (90, "", 1, 100, 0, 7, "eve", 60_000))
+    yield Act("assign, more", "assign", (90, T0, 1, 100, 100, 7, "eve", 60_000), (), 1)
+    yield Act("assign, the next", "assign", (90, T0, 2, 100, 1, 7, "eve", 60_000), (), 1)
+    yield Act("assigned", "assigned", (90, T0, 1, 0, 100), (), 2)
+    yield Act("fetch", "fetch", (90, 1, 0, 100, 2), (), 2)
+    yield Act("dismiss", "dismiss", (90, T0, 1), (), 2)
     yield Act("ack", "ack", (90, EPOCH, RECEIPT, "", "*active"))
     yield Act("ack, waiting", "ack", (90, EPOCH, "", "", "*delayed", "*ready"))
     yield Act("ack, by id", "ack", (90, EPOCH, "", "", "**"))
@@ -296,6 +310,8 @@ def _calls() -> Iterator[Act]:
     yield Act("pending", "pending", (90, "-inf", 0, 0))
     yield Act("scan", "scan", (90, "0", 100, 1))
     yield Act("scan, some", "scan", (90, "0", 100, 0, "active", "dead"))
+    for place in ("ready", "scheduled", "active", "once", "dead"):
+        yield Act(f"survey, {place}", "survey", (90, EPOCH, place, "", "", 100, 2))
     yield Act("redrive", "redrive", (90, "", 100, 0))
     yield Act("redrive, by id", "redrive", (90, EPOCH, 0, 0, "**"))
     yield Act("delete, active", "delete", (90, EPOCH, "*active"))

@@ -56,6 +56,7 @@ READ_LATE: dict[str, set[str]] = {
     "publish": HEIRS,
     "ack": HEIRS | DRAINED,
     "reserve": TRIM | REST | HEIRS | DRAINED,
+    "assign": TRIM | REST | HEIRS | DRAINED,
     "settle": TRIM | REST | HEIRS | DRAINED,
     "nack": TRIM | HEIRS | DRAINED,
     "release": TRIM | HEIRS | DRAINED,

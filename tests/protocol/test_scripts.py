@@ -59,7 +59,7 @@ def test_every_name_of_the_header_is_used(script: Script) -> None:
 @SCRIPTS
 def test_keys_are_kinds_of_the_layout(script: Script) -> None:
     """Every declared key is one of the queue's."""
-    assert set(script.keys) <= {*KINDS, "producer", "stage", "commit"}
+    assert set(script.keys) <= {*KINDS, "producer", "stage", "commit", "checkpoint"}
     assert len(set(script.keys)) == len(script.keys)
     assert script.args[0] == "nonce"
 

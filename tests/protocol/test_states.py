@@ -39,7 +39,11 @@ def _cases(event: Event) -> Iterator[tuple[Place, str, bool, Cell]]:
 def _without_news(space: Space, keys: QueueKeys) -> Space:
     """The keys but for those that say something of the whole queue, or of other jobs."""
     beside = {keys[kind.decode()].decode() for kind in BESIDE}
-    return {name: value for name, value in space.items() if name not in beside}
+    return {
+        name: value
+        for name, value in space.items()
+        if name not in beside and ":checkpoint:" not in name
+    }
 
 
 def test_the_table_is_complete() -> None:

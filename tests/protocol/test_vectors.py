@@ -27,7 +27,7 @@ from tests.support.backends import Backend
 
 VECTORS = [vector for vector in all_vectors() if not vector.is_pressure]
 OTHER_T0 = 1_712_345_678_901
-MANY = re.compile(r":(producer|stage|commit):.*")
+MANY = re.compile(r":(producer|stage|commit|checkpoint):.*")
 """Keys of which a queue has many."""
 SCRIPTS = pytest.mark.parametrize("script", all_scripts(), ids=lambda script: script.name)
 PRESSURE = pytest.mark.parametrize("script", pressure_scripts(), ids=lambda script: script.name)
@@ -169,8 +169,8 @@ def test_every_kind_of_key_appears() -> None:
                 for key in {*vector.before, *vector.after}
                 if vector.before.get(key) != vector.after.get(key)
             }
-    assert before == {*KINDS, "producer", "stage", "commit"}
-    assert changed == {*KINDS, "producer", "stage", "commit"}
+    assert before == {*KINDS, "producer", "stage", "commit", "checkpoint"}
+    assert changed == {*KINDS, "producer", "stage", "commit", "checkpoint"}
 
 
 def _kind(key: str) -> str:

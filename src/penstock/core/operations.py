@@ -23,6 +23,7 @@ from penstock.core.views import (
 from penstock.errors import (
     BadArgument,
     BadJobId,
+    CheckpointTaken,
     MetaLost,
     QueueClosed,
     QueueFull,
@@ -50,6 +51,7 @@ FULL = -3
 CLOSED = -14
 IN_USE = -15
 ROLE_LOST = -16
+TAKEN_OVER = -17
 DRAINED = -2
 """As `next` of a reserve: closed, and nothing is left that could be delivered."""
 PRODUCING = ("enqueue", "claim", "publish")
@@ -529,6 +531,54 @@ class QueueOps:
         text = reason if kind == "bury" else "" if window == "-" else window
         return self._call(kind, epoch, "*", text, *pairs)
 
+    # -- the batch of a checkpoint -----------------------------------------------------------
+
+    def _of_checkpoint(self, name: str, consumer: str, *args: Any) -> Call:
+        found = script(name)
+        keys = self.keys.of(found.keys[:-1])
+        return Call(found, (len(found.keys), *keys, self.keys.checkpoint(consumer)), args)
+
+    def assign(
+        self, consumer: str, fence: str, batch: int, *, most: int, n: int, lease_ms: int
+    ) -> Call:
+        """Reserve up to n more jobs for a batch; an empty fence takes the checkpoint over."""
+        tag = random.getrandbits(12)
+        args = (fence, batch, most, n, tag, self._owner, lease_ms)
+        return self._of_checkpoint("assign", consumer, *args)
+
+    def assigned(self, consumer: str, fence: str, batch: int, start: int, count: int) -> Call:
+        """A page of the receipts of a batch."""
+        return self._of_checkpoint("assigned", consumer, fence, batch, start, count)
+
+    def fetch(self, consumer: str, batch: int, start: int, count: int, full: int) -> Call:
+        """The jobs of a part of a batch that are still held under its receipts."""
+        return self._of_checkpoint("fetch", consumer, batch, start, count, full)
+
+    def dismiss(self, consumer: str, fence: str, batch: int) -> Call:
+        """Forget the receipts of a batch."""
+        return self._of_checkpoint("dismiss", consumer, fence, batch)
+
+    def of_batch(self, reply: list[Any]) -> list[Any]:
+        """What a script about a checkpoint's batch has answered, code 0 included.
+
+        Raises:
+            CheckpointTaken: somebody has taken the checkpoint over.
+            As `check`.
+        """
+        if reply[0] == TAKEN_OVER:
+            raise CheckpointTaken(f"queue {self.name!r}: another client has this checkpoint now")
+        return self.check(reply)
+
+    def ack_receipts(self, epoch: str, receipt: str, numbers: Sequence[Any]) -> Call:
+        """Finish jobs that have one receipt in common."""
+        return self._call("ack", epoch, receipt, "", *numbers)
+
+    def extend_receipts(
+        self, epoch: str, receipt: str, numbers: Sequence[Any], lease_ms: int
+    ) -> Call:
+        """Renew the leases of jobs that have one receipt in common."""
+        return self._call("extend", epoch, receipt, lease_ms, 1, *numbers)
+
     # -- moving ----------------------------------------------------------------------------
 
     def promote(self, names: Sequence[Any]) -> Call:
@@ -592,6 +642,10 @@ class QueueOps:
     def scan(self, cursor: str, count: int, states: Collection[str], *, full: bool) -> Call:
         """A step through all jobs."""
         return self._call("scan", cursor, count, 1 if full else 0, *states)
+
+    def survey(self, epoch: str, place: str, start: str, end: str, count: int, full: int) -> Call:
+        """A page of the jobs of one structure, between two places in it."""
+        return self._call("survey", epoch, place, start, end, count, full)
 
     def show(self, names: Sequence[Any]) -> Call:
         """Jobs by id."""

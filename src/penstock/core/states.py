@@ -106,6 +106,11 @@ class Event(str, enum.Enum):
     RESERVE_CLOSED = "reserve, closed"
     RESERVE_IN_USE = "reserve, role taken"
     RESERVE_LOST = "reserve, role lost"
+    ASSIGN = "assign"
+    ASSIGN_LAST = "assign, crashes used up"
+    ASSIGN_PAUSED = "assign, paused out"
+    ASSIGN_CLOSED = "assign, closed"
+    ASSIGN_IN_USE = "assign, role taken"
     RECOVER = "recover"
     RECOVER_LAST = "recover, crashes used up"
     RECOVER_PAUSED = "recover, paused"
@@ -148,7 +153,8 @@ class Event(str, enum.Enum):
     EVICT = "evict"
     STATS = "stats"
     PEEK = "peek"
-    LOOK = "show, scan, pending, lookup"
+    LOOK = "show, scan, survey, pending, lookup"
+    BATCH = "assigned, fetch, dismiss"
     PAUSE = "configure, paused"
     CLOSE = "configure, closed"
     ACQUIRE = "acquire, resign"
@@ -160,14 +166,15 @@ class Event(str, enum.Enum):
     def script(self) -> str:
         """The script that is the event, '' if it is the clock's or several."""
         name = self.value.partition(",")[0]
-        return "" if name.startswith("(") or self is Event.LOOK else name
+        several = self in (Event.LOOK, Event.BATCH)
+        return "" if name.startswith("(") or several else name
 
 
 CODES: Mapping[int, str] = {
     1: "done",
     2: "ended before, by this same receipt; nothing changed",
     3: "done, and the job is a dead letter now",
-    0: "gone: the job is not there; nothing changed",
+    0: "gone: the job is not there, or the checkpoint has another batch; nothing changed",
     -1: "stale receipt: it is not that of the delivery that counts; nothing changed",
     -2: "refused: not allowed in this state; nothing changed",
     -3: "of a job: its ttl has ended; of an enqueue: the queue is full; nothing changed",
@@ -184,6 +191,7 @@ CODES: Mapping[int, str] = {
     -14: "closed for producers; nothing changed",
     -15: "another party has the exclusive role; nothing changed",
     -16: "the exclusive role that the call bears has ended; nothing changed",
+    -17: "somebody has taken the checkpoint over; nothing changed",
 }
 """The codes of replies: of a whole call, or of one job in it."""
 
@@ -233,6 +241,11 @@ reserve, paused in        | .    >A/O  >N    .    .     >N    .     .     >N    
 reserve, closed           | .    >A/O  >N    .    >A/O  >N    .     >A    >N    .    >N    .     .
 reserve, role taken       | .    .     .     .    .     .     .     .     .     .    .     .     .
 reserve, role lost        | .    .     .     .    .     .     .     .     .     .    .     .     .
+assign                    | .    >A/O  >N    .    >A/O  >N    .     >A    >N    .    >N    .     .
+assign, crashes used up   | .    >A/O  >N    .    >A/O  >N    .     >D    >N    .    >N    .     .
+assign, paused out        | .    .     >N    .    .     >N    .     .     >N    .    >N    .     .
+assign, closed            | .    >A/O  >N    .    >A/O  >N    .     >A    >N    .    >N    .     .
+assign, role taken        | .    .     .     .    .     .     .     .     .     .    .     .     .
 recover                   | .    .     .     .    .     .     1>A   1>A   .     .    .     .     .
 recover, crashes used up  | .    .     .     .    .     .     >D    >D    .     .    .     .     .
 recover, paused           | .    .     .     .    .     .     .     .     .     .    .     .     .
@@ -275,7 +288,8 @@ clear                     | .    >N    >N    >N   >N    >N    >N    >N    >N    
 evict                     | .    .     .     .    .     .     .     .     .     >N   >N    >N    >N
 stats                     | .    .     >N    .    .     >N    .     .     >N    .    >N    .     .
 peek                      | .    .     >N    .    .     >N    .     .     >N    .    >N    .     .
-show, scan, pending, lookup | .    .     .     .    .     .     .     .     .     .    .     .     .
+show, scan, survey, pending, lookup | . . .  .    .     .     .     .     .     .    .     .     .
+assigned, fetch, dismiss  | .    .     .     .    .     .     .     .     .     .    .     .     .
 configure, paused         | .    .     .     .    .     .     .     .     .     .    .     .     .
 configure, closed         | .    .     .     .    .     .     .     .     .     .    .     .     .
 acquire, resign           | .    .     .     .    .     .     .     .     .     .    .     .     .

@@ -118,6 +118,10 @@ class QueueKeys:
         """The key of what a writer has promised last."""
         return f"{self._base}commit:{writer}".encode()
 
+    def checkpoint(self, consumer: str) -> bytes:
+        """The key of one checkpoint: the receipts of the batch that it has."""
+        return f"{self._base}checkpoint:{consumer}".encode()
+
 
 def key_slot(key: bytes) -> int:
     """The slot of a key in a Redis Cluster: of what stands in its first braces, if anything."""

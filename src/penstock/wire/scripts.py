@@ -15,10 +15,10 @@ from importlib import resources
 __all__ = ["Script", "all_scripts", "pressure_scripts", "script"]
 
 NAMES = (
-    "ack", "acquire", "bury", "claim", "clear", "commit", "configure", "delete", "dequeue",
-    "enqueue", "evict", "extend", "lookup", "nack", "peek",
+    "ack", "acquire", "assign", "assigned", "bury", "claim", "clear", "commit", "configure",
+    "delete", "dequeue", "dismiss", "enqueue", "evict", "extend", "fetch", "lookup", "nack", "peek",
     "pending", "promote", "publish", "purge", "recover", "redrive", "release", "reserve", "resign",
-    "scan", "settle", "show", "stage", "stats", "sweep", "unstage", "withdraw",
+    "scan", "settle", "show", "stage", "stats", "survey", "sweep", "unstage", "withdraw",
 )  # fmt: skip
 PRESSURE = ("close", "create", "delete", "free", "get", "leave", "put", "show")
 

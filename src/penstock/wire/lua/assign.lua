@@ -1,0 +1,85 @@
+--- Reserve jobs for the batch of a checkpoint: their receipts stay on the server, until the batch is sealed.
+--- KEYS     ready held active scheduled once dead tally expiry meta wake space dedup windows checkpoint
+--- ARGV     nonce fence batch most n tag owner lease
+---          fence  '' = take the checkpoint over; else the number of this taking, as the first call was answered
+---          batch  number of the batch, from 1; another one than is there begins anew
+---          most   jobs that the whole batch may have
+---          n      0 to 1000; jobs that this call may put into it
+---          tag, owner  as in reserve
+---          lease  ms, from 1; stands above that of the queue and of the job, lease 0 excepted
+--- RETURNS  {1, nonce, fence, jobs, sealed, next, epoch, now}  jobs: in the batch by now; sealed: 1 = nothing is added to it any
+---                                               more, 0 = call again, unless there is nothing; next: as in reserve; without
+---                                               a queue epoch and perhaps fence are ''
+---          {-6, nonce, version}                 written by a newer protocol
+---          {-8, nonce}                          damaged: jobs, but no meta; see configure
+---          {-15, nonce, kind, owner, left}      a consumer has the exclusive role, and unless it is renewed for so many ms
+---          {-17, nonce, fence}                  somebody has taken the checkpoint over
+--- FROM ready, scheduled, active  TO active, dead
+local m = redis.call('HMGET', meta, 'v', 'epoch', 'seen', 'off', 'paused', 'uses', 'alarm', 'full', 'delivered')
+--@include lib/version
+local epoch, delivered = m[2], m[9]
+local changes = {}
+local seen, off = tonumber(m[3]) or 0, tonumber(m[4]) or 0
+--@include lib/now
+local uses, role, kind = m[6] or '', '', 'consumer'
+--@include lib/role
+if taken_by then
+  return {-15, nonce, kind, taken_by, left}
+end
+--@include lib/checkpoint
+if holder and fence ~= '' and tonumber(fence) < tonumber(holder) then
+  return {-17, nonce, holder}
+end
+if not epoch then
+  if redis.call('EXISTS', ready, held) > 0 then
+    return {-8, nonce}
+  end
+  return {1, nonce, fence, 0, 0, -1, '', now}
+end
+if fence == '' then -- never lower than the time: also when the list has been forgotten
+  fence = string.format('%.0f', math.max(now, (tonumber(holder) or 0) + 1))
+end
+local anew = there ~= batch or life ~= epoch
+if anew then
+  jobs, is_sealed = 0, '0'
+end
+local paused = m[5]
+local alarm, full = tonumber(m[7]) or 0, tonumber(m[8]) or 0
+most, lease = tonumber(most), tonumber(lease)
+n = is_sealed == '1' and 0 or math.min(tonumber(n), math.max(0, most - jobs))
+local idle, settlings, all, finished, base = false, 0, false, {}, 0
+--@include lib/claims
+--@include lib/lapsed
+--@include lib/take
+local asked = terms
+local function terms(record) -- the lease of the call
+  local own, ttl = asked(record)
+  return own == 0 and own or nil, ttl
+end
+--@include lib/leases
+--@include lib/deliver
+if not wrote then
+  redis.call('HDEL', held, '-')
+  wrote = true
+end
+--@include lib/rest
+if hungry and #numbers + #lapsed > 0 then
+  redis.call('RPUSH', space, '1')
+end
+jobs = jobs + #numbers
+local sealed = (is_sealed == '1' or jobs >= most or jobs > 0 and not more) and 1 or 0
+local mark, suffix = batch .. ' ' .. fence .. ' ' .. sealed .. ' ' .. epoch, string.format('-%03x', tag)
+for i = 1, #numbers do
+  numbers[i] = numbers[i] .. ' ' .. (string.match(counts[i], '^%d+') or '1') .. suffix
+end
+if anew then
+  redis.call('DEL', checkpoint)
+  redis.call('RPUSH', checkpoint, mark)
+else
+  redis.call('LSET', checkpoint, 0, mark)
+end
+if #numbers > 0 then
+  redis.call('RPUSH', checkpoint, unpack(numbers))
+end
+redis.call('PEXPIRE', checkpoint, string.format('%.0f', math.max(604800000, lease * 2)))
+return {1, nonce, fence, jobs, sealed, drained and -2 or more and 0 or soonest and soonest - now or -1, epoch, now}

@@ -1,0 +1,42 @@
+--- The jobs of a part of a checkpoint's batch, as far as they are still held under its receipts; nothing changes.
+--- KEYS     held active once tally meta checkpoint
+--- ARGV     nonce batch start count full
+---          batch  number of the batch
+---          start  how many to pass over
+---          count  1 to 1000; about 1 MiB is answered, at least one job
+---          full   2 = with their bodies; 1 = with the note of the delivery and the header of the record; 0 = without
+--- RETURNS  {1, nonce, now, epoch, next, (number, score, counters, value)...}  next: where to go on, at most start + count;
+---                                        score: end of the lease (at most once: of the ttl) and tag, as in the index;
+---                                        counters '' = first delivery; value: note, record
+---          {0, nonce, batch}             the checkpoint has another batch: which, '' = none
+---          {-6, nonce, version}          written by a newer protocol
+local m = redis.call('HMGET', meta, 'v', 'epoch', 'uses', 'seen', 'off')
+--@include lib/version
+local changes, seen, off = {}, tonumber(m[4]) or 0, tonumber(m[5]) or 0
+--@include lib/now
+--@include lib/checkpoint
+if there ~= batch or life ~= m[2] then
+  return {0, nonce, there and life == m[2] and there or ''}
+end
+local uses = m[3] or ''
+local reply = {1, nonce, now, life, start + 0}
+--@include lib/rows
+local listed = redis.call('LRANGE', checkpoint, start + 1, start + count)
+local named, receipts = {}, {}
+for i = 1, #listed do
+  named[i], receipts[i] = string.match(listed[i], '^(%S+) (%S+)$')
+end
+local found = #named > 0 and redis.call('ZMSCORE', active, unpack(named)) or {}
+local tallied = #named > 0 and string.find(uses, 'r', 1, true) and redis.call('HMGET', tally, unpack(named)) or {}
+local ids, scores, counts, places = {}, {}, {}, {}
+for i = 1, #named do
+  local score = found[i] or string.find(uses, 'o', 1, true) and redis.call('ZSCORE', once, named[i])
+  local delivery = tallied[i] and string.match(tallied[i], '^%d+') or '1'
+  if score and delivery .. string.format('-%03x', score % 4096) == receipts[i] then
+    local at = #ids + 1
+    ids[at], scores[at], counts[at], places[at] = named[i], score, tallied[i], i
+  end
+end
+local passed = rows(ids, scores, counts)
+reply[5] = start + (passed < #ids and places[passed + 1] - 1 or #named)
+return reply

@@ -1,0 +1,38 @@
+-- Jobs for a reader, four parts each: number, score, counters, and of the value with the note of its last delivery what is asked
+-- for. rows(ids, scores, counts) adds what held has of these jobs to the reply, until that carries 1 MiB; and says how many it
+-- has gone through. Needs reply and full; counts are those of tally, or {}.
+local bytes = 0
+local function shown(value)
+  if full == '2' then
+    return value
+  elseif full == '0' then
+    return ''
+  end
+  local from = 1
+  if string.byte(value) == 64 then
+    from = (string.find(value, '\n', 1, true) or 0) + 1
+  end
+  return string.sub(value, 1, string.find(value, '\n', from, true) or 0)
+end
+local function row(id, score, count, value)
+  local at = #reply
+  reply[at + 1], reply[at + 2], reply[at + 3], reply[at + 4] = id, score, count or '', shown(value)
+  bytes = bytes + #value
+end
+local function rows(ids, scores, counts)
+  local i = 0
+  while i < #ids and bytes < 1048576 do
+    local step = i == 0 and bytes == 0 and 1 or math.min(100, math.floor((1048576 - bytes) * i / (bytes + 1)) + 1)
+    local values = redis.call('HMGET', held, unpack(ids, i + 1, math.min(i + step, #ids)))
+    for j = 1, #values do
+      if bytes >= 1048576 then
+        return i
+      end
+      i = i + 1
+      if values[j] then
+        row(ids[i], scores[i], counts[i], values[j])
+      end
+    end
+  end
+  return i
+end

@@ -1,0 +1,103 @@
+--- A page of the jobs that lie in one structure, in its order, between two places in it; nothing changes.
+--- KEYS     ready held active scheduled once dead tally expiry meta
+--- ARGV     nonce wanted place from to count full
+---          wanted  epoch of the queue that was looked at first; '' = not checked
+---          place   ready, scheduled, active, once or dead: the structure, whatever of it is due or has ended
+---          from    '' = from its first; else behind this: in ready a number, elsewhere score, a blank, number
+---          to      '' = to its last; else up to this
+---          count   1 to 1000; about 1 MiB is answered, at least one job
+---          full    2 = with their bodies; 1 = with the note of the last delivery and the header of the record; 0 = without
+--- RETURNS  {1, nonce, now, epoch, cursor, (number, score, counters, value)...}  cursor: from of the next page, '' = this is the
+---                                        last; score: as in the index, '' in ready; counters '' = none; value: note, record.
+---                                        Jobs whose ttl has ended are left out
+---          {-6, nonce, version}          written by a newer protocol
+---          {-8, nonce}                   damaged: jobs, but no meta; see configure
+---          {-9, nonce, epoch}            another epoch
+local m = redis.call('HMGET', meta, 'v', 'epoch', 'uses', 'seen', 'off')
+--@include lib/version
+--@include lib/epoch
+local changes, seen, off = {}, tonumber(m[4]) or 0, tonumber(m[5]) or 0
+--@include lib/now
+local uses = m[3] or ''
+local mortal, counted = string.find(uses, 't', 1, true), string.find(uses, 'r', 1, true)
+local index = ({scheduled = scheduled, active = active, once = once, dead = dead})[place]
+local reply = {1, nonce, now, m[2] or '', ''}
+count = tonumber(count)
+--@include lib/rows
+local function ends_of(ids)
+  return mortal and place ~= 'dead' and #ids > 0 and redis.call('ZMSCORE', expiry, unpack(ids)) or {}
+end
+local function stream()
+  local at, looked, over = '-', 0, false
+  if from ~= '' then
+    at = string.sub(from, 1, -11) .. string.format('%.0f', string.sub(from, -10) + 1)
+  end
+  while not over and looked < count and bytes < 1048576 do
+    local step = looked == 0 and 1 or math.min(100, math.floor((1048576 - bytes) * looked / (bytes + 1)) + 1)
+    step = math.min(step, count - looked)
+    local entries, ids = redis.call('XRANGE', ready, at, to == '' and '+' or to, 'COUNT', step), {}
+    over = #entries < step
+    for i = 1, mortal and #entries or 0 do
+      ids[i] = entries[i][1]
+    end
+    local ends = ends_of(ids)
+    for i = 1, #entries do
+      looked = looked + 1
+      if not (ends[i] and tonumber(ends[i]) <= now) then
+        row(entries[i][1], '', '', entries[i][2][2])
+      end
+    end
+    if not over then
+      reply[5] = entries[#entries][1]
+      at = string.sub(reply[5], 1, -11) .. string.format('%.0f', string.sub(reply[5], -10) + 1)
+    end
+  end
+  reply[5] = over and '' or reply[5]
+end
+local function behind(score, id) -- the rank of what comes next, whether that one is still there or not
+  local low, high = redis.call('ZCOUNT', index, '-inf', '(' .. score), redis.call('ZCOUNT', index, '-inf', score)
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    if redis.call('ZRANGE', index, middle, middle)[1] <= id then
+      low = middle + 1
+    else
+      high = middle
+    end
+  end
+  return low
+end
+local function sorted()
+  local score, id = string.match(from, '^(%S+) (%S+)$')
+  local last_score, last_id = string.match(to, '^(%S+) (%S+)$')
+  local rank = score and behind(score, id) or 0
+  local page = redis.call('ZRANGE', index, rank, rank + count - 1, 'WITHSCORES')
+  local ids, scores, over = {}, {}, #page < count * 2
+  last_score = tonumber(last_score) or math.huge
+  for i = 1, #page, 2 do
+    local at = tonumber(page[i + 1])
+    if at > last_score or at == last_score and page[i] > last_id then
+      over = true
+      break
+    end
+    ids[#ids + 1], scores[#scores + 1] = page[i], page[i + 1]
+  end
+  local ends = ends_of(ids)
+  local kept, kept_scores, places = {}, {}, {}
+  for i = 1, #ids do
+    if not (ends[i] and tonumber(ends[i]) <= now or place == 'once' and math.floor(scores[i] / 4096) <= now) then
+      local at = #kept + 1
+      kept[at], kept_scores[at], places[at] = ids[i], scores[i], i
+    end
+  end
+  local passed = rows(kept, kept_scores, counted and #kept > 0 and redis.call('HMGET', tally, unpack(kept)) or {})
+  local seen_to = passed < #kept and places[passed + 1] - 1 or #ids
+  if not over or seen_to < #ids then
+    reply[5] = scores[seen_to] .. ' ' .. ids[seen_to]
+  end
+end
+if index then
+  sorted()
+else
+  stream()
+end
+return reply
