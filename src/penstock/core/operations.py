@@ -652,6 +652,10 @@ class QueueOps:
         epoch, _, rest = self._named(names, receipts=False)
         return self._call("show", epoch, *rest)
 
+    def show_numbers(self, epoch: str, numbers: Sequence[Any]) -> Call:
+        """Jobs by number, at most 100."""
+        return self._call("show", epoch, *numbers)
+
     def receipt(self, reply: list[Any]) -> str | None:
         """The receipt that holds the one job of a reply of show, None = nobody's does."""
         job = self.check(reply)[5]

@@ -28,9 +28,9 @@ class PenstockDataSource(DataSource):
 
     def reader(self, schema: Any) -> Any:
         """Of a snapshot."""
-        from penstock.spark.snapshot import SnapshotReader
+        from penstock.spark.snapshot import reader
 
-        return SnapshotReader(self.options, schema)
+        return reader(self.options, schema)
 
     def streamReader(self, schema: Any) -> Any:  # noqa: N802  # Spark's name
         """A consumer whose leases are bound to the checkpoint."""

@@ -1,0 +1,470 @@
+"""The batch source: a snapshot, read in parts by several tasks (PROTOCOL.md, Snapshots).
+
+Nothing is taken or changed. The driver cuts each structure by values, so that a job that stays
+where it is lies in one part, whatever comes and goes around it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from typing import Any
+
+import pyarrow.compute
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from penstock.errors import WrongEpoch
+from penstock.spark.columns import COLUMNS, Origin, Page, Shape
+from penstock.spark.errors import OptionError
+from penstock.spark.lanes import Lane, lane, lanes
+from penstock.spark.options import Read
+
+__all__ = ["FilteringReader", "Range", "SnapshotReader", "reader"]
+
+logger = logging.getLogger("penstock")
+
+ROWS_A_PART = 50_000
+"""Jobs of a Spark partition, unless `numPartitions` says otherwise."""
+MOST_PARTS = 64
+LEAVES = 8
+"""Pieces that the stream is looked at in, for each part."""
+SHOWN = 100
+"""Jobs that `show` takes."""
+SHOWN_BYTES = 1 << 20
+HIGHEST = "9999999999999-9999999999"
+"""Behind every number."""
+SEQ = 1_000_000_000
+FINE = 10_000
+"""Places within a ms that are told apart when the stream is cut."""
+
+
+@dataclass(frozen=True)
+class Range:
+    """A part of a snapshot.
+
+    Attributes:
+        url, node: where; see `Lane`.
+        epoch: of the queue.
+        place: the structure; '' = the jobs with these numbers, wherever they are.
+        start, end: behind `start`, up to `end`, as `survey` has them.
+        asof: the queue's time of which states are told.
+        numbers: of jobs that were active when the snapshot began.
+        others: numbers that another part reads.
+    """
+
+    url: str
+    node: str
+    epoch: str
+    place: str
+    asof: int
+    start: str = ""
+    end: str = ""
+    numbers: tuple[bytes, ...] = ()
+    others: frozenset[bytes] = frozenset()
+
+
+class Slice(InputPartition):
+    """A part, as Spark hands it to a task."""
+
+    def __init__(self, part: Range) -> None:
+        self.part = part
+
+
+# -- what is wanted ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which jobs; Spark's filters make it narrower.
+
+    Attributes:
+        states: their states.
+        prefix: how their ids begin.
+        after, before: ms of their creation, the second one excluded; None = any.
+    """
+
+    states: frozenset[str]
+    prefix: str
+    after: int | None
+    before: int | None
+
+    @classmethod
+    def of(cls, options: Read) -> Wanted:
+        """As the options say.
+
+        Raises:
+            OptionError: a time can't be read.
+        """
+        return cls(
+            frozenset(options.states),
+            options.id_prefix,
+            moment("enqueuedAfter", options.enqueued_after),
+            moment("enqueuedBefore", options.enqueued_before),
+        )
+
+    @property
+    def low(self) -> str:
+        """No number is lower; '' = any."""
+        return "" if self.after is None else f"{max(self.after - 1, 0):013d}-{HIGHEST[14:]}"
+
+    @property
+    def high(self) -> str:
+        """No number is higher; '' = any."""
+        return "" if self.before is None else f"{max(self.before - 1, 0):013d}-{HIGHEST[14:]}"
+
+    def narrowed(self, states: Iterable[str] | None = None, **changes: Any) -> Wanted:
+        """And only in these states; with another prefix, or times that are nearer."""
+        found = self if states is None else replace(self, states=self.states & frozenset(states))
+        after = [ms for ms in (self.after, changes.get("after")) if ms is not None]
+        before = [ms for ms in (self.before, changes.get("before")) if ms is not None]
+        prefix = changes.get("prefix", "")
+        return replace(
+            found,
+            prefix=prefix if len(prefix) > len(self.prefix) else self.prefix,
+            after=max(after, default=None),
+            before=min(before, default=None),
+        )
+
+
+def moment(name: str, text: str) -> int | None:
+    """A time in ms: ISO 8601, UTC unless it says otherwise, or seconds since 1970.
+
+    Raises:
+        OptionError: it is neither.
+    """
+    if not text:
+        return None
+    try:
+        if text.replace(".", "", 1).isdigit():
+            return round(float(text) * 1000)
+        return _ms(datetime.fromisoformat(text.replace("Z", "+00:00")))
+    except (ValueError, OverflowError):
+        raise OptionError(
+            name, text, "a time such as 2026-01-31T12:00:00+00:00, or seconds since 1970"
+        ) from None
+
+
+def _ms(value: datetime) -> int:
+    """A time in ms, UTC unless it says otherwise."""
+    aware = value if value.tzinfo else value.replace(tzinfo=timezone.utc)
+    return round(aware.timestamp() * 1000)
+
+
+# -- the plan ------------------------------------------------------------------------------
+
+
+class Plan:
+    """The parts of one lane.
+
+    Args:
+        found: the lane.
+        options: of the source.
+        wanted: which jobs.
+    """
+
+    def __init__(self, found: Lane, options: Read, wanted: Wanted) -> None:
+        self._lane = found
+        self._options = options
+        self._wanted = wanted
+        reply = self._survey("ready", "", count=1)
+        self.now = int(reply[2])
+        self._epoch = reply[3].decode()
+
+    def _survey(self, place: str, start: str, *, count: int, epoch: str = "") -> list[Any]:
+        ops = self._lane.ops
+        call = ops.survey(epoch, place, start, "", count, 0)
+        return ops.check(self._lane.run(call))
+
+    def parts(self) -> list[Range]:
+        """The parts; none where there is no queue.
+
+        Raises:
+            QueueMissing: there is none, and one is required.
+        """
+        if not self._epoch:
+            if self._options.require_queue:
+                raise self._lane.missing()
+            return []
+        states = self._wanted.states
+        leased = self._leased() if states & {"ready", "active"} else ()
+        found = []
+        if "ready" in states:
+            found += self._stream()
+            found += self._sorted("scheduled", end=f"{self.now} {HIGHEST}")
+        if "scheduled" in states:
+            found += self._sorted("scheduled", start=f"{self.now} {HIGHEST}")
+        if "dead" in states:
+            found += self._sorted("dead", end=f"{self.now} {HIGHEST}")
+        others = frozenset(leased)
+        found = [replace(part, others=others) if part.place != "ready" else part for part in found]
+        size = max(1, -(-len(leased) // self._count(len(leased))))
+        for first in range(0, len(leased), size):
+            found.append(self._part("", numbers=tuple(leased[first : first + size])))
+        return found
+
+    def _part(self, place: str, **given: Any) -> Range:
+        at = self._lane
+        return Range(at.url, at.node, self._epoch, place, self.now, **given)
+
+    def _count(self, jobs: int) -> int:
+        """In how many parts so many jobs are read."""
+        wanted = self._options.num_partitions or min(-(-jobs // ROWS_A_PART), MOST_PARTS)
+        return max(1, min(wanted, jobs))
+
+    def _leased(self) -> tuple[bytes, ...]:
+        """The numbers of all jobs with a delivery: an extension moves them to the end, so what
+        comes twice counts once.
+        """
+        found: dict[bytes, None] = {}
+        for place in ("active", "once"):
+            cursor = ""
+            while True:
+                reply = self._survey(place, cursor, count=1000, epoch=self._epoch)
+                found.update(dict.fromkeys(reply[5::4]))
+                cursor = reply[4].decode()
+                if not cursor:
+                    break
+        return tuple(found)
+
+    def _key(self, kind: str) -> bytes:
+        return self._lane.ops.keys[kind]
+
+    # -- sorted sets: cut by rank, kept by value
+
+    def _sorted(self, place: str, start: str = "", end: str = "") -> list[Range]:
+        key, command = self._key(place), self._lane.command
+        low = command("ZCOUNT", key, "-inf", start.split(" ", maxsplit=1)[0]) if start else 0
+        high = command("ZCOUNT", key, "-inf", end.split(" ", maxsplit=1)[0] if end else "+inf")
+        if high <= low and end:
+            return []
+        parts, cuts = self._count(high - low), list[str]()
+        for number in range(1, parts):
+            rank = low + (high - low) * number // parts - 1
+            pair = command("ZRANGE", key, rank, rank, "WITHSCORES")
+            if pair:
+                cuts.append(f"{int(float(pair[1]))} {pair[0].decode()}")
+        edges = [start, *dict.fromkeys(cuts), end]
+        return [self._part(place, start=a, end=b) for a, b in itertools.pairwise(edges)]
+
+    # -- the stream: cut where there is something
+
+    def _stream(self) -> list[Range]:
+        last = self._lane.command("HGET", self._key("meta"), "last")
+        low = self._wanted.low
+        high = min(filter(None, (self._wanted.high, last.decode() if last else HIGHEST)))
+        jobs = self._lane.command("XLEN", self._key("ready"))
+        if not jobs or (low and low >= high):
+            return []
+        edges = [low, *self._cuts(low, high, self._count(jobs)), high]
+        return [self._part("ready", start=a, end=b) for a, b in itertools.pairwise(edges)]
+
+    def _cuts(self, low: str, high: str, parts: int) -> list[str]:
+        """Where to cut the stream, so that the parts are about alike.
+
+        It can't be asked for ranks. So the widest piece is halved again and again, and what is
+        empty at its ends is cut off: what is left says where the jobs are.
+        """
+        whole = self._piece(place_of(low) + 1 if low else 0, place_of(high))
+        if parts == 1 or whole is None:
+            return []
+        pieces = [whole]
+        while len(pieces) < parts * LEAVES:
+            first, end = widest = max(pieces, key=lambda piece: piece[1] - piece[0])
+            if first == end:
+                break
+            middle = (first + end) // 2
+            at = pieces.index(widest)
+            halves = (self._piece(first, middle), self._piece(middle + 1, end))
+            pieces[at : at + 1] = [half for half in halves if half is not None]
+        return _shared(pieces, parts)
+
+    def _piece(self, first: int, end: int) -> tuple[int, int] | None:
+        """What there is between two places, without the empty ends."""
+        key, command = self._key("ready"), self._lane.command
+        low, high = number_at(first), number_at(end, is_last=True)
+        found = command("XRANGE", key, low, high, "COUNT", 1)
+        back = command("XREVRANGE", key, high, low, "COUNT", 1)
+        if not found or not back:
+            return None
+        return place_of(found[0][0].decode()), place_of(back[0][0].decode())
+
+
+def place_of(number: str) -> int:
+    """A number's place in the stream, coarse within a ms."""
+    ms, _, seq = number.partition("-")
+    return int(ms) * FINE + min(max(int(seq) - SEQ, 0), FINE - 1)
+
+
+def number_at(place: int, *, is_last: bool = False) -> str:
+    """The first number at a place, or the last one."""
+    ms, seq = divmod(place, FINE)
+    if is_last and seq == FINE - 1:
+        return f"{ms}-{HIGHEST[14:]}"
+    return f"{ms}-{SEQ + seq if seq else 0 if not is_last else SEQ:010d}"
+
+
+def _shared(pieces: Sequence[tuple[int, int]], parts: int) -> list[str]:
+    """Where parts of about the same width end."""
+    widths = [end - first + 1 for first, end in pieces]
+    whole, passed, cuts = sum(widths), 0, list[str]()
+    for (_, end), width in zip(pieces[:-1], widths, strict=False):
+        passed += width
+        if passed * parts >= whole * (len(cuts) + 1):
+            cuts.append(number_at(end, is_last=True))
+    return cuts[: parts - 1]
+
+
+# -- the reader ----------------------------------------------------------------------------
+
+
+def reader(options: Mapping[str, str], schema: Any) -> SnapshotReader:
+    """The reader for these options: Spark refuses one that takes filters unless its setting
+    `spark.sql.python.filterPushdown.enabled` is on.
+    """
+    made = SnapshotReader(options, schema)
+    return FilteringReader(options, schema) if made.options.push_filters else made
+
+
+class SnapshotReader(DataSourceReader):
+    """What Spark asks of the batch source.
+
+    Args:
+        options: as Spark has them.
+        schema: the columns that are asked for.
+    """
+
+    def __init__(self, options: Mapping[str, str], schema: Any) -> None:
+        self.options = Read.parse(options)
+        self.shape = Shape(schema)
+        self.wanted = Wanted.of(self.options)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """The parts of a snapshot that begins now."""
+        return [
+            Slice(part)
+            for found in lanes(self.options)
+            for part in Plan(found, self.options, self.wanted).parts()
+        ]
+
+    def read(self, partition: Any) -> Iterator[Any]:
+        """The jobs of a part, as Arrow batches."""
+        part: Range = partition.part
+        found = lane(self.options, part.url, part.node)
+        target = self.shape.arrow()
+        try:
+            for page in self._pages(found, part):
+                kept = self._kept(page, part)
+                if kept.count:
+                    yield self.shape.batch(kept, target)
+        except WrongEpoch as error:
+            logger.info("%s: what the snapshot was of is gone", error)
+
+    @property
+    def _full(self) -> int:
+        return max(self.shape.full, 1 if self.wanted.prefix else 0)
+
+    def _pages(self, found: Lane, part: Range) -> Iterator[Page]:
+        if not part.place:
+            yield from self._shown(found, part)
+            return
+        ops, cursor = found.ops, part.start
+        packed = found.packed(part.epoch.encode())
+        origin = Origin(self.options.queue, found.node, packed, part.place, part.asof)
+        while True:
+            call = ops.survey(
+                part.epoch, part.place, cursor, part.end, self.options.fetch_size, self._full
+            )
+            reply = ops.check(found.run(call))
+            yield Page(origin, reply[5:])
+            cursor = reply[4].decode()
+            if not cursor:
+                return
+
+    def _shown(self, found: Lane, part: Range) -> Iterator[Page]:
+        """Jobs by number: those that were active, wherever they are by now."""
+        ops, at, step = found.ops, 0, 1
+        packed = found.packed(part.epoch.encode())
+        while at < len(part.numbers):
+            named = part.numbers[at : at + step]
+            reply = ops.check(found.run(ops.show_numbers(part.epoch, named)))
+            at += len(named)
+            sorted_out: dict[str, list[bytes]] = {}
+            for job in filter(None, reply[5:]):
+                place = _place(job)
+                if place:
+                    sorted_out.setdefault(place, []).extend(_row(job, place))
+            for place, parts in sorted_out.items():
+                origin = Origin(self.options.queue, found.node, packed, place, part.asof)
+                yield Page(origin, parts)
+            size = sum(len(job[6]) for job in filter(None, reply[5:])) // len(named)
+            step = max(1, min(SHOWN, SHOWN_BYTES // (size + 1)))
+
+    def _kept(self, page: Page, part: Range) -> Page:
+        """What is wanted of a page."""
+        low, high = self.wanted.low.encode(), self.wanted.high.encode()
+        others = part.others
+        if page.count and (others or (part.place != "ready" and (low or high))):
+            page = page.keep(
+                [
+                    number not in others and number > low and (not high or number <= high)
+                    for number in page.numbers
+                ]
+            )
+        if page.count and not part.place:
+            states = COLUMNS["state"](page).to_pylist()
+            page = page.keep([state in self.wanted.states for state in states])
+        if page.count and self.wanted.prefix:
+            ids = COLUMNS["id"](page)
+            begins = pyarrow.compute.starts_with(ids, self.wanted.prefix)
+            page = page.keep(begins.to_pylist())
+        return page
+
+
+def _place(job: Sequence[bytes]) -> str:
+    """The structure that a job shown is in; '' = it is not to be told of."""
+    state = job[1].decode()
+    if state in ("expired", "dangling"):
+        return ""
+    if job[7]:
+        return "once" if state == "once" else "active"
+    return "scheduled" if state == "ready" else state
+
+
+def _row(job: Sequence[bytes], place: str) -> tuple[bytes, ...]:
+    """A job of `show` as `survey` would have answered it."""
+    number, _, score, delivered, owner, counters, record, receipt = job
+    if place in ("active", "once"):
+        score = b"%d" % (int(score) * 4096 + int(receipt[-3:], 16))
+    note = b"@%b %b\n" % (delivered, owner) if delivered != b"0" else b""
+    return number, score, counters, note + record
+
+
+class FilteringReader(SnapshotReader):
+    """The same with Spark's filters: they make the snapshot narrower; Spark applies them, too."""
+
+    def pushFilters(self, filters: Sequence[Any]) -> Iterable[Any]:  # noqa: N802  # Spark's name
+        """Use what can be used; all of them are left to Spark as well."""
+        for one in filters:
+            self.wanted = _narrower(self.wanted, one)
+        return filters
+
+
+def _narrower(wanted: Wanted, one: Any) -> Wanted:
+    kind, column = type(one).__name__, getattr(one, "attribute", ())
+    value: Any = getattr(one, "value", None)
+    if column == ("state",):
+        if kind == "EqualTo":
+            return wanted.narrowed((value,))
+        if kind == "In":
+            return wanted.narrowed(value)
+    elif column == ("id",) and kind in ("EqualTo", "StringStartsWith"):
+        return wanted.narrowed(prefix=value)
+    elif column == ("enqueued_at",) and isinstance(value, datetime):
+        if kind in ("GreaterThan", "GreaterThanOrEqual"):
+            return wanted.narrowed(after=_ms(value))
+        if kind in ("LessThan", "LessThanOrEqual"):
+            return wanted.narrowed(before=_ms(value) + 1)
+    return wanted
