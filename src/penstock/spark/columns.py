@@ -118,6 +118,7 @@ class Page:
         self._split: tuple[list[bytes], list[bytes], list[bytes]] | None = None
         self._times: Any = None
         self._records: list[Record] | None = None
+        self._usual: Record | bool | None = False
         self._counts: list[Any] | None = None
 
     def keep(self, wanted: Sequence[bool]) -> Page:
@@ -181,6 +182,15 @@ class Page:
         return self._records
 
     @property
+    def usual(self) -> Record | None:
+        """The record of all of them, if they are alike but for their bodies."""
+        if self._usual is False:
+            heads = self.split[1]
+            alike = heads.count(heads[0]) == self.count if heads else False
+            self._usual = parse_record(heads[0] + b"\n") if alike else None
+        return self._usual  # type: ignore[return-value]  # it is known by now
+
+    @property
     def counts(self) -> list[Any]:
         """The counters."""
         if self._counts is None:
@@ -217,10 +227,11 @@ def _instants(ms: Any, known: Any = None) -> pa.Array:
 
 def _ids(page: Page) -> pa.Array:
     """`D-<node>-<24 characters>-<ttl>`, as `encode_id` makes them."""
-    codes = [_code(record) for record in page.records]
     n = page.count
     if n == 0:
         return _texts([])
+    usual = page.usual
+    codes = [_code(usual)] if usual else [_code(record) for record in page.records]
     ms, seq = page.made
     packed = np.empty((n, 18), np.uint8)
     for place, shift in enumerate((40, 32, 24, 16, 8, 0)):
@@ -234,7 +245,7 @@ def _ids(page: Page) -> pa.Array:
     text[:, :11] = np.frombuffer(f"D-{page.origin.node}-".encode(), np.uint8)
     text[:, 11:35] = _ALPHABET[six.reshape(n, 24)]
     text[:, 35] = ord("-")
-    text[:, 36:] = np.frombuffer("".join(codes).encode(), np.uint8).reshape(n, 4)
+    text[:, 36:] = np.frombuffer("".join(codes).encode(), np.uint8).reshape(-1, 4)
     ends = np.arange(0, 40 * (n + 1), 40, dtype=np.int32)
     return pa.StringArray.from_buffers(n, pa.py_buffer(ends), pa.py_buffer(text))
 
@@ -258,8 +269,11 @@ def _payloads(page: Page) -> pa.Array:
 
 def _headers(page: Page) -> pa.Array:
     kind = pa.map_(pa.string(), pa.string())
-    if not any(record.headers for record in page.records):
-        return _same([], page, kind) if page.count else pa.array([], kind)
+    usual = page.usual
+    if usual is not None and not usual.headers:
+        ends = pa.py_buffer(np.zeros(page.count + 1, np.int32))
+        inner = pa.array([], pa.struct([kind.key_field, kind.item_field]))
+        return pa.Array.from_buffers(kind, page.count, [None, ends], children=[inner])
     return pa.array([list(record.headers.items()) for record in page.records], kind)
 
 
@@ -276,7 +290,8 @@ def _receipts(page: Page) -> pa.Array:
     """Of those who hold a delivery; the tag is in the score (PROTOCOL.md, Receipt)."""
     if not page.is_delivered:
         return pa.nulls(page.count, pa.string())
-    marks = [f"-{int(score) % 4096:03x}" for score in page.scores]
+    known = {score: f"-{int(score) % 4096:03x}" for score in set(page.scores)}
+    marks = [known[score] for score in page.scores]
     if page.is_first:
         return _texts(["1" + mark for mark in marks])
     pairs = zip(page.counts, marks, strict=True)
@@ -284,6 +299,9 @@ def _receipts(page: Page) -> pa.Array:
 
 
 def _dedup_ids(page: Page) -> pa.Array:
+    usual = page.usual
+    if usual is not None:
+        return _same(usual.dedup_id or None, page, pa.string())
     return _texts([record.dedup_id or None for record in page.records])
 
 
@@ -303,6 +321,9 @@ def _leased(page: Page) -> pa.Array:
 
 
 def _expires(page: Page) -> pa.Array:
+    usual = page.usual
+    if usual is not None and usual.ttl_ms is None:
+        return pa.nulls(page.count, _TIME)
     ttls = [record.ttl_ms for record in page.records]
     known = np.array([ttl is not None for ttl in ttls], bool)
     return _instants(page.made[0] + np.array([ttl or 0 for ttl in ttls], np.int64), known)

@@ -28,28 +28,29 @@ local function ends_of(ids)
   return mortal and place ~= 'dead' and #ids > 0 and redis.call('ZMSCORE', expiry, unpack(ids)) or {}
 end
 local function stream()
-  local at, looked, over = '-', 0, false
+  local first, looked, over = '-', 0, false
   if from ~= '' then
-    at = string.sub(from, 1, -11) .. string.format('%.0f', string.sub(from, -10) + 1)
+    first = string.sub(from, 1, -11) .. string.format('%.0f', string.sub(from, -10) + 1)
   end
   while not over and looked < count and bytes < 1048576 do
     local step = looked == 0 and 1 or math.min(100, math.floor((1048576 - bytes) * looked / (bytes + 1)) + 1)
     step = math.min(step, count - looked)
-    local entries, ids = redis.call('XRANGE', ready, at, to == '' and '+' or to, 'COUNT', step), {}
+    local entries, ids = redis.call('XRANGE', ready, first, to == '' and '+' or to, 'COUNT', step), {}
     over = #entries < step
     for i = 1, mortal and #entries or 0 do
       ids[i] = entries[i][1]
     end
     local ends = ends_of(ids)
+    looked = looked + #entries
     for i = 1, #entries do
-      looked = looked + 1
+      local entry = entries[i]
       if not (ends[i] and tonumber(ends[i]) <= now) then
-        row(entries[i][1], '', '', entries[i][2][2])
+        row(entry[1], '', '', entry[2][2])
       end
     end
     if not over then
       reply[5] = entries[#entries][1]
-      at = string.sub(reply[5], 1, -11) .. string.format('%.0f', string.sub(reply[5], -10) + 1)
+      first = string.sub(reply[5], 1, -11) .. string.format('%.0f', string.sub(reply[5], -10) + 1)
     end
   end
   reply[5] = over and '' or reply[5]

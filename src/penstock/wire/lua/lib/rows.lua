@@ -1,11 +1,9 @@
 -- Jobs for a reader, four parts each: number, score, counters, and of the value with the note of its last delivery what is asked
 -- for. rows(ids, scores, counts) adds what held has of these jobs to the reply, until that carries 1 MiB; and says how many it
 -- has gone through. Needs reply and full; counts are those of tally, or {}.
-local bytes = 0
+local bytes, at = 0, #reply
 local function shown(value)
-  if full == '2' then
-    return value
-  elseif full == '0' then
+  if full == '0' then
     return ''
   end
   local from = 1
@@ -15,9 +13,9 @@ local function shown(value)
   return string.sub(value, 1, string.find(value, '\n', from, true) or 0)
 end
 local function row(id, score, count, value)
-  local at = #reply
-  reply[at + 1], reply[at + 2], reply[at + 3], reply[at + 4] = id, score, count or '', shown(value)
-  bytes = bytes + #value
+  reply[at + 1], reply[at + 2], reply[at + 3] = id, score, count
+  reply[at + 4] = full == '2' and value or shown(value)
+  at, bytes = at + 4, bytes + #value
 end
 local function rows(ids, scores, counts)
   local i = 0
@@ -30,7 +28,7 @@ local function rows(ids, scores, counts)
       end
       i = i + 1
       if values[j] then
-        row(ids[i], scores[i], counts[i], values[j])
+        row(ids[i], scores[i], counts[i] or '', values[j])
       end
     end
   end
