@@ -25,7 +25,7 @@ NEVER = 2**53 - 1
 """The due time of a job that waits for the end of another one."""
 NUMBER_BYTES = 24
 _ALPHABET = np.frombuffer(ORDERED, np.uint8)
-_PLACES = 10 ** np.arange(12, -1, -1, dtype=np.int64)
+_PLACES: Any = 10 ** np.arange(12, -1, -1, dtype=np.int64)
 _TIME = pa.timestamp("us", tz="UTC")
 _COUNTED = ("attempt", "nacks", "crashes", "receipt", "last_error")
 _OF_RECORD = ("id", "headers", "dedup_id", "expires_at", "owner")
@@ -233,7 +233,7 @@ def _ids(page: Page) -> pa.Array:
     usual = page.usual
     codes = [_code(usual)] if usual else [_code(record) for record in page.records]
     ms, seq = page.made
-    packed = np.empty((n, 18), np.uint8)
+    packed: Any = np.empty((n, 18), np.uint8)
     for place, shift in enumerate((40, 32, 24, 16, 8, 0)):
         packed[:, place] = (ms >> shift) & 255
     for place, shift in enumerate((24, 16, 8, 0)):
@@ -241,12 +241,12 @@ def _ids(page: Page) -> pa.Array:
     packed[:, 10:] = np.frombuffer(page.origin.packed, np.uint8)
     a, b, c = (packed[:, i::3] for i in range(3))
     six = np.stack((a >> 2, (a & 3) << 4 | b >> 4, (b & 15) << 2 | c >> 6, c & 63), axis=2)
-    text = np.empty((n, 40), np.uint8)
+    text: Any = np.empty((n, 40), np.uint8)
     text[:, :11] = np.frombuffer(f"D-{page.origin.node}-".encode(), np.uint8)
     text[:, 11:35] = _ALPHABET[six.reshape(n, 24)]
     text[:, 35] = ord("-")
     text[:, 36:] = np.frombuffer("".join(codes).encode(), np.uint8).reshape(-1, 4)
-    ends = np.arange(0, 40 * (n + 1), 40, dtype=np.int32)
+    ends: Any = np.arange(0, 40 * (n + 1), 40, dtype=np.int32)
     return pa.StringArray.from_buffers(n, pa.py_buffer(ends), pa.py_buffer(text))
 
 
