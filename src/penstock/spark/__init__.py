@@ -13,11 +13,25 @@ from penstock.spark.errors import OptionError, WrongServer
 
 if TYPE_CHECKING:
     from penstock.spark.draining import Drained, drain
+    from penstock.spark.partition import enqueue_partition
     from penstock.spark.source import PenstockDataSource
 
-__all__ = ["Drained", "OptionError", "PenstockDataSource", "WrongServer", "drain", "register"]
+__all__ = [
+    "Drained",
+    "OptionError",
+    "PenstockDataSource",
+    "WrongServer",
+    "drain",
+    "enqueue_partition",
+    "register",
+]
 
-PLACES = {"Drained": "draining", "PenstockDataSource": "source", "drain": "draining"}
+PLACES = {
+    "Drained": "draining",
+    "PenstockDataSource": "source",
+    "drain": "draining",
+    "enqueue_partition": "partition",
+}
 
 
 def register(spark: Any) -> None:

@@ -89,7 +89,8 @@ def columns_of(fields: Sequence[tuple[str, str]], options: Write) -> Columns:
     """Find out what each column means.
 
     Args:
-        fields: name and type of each column, the type as Spark's `typeName` has it.
+        fields: name and type of each column, the type as Spark's `typeName` has it; empty = it is
+            not known, and each value is looked at.
         options: of the write.
 
     Raises:
@@ -140,7 +141,7 @@ def _check_types(fields: Sequence[tuple[str, str]], places: dict[str, int], opti
     for meaning, index in places.items():
         name, kind = fields[index]
         accepted = TYPES.get(meaning, ("binary", "string"))
-        if kind.partition("(")[0] not in accepted:
+        if kind and kind.partition("(")[0] not in accepted:
             raise BadArgument("column", name, f"is {kind}; {meaning} is {' or '.join(accepted)}")
     if "delay" in places and "ready_at" in places:
         raise BadArgument("column", fields[places["ready_at"]][0], "not together with delay")

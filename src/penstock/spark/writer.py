@@ -11,55 +11,28 @@ import logging
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from penstock.core.operations import Staged
-from penstock.errors import BadArgument
 from penstock.spark.connect import check_identity, identity
 from penstock.spark.errors import OptionError
 from penstock.spark.operations import Settler, check_columns
 from penstock.spark.options import Write
-from penstock.spark.rows import Encoder, columns_of, lists, name_of, preferred, transposed
+from penstock.spark.rows import Encoder, columns_of, name_of, preferred
 from penstock.spark.sink import Sink
 from penstock.spark.stages import Commit, Stage, StageName
+from penstock.spark.tasks import Task, batches, task, type_name, write_name
 
-__all__ = ["BatchWriter", "Report", "StreamWriter", "Task", "task"]
+__all__ = ["BatchWriter", "Job", "Report", "StreamWriter"]
 
 logger = logging.getLogger("penstock")
 StreamBase: Any = getattr(
     datasource, "DataSourceStreamArrowWriter", datasource.DataSourceStreamWriter
 )
 """With Spark 4.0 streams are written row by row."""
-
-
-class Task(NamedTuple):
-    """Where a piece of work runs.
-
-    Attributes:
-        partition: its number.
-        query, batch: of the streaming query it belongs to, also inside `foreachBatch`; else ''.
-    """
-
-    partition: int
-    query: str = ""
-    batch: str = ""
-
-
-def task() -> Task:
-    """The task that runs in this process."""
-    from pyspark import TaskContext
-
-    context = TaskContext.get()
-    if context is None:
-        return Task(0)
-    return Task(
-        context.partitionId(),
-        context.getLocalProperty("sql.streaming.queryId") or "",
-        context.getLocalProperty("streaming.sql.batchId") or "",
-    )
 
 
 @dataclass(frozen=True)
@@ -134,7 +107,12 @@ class Job:
                 settler.add(values, count)
             return Report(settler.finish())
         columns = columns_of(self.fields, self.options)
-        encoder = Encoder(columns, self.options, self._write(where), where.partition)
+        encoder = Encoder(
+            columns,
+            self.options,
+            write_name(where, self.options.write_id, self.own),
+            where.partition,
+        )
         items = (
             item
             for values, count in batches(source, len(self.fields))
@@ -146,12 +124,6 @@ class Job:
         sink.put(items)
         done = sink.finish()
         return Report({"rows": done.rows, "added": done.added, "duplicates": done.duplicates})
-
-    def _write(self, where: Task) -> bytes:
-        """What stands for the write in ids: the same in all attempts, another for other writes."""
-        if where.query:
-            return name_of("stream", self.options.write_id, where.query, where.batch)
-        return name_of("batch", self.options.write_id or self.own)
 
     def _staged(self, where: Task, items: Iterator[Any]) -> Report:
         name = self._stage_name(where)
@@ -221,21 +193,6 @@ class Job:
             )  # fmt: skip
 
 
-def batches(source: Iterable[Any], width: int) -> Iterator[tuple[list[list[Any]], int]]:
-    """What Spark hands out, as columns: Arrow batches, or rows."""
-    iterator = iter(source)
-    for first in iterator:
-        if hasattr(first, "num_rows"):
-            yield lists(first)
-            continue
-
-        def rows(first: Any = first) -> Iterator[Any]:
-            yield first
-            yield from iterator
-
-        yield from transposed(rows(), width, 1000)
-
-
 def totals(reports: Iterable[Report]) -> dict[str, int]:
     """The counts of several tasks taken together."""
     found: dict[str, int] = {}
@@ -243,13 +200,6 @@ def totals(reports: Iterable[Report]) -> dict[str, int]:
         for name, count in report.counts.items():
             found[name] = found.get(name, 0) + count
     return found
-
-
-def type_name(kind: Any) -> str:
-    """A type as messages have it."""
-    if kind.typeName() == "map":
-        return f"map<{type_name(kind.keyType)},{type_name(kind.valueType)}>"
-    return "day-time interval" if kind.typeName() == "daytimeinterval" else str(kind.typeName())
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -295,6 +245,3 @@ class StreamWriter(StreamBase):  # type: ignore[misc]
     def abort(self, messages: list[Any], batchId: int) -> None:  # noqa: N803  # Spark's name
         """A micro-batch has failed."""
         self.job.abort(messages, batchId)
-
-
-__all__ += ["BadArgument", "Job", "batches"]

@@ -1,0 +1,86 @@
+"""Enqueueing from a function of one's own, in `foreachPartition` or `foreachBatch`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
+from typing import Any
+
+from penstock.spark.connect import parts
+from penstock.spark.errors import OptionError
+from penstock.spark.options import Write
+from penstock.spark.rows import Encoder, columns_of, transposed
+from penstock.spark.sink import Sink
+from penstock.spark.tasks import task, write_name
+
+__all__ = ["enqueue_partition"]
+
+ROWS = 1000
+"""Made into records at a time."""
+
+
+def enqueue_partition(rows: Iterable[Any], **options: Any) -> dict[str, int]:
+    """Enqueue the rows of a partition; a repeated attempt adds nothing twice.
+
+    The connection is that of the process: one, whatever the number of partitions. Attempts have
+    nothing in common that a function could see, outside of a streaming query; so either the rows
+    have ids or the write has a name.
+
+    Args:
+        rows: Rows or mappings, all with the same names.
+        options: the sink's, as in `df.write.options(…)`: `queue`, `urlEnv`, `idColumn`, …
+
+    Returns:
+        How many `rows` there were, how many were `added`, and how many were `duplicates`.
+
+    Raises:
+        OptionError: an option can't be used; nothing was written.
+        BadArgument: a column or a value can't be used; rows before it may have been added.
+        As `Queue.enqueue`.
+    """
+    given = Write.parse(
+        {name: _text(value) for name, value in options.items() if value is not None}
+    )
+    if given.operation != "enqueue" or given.commit_mode != "direct":
+        raise OptionError("commitMode", given.commit_mode, "a function enqueues, and directly")
+    where = task()
+    source = iter(rows)
+    first = next(source, None)
+    if first is None:
+        return {"rows": 0, "added": 0, "duplicates": 0}
+    names = _names(first)
+    columns = columns_of([(name, "") for name in names], given)
+    if "id" not in columns.places and not given.write_id and not where.query:
+        raise OptionError(
+            "writeId",
+            None,
+            "or idColumn is required: the name of this write, the same in all its "
+            "tasks and attempts",
+        )
+    write = write_name(where, given.write_id)
+    encoder = Encoder(columns, given, write, where.partition)
+    sink = Sink(given, tuple(sorted(parts(given))))
+    for values, count in transposed(_valued(chain([first], source), names), len(names), ROWS):
+        sink.put(encoder.encode(values, count))
+    done = sink.finish()
+    return {"rows": done.rows, "added": done.added, "duplicates": done.duplicates}
+
+
+def _text(value: Any) -> str:
+    """An option as Spark would hand it on."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _names(row: Any) -> tuple[str, ...]:
+    if isinstance(row, Mapping):
+        return tuple(row)
+    names = getattr(row, "__fields__", None)
+    if names is None:
+        raise TypeError(f"rows are Rows or mappings, not {type(row).__name__}")
+    return tuple(names)
+
+
+def _valued(rows: Iterable[Any], names: tuple[str, ...]) -> Iterator[list[Any]]:
+    """The values of each row, in the order of the first one's names."""
+    for row in rows:
+        yield [row[name] for name in names]

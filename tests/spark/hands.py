@@ -1,0 +1,64 @@
+"""Writers driven by hand, without a JVM: a schema, batches, and tasks that are said to run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import StructType
+
+from penstock.spark import partition, writer
+from penstock.spark.tasks import Task
+
+__all__ = ["arrow", "running", "schema"]
+
+
+def schema(text: str) -> Any:
+    """A schema, from `id string, payload binary` in Spark's own words."""
+    from pyspark.sql.types import (
+        BinaryType,
+        BooleanType,
+        DataType,
+        DayTimeIntervalType,
+        DoubleType,
+        IntegerType,
+        LongType,
+        MapType,
+        StringType,
+        TimestampType,
+    )
+
+    kinds: dict[str, DataType] = {
+        "string": StringType(),
+        "binary": BinaryType(),
+        "int": IntegerType(),
+        "long": LongType(),
+        "double": DoubleType(),
+        "boolean": BooleanType(),
+        "timestamp": TimestampType(),
+        "interval": DayTimeIntervalType(),
+        "map": MapType(StringType(), StringType()),
+    }
+    made = StructType()
+    for part in text.split(", "):
+        name, kind = part.split(" ")
+        made = made.add(name, kinds[kind])
+    return made
+
+
+def arrow(columns: dict[str, Sequence[Any]], **types: Any) -> list[Any]:
+    """One Arrow batch, as Spark hands it to a writer."""
+    made = {name: pa.array(values, types.get(name)) for name, values in columns.items()}
+    return [pa.RecordBatch.from_pydict(made)]
+
+
+@contextmanager
+def running(number: int = 0, query: str = "", batch: object = "") -> Iterator[None]:
+    """What is called runs in this task."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (writer, partition):
+            patch.setattr(module, "task", lambda: Task(number, query, str(batch)))
+        yield

@@ -1,0 +1,161 @@
+"""Groups 1 and 10: options and columns, checked before anything is done."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.errors import BadArgument
+from penstock.spark import OptionError, connect
+from penstock.spark.errors import RowError
+from penstock.spark.options import Connection, Read, Stream, Write, everything
+from penstock.spark.rows import columns_of
+
+HERE = {"queue": "mail", "url": "redis://h:1/0"}
+
+
+@pytest.mark.parametrize(
+    "given, named",
+    [
+        ({"url": "redis://h"}, "queue"),
+        ({"queue": ""}, "queue"),
+        ({"queue": "mail"}, "url"),
+        ({**HERE, "urlenv": "X"}, "urlEnv"),
+        ({**HERE, "frobnicate": "1"}, "frobnicate"),
+        ({**HERE, "batchsize": "0"}, "batchSize"),
+        ({**HERE, "batchsize": "many"}, "batchSize"),
+        ({**HERE, "batchbytes": "2m"}, "batchBytes"),
+        ({**HERE, "operation": "retry"}, "operation"),
+        ({**HERE, "commitmode": "some"}, "commitMode"),
+        ({**HERE, "onfull": "drop"}, "onFull"),
+        ({**HERE, "fulltimeout": "0"}, "fullTimeout"),
+        ({**HERE, "fulltimeout": "for ever"}, "fullTimeout"),
+        ({**HERE, "dedupwindow": "-1"}, "dedupWindow"),
+        ({**HERE, "replicas": "two"}, "replicas"),
+        ({**HERE, "requirequeue": "yes"}, "requireQueue"),
+        ({**HERE, "payloadformat": "xml"}, "payloadFormat"),
+        ({**HERE, "idfrom": "content", "idcolumn": "k"}, "idFrom"),
+        ({**HERE, "commitmode": "staged", "queuecolumn": "q"}, "queueColumn"),
+        ({**HERE, "commitmode": "staged", "operation": "ack"}, "commitMode"),
+        ({**HERE, "passwordenv": "A", "passwordfile": "B"}, "passwordFile"),
+        ({**HERE, "prefix": "a{b"}, "prefix"),
+        ({**HERE, "path": "mail"}, "queue"),
+    ],
+)
+def test_an_option_that_cannot_be_used_is_named(given: dict[str, str], named: str) -> None:
+    """As it is documented, whatever its case was."""
+    with pytest.raises(OptionError) as caught:
+        Write.parse(given)
+    assert caught.value.argument == named
+    assert named in str(caught.value)
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text, ms",
+    [("90", 90_000), ("90s", 90_000), ("500ms", 500), ("1.5h", 5_400_000), ("2d", 172_800_000),
+     ("0.5", 500), ("5 m", 300_000)],
+)  # fmt: skip
+def test_durations_have_units(text: str, ms: int) -> None:
+    """A bare number is seconds."""
+    assert Write.parse({**HERE, "dedupwindow": text}).dedup_window == ms
+
+
+def test_what_is_not_given_is_as_documented() -> None:
+    """Defaults, and options of other groups, which a view that is read and written may have."""
+    found = Write.parse({**HERE, "MAXJOBSPERTRIGGER": "5", "checkpointLocation": "/ck"})
+    assert (found.batch_size, found.batch_bytes, found.commit_mode) == (500, 1 << 20, "direct")
+    assert (found.full_timeout, found.dedup_window) == (60_000, 86_400_000)
+    assert Read.parse({**HERE, "states": "dead, ready"}).states == ("dead", "ready")
+    assert Stream.parse({**HERE, "maxJobsPerTrigger": "20000"}).max_jobs_per_trigger == 20_000
+
+
+def test_one_name_means_one_thing() -> None:
+    """Groups that share a name share its meaning, but for its default."""
+    for name, (_, option) in everything().items():
+        for group in (Connection, Read, Stream, Write):
+            known = group.options().get(name)
+            assert known is None or known[1].name == option.name
+
+
+SECRET = "hunter2"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"queue": "mail", "url": f"redis://:{SECRET}@h:port"},
+        {"queue": "mail", "url": f"http://:{SECRET}@h"},
+        {"queue": "mail", "url": f":{SECRET}"},
+        {"queue": "mail", "nodes": f"redis://:{SECRET}@a,redis://:{SECRET}@a"},
+        {"queue": "mail", "nodes": f"redis://:{SECRET}@a,,"},
+        {"queue": "mail", "url": f"redis://:{SECRET}@h", "sslcafile": "ca.pem"},
+        {"queue": "mail", "url": f"redis://:{SECRET}@127.0.0.1:1/0", "retryfor": "0"},
+    ],
+)
+def test_no_error_shows_a_password(options: dict[str, str]) -> None:
+    """Whatever is wrong with a URL, the text, the value and the cause do not have it."""
+    with pytest.raises(Exception) as caught:  # noqa: PT011  # of several types
+        connect.parts(Write.parse(options))
+    error: BaseException | None = caught.value
+    while error is not None:
+        assert SECRET not in f"{error} {error!r} {error.args}"
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    connect.close_all()
+
+
+def test_passwords_come_from_where_options_point(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The environment or a file of the process that connects; what is missing is named."""
+    monkeypatch.setenv("QUEUE_PASSWORD", "a:b@c")
+    file = tmp_path / "password"
+    file.write_text("line\n")
+    by_env = Connection.parse({**HERE, "username": "ada", "passwordEnv": "QUEUE_PASSWORD"})
+    assert connect._completed("url", by_env.url, by_env).startswith("redis://ada:a%3Ab%40c@h:1/0?")
+    by_file = Connection.parse({**HERE, "passwordFile": str(file)})
+    assert "//:line@" in connect._completed("url", by_file.url, by_file)
+    for name, value in (("passwordEnv", "NOWHERE"), ("passwordFile", str(tmp_path / "none"))):
+        missing = Connection.parse({**HERE, name: value})
+        with pytest.raises(OptionError, match=name):
+            connect.client(missing)
+
+
+@pytest.mark.parametrize(
+    "fields, options, named",
+    [
+        ([("body", "binary")], {}, "payload"),
+        ([("payload", "long")], {}, "payload"),
+        ([("payload", "binary"), ("extra", "string")], {}, "extra"),
+        ([("payload", "binary"), ("delay", "string")], {}, "delay"),
+        ([("payload", "binary"), ("ready_at", "string")], {}, "ready_at"),
+        ([("payload", "binary"), ("headers", "map<string,long>")], {}, "headers"),
+        ([("payload", "binary"), ("delay", "long"), ("readyAt", "timestamp")], {}, "readyAt"),
+        ([("payload", "binary"), ("max_attempts", "double")], {}, "max_attempts"),
+        ([("payload", "binary")], {"idcolumn": "key"}, "idColumn"),
+        ([("payload", "binary")], {"queuecolumn": "to"}, "queueColumn"),
+        ([("payload", "binary"), ("to", "long")], {"queuecolumn": "to"}, "to"),
+        ([("payload", "binary")], {"idfrom": "column"}, "idFrom"),
+        ([("payload", "binary"), ("PAYLOAD", "binary")], {}, "payload"),
+    ],
+)
+def test_a_column_that_cannot_be_used_is_named(
+    fields: list[tuple[str, str]], options: dict[str, str], named: str
+) -> None:
+    """On the driver, from the schema alone."""
+    with pytest.raises(BadArgument) as caught:
+        columns_of(fields, Write.parse({**HERE, **options}))
+    assert named in str(caught.value)
+
+
+def test_a_value_of_a_row_is_named_by_column_and_row() -> None:
+    """And its content is not shown."""
+    error = RowError("payload", "secret text", "bytes or text", 7)
+    assert "'payload'" in str(error)
+    assert "row 7" in str(error)
+    assert "secret" not in str(error)
+    again: Any = pickle.loads(pickle.dumps(error))
+    assert (str(again), again.row) == (str(error), 7)

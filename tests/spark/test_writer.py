@@ -1,0 +1,561 @@
+"""Group 1: the writers driven by hand, without a JVM, on a real server."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import random
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import datetime, timedelta, timezone
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import Row
+
+from penstock import BadArgument, Penstock, QueueFull
+from penstock._sync.node import Node
+from penstock.errors import QueueMissing
+from penstock.spark import OptionError, WrongServer, enqueue_partition
+from penstock.spark.errors import RowError, StagesLost, Unreachable
+from penstock.spark.writer import BatchWriter, StreamWriter
+from tests.spark.hands import arrow, running, schema
+
+PLAIN = "payload binary"
+MAP = pa.map_(pa.string(), pa.string())
+
+
+@pytest.fixture
+def options(redis_url: str) -> Callable[..., dict[str, str]]:
+    """Options of a write into `mail`, as Spark hands them over."""
+
+    def make(**more: object) -> dict[str, str]:
+        given = {"queue": "mail", "url": redis_url, **more}
+        return {name.lower(): str(value) for name, value in given.items()}
+
+    return make
+
+
+def bodies(ps: Penstock, queue: str = "mail") -> list[bytes]:
+    """What waits, in any order."""
+    return sorted(job.raw for job in ps.queue(queue).scan_iter())
+
+
+def write(
+    writer: BatchWriter, parts: list[list[bytes]], *, tries: int = 1, turn: bool = False
+) -> list[Any]:
+    """Every partition, so many times; the messages of the last attempts."""
+    messages: list[Any] = []
+    for number, rows in enumerate(parts):
+        for attempt in range(tries):
+            with running(number):
+                copy = pickle.loads(pickle.dumps(writer))
+                order = list(reversed(rows)) if turn and attempt else rows
+                message = copy.write(iter(arrow({"payload": order})))
+        messages.append(message)
+    return messages
+
+
+ROWS = [[b"a", b"b", b"a", b"a"], [b"a", b"c"], []]
+
+
+@pytest.mark.parametrize("mode", ["direct", "staged"])
+def test_attempts_in_any_order_of_rows_add_nothing_twice(
+    mode: str, ps: Penstock, options: Any
+) -> None:
+    """Equal rows of one partition, and of two, are jobs of their own; those of attempts are not."""
+    writer = BatchWriter(options(commitMode=mode, batchSize=2), schema(PLAIN), False)
+    messages = write(writer, ROWS, tries=3, turn=True)
+    assert bodies(ps) == ([] if mode == "staged" else [b"a"] * 4 + [b"b", b"c"])
+    pickle.loads(pickle.dumps(writer)).commit(messages)
+    assert bodies(ps) == [b"a"] * 4 + [b"b", b"c"]
+
+
+@pytest.mark.parametrize("mode", ["direct", "staged"])
+def test_a_named_write_is_done_once(mode: str, ps: Penstock, options: Any) -> None:
+    """The same again adds nothing, also when its jobs are done; another name, or none, does."""
+    for name, total in (("load", 6), ("load", 6), ("other", 12), ("", 18), ("", 24)):
+        given = options(commitMode=mode, **({"writeId": name} if name else {}))
+        writer = BatchWriter(given, schema(PLAIN), False)
+        writer.commit(write(writer, ROWS))
+        stats = ps.queue("mail").stats()
+        assert stats.enqueued == total
+        ps.queue("mail").ack(ps.queue("mail").reserve(1000, block=0))
+
+
+def test_jobs_that_are_done_meanwhile_do_not_come_again(ps: Penstock, options: Any) -> None:
+    """The id outlives the ack."""
+    writer = BatchWriter(options(), schema(PLAIN), False)
+    write(writer, ROWS)
+    queue = ps.queue("mail")
+    assert queue.ack(queue.reserve(100, block=0)).done == 6
+    write(writer, ROWS)
+    assert bodies(ps) == []
+
+
+def test_columns_say_what_becomes_of_a_row(ps: Penstock, options: Any) -> None:
+    """Delay, time, ttl, lease, policy, headers, id; null = as if the column were not there."""
+    soon = datetime.now(timezone.utc) + timedelta(hours=1)
+    text = (
+        "id string, payload string, readyAt timestamp, ttl double, lease long, max_attempts int, "
+        "backoff interval, headers map"
+    )
+    batch = arrow(
+        {
+            "id": ["one", "two"],
+            "payload": ["héllo", "x"],
+            "readyAt": [soon, None],
+            "ttl": [7200.5, None],
+            "lease": [9, None],
+            "max_attempts": [3, None],
+            "backoff": [timedelta(seconds=2), None],
+            "headers": [[("trace", "t1")], None],
+        },
+        readyAt=pa.timestamp("us", "UTC"), headers=MAP,
+    )  # fmt: skip
+    with running():
+        BatchWriter(options(), schema(text), False).write(iter(batch))
+    queue = ps.queue("mail")
+    first, second = queue.status("one"), queue.status("two")
+    assert first is not None and second is not None  # noqa: PT018
+    one, two = first.job, second.job
+    assert one is not None and two is not None  # noqa: PT018
+    assert (one.raw, one.state, two.raw, two.state) == (
+        "héllo".encode(),
+        "scheduled",
+        b"x",
+        "ready",
+    )
+    assert one.due is not None
+    assert abs(one.due - soon.timestamp()) < 2
+    assert dict(one.headers) == {"trace": "t1"}
+    assert one.retry is not None
+    assert (one.retry.max_attempts, one.retry.base, one.retry.cap) == (3, 2.0, None)
+    assert two.retry is None
+    [job] = queue.reserve(block=0)
+    assert (job.id, job.lease) == (two.id, 30)
+
+
+def test_a_body_of_all_columns(ps: Penstock, options: Any) -> None:
+    """payloadFormat=json: what JSON has no word for is written as people would."""
+    moment = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
+    batch = arrow(
+        {
+            "k": [1], "name": ["ä"], "none": [None], "when": [moment], "price": [Decimal("1.50")],
+            "raw": [b"\x00\xff"], "tags": [["a", "b"]], "map": [[("x", "y")]],
+            "inner": [{"p": 1.5}], "delay": [60],
+        },
+        map=MAP, none=pa.string(),
+    )  # fmt: skip
+    text = "k long, name string, none string, when timestamp, price double, raw binary, tags string"
+    text += ", map map, inner string, delay long"
+    given = options(payloadFormat="json", idColumn="k")
+    with running():
+        BatchWriter(given, schema(text), False).write(iter(batch))
+    [view] = ps.queue("mail").peek(state="scheduled")
+    assert view.body == {
+        "k": 1, "name": "ä", "none": None, "when": "2026-01-02T03:04:05+00:00", "price": "1.50",
+        "raw": "AP8=", "tags": ["a", "b"], "map": {"x": "y"}, "inner": {"p": 1.5},
+    }  # fmt: skip
+    assert view.dedup_id == "1"
+
+
+def test_a_queue_for_each_row(ps: Penstock, options: Any) -> None:
+    """A column says which; the same id in two queues is two jobs."""
+    batch = arrow({"payload": [b"1", b"2"], "id": ["i", "i"], "to": ["mail.a", "mail.b"]})
+    text = "payload binary, id string, to string"
+    with running():
+        BatchWriter(options(queueColumn="to"), schema(text), False).write(iter(batch))
+    assert (bodies(ps, "mail.a"), bodies(ps, "mail.b")) == ([b"1"], [b"2"])
+
+
+@pytest.mark.parametrize(
+    "text, columns, types, named",
+    [
+        (PLAIN, {"payload": [b"x", None]}, {}, "payload"),
+        ("payload binary, id string", {"payload": [b"x"], "id": [None]}, {}, "id"),
+        ("payload binary, id string", {"payload": [b"x"], "id": [""]}, {}, "id"),
+        ("payload binary, id string", {"payload": [b"x"], "id": ["i" * 1025]}, {}, "id"),
+        ("payload binary, delay double", {"payload": [b"x"], "delay": [-1.0]}, {}, "delay"),
+        ("payload binary, delay double", {"payload": [b"x"], "delay": [float("nan")]}, {}, "delay"),
+        ("payload binary, ttl long", {"payload": [b"x"], "ttl": [0]}, {}, "ttl"),
+        ("payload binary, lease long", {"payload": [b"x"], "lease": [10**9]}, {}, "lease"),
+        ("payload binary, max_attempts int", {"payload": [b"x"], "max_attempts": [-1]}, {},
+         "max_attempts"),
+        ("payload binary, headers map", {"payload": [b"x"], "headers": [[("", "v")]]},
+         {"headers": MAP}, "headers"),
+        ("payload binary, headers map", {"payload": [b"x"], "headers": [[("a", None)]]},
+         {"headers": MAP}, "headers"),
+        ("payload binary, delay long, ttl long", {"payload": [b"x"], "delay": [9], "ttl": [9]}, {},
+         "ttl"),
+    ],
+)  # fmt: skip
+def test_a_value_that_cannot_be_used_names_column_and_row(
+    text: str, columns: Any, types: Any, named: str, ps: Penstock, options: Any
+) -> None:
+    """In the task; in staged mode nothing is in the queue."""
+    for mode in ("direct", "staged"):
+        writer = BatchWriter(options(commitMode=mode), schema(text), False)
+        with running(), pytest.raises(RowError) as caught:
+            writer.write(iter(arrow(columns, **types)))
+        assert caught.value.argument == named
+        assert caught.value.row == len(columns["payload"]) - 1
+        writer.abort([None])
+    assert bodies(ps) == []
+
+
+def test_json_that_cannot_be_expressed_names_the_column(options: Any) -> None:
+    """NaN is no JSON."""
+    writer = BatchWriter(options(payloadFormat="json"), schema("k long, v double"), False)
+    with running(), pytest.raises(RowError, match="'v'"):
+        writer.write(iter(arrow({"k": [1], "v": [float("nan")]})))
+
+
+def test_plans_that_cannot_be_carried_out(ps: Penstock, options: Any, redis_url: str) -> None:
+    """Overwriting, a server that is not there, a queue that has to be there: before any task."""
+    for overwriting in (BatchWriter, StreamWriter):
+        with pytest.raises(OptionError, match=r"append.*purge"):
+            overwriting(options(), schema(PLAIN), True)
+    with pytest.raises(Unreachable, match=r"mail.*127\.0\.0\.1:1"):
+        BatchWriter(options(url="redis://127.0.0.1:1", retryFor=0), schema(PLAIN), False)
+    with pytest.raises(QueueMissing, match="mail"):
+        BatchWriter(options(requireQueue="true"), schema(PLAIN), False)
+    ps.queue("mail").enqueue(b"x")
+    BatchWriter(options(requireQueue="true"), schema(PLAIN), False)
+    with pytest.raises(BadArgument, match="nope"):
+        BatchWriter(options(), schema(PLAIN + ", nope string"), False)
+
+
+def test_an_executor_that_reaches_another_server_says_so(options: Any) -> None:
+    """What `localhost` means differs from machine to machine."""
+    writer = BatchWriter(options(), schema(PLAIN), False)
+    writer.job.nodes = ("00000000",)
+    with running(), pytest.raises(WrongServer, match="localhost"):
+        writer.write(iter(arrow({"payload": [b"x"]})))
+
+
+def test_what_is_pickled_has_no_connection(options: Any) -> None:
+    """And is small: it goes to every task."""
+    writer = BatchWriter(options(), schema(PLAIN), False)
+    with running():
+        writer.write(iter(arrow({"payload": [b"x"]})))
+    assert len(pickle.dumps(writer)) < 3000
+
+
+def test_ids_of_a_stream_are_those_of_its_batch(ps: Penstock, options: Any) -> None:
+    """A batch that is repeated adds nothing; the next one does, and so does another query."""
+    for query, batch, total in (("q", 1, 2), ("q", 1, 2), ("q", 2, 4), ("r", 1, 6)):
+        writer = StreamWriter(options(), schema(PLAIN), False)
+        with running(0, query, batch):
+            message = writer.write(iter(arrow({"payload": [b"x", b"x"]})))
+        StreamWriter(options(), schema(PLAIN), False).commit([message, None], batch)
+        assert ps.queue("mail").stats().ready == total
+
+
+def test_a_staged_stream_goes_on_where_it_was_killed(ps: Penstock, options: Any) -> None:
+    """An earlier batch that was promised is published before a later one; a lost stage is told."""
+    given = options(commitMode="staged", batchSize=1)
+
+    def staged(batch: int, rows: list[bytes]) -> Any:
+        with running(0, "q", batch):
+            return StreamWriter(given, schema(PLAIN), False).write(iter(arrow({"payload": rows})))
+
+    first = staged(0, [b"a", b"b", b"c"])
+    with cut_after(3), pytest.raises(Crash):
+        StreamWriter(given, schema(PLAIN), False).commit([first], 0)
+    assert len(bodies(ps)) == 1
+    second = staged(1, [b"d"])
+    StreamWriter(given, schema(PLAIN), False).commit([second], 1)
+    assert bodies(ps) == [b"a", b"b", b"c", b"d"]
+    late = staged(0, [b"a", b"b", b"c"])
+    assert late.promised
+    StreamWriter(given, schema(PLAIN), False).commit([late], 0)
+    lost = staged(2, [b"e"])
+    keys = ps.command("KEYS", "penstock:{mail}:stage:*")
+    ps.command("DEL", *keys)
+    with pytest.raises(StagesLost, match="nothing of this write"):
+        StreamWriter(given, schema(PLAIN), False).commit([lost], 2)
+    assert len(bodies(ps)) == 4
+
+
+def test_inside_foreach_batch_a_staged_write_needs_a_name(options: Any) -> None:
+    """Two writes of one batch could not be told apart."""
+    writer = BatchWriter(options(commitMode="staged"), schema(PLAIN), False)
+    with running(0, "q", 3), pytest.raises(OptionError, match="writeId"):
+        writer.write(iter(arrow({"payload": [b"x"]})))
+
+
+def test_rows_do_as_well_as_arrow(ps: Penstock, options: Any) -> None:
+    """What Spark 4.0 hands to a streaming writer; the ids are the same."""
+    given = options(writeId="w")
+    rows = [Row(payload=b"x"), Row(payload=b"x"), Row(payload=b"y")]
+    with running():
+        BatchWriter(given, schema(PLAIN), False).write(iter(rows))
+        BatchWriter(given, schema(PLAIN), False).write(iter(arrow({"payload": [b"y", b"x", b"x"]})))
+    assert bodies(ps) == [b"x", b"x", b"y"]
+
+
+@pytest.mark.parametrize("mode", ["direct", "staged"])
+def test_a_full_queue(mode: str, ps: Penstock, options: Any) -> None:
+    """fail: at once. wait: for a time, and what fits goes in; a consumer lets the rest in."""
+    queue = ps.queue("mail")
+    queue.configure(max_length=3)
+    rows = [[b"%d" % number for number in range(8)]]
+    for more in ({"onFull": "fail"}, {"fullTimeout": "200ms"}):
+        writer = BatchWriter(options(commitMode=mode, writeId="w", **more), schema(PLAIN), False)
+        with pytest.raises(QueueFull, match="3 may"):
+            writer.commit(write(writer, rows))
+        writer.abort([None])
+        assert queue.stats().ready == 3
+    queue.configure(max_length=100)
+    writer = BatchWriter(options(commitMode=mode, writeId="w"), schema(PLAIN), False)
+    writer.commit(write(writer, rows))
+    assert bodies(ps) == rows[0]
+
+
+def test_a_write_waits_for_room_as_long_as_somebody_works(
+    ps: Penstock, options: Any, redis_url: str
+) -> None:
+    """The bound is kept, and all of it gets in."""
+    import threading
+
+    queue, done, most = ps.queue("mail"), [], []
+    queue.configure(max_length=10)
+
+    def work() -> None:
+        with Penstock(redis_url) as own:
+            theirs = own.queue("mail")
+            while len(done) < 100:
+                most.append(theirs.stats().ready)
+                jobs = theirs.reserve(7, block=1)
+                done.extend(job.raw for job in jobs)
+                theirs.ack(jobs)
+
+    worker = threading.Thread(target=work, daemon=True)
+    worker.start()
+    writer = BatchWriter(options(fullTimeout=30), schema(PLAIN), False)
+    writer.commit(write(writer, [[b"%d" % number for number in range(100)]]))
+    worker.join(30)
+    assert sorted(done) == sorted(b"%d" % number for number in range(100))
+    assert max(most) <= 10
+
+
+def test_enqueue_partition(ps: Penstock, options: Any, redis_url: str) -> None:
+    """For functions: ids from a column, a name or the stream's batch; nothing else will do."""
+    rows = [Row(k="a", payload=b"1"), Row(k="b", payload=b"2")]
+    by_id = {"queue": "mail", "url": redis_url, "idColumn": "k"}
+    with running(3):
+        assert enqueue_partition(rows, **by_id) == {"rows": 2, "added": 2, "duplicates": 0}
+        assert enqueue_partition([row.asDict() for row in rows], **by_id)["added"] == 0
+        assert enqueue_partition([], queue="mail", url=redis_url)["rows"] == 0
+        plain = [{"payload": b"1"}, {"payload": b"1"}]
+        with pytest.raises(OptionError, match="writeId"):
+            enqueue_partition(plain, queue="mail", url=redis_url)
+        named = {"queue": "mail", "url": redis_url, "writeId": "w"}
+        assert [enqueue_partition(plain, **named)["added"] for _ in range(2)] == [2, 0]
+        with pytest.raises(OptionError, match="commitMode"):
+            enqueue_partition(plain, commitMode="staged", **named)
+        with pytest.raises(OptionError, match=r"operation|commitMode"):
+            enqueue_partition(plain, operation="ack", **named)
+        with pytest.raises(RowError, match="payload"):
+            enqueue_partition([{"payload": 5}], **named)
+        with pytest.raises(TypeError, match="Rows or mappings"):
+            enqueue_partition([(b"x",)], **named)
+    with running(0, "q", 7):
+        own = {"queue": "mail", "url": redis_url}
+        assert [enqueue_partition(plain, **own)["added"] for _ in range(2)] == [2, 0]
+
+
+# -- staged commit: any order of attempts, commits, aborts, crashes and repeats ------------------
+
+
+class Crash(BaseException):
+    """The process ends here."""
+
+
+@contextmanager
+def cut_after(calls: int, *, answered: bool = True) -> Iterator[None]:
+    """So many scripts run, and then the process ends; the last one's answer may be lost."""
+    left = calls
+    real = Node.run
+
+    def run(self: Node, call: Any, **kwargs: Any) -> Any:
+        nonlocal left
+        if left == 0 and answered:
+            raise Crash
+        left -= 1
+        result = real(self, call, **kwargs)
+        if left < 0:
+            raise Crash
+        return result
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Node, "run", run)
+        yield
+
+
+class Load:
+    """One staged write, named, and what its drivers, tasks and consumers do.
+
+    Attributes:
+        seen: bodies of the jobs that were done.
+    """
+
+    PARTS = ([b"a", b"b", b"a"], [b"a", b"c"])
+
+    def __init__(self, ps: Penstock, url: str, draw: random.Random) -> None:
+        name = f"staged-{uuid.uuid4().hex}"
+        self.ps, self.queue, self.draw = ps, ps.queue(name), draw
+        self.options = {"queue": name, "url": url, "commitmode": "staged", "writeid": "w",
+                        "batchsize": "1"}  # fmt: skip
+        self.seen: list[bytes] = []
+
+    def keys(self, kind: str) -> list[bytes]:
+        """Keys of this kind."""
+        return list(self.ps.command("KEYS", f"penstock:{{{self.queue.name}}}:{kind}:*"))
+
+    def writer(self) -> BatchWriter:
+        """A driver's."""
+        return BatchWriter(self.options, schema(PLAIN), False)
+
+    def attempt(self, number: int) -> Any:
+        """A task, to its end."""
+        rows = self.draw.sample(self.PARTS[number], len(self.PARTS[number]))
+        with running(number):
+            return self.writer().write(iter(arrow({"payload": rows})))
+
+    def consume(self) -> None:
+        """Some jobs are done."""
+        jobs = self.queue.reserve(self.draw.randint(1, 3), block=0)
+        self.seen.extend(job.raw for job in jobs)
+        self.queue.ack(jobs)
+
+    def step(self, what: str, calls: int, *, answered: bool) -> None:
+        """A task, a driver that commits, or one that gives up; cut after so many scripts."""
+        if what == "task":
+            with cut_after(calls, answered=answered), suppress(Crash):
+                self.attempt(self.draw.randrange(2))
+            return
+        messages: list[Any] = [None, None]
+        if what == "commit":
+            messages = [self.attempt(0), self.attempt(1)]
+            with cut_after(calls, answered=answered), suppress(Crash):
+                self.writer().commit(messages)
+        self.writer().abort(messages)
+        if not self.keys("commit"):
+            assert self.keys("stage") == []
+
+
+STEP = st.tuples(st.sampled_from(["task", "commit", "abort"]), st.integers(0, 7), st.booleans())
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(steps=st.lists(STEP, max_size=8), seed=st.integers(0, 99))
+def test_a_staged_write_is_there_as_a_whole_or_not_at_all(
+    steps: list[tuple[str, int, bool]], seed: int, ps: Penstock, redis_url: str
+) -> None:
+    """However often its parts crash, each row is there once at the end, consumers or not.
+
+    Until the first promise nothing is there; what is aborted then leaves nothing behind.
+    """
+    load = Load(ps, redis_url, random.Random(seed))
+    for what, calls, answered in steps:
+        load.step(what, calls, answered=answered)
+        if load.keys("commit"):
+            load.consume()
+        else:
+            assert load.queue.stats().ready == 0
+    load.writer().commit([load.attempt(0), load.attempt(1)])
+    while load.queue.stats().ready:
+        load.consume()
+    assert sorted(load.seen) == [b"a", b"a", b"a", b"b", b"c"]
+    assert load.keys("stage") == []
+
+
+# -- operations ---------------------------------------------------------------------------------
+
+
+def settle(given: dict[str, str], text: str, columns: dict[str, Any]) -> dict[str, int]:
+    """Carry out an operation by hand; its counts."""
+    types = {name: pa.string() for name in columns}
+    with running():
+        writer = BatchWriter(given, schema(text), False)
+        message: Any = writer.write(iter(arrow(columns, **types)))
+    writer.commit([message])
+    return dict(message.counts)
+
+
+def test_jobs_are_acknowledged_failed_redriven_and_deleted_by_rows(
+    ps: Penstock, options: Any
+) -> None:
+    """By id and receipt; a repeat finds them done, which is no error."""
+    queue = ps.queue("mail")
+    queue.enqueue_many([b"%d" % number for number in range(6)])
+    jobs = queue.reserve(4, block=0)
+    text = "id string, receipt string"
+    named = {"id": [job.id for job in jobs[:2]], "receipt": [job.receipt for job in jobs[:2]]}
+    assert settle(options(operation="ack"), text, named) == {"rows": 2, "done": 2}
+    assert settle(options(operation="ack"), text, named) == {"rows": 2, "gone": 2}
+    stale = {"id": [jobs[2].id], "receipt": ["7-fff"]}
+    assert settle(options(operation="ack"), text, stale) == {"rows": 1, "stale": 1}
+    third = {"id": [jobs[2].id], "receipt": [jobs[2].receipt]}
+    assert settle(options(operation="nack", delay=0, error="no"), text, third)["done"] == 1
+    shown = queue.show(jobs[2].id)
+    assert shown is not None
+    assert (shown.state, shown.error) == ("ready", "no")
+    jobs[3].bury("why")
+    only = {"id": [jobs[3].id]}
+    assert settle(options(operation="redrive"), "id string", only) == {"rows": 1, "done": 1}
+    assert settle(options(operation="redrive"), "id string", only) == {"rows": 1, "refused": 1}
+    assert settle(options(operation="delete"), "id string", only) == {"rows": 1, "done": 1}
+    assert settle(options(operation="delete"), "id string", only) == {"rows": 1, "gone": 1}
+    assert queue.stats().ready == 3
+    ids = [view.id for view in queue.scan_iter()]
+    nobody = {"id": ids, "receipt": [None] * 3}
+    assert settle(options(operation="ack"), text, nobody) == {"rows": 3, "done": 3}
+
+
+def test_rows_that_name_no_job(ps: Penstock, options: Any) -> None:
+    """Columns are named on the driver; an id that is none, or of elsewhere, in its task."""
+    for text, named in (
+        ("receipt string", "id"),
+        ("id long", "id"),
+        ("id string, extra string", "extra"),
+    ):
+        with pytest.raises(BadArgument, match=named):
+            BatchWriter(options(operation="ack"), schema(text), False)
+    with pytest.raises(BadArgument, match="receipt"):
+        BatchWriter(options(operation="delete"), schema("id string, receipt string"), False)
+    other = ps.queue("other").enqueue(b"x").id
+    for wrong in (None, "D-nonsense", other):
+        with pytest.raises(RowError, match="'id', row 0"):
+            settle(options(operation="ack"), "id string", {"id": [wrong]})
+
+
+def test_ids_of_an_earlier_life_of_the_queue_are_gone(ps: Penstock, options: Any) -> None:
+    """An archive may be older than the queue."""
+    old = ps.queue("mail").enqueue(b"x").id
+    ps.clear(["mail"])
+    new = ps.queue("mail").enqueue(b"y").id
+    found = settle(options(operation="delete"), "id string", {"id": [old, new, old]})
+    assert found == {"rows": 3, "done": 1, "gone": 2}
+
+
+def test_reports_are_what_the_driver_logs(
+    ps: Penstock, options: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """How many rows became jobs; a failed write says how it is completed."""
+    caplog.set_level("INFO", "penstock")
+    writer = BatchWriter(options(writeId="load 7"), schema(PLAIN), False)
+    writer.commit(write(writer, ROWS, tries=2))
+    assert "queue mail: written 6 rows, 0 added, 6 duplicates" in caplog.text
+    writer.abort(write(writer, ROWS))
+    assert "writeId=load 7" in caplog.text
+    assert json.dumps(writer.job.options.url) not in caplog.text
