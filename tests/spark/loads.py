@@ -1,0 +1,159 @@
+"""Rows that go into queues, and what breaks on their way; functions for tasks and drivers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from penstock import Penstock
+from tests.spark.support import say
+
+__all__ = ["breaking", "consumed", "expected", "rows", "speculated", "streamed", "written"]
+
+PARTS, EACH, BATCH = 3, 1200, 200
+
+
+def rows(spark: Any, parts: int = PARTS, each: int = EACH) -> Any:
+    """Rows with an id and a payload; every tenth payload stands twice in its partition."""
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(BATCH))
+    numbers = spark.range(0, parts * each, 1, parts)
+    payload = "CAST(CONCAT('row ', id - IF(id % 10 = 1, 1, 0)) AS BINARY) AS payload"
+    return numbers.selectExpr("CAST(id AS STRING) AS id", payload)
+
+
+def expected(parts: int = PARTS, each: int = EACH) -> Counter[bytes]:
+    """The payloads of `rows`."""
+    return Counter(b"row %d" % (n - (n % 10 == 1)) for n in range(parts * each))
+
+
+def breaking(how: str, sign: str) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """Something goes wrong once, when partition 1 is half through; a repeat has another order.
+
+    Args:
+        how: `raise`: the task does. `kill`: Python processes beside it, the writer's among them.
+            `sleep`: it hangs for 8 s. `hang`: for ever.
+        sign: a file that says that it has happened.
+    """
+
+    def passed(batches: Iterator[Any]) -> Iterator[Any]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        first = context.attemptNumber() == 0
+        for number, batch in enumerate(batches):
+            if first and context.partitionId() == 1 and number == EACH // BATCH // 2:
+                go_wrong()
+            yield batch if first else batch.take(list(reversed(range(batch.num_rows))))
+
+    def go_wrong() -> None:
+        try:
+            os.close(os.open(sign, os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return
+        if how == "raise":
+            raise RuntimeError("as planned")
+        if how == "kill":
+            parent = psutil.Process(os.getpid()).parent()
+            assert parent is not None
+            for other in parent.children():
+                if other.pid != os.getpid():
+                    os.kill(other.pid, signal.SIGKILL)
+        time.sleep(3600 if how == "hang" else 8 if how == "sleep" else 0)
+
+    return passed
+
+
+@contextmanager
+def consumed(url: str, queue: str = "mail") -> Iterator[Counter[bytes]]:
+    """A consumer works and acknowledges until the block has ended and nothing is left."""
+    seen: Counter[bytes] = Counter()
+    over = threading.Event()
+
+    def work() -> None:
+        with Penstock(url) as own:
+            theirs = own.queue(queue)
+            while True:
+                last = over.is_set()
+                jobs = theirs.reserve(100, block=0.1)
+                seen.update(job.raw for job in jobs)
+                theirs.ack(jobs)
+                if last and not jobs:
+                    return
+
+    worker = threading.Thread(target=work, daemon=True)
+    worker.start()
+    try:
+        yield seen
+    finally:
+        over.set()
+        worker.join(60)
+
+
+def written(spark: Any, url: str, sign: str, how: str, **options: str) -> int:
+    """Write `rows` while something goes wrong; how many rows there were."""
+    frame = rows(spark).mapInArrow(breaking(how, sign), "id string, payload binary")
+    sink = frame.write.format("penstock").mode("append")
+    sink.options(queue="mail", url=url, batchSize="100", **options).save()
+    return PARTS * EACH
+
+
+def speculated(spark: Any, url: str, sign: str, plainly: bool, **options: str) -> int:
+    """The same with an attempt that goes on when another one was faster; waits for it."""
+    if plainly:
+        frame = rows(spark).mapInArrow(breaking("sleep", sign), "id string, payload binary")
+        frame.foreachPartition(pushing(url))
+    else:
+        written(spark, url, sign, "sleep", **options)
+    say("saved")
+    time.sleep(9)
+    return PARTS * EACH
+
+
+def pushing(url: str) -> Callable[[Iterator[Any]], None]:
+    """What penstock.spark is there to spare people: the queue's own client in a function."""
+
+    def push(found: Iterator[Any]) -> None:
+        with Penstock(url) as client:
+            queue, chunk = client.queue("mail"), []
+            for row in found:
+                chunk.append(bytes(row.payload))
+                if len(chunk) == 100:
+                    queue.enqueue_many(chunk)
+                    chunk = []
+            queue.enqueue_many(chunk)
+
+    return push
+
+
+def streamed(spark: Any, url: str, source: str, checkpoint: str, **options: str) -> int:
+    """Stream the lines of all files, a file a batch; how many batches ran."""
+    lines = spark.readStream.format("text").option("maxFilesPerTrigger", "1").load(source)
+    sink = lines.withColumnRenamed("value", "payload").writeStream.format("penstock")
+    sink = sink.options(queue="mail", url=url, checkpointLocation=checkpoint, **options)
+    query = sink.trigger(availableNow=True).start()
+    query.awaitTermination()
+    return len(query.recentProgress)
+
+
+def files(directory: Path, count: int, lines: int) -> Counter[bytes]:
+    """Write input for `streamed`; its lines."""
+    directory.mkdir(exist_ok=True)
+    found: Counter[bytes] = Counter()
+    for number in range(count):
+        texts = [f"line {number}.{line // 2}" for line in range(lines)]
+        found.update(text.encode() for text in texts)
+        (directory / f"{number}.txt").write_text("\n".join(texts) + "\n")
+    return found
+
+
+__all__ += ["files", "pushing"]

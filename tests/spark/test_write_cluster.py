@@ -1,0 +1,88 @@
+"""Groups 4 and 5: attempts that go on when they should not, executors that are gone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from penstock import Penstock
+from tests.spark.loads import expected
+from tests.spark.support import Driver, StandaloneCluster, wait_for
+
+SPECULATION = {
+    "spark.speculation": "true",
+    "spark.speculation.interval": "100ms",
+    "spark.speculation.multiplier": "1.1",
+    "spark.speculation.quantile": "0.5",
+    "spark.speculation.minTaskRuntime": "500ms",
+    "spark.python.task.killTimeout": "60s",  # the loser is let be for as long
+}
+
+
+def waiting(ps: Penstock) -> Counter[bytes]:
+    """What waits."""
+    return Counter(job.raw for job in ps.queue("mail").scan_iter(n=1000))
+
+
+@pytest.mark.parametrize("mode", ["direct", "staged"])
+def test_an_attempt_that_outlives_the_write_adds_nothing(
+    mode: str,
+    cluster: StandaloneCluster,
+    driver: Callable[..., Driver],
+    ps: Penstock,
+    redis_url: str,
+    tmp_path: Path,
+) -> None:
+    """Speculation: the loser goes on after `save()` has returned, and its rows are known."""
+    conf = {**SPECULATION, "spark.executor.memory": cluster.memory}
+    started = driver(
+        "tests.spark.loads:speculated", master=cluster.url, conf=conf, url=redis_url,
+        sign=str(tmp_path / "sign"), plainly=False, commitMode=mode, idFrom="content",
+    )  # fmt: skip
+    started.wait_for("saved")
+    assert waiting(ps) == expected()
+    started.result()
+    assert (tmp_path / "sign").exists()
+    assert waiting(ps) == expected()
+
+
+def test_the_same_by_hand_doubles(
+    cluster: StandaloneCluster,
+    driver: Callable[..., Driver],
+    ps: Penstock,
+    redis_url: str,
+    tmp_path: Path,
+) -> None:
+    """The control: there is such an attempt."""
+    conf = {**SPECULATION, "spark.executor.memory": cluster.memory}
+    driver(
+        "tests.spark.loads:speculated", master=cluster.url, conf=conf, url=redis_url,
+        sign=str(tmp_path / "sign"), plainly=True,
+    ).result()  # fmt: skip
+    assert waiting(ps).total() > expected().total()
+
+
+@pytest.mark.parametrize("mode", ["direct", "staged"])
+def test_an_executor_that_is_lost(
+    mode: str,
+    cluster: StandaloneCluster,
+    driver: Callable[..., Driver],
+    ps: Penstock,
+    redis_url: str,
+    tmp_path: Path,
+) -> None:
+    """Its tasks run again elsewhere; what they had written counts once."""
+    sign = tmp_path / "sign"
+    started = driver(
+        "tests.spark.loads:written", master=cluster.url,
+        conf={"spark.executor.memory": cluster.memory}, url=redis_url, sign=str(sign), how="hang",
+        commitMode=mode, idFrom="content",
+    )  # fmt: skip
+    wait_for(sign.exists)
+    for executor in cluster.executors():
+        cluster.kill_executor(executor)
+    started.result()
+    assert waiting(ps) == expected()

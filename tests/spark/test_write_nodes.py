@@ -1,0 +1,67 @@
+"""Group 1: writing into a queue on two nodes, by hand."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from penstock import Penstock
+from penstock.embedded import EmbeddedServer, find_server
+from penstock.spark.connect import close_all
+from penstock.spark.writer import BatchWriter
+from tests.spark.hands import arrow, running, schema
+from tests.spark.test_writer import settle
+
+BODIES = [b"%d" % number for number in range(40)]
+
+
+@pytest.fixture
+def urls() -> Iterator[list[str]]:
+    """Two servers."""
+    with (
+        EmbeddedServer(find_server(), tcp=True) as one,
+        EmbeddedServer(find_server(), tcp=True) as two,
+    ):
+        yield [one.url, two.url]
+        close_all()
+
+
+def attempts(writer: BatchWriter, count: int) -> list[Any]:
+    """The messages of the last of so many attempts."""
+    message: Any = None
+    for _ in range(count):
+        with running():
+            copy = pickle.loads(pickle.dumps(writer))
+            message = copy.write(iter(arrow({"payload": BODIES})))
+    return [message]
+
+
+@pytest.mark.parametrize("mode", ["direct", "staged"])
+def test_every_row_is_there_once(mode: str, urls: list[str]) -> None:
+    """direct: a row's id says which node has it, in every attempt. staged: one node has them all."""
+    given = {"queue": "mail", "nodes": ",".join(urls), "commitmode": mode, "writeid": "w"}
+    for _ in range(2):
+        writer = BatchWriter(given, schema("payload binary"), False)
+        writer.commit(attempts(writer, 2))
+    with Penstock(urls) as ps:
+        assert sorted(job.raw for job in ps.queue("mail").scan_iter()) == sorted(BODIES)
+    counts = []
+    for url in urls:
+        with Penstock(url) as one:
+            counts.append(one.queue("mail").stats().ready)
+    assert min(counts) == 0 if mode == "staged" else min(counts) > 5
+
+
+def test_operations_go_where_the_jobs_are(urls: list[str]) -> None:
+    """An id names its node."""
+    with Penstock(urls) as ps:
+        for url in urls:
+            with Penstock(url) as one:
+                one.queue("mail").enqueue_many(BODIES)
+        ids = [job.id for job in ps.queue("mail").scan_iter()]
+        given = {"queue": "mail", "nodes": ",".join(urls), "operation": "delete"}
+        assert settle(given, "id string", {"id": ids})["done"] == 80
+        assert ps.queue("mail").stats().ready == 0
