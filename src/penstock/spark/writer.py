@@ -228,7 +228,7 @@ class BatchWriter(DataSourceArrowWriter):
         self.job.abort(messages)
 
 
-class StreamWriter(StreamBase):  # type: ignore[misc]
+class StreamWriter(StreamBase):
     """Writes the micro-batches of a stream into a queue. Args, raises: as `BatchWriter`."""
 
     def __init__(self, options: Any, schema: Any, overwrite: bool) -> None:
