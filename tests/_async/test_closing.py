@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -23,16 +22,12 @@ from tests.support.twins import AsyncBeside, aspawn, await_for
 
 from .conftest import AsyncWaits
 
-SOON = 3.5
-"""Seconds in which whoever is woken comes; one who is not looks by itself after 4."""
 
-
-async def ended(consumers: list[AsyncBeside[Any]], start: float) -> None:
+async def ended(consumers: list[AsyncBeside[Any]]) -> None:
     """Everybody has been told that the queue is over, and nobody had to look by itself."""
     for consumer in consumers:
         with pytest.raises(QueueClosed, match="'q' is closed, and no job is left"):
             await consumer.result()
-    assert time.monotonic() - start < SOON
 
 
 async def consumed(q: AsyncQueue, batch: int = 1) -> list[Any]:
@@ -124,6 +119,7 @@ async def test_consumers_drain_a_closed_queue_and_end(q: AsyncQueue) -> None:
     assert await consumed(q) == []
 
 
+@pytest.mark.usefixtures("no_ticks")
 async def test_everybody_who_waits_is_told_of_the_end(q: AsyncQueue, waits: AsyncWaits) -> None:
     """Five wait for the one job that somebody holds; when it is done all of them end, at once."""
     await q.enqueue(1)
@@ -133,12 +129,12 @@ async def test_everybody_who_waits_is_told_of_the_end(q: AsyncQueue, waits: Asyn
     await q.close()
     await waits.reach(5)
     assert not any(consumer.is_done for consumer in consumers)
-    start = time.monotonic()
     assert await job.ack()
-    await ended(consumers, start)
+    await ended(consumers)
     assert (await q.stats()).acked == 1
 
 
+@pytest.mark.usefixtures("no_ticks")
 async def test_a_close_tells_who_waits_at_an_empty_queue(q: AsyncQueue, waits: AsyncWaits) -> None:
     """Paused or not: nothing can come any more."""
     await q.enqueue(1)
@@ -148,9 +144,8 @@ async def test_a_close_tells_who_waits_at_an_empty_queue(q: AsyncQueue, waits: A
             await q.pause(side)
         consumers = [aspawn(q.reserve, 1, block=30) for _ in range(3)]
         await waits.reach(3)
-        start = time.monotonic()
         await q.close()
-        await ended(consumers, start)
+        await ended(consumers)
         await q.reopen()
     assert await q.reserve(block=0) == []
 
@@ -181,6 +176,7 @@ ENDINGS = [
 ]  # fmt: skip
 
 
+@pytest.mark.usefixtures("no_ticks")
 @pytest.mark.parametrize("how", ENDINGS)
 async def test_whatever_empties_the_queue_ends_the_consumers(
     q: AsyncQueue, raw: Raw, waits: AsyncWaits, how: str
@@ -196,21 +192,19 @@ async def test_whatever_empties_the_queue_ends_the_consumers(
     await waits.reach(2)
     if ttl:
         advance(raw, q.ops, 601)
-    start = time.monotonic()
     await end(q, how, held, added.id)
-    await ended(consumers, start)
+    await ended(consumers)
     stats = await q.stats()
     assert (stats.ready, stats.scheduled, stats.active) == (0, 0, 0)
 
 
+@pytest.mark.usefixtures("no_ticks")
 async def test_jobs_at_most_once_are_not_waited_for(q: AsyncQueue, waits: AsyncWaits) -> None:
     """Nobody gets such a job again, so the delivery of the last one is the end for all others."""
     await q.enqueue(1, lease=0, delay=0.5)
     await q.close()
     consumers = [aspawn(consumed, q) for _ in range(3)]
-    start = time.monotonic()
     assert sorted([await consumer.result() for consumer in consumers]) == [[], [], [1]]
-    assert time.monotonic() - start < SOON + 0.5
 
 
 async def test_dead_letters_are_no_jobs_to_wait_for(q: AsyncQueue) -> None:
@@ -255,18 +249,17 @@ async def test_successors_are_run_before_the_end(q: AsyncQueue, waits: AsyncWait
     assert await consumer.result() == ["second"]
 
 
+@pytest.mark.usefixtures("no_ticks")
 async def test_producers_who_wait_for_room_are_refused(q: AsyncQueue, waits: AsyncWaits) -> None:
     """All of them are told at once, and their jobs are not added."""
     await q.configure(max_length=1)
     await q.enqueue(0)
     producers = [aspawn(q.enqueue, i, block=30 if i % 2 else None) for i in (1, 2, 3)]
     await waits.reach(3)
-    start = time.monotonic()
     await q.close()
     for producer in producers:
         with pytest.raises(QueueClosed, match="it takes no more jobs"):
             await producer.result()
-    assert time.monotonic() - start < SOON
     assert await consumed(q) == [0]
 
 
@@ -294,6 +287,7 @@ async def test_a_settle_tells_what_became_of_the_finished(q: AsyncQueue) -> None
         await q.reserve(block=30)
 
 
+@pytest.mark.usefixtures("no_ticks")
 async def test_several_queues_end_together(
     ps: AsyncPenstock, q: AsyncQueue, waits: AsyncWaits
 ) -> None:
@@ -306,10 +300,8 @@ async def test_several_queues_end_together(
     assert await ps.reserve([q, other], block=0) == []
     consumers = [aspawn(ps.reserve, [q, other], block=30) for _ in range(2)]
     await waits.reach(2)
-    start = time.monotonic()
     await other.enqueue("still open")
     await await_for(lambda: any(consumer.is_done for consumer in consumers))
-    assert time.monotonic() - start < SOON
     (told, left) = sorted(consumers, key=lambda consumer: not consumer.is_done)
     (job,) = await told.result()
     assert job.body == "still open"
@@ -317,7 +309,6 @@ async def test_several_queues_end_together(
     await job.ack()
     with pytest.raises(QueueClosed):
         await left.result()
-    assert time.monotonic() - start < SOON
 
 
 async def test_a_queue_that_is_reopened_meanwhile_is_not_left(
@@ -354,6 +345,7 @@ async def test_a_drained_queue_is_not_asked_in_a_circle(
     await waits.reach(0)
 
 
+@pytest.mark.usefixtures("no_ticks")
 async def test_a_worker_ends_with_its_queues(ps: AsyncPenstock, q: AsyncQueue) -> None:
     """It works until all its queues are closed and drained, and goes on for those that are not."""
     other = ps.queue("other")
@@ -370,10 +362,8 @@ async def test_a_worker_ends_with_its_queues(ps: AsyncPenstock, q: AsyncQueue) -
     await other.enqueue("other")
     await await_for(lambda: len(seen) == 6)
     assert worker.state == "running"
-    start = time.monotonic()
     await other.close()
     await running.result()
-    assert time.monotonic() - start < SOON + 4
     assert worker.state == "stopped"
     assert (await q.stats()).acked == 5
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from functools import partial
 from typing import Any
@@ -50,8 +49,6 @@ ODD_IDS = [
 NO_IDS: list[Any] = [
     "", "x" * 1025, "é" * 513, "\ud800", b"x", 5, True, ["x"], object(), str,
 ]  # fmt: skip
-SOON = 3.0
-"""Seconds within which a consumer is woken; one that is not looks by itself after 4."""
 BUSY = ("refuse", "update", "debounce", "requeue", "requeue+update")
 
 
@@ -1462,6 +1459,7 @@ async def test_the_status_of_an_id_in_a_queue_that_is_not_there(
 # -- waking ------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("no_ticks")
 @pytest.mark.parametrize("end", ["ack", "bury", "delete", "nack", "purge", "ack by id"])
 async def test_a_successor_wakes_a_consumer(q: AsyncQueue, waits: AsyncWaits, end: str) -> None:
     """As soon as the job that had the id has ended, in whatever way."""
@@ -1474,13 +1472,12 @@ async def test_a_successor_wakes_a_consumer(q: AsyncQueue, waits: AsyncWaits, en
         "delete": lambda: q.delete([job.id]),
         "ack by id": lambda: q.ack([job.id]),
     }
-    start = time.monotonic()
     await (ends.get(end) or getattr(job, end))()
     (found,) = await consumer.result()
     assert found.id == heir.id
-    assert time.monotonic() - start < SOON
 
 
+@pytest.mark.usefixtures("no_ticks")
 @pytest.mark.parametrize("by", ["sweep", "stats", "peek", "enqueue", "claim", "evict", "full"])
 async def test_whoever_finds_an_end_wakes_a_consumer(
     q: AsyncQueue, raw: Raw, waits: AsyncWaits, by: str
@@ -1493,7 +1490,6 @@ async def test_whoever_finds_an_end_wakes_a_consumer(
     await waits.reach(1)
     if by != "evict":
         advance(raw, q.ops, 3601)
-    start = time.monotonic()
     if by in ("enqueue", "claim"):
         await q.enqueue("later", delay=60, dedup_id="y" if by == "claim" else None)
     elif by == "full":
@@ -1503,9 +1499,9 @@ async def test_whoever_finds_an_end_wakes_a_consumer(
         await getattr(q, by)()
     (found,) = await consumer.result()
     assert found.id == heir.id
-    assert time.monotonic() - start < SOON
 
 
+@pytest.mark.usefixtures("no_ticks")
 async def test_the_end_of_a_window_wakes_a_consumer(q: AsyncQueue, waits: AsyncWaits) -> None:
     """Whether the successor was there before the ack or came into the window."""
     for when in ("before", "after"):
@@ -1515,14 +1511,12 @@ async def test_the_end_of_a_window_wakes_a_consumer(q: AsyncQueue, waits: AsyncW
             await q.enqueue("new", dedup_id=when, on_duplicate="requeue")
         consumer = aspawn(q.reserve, 1, block=30)
         await waits.reach(1)
-        start = time.monotonic()
         await job.ack()
         if when == "after":
             await q.enqueue("new", dedup_id=when, on_duplicate="requeue")
         (found,) = await consumer.result()
         assert (found.body, found.dedup_id) == ("new", when)
         assert found.delivered - job.delivered >= 0.5
-        assert time.monotonic() - start < SOON
         await found.ack()
 
 

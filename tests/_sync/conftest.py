@@ -11,9 +11,11 @@ import pytest
 from penstock import Penstock, Queue
 from penstock._sync.cluster import Waiters
 from penstock._sync.connection import Waiter
+from penstock.core import flows, nodes
+from penstock.worker import crew, loop
 from tests.support.backends import Backend
 from tests.support.keyspace import Raw, check_invariant
-from tests.support.twins import wait_for
+from tests.support.twins import PATIENCE, wait_for
 
 
 # The scripts are the same for both clients: the twin's tests run on two back ends.
@@ -111,6 +113,13 @@ def _counted(kind: Any, pending: list[object]) -> Any:
         return found
 
     return counted
+
+
+@pytest.fixture
+def no_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody who waits looks by himself while a test is patient: whoever comes was woken."""
+    for module in (flows, nodes, crew, loop):
+        monkeypatch.setattr(module, "TICK", 3 * PATIENCE)
 
 
 @pytest.fixture

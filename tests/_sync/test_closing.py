@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -24,16 +23,12 @@ from tests.support.twins import Beside, spawn, wait_for
 
 from .conftest import Waits
 
-SOON = 3.5
-"""Seconds in which whoever is woken comes; one who is not looks by itself after 4."""
 
-
-def ended(consumers: list[Beside[Any]], start: float) -> None:
+def ended(consumers: list[Beside[Any]]) -> None:
     """Everybody has been told that the queue is over, and nobody had to look by itself."""
     for consumer in consumers:
         with pytest.raises(QueueClosed, match="'q' is closed, and no job is left"):
             consumer.result()
-    assert time.monotonic() - start < SOON
 
 
 def consumed(q: Queue, batch: int = 1) -> list[Any]:
@@ -123,6 +118,7 @@ def test_consumers_drain_a_closed_queue_and_end(q: Queue) -> None:
     assert consumed(q) == []
 
 
+@pytest.mark.usefixtures("no_ticks")
 def test_everybody_who_waits_is_told_of_the_end(q: Queue, waits: Waits) -> None:
     """Five wait for the one job that somebody holds; when it is done all of them end, at once."""
     q.enqueue(1)
@@ -132,12 +128,12 @@ def test_everybody_who_waits_is_told_of_the_end(q: Queue, waits: Waits) -> None:
     q.close()
     waits.reach(5)
     assert not any(consumer.is_done for consumer in consumers)
-    start = time.monotonic()
     assert job.ack()
-    ended(consumers, start)
+    ended(consumers)
     assert q.stats().acked == 1
 
 
+@pytest.mark.usefixtures("no_ticks")
 def test_a_close_tells_who_waits_at_an_empty_queue(q: Queue, waits: Waits) -> None:
     """Paused or not: nothing can come any more."""
     q.enqueue(1)
@@ -147,9 +143,8 @@ def test_a_close_tells_who_waits_at_an_empty_queue(q: Queue, waits: Waits) -> No
             q.pause(side)
         consumers = [spawn(q.reserve, 1, block=30) for _ in range(3)]
         waits.reach(3)
-        start = time.monotonic()
         q.close()
-        ended(consumers, start)
+        ended(consumers)
         q.reopen()
     assert q.reserve(block=0) == []
 
@@ -180,6 +175,7 @@ ENDINGS = [
 ]  # fmt: skip
 
 
+@pytest.mark.usefixtures("no_ticks")
 @pytest.mark.parametrize("how", ENDINGS)
 def test_whatever_empties_the_queue_ends_the_consumers(
     q: Queue, raw: Raw, waits: Waits, how: str
@@ -195,21 +191,19 @@ def test_whatever_empties_the_queue_ends_the_consumers(
     waits.reach(2)
     if ttl:
         advance(raw, q.ops, 601)
-    start = time.monotonic()
     end(q, how, held, added.id)
-    ended(consumers, start)
+    ended(consumers)
     stats = q.stats()
     assert (stats.ready, stats.scheduled, stats.active) == (0, 0, 0)
 
 
+@pytest.mark.usefixtures("no_ticks")
 def test_jobs_at_most_once_are_not_waited_for(q: Queue, waits: Waits) -> None:
     """Nobody gets such a job again, so the delivery of the last one is the end for all others."""
     q.enqueue(1, lease=0, delay=0.5)
     q.close()
     consumers = [spawn(consumed, q) for _ in range(3)]
-    start = time.monotonic()
     assert sorted([consumer.result() for consumer in consumers]) == [[], [], [1]]
-    assert time.monotonic() - start < SOON + 0.5
 
 
 def test_dead_letters_are_no_jobs_to_wait_for(q: Queue) -> None:
@@ -254,18 +248,17 @@ def test_successors_are_run_before_the_end(q: Queue, waits: Waits) -> None:
     assert consumer.result() == ["second"]
 
 
+@pytest.mark.usefixtures("no_ticks")
 def test_producers_who_wait_for_room_are_refused(q: Queue, waits: Waits) -> None:
     """All of them are told at once, and their jobs are not added."""
     q.configure(max_length=1)
     q.enqueue(0)
     producers = [spawn(q.enqueue, i, block=30 if i % 2 else None) for i in (1, 2, 3)]
     waits.reach(3)
-    start = time.monotonic()
     q.close()
     for producer in producers:
         with pytest.raises(QueueClosed, match="it takes no more jobs"):
             producer.result()
-    assert time.monotonic() - start < SOON
     assert consumed(q) == [0]
 
 
@@ -293,6 +286,7 @@ def test_a_settle_tells_what_became_of_the_finished(q: Queue) -> None:
         q.reserve(block=30)
 
 
+@pytest.mark.usefixtures("no_ticks")
 def test_several_queues_end_together(ps: Penstock, q: Queue, waits: Waits) -> None:
     """Who listens to two queues goes on while one of them is open, and ends with the last one."""
     other = ps.queue("other")
@@ -303,10 +297,8 @@ def test_several_queues_end_together(ps: Penstock, q: Queue, waits: Waits) -> No
     assert ps.reserve([q, other], block=0) == []
     consumers = [spawn(ps.reserve, [q, other], block=30) for _ in range(2)]
     waits.reach(2)
-    start = time.monotonic()
     other.enqueue("still open")
     wait_for(lambda: any(consumer.is_done for consumer in consumers))
-    assert time.monotonic() - start < SOON
     (told, left) = sorted(consumers, key=lambda consumer: not consumer.is_done)
     (job,) = told.result()
     assert job.body == "still open"
@@ -314,7 +306,6 @@ def test_several_queues_end_together(ps: Penstock, q: Queue, waits: Waits) -> No
     job.ack()
     with pytest.raises(QueueClosed):
         left.result()
-    assert time.monotonic() - start < SOON
 
 
 def test_a_queue_that_is_reopened_meanwhile_is_not_left(
@@ -351,6 +342,7 @@ def test_a_drained_queue_is_not_asked_in_a_circle(
     waits.reach(0)
 
 
+@pytest.mark.usefixtures("no_ticks")
 def test_a_worker_ends_with_its_queues(ps: Penstock, q: Queue) -> None:
     """It works until all its queues are closed and drained, and goes on for those that are not."""
     other = ps.queue("other")
@@ -367,10 +359,8 @@ def test_a_worker_ends_with_its_queues(ps: Penstock, q: Queue) -> None:
     other.enqueue("other")
     wait_for(lambda: len(seen) == 6)
     assert worker.state == "running"
-    start = time.monotonic()
     other.close()
     running.result()
-    assert time.monotonic() - start < SOON + 4
     assert worker.state == "stopped"
     assert q.stats().acked == 5
 

@@ -12,11 +12,21 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Generic, ParamSpec, TypeVar
 
-__all__ = ["WRONG_CLIENTS", "AsyncBeside", "Beside", "aspawn", "await_for", "spawn", "wait_for"]
+__all__ = [
+    "PATIENCE",
+    "WRONG_CLIENTS",
+    "AsyncBeside",
+    "Beside",
+    "aspawn",
+    "await_for",
+    "spawn",
+    "wait_for",
+]
 
 P = ParamSpec("P")
 T = TypeVar("T")
 PATIENCE = 20.0
+"""Seconds after which what runs beside a test is given up."""
 
 WRONG_CLIENTS = {"AsyncPenstock": "sync_client", "Penstock": "async_client"}
 """Which maker of `Backend` gives a redis-py client of the other world."""
