@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio  # async only
 import os
 import socket
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
@@ -22,6 +23,7 @@ from penstock import (
     QueueDamaged,
     QueueFull,
 )
+from penstock._async.connection import AsyncLane
 from penstock.embedded import EmbeddedServer
 from penstock.errors import (
     OutcomeUnknown,
@@ -882,6 +884,49 @@ async def test_a_deletion_that_another_party_has_ended(
     assert dump(raw) == after
 
 
+async def test_a_deletion_is_taken_over_only_after_a_quiet_time(
+    make: Make, raw: Raw, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each time anew: who had a role meanwhile may be the one who deletes, and alive."""
+    q, times, once = make(), list[float](), link.AsyncLink.once
+    await q.create()
+    raw.delete(key("bound"))  # by another party, which then stopped
+
+    async def noted(self: link.AsyncLink, call: Any) -> Any:
+        if "adopt" in call.args:
+            times.append(time.monotonic())
+            if len(times) == 1:
+                raw.rpop(key("producer_free"))  # it goes on
+        return await once(self, call)
+
+    monkeypatch.setattr(link.AsyncLink, "once", noted)
+    deleting = aspawn(q.delete)
+    await await_for(lambda: len(times) == 1 and raw.llen(key("producer_free")) == 0)
+    freed = time.monotonic()
+    raw.lpush(key("producer_free"), 0)  # it has been freed, or has let go
+    await deleting.result()
+    assert len(times) == 2
+    assert times[1] - freed >= deletion.QUIET
+    assert raw.keys() == []
+
+
+async def test_a_deletion_whose_sentinels_were_taken(
+    make: Make, raw: Raw, turning: AsyncTurning
+) -> None:
+    """Readers of a client that takes no roles have popped both: what is left is removed, too."""
+    q = make()
+    await q.create()
+    raw.rpop(key("consumer_free"))
+    deleting = aspawn(make().delete)
+    await turning.reach("consumer_free")
+    assert raw.brpop(key("closed"), 1)
+    assert raw.brpop(key("closed"), 1)
+    raw.lpush(key("consumer_free"), 0)
+    await deleting.result()
+    assert raw.keys() == []
+    await q.create(2)
+
+
 # -- connections ---------------------------------------------------------------------------
 
 
@@ -1053,6 +1098,34 @@ async def test_a_wait_on_a_server_that_has_the_queue_no_longer(
         await q.get(timeout=20)
     assert caught.value.__cause__ is refusal
     assert tokens(raw) == (1, 1, 1)
+
+
+@pytest.mark.parametrize("hops", [1, 3, 40])
+async def test_a_call_follows_its_queue(
+    make: Make, monkeypatch: pytest.MonkeyPatch, hops: int
+) -> None:
+    """From node to node, as each may know the next one only; but not in a circle for ever."""
+    q, sent, exchange = make(), list[str](), AsyncLane.exchange
+    await q.create()
+
+    async def moved(self: AsyncLane, call: Any, caller: Any) -> Any:
+        sent.append(call.script.name)
+        if len(sent) <= hops:
+            raise MovedError("3999 127.0.0.1:6379")
+        return await exchange(self, call, caller)
+
+    monkeypatch.setattr(AsyncLane, "exchange", moved)
+    monkeypatch.setattr(link.AsyncLink, "adjust", lambda *_args, **_to: None)
+    operations: list[Callable[[], Any]] = [lambda: q.put_nowait("x"), q.length]
+    for operation in operations:
+        sent.clear()
+        if hops < 20:
+            await operation()
+            assert len(sent) == hops + 1
+        else:
+            with pytest.raises(RedisConnectionError, match="3999"):
+                await operation()
+            assert len(sent) < 20
 
 
 async def test_a_connection_with_the_replies_of_others_is_not_kept(

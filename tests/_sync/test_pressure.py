@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -22,6 +23,7 @@ from penstock import (
     QueueDamaged,
     QueueFull,
 )
+from penstock._sync.connection import Lane
 from penstock.embedded import EmbeddedServer
 from penstock.errors import (
     OutcomeUnknown,
@@ -813,6 +815,47 @@ def test_a_deletion_that_another_party_has_ended(make: Make, raw: Raw, turning: 
     assert dump(raw) == after
 
 
+def test_a_deletion_is_taken_over_only_after_a_quiet_time(
+    make: Make, raw: Raw, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each time anew: who had a role meanwhile may be the one who deletes, and alive."""
+    q, times, once = make(), list[float](), link.Link.once
+    q.create()
+    raw.delete(key("bound"))  # by another party, which then stopped
+
+    def noted(self: link.Link, call: Any) -> Any:
+        if "adopt" in call.args:
+            times.append(time.monotonic())
+            if len(times) == 1:
+                raw.rpop(key("producer_free"))  # it goes on
+        return once(self, call)
+
+    monkeypatch.setattr(link.Link, "once", noted)
+    deleting = spawn(q.delete)
+    wait_for(lambda: len(times) == 1 and raw.llen(key("producer_free")) == 0)
+    freed = time.monotonic()
+    raw.lpush(key("producer_free"), 0)  # it has been freed, or has let go
+    deleting.result()
+    assert len(times) == 2
+    assert times[1] - freed >= deletion.QUIET
+    assert raw.keys() == []
+
+
+def test_a_deletion_whose_sentinels_were_taken(make: Make, raw: Raw, turning: Turning) -> None:
+    """Readers of a client that takes no roles have popped both: what is left is removed, too."""
+    q = make()
+    q.create()
+    raw.rpop(key("consumer_free"))
+    deleting = spawn(make().delete)
+    turning.reach("consumer_free")
+    assert raw.brpop(key("closed"), 1)
+    assert raw.brpop(key("closed"), 1)
+    raw.lpush(key("consumer_free"), 0)
+    deleting.result()
+    assert raw.keys() == []
+    q.create(2)
+
+
 # -- connections ---------------------------------------------------------------------------
 
 
@@ -982,6 +1025,32 @@ def test_a_wait_on_a_server_that_has_the_queue_no_longer(
         q.get(timeout=20)
     assert caught.value.__cause__ is refusal
     assert tokens(raw) == (1, 1, 1)
+
+
+@pytest.mark.parametrize("hops", [1, 3, 40])
+def test_a_call_follows_its_queue(make: Make, monkeypatch: pytest.MonkeyPatch, hops: int) -> None:
+    """From node to node, as each may know the next one only; but not in a circle for ever."""
+    q, sent, exchange = make(), list[str](), Lane.exchange
+    q.create()
+
+    def moved(self: Lane, call: Any, caller: Any) -> Any:
+        sent.append(call.script.name)
+        if len(sent) <= hops:
+            raise MovedError("3999 127.0.0.1:6379")
+        return exchange(self, call, caller)
+
+    monkeypatch.setattr(Lane, "exchange", moved)
+    monkeypatch.setattr(link.Link, "adjust", lambda *_args, **_to: None)
+    operations: list[Callable[[], Any]] = [lambda: q.put_nowait("x"), q.length]
+    for operation in operations:
+        sent.clear()
+        if hops < 20:
+            operation()
+            assert len(sent) == hops + 1
+        else:
+            with pytest.raises(RedisConnectionError, match="3999"):
+                operation()
+            assert len(sent) < 20
 
 
 def test_a_connection_with_the_replies_of_others_is_not_kept(

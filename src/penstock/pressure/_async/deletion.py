@@ -42,12 +42,13 @@ class AsyncDeletion:
         mark, step = secrets.token_hex(8), "end"
         reply = await self._link.once(self._calls.delete("begin", mark))
         while reply[0] != DONE:
+            if reply[0] == MISSING:
+                raise self._calls.error(reply)
             if reply[0] == IN_USE:
                 await self._freed(reply)
-            elif reply[0] == MISSING:
-                raise self._calls.error(reply)
             else:
                 step = "adopt"
+            if step == "adopt":  # who had a role meanwhile may be the one who deletes
                 await self._quiet()
             reply = await self._link.once(self._calls.delete(step, mark))
 

@@ -6,6 +6,7 @@ is never repeated (PROTOCOL.md, What a lost reply leaves).
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
@@ -32,6 +33,8 @@ from penstock.errors import OutcomeUnknown, OutOfMemory, ProtocolError
 
 SLICE = 0.5
 """Seconds of one blocking command; between two of them a waiting call looks at the queue."""
+HOPS = 9
+"""How often a call is sent on from one node of a cluster to the next, in 2 s at most."""
 FRESH = 0.25
 """Seconds after which a connection is asked whether it lives, before a call is sent on it."""
 
@@ -200,11 +203,11 @@ class AsyncLink(AsyncServer):
 
     async def repeatable(self, call: Call) -> list[Any]:
         """Run a script that may run twice, once more if the connection fails."""
-        try:
+
+        async def run(call: Call) -> list[Any]:
             return (await self.run(call))[0]
-        except MovedError as moved:
-            await self._follow(moved)
-            return (await self.run(call))[0]
+
+        return await self._routed(run, call)
 
     async def settle(self) -> None:
         """Run what is owed: else a party that lives would keep itself out. A refusal ends it."""
@@ -228,16 +231,32 @@ class AsyncLink(AsyncServer):
             OutcomeUnknown: the connection failed after that.
             OutOfMemory, QueueDamaged: what the server refused, typed.
         """
-        try:
-            return await self._once(call)
-        except MovedError as moved:
-            await self._follow(moved)
-            return await self._once(call)
+        return await self._routed(self._once, call)
 
-    async def _follow(self, moved: MovedError) -> None:
-        """From now on connections lead to the node that a cluster names; it was an answer."""
+    async def _routed(self, run: Callable[[Call], Awaitable[list[Any]]], call: Call) -> list[Any]:
+        """Run it where a cluster says that it belongs: MOVED is an answer, nothing has run.
+
+        Raises:
+            redis.exceptions.ConnectionError: one node sends it to the next one for ever.
+        """
+        hop = 0
+        while True:
+            try:
+                return await run(call)
+            except MovedError as moved:
+                if hop == HOPS:
+                    raise RedisConnectionError(f"the nodes do not agree: {moved}") from moved
+                await self._follow(moved, hop)
+            hop += 1
+
+    async def _follow(self, moved: MovedError, hop: int) -> None:
+        """From now on connections lead to the node that a cluster names.
+
+        A node may be told late of what has changed, so later hops give it a moment.
+        """
         self.adjust(port=moved.port, **({"host": moved.host} if moved.host else {}))
         await self.close()
+        await asleep(min(0.01 * (2.0**hop - 1), 0.5))
 
     async def _once(self, call: Call) -> list[Any]:
         lane = self.take() if self._primary is None else await self._led(self._primary)

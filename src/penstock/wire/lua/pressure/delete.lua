@@ -3,16 +3,16 @@
 --- ARGV     nonce step mark
 ---          step  begin; end: what begin has begun; adopt: what a party has begun that is gone
 ---          mark  the sentinels of this deletion, to know it again
---- RETURNS  {1, nonce}                deleted
+--- RETURNS  {1, nonce}                deleted, by this party or another
 ---          {-1, nonce}               no queue
 ---          {-5, nonce, role, party}  begun, and a role is taken; party: who had it last, '' = not known
----          {-7, nonce}               no queue, but lists of one: somebody's deletion has not ended
+---          {-7, nonce}               no queue, but lists of one: somebody's deletion has not ended; or this one, but its sentinels were taken
 local limit = redis.call('GET', bound)
 local puts, gets = redis.call('LLEN', producer_free), redis.call('LLEN', consumer_free)
 local who_puts, who_gets = redis.call('GET', producer), redis.call('GET', consumer)
 local space, sentinels = redis.call('LLEN', not_full), redis.call('LRANGE', closed, 0, 15)
+local left = redis.call('EXISTS', queue, producer_free, consumer_free, not_full, closed)
 if step == 'begin' or step == 'adopt' then
-  local left = redis.call('EXISTS', queue, producer_free, consumer_free, not_full, closed)
   if step == 'adopt' and (limit or left == 0) or step == 'begin' and not limit and left == 0 then
     return {-1, nonce}
   end
@@ -31,6 +31,10 @@ else
   local is_ours = false
   for _, sentinel in ipairs(sentinels) do
     is_ours = is_ours or sentinel == mark
+  end
+  -- Parties that take the role pop one sentinel at most, those that do not may pop both.
+  if not is_ours and not limit and left > 0 then
+    return {-7, nonce}
   end
   if not is_ours then
     return {1, nonce}
