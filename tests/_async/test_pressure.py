@@ -36,6 +36,7 @@ from penstock.errors import (
 from penstock.pressure import AsyncQueue, Counters
 from penstock.pressure._async import deletion, link, turn
 from penstock.pressure._async.link import AsyncLine
+from penstock.pressure.calls import DONE, IN_USE
 from penstock.wire.scripts import pressure_scripts
 from tests.support.backends import Backend, clustered
 from tests.support.keyspace import Raw, dump
@@ -781,6 +782,30 @@ async def test_a_wait_that_is_cancelled_twice(
 
 
 # async only]
+@pytest.mark.parametrize("size", [0, 300, 3_000, 17_000, 100_000])
+async def test_nobody_comes_between_a_script_and_the_next_watch(
+    make: Make, turning: AsyncTurning, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    """What a server must read at once is sent at once and is short, however long the message."""
+    q, packets, asend = make(), list[bytes](), link.asend
+    await q.create(1)
+    await q.put("a")
+
+    async def noted(conn: Any, packed: bytes) -> None:
+        packets.append(packed)
+        await asend(conn, packed)
+
+    waiting = aspawn(q.put, "x" * size)
+    await turning.reach("not_full")
+    monkeypatch.setattr(link, "asend", noted)
+    assert await make().get() == b"a"
+    await waiting.result()
+    (last,) = (packet for packet in packets if b"EXEC\r\n" in packet)
+    assert b"WATCH" in last.partition(b"EXEC\r\n")[2]
+    assert len(last) <= link.AT_ONCE
+    assert await q.get() == b"x" * size
+
+
 # -- deletion ------------------------------------------------------------------------------
 
 
@@ -888,24 +913,27 @@ async def test_a_deletion_is_taken_over_only_after_a_quiet_time(
     make: Make, raw: Raw, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each time anew: who had a role meanwhile may be the one who deletes, and alive."""
-    q, times, once = make(), list[float](), link.AsyncLink.once
+    q, times, codes, once = make(), list[float](), list[int](), link.AsyncLink.once
     await q.create()
     raw.delete(key("bound"))  # by another party, which then stopped
 
     async def noted(self: link.AsyncLink, call: Any) -> Any:
-        if "adopt" in call.args:
-            times.append(time.monotonic())
-            if len(times) == 1:
-                raw.rpop(key("producer_free"))  # it goes on
-        return await once(self, call)
+        if "adopt" not in call.args:
+            return await once(self, call)
+        times.append(time.monotonic())
+        if len(times) == 1:
+            raw.rpop(key("producer_free"))  # it goes on
+        reply = await once(self, call)
+        codes.append(reply[0])
+        return reply
 
     monkeypatch.setattr(link.AsyncLink, "once", noted)
     deleting = aspawn(q.delete)
-    await await_for(lambda: len(times) == 1 and raw.llen(key("producer_free")) == 0)
+    await await_for(lambda: bool(codes))
     freed = time.monotonic()
     raw.lpush(key("producer_free"), 0)  # it has been freed, or has let go
     await deleting.result()
-    assert len(times) == 2
+    assert codes == [IN_USE, DONE]
     assert times[1] - freed >= deletion.QUIET
     assert raw.keys() == []
 

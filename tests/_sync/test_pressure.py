@@ -36,6 +36,7 @@ from penstock.errors import (
 from penstock.pressure import Counters, Queue
 from penstock.pressure._sync import deletion, link, turn
 from penstock.pressure._sync.link import Line
+from penstock.pressure.calls import DONE, IN_USE
 from penstock.wire.scripts import pressure_scripts
 from tests.support.backends import Backend, clustered
 from tests.support.keyspace import Raw, dump
@@ -718,6 +719,30 @@ def test_scripts_that_vanish_in_a_wait(make: Make, turning: Turning, raw: Raw) -
     assert tokens(raw) == (1, 1, 1)
 
 
+@pytest.mark.parametrize("size", [0, 300, 3_000, 17_000, 100_000])
+def test_nobody_comes_between_a_script_and_the_next_watch(
+    make: Make, turning: Turning, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    """What a server must read at once is sent at once and is short, however long the message."""
+    q, packets, send = make(), list[bytes](), link.send
+    q.create(1)
+    q.put("a")
+
+    def noted(conn: Any, packed: bytes) -> None:
+        packets.append(packed)
+        send(conn, packed)
+
+    waiting = spawn(q.put, "x" * size)
+    turning.reach("not_full")
+    monkeypatch.setattr(link, "send", noted)
+    assert make().get() == b"a"
+    waiting.result()
+    (last,) = (packet for packet in packets if b"EXEC\r\n" in packet)
+    assert b"WATCH" in last.partition(b"EXEC\r\n")[2]
+    assert len(last) <= link.AT_ONCE
+    assert q.get() == b"x" * size
+
+
 # -- deletion ------------------------------------------------------------------------------
 
 
@@ -819,24 +844,27 @@ def test_a_deletion_is_taken_over_only_after_a_quiet_time(
     make: Make, raw: Raw, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each time anew: who had a role meanwhile may be the one who deletes, and alive."""
-    q, times, once = make(), list[float](), link.Link.once
+    q, times, codes, once = make(), list[float](), list[int](), link.Link.once
     q.create()
     raw.delete(key("bound"))  # by another party, which then stopped
 
     def noted(self: link.Link, call: Any) -> Any:
-        if "adopt" in call.args:
-            times.append(time.monotonic())
-            if len(times) == 1:
-                raw.rpop(key("producer_free"))  # it goes on
-        return once(self, call)
+        if "adopt" not in call.args:
+            return once(self, call)
+        times.append(time.monotonic())
+        if len(times) == 1:
+            raw.rpop(key("producer_free"))  # it goes on
+        reply = once(self, call)
+        codes.append(reply[0])
+        return reply
 
     monkeypatch.setattr(link.Link, "once", noted)
     deleting = spawn(q.delete)
-    wait_for(lambda: len(times) == 1 and raw.llen(key("producer_free")) == 0)
+    wait_for(lambda: bool(codes))
     freed = time.monotonic()
     raw.lpush(key("producer_free"), 0)  # it has been freed, or has let go
     deleting.result()
-    assert len(times) == 2
+    assert codes == [IN_USE, DONE]
     assert times[1] - freed >= deletion.QUIET
     assert raw.keys() == []
 

@@ -36,6 +36,8 @@ SLICE = 0.5
 """Seconds of one blocking command; between two of them a waiting call looks at the queue."""
 HOPS = 9
 """How often a call is sent on from one node of a cluster to the next, in 2 s at most."""
+AT_ONCE = 1024
+"""Most bytes of a packet that no network and no server takes in two parts."""
 FRESH = 0.25
 """Seconds after which a connection is asked whether it lives, before a call is sent on it."""
 
@@ -85,8 +87,9 @@ class Line:
     def guarded(self, call: Call, *looks: tuple[bytes, ...]) -> tuple[list[Any] | None, list[Any]]:
         """Run a script if the watched key is as it was; None = it is not, and nothing ran.
 
-        The key is watched again in the same packet, behind the script. A packet in two parts lets
-        others in between: `looks` are commands that come last, and show what is watched now.
+        The key is watched again behind the script, with nobody in between: EXEC and what follows it
+        are in one packet, which is so short that a server reads it at once. fakeredis lets others
+        in even there: `looks` are commands that come last, and show what is watched now.
 
         Returns:
             What the script says, and the replies to `looks`, or none where no key is watched.
@@ -114,9 +117,15 @@ class Line:
         self.lane.calls += 1
         nonce = b"%d" % self.lane.calls
         evalsha = (b"EVALSHA", call.script.sha, *call.head, nonce, *call.args)
-        steps = ((b"MULTI",), evalsha, (b"EXEC",), self._watch, *looks)
-        send(self.conn, b"".join(map(pack, steps)))
-        _, queued, done, _, *seen = [self._reply() for _ in steps]
+        begin, end = ((b"MULTI",), evalsha), ((b"EXEC",), self._watch, *looks)
+        first, last = (b"".join(map(pack, steps)) for steps in (begin, end))
+        if len(first) + len(last) <= AT_ONCE:
+            first, last = first + last, b""
+        send(self.conn, first)
+        _, queued = [self._reply() for _ in begin]
+        if last:
+            send(self.conn, last)
+        done, _, *seen = [self._reply() for _ in end]
         if isinstance(done, list):
             (done,) = done
         for reply in (queued, done, *seen):
