@@ -17,6 +17,7 @@ from redis.exceptions import RedisError
 
 from penstock import AsyncPenstock, NodesMissed, NotReplicated, Outcome, Penstock, QueueFull
 from penstock._sync import federation
+from penstock._sync.federation import Federation
 from penstock.core import hints
 from penstock.core.nodes import LOOK
 from penstock.embedded import EmbeddedServer
@@ -498,3 +499,33 @@ def test_hello_says_how_each_node_is(three: Servers) -> None:
         assert (leaving.priority, leaving.leaving, leaving.max_memory) == (100, True, 0)
         assert (down.priority, down.used_memory, down.max_memory) == (100, None, None)
         assert down.error
+
+
+def test_threads_send_for_a_node_at_once(three: Servers) -> None:
+    """However many look after a node that is down, the end of the client is the end of them."""
+    ps = hasty(three)
+    ps.queue("q").reserve(1, block=0)
+    three.all[0].pause()
+    try:
+        assert ps.queue("q").stats().unreachable
+        gate, before = threading.Barrier(16), sys.getswitchinterval()
+        home = ps._home
+        assert isinstance(home, Federation)
+
+        def tend() -> None:
+            gate.wait()
+            until = time.monotonic() + 0.5
+            while time.monotonic() < until:
+                home.tend()
+
+        sys.setswitchinterval(1e-6)
+        threads = [threading.Thread(target=tend) for _ in range(16)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        sys.setswitchinterval(before)
+        ps.close()
+        assert not [one for one in threading.enumerate() if one.name == "penstock-errand"]
+    finally:
+        three.all[0].resume()

@@ -18,7 +18,7 @@ from penstock._acompat import AsyncErrand, AsyncSignal, asleep
 from penstock._async.composite import AsyncCompositeQueue, AsyncObservedComposite
 from penstock._async.connection import monotonic, passing
 from penstock._async.hints import AsyncHints
-from penstock._async.home import BRIEF, AsyncHome, is_node_failure
+from penstock._async.home import BRIEF, AsyncErrands, AsyncHome, is_node_failure
 from penstock._async.job import AsyncJob
 from penstock._async.listener import AsyncListener
 from penstock._async.offers import AsyncOffers
@@ -74,7 +74,7 @@ class AsyncFederation:
         self._hunger: dict[str, Hunger] = {}
         self._entries: dict[str, Entry] = {}
         self._gone: list[AsyncHome] = []
-        self._learning: AsyncErrand | None = None
+        self._learning = AsyncErrands()
         self.learn_at = 0.0
 
     @property
@@ -133,8 +133,7 @@ class AsyncFederation:
         until = monotonic() + BRIEF
         while True:
             self.tend()  # for those that were learned just now
-            errands = [home.errand for home in self.homes if home.errand is not None]
-            under_way = [errand for errand in errands if not errand.is_done]
+            under_way = [errand for home in list(self.homes) for errand in home.errands.under_way]
             if any(home.state.is_up for home in self.homes):
                 until = min(until, monotonic() + GRACE)
             left = until - monotonic()
@@ -148,16 +147,16 @@ class AsyncFederation:
         for home in list(self.homes):
             is_due = not home.state.is_up and now >= home.state.until
             if is_due and not home.is_looked_after:
-                home.errand = AsyncErrand(partial(self._look_after, home))
-        if now >= self.learn_at and (self._learning is None or self._learning.is_done):
+                home.errands.begin(partial(self._look_after, home))
+        if now >= self.learn_at and not self._learning.under_way:
             if self.learn_at:
-                self._learning = AsyncErrand(self._learn)
+                self._learning.begin(self._learn)
             self.learn_at = now + REFRESH
 
     @property
     def is_whole(self) -> bool:
         """Whether every node is up, and no news of others is on its way."""
-        is_learning = self._learning is not None and not self._learning.is_done
+        is_learning = bool(self._learning.under_way)
         return not is_learning and all(home.state.is_up for home in list(self.homes))
 
     async def _look_after(self, home: AsyncHome) -> None:
@@ -374,9 +373,7 @@ class AsyncFederation:
 
     async def close(self) -> None:
         """Close the connections."""
-        learning, self._learning = self._learning, None
-        if learning is not None:
-            await learning.close()
+        await self._learning.close()
         gone, self._gone = self._gone, []
         for home in [*self.homes, *gone]:
             await home.close()

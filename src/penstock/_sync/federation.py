@@ -18,7 +18,7 @@ from penstock._acompat import Errand, Signal, sleep
 from penstock._sync.composite import CompositeQueue, ObservedComposite
 from penstock._sync.connection import monotonic, passing
 from penstock._sync.hints import Hints
-from penstock._sync.home import BRIEF, Home, is_node_failure
+from penstock._sync.home import BRIEF, Errands, Home, is_node_failure
 from penstock._sync.job import Job
 from penstock._sync.listener import Listener
 from penstock._sync.offers import Offers
@@ -74,7 +74,7 @@ class Federation:
         self._hunger: dict[str, Hunger] = {}
         self._entries: dict[str, Entry] = {}
         self._gone: list[Home] = []
-        self._learning: Errand | None = None
+        self._learning = Errands()
         self.learn_at = 0.0
 
     @property
@@ -133,8 +133,7 @@ class Federation:
         until = monotonic() + BRIEF
         while True:
             self.tend()  # for those that were learned just now
-            errands = [home.errand for home in self.homes if home.errand is not None]
-            under_way = [errand for errand in errands if not errand.is_done]
+            under_way = [errand for home in list(self.homes) for errand in home.errands.under_way]
             if any(home.state.is_up for home in self.homes):
                 until = min(until, monotonic() + GRACE)
             left = until - monotonic()
@@ -148,16 +147,16 @@ class Federation:
         for home in list(self.homes):
             is_due = not home.state.is_up and now >= home.state.until
             if is_due and not home.is_looked_after:
-                home.errand = Errand(partial(self._look_after, home))
-        if now >= self.learn_at and (self._learning is None or self._learning.is_done):
+                home.errands.begin(partial(self._look_after, home))
+        if now >= self.learn_at and not self._learning.under_way:
             if self.learn_at:
-                self._learning = Errand(self._learn)
+                self._learning.begin(self._learn)
             self.learn_at = now + REFRESH
 
     @property
     def is_whole(self) -> bool:
         """Whether every node is up, and no news of others is on its way."""
-        is_learning = self._learning is not None and not self._learning.is_done
+        is_learning = bool(self._learning.under_way)
         return not is_learning and all(home.state.is_up for home in list(self.homes))
 
     def _look_after(self, home: Home) -> None:
@@ -374,9 +373,7 @@ class Federation:
 
     def close(self) -> None:
         """Close the connections."""
-        learning, self._learning = self._learning, None
-        if learning is not None:
-            learning.close()
+        self._learning.close()
         gone, self._gone = self._gone, []
         for home in [*self.homes, *gone]:
             home.close()

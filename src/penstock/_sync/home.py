@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +21,7 @@ from penstock.core.views import NodeView
 from penstock.errors import ConfigurationError
 from penstock.wire.keys import node_key, nodes_key
 
-__all__ = ["BRIEF", "Home", "is_node_failure"]
+__all__ = ["BRIEF", "Errands", "Home", "is_node_failure"]
 
 logger = logging.getLogger("penstock")
 
@@ -30,6 +32,31 @@ BRIEF = 2.0
 def is_node_failure(error: BaseException) -> bool:
     """Whether a failure is that of a node, which others may make up for."""
     return passing(error)
+
+
+class Errands:
+    """What is done beside, as a rule one at a time; threads that begin at once begin several."""
+
+    def __init__(self) -> None:
+        self._all: list[Errand] = []
+
+    @property
+    def under_way(self) -> list[Errand]:
+        """Those that have not ended."""
+        return [errand for errand in tuple(self._all) if not errand.is_done]
+
+    def begin(self, work: Callable[[], None]) -> None:
+        """Do something beside; it is not to raise."""
+        for errand in tuple(self._all):
+            if errand.is_done:
+                with suppress(ValueError):  # another thread was quicker
+                    self._all.remove(errand)
+        self._all.append(Errand(work))
+
+    def close(self) -> None:
+        """Give them up."""
+        while self._all:
+            self._all.pop().close()
 
 
 class Home(Member):
@@ -47,7 +74,7 @@ class Home(Member):
         state: what is known of it.
         whole_id: its id, all 40 digits; empty until it is known.
         known: the first 8 digits of its ids.
-        errand: a look whether it is back, which is under way.
+        errands: looks whether it is back.
         fault: why it can't be one of these nodes.
     """
 
@@ -61,7 +88,7 @@ class Home(Member):
         self.state = State()
         self.whole_id = ""
         self.known: list[str] = []
-        self.errand: Errand | None = None
+        self.errands = Errands()
         self.meet(learned)
         self.fault: Exception | None = None
 
@@ -79,7 +106,7 @@ class Home(Member):
     @property
     def is_looked_after(self) -> bool:
         """Whether a look at it is under way."""
-        return self.errand is not None and not self.errand.is_done
+        return bool(self.errands.under_way)
 
     def meet(self, whole_id: str) -> None:
         """Note its id; jobs of one that it had before are still looked for here."""
@@ -94,9 +121,7 @@ class Home(Member):
 
     def close(self) -> None:
         """Close the connections."""
-        errand, self.errand = self.errand, None
-        if errand is not None:
-            errand.close()
+        self.errands.close()
         self.hang_up()
 
     def hang_up(self) -> None:
