@@ -20,7 +20,7 @@ from penstock._sync import federation
 from penstock._sync.federation import Federation
 from penstock.embedded import EmbeddedServer
 from tests.nodes.federation import Servers, home_of
-from tests.support.twins import wait_for
+from tests.support.twins import await_for, wait_for
 
 
 @pytest.fixture
@@ -178,7 +178,7 @@ def test_clients_that_run_hear_of_forgetting(three: Servers) -> None:
         with pytest.raises(WrongNode, match=home):
             q.show(one_on(server))
         steering.nodes.add(server.url)
-        assert len(q.reserve(2, block=5)) >= 1
+        assert len(q.reserve(2, block=10)) >= 1
         assert {node.id[:8] for node in ps.nodes.list()} >= {home}
 
 
@@ -287,8 +287,12 @@ def test_who_is_cancelled_gives_back_what_he_took(three: Servers) -> None:
                 one_on(three.all[number])
             three.all[1].pause()
             try:
-                with pytest.raises(asyncio.TimeoutError):
-                    await asyncio.wait_for(q.reserve(3, block=0), 0.5)
+                task = asyncio.ensure_future(q.reserve(3, block=0))
+                await await_for(lambda: bool(three.raw(0).zcard("penstock:{q}:active")))
+                await asyncio.sleep(0.3)  # the reply
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
             finally:
                 three.all[1].resume()
             return len(await q.reserve(3, block=0))

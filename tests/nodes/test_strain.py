@@ -241,7 +241,7 @@ def _is_empty(q: Any) -> bool:
 def test_a_client_is_closed_while_others_wait(three: Servers) -> None:
     """Their waits go on to their end, and nobody hears of a closed connection."""
     ps = three.client()
-    waiting = [spawn(ps.queue("q").reserve, 1, block=3) for _ in range(3)]
+    waiting = [spawn(ps.queue("q").reserve, 1, block=6) for _ in range(3)]
     wait_for(lambda: all(_blocked(three, number) == 3 for number in range(3)))
     ps.close()
     one_on(three.all[1])
@@ -256,7 +256,7 @@ def test_a_client_is_closed_while_tasks_wait(three: Servers) -> None:
     async def main() -> list[Any]:
         ps = AsyncPenstock(three.urls)
         q = ps.queue("q")
-        waiting = [asyncio.ensure_future(q.reserve(1, block=3)) for _ in range(3)]
+        waiting = [asyncio.ensure_future(q.reserve(1, block=6)) for _ in range(3)]
         await await_for(lambda: all(_blocked(three, number) == 3 for number in range(3)))
         await ps.close()
         waiting.pop().cancel()
@@ -284,7 +284,7 @@ def test_who_knew_of_no_outage_hears_of_hints(
     with Proxy(three.all[0].address) as proxy, three.client() as other:
         other.queue("q").reserve(1, block=0)
         with Penstock([proxy.url, *three.urls[1:]], retry_for=0.3) as ps:
-            one_on(three.all[0], lease=4)
+            one_on(three.all[0], lease=8)
             [job] = ps.queue("q").reserve(1)
             proxy.refuse()
             proxy.cut()
@@ -479,7 +479,7 @@ def test_a_node_that_lets_nobody_in(three: Servers) -> None:
             began = time.monotonic()
             assert q.ack(jobs).all_done
             assert q.reserve(1, block=0) == []
-            assert time.monotonic() - began < 1
+            assert time.monotonic() - began < 1.9
 
 
 def test_hello_says_how_each_node_is(three: Servers) -> None:
