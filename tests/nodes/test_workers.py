@@ -231,3 +231,27 @@ def test_a_worker_ends_beside_a_frozen_node(three: Servers, held: int) -> None:
     with Penstock(three.urls[1:]) as ps:
         stats = ps.queue("q").stats()
         assert (stats.ready, stats.active) == (2 * bool(held), 0)
+
+
+def test_a_failure_that_cannot_be_reported_holds_nobody_up(three: Servers) -> None:
+    """The only runner goes on with jobs of other nodes; the lease brings the job back."""
+    add(three, 1, ["bad"], lease=2)
+    gate, begun, seen = threading.Event(), threading.Event(), Counter[Any]()
+
+    def handle(job: Any) -> None:
+        seen[job.body] += 1
+        if job.body == "bad" and seen["bad"] == 1:
+            begun.set()
+            assert gate.wait(30)
+            raise ValueError("no good")
+
+    with Worker(Penstock(three.urls, retry_for=1), "q", handle, concurrency=1) as worker:
+        assert begun.wait(20)
+        three.all[1].kill()
+        gate.set()
+        add(three, 0, range(20))
+        wait_for(lambda: sum(seen[number] for number in range(20)) == 20, 15)
+        wait_for(lambda: worker.status().held == 0, 15)
+        three.all[1].restart()
+        wait_for(lambda: left(three) == 0)
+    assert seen["bad"] == 2
