@@ -278,7 +278,7 @@ class Consumer:
         if self._options.require_queue and not any(one.exists() for one in found.values()):
             raise next(iter(found.values())).lane.missing()
         self._each(found, lambda one: one.finish(self._count(start, one.lane.key)))
-        left = self._budget(found, limit)
+        most = left = self._budget(found, limit)
         counts: dict[str, int] = {}
         for place, (key, one) in enumerate(found.items()):
             after = self._count(start, key) + 1
@@ -287,7 +287,7 @@ class Consumer:
                 counts[key] = after
                 left -= sum(len(group.numbers) for group in one.held[1])
         if self._left is not None:
-            self._left = left
+            self._left -= most - left
         self._watch()
         return self._moved(start, counts) if counts else start
 

@@ -1,0 +1,405 @@
+"""Group 1: the streaming source's half on the driver, without a JVM: every step it may die at."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import fakeredis
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
+
+from penstock import BatchLost, CheckpointTaken, Penstock
+from penstock.errors import BadArgument, QueueMissing
+from penstock.spark.checkpoint import Consumer, Part
+from penstock.spark.lanes import Lane
+from penstock.spark.options import Stream
+from tests.model.clock import CLOCK, TestClock, use_test_clock
+
+T0 = 1_800_000_000_000
+LEASE = 60_000
+FEW = settings(
+    derandomize=True,
+    max_examples=40,
+    stateful_step_count=30,
+    deadline=None,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+    phases=[Phase.generate, Phase.shrink],
+)
+OPTIONS = {"queue": "q", "url": "redis://not-used", "leaseDuration": "60s"}
+Offset = dict[str, Any]
+
+
+class Ground:
+    """A server, its clock, and lives of a query."""
+
+    def __init__(self) -> None:
+        self.raw = fakeredis.FakeRedis(server=fakeredis.FakeServer(), protocol=2)
+        self.clock = TestClock(self.raw, T0)
+        self.client = Penstock(self.raw)
+        self.queue = self.client.queue("q")
+
+    def life(self, **options: str) -> Consumer:
+        """A driver that has just been started; its leases are renewed by hand."""
+        parsed = Stream.parse({**OPTIONS, **options})
+        return Consumer(parsed, lane_source=lambda _: [Lane(self.client, "q")], beat=3600)
+
+    def add(self, count: int) -> None:
+        """Enqueue jobs whose bodies tell them apart."""
+        added = self.queue.stats().enqueued
+        self.queue.enqueue_many([b"%d" % (added + i) for i in range(count)])
+
+    def read(self, parts: list[Part]) -> list[bytes]:
+        """The bodies of the jobs of these parts, as tasks read them."""
+        lane, bodies = Lane(self.client, "q"), list[bytes]()
+        for part in parts:
+            at = part.start
+            while at < part.end:
+                call = lane.ops.fetch(part.consumer, part.batch, at, part.end - at, 2)
+                reply = lane.ops.of_batch(lane.run(call))
+                assert reply[0] == 1
+                at = reply[4]
+                bodies += [value.rpartition(b"\n")[2] for value in reply[8::4]]
+        return bodies
+
+
+@pytest.fixture
+def ground(monkeypatch: pytest.MonkeyPatch) -> Ground:
+    """A server whose clock stands still."""
+    use_test_clock(monkeypatch)
+    return Ground()
+
+
+def consumers_of(life: Consumer) -> Iterator[threading.Thread]:
+    """The threads that renew its leases."""
+    yield from (t for t in threading.enumerate() if t.name.startswith("penstock-"))
+
+
+# -- the machine ---------------------------------------------------------------------------
+
+
+class Engine(RuleBasedStateMachine):
+    """What Spark does with a source: offset log, tasks, sink, commit log; and dies between them."""
+
+    use_lapse = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ground = Ground()
+        self.ground.queue.configure(max_crashes=0, max_attempts=0)
+        self.alive: Consumer | None = None
+        self.offsets: list[tuple[Offset, Offset]] = []
+        self.committed = 0
+        self.sink: dict[int, list[bytes]] = {}
+        self.others: list[bytes] = []
+        self.lapsed = False
+
+    @rule(count=st.integers(1, 40))
+    def produce(self, count: int) -> None:
+        """Somebody enqueues."""
+        self.ground.add(count)
+
+    @rule(limit=st.sampled_from([1, 7, 30, None]), dies=st.integers(0, 5))
+    def trigger(self, limit: int | None, dies: int) -> None:
+        """A micro-batch; the driver dies at the step of that number, 5 = it does not."""
+        life = self.alive = self.alive or self.ground.life()
+        if len(self.offsets) == self.committed:
+            start = self.offsets[-1][1] if self.offsets else life.initial()
+            end = life.latest(start, limit)
+            if end == start:
+                return None
+            if dies == 0:
+                return self.die()
+            self.offsets.append((start, end))
+        if dies == 1:
+            return self.die()
+        number = self.committed
+        start, end = self.offsets[number]
+        if number == 0:  # Spark asks anew, and a new life says something else
+            start = life.initial()
+        rows = self.ground.read(life.parts(start, end))
+        if dies == 2:
+            return self.die()
+        self.sink[number] = rows  # the sink keeps a batch once, whoever writes it
+        if dies == 3:
+            return self.die()
+        self.committed += 1
+        if dies == 4:
+            return self.die()
+        if number % 2:
+            life.committed(end)
+        return None
+
+    def die(self) -> None:
+        """The driver's process is gone; what it knew, too."""
+        assert self.alive is not None
+        self.alive.stop()
+        self.alive = None
+
+    @rule(ms=st.integers(1, LEASE // 3))
+    def wait(self, ms: int) -> None:
+        """Time passes, and a driver that lives renews its leases."""
+        self.ground.clock.set(self.ground.clock.ms + ms)
+        if self.alive is not None:
+            for one in self.alive._made.values():
+                one.renew()
+        elif ms > 100:
+            self.lapsed = True
+
+    @rule(n=st.integers(1, 10))
+    def steal(self, n: int) -> None:
+        """Leases end while nobody renews them, and another worker takes some jobs."""
+        if self.alive is None and self.use_lapse:
+            self.lapsed = True
+            self.ground.clock.set(self.ground.clock.ms + LEASE + 1)
+            jobs = self.ground.queue.reserve(n, block=0)
+            self.others += [job.raw for job in jobs]
+            self.ground.queue.ack(jobs)
+
+    def teardown(self) -> None:
+        """The stream goes on to the end: every job was worked on, and nothing is left."""
+        for _ in range(200):
+            before = (self.committed, self.ground.queue.stats().acked)
+            self.trigger(None, 5)
+            if before == (self.committed, self.ground.queue.stats().acked):
+                break
+        self.die()
+        stats = self.ground.queue.stats()
+        assert (stats.ready, stats.scheduled, stats.active, stats.dead) == (0, 0, 0, 0)
+        done = Counter(body for rows in self.sink.values() for body in rows) + Counter(self.others)
+        assert set(done) == {b"%d" % i for i in range(stats.enqueued)}
+        if not self.lapsed:
+            assert set(done.values()) <= {1}
+
+
+def test_nothing_is_lost_wherever_the_driver_dies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs come through at least once; those whose leases held come once, in the same batch."""
+    use_test_clock(monkeypatch)
+    run_state_machine_as_test(Engine, settings=FEW)
+
+
+def test_nothing_is_doubled_while_leases_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same without leases that end: exactly once in a sink that keeps a batch once."""
+    use_test_clock(monkeypatch)
+
+    class Prompt(Engine):
+        use_lapse = False
+
+    run_state_machine_as_test(Prompt, settings=FEW)
+
+
+# -- one by one ----------------------------------------------------------------------------
+
+
+def test_a_batch_is_made_in_steps_and_found_again(ground: Ground) -> None:
+    """A driver that dies between two steps of 500 leaves an open batch; the next one fills it."""
+    ground.add(1200)
+    first = ground.life()
+    start = first.initial()
+    one = first._batches(start["consumer"])["" or Lane(ground.client, "q").key]
+    one._assign(1, 1200, 500)
+    first.stop()
+    second = ground.life()
+    end = second.latest(start, 1200)
+    assert end == {"consumer": start["consumer"], "n": 1}
+    parts = second.parts(start, end)
+    assert Counter(ground.read(parts)) == Counter(b"%d" % i for i in range(1200))
+    second.stop()
+
+
+def test_offsets_say_what_is_done(ground: Ground) -> None:
+    """Without jobs the offset stays; with them it is the next; the start's batch is finished."""
+    life = ground.life()
+    start = life.initial()
+    assert life.initial() is start
+    assert life.latest(start, 10) == start
+    ground.add(25)
+    first = life.latest(start, 10)
+    assert life.latest(start, 10) == first
+    assert ground.queue.stats().active == 10
+    second = life.latest(first, 10)
+    assert (second["n"], ground.queue.stats().acked) == (2, 10)
+    third = life.latest(second, 10)
+    assert life.latest(third, 10) == third
+    stats = ground.queue.stats()
+    assert (stats.acked, stats.active, stats.ready) == (25, 0, 0)
+    life.stop()
+
+
+def test_the_old_signature(ground: Ground) -> None:
+    """Without arguments (Spark 4.0, 4.1) what was planned last is done when it is asked again."""
+    ground.add(15)
+    life = ground.life()
+    first = life.latest(None, 10)
+    assert life.latest(None, 10) == first
+    life.parts(life.initial(), first)
+    second = life.latest(None, 10)
+    assert (second["n"], ground.queue.stats().acked) == (2, 10)
+    life.stop()
+    later = ground.life()  # does not know where it was
+    ground.add(5)
+    begun = later.latest(None, 10)
+    later.parts(second, begun)  # but is told what was committed
+    assert ground.queue.stats().acked == 15
+    later.stop()
+
+
+def test_commit_is_the_second_chance(ground: Ground) -> None:
+    """What `latestOffset` has not finished `commit` does; both together finish it once."""
+    ground.add(10)
+    life = ground.life()
+    first = life.latest(life.initial(), 5)
+    life.committed(first)
+    assert ground.queue.stats().acked == 5
+    second = life.latest(first, 5)
+    life.committed(first)
+    assert (ground.queue.stats().acked, ground.queue.stats().active) == (5, 5)
+    life.committed(second)
+    assert ground.queue.stats().acked == 10
+    life.stop()
+
+
+def test_a_copied_checkpoint_stops_the_older_query(ground: Ground) -> None:
+    """Who takes the checkpoint over has it; the other one is told, and has done nothing."""
+    ground.add(20)
+    older = ground.life()
+    start = older.initial()
+    first = older.latest(start, 10)
+    newer = ground.life()
+    assert newer.latest(start, 10) == first
+    before = ground.queue.stats()
+    with pytest.raises(CheckpointTaken):
+        older.latest(first, 10)
+    assert ground.queue.stats().acked == before.acked == 0
+    assert newer.latest(first, 10)["n"] == 2
+    older.stop()
+    newer.stop()
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_forgotten_batch(fails: bool, ground: Ground) -> None:
+    """A failover lost the list: an error, or a batch without jobs; those come back either way."""
+    ground.add(10)
+    life = ground.life()
+    start = life.initial()
+    end = life.latest(start, 10)
+    life.stop()
+    ground.raw.delete(ground.queue.ops.keys.checkpoint(start["consumer"]))
+    later = ground.life(failOnLostClaim=str(fails).lower())
+    if fails:
+        with pytest.raises(BatchLost, match=r"batch 1 .*failOnLostClaim=false goes on"):
+            later.parts(start, end)
+    else:
+        assert later.parts(start, end) == []
+    ground.clock.set(T0 + LEASE + 1)
+    assert len(ground.queue.reserve(100)) == 10
+    later.stop()
+
+
+def test_leases_are_renewed_while_a_batch_runs(ground: Ground) -> None:
+    """By a thread, until the batch is finished; a stopped query renews no more."""
+    ground.add(5)
+    parsed = Stream.parse(OPTIONS)
+    life = Consumer(parsed, lane_source=lambda _: [Lane(ground.client, "q")], beat=0.01)
+    end = life.latest(life.initial(), 5)
+    key = ground.queue.ops.keys["active"]
+    ground.clock.set(T0 + LEASE // 2)
+    renewed = threading.Event()
+    for _ in range(2000):
+        scores = [score // 4096 for _, score in ground.raw.zrange(key, 0, -1, withscores=True)]
+        if scores and min(scores) == T0 + LEASE // 2 + LEASE:
+            renewed.set()
+            break
+        threading.Event().wait(0.005)
+    assert renewed.is_set()
+    assert list(consumers_of(life))
+    life.latest(end, 5)
+    life.stop()
+    assert not list(consumers_of(life))
+    assert ground.queue.stats().active == 0
+
+
+def test_a_sticky_batch_waits_for_its_checkpoint(ground: Ground) -> None:
+    """With `claimPolicy=sticky` leases are as long as there are any: 24 days."""
+    ground.add(1)
+    life = ground.life(claimPolicy="sticky")
+    life.latest(life.initial(), 1)
+    [(_, score)] = ground.raw.zrange(ground.queue.ops.keys["active"], 0, -1, withscores=True)
+    assert score // 4096 == T0 + 24 * 86_400_000
+    life.stop()
+
+
+def test_available_now_takes_what_is_there(ground: Ground) -> None:
+    """Jobs that come later are left for the next run."""
+    ground.add(25)
+    life = ground.life()
+    life.available_now()
+    offset, taken = life.initial(), 0
+    while True:
+        after = life.latest(offset, 10)
+        if after == offset:
+            break
+        taken += len(ground.read(life.parts(offset, after)))
+        offset = after
+        ground.add(3)
+    assert taken == 25
+    stats = ground.queue.stats()
+    assert (stats.ready, stats.active, stats.acked) == (9, 0, 25)
+    life.stop()
+
+
+def test_all_that_is_available(ground: Ground) -> None:
+    """Without a limit (`trigger(once=True)`) a batch has all that can be reserved at the start."""
+    ground.add(1300)
+    life = ground.life()
+    end = life.latest(life.initial(), None)
+    assert len(ground.read(life.parts(life.initial(), end))) == 1300
+    life.stop()
+
+
+def test_parts(ground: Ground) -> None:
+    """As many as `numPartitions` says, and together they have each job once."""
+    ground.add(103)
+    life = ground.life(numPartitions="4")
+    end = life.latest(life.initial(), 103)
+    parts = life.parts(life.initial(), end)
+    assert [part.end - part.start for part in parts] == [26, 26, 26, 25]
+    assert len(set(ground.read(parts))) == 103
+    life.stop()
+
+
+def test_figures_for_the_progress(ground: Ground) -> None:
+    """What waits, is leased and is dead."""
+    ground.add(7)
+    ground.queue.enqueue("later", delay=60)
+    ground.queue.bury(ground.queue.reserve(2), "no use")
+    life = ground.life()
+    life.latest(life.initial(), 3)
+    assert life.figures() == {"ready": 2, "scheduled": 1, "active": 3, "dead": 2}
+    life.stop()
+
+
+def test_a_required_queue(ground: Ground) -> None:
+    """Without the option a queue that is not there is empty; with it the query fails."""
+    life = ground.life()
+    assert life.latest(life.initial(), 3) == life.initial()
+    assert set(ground.raw.keys()) <= {CLOCK, b"penstock:node"}
+    strict = ground.life(requireQueue="true")
+    with pytest.raises(QueueMissing, match="requireQueue"):
+        strict.latest(strict.initial(), 3)
+    life.stop()
+    strict.stop()
+
+
+def test_an_offset_of_something_else(ground: Ground) -> None:
+    """A checkpoint that another source wrote is refused before anything is taken."""
+    ground.add(1)
+    life = ground.life()
+    with pytest.raises(BadArgument, match="checkpointLocation"):
+        life.latest({"consumer": "../x", "n": 0}, 1)
+    assert ground.queue.stats().active == 0
