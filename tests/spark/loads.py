@@ -20,19 +20,22 @@ from tests.spark.support import say
 __all__ = ["breaking", "consumed", "expected", "rows", "speculated", "streamed", "written"]
 
 PARTS, EACH, BATCH = 3, 1200, 200
+PAD = 600
+"""Bytes: what is half through has to be beyond the JVM's buffers."""
 
 
 def rows(spark: Any, parts: int = PARTS, each: int = EACH) -> Any:
     """Rows with an id and a payload; every tenth payload stands twice in its partition."""
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(BATCH))
     numbers = spark.range(0, parts * each, 1, parts)
-    payload = "CAST(CONCAT('row ', id - IF(id % 10 = 1, 1, 0)) AS BINARY) AS payload"
+    text = f"CONCAT('row ', id - IF(id % 10 = 1, 1, 0), REPEAT(' ', {PAD}))"
+    payload = f"CAST({text} AS BINARY) AS payload"
     return numbers.selectExpr("CAST(id AS STRING) AS id", payload)
 
 
 def expected(parts: int = PARTS, each: int = EACH) -> Counter[bytes]:
     """The payloads of `rows`."""
-    return Counter(b"row %d" % (n - (n % 10 == 1)) for n in range(parts * each))
+    return Counter(b"row %d" % (n - (n % 10 == 1)) + b" " * PAD for n in range(parts * each))
 
 
 def breaking(how: str, sign: str) -> Callable[[Iterator[Any]], Iterator[Any]]:
@@ -60,6 +63,7 @@ def breaking(how: str, sign: str) -> Callable[[Iterator[Any]], Iterator[Any]]:
             os.close(os.open(sign, os.O_CREAT | os.O_EXCL))
         except FileExistsError:
             return
+        time.sleep(1)  # what came before is with the writer by then
         if how == "raise":
             raise RuntimeError("as planned")
         if how == "kill":

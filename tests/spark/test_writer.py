@@ -20,7 +20,7 @@ from pyspark.sql import Row
 
 from penstock import BadArgument, Penstock, QueueFull
 from penstock._sync.node import Node
-from penstock.errors import QueueMissing
+from penstock.errors import QueueMissing, UnsupportedVersion
 from penstock.spark import OptionError, WrongServer, enqueue_partition
 from penstock.spark.errors import RowError, StagesLost, Unreachable
 from penstock.spark.writer import BatchWriter, StreamWriter
@@ -281,6 +281,16 @@ def test_a_staged_stream_goes_on_where_it_was_killed(ps: Penstock, options: Any)
     with pytest.raises(StagesLost, match="nothing of this write"):
         StreamWriter(given, schema(PLAIN), False).commit([lost], 2)
     assert len(bodies(ps)) == 4
+
+
+def test_a_queue_of_a_newer_protocol_is_left_alone(ps: Penstock, options: Any) -> None:
+    """Nothing is staged beside it, and nothing enqueued."""
+    ps.command("HSET", "penstock:{mail}:meta", "v", "2", "epoch", "0000000a")
+    for mode in ("staged", "direct"):
+        writer = BatchWriter(options(commitMode=mode), schema(PLAIN), False)
+        with running(), pytest.raises(UnsupportedVersion):
+            writer.write(iter(arrow({"payload": [b"x"]})))
+    assert ps.command("KEYS", "penstock:{mail}:*") == [b"penstock:{mail}:meta"]
 
 
 def test_inside_foreach_batch_a_staged_write_needs_a_name(options: Any) -> None:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from penstock._sync.queue import Queue
 from penstock.core import flows
-from penstock.core.operations import Confirmed, Staged, Wait, staged_chunk
+from penstock.core.operations import Call, Confirmed, Staged, Wait, staged_chunk
 from penstock.errors import NodesUnavailable, NotReplicated
 from penstock.spark.connect import parts
 from penstock.spark.errors import StagesLost
@@ -59,6 +59,15 @@ def part_of(options: Write, node: str) -> Queue:
     if found is None:
         raise NodesUnavailable(f"node {node} has the staged rows of this write; it is not reached")
     return found
+
+
+def ran(part: Queue, call: Call) -> list[Any]:
+    """The reply to a call about what is staged.
+
+    Raises:
+        UnsupportedVersion: the queue was written by a newer protocol.
+    """
+    return part.ops.check(part._node.run(call)[0])
 
 
 class Stage:
@@ -100,8 +109,7 @@ class Stage:
         ops = self._part.ops
         field, ttl = f"{self.token}:{self.chunks}", self._options.stage_ttl
         call = ops.stage(self._at, field, ttl, staged_chunk(delay, records))
-        reply, _ = self._part._node.run(call)
-        if reply[0] == 0:
+        if ran(self._part, call)[0] == 0:
             self.is_promised = True
         else:
             self.chunks += 1
@@ -153,7 +161,7 @@ class Commit:
             if state == b"promised":
                 self._keep(Staged(self._at.writer, batch), promised(reply[4].decode()), total)
             if batch >= self._at.batch:
-                self._part._node.run(self._part.ops.unstage(self._at, KEPT_MS))
+                ran(self._part, self._part.ops.unstage(self._at, KEPT_MS))
                 break
         if self._short is not None:
             raise NotReplicated(*self._short, withdrawn=False)
@@ -163,10 +171,10 @@ class Commit:
         """The answer to a promise."""
         wanted = self._options.replicas
         call = self._part.ops.commit(self._at, stages, self._wait if wanted else None)
-        reply, _ = self._part._node.run(call)
+        reply = ran(self._part, call)
         if wanted and reply[0] == 1:
             self._note(wanted, reply[-1])
-        return list(reply)
+        return reply
 
     def _note(self, wanted: int, got: Confirmed) -> None:
         if got.replicas < wanted:
@@ -178,7 +186,7 @@ class Commit:
             for index in range(chunks):
                 self._publish(at, f"{token}:{index}", total)
         kept = max(KEPT_MS, self._options.dedup_window)
-        self._part._node.run(self._part.ops.unstage(at, kept))
+        ran(self._part, self._part.ops.unstage(at, kept))
 
     def _publish(self, at: Staged, field: str, total: dict[str, int]) -> None:
         part = self._part
@@ -202,8 +210,7 @@ class Commit:
 
     def abort(self) -> bool:
         """Forget what is staged, unless it was promised; whether it was forgotten."""
-        reply, _ = self._part._node.run(self._part.ops.unstage(self._at, None))
-        return bool(reply[0])
+        return bool(ran(self._part, self._part.ops.unstage(self._at, None))[0])
 
 
 def promised(text: str) -> list[tuple[str, int]]:
