@@ -105,7 +105,9 @@ def consumed(url: str, queue: str = "mail") -> Iterator[Counter[bytes]]:
 
 def written(spark: Any, url: str, sign: str, how: str, **options: str) -> int:
     """Write `rows` while something goes wrong; how many rows there were."""
-    frame = rows(spark).mapInArrow(breaking(how, sign), "id string, payload binary")
+    fields = "payload binary" if "idFrom" in options else "id string, payload binary"
+    names = [part.split(" ")[0] for part in fields.split(", ")]
+    frame = rows(spark).select(*names).mapInArrow(breaking(how, sign), fields)
     sink = frame.write.format("penstock").mode("append")
     sink.options(queue="mail", url=url, batchSize="100", **options).save()
     return PARTS * EACH

@@ -12,6 +12,7 @@ from penstock.core.operations import REFUSED
 from penstock.errors import BadArgument, BadJobId, NodesUnavailable, WrongEpoch, WrongQueue
 from penstock.spark.connect import parts
 from penstock.spark.errors import RowError
+from penstock.spark.held import Held
 from penstock.spark.options import Write
 from penstock.spark.schema import plain
 
@@ -53,45 +54,6 @@ def what_of(options: Write) -> str:
     return (
         f"operation={options.operation} takes the columns {' and '.join(KNOWN[options.operation])}"
     )
-
-
-class Held(Delivery):
-    """A delivery of which id and receipt are all that is known."""
-
-    __slots__ = ("_epoch", "_id", "_queue", "_receipt")
-
-    def __init__(self, queue: str, job_id: str, receipt: str) -> None:
-        parsed = parse_id(job_id)
-        nobody: Any = None
-        self.batch = nobody
-        self.number = parsed.number
-        self.settled = self.lost = False
-        self._epoch, self._id, self._queue, self._receipt = parsed.epoch, job_id, queue, receipt
-
-    @property
-    def id(self) -> str:
-        """Its id."""
-        return self._id
-
-    @property
-    def queue_name(self) -> str:
-        """Its queue."""
-        return self._queue
-
-    @property
-    def epoch(self) -> str:
-        """The queue's life."""
-        return self._epoch
-
-    @property
-    def receipt(self) -> str:
-        """Proof of the delivery."""
-        return self._receipt
-
-    @property
-    def hinted(self) -> str:
-        """The same: the end of the lease is not known."""
-        return self._receipt
 
 
 class Settler:
