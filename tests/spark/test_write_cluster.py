@@ -81,7 +81,7 @@ def test_an_executor_that_is_lost(
         conf={"spark.executor.memory": cluster.memory}, url=redis_url, sign=str(sign), how="hang",
         commitMode=mode, idFrom="content",
     )  # fmt: skip
-    wait_for(sign.exists)
+    wait_for(lambda: sign.exists() or started.process.poll() is not None)
     for executor in cluster.executors():
         cluster.kill_executor(executor)
     started.result()
