@@ -41,7 +41,7 @@ def attempts(writer: BatchWriter, count: int) -> list[Any]:
 
 @pytest.mark.parametrize("mode", ["direct", "staged"])
 def test_every_row_is_there_once(mode: str, urls: list[str]) -> None:
-    """direct: a row's id says which node has it, in every attempt. staged: one node has them all."""
+    """direct: a row's id says which node has it, in every attempt. staged: one has them all."""
     given = {"queue": "mail", "nodes": ",".join(urls), "commitmode": mode, "writeid": "w"}
     for _ in range(2):
         writer = BatchWriter(given, schema("payload binary"), False)
