@@ -41,6 +41,7 @@ __all__ = [
     "QueueFull",
     "QueueInUse",
     "QueueMissing",
+    "QueuePartitioned",
     "QueuePaused",
     "RoleLost",
     "StaleCall",
@@ -163,6 +164,27 @@ class QueueExists(PenstockError):
 
 class QueueMissing(PenstockError):
     """There is no such queue, or it was deleted while the call waited; nothing was written."""
+
+
+class QueuePartitioned(PenstockError):
+    """The queue has another number of partitions than it was opened with; nothing was written.
+
+    Args:
+        queue: its name.
+        partitions: how many it has; None = it is an ordinary queue.
+        opened: how many it was opened with; None = as an ordinary queue.
+    """
+
+    def __init__(self, queue: str, partitions: int | None, opened: int | None = None) -> None:
+        has = "no partitions" if partitions is None else f"{partitions} partitions"
+        form = "without any" if opened is None else f"with {opened}"
+        super().__init__(f"queue {queue!r} has {has}, and was opened {form}")
+        self.queue = queue
+        self.partitions = partitions
+        self.opened = opened
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.queue, self.partitions, self.opened))
 
 
 class QueueInUse(PenstockError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -556,6 +557,7 @@ class Taking:
     at_most_once: bool = False
     receipt: str = "1-abc"
     epoch: str = "01020304"
+    batch: Any = None
 
 
 def test_a_refusal_gives_the_jobs_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -563,7 +565,8 @@ def test_a_refusal_gives_the_jobs_back(monkeypatch: pytest.MonkeyPatch) -> None:
     flow, (a, _) = reserve(Clock(), "a", "b", n=3)
     released: list[tuple[Any, int]] = []
     monkeypatch.setattr(a, "release", lambda jobs, delay: released.append((list(jobs), delay)))
-    held = [Taking("a"), Taking("a")]
+    batch = SimpleNamespace(ops=a)
+    held = [Taking("a", batch=batch), Taking("a", batch=batch)]
     flow.answer(Taken(-1, held))
     assert flow.fail(QueueDamaged("another type")) == Run(None)  # type: ignore[arg-type]  # no call was made
     assert released == [(held, 0)]

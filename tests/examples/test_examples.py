@@ -58,7 +58,7 @@ def test_an_example_prints_what_it_says(path: Path, real_backend: Backend) -> No
         return
     with Penstock(real_backend.url) as client:
         [name] = client.queues()
-        stats = client.queue(name).stats()
+        stats = client.open(name).stats()
     assert (stats.ready, stats.scheduled, stats.active, stats.dead) == (0, 0, 0, 0)
     assert not any(getattr(stats.settings, field) for field in stats.settings.__slots__)
 

@@ -8,7 +8,8 @@ from typing import Any, TypeAlias
 import redis
 
 from penstock.core.operations import QueueOps
-from penstock.wire.keys import DEFAULT_PREFIX, registry_key, tag
+from penstock.core.partitions import read_mark
+from penstock.wire.keys import DEFAULT_PREFIX, KINDS, registry_key, tag
 from penstock.wire.scripts import all_scripts
 from tests.support.twins import wait_for
 
@@ -76,6 +77,11 @@ def check_invariant(raw: Raw, prefix: str = DEFAULT_PREFIX) -> None:
 
 
 def _check_queue(raw: Raw, base: bytes, listed: list[bytes]) -> None:
+    if read_mark(raw.hget(base + b"meta", "v")) is not None:  # the name of one in partitions
+        assert raw.hlen(base + b"meta") == 1, f"{base!r}: more than the number of partitions"
+        others = [kind for kind in KINDS if kind != "meta" and raw.exists(base + kind.encode())]
+        assert not others, f"{base!r}: has partitions, and {others} of its own"
+        return
     ready = {entry[0] for entry in raw.xrange(base + b"ready")}
     held = set(raw.hkeys(base + b"held"))
     indexes = {kind: set(raw.zrange(base + kind.encode(), 0, -1)) for kind in INDEXES}

@@ -26,6 +26,7 @@ from penstock.core.options import (
     check_count,
     duration_ms,
 )
+from penstock.core.partitions import check_partitions
 from penstock.core.servers import ServerFacts
 from penstock.core.views import Hello, Info, JobView, QueuePage, QueueStats
 from penstock.errors import BadArgument, ConfigurationError
@@ -92,6 +93,7 @@ class AsyncPenstock:
             else AsyncFederation(sources, self.terms)
         )
         self._queues: dict[str, AsyncQueue] = {}
+        self._partitions: dict[str, int] = {}
 
     @property
     def _node(self) -> AsyncNode:
@@ -124,7 +126,7 @@ class AsyncPenstock:
         Args:
             owner: who reserves; None = the same as here.
         """
-        return AsyncPenstock(
+        twin = AsyncPenstock(
             self._source,
             prefix=self.prefix,
             owner=self.owner if owner is None else owner,
@@ -132,6 +134,8 @@ class AsyncPenstock:
             middleware=self.middleware,
             on_unknown=self.terms.on_unknown,
         )
+        twin._partitions = self._partitions  # what one of them learns is true for both
+        return twin
 
     async def connect(self) -> AsyncPenstock:
         """Reach the server, check it and learn its id; every call does so if need be.
@@ -165,19 +169,41 @@ class AsyncPenstock:
     ) -> None:
         await self.close()
 
-    def queue(self, name: str) -> AsyncQueue:
+    def queue(self, name: str, *, partitions: int | None = None) -> AsyncQueue:
         """The queue of this name; nothing is sent.
 
+        Args:
+            name: 1 to 1024 bytes of UTF-8, without NUL.
+            partitions: of how many partitions it is made, 1 to 256; None = as this client knows of
+                it, or none (docs/nodes.md, Partitions). The number is stored with the first call,
+                and cannot be changed; calls with another one raise `QueuePartitioned`.
+
         Raises:
-            BadArgument: not a str, empty, over 1024 bytes, or with a NUL.
+            BadArgument: an argument can't be used.
         """
         found = self._queues.get(check_queue_name(name))
-        if found is None:
-            found = self._home.queue(name)
+        count = check_partitions(partitions)
+        if found is None or (count is not None and found.partitions != count):
+            if count is None:
+                count = self._partitions.get(name)
+            else:
+                self._partitions[name] = count
+            found = self._home.queue(name, count)
             if len(self._queues) >= 10_000:
                 self._queues.clear()
             self._queues[name] = found
         return found
+
+    async def open(self, name: str) -> AsyncQueue:
+        """The queue of this name, with the partitions that it has on the server.
+
+        Raises:
+            BadArgument: not the name of a queue.
+        """
+        found = await self._home.partitions(check_queue_name(name))
+        if found == 0:
+            self._forget(name)
+        return self.queue(name, partitions=found or None)
 
     async def reserve(
         self, queues: Iterable[AsyncQueue | str], n: int = 1, *, block: Duration | None = 5
@@ -278,7 +304,7 @@ class AsyncPenstock:
             raise BadArgument("queues", queues, "an iterable of queues or names")
         wanted = None if states is None else list(states)
         for queue in await self.queues() if queues is None else queues:
-            found = self.queue(queue) if isinstance(queue, str) else queue
+            found = await self.open(queue) if isinstance(queue, str) else queue
             async for view in found.scan_iter(states=wanted, n=n):
                 yield view
 
@@ -304,8 +330,18 @@ class AsyncPenstock:
         """
         if isinstance(queues, (str, bytes)) or not isinstance(queues, Iterable):
             raise BadArgument("queues", queues, "an iterable of queues or names")
-        found = [self.queue(queue) if isinstance(queue, str) else queue for queue in queues]
-        return [queue.name for queue in found if (await queue._clear())[0]]
+        found = [await self.open(queue) if isinstance(queue, str) else queue for queue in queues]
+        cleared = []
+        for queue in found:
+            if (await queue._clear())[0]:
+                cleared.append(queue.name)
+            self._forget(queue.name)
+        return cleared
+
+    def _forget(self, name: str) -> None:
+        """A queue is no more; who makes it again may give it another number of partitions."""
+        self._partitions.pop(name, None)
+        self._queues.pop(name, None)
 
     async def clear_all(self, *, confirm: str) -> list[str]:
         """Remove every queue of this prefix, and nothing else.
@@ -325,7 +361,7 @@ class AsyncPenstock:
 
     async def sweep(self) -> int:
         """Sweep every queue; see `AsyncQueue.sweep`. Returns how many jobs were removed."""
-        return sum([await self.queue(name).sweep() for name in await self.queues()])
+        return sum([await (await self.open(name)).sweep() for name in await self.queues()])
 
     async def server_facts(self) -> ServerFacts:
         """What the server says of itself now."""

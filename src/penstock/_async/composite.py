@@ -1,4 +1,4 @@
-"""A queue that is made of parts, each an ordinary queue: here one on each of several nodes.
+"""A queue that is made of parts, each an ordinary queue: on several nodes, in partitions, or both.
 
 Every method of a queue is here, by what becomes of it: it adds to one part, takes from all, goes to
 the part that a job is in, or asks every part and makes one answer of theirs.
@@ -10,7 +10,7 @@ import math
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeAlias, TypeVar, cast
 
 from penstock._async.connection import monotonic, passing
 from penstock._async.job import AsyncJob
@@ -18,7 +18,7 @@ from penstock._async.management import Named
 from penstock._async.observed import AsyncObservedQueue
 from penstock._async.queue import AsyncQueue
 from penstock.core import nodes
-from penstock.core.bulk import Prepared
+from penstock.core.bulk import Prepared, Window, windows
 from penstock.core.hints import Intent
 from penstock.core.ids import parse_id
 from penstock.core.job import BulkEnqueued, Delivery, Enqueued, Outcome, Settled
@@ -34,6 +34,7 @@ from penstock.core.options import (
     check_text,
     duration_ms,
 )
+from penstock.core.partitions import Turns, partition_of
 from penstock.core.views import DedupStatus, JobView, QueueStats, ScanPage, Settings
 from penstock.errors import (
     AckNotReplicated,
@@ -46,16 +47,20 @@ from penstock.errors import (
     QueueFull,
     WrongQueue,
 )
-from penstock.wire.keys import QueueKeys
+from penstock.wire.keys import QueueKeys, queue_crc
 
 if TYPE_CHECKING:
+    from penstock._async.alone import AsyncAlone
     from penstock._async.federation import AsyncFederation
-    from penstock._async.home import AsyncHome
     from penstock._async.member import AsyncMember
 
 __all__ = ["AsyncCompositeQueue", "AsyncObservedComposite"]
 
 T = TypeVar("T")
+Place: TypeAlias = Any
+"""A node: one of several (`AsyncHome`), or the only one (`AsyncAlone`)."""
+MISSING = Enqueued("", "missing", action="refused")
+"""The answer to a body of a bulk that was not added, or not for certain, while others were."""
 
 
 def _told(
@@ -80,12 +85,21 @@ class AsyncPart(AsyncQueue):
         whole: what it is a part of.
         home: the node.
         client: the node by some connections.
+        number: which partition; None = the queue has none.
     """
 
-    def __init__(self, whole: AsyncCompositeQueue, home: AsyncHome, client: AsyncMember) -> None:
-        super().__init__(client, whole.name)
+    def __init__(
+        self,
+        whole: AsyncCompositeQueue,
+        home: Place,
+        client: AsyncMember,
+        number: int | None,
+    ) -> None:
+        super().__init__(client, whole.name, number)
         self.home = home
-        self.ops.home = home
+        self.number = number
+        self.ops.home = home if home.is_one_of_several else None
+        self.ops.partitions = whole.partitions
         self.ops.queue = whole
 
     async def _enqueue_flow(
@@ -124,50 +138,102 @@ class AsyncPart(AsyncQueue):
 
 
 class AsyncCompositeQueue(AsyncQueue):
-    """A queue on several nodes.
+    """A queue on several nodes, or in several partitions, or both: each partition on each node.
 
-    Bounds, dedup ids, settings and a pause are those of each part: `max_length` is the most that
-    wait on each node, and a dedup id is kept apart from its like on the node that the producer
-    uses. What changes the whole queue (`configure`, `pause`, `resume`, `purge`, `sweep`, `clear`)
-    is done on every node that can be reached; if there are others it raises `NodesMissed`, which
-    names them. What looks at the whole queue names them as `unreachable` in its answer.
+    Bounds, settings and a pause are those of each part: `max_length` is the most that wait in it. A
+    dedup id is kept apart from its like on the node that the producer uses. What changes the whole
+    queue (`configure`, `pause`, `resume`, `purge`, `sweep`, `clear`) is done on every node that can
+    be reached; if there are others it raises `NodesMissed`, which names them. What looks at the
+    whole queue names them as `unreachable` in its answer.
 
     Args:
-        federation: the nodes.
+        federation: the nodes, or the only one.
         name: any non-empty text.
+        partitions: how many; None = none.
+
+    Attributes:
+        partitions: the same.
     """
 
-    def __init__(self, federation: AsyncFederation, name: str) -> None:
+    def __init__(
+        self,
+        federation: AsyncFederation | AsyncAlone,
+        name: str,
+        partitions: int | None = None,
+    ) -> None:
         self._client: Any = federation
-        self._federation = federation
+        self._federation: Any = federation
+        self.partitions = partitions
         self.ops = QueueOps(QueueKeys(name, federation.prefix), federation.owner, (), self)
-        self._parts: dict[AsyncHome, AsyncPart] = {}
+        self._numbers: Sequence[int | None] = [None] if partitions is None else range(partitions)
+        self._crcs = {
+            queue_crc(QueueKeys(name, federation.prefix, number).name): number
+            for number in self._numbers
+        }
+        self._turns = Turns(partitions or 1)
+        self._hunger = nodes.Hunger()
+        self._parts: dict[tuple[Place, int | None], AsyncPart] = {}
+        self._briefs: dict[tuple[Place, int | None], AsyncPart] = {}
+        self._by_ops: dict[QueueOps, AsyncPart] = {}
+        self._declared: set[Place] = set()
 
     # -- parts -----------------------------------------------------------------------------
 
     @property
     def parts(self) -> list[AsyncPart]:
-        """The parts, one a node."""
-        return [self._part(home) for home in self._federation.homes]
+        """The parts: each partition on each node."""
+        return [self._part(home, i) for home in self._federation.homes for i in self._numbers]
 
     @property
     def operations(self) -> list[QueueOps]:
         """The operations of the parts."""
         return [part.ops for part in self.parts]
 
-    def _part(self, home: AsyncHome) -> AsyncPart:
-        found = self._parts.get(home)
+    def _part(self, home: Place, number: int | None) -> AsyncPart:
+        found = self._parts.get((home, number))
         if found is None:
-            found = self._parts[home] = AsyncPart(self, home, home)
+            found = self._parts[home, number] = AsyncPart(self, home, home.patient, number)
+            self._by_ops[found.ops] = found
         return found
 
-    def _brief(self, home: AsyncHome) -> AsyncPart:
+    def _brief(self, home: Place, number: int | None) -> AsyncPart:
         """A part by connections on which a call fails soon."""
-        return AsyncPart(self, home, home.brief)
+        found = self._briefs.get((home, number))
+        if found is None:
+            found = self._briefs[home, number] = AsyncPart(self, home, home.brief, number)
+        return found
 
-    def _preferred(self) -> list[AsyncPart]:
-        """The parts in the order in which jobs are offered to them."""
-        return [self._part(home) for home in self._federation.sticky.order(self._federation.homes)]
+    def _preferred(self, number: int | None) -> list[AsyncPart]:
+        """The parts in the order in which the jobs of a partition are offered to them."""
+        return [self._part(home, number) for home in self._federation.preferred()]
+
+    def asked(self, now: float) -> tuple[list[QueueOps], int]:
+        """Whom a consumer asks, in this order; and how many of them also if it has some jobs."""
+        return self._hunger.order(self.operations, now), self._hunger.eager
+
+    def noted(self, part: QueueOps, count: int | None) -> None:
+        """A part was asked, and gave so many; None = it did not answer."""
+        self._hunger.gave(part, count or 0, monotonic())
+
+    async def declare(self) -> None:
+        """See to it that the nodes that are up know how many partitions the queue has.
+
+        Raises:
+            QueuePartitioned: one of them knows of another number.
+        """
+        if self.partitions is None:
+            return
+        for home in list(self._federation.homes):
+            if home not in self._declared and home.state.is_up:
+                await self._federation.tried(home, partial(self._declare, home))
+
+    async def _declare(self, home: Place) -> bool:
+        """The same on one node; always true."""
+        if self.partitions is not None and home not in self._declared:
+            await home.connect()
+            await home.brief._driver.declare(self.ops.keys, self.partitions)
+            self._declared.add(home)
+        return True
 
     def _part_of(self, name: object) -> AsyncPart:
         """The part that a job is in.
@@ -179,15 +245,17 @@ class AsyncCompositeQueue(AsyncQueue):
         if not isinstance(name, Delivery):
             parsed = parse_id(name)
             home = self._federation.home_of(parsed.node, name)
-            if parsed.crc != self.ops.crc:
+            if parsed.crc not in self._crcs:
                 raise WrongQueue("id", name, f"not an id of queue {self.name!r}")
-            return self._part(home)
-        if name.queue_name != self.name:
+            return self._part(home, self._crcs[parsed.crc])
+        found = self._by_ops.get(name.batch.ops)
+        if found is not None:
+            return found
+        crc = int.from_bytes(name.batch.place.packed[:4], "big")
+        if name.queue_name != self.name or crc not in self._crcs:
             raise WrongQueue("job", name.id, f"not a job of queue {self.name!r}")
-        taker = name.batch.ops
-        if taker is not None and taker.home in self._parts:
-            return self._parts[taker.home]
-        return self._part(self._federation.home_of(name.batch.place.node, name.id))
+        home = self._federation.home_of(name.batch.place.node, name.id)
+        return self._part(home, self._crcs[crc])
 
     async def _routed(
         self,
@@ -207,6 +275,7 @@ class AsyncCompositeQueue(AsyncQueue):
         Raises:
             NodesMissed: some nodes did not answer; its results have `unknown` for their jobs. Its
                 cause is an AckNotReplicated where others answered, and that was not confirmed.
+            IncompleteSettle: the same of some servers of a cluster.
         """
         await self._federation.know()
         places: dict[AsyncPart, list[int]] = {}
@@ -215,27 +284,27 @@ class AsyncCompositeQueue(AsyncQueue):
         if len(places) == 1:
             [part] = places
             return await self._called(part, names, call, intent)
-        answers: list[T] = [unknown] * len(names)
-        missed: dict[str, str] = {}
-        short: AckNotReplicated | None = None
+        answers = _Answers(len(names), unknown)
         for part, where in places.items():
             try:
                 found = await self._called(part, [names[at] for at in where], call, intent)
-            except Exception as error:
+            except Exception as error:  # noqa: PERF203  # part after part; some are borne
                 found, unconfirmed, failure = _told(error)
-                short = unconfirmed or short
-                if failure is not None:
-                    if not self._federation.bears(part.home, failure):
-                        raise
-                    missed[part.home.address] = part.home.state.reason
-            for at, answer in zip(where, found, strict=False):  # of some only the first are known
-                answers[at] = answer
-        if missed:
-            raise NodesMissed(missed, answers) from short
-        if short is not None:
-            whole = Settled.of(names, cast("list[Outcome]", answers))
-            raise AckNotReplicated(whole, 0, short.wanted, short.got, short.fsynced)
-        return answers
+                answers.note(where, found)
+                answers.short = unconfirmed or answers.short
+                if failure is None:
+                    continue
+                if self._federation.bears(part.home, failure):
+                    answers.missed[part.home.address] = part.home.state.reason
+                    continue
+                if part.number is None or not passing(failure):
+                    raise
+                answers.failure = failure
+                if not self._federation.is_apart:
+                    break
+            else:
+                answers.note(where, found)
+        return answers.checked(names)
 
     async def _called(
         self,
@@ -246,14 +315,15 @@ class AsyncCompositeQueue(AsyncQueue):
     ) -> Sequence[T]:
         """Call one part; that its node fails is noted, and perhaps what was to be done there."""
         if intent is not None and part.home.id and not part.home.state.is_up:
-            kept = await self._federation.hints.keep(part.home, self.name, names, intent)
+            kept = await self._federation.keep(part.home, part.ops.keys.name, names, intent)
             if any(kept):
                 return cast("Sequence[T]", _hinted(kept))
         try:
+            await self._declare(part.home)
             return await call(part, names)
         except Exception as error:
             if self._federation.bears(part.home, error) and intent is not None:
-                kept = await self._federation.hints.keep(part.home, self.name, names, intent)
+                kept = await self._federation.keep(part.home, part.ops.keys.name, names, intent)
                 if any(kept):
                     return cast("Sequence[T]", _hinted(kept))
             raise
@@ -280,6 +350,10 @@ class AsyncCompositeQueue(AsyncQueue):
         except NodesMissed as error:
             error.results = Settled.of(names, error.results)
             raise
+        except IncompleteSettle as error:
+            if not isinstance(error.outcomes, Settled):
+                error.outcomes = Settled.of(names, error.outcomes)
+            raise
         whole = found if isinstance(found, Settled) else Settled.of(names, found)
         whole.replicas = min(confirmed, default=0)
         return whole
@@ -299,26 +373,102 @@ class AsyncCompositeQueue(AsyncQueue):
         self, ask: Callable[[AsyncPart], Awaitable[T]]
     ) -> tuple[list[T], dict[str, str]]:
         """Ask every part; the answers, and why others have none, by address."""
-        found, missed = await self._federation.each(lambda home: ask(self._brief(home)))
-        return [answer for _, answer in found], missed
+
+        async def ask_all(home: Place) -> list[T]:
+            await self._declare(home)
+            return [await ask(self._brief(home, number)) for number in self._numbers]
+
+        found, missed = await self._federation.each(ask_all)
+        return [answer for _, answers in found for answer in answers], missed
 
     # -- producing -------------------------------------------------------------------------
 
     async def _add(self, record: bytes, options: Prepared) -> Enqueued:
-        return await self._federation.offers.produce(
-            self._preferred, lambda part: part._add(record, options)
-        )
+        async def attempt(part: AsyncPart, options: Prepared) -> Enqueued:
+            return await part._add(record, options)
+
+        return await self._placed(options, attempt)
 
     async def _add_chunk(
         self, chunk: list[bytes], options: Prepared, results: BulkEnqueued
     ) -> None:
         start = len(results)
 
-        async def attempt(part: AsyncPart) -> None:
+        async def attempt(part: AsyncPart, options: Prepared) -> None:
             # A part that waits for room may have taken some before it failed.
             await part._add_chunk(chunk[len(results) - start :], options, results)
 
-        await self._federation.offers.produce(self._preferred, attempt)
+        await self._placed(options, attempt)
+
+    async def _placed(
+        self, options: Prepared, attempt: Callable[[AsyncPart, Prepared], Awaitable[T]]
+    ) -> T:
+        """Add to the partition that is meant, or to the next one that has room."""
+        if self.partitions is None:
+            return await self._offered(None, options, attempt)
+        if options.is_keyed:
+            number = partition_of(options.chooser(None), self.partitions)
+            return await self._offered(number, options, attempt)
+        first, *others = self._turns.order()
+        at_once = options if options.block == 0 else replace(options, block=0.0)
+        full: QueueFull | None = None
+        for number in (first, *others):
+            try:
+                return await self._offered(number, at_once, attempt)
+            except QueueFull as error:  # noqa: PERF203  # as many tries as there are partitions
+                full = error
+        if full is not None and options.block == 0:
+            raise full
+        return await self._offered(first, options, attempt)
+
+    async def _offered(
+        self,
+        number: int | None,
+        options: Prepared,
+        attempt: Callable[[AsyncPart, Prepared], Awaitable[T]],
+    ) -> T:
+        """Add to a partition, on the first node that takes it."""
+
+        async def on_part(part: AsyncPart) -> T:
+            await self._declare(part.home)
+            return await attempt(part, options)
+
+        site: AsyncFederation | AsyncAlone = self._federation
+        return await site.produce(partial(self._preferred, number), on_part)
+
+    async def _add_all(
+        self, bodies: Iterable[Any], options: Prepared, results: BulkEnqueued
+    ) -> None:
+        if self.partitions is None or not options.is_keyed:
+            await super()._add_all(bodies, options, results)
+            return
+        for window in windows(bodies, options, self.partitions):
+            await self._add_window(window, options, results)
+
+    async def _add_window(self, window: Window, options: Prepared, results: BulkEnqueued) -> None:
+        """Add the bodies of a window, each to its partition; the answers stand in their order."""
+        answers: list[Enqueued] = [MISSING] * window.count
+        try:
+            for number, chunk in window.chunks.items():
+                own = BulkEnqueued(options.ttl_code)
+
+                async def attempt(
+                    part: AsyncPart,
+                    options: Prepared,
+                    own: BulkEnqueued = own,
+                    chunk: list[bytes] = chunk,
+                ) -> None:
+                    await part._add_chunk(chunk[len(own) :], options, own)
+
+                try:
+                    await self._offered(number, options, attempt)
+                finally:
+                    for at, answer in zip(window.places[number], own, strict=False):
+                        answers[at] = answer
+        finally:
+            while answers and answers[-1] is MISSING:
+                answers.pop()
+            results.append(answers)
 
     def exclusive(
         self,
@@ -327,11 +477,13 @@ class AsyncCompositeQueue(AsyncQueue):
         lease: Duration = 30,  # noqa: ARG002  # same
         block: Duration | None = None,  # noqa: ARG002  # same
     ) -> NoReturn:
-        """Not over several nodes: there a role would be several roles.
+        """Not over several nodes or partitions: there a role would be several roles.
 
         Raises:
             ConfigurationError: always.
         """
+        if self.partitions is not None:
+            raise ConfigurationError("a role is that of a queue without partitions")
         raise ConfigurationError("a role is held on one node: make a client of that node")
 
     # -- consuming -------------------------------------------------------------------------
@@ -345,7 +497,8 @@ class AsyncCompositeQueue(AsyncQueue):
             NodesUnavailable: no node answered.
         """
         check_count("n", n)
-        return await self._federation.reserve([self], n, check_block(block))
+        site: AsyncFederation | AsyncAlone = self._federation
+        return await site.reserve([self], n, check_block(block))
 
     async def settle(
         self, done: Iterable[Named], n: int, *, block: Duration | None = 0
@@ -483,11 +636,22 @@ class AsyncCompositeQueue(AsyncQueue):
         return sum(await self._everywhere(lambda part: part.sweep()))
 
     async def _clear(self) -> tuple[bool, int]:
-        found = await self._everywhere(lambda part: part._clear())
-        return any(there for there, _ in found), sum(count for _, count in found)
+        async def cleared(home: Place) -> tuple[bool, int]:
+            await self._declare(home)
+            found = [await self._brief(home, number)._clear() for number in self._numbers]
+            if self.partitions is not None:
+                await home.brief._driver.undeclare(self.name, self.partitions)
+                self._declared.discard(home)
+            return any(there for there, _ in found), sum(count for _, count in found)
+
+        found, missed = await self._federation.each(cleared)
+        if missed:
+            raise NodesMissed(missed, [answer for _, answer in found])
+        answers = [answer for _, answer in found]
+        return any(there for there, _ in answers), sum(count for _, count in answers)
 
     async def evict(self, n: int = 100, *, dead: bool = True) -> int:
-        """Make room on each node that is there: at most n jobs on each.
+        """Make room on each node that is there: at most n jobs of each part.
 
         Args, returns: as `AsyncQueue.evict`.
         """
@@ -502,7 +666,7 @@ class AsyncCompositeQueue(AsyncQueue):
         Settings are those of the first node that has the queue.
         """
         found, missed = await self._asked(lambda part: part.stats())
-        return nodes.merged_stats(found, missed)
+        return replace(nodes.merged_stats(found, missed), partitions=self.partitions)
 
     async def peek(
         self, n: int = 10, *, state: str = "ready", start: int = 0, newest: bool = False
@@ -579,7 +743,7 @@ class AsyncCompositeQueue(AsyncQueue):
             at = inner if own == key else "0"
             page = await self._federation.tried(
                 part.home,
-                partial(self._brief(part.home).scan, at, n, states=chosen, full=full),
+                partial(self._scanned, part, at, n, chosen, full),
             )
             if page is None:
                 missed.append(part.home.address)
@@ -589,6 +753,10 @@ class AsyncCompositeQueue(AsyncQueue):
             at = "0" if is_last else f"{after}:{page.cursor}"
             return ScanPage(at, page.ids, page.jobs, tuple(missed))
         return ScanPage("0", [], [], tuple(missed))
+
+    async def _scanned(self, part: AsyncPart, at: str, n: int, states: Any, full: bool) -> ScanPage:
+        await self._declare(part.home)
+        return await self._brief(part.home, part.number).scan(at, n, states=states, full=full)
 
     def _key(self, part: AsyncPart) -> str:
         """What the cursors of a scan call a part: node, and checksum of its name."""
@@ -603,6 +771,51 @@ class AsyncCompositeQueue(AsyncQueue):
         return await self._part_of(job)._receipt_of(job)
 
 
+class _Answers(Generic[T]):
+    """The answers of several parts to a call about jobs.
+
+    Args:
+        count: how many jobs.
+        unknown: the answer for a job whose part has not answered.
+
+    Attributes:
+        missed: the nodes that have not answered, and why.
+        short: what was not confirmed by enough replicas.
+        failure: the failure of a part, on a node that may have others that work.
+    """
+
+    def __init__(self, count: int, unknown: T) -> None:
+        self._found: list[T] = [unknown] * count
+        self._is_answered = False
+        self.missed: dict[str, str] = {}
+        self.short: AckNotReplicated | None = None
+        self.failure: BaseException | None = None
+
+    def note(self, where: Sequence[int], found: Sequence[T]) -> None:
+        """A part has answered for the jobs at these places, or for the first ones of them."""
+        self._is_answered = self._is_answered or bool(found)
+        for at, answer in zip(where, found, strict=False):
+            self._found[at] = answer
+
+    def checked(self, names: list[Any]) -> list[T]:
+        """All of them, in order.
+
+        Raises:
+            NodesMissed, IncompleteSettle, AckNotReplicated: some are not what was asked for.
+        """
+        if self.failure is not None:
+            if not self._is_answered:
+                raise self.failure
+            raise IncompleteSettle(self._found, self.short) from self.failure
+        if self.missed:
+            raise NodesMissed(self.missed, self._found) from self.short
+        short = self.short
+        if short is not None:
+            whole = Settled.of(names, cast("list[Outcome]", self._found))
+            raise AckNotReplicated(whole, 0, short.wanted, short.got, short.fsynced)
+        return self._found
+
+
 def _hinted(kept: Sequence[bool]) -> list[Outcome]:
     """The outcomes of a call that was kept for some of its jobs."""
     return [Outcome.HINTED if one else Outcome.UNKNOWN for one in kept]
@@ -615,4 +828,4 @@ async def _extended(
 
 
 class AsyncObservedComposite(AsyncObservedQueue, AsyncCompositeQueue):
-    """A queue on several nodes whose enqueues pass through the middleware of its client."""
+    """A queue of several parts whose enqueues pass through the middleware of its client."""

@@ -13,7 +13,9 @@ from penstock._async.connection import AsyncWaiter, monotonic, passing
 from penstock._async.node import AsyncNode
 from penstock.core import flows
 from penstock.core.operations import DAMAGED, Call, QueueOps, Taken
-from penstock.wire.keys import registry_key
+from penstock.core.partitions import mark, read_mark
+from penstock.errors import QueuePartitioned
+from penstock.wire.keys import QueueKeys, registry_key
 
 
 class AsyncDriver:
@@ -26,6 +28,7 @@ class AsyncDriver:
 
     def __init__(self, node: AsyncNode, prefix: str) -> None:
         self.node = node
+        self._prefix = prefix
         self._registry = registry_key(prefix)
 
     async def run(self, ops: QueueOps, call: Call) -> tuple[list[Any], float]:
@@ -36,10 +39,10 @@ class AsyncDriver:
             reply, resent = await self.node.run(call)
         return reply, resent
 
-    async def reserve(self, ops: QueueOps, n: int, *, idle: bool) -> Taken:
+    async def reserve(self, ops: QueueOps, n: int, *, idle: bool, brief: bool = False) -> Taken:
         """Reserve up to n jobs of a queue, in one trip."""
         call, tag = ops.reserve(n, idle=idle)
-        reply, _ = await self.node.run(call)
+        reply, _ = await self.node.run(call, brief=brief)
         return ops.taken(reply, tag, self.node.id)
 
     async def drive(self, flow: Generator[Any, Any, Any], signal: AsyncSignal | None = None) -> Any:
@@ -99,7 +102,7 @@ class AsyncDriver:
     async def answer(self, effect: flows.Effect) -> Any:
         """Carry out an effect that is no wait."""
         if isinstance(effect, flows.Reserve):
-            return await self.reserve(effect.ops, effect.n, idle=effect.idle)
+            return await self.reserve(effect.ops, effect.n, idle=effect.idle, brief=effect.brief)
         if isinstance(effect, flows.Run):
             answer = await self.node.run(effect.call, brief=effect.brief)
             return answer if effect.told else answer[0]
@@ -115,14 +118,47 @@ class AsyncDriver:
     async def _registered(self, effect: flows.Register | flows.Lookup) -> str | None:
         ops = effect.ops
         if isinstance(effect, flows.Register):
+            if ops.partitions is not None:  # as after a `clear`
+                await self.declare(ops.keys, ops.partitions)
             field = f"{ops.crc:08x}{effect.epoch}"
-            await self.node.command("HSET", self._registry, field, ops.name)
+            await self.node.command("HSET", self._registry, field, ops.keys.name)
             await self.node.identify()
             return None
         for name, epoch in await self.registry():
-            if name == ops.name:
+            if name == ops.keys.name:
                 return epoch
         return None
+
+    async def declare(self, keys: QueueKeys, count: int) -> None:
+        """Note how many partitions a queue has, or see that it has so many.
+
+        Raises:
+            QueuePartitioned: it has another number of them, or is an ordinary queue.
+        """
+        whole = QueueKeys(keys.whole, keys.prefix)
+        meta = whole["meta"]
+        version = await self.node.command("HGET", meta, "v")
+        if version is None:
+            if await self.node.command(
+                "EXISTS", whole["ready"], whole["held"]
+            ):  # it has lost its meta
+                raise QueuePartitioned(whole.name, None, count)
+            await self.node.command("HSETNX", meta, "v", mark(count))
+            version = await self.node.command("HGET", meta, "v")
+        found = read_mark(version)
+        if found != count:
+            raise QueuePartitioned(whole.name, found, count)
+
+    async def partitions(self, name: str) -> int | None:
+        """How many partitions a queue has; 0 = it is an ordinary queue, None = it is not there."""
+        meta = QueueKeys(name, self._prefix)["meta"]
+        version = await self.node.command("HGET", meta, "v")
+        return None if version is None else read_mark(version) or 0
+
+    async def undeclare(self, name: str, count: int) -> None:
+        """A queue has no partitions any more: its name is free."""
+        if await self.partitions(name) == count:
+            await self.node.command("HDEL", QueueKeys(name, self._prefix)["meta"], "v")
 
     async def registry(self) -> list[tuple[str, str]]:
         """Name and epoch of every queue that the registry lists."""

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from operator import itemgetter
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock._acompat import AsyncErrand, AsyncSignal, asleep
 from penstock._async.composite import AsyncCompositeQueue, AsyncObservedComposite
@@ -25,6 +25,7 @@ from penstock._async.offers import AsyncOffers
 from penstock._async.queue import AsyncQueue
 from penstock.core import flows, nodes
 from penstock.core.client import QueueFilter, Terms
+from penstock.core.hints import Intent
 from penstock.core.members import Entry, address_of, joined, merged_members
 from penstock.core.nodes import At, Hunger, Keep, Listen, Partial, Sticky
 from penstock.core.options import QUEUE_CURSOR, check_cursor
@@ -37,6 +38,9 @@ from penstock.errors import (
     WrongNode,
 )
 from penstock.wire.keys import hints_key
+
+if TYPE_CHECKING:
+    from penstock._async.composite import AsyncPart
 
 __all__ = ["AsyncFederation"]
 
@@ -95,10 +99,31 @@ class AsyncFederation:
     is_apart = True
     """Waits on several nodes stand by themselves."""
 
-    def queue(self, name: str) -> AsyncQueue:
-        """The queue of this name, with a part on each node."""
+    def queue(self, name: str, partitions: int | None = None) -> AsyncQueue:
+        """The queue of this name, with a part on each node, or one of each partition."""
         made = AsyncObservedComposite if self.middleware else AsyncCompositeQueue
-        return made(self, name)
+        return made(self, name, partitions)
+
+    async def partitions(self, name: str) -> int | None:
+        """How many partitions a queue has on the first node that knows it, as of `AsyncMember`."""
+        found, _ = await self.each(lambda home: home.brief._driver.partitions(name))
+        return next((count for _, count in found if count is not None), None)
+
+    def preferred(self) -> list[AsyncHome]:
+        """The nodes in the order in which jobs are offered to them."""
+        return self.sticky.order(self.homes)
+
+    async def produce(
+        self, parts: Callable[[], Sequence[AsyncPart]], attempt: Callable[[AsyncPart], Awaitable[T]]
+    ) -> T:
+        """Add jobs on the first node that takes them: see `AsyncOffers.produce`."""
+        return await self.offers.produce(parts, attempt)
+
+    async def keep(
+        self, home: AsyncHome, queue: str, names: Sequence[Any], intent: Intent
+    ) -> list[bool]:
+        """Keep a call about jobs of a node that is down: see `AsyncHints.keep`."""
+        return await self.hints.keep(home, queue, names, intent)
 
     # -- who is there ----------------------------------------------------------------------
 
@@ -443,7 +468,7 @@ class AsyncFederation:
         """The figures of those among the queues of a node that were not met on one before it."""
         chosen = []
         for one in found:
-            parts, missed = await self.each(partial(_stats, name=one.name))
+            parts, missed = await self.each(partial(_stats, one=one))
             if not any(stats.exists and other.id < home.id for other, stats in parts):
                 chosen.append(nodes.merged_stats([stats for _, stats in parts], missed))
         return chosen
@@ -471,6 +496,8 @@ class AsyncFederation:
     async def reserve(self, queues: Sequence[Any], n: int, wait: float | None) -> list[AsyncJob]:
         """Take up to n jobs from several queues on all nodes, the first queue first."""
         await self.connect()
+        for queue in queues:
+            await queue.declare()
         name = "\0".join(queue.name for queue in queues)
         hunger = self._hunger.get(name)
         if hunger is None:
@@ -560,5 +587,5 @@ def _any_queue(stats: QueueStats) -> bool:  # noqa: ARG001  # its form
     return True
 
 
-async def _stats(home: AsyncHome, name: str) -> QueueStats:
-    return await AsyncQueue(home.brief, name).stats()
+async def _stats(home: AsyncHome, one: QueueStats) -> QueueStats:
+    return await home.brief.queue(one.name, one.partitions).stats()

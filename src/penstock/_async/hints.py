@@ -12,7 +12,7 @@ from penstock._async.home import is_node_failure
 from penstock._async.queue import AsyncQueue
 from penstock.core import hints
 from penstock.core.hints import Hint, Intent
-from penstock.wire.keys import hints_key
+from penstock.wire.keys import hints_key, split_name
 
 if TYPE_CHECKING:
     from penstock._async.federation import AsyncFederation
@@ -78,7 +78,7 @@ class AsyncHints:
     async def _done(self, home: AsyncHome, batch: Sequence[Hint]) -> list[str]:
         """Make up for calls about jobs of one queue; the fields that are done with."""
         first = batch[0]
-        ops = AsyncQueue(home.brief, first.queue).ops
+        ops = AsyncQueue(home.brief, *split_name(first.queue)).ops
         call = ops.hinted(
             first.kind, first.epoch, first.window, first.reason, hints.pairs_of(batch)
         )

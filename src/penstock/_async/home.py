@@ -77,6 +77,8 @@ class AsyncHome(AsyncMember):
         fault: why it can't be one of these nodes.
     """
 
+    is_one_of_several = True
+
     def __init__(self, source: Any, terms: Terms, learned: str = "") -> None:
         super().__init__(source, terms)
         self.is_learned = bool(learned)
@@ -90,6 +92,11 @@ class AsyncHome(AsyncMember):
         self.errands = AsyncErrands()
         self.meet(learned)
         self.fault: Exception | None = None
+
+    @property
+    def patient(self) -> AsyncMember:
+        """Itself: by connections on which a call is tried for as long as the client was told."""
+        return self
 
     @property
     def id(self) -> str:

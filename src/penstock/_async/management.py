@@ -44,13 +44,17 @@ class AsyncManagement:
     Args:
         client: whose connections it uses.
         name: any non-empty text.
+        number: which of its partitions; None = it has none.
     """
 
-    def __init__(self, client: AsyncMember, name: str) -> None:
+    partitions: int | None = None
+    """How many partitions it has; None = it is an ordinary queue."""
+
+    def __init__(self, client: AsyncMember, name: str, number: int | None = None) -> None:
         self._client = client
         self._driver = client._driver
         self._node = client._node
-        keys = QueueKeys(name, client.prefix)
+        keys = QueueKeys(name, client.prefix, number)
         self.ops = QueueOps(keys, client.owner, self._node.known, self, AsyncJob)
 
     @property
@@ -60,8 +64,15 @@ class AsyncManagement:
 
     @property
     def operations(self) -> list[QueueOps]:
-        """The operations of its parts: one, unless it lies on several nodes."""
+        """The operations of its parts: one, unless it has partitions or lies on several nodes."""
         return [self.ops]
+
+    def asked(self, now: float) -> tuple[list[QueueOps], int]:  # noqa: ARG002  # its form
+        """Whom a consumer asks, in this order; and how many of them also if it has some jobs."""
+        return [self.ops], 1
+
+    async def declare(self) -> None:
+        """See to it that the server knows how many partitions it has."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}>"

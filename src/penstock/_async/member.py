@@ -8,6 +8,8 @@ from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
 from penstock._acompat import AsyncSignal
+from penstock._async.alone import AsyncAlone
+from penstock._async.composite import AsyncCompositeQueue, AsyncObservedComposite
 from penstock._async.connection import monotonic, passing
 from penstock._async.driver import AsyncDriver
 from penstock._async.job import AsyncJob
@@ -16,13 +18,20 @@ from penstock._async.observed import AsyncObservedQueue
 from penstock._async.queue import AsyncQueue
 from penstock.core import flows
 from penstock.core.client import QueueFilter, Terms
+from penstock.core.operations import QueueOps
 from penstock.core.options import BATCH, QUEUE_CURSOR, check_cursor
 from penstock.core.servers import PROTOCOL_VERSION, ServerFacts
 from penstock.core.views import Hello, Info, NodeView, QueuePage, QueueStats
 from penstock.errors import MetaLost
-from penstock.wire.keys import QueueKeys
+from penstock.wire.keys import QueueKeys, split_name
 
 __all__ = ["AsyncMember"]
+
+
+def _noted(part: QueueOps, count: int | None) -> None:
+    """A part of a queue was asked, and gave so many, or did not answer."""
+    if part.partitions is not None:
+        part.queue.noted(part, count)
 
 
 class Totals(NamedTuple):
@@ -48,6 +57,7 @@ class AsyncMember:
         self.terms = terms
         self._node = node or AsyncNode(source, prefix=terms.prefix, retry_for=terms.retry_for)
         self._driver = AsyncDriver(self._node, terms.prefix)
+        self._alone = AsyncAlone(self)
 
     @property
     def prefix(self) -> str:
@@ -64,9 +74,17 @@ class AsyncMember:
         """Hooks."""
         return self.terms.middleware
 
-    def queue(self, name: str) -> AsyncQueue:
+    def queue(self, name: str, partitions: int | None = None) -> AsyncQueue:
         """The queue of this name on this node."""
-        return (AsyncObservedQueue if self.middleware else AsyncQueue)(self, name)
+        if partitions is None:
+            return (AsyncObservedQueue if self.middleware else AsyncQueue)(self, name)
+        made = AsyncObservedComposite if self.middleware else AsyncCompositeQueue
+        return made(self._alone, name, partitions)
+
+    async def partitions(self, name: str) -> int | None:
+        """How many partitions a queue has; 0 = it is an ordinary queue, None = it is not there."""
+        await self.connect()
+        return await self._driver.partitions(name)
 
     async def connect(self) -> None:
         """Reach the server, check it and learn its id, unless that was done."""
@@ -81,8 +99,13 @@ class AsyncMember:
         self, queues: Sequence[AsyncQueue], n: int, wait: float | None
     ) -> list[AsyncJob]:
         """Take up to n jobs from several queues, the first queue first."""
-        sources = [queue.ops for queue in queues]
         await self.connect()
+        sources: list[QueueOps] = []
+        eager: int | None = 1
+        for queue in queues:
+            await queue.declare()
+            parts, eager = queue.asked(monotonic())
+            sources += parts
         seen = None
         if len(sources) == 1 and n <= BATCH:
             with suppress(MetaLost):  # the flow mends it
@@ -92,7 +115,17 @@ class AsyncMember:
                 if taken.deliveries or (wait == 0 and taken.next_ms != 0):
                     return taken.deliveries
                 seen = taken if taken.next_ms != 0 else None
-        flow = flows.reserve(sources, n, wait, clock=monotonic, transient=passing, seen=seen)
+        flow = flows.reserve(
+            sources,
+            n,
+            wait,
+            clock=monotonic,
+            transient=passing,
+            seen=seen,
+            apart=self.is_apart and any(queue.partitions for queue in queues),
+            noted=_noted,
+            eager=eager if len(queues) == 1 else None,
+        )
         jobs: list[AsyncJob] = await self._driver.drive(flow)
         return jobs
 
@@ -108,16 +141,18 @@ class AsyncMember:
     async def queues(self, pattern: str) -> list[str]:
         """The names of the queues that exist, sorted."""
         await self.connect()
-        names = []
-        for name, epoch in await self._driver.registry():
-            if fnmatchcase(name, pattern) and await self._exists(name, epoch):
-                names.append(name)
+        names: dict[str, None] = {}
+        for listed, epoch in await self._driver.registry():
+            name, number = split_name(listed)
+            keys = QueueKeys(name, self.prefix, number)
+            is_new = name not in names and fnmatchcase(name, pattern)
+            if is_new and await self._exists(keys, epoch):
+                names[name] = None
         return sorted(names)
 
-    async def _exists(self, name: str, epoch: str) -> bool:
+    async def _exists(self, keys: QueueKeys, epoch: str) -> bool:
         """Whether an entry of the registry is that of a living queue."""
-        key = QueueKeys(name, self.prefix)["meta"]
-        found = await self._node.command("HGET", key, "epoch")
+        found = await self._node.command("HGET", keys["meta"], "epoch")
         return bool(found == epoch.encode())
 
     async def scan_queues(self, cursor: str, n: int, is_wanted: QueueFilter) -> QueuePage:
@@ -125,13 +160,28 @@ class AsyncMember:
         at = check_cursor("cursor", cursor, QUEUE_CURSOR)
         await self.connect()
         after, entries = await self._driver.registry_page(at, n)
-        found = await self._living(entries)
-        return QueuePage(after, [stats for stats in found if is_wanted(stats)])
+        found = [
+            stats if number is None else await self._whole(stats.name, number)
+            for stats, number in await self._living(entries)
+        ]
+        return QueuePage(after, [stats for stats in found if stats and is_wanted(stats)])
 
-    async def _living(self, entries: list[tuple[str, str]]) -> list[QueueStats]:
-        """The figures of the queues that are as the registry lists them, names and epochs."""
-        found = [(await AsyncQueue(self, name).stats(), epoch) for name, epoch in entries]
-        return [stats for stats, epoch in found if stats.epoch == epoch]
+    async def _whole(self, name: str, number: int) -> QueueStats | None:
+        """The figures of a queue with partitions; None = an earlier one of them stands for it."""
+        for earlier in range(number):
+            if (await AsyncQueue(self, name, earlier).stats()).exists:
+                return None
+        return await self.queue(name, await self._driver.partitions(name) or None).stats()
+
+    async def _living(self, entries: list[tuple[str, str]]) -> list[tuple[QueueStats, int | None]]:
+        """The figures of what is as the registry lists it, and which partition it is."""
+        found = []
+        for listed, epoch in entries:
+            name, number = split_name(listed)
+            stats = await AsyncQueue(self, name, number).stats()
+            if stats.epoch == epoch:
+                found.append((stats, number))
+        return found
 
     async def hello(self) -> Hello:
         """Who it is."""
@@ -164,9 +214,10 @@ class AsyncMember:
 
     async def totals(self) -> Totals:
         """How many jobs all queues have."""
-        found = await self._living(await self._driver.registry())
+        living = await self._living(await self._driver.registry())
+        found = [stats for stats, _ in living]
         return Totals(
-            len(found),
+            len({stats.name for stats in found}),
             sum(stats.ready + stats.scheduled for stats in found),
             sum(stats.active for stats in found),
             sum(stats.dead for stats in found),

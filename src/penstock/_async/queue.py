@@ -41,6 +41,7 @@ class AsyncQueue(AsyncManagement):
     Args:
         client: whose connections it uses.
         name: any non-empty text.
+        number: which of its partitions; None = it has none.
     """
 
     # -- producing -------------------------------------------------------------------------
@@ -64,6 +65,7 @@ class AsyncQueue(AsyncManagement):
         dedup_until: str = "finished",
         on_duplicate: str = "refuse",
         retry: RetryPolicy | None = None,
+        key: str | None = None,
     ) -> Enqueued:
         """Add one job: it waits in `ready`, or in `scheduled` until its time comes.
 
@@ -98,6 +100,9 @@ class AsyncQueue(AsyncManagement):
                 the one that waits so is updated.
             retry: the job's own policy, kept with it and applied by every client; what it leaves
                 open is the queue's. An update keeps the one that is there if this is None.
+            key: jobs of one key lie in one partition, which keeps their order (docs/nodes.md,
+                Partitions); None = in that of the dedup id, or in any. Of no use, and no harm,
+                where there are no partitions.
 
         Returns:
             The job's id and state, how many replicas confirmed; for a duplicate those of the job
@@ -125,6 +130,7 @@ class AsyncQueue(AsyncManagement):
             dedup,
             retry,
             fsynced=fsynced,
+            key=key,
         )
         record = options.record(body)
         if len(record) > 1_000_000:
@@ -166,6 +172,7 @@ class AsyncQueue(AsyncManagement):
         dedup_until: str = "finished",
         on_duplicate: str = "refuse",
         retry: RetryPolicy | None = None,
+        key: Callable[[Any], str] | str | None = None,
     ) -> BulkEnqueued:
         """Add many jobs in chunks of up to 1,000 or 1 MiB: one trip a chunk, each all or nothing.
 
@@ -177,6 +184,7 @@ class AsyncQueue(AsyncManagement):
             dedup_id: computes the id of each body; a str is the id of them all.
             dedup_window, dedup_until, on_duplicate: as in `enqueue`. With dedup ids a chunk goes in
                 as a whole, and there is an answer for each job, in order.
+            key: computes the key of each body; a str is the key of them all.
 
         Returns:
             The results in the order of the bodies; ids are built when looked at.
@@ -201,16 +209,22 @@ class AsyncQueue(AsyncManagement):
             retry,
             fsynced=fsynced,
             many=True,
+            key=key,
         )
         results = BulkEnqueued(options.ttl_code)
         try:
-            for chunk in chunks(bodies, options):
-                await self._add_chunk(chunk, options, results)
+            await self._add_all(bodies, options, results)
         except Exception as error:
             if len(results):
                 raise IncompleteEnqueue(results) from error
             raise
         return results
+
+    async def _add_all(
+        self, bodies: Iterable[Any], options: Prepared, results: BulkEnqueued
+    ) -> None:
+        for chunk in chunks(bodies, options):
+            await self._add_chunk(chunk, options, results)
 
     async def _add_chunk(
         self, chunk: list[bytes], options: Prepared, results: BulkEnqueued

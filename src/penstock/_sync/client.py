@@ -27,6 +27,7 @@ from penstock.core.options import (
     check_count,
     duration_ms,
 )
+from penstock.core.partitions import check_partitions
 from penstock.core.servers import ServerFacts
 from penstock.core.views import Hello, Info, JobView, QueuePage, QueueStats
 from penstock.errors import BadArgument, ConfigurationError
@@ -91,6 +92,7 @@ class Penstock:
             Member(source, self.terms) if sources is None else Federation(sources, self.terms)
         )
         self._queues: dict[str, Queue] = {}
+        self._partitions: dict[str, int] = {}
 
     @property
     def _node(self) -> Node:
@@ -123,7 +125,7 @@ class Penstock:
         Args:
             owner: who reserves; None = the same as here.
         """
-        return Penstock(
+        twin = Penstock(
             self._source,
             prefix=self.prefix,
             owner=self.owner if owner is None else owner,
@@ -131,6 +133,8 @@ class Penstock:
             middleware=self.middleware,
             on_unknown=self.terms.on_unknown,
         )
+        twin._partitions = self._partitions  # what one of them learns is true for both
+        return twin
 
     def connect(self) -> Penstock:
         """Reach the server, check it and learn its id; every call does so if need be.
@@ -164,19 +168,41 @@ class Penstock:
     ) -> None:
         self.close()
 
-    def queue(self, name: str) -> Queue:
+    def queue(self, name: str, *, partitions: int | None = None) -> Queue:
         """The queue of this name; nothing is sent.
 
+        Args:
+            name: 1 to 1024 bytes of UTF-8, without NUL.
+            partitions: of how many partitions it is made, 1 to 256; None = as this client knows of
+                it, or none (docs/nodes.md, Partitions). The number is stored with the first call,
+                and cannot be changed; calls with another one raise `QueuePartitioned`.
+
         Raises:
-            BadArgument: not a str, empty, over 1024 bytes, or with a NUL.
+            BadArgument: an argument can't be used.
         """
         found = self._queues.get(check_queue_name(name))
-        if found is None:
-            found = self._home.queue(name)
+        count = check_partitions(partitions)
+        if found is None or (count is not None and found.partitions != count):
+            if count is None:
+                count = self._partitions.get(name)
+            else:
+                self._partitions[name] = count
+            found = self._home.queue(name, count)
             if len(self._queues) >= 10_000:
                 self._queues.clear()
             self._queues[name] = found
         return found
+
+    def open(self, name: str) -> Queue:
+        """The queue of this name, with the partitions that it has on the server.
+
+        Raises:
+            BadArgument: not the name of a queue.
+        """
+        found = self._home.partitions(check_queue_name(name))
+        if found == 0:
+            self._forget(name)
+        return self.queue(name, partitions=found or None)
 
     def reserve(
         self, queues: Iterable[Queue | str], n: int = 1, *, block: Duration | None = 5
@@ -277,7 +303,7 @@ class Penstock:
             raise BadArgument("queues", queues, "an iterable of queues or names")
         wanted = None if states is None else list(states)
         for queue in self.queues() if queues is None else queues:
-            found = self.queue(queue) if isinstance(queue, str) else queue
+            found = self.open(queue) if isinstance(queue, str) else queue
             for view in found.scan_iter(states=wanted, n=n):
                 yield view
 
@@ -303,8 +329,18 @@ class Penstock:
         """
         if isinstance(queues, (str, bytes)) or not isinstance(queues, Iterable):
             raise BadArgument("queues", queues, "an iterable of queues or names")
-        found = [self.queue(queue) if isinstance(queue, str) else queue for queue in queues]
-        return [queue.name for queue in found if queue._clear()[0]]
+        found = [self.open(queue) if isinstance(queue, str) else queue for queue in queues]
+        cleared = []
+        for queue in found:
+            if queue._clear()[0]:
+                cleared.append(queue.name)
+            self._forget(queue.name)
+        return cleared
+
+    def _forget(self, name: str) -> None:
+        """A queue is no more; who makes it again may give it another number of partitions."""
+        self._partitions.pop(name, None)
+        self._queues.pop(name, None)
 
     def clear_all(self, *, confirm: str) -> list[str]:
         """Remove every queue of this prefix, and nothing else.
@@ -324,7 +360,7 @@ class Penstock:
 
     def sweep(self) -> int:
         """Sweep every queue; see `Queue.sweep`. Returns how many jobs were removed."""
-        return sum([self.queue(name).sweep() for name in self.queues()])
+        return sum([self.open(name).sweep() for name in self.queues()])
 
     def server_facts(self) -> ServerFacts:
         """What the server says of itself now."""

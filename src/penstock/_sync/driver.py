@@ -12,7 +12,9 @@ from penstock._sync.connection import Waiter, monotonic, passing
 from penstock._sync.node import Node
 from penstock.core import flows
 from penstock.core.operations import DAMAGED, Call, QueueOps, Taken
-from penstock.wire.keys import registry_key
+from penstock.core.partitions import mark, read_mark
+from penstock.errors import QueuePartitioned
+from penstock.wire.keys import QueueKeys, registry_key
 
 
 class Driver:
@@ -25,6 +27,7 @@ class Driver:
 
     def __init__(self, node: Node, prefix: str) -> None:
         self.node = node
+        self._prefix = prefix
         self._registry = registry_key(prefix)
 
     def run(self, ops: QueueOps, call: Call) -> tuple[list[Any], float]:
@@ -35,10 +38,10 @@ class Driver:
             reply, resent = self.node.run(call)
         return reply, resent
 
-    def reserve(self, ops: QueueOps, n: int, *, idle: bool) -> Taken:
+    def reserve(self, ops: QueueOps, n: int, *, idle: bool, brief: bool = False) -> Taken:
         """Reserve up to n jobs of a queue, in one trip."""
         call, tag = ops.reserve(n, idle=idle)
-        reply, _ = self.node.run(call)
+        reply, _ = self.node.run(call, brief=brief)
         return ops.taken(reply, tag, self.node.id)
 
     def drive(self, flow: Generator[Any, Any, Any], signal: Signal | None = None) -> Any:
@@ -79,7 +82,7 @@ class Driver:
     def answer(self, effect: flows.Effect) -> Any:
         """Carry out an effect that is no wait."""
         if isinstance(effect, flows.Reserve):
-            return self.reserve(effect.ops, effect.n, idle=effect.idle)
+            return self.reserve(effect.ops, effect.n, idle=effect.idle, brief=effect.brief)
         if isinstance(effect, flows.Run):
             answer = self.node.run(effect.call, brief=effect.brief)
             return answer if effect.told else answer[0]
@@ -95,14 +98,45 @@ class Driver:
     def _registered(self, effect: flows.Register | flows.Lookup) -> str | None:
         ops = effect.ops
         if isinstance(effect, flows.Register):
+            if ops.partitions is not None:  # as after a `clear`
+                self.declare(ops.keys, ops.partitions)
             field = f"{ops.crc:08x}{effect.epoch}"
-            self.node.command("HSET", self._registry, field, ops.name)
+            self.node.command("HSET", self._registry, field, ops.keys.name)
             self.node.identify()
             return None
         for name, epoch in self.registry():
-            if name == ops.name:
+            if name == ops.keys.name:
                 return epoch
         return None
+
+    def declare(self, keys: QueueKeys, count: int) -> None:
+        """Note how many partitions a queue has, or see that it has so many.
+
+        Raises:
+            QueuePartitioned: it has another number of them, or is an ordinary queue.
+        """
+        whole = QueueKeys(keys.whole, keys.prefix)
+        meta = whole["meta"]
+        version = self.node.command("HGET", meta, "v")
+        if version is None:
+            if self.node.command("EXISTS", whole["ready"], whole["held"]):  # it has lost its meta
+                raise QueuePartitioned(whole.name, None, count)
+            self.node.command("HSETNX", meta, "v", mark(count))
+            version = self.node.command("HGET", meta, "v")
+        found = read_mark(version)
+        if found != count:
+            raise QueuePartitioned(whole.name, found, count)
+
+    def partitions(self, name: str) -> int | None:
+        """How many partitions a queue has; 0 = it is an ordinary queue, None = it is not there."""
+        meta = QueueKeys(name, self._prefix)["meta"]
+        version = self.node.command("HGET", meta, "v")
+        return None if version is None else read_mark(version) or 0
+
+    def undeclare(self, name: str, count: int) -> None:
+        """A queue has no partitions any more: its name is free."""
+        if self.partitions(name) == count:
+            self.node.command("HDEL", QueueKeys(name, self._prefix)["meta"], "v")
 
     def registry(self) -> list[tuple[str, str]]:
         """Name and epoch of every queue that the registry lists."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from operator import itemgetter
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock._acompat import Errand, Signal, sleep
 from penstock._sync.composite import CompositeQueue, ObservedComposite
@@ -25,6 +25,7 @@ from penstock._sync.offers import Offers
 from penstock._sync.queue import Queue
 from penstock.core import flows, nodes
 from penstock.core.client import QueueFilter, Terms
+from penstock.core.hints import Intent
 from penstock.core.members import Entry, address_of, joined, merged_members
 from penstock.core.nodes import At, Hunger, Keep, Listen, Partial, Sticky
 from penstock.core.options import QUEUE_CURSOR, check_cursor
@@ -37,6 +38,9 @@ from penstock.errors import (
     WrongNode,
 )
 from penstock.wire.keys import hints_key
+
+if TYPE_CHECKING:
+    from penstock._sync.composite import Part
 
 __all__ = ["Federation"]
 
@@ -95,10 +99,27 @@ class Federation:
     is_apart = True
     """Waits on several nodes stand by themselves."""
 
-    def queue(self, name: str) -> Queue:
-        """The queue of this name, with a part on each node."""
+    def queue(self, name: str, partitions: int | None = None) -> Queue:
+        """The queue of this name, with a part on each node, or one of each partition."""
         made = ObservedComposite if self.middleware else CompositeQueue
-        return made(self, name)
+        return made(self, name, partitions)
+
+    def partitions(self, name: str) -> int | None:
+        """How many partitions a queue has on the first node that knows it, as of `Member`."""
+        found, _ = self.each(lambda home: home.brief._driver.partitions(name))
+        return next((count for _, count in found if count is not None), None)
+
+    def preferred(self) -> list[Home]:
+        """The nodes in the order in which jobs are offered to them."""
+        return self.sticky.order(self.homes)
+
+    def produce(self, parts: Callable[[], Sequence[Part]], attempt: Callable[[Part], T]) -> T:
+        """Add jobs on the first node that takes them: see `Offers.produce`."""
+        return self.offers.produce(parts, attempt)
+
+    def keep(self, home: Home, queue: str, names: Sequence[Any], intent: Intent) -> list[bool]:
+        """Keep a call about jobs of a node that is down: see `Hints.keep`."""
+        return self.hints.keep(home, queue, names, intent)
 
     # -- who is there ----------------------------------------------------------------------
 
@@ -441,7 +462,7 @@ class Federation:
         """The figures of those among the queues of a node that were not met on one before it."""
         chosen = []
         for one in found:
-            parts, missed = self.each(partial(_stats, name=one.name))
+            parts, missed = self.each(partial(_stats, one=one))
             if not any(stats.exists and other.id < home.id for other, stats in parts):
                 chosen.append(nodes.merged_stats([stats for _, stats in parts], missed))
         return chosen
@@ -469,6 +490,8 @@ class Federation:
     def reserve(self, queues: Sequence[Any], n: int, wait: float | None) -> list[Job]:
         """Take up to n jobs from several queues on all nodes, the first queue first."""
         self.connect()
+        for queue in queues:
+            queue.declare()
         name = "\0".join(queue.name for queue in queues)
         hunger = self._hunger.get(name)
         if hunger is None:
@@ -542,5 +565,5 @@ def _any_queue(stats: QueueStats) -> bool:  # noqa: ARG001  # its form
     return True
 
 
-def _stats(home: Home, name: str) -> QueueStats:
-    return Queue(home.brief, name).stats()
+def _stats(home: Home, one: QueueStats) -> QueueStats:
+    return home.brief.queue(one.name, one.partitions).stats()

@@ -13,7 +13,7 @@ from penstock._sync.home import is_node_failure
 from penstock._sync.queue import Queue
 from penstock.core import hints
 from penstock.core.hints import Hint, Intent
-from penstock.wire.keys import hints_key
+from penstock.wire.keys import hints_key, split_name
 
 if TYPE_CHECKING:
     from penstock._sync.federation import Federation
@@ -79,7 +79,7 @@ class Hints:
     def _done(self, home: Home, batch: Sequence[Hint]) -> list[str]:
         """Make up for calls about jobs of one queue; the fields that are done with."""
         first = batch[0]
-        ops = Queue(home.brief, first.queue).ops
+        ops = Queue(home.brief, *split_name(first.queue)).ops
         call = ops.hinted(
             first.kind, first.epoch, first.window, first.reason, hints.pairs_of(batch)
         )

@@ -78,6 +78,8 @@ class Home(Member):
         fault: why it can't be one of these nodes.
     """
 
+    is_one_of_several = True
+
     def __init__(self, source: Any, terms: Terms, learned: str = "") -> None:
         super().__init__(source, terms)
         self.is_learned = bool(learned)
@@ -91,6 +93,11 @@ class Home(Member):
         self.errands = Errands()
         self.meet(learned)
         self.fault: Exception | None = None
+
+    @property
+    def patient(self) -> Member:
+        """Itself: by connections on which a call is tried for as long as the client was told."""
+        return self
 
     @property
     def id(self) -> str:

@@ -9,6 +9,8 @@ from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
 from penstock._acompat import Signal
+from penstock._sync.alone import Alone
+from penstock._sync.composite import CompositeQueue, ObservedComposite
 from penstock._sync.connection import monotonic, passing
 from penstock._sync.driver import Driver
 from penstock._sync.job import Job
@@ -17,13 +19,20 @@ from penstock._sync.observed import ObservedQueue
 from penstock._sync.queue import Queue
 from penstock.core import flows
 from penstock.core.client import QueueFilter, Terms
+from penstock.core.operations import QueueOps
 from penstock.core.options import BATCH, QUEUE_CURSOR, check_cursor
 from penstock.core.servers import PROTOCOL_VERSION, ServerFacts
 from penstock.core.views import Hello, Info, NodeView, QueuePage, QueueStats
 from penstock.errors import MetaLost
-from penstock.wire.keys import QueueKeys
+from penstock.wire.keys import QueueKeys, split_name
 
 __all__ = ["Member"]
+
+
+def _noted(part: QueueOps, count: int | None) -> None:
+    """A part of a queue was asked, and gave so many, or did not answer."""
+    if part.partitions is not None:
+        part.queue.noted(part, count)
 
 
 class Totals(NamedTuple):
@@ -49,6 +58,7 @@ class Member:
         self.terms = terms
         self._node = node or Node(source, prefix=terms.prefix, retry_for=terms.retry_for)
         self._driver = Driver(self._node, terms.prefix)
+        self._alone = Alone(self)
 
     @property
     def prefix(self) -> str:
@@ -65,9 +75,17 @@ class Member:
         """Hooks."""
         return self.terms.middleware
 
-    def queue(self, name: str) -> Queue:
+    def queue(self, name: str, partitions: int | None = None) -> Queue:
         """The queue of this name on this node."""
-        return (ObservedQueue if self.middleware else Queue)(self, name)
+        if partitions is None:
+            return (ObservedQueue if self.middleware else Queue)(self, name)
+        made = ObservedComposite if self.middleware else CompositeQueue
+        return made(self._alone, name, partitions)
+
+    def partitions(self, name: str) -> int | None:
+        """How many partitions a queue has; 0 = it is an ordinary queue, None = it is not there."""
+        self.connect()
+        return self._driver.partitions(name)
 
     def connect(self) -> None:
         """Reach the server, check it and learn its id, unless that was done."""
@@ -80,8 +98,13 @@ class Member:
 
     def reserve(self, queues: Sequence[Queue], n: int, wait: float | None) -> list[Job]:
         """Take up to n jobs from several queues, the first queue first."""
-        sources = [queue.ops for queue in queues]
         self.connect()
+        sources: list[QueueOps] = []
+        eager: int | None = 1
+        for queue in queues:
+            queue.declare()
+            parts, eager = queue.asked(monotonic())
+            sources += parts
         seen = None
         if len(sources) == 1 and n <= BATCH:
             with suppress(MetaLost):  # the flow mends it
@@ -91,7 +114,17 @@ class Member:
                 if taken.deliveries or (wait == 0 and taken.next_ms != 0):
                     return taken.deliveries
                 seen = taken if taken.next_ms != 0 else None
-        flow = flows.reserve(sources, n, wait, clock=monotonic, transient=passing, seen=seen)
+        flow = flows.reserve(
+            sources,
+            n,
+            wait,
+            clock=monotonic,
+            transient=passing,
+            seen=seen,
+            apart=self.is_apart and any(queue.partitions for queue in queues),
+            noted=_noted,
+            eager=eager if len(queues) == 1 else None,
+        )
         jobs: list[Job] = self._driver.drive(flow)
         return jobs
 
@@ -107,16 +140,18 @@ class Member:
     def queues(self, pattern: str) -> list[str]:
         """The names of the queues that exist, sorted."""
         self.connect()
-        names = []
-        for name, epoch in self._driver.registry():
-            if fnmatchcase(name, pattern) and self._exists(name, epoch):
-                names.append(name)
+        names: dict[str, None] = {}
+        for listed, epoch in self._driver.registry():
+            name, number = split_name(listed)
+            keys = QueueKeys(name, self.prefix, number)
+            is_new = name not in names and fnmatchcase(name, pattern)
+            if is_new and self._exists(keys, epoch):
+                names[name] = None
         return sorted(names)
 
-    def _exists(self, name: str, epoch: str) -> bool:
+    def _exists(self, keys: QueueKeys, epoch: str) -> bool:
         """Whether an entry of the registry is that of a living queue."""
-        key = QueueKeys(name, self.prefix)["meta"]
-        found = self._node.command("HGET", key, "epoch")
+        found = self._node.command("HGET", keys["meta"], "epoch")
         return bool(found == epoch.encode())
 
     def scan_queues(self, cursor: str, n: int, is_wanted: QueueFilter) -> QueuePage:
@@ -124,13 +159,28 @@ class Member:
         at = check_cursor("cursor", cursor, QUEUE_CURSOR)
         self.connect()
         after, entries = self._driver.registry_page(at, n)
-        found = self._living(entries)
-        return QueuePage(after, [stats for stats in found if is_wanted(stats)])
+        found = [
+            stats if number is None else self._whole(stats.name, number)
+            for stats, number in self._living(entries)
+        ]
+        return QueuePage(after, [stats for stats in found if stats and is_wanted(stats)])
 
-    def _living(self, entries: list[tuple[str, str]]) -> list[QueueStats]:
-        """The figures of the queues that are as the registry lists them, names and epochs."""
-        found = [(Queue(self, name).stats(), epoch) for name, epoch in entries]
-        return [stats for stats, epoch in found if stats.epoch == epoch]
+    def _whole(self, name: str, number: int) -> QueueStats | None:
+        """The figures of a queue with partitions; None = an earlier one of them stands for it."""
+        for earlier in range(number):
+            if Queue(self, name, earlier).stats().exists:
+                return None
+        return self.queue(name, self._driver.partitions(name) or None).stats()
+
+    def _living(self, entries: list[tuple[str, str]]) -> list[tuple[QueueStats, int | None]]:
+        """The figures of what is as the registry lists it, and which partition it is."""
+        found = []
+        for listed, epoch in entries:
+            name, number = split_name(listed)
+            stats = Queue(self, name, number).stats()
+            if stats.epoch == epoch:
+                found.append((stats, number))
+        return found
 
     def hello(self) -> Hello:
         """Who it is."""
@@ -163,9 +213,10 @@ class Member:
 
     def totals(self) -> Totals:
         """How many jobs all queues have."""
-        found = self._living(self._driver.registry())
+        living = self._living(self._driver.registry())
+        found = [stats for stats, _ in living]
         return Totals(
-            len(found),
+            len({stats.name for stats in found}),
             sum(stats.ready + stats.scheduled for stats in found),
             sum(stats.active for stats in found),
             sum(stats.dead for stats in found),

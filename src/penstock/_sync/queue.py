@@ -42,6 +42,7 @@ class Queue(Management):
     Args:
         client: whose connections it uses.
         name: any non-empty text.
+        number: which of its partitions; None = it has none.
     """
 
     # -- producing -------------------------------------------------------------------------
@@ -65,6 +66,7 @@ class Queue(Management):
         dedup_until: str = "finished",
         on_duplicate: str = "refuse",
         retry: RetryPolicy | None = None,
+        key: str | None = None,
     ) -> Enqueued:
         """Add one job: it waits in `ready`, or in `scheduled` until its time comes.
 
@@ -99,6 +101,9 @@ class Queue(Management):
                 the one that waits so is updated.
             retry: the job's own policy, kept with it and applied by every client; what it leaves
                 open is the queue's. An update keeps the one that is there if this is None.
+            key: jobs of one key lie in one partition, which keeps their order (docs/nodes.md,
+                Partitions); None = in that of the dedup id, or in any. Of no use, and no harm,
+                where there are no partitions.
 
         Returns:
             The job's id and state, how many replicas confirmed; for a duplicate those of the job
@@ -126,6 +131,7 @@ class Queue(Management):
             dedup,
             retry,
             fsynced=fsynced,
+            key=key,
         )
         record = options.record(body)
         if len(record) > 1_000_000:
@@ -167,6 +173,7 @@ class Queue(Management):
         dedup_until: str = "finished",
         on_duplicate: str = "refuse",
         retry: RetryPolicy | None = None,
+        key: Callable[[Any], str] | str | None = None,
     ) -> BulkEnqueued:
         """Add many jobs in chunks of up to 1,000 or 1 MiB: one trip a chunk, each all or nothing.
 
@@ -178,6 +185,7 @@ class Queue(Management):
             dedup_id: computes the id of each body; a str is the id of them all.
             dedup_window, dedup_until, on_duplicate: as in `enqueue`. With dedup ids a chunk goes in
                 as a whole, and there is an answer for each job, in order.
+            key: computes the key of each body; a str is the key of them all.
 
         Returns:
             The results in the order of the bodies; ids are built when looked at.
@@ -202,16 +210,20 @@ class Queue(Management):
             retry,
             fsynced=fsynced,
             many=True,
+            key=key,
         )
         results = BulkEnqueued(options.ttl_code)
         try:
-            for chunk in chunks(bodies, options):
-                self._add_chunk(chunk, options, results)
+            self._add_all(bodies, options, results)
         except Exception as error:
             if len(results):
                 raise IncompleteEnqueue(results) from error
             raise
         return results
+
+    def _add_all(self, bodies: Iterable[Any], options: Prepared, results: BulkEnqueued) -> None:
+        for chunk in chunks(bodies, options):
+            self._add_chunk(chunk, options, results)
 
     def _add_chunk(self, chunk: list[bytes], options: Prepared, results: BulkEnqueued) -> None:
         if not self._node.id:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.core.dedup import Dedup, dedup_of
 from penstock.core.ids import AT_LEAST_ONCE_FOREVER, ttl_code
 from penstock.core.operations import Wait
 from penstock.core.options import BATCH, check_block, check_count, duration_ms, lease_ms, moment_ms
+from penstock.core.partitions import check_key, partition_of
 from penstock.core.policy import RetryPolicy
 from penstock.core.record import PLAIN, PLAIN_JSON, check_size, encode_body, encode_head
 from penstock.errors import BadArgument
 
-__all__ = ["CHUNK_BYTES", "Prepared", "ack_wait", "chunks", "prepared"]
+__all__ = ["CHUNK_BYTES", "Prepared", "Window", "ack_wait", "chunks", "prepared", "windows"]
 
 CHUNK_BYTES = 1 << 20
 AT_MOST_ONCE_TTL_MS = 86_400_000
@@ -37,6 +38,7 @@ class Prepared:
         ttl_code: the last four digits of the ids.
         wait: what to wait for, or None = for nothing, whatever the queue's setting says.
         dedup: what is said of dedup ids, or None.
+        key: what chooses the partition, or what computes that from a body; None = the dedup id.
     """
 
     head: bytes
@@ -47,6 +49,25 @@ class Prepared:
     ttl_code: str
     wait: Wait | None
     dedup: Dedup | None = None
+    key: str | Callable[[Any], Any] | None = None
+
+    @property
+    def is_keyed(self) -> bool:
+        """Whether each job has a partition of its own, and can't go to another one."""
+        return self.key is not None or self.dedup is not None
+
+    def chooser(self, body: Any) -> str:
+        """What chooses the partition of a body, where something does.
+
+        Raises:
+            BadArgument: it can't be used.
+        """
+        if isinstance(self.key, str):
+            return self.key
+        if self.key is not None:
+            return check_key("key", self.key(body))
+        assert self.dedup is not None
+        return self.dedup.name_of(body)
 
     def record(self, body: Any) -> bytes:
         """The record of a body.
@@ -78,6 +99,7 @@ def prepared(
     *,
     fsynced: Any = False,
     many: bool = False,
+    key: Any = None,
 ) -> Prepared:
     """Check the options of an enqueue.
 
@@ -86,7 +108,8 @@ def prepared(
         dedup: id, window, until when, what becomes of a duplicate.
         retry: the jobs' own policy.
         fsynced: whether they must be on disk.
-        many: whether the dedup id may be computed from each body.
+        many: whether the dedup id, and the key, may be computed from each body.
+        key: what chooses the partition.
 
     Raises:
         BadArgument: which one, and why.
@@ -95,6 +118,7 @@ def prepared(
         delay == 0
         and block == 0
         and at is lease is ttl is headers is max_length is replicas is timeout is retry is None
+        and key is None
         and fsynced is False
         and delay is not False
         and block is not False
@@ -115,6 +139,8 @@ def prepared(
         raise BadArgument("ttl", ttl, f"must be longer than the delay ({wait / 1000} s)")
     if headers is not None and not isinstance(headers, Mapping):
         raise BadArgument("headers", headers, "a mapping of str to str")
+    if key is not None and not (many and callable(key)):
+        check_key("key", key)
     policy = _storable(retry)
     head, json_head = encode_head(lease_ms=own_lease, ttl_ms=own_ttl, headers=headers, retry=policy)
     return Prepared(
@@ -128,6 +154,7 @@ def prepared(
         dedup_of(
             *dedup, lease_ms=own_lease, ttl_ms=own_ttl, headers=headers, retry=policy, many=many
         ),
+        key,
     )
 
 
@@ -182,10 +209,7 @@ def chunks(bodies: Iterable[Any], options: Prepared) -> Iterator[list[bytes]]:
     Raises:
         BadArgument: bodies is no iterable of bodies, or one of them can't be used.
     """
-    if isinstance(bodies, (str, bytes, bytearray, memoryview, Mapping)) or not isinstance(
-        bodies, Iterable
-    ):
-        raise BadArgument("bodies", bodies, "an iterable of bodies")
+    _check_bodies(bodies)
     head, is_plain = options.head, options.dedup is None
     chunk: list[bytes] = []
     size = 0
@@ -207,3 +231,73 @@ def chunks(bodies: Iterable[Any], options: Prepared) -> Iterator[list[bytes]]:
             chunk, size = [], 0
     if chunk:
         yield chunk
+
+
+def _check_bodies(bodies: Any) -> None:
+    if isinstance(bodies, (str, bytes, bytearray, memoryview, Mapping)) or not isinstance(
+        bodies, Iterable
+    ):
+        raise BadArgument("bodies", bodies, "an iterable of bodies")
+
+
+@dataclass(slots=True)
+class Window:
+    """Bodies in a row that go out together, those of each partition in one chunk.
+
+    Attributes:
+        chunks: partition -> records, in the order of the bodies.
+        places: partition -> where each of them stands among the bodies.
+        sizes: partition -> bytes of its records.
+        count: how many bodies.
+        size: bytes of their records.
+    """
+
+    chunks: dict[int, list[bytes]] = field(default_factory=dict)
+    places: dict[int, list[int]] = field(default_factory=dict)
+    sizes: dict[int, int] = field(default_factory=dict)
+    count: int = 0
+    size: int = 0
+
+    def has_room(self, partition: int, length: int) -> bool:
+        """Whether one more record for a partition goes with these."""
+        if self.count >= WINDOW or self.size + length > WINDOW_BYTES:
+            return self.count == 0
+        held = self.sizes.get(partition, 0)
+        is_full = held and held + length > CHUNK_BYTES
+        return not is_full and len(self.chunks.get(partition, ())) < BATCH
+
+    def add(self, partition: int, record: bytes) -> None:
+        """One more body."""
+        self.chunks.setdefault(partition, []).append(record)
+        self.places.setdefault(partition, []).append(self.count)
+        self.sizes[partition] = self.sizes.get(partition, 0) + len(record)
+        self.count += 1
+        self.size += len(record)
+
+
+WINDOW, WINDOW_BYTES = 4 * BATCH, 4 * CHUNK_BYTES
+"""Bodies that are read ahead, so that chunks for several partitions are not too small."""
+
+
+def windows(bodies: Iterable[Any], options: Prepared, count: int) -> Iterator[Window]:
+    """The bodies of a bulk whose jobs have a partition each, in windows.
+
+    Raises:
+        BadArgument: bodies is no iterable of bodies; one of them, or its key, can't be used.
+    """
+    _check_bodies(bodies)
+    window = Window()
+    for body in bodies:
+        name = options.chooser(body)
+        if options.dedup is not None and options.key is None:
+            record = options.dedup.record(body, name)
+        else:
+            record = options.record(body)
+        check_size(len(record))
+        partition = partition_of(name, count)
+        if not window.has_room(partition, len(record)):
+            yield window
+            window = Window()
+        window.add(partition, record)
+    if window.count:
+        yield window

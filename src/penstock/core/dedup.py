@@ -47,14 +47,26 @@ class Dedup:
     headers: Mapping[str, str] | None
     retry: RetryPolicy | None
 
-    def record(self, body: Any) -> bytes:
+    def name_of(self, body: Any) -> str:
+        """The dedup id of a body.
+
+        Raises:
+            BadArgument: it can't be used.
+        """
+        return self.id if isinstance(self.id, str) else check_dedup_id("dedup_id", self.id(body))
+
+    def record(self, body: Any, name: str | None = None) -> bytes:
         """The whole record of a body.
+
+        Args:
+            body: the body.
+            name: its dedup id, if that was computed.
 
         Raises:
             BadArgument: the body can't be used, or its id.
         """
         raw, is_json = encode_body(body)
-        name = self.id if isinstance(self.id, str) else check_dedup_id("dedup_id", self.id(body))
+        name = self.name_of(body) if name is None else name
         fields = encode_dedup(name, self.window_ms, self.until)
         heads = encode_head(
             lease_ms=self.lease_ms,

@@ -53,6 +53,8 @@ __all__ = [
 
 TICK = 4.0
 """Seconds after which an idle consumer or producer looks by itself, whatever it was told."""
+AGAIN = 1.0
+"""Seconds after which a waiting consumer asks a queue again that did not answer."""
 FIRST_LOOK, LAST_LOOK = 0.1, 2.5
 """Seconds between two looks at a role that somebody else has: the first ones, the later ones."""
 
@@ -71,11 +73,12 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Reserve:
-    """Reserve up to n jobs of a queue; the answer is a `Taken`."""
+    """Reserve up to n jobs of a queue; the answer is a `Taken`. `brief` is that of `Run`."""
 
     ops: QueueOps
     n: int
     idle: bool
+    brief: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +147,7 @@ class Hurry:
 
 Effect = Run | Reserve | Register | Lookup | Pop | Quit | Rest | Cede | Drop | Hurry
 Clock = Callable[[], float]
+Noted = Callable[[QueueOps, int | None], None]
 
 
 def new_epoch() -> str:
@@ -306,6 +310,9 @@ def reserve(
     clock: Clock,
     transient: Callable[[BaseException], bool],
     seen: Taken | None = None,
+    apart: bool = False,
+    noted: Noted | None = None,
+    eager: int | None = None,
 ) -> Generator[Effect, Any, list[Any]]:
     """Take up to n jobs from queues, the first queue first; wait until there is one.
 
@@ -317,12 +324,16 @@ def reserve(
         block: seconds to wait, 0 = not at all, None = for ever.
         transient: whether an error is the connection's and may pass by itself.
         seen: what the first queue answered a moment ago: nothing.
+        apart: whether the queues lie on several servers, so that one which is not there is left out
+            as long as another one answers.
+        eager: how many of them are asked although there are some jobs, if not n; None = all.
+        noted: is told how many jobs each queue that was asked has given, None = it did not answer.
 
     Raises:
         QueueClosed: every queue is closed and drained.
     """
     deadline = math.inf if block is None else clock() + block
-    watch = _Watch(sources, n, clock, transient, seen)
+    watch = _Watch(sources, n, clock, transient, seen, apart, noted, eager)
     everything: Sequence[int] = range(len(sources))
     asked, lap = everything, 0.0
     while True:
@@ -354,7 +365,7 @@ class _Watch:
     """A consumer's look at its queues, and its wait beside them.
 
     Args:
-        sources, n, clock, transient, seen: as in `reserve`.
+        sources, n, clock, transient, seen, apart, noted, eager: as in `reserve`.
 
     Attributes:
         wakes: the keys of their tokens.
@@ -371,7 +382,13 @@ class _Watch:
         clock: Clock,
         transient: Callable[[BaseException], bool],
         seen: Taken | None,
+        apart: bool = False,
+        noted: Noted | None = None,
+        eager: int | None = None,
     ) -> None:
+        self._eager = len(sources) if eager is None else eager
+        self._apart = apart and len(sources) > 1
+        self._noted = noted
         self._sources = sources
         self._n = n
         self._clock = clock
@@ -401,18 +418,46 @@ class _Watch:
             raise
 
     def _ask(self, asked: Sequence[int]) -> Generator[Effect, Any, None]:
+        failures = 0
         for i in asked:
-            if len(self.got) >= self._n:
+            if len(self.got) >= self._n or (self.got and i >= self._eager):
                 return
-            taken = self._seen or (
-                yield from take(self._sources, i, self._n, self.idle, self.got, self._transient)
-            )
+            taken = self._seen or (yield from self._asked(i, brief=self._apart))
             self._seen = None
-            self.got += taken.deliveries
-            self.due[i] = _due(taken, self._clock)
-            self.over.discard(i)
-            if taken.is_over:
-                self.over.add(i)
+            if taken is None:
+                failures += 1
+                continue
+            self._took(i, taken)
+        if failures == len(self._sources):  # nobody is there: one is asked with all patience
+            taken = yield from self._asked(asked[0], brief=False)
+            assert taken is not None
+            self._took(asked[0], taken)
+
+    def _asked(self, i: int, *, brief: bool) -> Generator[Effect, Any, Taken | None]:
+        """What a queue gives; None = it does not answer, and others may."""
+        parts = self._sources
+        try:
+            return (
+                yield from take(
+                    parts, i, self._n, self.idle, self.got, self._transient, brief=brief
+                )
+            )
+        except Exception as error:
+            if not (brief and self._transient(error)):
+                raise
+            self.due[i] = self._clock() + AGAIN
+            if self._noted is not None:
+                self._noted(parts[i], None)
+            return None
+
+    def _took(self, i: int, taken: Taken) -> None:
+        self.got += taken.deliveries
+        self.due[i] = _due(taken, self._clock)
+        if self._noted is not None:
+            self._noted(self._sources[i], len(taken.deliveries))
+        self.over.discard(i)
+        if taken.is_over:
+            self.over.add(i)
 
     def wait(self, until: float) -> Generator[Effect, Any, bytes | object | None]:
         """Wait for a token, a due time or this time; the answer is that of `Pop`.
@@ -440,8 +485,9 @@ class _Watch:
         tokens = [*self._tokens, *(yield Quit())]
         for i, ops in enumerate(self._sources):
             if ops.keys["wake"] in tokens or self.due.get(i, math.inf) <= tick:
-                with suppress(PenstockError):  # one that refuses is no reason to leave the rest
-                    yield Reserve(ops, 0, True)
+                # One that refuses, or is not there, is no reason to leave the rest.
+                with suppress(Exception if self._apart else PenstockError):
+                    yield Reserve(ops, 0, True, self._apart)
 
 
 def _tick(sources: Sequence[QueueOps], role: str) -> float:
@@ -464,6 +510,8 @@ def take(
     idle: bool,
     got: Sequence[Any],
     transient: Callable[[BaseException], bool],
+    *,
+    brief: bool = False,
 ) -> Generator[Effect, Any, Taken]:
     """Reserve on one queue what `got` lacks, again while a bound of the script stopped it early.
 
@@ -478,10 +526,10 @@ def take(
         while len(jobs) + len(got) < n:
             asked = min(n - len(jobs) - len(got), BATCH)
             try:
-                taken = yield Reserve(ops, asked, idle)
+                taken = yield Reserve(ops, asked, idle, brief)
             except MetaLost:
                 yield from restore(ops)
-                taken = yield Reserve(ops, asked, idle)
+                taken = yield Reserve(ops, asked, idle, brief)
             jobs += taken.deliveries
             next_ms = taken.next_ms
             if next_ms != 0 or (taken.deliveries and len(taken.deliveries) < asked):
@@ -499,7 +547,7 @@ def take(
 def _give_back(sources: Sequence[QueueOps], jobs: Sequence[Any]) -> Generator[Effect, Any, None]:
     """Release jobs that no caller has seen; what can't be released comes back with its lease."""
     for ops in sources:
-        own = [job for job in jobs if job.queue_name == ops.name]
+        own = [job for job in jobs if job.batch.ops is ops]
         for at in range(0, len(own), BATCH):
             with suppress(Exception):
                 yield Run(ops.release(own[at : at + BATCH], 0))

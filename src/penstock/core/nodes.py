@@ -150,9 +150,14 @@ class Sticky:
 
 
 class Hunger:
-    """Which parts to ask first: those that gave jobs, in turn; but nobody is forgotten for them."""
+    """Which parts to ask first: those that gave jobs, in turn; but nobody is forgotten for them.
+
+    Attributes:
+        eager: how many of the order are not among those that had nothing a moment ago.
+    """
 
     def __init__(self) -> None:
+        self.eager = 0
         self._fed: dict[object, None] = {}
         self._asked: dict[object, tuple[float, float]] = {}
 
@@ -164,6 +169,7 @@ class Hunger:
         fed = [part for part in tuple(self._fed) if part in parts]  # other threads write there
         rest = [part for part in parts if part not in self._fed]
         due = [part for part in rest if now >= self._asked.get(part, (0.0, 0.0))[0]]
+        self.eager = len(due) + len(fed)
         return [*due, *fed, *(part for part in rest if part not in due)]  # type: ignore[list-item]  # they are parts
 
     def gave(self, part: object, count: int, now: float) -> None:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from penstock.core.ids import encode_id, number_after, parse_id, ttl_code
 from penstock.core.job import Batch, Delivery, Enqueued, Place, Settled
+from penstock.core.partitions import read_mark
 from penstock.core.record import escaped, parse_record
 from penstock.core.roles import Tenure
 from penstock.core.views import (
@@ -28,6 +29,7 @@ from penstock.errors import (
     QueueClosed,
     QueueFull,
     QueueInUse,
+    QueuePartitioned,
     QueuePaused,
     RoleLost,
     StaleCall,
@@ -160,6 +162,7 @@ class QueueOps:
 
     Attributes:
         home: where they are carried out; None = the client has one node alone.
+        partitions: of how many partitions this is one; None = the queue has none.
     """
 
     def __init__(
@@ -175,6 +178,7 @@ class QueueOps:
         self.queue = queue
         self.make = make
         self.home: Any = None
+        self.partitions: int | None = None
         self.crc = queue_crc(keys.name)
         self._owner = owner.encode()
         self._heads: dict[str, tuple[Any, ...]] = {}
@@ -187,7 +191,7 @@ class QueueOps:
     @property
     def name(self) -> str:
         """The queue's name."""
-        return self.keys.name
+        return self.keys.whole
 
     def bear(self, tenure: Tenure) -> None:
         """From now on calls of this role's kind bear it."""
@@ -220,14 +224,12 @@ class QueueOps:
         """Raise what the codes that any script may answer stand for.
 
         Raises:
-            UnsupportedVersion, MetaLost, QueueClosed, QueuePaused, QueueInUse, RoleLost, StaleCall,
-            WrongEpoch.
+            UnsupportedVersion, QueuePartitioned, MetaLost, QueueClosed, QueuePaused, QueueInUse,
+            RoleLost, StaleCall, WrongEpoch.
         """
         code = reply[0]
         if code == -6:
-            raise UnsupportedVersion(
-                f"queue {self.name!r} was written by version {int(reply[2])} of the protocol"
-            )
+            raise self._foreign(reply[2])
         if code == DAMAGED:
             raise MetaLost(f"queue {self.name!r} has jobs but no meta")
         if code == -4:
@@ -247,6 +249,14 @@ class QueueOps:
                 "id", "<ids of another epoch>", f"queue {self.name!r} has been made anew since"
             )
         return reply
+
+    def _foreign(self, version: bytes) -> Exception:
+        """The error of a queue that is none of this version."""
+        count = read_mark(version)
+        if count is not None:
+            return QueuePartitioned(self.name, count)
+        text = f"queue {self.name!r} was written by version {int(version)} of the protocol"
+        return UnsupportedVersion(text)
 
     # -- producing -------------------------------------------------------------------------
 

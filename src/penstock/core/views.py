@@ -237,6 +237,7 @@ class QueueStats:
         dangling: total of index entries found without a job: evicted, or a damaged restore.
         settings: what is stored on the queue.
         unreachable: addresses of nodes that did not answer: their jobs are in no figure.
+        partitions: of how many it is made; None = it is an ordinary queue.
     """
 
     name: str
@@ -272,6 +273,7 @@ class QueueStats:
     dangling: int
     settings: Settings
     unreachable: tuple[str, ...] = ()
+    partitions: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,8 +23,10 @@ __all__ = [
     "key_slot",
     "node_key",
     "nodes_key",
+    "partition_name",
     "queue_crc",
     "registry_key",
+    "split_name",
     "tag",
 ]
 
@@ -36,6 +38,9 @@ KINDS = (
 MAX_NAME_BYTES = 1024
 SLOTS = 16384
 """Of a Redis Cluster."""
+
+BETWEEN = "\0/"
+"""Between the name of a queue and the number of a partition: no name has a NUL."""
 
 _UNSAFE = re.compile(r"[{}%\x00-\x1f\x7f]")
 
@@ -83,20 +88,43 @@ def tag(name: str) -> str:
     return _UNSAFE.sub(lambda found: f"%{ord(found.group()):02X}", name)
 
 
+def partition_name(name: str, number: int) -> str:
+    """What a partition is called in keys, ids and the registry (PROTOCOL.md, Partitions).
+
+    The digits are four, so that the checksums of all partitions of a queue differ.
+    """
+    return f"{name}{BETWEEN}{number:04d}"
+
+
+def split_name(name: str) -> tuple[str, int | None]:
+    """The name of a queue and the number of a partition, out of a name of the registry."""
+    whole, between, number = name.partition(BETWEEN)
+    return (whole, int(number)) if between and number.isdecimal() else (name, None)
+
+
 class QueueKeys:
     """The key names of one queue.
 
     Args:
         name: the queue's name.
         prefix: the prefix of every key.
+        partition: which of its partitions; None = it has none, or what is about all of them.
+
+    Attributes:
+        whole: the queue's name.
+        name: that of the partition.
     """
 
-    __slots__ = ("_base", "name", "names", "prefix")
+    __slots__ = ("_base", "name", "names", "partition", "prefix", "whole")
 
-    def __init__(self, name: str, prefix: str = DEFAULT_PREFIX) -> None:
-        self.name = check_queue_name(name)
+    def __init__(
+        self, name: str, prefix: str = DEFAULT_PREFIX, partition: int | None = None
+    ) -> None:
+        self.whole = check_queue_name(name)
+        self.partition = partition
+        self.name = name if partition is None else partition_name(name, partition)
         self.prefix = check_prefix(prefix)
-        self._base = f"{prefix}:{{{tag(name)}}}:"
+        self._base = f"{prefix}:{{{tag(self.name)}}}:"
         self.names = {kind: (self._base + kind).encode() for kind in KINDS}
 
     def __getitem__(self, kind: str) -> bytes:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from penstock.core.flows import TICK
 from penstock.core.operations import QueueOps, Taken
 from penstock.core.options import duration_ms
-from penstock.errors import QueueInUse
+from penstock.errors import QueueInUse, QueuePartitioned
 from penstock.worker.desk import Desk
 from penstock.worker.keeper import Keeper
 from penstock.worker.options import WorkerOptions
@@ -92,7 +92,7 @@ class Source:
     """
 
     ops: QueueOps
-    weight: int = 1
+    weight: float = 1
     at: float = 0.0
     poll: float = 0.0
     pause: float = 0.01
@@ -162,6 +162,7 @@ class Crew:
         beat_at: when the renewer will look at the leases again.
         poke: makes it look now; callable from signal handlers.
         keeper: the helper process that renews leases, if there is one.
+        learned: how many partitions those queues have that turned out to have some.
     """
 
     def __init__(
@@ -203,6 +204,7 @@ class Crew:
         self.beat_at = math.inf
         self.poke: Callable[[], None] = _nothing
         self.keeper: Keeper | None = None
+        self.learned: dict[str, int] = {}
         self._drained = False
         self._confirmed = math.inf
         self._complaints: dict[str, float] = {}
@@ -220,8 +222,16 @@ class Crew:
         """Whether these are the operations of one of its queues."""
         return ops in self._places
 
+    def found_partitioned(self, source: Source, error: QueuePartitioned) -> None:
+        """A queue has partitions, which are sources of their own; it is asked itself no more."""
+        if error.partitions is not None:
+            self.learned[source.ops.name] = error.partitions
+            source.failures += 1
+            source.at = source.barred = source.drained = math.inf
+            source.woken = False
+
     def add(self, source: Source) -> None:
-        """One more: a node has been learned of."""
+        """One more: a node has been learned of, or that a queue has partitions."""
         self._note(len(self.sources), source)
         self.sources.append(source)
 

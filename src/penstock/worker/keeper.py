@@ -33,7 +33,7 @@ from penstock.core.job import Batch, Delivery, Place
 from penstock.core.operations import QueueOps
 from penstock.core.options import BATCH
 from penstock.errors import BadArgument, WrongEpoch
-from penstock.wire.keys import QueueKeys, queue_crc
+from penstock.wire.keys import QueueKeys, queue_crc, split_name
 from penstock.wire.scripts import script
 from penstock.worker.terms import Term
 
@@ -146,7 +146,7 @@ class Keeper:
                     key = self._keys[job] = next(self._numbers)
                     self._jobs[key] = job
                 batch, term = job.batch, job.term
-                place = [batch.place.queue, batch.place.node, batch.place.epoch]
+                place = [batch.ops.keys.name, batch.place.node, batch.place.epoch]
                 number, counts = job.number.decode(), _short(job._counts)
                 lines.append([key, place, batch.tag, number, counts, term.until, term.lease])
         for start in range(0, len(lines), BATCH):
@@ -320,8 +320,8 @@ class _Helper:
         for key, (queue, node_id, epoch), tag, number, counts, until, lease in message.get(
             "hold", ()
         ):
-            place = Place(queue, node_id, queue_crc(queue), epoch)
-            batch = Batch(None, place, self._config["owner"], tag=tag, now=0, lease_ms=0)
+            place = Place(split_name(queue)[0], node_id, queue_crc(queue), epoch)
+            batch = Batch(queue, place, self._config["owner"], tag=tag, now=0, lease_ms=0)
             job = Delivery(batch, number.encode(), counts.encode(), b"1\n")
             job.term = Term(until, lease)
             self._held[key] = job
@@ -338,7 +338,7 @@ class _Helper:
         now, due = monotonic(), dict[tuple[str, str, float], list[int]]()
         for key, job in self._held.items() if now >= self._next else ():
             if job.term.lease and job.term.renewal(LEFT) <= now:
-                due.setdefault((job.queue_name, job.epoch, job.term.lease), []).append(key)
+                due.setdefault((job.batch.queue, job.epoch, job.term.lease), []).append(key)
         for (queue, _, lease), keys in due.items():
             for start in range(0, len(keys), BATCH):
                 self._extend(queue, lease, keys[start : start + BATCH])
@@ -346,7 +346,8 @@ class _Helper:
     def _extend(self, queue: str, lease: float, keys: list[int]) -> None:
         ops = self._ops.get(queue)
         if ops is None:
-            names = QueueKeys(queue, self._config["prefix"])
+            name, number = split_name(queue)
+            names = QueueKeys(name, self._config["prefix"], number)
             ops = self._ops[queue] = QueueOps(names, self._config["owner"], ())
         assert self._driver is not None
         sent, jobs = monotonic(), [self._held[key] for key in keys]

@@ -37,7 +37,13 @@ from penstock.core.logs import Fields
 from penstock.core.nodes import At, Effects, Heard, Keep, Listen, at
 from penstock.core.operations import DAMAGED, TOO_FAR, Call, QueueOps
 from penstock.core.options import BATCH
-from penstock.errors import QueueDamaged, QueueInUse, UnsupportedVersion, WrongEpoch
+from penstock.errors import (
+    QueueDamaged,
+    QueueInUse,
+    QueuePartitioned,
+    UnsupportedVersion,
+    WrongEpoch,
+)
 from penstock.worker.crew import (
     ASIDE,
     HANDED_BACK,
@@ -142,6 +148,9 @@ def _spared(crew: Crew, source: Source, flow: Count) -> Generator[Step, Any, int
     """What something with one queue gives; None = it, or its node, will be left alone a while."""
     try:
         got = yield from flow
+    except QueuePartitioned as error:
+        crew.found_partitioned(source, error)
+        return None
     except DAMAGES as error:
         crew.found_damaged(source, error)
         return None
@@ -178,7 +187,7 @@ def _keep(crew: Crew, place: int) -> Flow:
         kept: list[Finished] = []
         for done in finished if verdict.kind in ("ack", "bury") else ():
             intent = Intent(verdict.kind, verdict.window_ms, verdict.text)
-            answer: list[bool] = yield Keep(source.home, source.ops.name, done.jobs, intent)
+            answer: list[bool] = yield Keep(source.home, source.ops.keys.name, done.jobs, intent)
             if all(answer):
                 kept.append(done)
         for done in kept:
@@ -427,7 +436,7 @@ def _sample(crew: Crew, *, busy: bool) -> Flow:
 
 
 def _sized(crew: Crew, source: Source) -> Count:
-    with suppress(*DAMAGES):  # whatever stands in the way of its jobs is told there
+    with suppress(QueuePartitioned, *DAMAGES):  # what is in the way of its jobs is told there
         reply, _ = yield from _call(crew, source.ops, source.ops.stats())
         source.size = source.ops.stats_of(reply).ready
         crew.statistics.sized(source.ops.name, crew.sizes[source.ops.name])

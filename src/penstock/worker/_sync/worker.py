@@ -345,12 +345,13 @@ class Worker:
         return cast("Node", twin)
 
     def _sources(self) -> list[Source]:
-        """Its queues, each on each of its nodes."""
-        return [
-            Source(ops, weight)
-            for name, weight in self.options.queues.items()
-            for ops in self._client.queue(name).operations
-        ]
+        """Its queues, each partition on each of its nodes; they share the weight of their queue."""
+        found = []
+        for name, weight in self.options.queues.items():
+            queue = self._client.queue(name)
+            share = weight / (queue.partitions or 1)
+            found += [Source(ops, share) for ops in queue.operations]
+        return found
 
     def _keeper(self) -> Keeper | None:
         """The helper process, if one is wanted."""
@@ -389,10 +390,13 @@ class Worker:
         crew, monitor = self._crew, self.options.monitor
         assert crew is not None
         crew.idle_rounds = 0 if got else crew.idle_rounds + 1
-        if crew.sources[0].home is not None:
+        learned, crew.learned = crew.learned, {}
+        for name, partitions in learned.items():
+            self._client.queue(name, partitions=partitions)
+        if learned or crew.sources[0].home is not None:
             for source in self._sources():
                 if not crew.has(source.ops):
-                    crew.add(source)  # a node that was learned of since
+                    crew.add(source)  # a node, or partitions, that were learned of since
         if monitor is None:
             return
         try:

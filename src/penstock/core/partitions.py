@@ -1,0 +1,84 @@
+"""A queue in partitions: which of them a job goes to, and how their number is kept; no I/O.
+
+Each partition is an ordinary queue with a name of its own (PROTOCOL.md, Partitions).
+"""
+
+from __future__ import annotations
+
+import random
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+from penstock.core.options import check_count
+from penstock.errors import BadArgument
+
+__all__ = ["MOST", "Turns", "check_key", "check_partitions", "mark", "partition_of", "read_mark"]
+
+MOST = 256
+"""Partitions of a queue: each that is waited for costs a consumer a look every few seconds."""
+MAX_KEY_BYTES = 1024
+MARK = b"1/"
+"""What the version of a queue with partitions begins with, in the `meta` of its own name."""
+
+
+def check_partitions(value: Any) -> int | None:
+    """How many partitions; None = an ordinary queue, or as many as it has.
+
+    Raises:
+        BadArgument: not a number from 1 to 256.
+    """
+    return None if value is None else check_count("partitions", value, high=MOST)
+
+
+def check_key(argument: str, value: object) -> str:
+    """What jobs have in common that are to stay in order: a str of 1 to 1024 bytes of UTF-8.
+
+    Raises:
+        BadArgument: otherwise.
+    """
+    try:
+        size = len(value.encode()) if isinstance(value, str) else 0
+    except UnicodeEncodeError:
+        size = 0
+    if not isinstance(value, str) or not 1 <= size <= MAX_KEY_BYTES:
+        raise BadArgument(argument, value, f"a str of 1 to {MAX_KEY_BYTES} bytes of UTF-8")
+    return value
+
+
+def partition_of(key: str, count: int) -> int:
+    """The partition of a key, or of a dedup id: CRC-32 of its UTF-8 bytes, modulo their number."""
+    return zlib.crc32(key.encode()) % count
+
+
+def mark(count: int) -> str:
+    """What stands for the version in the `meta` of the queue's own name.
+
+    Every script refuses a version that it does not know, so nobody uses that name as a queue.
+    """
+    return f"{MARK.decode()}{count}"
+
+
+def read_mark(version: Any) -> int | None:
+    """How many partitions; None = it is no mark."""
+    text = bytes(version) if isinstance(version, (bytes, bytearray)) else b""
+    number = text.removeprefix(MARK)
+    return int(number) if text.startswith(MARK) and number.isdigit() else None
+
+
+class Turns:
+    """Which partition is next, for jobs that may go to any of them.
+
+    Args:
+        count: how many there are.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._next = random.randrange(count)
+
+    def order(self) -> Iterator[int]:
+        """All of them, beginning with the one whose turn it is."""
+        first = self._next
+        self._next = (first + 1) % self._count
+        return ((first + i) % self._count for i in range(self._count))

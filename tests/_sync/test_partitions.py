@@ -1,0 +1,493 @@
+# Generated from tests/_async/test_partitions.py by tools/unasync.py; do not edit.
+"""A queue in partitions: where jobs go, in which order they come, and what is of all of them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock import (
+    BadArgument,
+    ConfigurationError,
+    IncompleteEnqueue,
+    Outcome,
+    Penstock,
+    Queue,
+    QueueClosed,
+    QueueFull,
+    QueuePartitioned,
+    WrongQueue,
+    parse_id,
+)
+from penstock.core.partitions import partition_of
+from penstock.wire.keys import QueueKeys, key_slot, partition_name, queue_crc, registry_key
+from tests.support.backends import Backend
+from tests.support.keyspace import Raw, check_invariant
+from tests.support.twins import spawn, wait_for
+
+COUNT = 4
+VECTORS = Path(__file__).parents[1] / "vectors" / "partitions.json"
+CRCS = {queue_crc(partition_name("q", number)): number for number in range(COUNT)}
+
+
+@pytest.fixture
+def backend(brief_backend: Backend) -> Backend:
+    """Two back ends: no script is new."""
+    return brief_backend
+
+
+@pytest.fixture
+def q(ps: Penstock, raw: Raw) -> Iterator[Queue]:
+    """A queue in four partitions; the layout of its keys is checked at the end."""
+    yield ps.queue("q", partitions=COUNT)
+    check_invariant(raw)
+
+
+def partition(job_id: str) -> int:
+    """In which partition a job is, by its id."""
+    return CRCS[parse_id(job_id).crc]
+
+
+def spread(ids: Any) -> Counter[int]:
+    """How many jobs each partition has."""
+    return Counter(partition(one) for one in ids)
+
+
+# -- where jobs go ---------------------------------------------------------------------------
+
+
+def test_jobs_are_spread(q: Queue) -> None:
+    """One after the other to each; the id says to which."""
+    ids = [q.enqueue(number).id for number in range(8)]
+    assert spread(ids) == {0: 2, 1: 2, 2: 2, 3: 2}
+    assert [partition(one) for one in ids[:4]] == [partition(one) for one in ids[4:]]
+
+
+def test_a_chunk_lies_together(q: Queue) -> None:
+    """Chunks of a bulk take turns: each is one trip, all or nothing."""
+    many = q.enqueue_many(range(3500))
+    assert sorted(spread(many.ids).values()) == [500, 1000, 1000, 1000]
+    assert q.stats().ready == 3500
+
+
+def test_a_key_chooses(q: Queue) -> None:
+    """By a checksum that every language has."""
+    for key in ("ada", "eve", "ü", "user:17"):
+        done = q.enqueue(1, key=key)
+        assert partition(done.id) == partition_of(key, COUNT)
+    assert partition_of("123456789", 1000) == 0xCBF43926 % 1000
+
+
+def test_a_bulk_by_keys(q: Queue) -> None:
+    """Each body goes to the partition of its key; the answers stand in the order of the bodies."""
+    bodies = [[f"user:{number % 7}", number] for number in range(5000)]
+    many = q.enqueue_many(bodies, key=lambda body: str(body[0]))
+    assert len(many) == 5000
+    assert [partition(one) for one in many.ids] == [partition_of(b[0], COUNT) for b in bodies]
+    last = q.show(many.ids[-1])
+    assert last is not None
+    assert last.body == ["user:1", 4999]
+
+
+def test_one_key_for_a_whole_bulk(q: Queue) -> None:
+    """A str is the key of them all."""
+    many = q.enqueue_many(range(10), key="ada")
+    assert spread(many.ids) == {partition_of("ada", COUNT): 10}
+
+
+def test_a_dedup_id_is_one_in_the_whole_queue(q: Queue) -> None:
+    """It chooses the partition, so that its like is found; in a bulk, too."""
+    first = q.enqueue("a", dedup_id="x")
+    again = q.enqueue("b", dedup_id="x")
+    many = q.enqueue_many(["x", "y", "x", "z"], dedup_id=str)
+    assert again.duplicate
+    assert {again.id, many[0].id, many[2].id} == {first.id}
+    assert [one.duplicate for one in many] == [True, False, True, False]
+    status = q.status("y")
+    assert status is not None
+    assert status.job is not None
+    assert status.job.id == many[1].id
+    assert q.status("nobody") is None
+
+
+def test_with_a_key_a_dedup_id_is_one_in_its_partition(q: Queue) -> None:
+    """The key goes before."""
+    keys = {partition_of(key, COUNT): key for key in "abcdefgh"}
+    ids = {q.enqueue(1, dedup_id="x", key=key).id for key in keys.values()}
+    assert len(ids) == len(keys) > 1
+    again = q.enqueue(1, dedup_id="x", key=keys[0])
+    assert again.duplicate
+
+
+@pytest.mark.parametrize("key", ["", "x" * 1025, 5, b"ada", "\ud800"])
+def test_what_is_no_key(ps: Penstock, q: Queue, raw: Raw, key: Any) -> None:
+    """Refused before anything is written, with partitions or without."""
+    for queue in (q, ps.queue("ordinary")):
+        with pytest.raises(BadArgument, match="key="):
+            queue.enqueue(1, key=key)
+        with pytest.raises(BadArgument, match="key="):
+            queue.enqueue_many([1], key=key)
+    with pytest.raises(BadArgument, match="key="):
+        q.enqueue_many([1], key=lambda _: key)
+    assert not raw.keys("*:ready")
+
+
+def test_an_ordinary_queue_takes_keys(ps: Penstock) -> None:
+    """Code need not know whether a queue has partitions."""
+    queue = ps.queue("ordinary")
+    queue.enqueue(1, key="ada")
+    queue.enqueue_many([2, 3], key=str)
+    assert [job.body for job in queue.reserve(10)] == [1, 2, 3]
+
+
+def test_the_vectors_of_partitions() -> None:
+    """Names, keys, slots, checksums, and where keys lead: what other languages have to agree on."""
+    vectors = json.loads(VECTORS.read_text())
+    for one in vectors["names"]:
+        keys = QueueKeys(one["name"], one["prefix"], one["partition"])
+        assert keys["ready"].decode() == one["ready"]
+        assert key_slot(keys["ready"]) == one["slot"]
+        assert f"{queue_crc(keys.name):08x}" == one["crc32"]
+        assert keys.name == one["wire_name"]
+    for one in vectors["keys"]:
+        assert partition_of(one["key"], one["partitions"]) == one["partition"]
+
+
+# -- in which order they come ----------------------------------------------------------------
+
+
+def test_jobs_of_a_key_come_in_order(q: Queue) -> None:
+    """Whatever the others do, and in whichever batches they are taken."""
+    bodies = [[f"user:{number % 5}", number] for number in range(300)]
+    q.enqueue_many(bodies[:150], key=lambda body: str(body[0]))
+    for body in bodies[150:]:
+        q.enqueue(body, key=body[0])
+    seen = defaultdict(list)
+    while jobs := q.reserve(7, block=0):
+        for job in jobs:
+            seen[job.body[0]].append(job.body[1])
+        q.ack(jobs)
+    assert sum(map(len, seen.values())) == 300
+    assert all(numbers == sorted(numbers) for numbers in seen.values())
+
+
+def test_a_job_that_is_given_back_comes_first_again(q: Queue) -> None:
+    """Released at once, or failed with no delay, it is before those of its key that came later."""
+    for number in range(4):
+        q.enqueue(number, key="ada")
+    for settle in ("release", "nack"):
+        [job] = q.reserve(1)
+        getattr(job, settle)(delay=0)
+        [again] = q.reserve(1)
+        assert again.id == job.id
+        again.ack()
+    assert [job.body for job in q.reserve(10)] == [2, 3]
+
+
+def test_all_partitions_have_their_turn(q: Queue) -> None:
+    """While each of them has jobs, one that asks for one job at a time takes from each in turn."""
+    keys = {partition_of(key, COUNT): key for key in "abcdefgh"}
+    for key in keys.values():
+        q.enqueue_many(range(20), key=key)
+    taken = [q.reserve(1, block=0)[0].id for _ in range(40)]
+    assert spread(taken) == {0: 10, 1: 10, 2: 10, 3: 10}
+
+
+def test_a_busy_partition_hides_no_other(q: Queue) -> None:
+    """One that was empty is looked at again although another one always has jobs."""
+    keys = {partition_of(key, COUNT): key for key in "abcdefgh"}
+    q.enqueue_many(range(900), key=keys[0])
+    for _ in range(5):
+        q.reserve(1)
+    late = q.enqueue("late", key=keys[3])
+    found = []
+    while late.id not in found:  # it would take 900 rounds and raise IndexError
+        found.append(q.reserve(1, block=0)[0].id)
+    assert len(found) < 890
+
+
+# -- what is of all of them ------------------------------------------------------------------
+
+
+def test_what_is_counted_adds_up(ps: Penstock, q: Queue) -> None:
+    """Stats, peek, scan, the list of queues: one queue."""
+    ids = [q.enqueue(number).id for number in range(10)]
+    [job] = q.reserve(1)
+    stats = q.stats()
+    assert (stats.name, stats.partitions, stats.exists) == ("q", COUNT, True)
+    assert (stats.ready, stats.active, stats.enqueued) == (9, 1, 10)
+    waiting = sorted(set(ids) - {job.id})
+    assert sorted(view.id for view in q.peek(10)) == waiting
+    assert sorted([view.id for view in q.scan_iter(n=2)]) == sorted(ids)
+    assert {view.queue for view in q.peek(10)} == {"q"}
+    assert ps.queues() == ["q"]
+    assert [one.name for one in ps.scan_queues_iter()] == ["q"]
+    assert sorted([view.id for view in ps.scan_iter()]) == sorted(ids)
+    assert ps.info().registered_jobs == 10
+
+
+def test_settings_are_those_of_each(q: Queue) -> None:
+    """`max_length` is the most that wait in a partition; who may go anywhere goes where room is."""
+    q.configure(max_length=2)
+    for number in range(8):
+        q.enqueue(number)
+    with pytest.raises(QueueFull):
+        q.enqueue(8)
+    [job] = q.reserve(1)
+    done = q.enqueue(8)
+    assert partition(done.id) == partition(job.id)
+    with pytest.raises(QueueFull):
+        q.enqueue(9, key="ada")
+    assert q.stats().settings.max_length == 2
+
+
+def test_who_waits_for_room_gets_it(q: Queue) -> None:
+    """A producer that may wait takes a partition with room at once, and else waits for some."""
+    q.configure(max_length=1)
+    for number in range(COUNT - 1):
+        q.enqueue(number)
+    assert q.enqueue("with room", block=5).state == "ready"
+    waiting = spawn(q.enqueue, "waits", block=20)
+    for job in q.reserve(10):
+        job.ack()
+    assert waiting.result().state == "ready"
+
+
+def test_a_pause_is_everywhere(q: Queue) -> None:
+    """Nothing is delivered while it lasts; whoever waits is woken by its end."""
+    for number in range(COUNT):
+        q.enqueue(number)
+    q.pause("out")
+    assert q.reserve(1, block=0) == []
+    waiting = spawn(q.reserve, 1, block=20)
+    q.resume()
+    assert len(waiting.result()) == 1
+
+
+def test_close_purge_redrive(q: Queue) -> None:
+    """What is about the whole queue is done in each partition."""
+    for number in range(8):
+        q.enqueue(number)
+    buried = q.reserve(5)
+    assert q.bury(buried, "bad").all_done
+    assert q.stats().dead == 5
+    assert q.redrive(limit=2) == 2
+    assert q.redrive() == 3
+    assert q.purge() == 8
+    q.close()
+    with pytest.raises(QueueClosed):
+        q.enqueue(1)
+    with pytest.raises(QueueClosed):
+        q.reserve(1)
+    q.reopen()
+    assert q.enqueue(1).state == "ready"
+
+
+METHODS = ["ack", "nack", "release", "bury", "delete", "promote", "dequeue", "withdraw", "extend"]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_jobs_of_all_partitions_in_one_call(q: Queue, method: str) -> None:
+    """Each is dealt with where it is, and the answers are in order; by id as by delivery."""
+    waiting = [q.enqueue(number).id for number in range(COUNT)]
+    if method in ("delete", "withdraw", "dequeue"):
+        assert list(getattr(q, method)(waiting)) == [Outcome.DONE] * COUNT
+        return
+    jobs = q.reserve(COUNT)
+    assert len(jobs) == COUNT
+    mixed = [jobs[0], jobs[1].id, jobs[2], jobs[3].id]
+    found = list(getattr(q, method)(mixed))
+    if method == "extend":
+        assert all(isinstance(one, float) and 29 < one <= 30 for one in found)
+    else:
+        assert found == [Outcome.DONE] * COUNT
+
+
+def test_a_job_settles_itself(q: Queue) -> None:
+    """It is a job of the queue, not of a part of it."""
+    q.enqueue("a")
+    for job in q.consume(block=0.1):
+        assert job.queue is q
+        assert job.queue_name == "q"
+        assert job.ack()
+    assert q.stats().acked == 1
+
+
+def test_another_client_settles_a_job(ps: Penstock, q: Queue) -> None:
+    """A delivery says in which partition it is, whichever client has it."""
+    for number in range(COUNT):
+        q.enqueue(number)
+    jobs = q.reserve(COUNT)
+    with ps.twin() as other:
+        assert other.open("q").ack(jobs).all_done
+
+
+def test_an_id_of_another_queue(ps: Penstock, q: Queue) -> None:
+    """It is refused, and nothing is done."""
+    foreign = ps.queue("other").enqueue(1)
+    with pytest.raises(WrongQueue):
+        q.ack([foreign.id])
+
+
+def test_jobs_of_silent_consumers(q: Queue) -> None:
+    """They are taken over in every partition."""
+    for number in range(COUNT):
+        q.enqueue(number)
+    held = {job.id for job in q.reserve(COUNT)}
+    assert {job.id for job in q.recover(10, idle=0)} == held
+
+
+def test_no_role_is_of_several_partitions(q: Queue) -> None:
+    """It would be several roles."""
+    for role in ("producer", "consumer"):
+        with pytest.raises(ConfigurationError, match="without partitions"):
+            q.exclusive(role)
+
+
+def test_a_job_in_any_partition_wakes_who_waits(q: Queue) -> None:
+    """An idle consumer waits for all of them."""
+    for key in {partition_of(key, COUNT): key for key in "abcdefgh"}.values():
+        waiting = spawn(q.reserve, 1, block=20)
+        done = q.enqueue("a", key=key)
+        [job] = waiting.result()
+        assert job.id == done.id
+        job.ack()
+
+
+def test_a_mixed_call(ps: Penstock, q: Queue) -> None:
+    """A queue in partitions is one of several that are waited for, in its place."""
+    q.enqueue_many(range(2), key="ada")
+    q.enqueue(2, key="eve")
+    ps.queue("later").enqueue("later")
+    ps.queue("first").enqueue("first")
+    jobs = ps.reserve(["first", "q", "later"], 10)
+    assert [job.queue_name for job in jobs] == ["first", "q", "q", "q", "later"]
+
+
+# -- how many there are ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [0, 257, -1, 2.0, "4", True])
+def test_what_is_no_number_of_partitions(ps: Penstock, count: Any) -> None:
+    """From 1 to 256."""
+    with pytest.raises(BadArgument, match="partitions="):
+        ps.queue("q", partitions=count)
+
+
+def test_another_number_is_refused(ps: Penstock, q: Queue, raw: Raw) -> None:
+    """The number is stored; who has another one, or none, can do nothing, and is told it."""
+    q.enqueue(1)
+    before = sorted(raw.keys("*"))
+    with ps.twin() as other:
+        other._partitions = {}
+        for opened, queue in ((None, other.queue("q")), (8, other.queue("q", partitions=8))):
+            for call in (
+                partial(queue.enqueue, 1),
+                partial(queue.reserve, block=0),
+                queue.stats,
+                queue.purge,
+                partial(queue.configure, lease=5),
+                queue.clear,
+            ):
+                with pytest.raises(QueuePartitioned) as refused:
+                    call()
+                assert (refused.value.partitions, refused.value.opened) == (4, opened)
+        assert sorted(raw.keys("*")) == before
+        [job] = other.open("q").reserve()
+        assert job.body == 1
+        assert other.queue("q").partitions == COUNT
+
+
+def test_an_ordinary_queue_has_no_partitions(ps: Penstock, raw: Raw) -> None:
+    """A queue that is there gets none, whether it has jobs or not."""
+    ps.queue("q").enqueue(1)
+    other = ps.queue("q", partitions=4)
+    for call in (partial(other.enqueue, 1), partial(other.reserve, block=0), other.stats):
+        with pytest.raises(QueuePartitioned) as refused:
+            call()
+        assert (refused.value.partitions, refused.value.opened) == (None, 4)
+    assert ps.open("q").stats().ready == 1
+    check_invariant(raw)
+
+
+def test_a_cleared_queue_may_have_another_number(ps: Penstock, q: Queue) -> None:
+    """`clear` removes the number as well; who adds by the old one is refused from then on."""
+    q.enqueue_many(range(10))
+    assert q.clear() == 10
+    other = ps.queue("q", partitions=2)
+    other.enqueue(1)
+    assert ps.queues() == ["q"]
+    for key in "abcdefgh":
+        if partition_of(key, COUNT) > 1:
+            with pytest.raises(QueuePartitioned):
+                q.enqueue(1, key=key)
+            break
+    assert ps.clear(["q"]) == ["q"]
+    assert ps.queues() == []
+
+
+def test_names_with_a_slash_are_others(ps: Penstock, q: Queue, raw: Raw) -> None:
+    """No name that a user may give is that of a partition."""
+    q.enqueue_many(range(4), key=str)
+    names = ["q/0", "q/0000", "q/0003", "q%00/0003", "q/"]
+    for name in names:
+        ps.queue(name).enqueue(name)
+    assert ps.queues() == sorted(["q", *names])
+    assert q.stats().ready == 4
+    with pytest.raises(BadArgument, match="queue="):
+        ps.queue(partition_name("q", 3))
+    listed = set(raw.hvals(registry_key("penstock")))
+    assert {name.encode() for name in names} < listed
+
+
+def test_the_checksums_of_partitions_differ() -> None:
+    """An id can lead to one partition alone; and they lie in all quarters of a cluster's slots."""
+    for name in ("q", "emails", "ü" * 500, "a/0003"):
+        crcs = {queue_crc(partition_name(name, number)) for number in range(256)}
+        assert len(crcs) == 256
+        slots = [key_slot(QueueKeys(name, partition=number)["meta"]) for number in range(4)]
+        assert sorted(slot // 4096 for slot in slots) == [0, 1, 2, 3]
+
+
+# -- failures --------------------------------------------------------------------------------
+
+
+def test_a_bulk_that_fails_midway(q: Queue) -> None:
+    """What was added has an id at the place of its body; what was not has none."""
+    q.configure(max_length=3)
+    keys = {partition_of(key, COUNT): key for key in "abcdefgh"}
+    bodies = [keys[0], keys[1], keys[0], keys[1], keys[1], keys[1], keys[0]]
+    with pytest.raises(IncompleteEnqueue) as failed:
+        q.enqueue_many(bodies, key=str)
+    assert isinstance(failed.value.__cause__, QueueFull)
+    results = list(failed.value.results)
+    assert [one.state for one in results] == [
+        "ready" if body == keys[0] else "missing" for body in bodies
+    ]
+    assert q.stats().ready == 3
+
+
+def test_errors_say_what_there_is() -> None:
+    """How many partitions there are, and how many were meant."""
+    error = QueuePartitioned("q", 4, 8)
+    assert re.search(r"'q' has 4 partitions, and was opened with 8", str(error))
+    assert "no partitions" in str(QueuePartitioned("q", None, 8))
+
+
+def test_it_waits_with_few_commands(real_ps: Penstock, real_backend: Backend) -> None:
+    """An idle consumer has one BLPOP for all partitions of a server."""
+    queue = real_ps.queue("q", partitions=16)
+    queue.enqueue(1)
+    assert len(queue.reserve()) == 1
+    raw = real_backend.sync_client()
+    waiting = spawn(queue.reserve, 1, block=20)
+    wait_for(lambda: raw.info("clients")["blocked_clients"] == 1)
+    queue.enqueue(2)
+    assert len(waiting.result()) == 1
