@@ -15,7 +15,7 @@ import typer
 from penstock import BadArgument, DedupStatus, Enqueued, JobView, Penstock, RetryPolicy, parse_id
 from penstock.cli import output
 from penstock.cli.app import Failed, Session, command
-from penstock.wire.keys import registry_key
+from penstock.wire.keys import registry_key, split_name
 
 __all__ = ["QueueArgument", "State", "enqueue", "peek", "scan", "show", "status"]
 
@@ -130,6 +130,14 @@ def enqueue(
             " = and its delay begins anew; requeue = one runs when the active one has ended."
         ),
     ] = Duplicate.REFUSE,
+    key: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEXT",
+            help="Jobs of one key lie in one partition, in their order.",
+            show_default=False,
+        ),
+    ] = None,
     max_attempts: Annotated[
         int | None,
         typer.Option(
@@ -164,12 +172,12 @@ def enqueue(
         "delay": delay, "lease": lease, "ttl": ttl, "headers": _headers(header or []),
         "replicas": replicas, "fsynced": fsynced, "timeout": timeout, "dedup_id": dedup_id,
         "dedup_window": dedup_window, "dedup_until": dedup_until.value,
-        "on_duplicate": on_duplicate.value,
+        "on_duplicate": on_duplicate.value, "key": key,
         "retry": _policy(max_attempts, backoff_base, backoff_cap),
     }  # fmt: skip
     stdin = sys.stdin.buffer
     with session.client() as client:
-        target = client.queue(queue)
+        target = client.open(queue)
         if lines:
             jobs = list(target.enqueue_many(_each_line(stdin, json_body), **options))
         else:
@@ -244,7 +252,7 @@ def peek(
 ) -> None:
     """Show the next jobs of a queue without taking them."""
     with session.client() as client:
-        views = client.queue(queue).peek(n, state=state.value, start=start, newest=newest)
+        views = client.open(queue).peek(n, state=state.value, start=start, newest=newest)
         if not views:
             hint_if_missing(client, queue)
     document = {
@@ -322,7 +330,7 @@ def _each_id(client: Penstock, queues: list[str], states: list[str] | None) -> I
         seen: set[str] = set()
         cursor = ""
         while cursor != "0":
-            page = client.queue(name).scan(cursor or "0", STEP, states=states, full=False)
+            page = client.open(name).scan(cursor or "0", STEP, states=states, full=False)
             yield from (one for one in dict.fromkeys(page.ids) if one not in seen)
             seen.update(page.ids)
             cursor = page.cursor
@@ -366,7 +374,7 @@ def show(
         raise typer.BadParameter("give one id, with or without its queue before it")
     with session.client() as client:
         queue = names[0] if len(names) == 2 else queue_of(client, names[0])
-        view = client.queue(queue).show(names[-1])
+        view = client.open(queue).show(names[-1])
     if view is None:
         raise Failed(f"no job {names[-1]} in queue {queue!r}: finished, expired or deleted")
     session.answer(output.job_document(view), lambda: _print_job(view))
@@ -384,7 +392,7 @@ def queue_of(client: Penstock, job_id: str) -> str:
     name: bytes | None = client.command("HGET", registry_key(client.prefix), field)
     if name is None:
         raise Failed(f"no queue is listed for {job_id}: removed since, or of another server")
-    return name.decode("utf-8", "replace")
+    return split_name(name.decode("utf-8", "replace"))[0]
 
 
 def _print_job(view: JobView) -> None:
@@ -439,7 +447,7 @@ def status(
 ) -> None:
     """Show who has a dedup id: a job, one that waits for its end, or a window; else exit code 1."""
     with session.client() as client:
-        found = client.queue(queue).status(dedup_id)
+        found = client.open(queue).status(dedup_id)
         if found is None:
             hint_if_missing(client, queue)
     if found or session.as_json:
@@ -487,5 +495,5 @@ def _print_status(found: DedupStatus | None) -> None:
 
 def hint_if_missing(client: Penstock, queue: str) -> None:
     """Say so if there is no such queue: an empty answer may be a typing error."""
-    if not client.queue(queue).stats().exists:
+    if not client.open(queue).stats().exists:
         output.note(f"there is no queue {queue!r} now")

@@ -82,7 +82,7 @@ def queues(
 def stats(session: Session, queues: QueuesArgument = None) -> None:
     """Count the jobs of queues, exactly."""
     with session.client() as client:
-        counts = [client.queue(name).stats() for name in queues or client.queues()]
+        counts = [client.open(name).stats() for name in queues or client.queues()]
     document = {"queues": [output.stats_document(one) for one in counts]}
     session.answer(document, lambda: _print_stats(counts))
 
@@ -140,7 +140,7 @@ def pause(
 ) -> None:
     """Stop a side of a queue; it stays stopped until `resume`."""
     with session.client() as client:
-        client.queue(queue).pause(side.value)
+        client.open(queue).pause(side.value)
     session.answer(
         {"queue": queue, "paused": side.value},
         lambda: output.write(f"{output.printable(queue)}: paused ({side.value})"),
@@ -151,7 +151,7 @@ def pause(
 def resume(session: Session, queue: QueueArgument) -> None:
     """End a pause."""
     with session.client() as client:
-        target = client.queue(queue)
+        target = client.open(queue)
         if target.stats().exists:  # or it would be made
             target.resume()
         else:
@@ -166,7 +166,7 @@ def resume(session: Session, queue: QueueArgument) -> None:
 def close(session: Session, queue: QueueArgument) -> None:
     """Take no more jobs; consumers finish what is there, and then end. Until `reopen`."""
     with session.client() as client:
-        client.queue(queue).close()
+        client.open(queue).close()
     session.answer(
         {"queue": queue, "closed": True},
         lambda: output.write(f"{output.printable(queue)}: closed"),
@@ -177,7 +177,7 @@ def close(session: Session, queue: QueueArgument) -> None:
 def reopen(session: Session, queue: QueueArgument) -> None:
     """Take jobs again after a `close`."""
     with session.client() as client:
-        target = client.queue(queue)
+        target = client.open(queue)
         if target.stats().exists:  # or it would be made
             target.reopen()
         else:
@@ -207,7 +207,7 @@ def redrive(
     if ids and limit is not None:
         raise typer.BadParameter("--limit is for the oldest, not together with ids")
     with session.client() as client:
-        count = client.queue(queue).redrive(ids or None, limit=limit)
+        count = client.open(queue).redrive(ids or None, limit=limit)
         if not count:
             hint_if_missing(client, queue)
     session.answer(
@@ -235,7 +235,7 @@ def _move(
 ) -> None:
     names = list(dict.fromkeys(ids))
     with session.client() as client:
-        settled: Settled = getattr(client.queue(queue), method)(names)
+        settled: Settled = getattr(client.open(queue), method)(names)
         if not settled.done:
             hint_if_missing(client, queue)
     outcomes = dict(zip(names, settled, strict=True))
@@ -265,7 +265,7 @@ def evict(
     First those delivered at most once, nearest end of ttl first; then dead letters, oldest first.
     """
     with session.client() as client:
-        target = client.queue(queue)
+        target = client.open(queue)
         removed = step = target.evict(min(count, STEP), dead=not keep_dead)
         while step and removed < count:
             step = target.evict(min(count - removed, STEP), dead=not keep_dead)
@@ -294,7 +294,7 @@ def purge(
     """Remove the jobs that a queue holds now."""
     states = [one.value for one in dict.fromkeys(state or (State.READY, State.SCHEDULED))]
     with session.client() as client:
-        target = client.queue(queue)
+        target = client.open(queue)
         before = target.stats()
         if not before.exists:
             hint_if_missing(client, queue)
@@ -325,7 +325,7 @@ def clear(
         names = client.queues() if every else _existing(client, queues or [])
         if names and not yes and not output.agreed(_sure(client, names)):
             raise Failed("nothing was removed")
-        cleared = [(name, client.queue(name).clear()) for name in names]
+        cleared = [(name, client.open(name).clear()) for name in names]
     total = sum(count for _, count in cleared)
     document = {
         "jobs": total,
@@ -340,7 +340,7 @@ def _existing(client: Penstock, names: list[str]) -> list[str]:
     """Those that are there, each once; the others are named on stderr."""
     found = []
     for name in dict.fromkeys(names):
-        if client.queue(name).stats().exists:
+        if client.open(name).stats().exists:
             found.append(name)
         else:
             hint_if_missing(client, name)
@@ -350,7 +350,7 @@ def _existing(client: Penstock, names: list[str]) -> list[str]:
 def _sure(client: Penstock, names: list[str]) -> str:
     told = []
     for name in names[:SHOWN]:
-        one = client.queue(name).stats()
+        one = client.open(name).stats()
         jobs = one.ready + one.scheduled + one.active + one.dead + one.expired
         told.append(f"{output.printable(name)} ({jobs} jobs)")
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
@@ -365,7 +365,7 @@ SHOWN = 10
 def sweep(session: Session, queues: QueuesArgument = None) -> None:
     """Give back what expired jobs, old dead letters and idle queues take."""
     with session.client() as client:
-        swept = [(name, client.queue(name).sweep()) for name in queues or client.queues()]
+        swept = [(name, client.open(name).sweep()) for name in queues or client.queues()]
     total = sum(count for _, count in swept)
     document = {
         "removed": total,

@@ -15,7 +15,8 @@ from itertools import chain
 from urllib.parse import unquote
 
 from penstock.cli.doctor.findings import Check, Finding, Level, Patient
-from penstock.wire.keys import KINDS, QueueKeys, node_key, queue_crc, registry_key
+from penstock.core.partitions import read_mark
+from penstock.wire.keys import KINDS, QueueKeys, node_key, queue_crc, registry_key, split_name
 
 __all__ = ["CHECKS"]
 
@@ -145,8 +146,10 @@ def _unknown(found: Found) -> Finding:
 
 
 def _queue(patient: Patient, name: str, fields: list[str]) -> Iterator[Finding]:
+    whole, number = split_name(name)
+    keys = QueueKeys(whole, patient.prefix, number)
+    crc, name = queue_crc(name), _shown(keys)
     data = {"queue": name}
-    keys = QueueKeys(name, patient.prefix)
     wrong = _wrong_types(patient, keys)
     for kind, actual in wrong.items():
         text = f"queue {name!r}: {kind} is a {actual}, not a {TYPES[kind]}: calls are refused."
@@ -154,6 +157,8 @@ def _queue(patient: Patient, name: str, fields: list[str]) -> Iterator[Finding]:
     if wrong:
         return
     epoch, protocol, dangling = patient.ask("HMGET", keys["meta"], "epoch", "v", "dangling")
+    if read_mark(protocol) is not None and not _others(patient, keys):
+        return  # the number of partitions, which are queues of their own
     if epoch is None:
         yield from _without_meta(patient, keys, fields)
         return
@@ -161,13 +166,23 @@ def _queue(patient: Patient, name: str, fields: list[str]) -> Iterator[Finding]:
         text = f"queue {name!r} was written by version {protocol!r} of the protocol."
         yield Finding("queues", Level.BROKEN, text, data)
         return
-    if f"{queue_crc(name):08x}{epoch.decode()}" not in fields:
+    if f"{crc:08x}{epoch.decode()}" not in fields:
         text = f"queue {name!r} is not in the registry: `penstock queues` does not show it."
         yield Finding("queues", Level.WARNING, text, data)
     if dangling:
         text = f"queue {name!r}: {int(dangling)} entries had lost their jobs and were dropped."
         yield Finding("queues", Level.WARNING, text, {**data, "dangling": int(dangling)})
     yield from _damage(patient, keys)
+
+
+def _shown(keys: QueueKeys) -> str:
+    """The name of a queue, and which of its partitions it is."""
+    return keys.whole if keys.partition is None else f"{keys.whole} (partition {keys.partition})"
+
+
+def _others(patient: Patient, keys: QueueKeys) -> list[str]:
+    """What there is of a queue besides its meta."""
+    return [kind for kind in KINDS if kind != "meta" and patient.ask("EXISTS", keys[kind])]
 
 
 def _wrong_types(patient: Patient, keys: QueueKeys) -> dict[str, str]:
@@ -177,7 +192,8 @@ def _wrong_types(patient: Patient, keys: QueueKeys) -> dict[str, str]:
 
 
 def _without_meta(patient: Patient, keys: QueueKeys, fields: list[str]) -> Iterator[Finding]:
-    name, data = keys.name, {"queue": keys.name}
+    name = _shown(keys)
+    data = {"queue": name}
     there = [kind for kind in KINDS if patient.ask("EXISTS", keys[kind])]
     if set(there) & set(JOBS):
         text = f"queue {name!r} has jobs but no meta: an enqueue repairs it if it is listed."
@@ -204,8 +220,9 @@ def _damage(patient: Patient, keys: QueueKeys) -> Iterator[Finding]:
         faults[fault] += 1
         examples.setdefault(fault, number)
     for fault, count in faults.items():
-        text = f"queue {keys.name!r}: {count} {fault}, such as {examples[fault]}."
-        data = {"queue": keys.name, "fault": fault, "count": count, "example": examples[fault]}
+        name = _shown(keys)
+        text = f"queue {name!r}: {count} {fault}, such as {examples[fault]}."
+        data = {"queue": name, "fault": fault, "count": count, "example": examples[fault]}
         yield Finding("queues", Level.BROKEN, text, data)
 
 
