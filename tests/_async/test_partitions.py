@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 
 from penstock import (
+    AsyncJob,
     AsyncPenstock,
     AsyncQueue,
+    AsyncWorker,
     BadArgument,
     ConfigurationError,
     IncompleteEnqueue,
@@ -490,3 +492,54 @@ async def test_it_waits_with_few_commands(real_ps: AsyncPenstock, real_backend: 
     await await_for(lambda: raw.info("clients")["blocked_clients"] == 1)
     await queue.enqueue(2)
     assert len(await waiting.result()) == 1
+
+
+# -- workers ---------------------------------------------------------------------------------
+
+
+async def worked(ps: AsyncPenstock, queues: Any, **options: Any) -> list[Any]:
+    """The bodies of the jobs that a worker has done until none could be taken any more."""
+    done: list[Any] = []
+
+    def handle(job: AsyncJob) -> None:
+        done.append(job.body)
+
+    worker = AsyncWorker(ps, queues, handle, burst=True, concurrency=1, **options)
+    await worker.run()
+    return done
+
+
+async def test_a_worker_takes_from_all(ps: AsyncPenstock, q: AsyncQueue) -> None:
+    """Whether its client was told of the partitions, or they were made by somebody else."""
+    await q.enqueue_many([{"n": number} for number in range(40)], key=lambda body: str(body["n"]))
+    assert len(await worked(ps, "q")) == 40
+    await q.enqueue_many([{"n": number} for number in range(40)], key=lambda body: str(body["n"]))
+    ps._partitions.clear()
+    assert len(await worked(ps, "q")) == 40
+    stats = await q.stats()
+    assert (stats.acked, stats.ready, stats.active) == (80, 0, 0)
+
+
+async def test_partitions_share_the_weight_of_their_queue(ps: AsyncPenstock, q: AsyncQueue) -> None:
+    """A queue has no larger share for having partitions."""
+    for number in range(200):
+        await q.enqueue({"n": number}, key=str(number))
+    await ps.queue("other").enqueue_many([{"n": "other"}] * 200)
+    done = await worked(ps, {"q": 1, "other": 1}, max_jobs=100, prefetch=7)
+    assert 35 <= sum(body == {"n": "other"} for body in done) <= 65
+
+
+async def test_a_worker_ends_when_all_are_drained(ps: AsyncPenstock, q: AsyncQueue) -> None:
+    """A closed queue is over when no partition has a job left."""
+    await q.enqueue_many(range(8), key=str)
+    await q.close()
+    ps._partitions.clear()
+    done: list[str] = []
+
+    def handle(job: AsyncJob) -> None:
+        done.append(job.id)
+
+    worker = AsyncWorker(ps, "q", handle)
+    await worker.run()
+    assert len(set(done)) == 8
+    assert worker.drained

@@ -17,12 +17,14 @@ from penstock import (
     BadArgument,
     ConfigurationError,
     IncompleteEnqueue,
+    Job,
     Outcome,
     Penstock,
     Queue,
     QueueClosed,
     QueueFull,
     QueuePartitioned,
+    Worker,
     WrongQueue,
     parse_id,
 )
@@ -491,3 +493,54 @@ def test_it_waits_with_few_commands(real_ps: Penstock, real_backend: Backend) ->
     wait_for(lambda: raw.info("clients")["blocked_clients"] == 1)
     queue.enqueue(2)
     assert len(waiting.result()) == 1
+
+
+# -- workers ---------------------------------------------------------------------------------
+
+
+def worked(ps: Penstock, queues: Any, **options: Any) -> list[Any]:
+    """The bodies of the jobs that a worker has done until none could be taken any more."""
+    done: list[Any] = []
+
+    def handle(job: Job) -> None:
+        done.append(job.body)
+
+    worker = Worker(ps, queues, handle, burst=True, concurrency=1, **options)
+    worker.run()
+    return done
+
+
+def test_a_worker_takes_from_all(ps: Penstock, q: Queue) -> None:
+    """Whether its client was told of the partitions, or they were made by somebody else."""
+    q.enqueue_many([{"n": number} for number in range(40)], key=lambda body: str(body["n"]))
+    assert len(worked(ps, "q")) == 40
+    q.enqueue_many([{"n": number} for number in range(40)], key=lambda body: str(body["n"]))
+    ps._partitions.clear()
+    assert len(worked(ps, "q")) == 40
+    stats = q.stats()
+    assert (stats.acked, stats.ready, stats.active) == (80, 0, 0)
+
+
+def test_partitions_share_the_weight_of_their_queue(ps: Penstock, q: Queue) -> None:
+    """A queue has no larger share for having partitions."""
+    for number in range(200):
+        q.enqueue({"n": number}, key=str(number))
+    ps.queue("other").enqueue_many([{"n": "other"}] * 200)
+    done = worked(ps, {"q": 1, "other": 1}, max_jobs=100, prefetch=7)
+    assert 35 <= sum(body == {"n": "other"} for body in done) <= 65
+
+
+def test_a_worker_ends_when_all_are_drained(ps: Penstock, q: Queue) -> None:
+    """A closed queue is over when no partition has a job left."""
+    q.enqueue_many(range(8), key=str)
+    q.close()
+    ps._partitions.clear()
+    done: list[str] = []
+
+    def handle(job: Job) -> None:
+        done.append(job.id)
+
+    worker = Worker(ps, "q", handle)
+    worker.run()
+    assert len(set(done)) == 8
+    assert worker.drained

@@ -82,7 +82,8 @@ class Source:
         credit: what it is owed in shares.
         size: jobs that could be taken when it was last looked at.
         woken: whether this worker has taken a token of it since it asked last.
-        barred: until when it is left alone by the clock, as it is damaged.
+        barred: until when it is left alone by the clock, as it is damaged; inf = for ever, as its
+            partitions stand for it.
         failures: how many times in a row it was found so, or its node was down.
         refusals: how many times in a row it gave no jobs as somebody else is its only consumer;
             reports it takes all the same.
@@ -285,7 +286,7 @@ class Crew:
         now = self.clock()
         if not self.options.burst or now < self.aside_until:
             return False
-        return all(source.at > now for source in self.sources)
+        return all(source.at > now or source.barred == math.inf for source in self.sources)
 
     @property
     def is_drained(self) -> bool:
