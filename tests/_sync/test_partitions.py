@@ -29,7 +29,7 @@ from penstock import (
     parse_id,
 )
 from penstock.core.partitions import partition_of
-from penstock.wire.keys import QueueKeys, key_slot, partition_name, queue_crc, registry_key
+from penstock.wire.keys import SLOTS, QueueKeys, key_slot, partition_name, queue_crc, registry_key
 from tests.support.backends import Backend
 from tests.support.keyspace import Raw, check_invariant
 from tests.support.twins import spawn, wait_for
@@ -158,6 +158,8 @@ def test_the_vectors_of_partitions() -> None:
         assert key_slot(keys["ready"]) == one["slot"]
         assert f"{queue_crc(keys.name):08x}" == one["crc32"]
         assert keys.name == one["wire_name"]
+    letters = [partition_name("", number)[-3:] for number in range(256)]
+    assert vectors["letters"].split() == letters
     for one in vectors["keys"]:
         assert partition_of(one["key"], one["partitions"]) == one["partition"]
 
@@ -438,7 +440,7 @@ def test_a_cleared_queue_may_have_another_number(ps: Penstock, q: Queue) -> None
 def test_names_with_a_slash_are_others(ps: Penstock, q: Queue, raw: Raw) -> None:
     """No name that a user may give is that of a partition."""
     q.enqueue_many(range(4), key=str)
-    names = ["q/0", "q/0000", "q/0003", "q%00/0003", "q/"]
+    names = ["q/0", "q/000", "q/003-aaa", "q%00/003-aaa", "q/"]
     for name in names:
         ps.queue(name).enqueue(name)
     assert ps.queues() == sorted(["q", *names])
@@ -450,12 +452,19 @@ def test_names_with_a_slash_are_others(ps: Penstock, q: Queue, raw: Raw) -> None
 
 
 def test_the_checksums_of_partitions_differ() -> None:
-    """An id can lead to one partition alone; and they lie in all quarters of a cluster's slots."""
-    for name in ("q", "emails", "ü" * 500, "a/0003"):
+    """An id can lead to one partition alone."""
+    for name in ("q", "emails", "ü" * 500, "a/003"):
         crcs = {queue_crc(partition_name(name, number)) for number in range(256)}
         assert len(crcs) == 256
-        slots = [key_slot(QueueKeys(name, partition=number)["meta"]) for number in range(4)]
-        assert sorted(slot // 4096 for slot in slots) == [0, 1, 2, 3]
+
+
+def test_partitions_are_spread_over_slots() -> None:
+    """Of 2, 4, 8, … there is one in each half, quarter, eighth, … of the slots of a cluster."""
+    for name in ("q", "emails", "ü" * 500, "a/003"):
+        slots = [key_slot(QueueKeys(name, partition=number)["meta"]) for number in range(256)]
+        for count in (2, 4, 8, 16, 32, 64, 128, 256):
+            places = sorted(slot * count // SLOTS for slot in slots[:count])
+            assert places == list(range(count))
 
 
 # -- failures --------------------------------------------------------------------------------

@@ -9,6 +9,9 @@ from __future__ import annotations
 import binascii
 import re
 import zlib
+from functools import cache
+from itertools import product
+from string import ascii_lowercase
 
 from penstock.errors import BadArgument
 
@@ -89,16 +92,29 @@ def tag(name: str) -> str:
 
 
 def partition_name(name: str, number: int) -> str:
-    """What a partition is called in keys, ids and the registry (PROTOCOL.md, Partitions).
+    """What a partition is called in keys, ids and the registry (PROTOCOL.md, Partitions)."""
+    return name + _ending(number)
 
-    The digits are four, so that the checksums of all partitions of a queue differ.
+
+@cache
+def _ending(number: int) -> str:
+    """The end of a partition's name: its number, and letters that spread partitions over slots.
+
+    CRC-16 is linear, so what the letters do to the slot is the same for every queue: the first 2,
+    4, 8, … partitions have one in each half, quarter, eighth, … of the slots.
     """
-    return f"{name}{BETWEEN}{number:04d}"
+    place = int(f"{number:08b}"[::-1], 2)
+    for letters in product(ascii_lowercase, repeat=3):
+        ending = f"{BETWEEN}{number:03d}-{''.join(letters)}"
+        if key_slot(ending.encode()) >> 6 == place:
+            return ending
+    raise AssertionError(number)  # three letters are enough for every number below 256
 
 
 def split_name(name: str) -> tuple[str, int | None]:
     """The name of a queue and the number of a partition, out of a name of the registry."""
-    whole, between, number = name.partition(BETWEEN)
+    whole, between, ending = name.partition(BETWEEN)
+    number = ending[:3]
     return (whole, int(number)) if between and number.isdecimal() else (name, None)
 
 
