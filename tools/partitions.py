@@ -39,8 +39,8 @@ __all__ = ["Run", "idle", "load"]
 BATCH = 100
 AHEAD = 100
 BODY = b"x" * 100
-SCRIPTED = ("evalsha", "blpop", "hget", "exists")
-"""What a client that waits sends; scripts send others by themselves."""
+SCRIPTED = ("evalsha", "blpop")
+"""What a client that waits sends, and no script does by itself."""
 
 
 @dataclass(frozen=True)

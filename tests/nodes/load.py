@@ -20,7 +20,7 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
-from penstock import AsyncPenstock, NotReplicated, Penstock
+from penstock import AsyncPenstock, NotReplicated, Penstock, parse_id
 from penstock.worker import AsyncWorker, Worker
 from tests.support.twins import wait_for
 
@@ -39,10 +39,14 @@ class Load:
         url: of the service.
         replicas: how many have to confirm each enqueue.
         retry_for: of all clients.
+        partitions: of the queues; None = they have none.
     """
 
-    def __init__(self, url: str, *, replicas: int, retry_for: float = 30) -> None:
+    def __init__(
+        self, url: str, *, replicas: int, retry_for: float = 30, partitions: int | None = None
+    ) -> None:
         self.url = url
+        self._partitions = partitions
         self._replicas = replicas
         self._retry_for = retry_for
         self._serial = itertools.count()
@@ -62,7 +66,7 @@ class Load:
         self._watch()
         with Penstock(url) as ps:
             for name in QUEUES:
-                ps.queue(name).configure(lease=LEASE)
+                self._queue(ps, name).configure(lease=LEASE)
         for work in (self._produce, self._produce, self._consume, self._live):
             self._run(work)
         worker = Worker(self._client(), "worked", self._seen, concurrency=2)
@@ -77,6 +81,9 @@ class Load:
         logger.setLevel(logging.INFO)
         self._stack.callback(logger.setLevel, before)
         self._stack.callback(logger.removeHandler, noting)
+
+    def _queue(self, ps: Any, name: str) -> Any:
+        return ps.queue(name, partitions=self._partitions)
 
     def _client(self) -> Penstock:
         return Penstock(self.url, retry_for=self._retry_for)
@@ -101,7 +108,7 @@ class Load:
 
     def _added(self, who: str, serial: int, job_id: str) -> None:
         self.confirmed[serial] = job_id
-        self.ids[who].append(job_id)
+        self.ids[f"{who} {parse_id(job_id).crc}"].append(job_id)
 
     def _produce(self) -> None:
         who = threading.current_thread().name
@@ -109,7 +116,9 @@ class Load:
             while self._producing:
                 name, serial = self._next()
                 try:
-                    done = ps.queue(name).enqueue(serial, replicas=self._replicas, timeout=0.5)
+                    done = self._queue(ps, name).enqueue(
+                        serial, replicas=self._replicas, timeout=0.5
+                    )
                 except (NotReplicated, RedisError) as error:
                     self._not_added(error)
                 else:
@@ -120,7 +129,7 @@ class Load:
             while self._producing:
                 name, serial = self._next()
                 try:
-                    queue = ps.queue(name)
+                    queue = self._queue(ps, name)
                     done = await queue.enqueue(serial, replicas=self._replicas, timeout=0.5)
                 except (NotReplicated, RedisError) as error:
                     self._not_added(error)
@@ -150,7 +159,7 @@ class Load:
     def _consume(self) -> None:
         with self._client() as ps:
             while self._consuming:
-                for job in ps.queue("called").reserve(10, block=0.5):
+                for job in self._queue(ps, "called").reserve(10, block=0.5):
                     self._seen(job)
                     if job.ack():
                         self._done(job)
@@ -158,7 +167,7 @@ class Load:
     async def _aconsume(self) -> None:
         async with AsyncPenstock(self.url, retry_for=self._retry_for) as ps:
             while self._consuming:
-                for job in await ps.queue("called").reserve(10, block=0.5):
+                for job in await self._queue(ps, "called").reserve(10, block=0.5):
                     self._seen(job)
                     if await job.ack():
                         self._done(job)
@@ -198,7 +207,7 @@ class Load:
         self._producing = False
         with Penstock(self.url, retry_for=self._retry_for) as ps:
             for name in QUEUES:
-                wait_for(lambda: _left(ps, name) == 0, 60)  # noqa: B023
+                wait_for(lambda: _left(self._queue(ps, name)) == 0, 60)  # noqa: B023
         self._consuming = False
 
     def check(self) -> dict[str, int]:
@@ -262,6 +271,6 @@ class _Noting(logging.Handler):
             self._times.append(time.monotonic())
 
 
-def _left(ps: Penstock, name: str) -> int:
-    stats = ps.queue(name).stats()
+def _left(queue: Any) -> int:
+    stats = queue.stats()
     return stats.ready + stats.active + stats.scheduled

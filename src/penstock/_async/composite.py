@@ -213,7 +213,10 @@ class AsyncCompositeQueue(AsyncQueue):
 
     def noted(self, part: QueueOps, count: int | None) -> None:
         """A part was asked, and gave so many; None = it did not answer."""
-        self._hunger.gave(part, count or 0, monotonic())
+        if count is None:
+            self._hunger.failed(part, monotonic())
+        else:
+            self._hunger.gave(part, count, monotonic())
 
     async def declare(self) -> None:
         """See to it that the nodes that are up know how many partitions the queue has.

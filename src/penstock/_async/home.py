@@ -11,7 +11,7 @@ from typing import Any
 
 from penstock._acompat import AsyncErrand
 from penstock._async.connection import monotonic, passing
-from penstock._async.member import AsyncMember
+from penstock._async.member import BRIEF, AsyncMember
 from penstock.core.client import Terms
 from penstock.core.members import address_of
 from penstock.core.nodes import State
@@ -23,9 +23,6 @@ from penstock.wire.keys import node_key, nodes_key
 __all__ = ["BRIEF", "AsyncErrands", "AsyncHome", "is_node_failure"]
 
 logger = logging.getLogger("penstock")
-
-BRIEF = 2.0
-"""Seconds that a consumer waits for the reply of one node while others may have jobs."""
 
 
 def is_node_failure(error: BaseException) -> bool:

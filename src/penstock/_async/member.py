@@ -25,7 +25,10 @@ from penstock.core.views import Hello, Info, NodeView, QueuePage, QueueStats
 from penstock.errors import MetaLost
 from penstock.wire.keys import QueueKeys, split_name
 
-__all__ = ["AsyncMember"]
+__all__ = ["BRIEF", "AsyncMember"]
+
+BRIEF = 2.0
+"""Seconds that a consumer waits for a reply while others may have jobs."""
 
 
 def _noted(part: QueueOps, count: int | None) -> None:
@@ -58,6 +61,7 @@ class AsyncMember:
         self._node = node or AsyncNode(source, prefix=terms.prefix, retry_for=terms.retry_for)
         self._driver = AsyncDriver(self._node, terms.prefix)
         self._alone = AsyncAlone(self)
+        self._ear: AsyncDriver | None = None
 
     @property
     def prefix(self) -> str:
@@ -94,6 +98,17 @@ class AsyncMember:
     async def close(self) -> None:
         """Close the connections."""
         await self._node.close()
+        if self._ear is not None:
+            await self._ear.node.close()
+
+    @property
+    def _hasty(self) -> AsyncDriver:
+        """A driver whose calls fail soon, for what other servers of a cluster could do as well."""
+        if self._ear is None:
+            twin = self._node.twin(retry_for=self.terms.retry_for, socket_timeout=BRIEF)
+            self._ear = AsyncDriver(twin, self.prefix)
+        self._ear.node.id = self._node.id
+        return self._ear
 
     async def reserve(
         self, queues: Sequence[AsyncQueue], n: int, wait: float | None
@@ -115,6 +130,7 @@ class AsyncMember:
                 if taken.deliveries or (wait == 0 and taken.next_ms != 0):
                     return taken.deliveries
                 seen = taken if taken.next_ms != 0 else None
+        apart = self.is_apart and any(queue.partitions for queue in queues)
         flow = flows.reserve(
             sources,
             n,
@@ -122,11 +138,11 @@ class AsyncMember:
             clock=monotonic,
             transient=passing,
             seen=seen,
-            apart=self.is_apart and any(queue.partitions for queue in queues),
+            apart=apart,
             noted=_noted,
             eager=eager if len(queues) == 1 else None,
         )
-        jobs: list[AsyncJob] = await self._driver.drive(flow)
+        jobs: list[AsyncJob] = await (self._hasty if apart else self._driver).drive(flow)
         return jobs
 
     @property

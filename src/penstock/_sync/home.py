@@ -12,7 +12,7 @@ from typing import Any
 
 from penstock._acompat import Errand
 from penstock._sync.connection import monotonic, passing
-from penstock._sync.member import Member
+from penstock._sync.member import BRIEF, Member
 from penstock.core.client import Terms
 from penstock.core.members import address_of
 from penstock.core.nodes import State
@@ -24,9 +24,6 @@ from penstock.wire.keys import node_key, nodes_key
 __all__ = ["BRIEF", "Errands", "Home", "is_node_failure"]
 
 logger = logging.getLogger("penstock")
-
-BRIEF = 2.0
-"""Seconds that a consumer waits for the reply of one node while others may have jobs."""
 
 
 def is_node_failure(error: BaseException) -> bool:

@@ -26,7 +26,10 @@ from penstock.core.views import Hello, Info, NodeView, QueuePage, QueueStats
 from penstock.errors import MetaLost
 from penstock.wire.keys import QueueKeys, split_name
 
-__all__ = ["Member"]
+__all__ = ["BRIEF", "Member"]
+
+BRIEF = 2.0
+"""Seconds that a consumer waits for a reply while others may have jobs."""
 
 
 def _noted(part: QueueOps, count: int | None) -> None:
@@ -59,6 +62,7 @@ class Member:
         self._node = node or Node(source, prefix=terms.prefix, retry_for=terms.retry_for)
         self._driver = Driver(self._node, terms.prefix)
         self._alone = Alone(self)
+        self._ear: Driver | None = None
 
     @property
     def prefix(self) -> str:
@@ -95,6 +99,17 @@ class Member:
     def close(self) -> None:
         """Close the connections."""
         self._node.close()
+        if self._ear is not None:
+            self._ear.node.close()
+
+    @property
+    def _hasty(self) -> Driver:
+        """A driver whose calls fail soon, for what other servers of a cluster could do as well."""
+        if self._ear is None:
+            twin = self._node.twin(retry_for=self.terms.retry_for, socket_timeout=BRIEF)
+            self._ear = Driver(twin, self.prefix)
+        self._ear.node.id = self._node.id
+        return self._ear
 
     def reserve(self, queues: Sequence[Queue], n: int, wait: float | None) -> list[Job]:
         """Take up to n jobs from several queues, the first queue first."""
@@ -114,6 +129,7 @@ class Member:
                 if taken.deliveries or (wait == 0 and taken.next_ms != 0):
                     return taken.deliveries
                 seen = taken if taken.next_ms != 0 else None
+        apart = self.is_apart and any(queue.partitions for queue in queues)
         flow = flows.reserve(
             sources,
             n,
@@ -121,11 +137,11 @@ class Member:
             clock=monotonic,
             transient=passing,
             seen=seen,
-            apart=self.is_apart and any(queue.partitions for queue in queues),
+            apart=apart,
             noted=_noted,
             eager=eager if len(queues) == 1 else None,
         )
-        jobs: list[Job] = self._driver.drive(flow)
+        jobs: list[Job] = (self._hasty if apart else self._driver).drive(flow)
         return jobs
 
     @property

@@ -53,8 +53,8 @@ __all__ = [
 
 TICK = 4.0
 """Seconds after which an idle consumer or producer looks by itself, whatever it was told."""
-AGAIN = 1.0
-"""Seconds after which a waiting consumer asks a queue again that did not answer."""
+AGAIN = 8.0
+"""Seconds for which a consumer leaves a queue alone that did not answer, while others do."""
 FIRST_LOOK, LAST_LOOK = 0.1, 2.5
 """Seconds between two looks at a role that somebody else has: the first ones, the later ones."""
 
@@ -372,6 +372,7 @@ class _Watch:
         got: the jobs taken.
         due: when the next event of each falls due, as far as this consumer has to care.
         over: those that were closed and drained, when they were asked last.
+        barred: until when to leave those alone that did not answer.
         idle: whether it has waited.
     """
 
@@ -400,6 +401,7 @@ class _Watch:
         self.got: list[Any] = []
         self.due: dict[int, float] = {}
         self.over: set[int] = set()
+        self.barred: dict[int, float] = {}
         self.idle = False
 
     @property
@@ -419,7 +421,7 @@ class _Watch:
 
     def _ask(self, asked: Sequence[int]) -> Generator[Effect, Any, None]:
         failures = 0
-        for i in asked:
+        for i in self._usable(asked):
             if len(self.got) >= self._n or (self.got and i >= self._eager):
                 return
             taken = self._seen or (yield from self._asked(i, brief=self._apart))
@@ -433,6 +435,14 @@ class _Watch:
             assert taken is not None
             self._took(asked[0], taken)
 
+    def _usable(self, asked: Sequence[int]) -> Sequence[int]:
+        """Those that may answer; if there are none, all of them."""
+        if not self.barred:
+            return asked
+        now = self._clock()
+        self.barred = {i: until for i, until in self.barred.items() if until > now}
+        return [i for i in asked if i not in self.barred] or asked
+
     def _asked(self, i: int, *, brief: bool) -> Generator[Effect, Any, Taken | None]:
         """What a queue gives; None = it does not answer, and others may."""
         parts = self._sources
@@ -445,7 +455,7 @@ class _Watch:
         except Exception as error:
             if not (brief and self._transient(error)):
                 raise
-            self.due[i] = self._clock() + AGAIN
+            self.barred[i] = self.due[i] = self._clock() + AGAIN
             if self._noted is not None:
                 self._noted(parts[i], None)
             return None

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 
-from penstock.core.flows import TICK, Cancelled, Clock, Effect, Quit, Reserve, Run, take
+from penstock.core.flows import AGAIN, TICK, Cancelled, Clock, Effect, Quit, Reserve, Run, take
 from penstock.core.hints import Intent
 from penstock.core.operations import QueueOps
 from penstock.core.options import BATCH
@@ -171,6 +171,11 @@ class Hunger:
         due = [part for part in rest if now >= self._asked.get(part, (0.0, 0.0))[0]]
         self.eager = len(due) + len(fed)
         return [*due, *fed, *(part for part in rest if part not in due)]  # type: ignore[list-item]  # they are parts
+
+    def failed(self, part: object, now: float) -> None:
+        """A part was asked, and did not answer."""
+        self._fed.pop(part, None)
+        self._asked[part] = (now + AGAIN, PATIENCE)
 
     def gave(self, part: object, count: int, now: float) -> None:
         """A part was asked, and gave so many."""
