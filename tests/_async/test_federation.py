@@ -542,8 +542,8 @@ async def test_a_twin_is_a_federation_too(three: Nodes, ps: AsyncPenstock) -> No
 def test_every_method_of_a_queue_knows_of_parts() -> None:
     """What a queue can do is done on parts, or made of methods that are."""
     made_of_others = {
-        "clear", "close", "configure", "consume", "enqueue", "enqueue_many", "name", "pause",
-        "reopen", "resume", "scan_iter",
+        "clear", "close", "configure", "consume", "enqueue", "enqueue_many", "name", "partitions",
+        "pause", "reopen", "resume", "scan_iter",
     }  # fmt: skip
     public = {name for name, _ in inspect.getmembers(AsyncQueue) if not name.startswith("_")}
     own = {name for name in vars(AsyncCompositeQueue) if not name.startswith("_")}
