@@ -36,7 +36,7 @@ from penstock.errors import (
 from penstock.pressure import Counters, Queue
 from penstock.pressure._sync import deletion, link, turn
 from penstock.pressure._sync.link import Line
-from penstock.pressure.calls import DONE, IN_USE
+from penstock.pressure.calls import DONE, HOLDING, IN_USE
 from penstock.wire.scripts import pressure_scripts
 from tests.support.backends import Backend, clustered
 from tests.support.keyspace import Raw, dump
@@ -689,6 +689,30 @@ def test_a_holder_that_was_thought_dead_stands_in_line_again(
     assert raw.get(key("producer")) == b"the other"
     raw.lpush(key("producer_free"), 0)
     putting.result()
+    assert q.get() == b"b"
+    assert tokens(raw) == (1, 1, 1)
+
+
+def test_a_party_that_had_just_popped_the_token_of_a_role_that_was_freed(
+    make: Make, turning: Turning, raw: Raw
+) -> None:
+    """The keys don't tell it from its successor: it goes on, and the other one is in line again."""
+    q = make()
+    q.create(1)
+    q.put("a")
+    assert raw.rpop(key("producer_free"))  # a party of ours in line, which is stopped here
+    assert q.free_role("producer")
+    successor = spawn(make(client_id="successor").put, "b")
+    turning.reach("not_full")
+    late = q._calls.put(b"late", b"c", overfill=False, held=turn.POPPED, wait=1, lost=0)
+    assert q._link.once(late)[0] == HOLDING
+    turning.reach("producer_free")
+    assert raw.get(key("producer")) == b"late"
+    assert q.get() == b"a"
+    late = q._calls.put(b"late", b"c", overfill=False, held=turn.HELD, wait=1, lost=0)
+    assert q._link.once(late)[0] == DONE
+    assert q.get() == b"c"
+    successor.result()
     assert q.get() == b"b"
     assert tokens(raw) == (1, 1, 1)
 

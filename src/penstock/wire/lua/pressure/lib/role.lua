@@ -1,5 +1,6 @@
 -- The role: how many tokens its list has, who had it last, and whether the caller still holds it, as it says.
--- Who has popped the token has not said so in `holder` yet.
+-- Who has popped the token has not said so in `holder` yet. Where the role was freed since, and taken by another party, the keys look just
+-- the same: the one that popped goes on, and the other one, if it waits and is ours, finds that out and stands in line again.
 local tokens = redis.call('LLEN', free)
 local last = redis.call('GET', holder)
 local is_ours = tokens == 0 and (held == '2' or held == '1' and last == id)
