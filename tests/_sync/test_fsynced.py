@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import fakeredis
@@ -25,6 +26,7 @@ from penstock.core.servers import ServerFacts, Syncing
 from penstock.embedded import EmbeddedServer, ServerBinary, find_binaries
 from tests.support.keyspace import Raw, load_scripts
 from tests.support.twins import wait_for
+from tests.support.waitaof import WaitAof
 
 Server = Callable[..., EmbeddedServer]
 BINARIES = [*find_binaries().values()]
@@ -280,15 +282,32 @@ on_a_knowing = pytest.mark.parametrize(
 )
 
 
+@contextmanager
+def knowing(server: EmbeddedServer, binary: ServerBinary, keeping: int = 0) -> Iterator[str]:
+    """The url of a server that has WAITAOF; `keeping` of its replicas have a file.
+
+    Where no server at hand has it, it is answered in front of one.
+    """
+    if binary in KNOWING:
+        yield server.url
+        return
+    with WaitAof(server, keeping) as door:
+        yield door.url
+
+
 @pytest.fixture
 def believed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every server's WAITAOF is used."""
     monkeypatch.setattr(ServerFacts, "syncing", lambda *_: Syncing.WAITAOF)
 
 
-def unknown(url: str) -> None:
-    """A server that does not know WAITAOF confirms nothing by it, and is not asked for long."""
-    with Penstock(url) as client:
+@on_one
+@pytest.mark.usefixtures("believed")
+def test_a_server_that_does_not_know_the_command(make_server: Server, binary: ServerBinary) -> None:
+    """It confirms nothing by it, and is not asked for long."""
+    hidden = ("--rename-command", "WAITAOF", "") if binary in KNOWING else ()
+    server = make_server(binary=binary, appendonly=True, args=(*ALWAYS, *hidden))
+    with Penstock(server.url) as client:
         with pytest.raises(NotReplicated) as caught:
             client.queue("q").enqueue("x", fsynced=True, timeout=3600)
         assert (caught.value.fsynced, caught.value.withdrawn) == (False, True)
@@ -313,35 +332,36 @@ def test_disks_of_replicas(make_server: Server, binary: ServerBinary) -> None:
             replica.replicaof(*map(str, primary.address))
         wait_for(lambda: raw.set("ping", "x") and raw.wait(2, 100) == 2)
         wait_for(lambda: not copy.info("persistence")["aof_rewrite_in_progress"])
-        if binary not in KNOWING:
-            return unknown(primary.url)
-        with Penstock(primary.url) as client:
-            q = client.queue("q")
-            assert q.enqueue("x", lease=600, fsynced=True, replicas=1).replicas == 1
-            (job,) = q.reserve(block=0)
-            with pytest.raises(NotReplicated, match="on the server's disk, 1 of 2") as caught:
-                q.enqueue("y", fsynced=True, replicas=2, timeout=2)
-            error = caught.value
-            assert (error.wanted, error.got, error.fsynced, error.withdrawn) == (2, 1, True, True)
-            with pytest.raises(AckNotReplicated) as lost:
-                job.ack(fsynced=True, replicas=2, timeout=2)
-            assert (lost.value.got, lost.value.fsynced) == (1, True)
-            q.configure(replicas=1)
-            many = q.enqueue_many(range(1200), fsynced=True)
-            assert {done.replicas for done in many} == {1}
-            assert copy.xlen("penstock:{q}:ready") == 1200
-    return None
+        with knowing(primary, binary, keeping=1) as url:
+            confirmed_by_one(url, copy)
+
+
+def confirmed_by_one(url: str, copy: Raw) -> None:
+    """Of two replicas one has a file."""
+    with Penstock(url) as client:
+        q = client.queue("q")
+        assert q.enqueue("x", lease=600, fsynced=True, replicas=1).replicas == 1
+        (job,) = q.reserve(block=0)
+        with pytest.raises(NotReplicated, match="on the server's disk, 1 of 2") as caught:
+            q.enqueue("y", fsynced=True, replicas=2, timeout=2)
+        error = caught.value
+        assert (error.wanted, error.got, error.fsynced, error.withdrawn) == (2, 1, True, True)
+        with pytest.raises(AckNotReplicated) as lost:
+            job.ack(fsynced=True, replicas=2, timeout=2)
+        assert (lost.value.got, lost.value.fsynced) == (1, True)
+        q.configure(replicas=1)
+        many = q.enqueue_many(range(1200), fsynced=True)
+        assert {done.replicas for done in many} == {1}
+        assert copy.xlen("penstock:{q}:ready") == 1200
 
 
 @on_a_knowing
 @pytest.mark.usefixtures("believed")
 def test_a_file_that_is_switched_off(make_server: Server, binary: ServerBinary) -> None:
     """WAITAOF is answered by an error then: nothing is confirmed, and nothing is waited for."""
-    server = make_server(binary=binary, appendonly=True, args=ALWAYS)
-    if binary not in KNOWING:
-        return unknown(server.url)
-    with redis.Redis.from_url(server.url, protocol=2) as raw:
-        with Penstock(server.url) as client:
+    server = make_server(binary=binary, tcp=True, appendonly=True, args=ALWAYS)
+    with redis.Redis.from_url(server.url, protocol=2) as raw, knowing(server, binary) as url:
+        with Penstock(url) as client:
             q = client.queue("q")
 
             def bodies() -> Any:
@@ -358,4 +378,3 @@ def test_a_file_that_is_switched_off(make_server: Server, binary: ServerBinary) 
             with pytest.raises(NotReplicated):
                 q.enqueue("x", fsynced=True, timeout=3600)
             assert q.stats().ready == 1000
-    return None
