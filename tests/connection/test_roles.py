@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import redis
 
-from penstock import AsyncPenstock, Penstock, QueueInUse
+from penstock import AsyncPenstock, BadArgument, Penstock, QueueInUse
 from penstock.embedded import EmbeddedServer
 from penstock.wire.scripts import script
 from tests.support.proxy import Proxy
+from tests.support.twins import Beside, spawn, wait_for
 
 ACQUIRE = script("acquire").sha.encode()
 TRIES = 2
@@ -68,6 +70,53 @@ def test_a_taking_that_was_not_answered_may_be_given_back(make_server: Server) -
         assert role.release()
         assert q.stats().consumer is None
         assert len(q.reserve(block=0)) == 1
+
+
+def is_refused(taking: Beside[Any]) -> bool:
+    """Whether somebody else had the role."""
+    try:
+        taking.result()
+    except (QueueInUse, BadArgument):
+        return True
+    return False
+
+
+def test_one_object_in_two_threads_is_two_parties(make_server: Server) -> None:
+    """The second is refused; what the first gives back is what it has."""
+    with Penstock(make_server().url) as ps:
+        q = ps.queue("q")
+        role = q.exclusive("producer", lease=600, block=1)
+        with q.exclusive("producer", lease=600):
+            waiting = [spawn(role.take) for _ in range(2)]
+            wait_for(lambda: role._unanswered == [] and q.stats().producer is not None)
+        assert sorted(is_refused(one) for one in waiting) == [False, True]
+        role.queue.enqueue("borne")
+        assert role.release()
+        assert q.stats().producer is None
+
+
+def test_what_is_held_is_given_back_beside_what_was_not_answered(make_server: Server) -> None:
+    """Whichever of its takings the server has: none is left behind."""
+    server = make_server(tcp=True)
+    with Proxy(server.address) as door, Penstock(door.url, retry_for=0) as ps:
+        q = ps.queue("q")
+        role = q.exclusive("producer", lease=0.05, block=0)
+        role.take()
+        wait_for(lambda: role.lost)
+        for _ in range(TRIES):
+            door.eat_reply(after=ACQUIRE)
+        role._lease_ms = 600_000
+        with pytest.raises(redis.ConnectionError):
+            role.take()
+        assert q.stats().producer is not None
+        assert role.release()
+        assert q.stats().producer is None
+        door.cut_after_request_bytes(0, after=ACQUIRE)
+        door.refuse()
+        with pytest.raises(redis.ConnectionError):
+            role.take()
+        door.restore()
+        assert not role.release()  # the server had never heard of that
 
 
 @pytest.mark.parametrize("exists", [True, False], ids=["a queue", "none yet"])

@@ -10,7 +10,7 @@ from penstock._async.connection import monotonic
 from penstock.core import flows
 from penstock.core.options import Duration, check_block
 from penstock.core.roles import Tenure, check_role, role_lease_ms
-from penstock.errors import BadArgument
+from penstock.errors import BadArgument, QueueInUse
 
 if TYPE_CHECKING:
     from penstock._async.queue import AsyncQueue
@@ -112,6 +112,8 @@ class AsyncRole:
         flow = flows.acquire(parent.ops, tenure, block=self._block, clock=monotonic)
         try:
             tenure.fence = await parent._driver.drive(flow)
+        except QueueInUse:  # an answer
+            raise
         except BaseException:
             self._unanswered.append(tenure)
             raise
@@ -141,12 +143,18 @@ class AsyncRole:
         Returns:
             True; False if it had ended before.
         """
+        owed, given = [*self._unanswered], False
+        for tenure in owed:
+            given |= await self._resign(tenure)
+            self._unanswered.remove(tenure)
+        if owed and (self._tenure is None or self._tenure.is_refused):
+            return given
+        return await self._resign(self._held) or given
+
+    async def _resign(self, tenure: Tenure) -> bool:
         ops = self._parent.ops
-        tenure = self._unanswered[-1] if self._unanswered else self._held
         reply, resent = await self._parent._driver.run(ops, ops.resign(tenure))
         ops.check(reply)
-        if tenure in self._unanswered:
-            self._unanswered.remove(tenure)
         tenure.is_refused = True
         return bool(reply[2]) or resent > 0
 

@@ -11,7 +11,7 @@ from penstock._sync.connection import monotonic
 from penstock.core import flows
 from penstock.core.options import Duration, check_block
 from penstock.core.roles import Tenure, check_role, role_lease_ms
-from penstock.errors import BadArgument
+from penstock.errors import BadArgument, QueueInUse
 
 if TYPE_CHECKING:
     from penstock._sync.queue import Queue
@@ -111,6 +111,8 @@ class Role:
         flow = flows.acquire(parent.ops, tenure, block=self._block, clock=monotonic)
         try:
             tenure.fence = parent._driver.drive(flow)
+        except QueueInUse:  # an answer
+            raise
         except BaseException:
             self._unanswered.append(tenure)
             raise
@@ -140,12 +142,18 @@ class Role:
         Returns:
             True; False if it had ended before.
         """
+        owed, given = [*self._unanswered], False
+        for tenure in owed:
+            given |= self._resign(tenure)
+            self._unanswered.remove(tenure)
+        if owed and (self._tenure is None or self._tenure.is_refused):
+            return given
+        return self._resign(self._held) or given
+
+    def _resign(self, tenure: Tenure) -> bool:
         ops = self._parent.ops
-        tenure = self._unanswered[-1] if self._unanswered else self._held
         reply, resent = self._parent._driver.run(ops, ops.resign(tenure))
         ops.check(reply)
-        if tenure in self._unanswered:
-            self._unanswered.remove(tenure)
         tenure.is_refused = True
         return bool(reply[2]) or resent > 0
 
