@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import signal
 import sys
 from collections.abc import Iterator
 
@@ -16,13 +17,21 @@ from tests.support.backends import Backend
 
 @pytest.fixture
 def run_cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
-    """Run a command on the server of `url`, or on the one that the environment names."""
+    """Run a command on the server of `url`, or on the one that the environment names.
+
+    `penstock worker` listens to signals to its end, which here is not that of the process.
+    """
 
     def run(*argv: str, stdin: bytes = b"", url: str | None = None) -> Result:
         monkeypatch.delenv("PENSTOCK_URL", raising=False)
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
         capsys.readouterr()
-        code = main([*(["--url", url] if url else []), *argv])
+        heard = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            code = main([*(["--url", url] if url else []), *argv])
+        finally:
+            for number, handler in heard.items():
+                signal.signal(number, handler)
         captured = capsys.readouterr()
         return Result(code, captured.out, captured.err)
 
