@@ -415,14 +415,17 @@ class IncompleteEnqueue(PenstockError):
     """A bulk enqueue failed after some of its chunks were accepted.
 
     Args:
-        results: the results of the jobs that were accepted, in order.
+        results: the results of the jobs that were accepted, in order. With keys, or dedup ids, in
+            partitions: of all bodies up to the last that was accepted; those of them that were not
+            have no id, and the state "missing".
 
     The cause (`__cause__`) is the error of the chunk that failed. The jobs of that chunk were
     not added, unless the cause is a connection error: then their outcome is unknown.
     """
 
     def __init__(self, results: Any) -> None:
-        super().__init__(f"{len(results)} jobs were accepted before the failure")
+        count = len(results) - getattr(results, "missing", 0)
+        super().__init__(f"{count} jobs were accepted before the failure")
         self.results = results
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -430,10 +433,11 @@ class IncompleteEnqueue(PenstockError):
 
 
 class IncompleteSettle(PenstockError):
-    """A call about more than 1000 jobs failed after some of its chunks were done.
+    """A call about more than 1000 jobs, or jobs of several partitions, failed after some were done.
 
     Args:
         outcomes: those of the jobs of these chunks, in order: the first of those that were named.
+            Of several partitions: those of all jobs, `Outcome.UNKNOWN` where it failed.
         not_replicated: of an ack with `replicas` or `fsynced`, what would have been raised without
             the failure, about the same outcomes; None = those were confirmed, or need not be.
 

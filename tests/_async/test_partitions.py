@@ -477,6 +477,7 @@ async def test_a_bulk_that_fails_midway(q: AsyncQueue) -> None:
     with pytest.raises(IncompleteEnqueue) as failed:
         await q.enqueue_many(bodies, key=str)
     assert isinstance(failed.value.__cause__, QueueFull)
+    assert str(failed.value) == "3 jobs were accepted before the failure"
     results = list(failed.value.results)
     assert [one.state for one in results] == [
         "ready" if body == keys[0] else "missing" for body in bodies

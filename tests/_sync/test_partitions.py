@@ -478,6 +478,7 @@ def test_a_bulk_that_fails_midway(q: Queue) -> None:
     with pytest.raises(IncompleteEnqueue) as failed:
         q.enqueue_many(bodies, key=str)
     assert isinstance(failed.value.__cause__, QueueFull)
+    assert str(failed.value) == "3 jobs were accepted before the failure"
     results = list(failed.value.results)
     assert [one.state for one in results] == [
         "ready" if body == keys[0] else "missing" for body in bodies

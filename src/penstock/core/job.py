@@ -393,6 +393,11 @@ class BulkEnqueued(Sequence[Enqueued]):
         """How many of the bodies were not added: a job with the same dedup id was there."""
         return sum(result.duplicate for result in self._given)
 
+    @property
+    def missing(self) -> int:
+        """How many a call about partitions that failed has not added, or not for certain."""
+        return sum(result.state == "missing" for result in self._given)
+
     def __repr__(self) -> str:
         return f"<BulkEnqueued {self._length} jobs>"
 
