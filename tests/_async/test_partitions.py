@@ -408,6 +408,16 @@ async def test_another_number_is_refused(ps: AsyncPenstock, q: AsyncQueue, raw: 
         assert other.queue("q").partitions == COUNT
 
 
+async def test_opened_by_several_at_once(ps: AsyncPenstock) -> None:
+    """Whoever comes first stores the number, and it is the same for the others."""
+    for name in ("one", "two", "three"):
+        queue = ps.queue(name, partitions=COUNT)
+        beside = [aspawn(queue.enqueue, number) for number in range(8)]
+        for one in beside:
+            assert (await one.result()).state == "ready"
+        assert (await queue.stats()).ready == 8
+
+
 async def test_an_ordinary_queue_has_no_partitions(ps: AsyncPenstock, raw: Raw) -> None:
     """A queue that is there gets none, whether it has jobs or not."""
     await ps.queue("q").enqueue(1)

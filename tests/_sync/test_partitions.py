@@ -409,6 +409,16 @@ def test_another_number_is_refused(ps: Penstock, q: Queue, raw: Raw) -> None:
         assert other.queue("q").partitions == COUNT
 
 
+def test_opened_by_several_at_once(ps: Penstock) -> None:
+    """Whoever comes first stores the number, and it is the same for the others."""
+    for name in ("one", "two", "three"):
+        queue = ps.queue(name, partitions=COUNT)
+        beside = [spawn(queue.enqueue, number) for number in range(8)]
+        for one in beside:
+            assert one.result().state == "ready"
+        assert queue.stats().ready == 8
+
+
 def test_an_ordinary_queue_has_no_partitions(ps: Penstock, raw: Raw) -> None:
     """A queue that is there gets none, whether it has jobs or not."""
     ps.queue("q").enqueue(1)

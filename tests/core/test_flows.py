@@ -276,11 +276,12 @@ def test_configure_makes_the_queue() -> None:
 
 
 def reserve(
-    clock: Clock, *names: str, n: int = 1, block: float | None = 30.0
+    clock: Clock, *names: str, n: int = 1, block: float | None = 30.0, **options: Any
 ) -> tuple[Driven, list[QueueOps]]:
     """A reserve on queues of these names."""
     sources = [ops(name) for name in names or ("q",)]
-    return Driven(flows.reserve(sources, n, block, clock=clock, transient=is_transient)), sources
+    flow = flows.reserve(sources, n, block, clock=clock, transient=is_transient, **options)
+    return Driven(flow), sources
 
 
 def test_a_reserve_that_finds_a_job_does_not_wait() -> None:
@@ -294,6 +295,40 @@ def test_a_reserve_that_may_not_wait() -> None:
     """One call, found or not."""
     flow, _ = reserve(Clock(), block=0.0)
     assert flow.ends_with(NOTHING) == []
+
+
+def test_apart_a_queue_that_does_not_answer_is_left_out() -> None:
+    """Others are asked; it is asked again after a while, and its failure is noted."""
+    clock, noted = Clock(), list[Any]()
+    flow, (a, b) = reserve(clock, "a", "b", apart=True, noted=lambda *one: noted.append(one))
+    assert flow.effect == Reserve(a, 1, False, True)
+    assert flow.fail(ConnectionError("gone")) == Reserve(b, 1, False, True)
+    assert isinstance(flow.answer(NOTHING), Pop)
+    clock.now += flows.TICK
+    assert flow.answer(None) == Reserve(b, 1, True, True)
+    assert isinstance(flow.answer(NOTHING), Pop)
+    clock.now += flows.AGAIN
+    assert flow.answer(None) == Reserve(a, 1, True, True)
+    assert noted == [(a, None), (b, 0), (b, 0)]
+
+
+def test_apart_one_is_asked_with_patience_if_none_answers() -> None:
+    """Then its failure is the call's."""
+    flow, (a, b) = reserve(Clock(), "a", "b", apart=True)
+    assert flow.fail(ConnectionError("gone")) == Reserve(b, 1, False, True)
+    assert flow.fail(ConnectionError("gone")) == Reserve(a, 1, False, False)
+    with pytest.raises(ConnectionError):
+        flow.fail(ConnectionError("gone"))
+
+
+def test_with_some_jobs_only_the_eager_are_asked_for_more() -> None:
+    """Those behind them had nothing a moment ago."""
+    flow, (_, b, _) = reserve(Clock(), "a", "b", "c", n=9, eager=2)
+    assert flow.answer(Taken(-1, ["job"])) == Reserve(b, 8, False)
+    assert flow.ends_with(NOTHING) == ["job"]
+    flow, (_, b, c) = reserve(Clock(), "a", "b", "c", n=9, eager=2)
+    assert flow.answer(NOTHING) == Reserve(b, 9, False)
+    assert flow.answer(NOTHING) == Reserve(c, 9, False)
 
 
 def test_queues_are_asked_left_to_right() -> None:
