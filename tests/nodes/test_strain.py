@@ -529,3 +529,22 @@ def test_threads_send_for_a_node_at_once(three: Servers) -> None:
         assert not [one for one in threading.enumerate() if one.name == "penstock-errand"]
     finally:
         three.all[0].resume()
+
+
+def test_a_home_that_falls_amid_the_ack_of_many(three: Servers) -> None:
+    """What was done there is done, the rest is kept elsewhere, and the answer says which."""
+    with (
+        Proxy(three.all[0].address) as proxy,
+        Penstock([proxy.url, *three.urls[1:]], retry_for=0.3) as ps,
+        Penstock(three.urls[0]) as single,
+    ):
+        q = ps.queue("q")
+        single.queue("q").enqueue_many(range(2500), lease=30)
+        jobs = q.reserve(2500)
+        assert q.show(jobs[0].id)  # a connection to settle by
+        proxy.cut_after_request_bytes(1, after=jobs[1500].number)
+        proxy.refuse()
+        assert list(q.ack(jobs)) == [Outcome.DONE] * 1000 + [Outcome.HINTED] * 1500
+        proxy.restore()
+        wait_for(lambda: not q.stats().unreachable)
+        assert (q.stats().acked, q.stats().active) == (2500, 0)

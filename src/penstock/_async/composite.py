@@ -325,10 +325,13 @@ class AsyncCompositeQueue(AsyncQueue):
             await self._declare(part.home)
             return await call(part, names)
         except Exception as error:
-            if self._federation.bears(part.home, error) and intent is not None:
-                kept = await self._federation.keep(part.home, part.ops.keys.name, names, intent)
+            found, unconfirmed, failure = _told(error)
+            is_down = failure is not None and self._federation.bears(part.home, failure)
+            if is_down and unconfirmed is None and intent is not None:
+                left = names[len(found) :]  # of many, the first may be done
+                kept = await self._federation.keep(part.home, part.ops.keys.name, left, intent)
                 if any(kept):
-                    return cast("Sequence[T]", _hinted(kept))
+                    return cast("Sequence[T]", [*found, *_hinted(kept)])
             raise
 
     async def _settled(

@@ -326,10 +326,13 @@ class CompositeQueue(Queue):
             self._declare(part.home)
             return call(part, names)
         except Exception as error:
-            if self._federation.bears(part.home, error) and intent is not None:
-                kept = self._federation.keep(part.home, part.ops.keys.name, names, intent)
+            found, unconfirmed, failure = _told(error)
+            is_down = failure is not None and self._federation.bears(part.home, failure)
+            if is_down and unconfirmed is None and intent is not None:
+                left = names[len(found) :]  # of many, the first may be done
+                kept = self._federation.keep(part.home, part.ops.keys.name, left, intent)
                 if any(kept):
-                    return cast("Sequence[T]", _hinted(kept))
+                    return cast("Sequence[T]", [*found, *_hinted(kept)])
             raise
 
     def _settled(
