@@ -72,6 +72,7 @@ class AsyncHome(AsyncMember):
         known: the first 8 digits of its ids.
         errands: looks whether it is back.
         fault: why it can't be one of these nodes.
+        is_known: whether it has told its id since it failed last.
     """
 
     is_one_of_several = True
@@ -89,6 +90,7 @@ class AsyncHome(AsyncMember):
         self.errands = AsyncErrands()
         self.meet(learned)
         self.fault: Exception | None = None
+        self.is_known = False
 
     @property
     def patient(self) -> AsyncMember:
@@ -135,12 +137,14 @@ class AsyncHome(AsyncMember):
     def refused(self, error: ConfigurationError) -> None:
         """It is none of these nodes, as long as it is as it is."""
         self.fault = error
+        self.is_known = False
         self.state.failed(monotonic(), error)
 
     def failed(self, error: BaseException) -> None:
         """It could not be reached."""
         if self.state.is_up:
             logger.warning("node %s: %s; going on without it", self.address, error)
+        self.is_known = False
         self.state.failed(monotonic(), error)
 
     async def look(self) -> None:
@@ -166,6 +170,7 @@ class AsyncHome(AsyncMember):
             await self.ear.identify()
             found = await self.ear.command("HMGET", node_key(self.prefix), "id", "leaving")
         self.meet(found[0].decode())
+        self.is_known = True
         for node in (self._node, self.ear):
             node.id = self.id
             if self.id not in node.known:

@@ -231,6 +231,8 @@ class Federation:
                 if other.is_learned or home.is_learned:  # one node by two addresses
                     self._leave_out(other if other.is_learned else home)
                     continue
+                if not other.is_known or (home.state.is_up and not other.state.is_up):
+                    continue  # it is checked itself when it is back
                 raise ConfigurationError(
                     f"{other.address} and {home.address} have one id, {home.id}: the same server"
                     " under two addresses, or a copy of its data"

@@ -73,6 +73,7 @@ class Home(Member):
         known: the first 8 digits of its ids.
         errands: looks whether it is back.
         fault: why it can't be one of these nodes.
+        is_known: whether it has told its id since it failed last.
     """
 
     is_one_of_several = True
@@ -90,6 +91,7 @@ class Home(Member):
         self.errands = Errands()
         self.meet(learned)
         self.fault: Exception | None = None
+        self.is_known = False
 
     @property
     def patient(self) -> Member:
@@ -136,12 +138,14 @@ class Home(Member):
     def refused(self, error: ConfigurationError) -> None:
         """It is none of these nodes, as long as it is as it is."""
         self.fault = error
+        self.is_known = False
         self.state.failed(monotonic(), error)
 
     def failed(self, error: BaseException) -> None:
         """It could not be reached."""
         if self.state.is_up:
             logger.warning("node %s: %s; going on without it", self.address, error)
+        self.is_known = False
         self.state.failed(monotonic(), error)
 
     def look(self) -> None:
@@ -167,6 +171,7 @@ class Home(Member):
             self.ear.identify()
             found = self.ear.command("HMGET", node_key(self.prefix), "id", "leaving")
         self.meet(found[0].decode())
+        self.is_known = True
         for node in (self._node, self.ear):
             node.id = self.id
             if self.id not in node.known:
