@@ -10,6 +10,7 @@ import pytest
 
 from penstock import Penstock
 from penstock.embedded import EmbeddedServer, find_server
+from penstock.spark import OptionError
 from penstock.spark.connect import close_all
 from penstock.spark.writer import BatchWriter
 from tests.spark.hands import arrow, running, schema
@@ -65,3 +66,24 @@ def test_operations_go_where_the_jobs_are(urls: list[str]) -> None:
         given = {"queue": "mail", "nodes": ",".join(urls), "operation": "delete"}
         assert settle(given, "id string", {"id": ids})["done"] == 80
         assert ps.queue("mail").stats().ready == 0
+
+
+def test_a_queue_in_partitions(redis_url: str) -> None:
+    """A row's id says which partition has it; what is staged can't be promised across them."""
+    given = {"queue": "mail", "url": redis_url, "writeid": "w"}
+    with Penstock(redis_url) as ps:
+        queue = ps.queue("mail", partitions=4)
+        queue.enqueue(b"first")
+        given["requirequeue"] = "true"
+        for _ in range(2):
+            writer = BatchWriter(given, schema("payload binary"), False)
+            writer.commit(attempts(writer, 2))
+        jobs = list(queue.scan_iter())
+        assert sorted(job.raw for job in jobs) == sorted([b"first", *BODIES])
+        staged = BatchWriter({**given, "commitmode": "staged"}, schema("payload binary"), False)
+        with pytest.raises(OptionError, match="partitions"):
+            attempts(staged, 1)
+        deleting = {**given, "operation": "delete"}
+        assert settle(deleting, "id string", {"id": [job.id for job in jobs]})["done"] == 41
+        assert queue.stats().ready == 0
+        close_all()

@@ -22,8 +22,9 @@ from penstock.core.members import URL
 from penstock.errors import BadArgument, NodesUnavailable, QueueMissing
 from penstock.spark.errors import HIDDEN, OptionError, Unreachable, WrongServer
 from penstock.spark.options import Connection
+from penstock.wire.keys import QueueKeys
 
-__all__ = ["check_identity", "client", "close_all", "identity", "parts"]
+__all__ = ["check_identity", "client", "close_all", "identity", "parts", "shares"]
 
 logger = logging.getLogger("penstock")
 
@@ -93,6 +94,25 @@ def parts(options: Connection, name: str = "") -> dict[str, Queue]:
     return {queue._node.id: queue}
 
 
+def shares(options: Connection, name: str = "") -> dict[tuple[str, int], Queue]:
+    """What a queue is made of: the part on each node that can be reached, and of each partition.
+
+    Args:
+        name: the queue's; empty = the one of the options.
+
+    Returns:
+        Node and number of the partition -> the part; the number is 0 in a queue without.
+
+    Raises:
+        Unreachable: no server can be reached.
+    """
+    whole = parts(options, name)
+    queue = client(options).open(name or options.queue)
+    if isinstance(queue, CompositeQueue) and queue.partitions:
+        return {(part.home.id, part.number or 0): part for part in queue.parts if part.home.id}
+    return {(node, 0): part for node, part in whole.items()}
+
+
 def identity(options: Connection) -> tuple[str, ...]:
     """The ids of the nodes that are reached from here: the driver notes them for the executors.
 
@@ -101,8 +121,9 @@ def identity(options: Connection) -> tuple[str, ...]:
         QueueMissing: there is no such queue, and `requireQueue` is set.
     """
     found = parts(options)
+    meta = QueueKeys(options.queue, options.prefix)["meta"]  # also of a queue in partitions
     if options.require_queue and not any(
-        part._node.command("EXISTS", part.ops.keys["meta"]) for part in found.values()
+        part._node.command("EXISTS", meta) for part in found.values()
     ):
         raise QueueMissing(f"there is no queue {options.queue!r}, and requireQueue is set")
     return tuple(sorted(found))

@@ -10,7 +10,7 @@ from penstock.core.ids import parse_id
 from penstock.core.job import Delivery, Outcome, Settled
 from penstock.core.operations import REFUSED
 from penstock.errors import BadArgument, BadJobId, NodesUnavailable, WrongEpoch, WrongQueue
-from penstock.spark.connect import parts
+from penstock.spark.connect import shares
 from penstock.spark.errors import RowError
 from penstock.spark.held import Held
 from penstock.spark.options import Write
@@ -69,8 +69,9 @@ class Settler:
     def __init__(self, options: Write, fields: Sequence[tuple[str, str]]) -> None:
         self._options = options
         self._places = check_columns(fields, options)
-        self._waiting: dict[tuple[str, str], list[Delivery | str]] = {}
-        self._parts = parts(options)
+        self._waiting: dict[tuple[str, int, str], list[Delivery | str]] = {}
+        self._parts = {(node, part.ops.crc): part for (node, _), part in shares(options).items()}
+        self._known = {crc for _, crc in self._parts}
         self._counts = {"rows": 0}
         self._row = 0
 
@@ -100,20 +101,19 @@ class Settler:
     def _named(self, job_id: Any, receipt: Any) -> tuple[Any, Delivery | str]:
         try:
             parsed = parse_id(job_id)
-            part = next(iter(self._parts.values()))
-            if parsed.crc != part.ops.crc:
-                raise WrongQueue("id", job_id, f"not an id of queue {part.name!r}")
+            if parsed.crc not in self._known:
+                raise WrongQueue("id", job_id, f"not an id of queue {self._options.queue!r}")
         except BadJobId as error:
             raise RowError("id", job_id, error.reason, self._row) from None
-        life = (parsed.node, parsed.epoch)
+        life = (parsed.node, parsed.crc, parsed.epoch)
         if not receipt:
             return life, job_id
         if not isinstance(receipt, str) or not receipt.isprintable():
             raise RowError("receipt", receipt, "a receipt as the source gave it", self._row)
         return life, Held(self._options.queue, job_id, receipt)
 
-    def _settle(self, life: tuple[str, str], names: list[Delivery | str]) -> None:
-        part = self._parts.get(life[0])
+    def _settle(self, life: tuple[str, int, str], names: list[Delivery | str]) -> None:
+        part = self._parts.get(life[:2])
         if part is None:
             raise NodesUnavailable(f"node {life[0]} has jobs that rows name, and is not reached")
         self._counts["rows"] += len(names)

@@ -9,8 +9,9 @@ from typing import Any
 
 from penstock._sync.queue import Queue
 from penstock.core.bulk import Prepared, prepared
+from penstock.core.partitions import partition_of
 from penstock.errors import NodesUnavailable, QueueFull
-from penstock.spark.connect import parts
+from penstock.spark.connect import shares
 from penstock.spark.options import Write
 from penstock.spark.rows import Item, preferred
 
@@ -80,7 +81,8 @@ class Packer:
 class Sink:
     """Puts records into queues as they come; a dedup id that is taken adds nothing.
 
-    On several nodes the id says which one has the job: the same in every attempt.
+    On several nodes, and in a queue of several partitions, the id says which one has the job: the
+    same in every attempt.
 
     Args:
         options: of the write.
@@ -91,7 +93,8 @@ class Sink:
         self._options = options
         self._nodes = tuple(nodes)
         self._packer = Packer(options)
-        self._parts: dict[str, dict[str, Queue]] = {}
+        self._parts: dict[str, dict[tuple[str, int], Queue]] = {}
+        self._counts: dict[str, int] = {}
         self.counts = Counts()
 
     def put(self, items: Iterable[Item]) -> None:
@@ -103,28 +106,36 @@ class Sink:
         """
         nodes, add, single = self._nodes, self._packer.add, self._nodes[0]
         several = len(nodes) > 1
+        counts = self._counts
         for queue, delay, record, key in items:
             node = preferred(key, nodes) if several else single
-            for (at, name, when), records in add((node, queue, delay), record):
+            count = counts.get(queue) or self._count(queue)
+            number = partition_of(key, count) if count > 1 else 0
+            for (at, name, when), records in add(((node, number), queue, delay), record):
                 self._send(at, name, when, records)
 
     def finish(self) -> Counts:
         """Send what is left."""
-        for (node, queue, delay), records in self._packer.rest():
-            self._send(node, queue, delay, records)
+        for (at, queue, delay), records in self._packer.rest():
+            self._send(at, queue, delay, records)
         return self.counts
 
-    def _part(self, node: str, name: str) -> Queue:
-        if name not in self._parts:
-            self._parts[name] = parts(self._options, name)
-        found = self._parts[name].get(node)
+    def _count(self, name: str) -> int:
+        """How many partitions a queue has; 1 = none."""
+        found = self._parts[name] = shares(self._options, name)
+        self._counts[name] = 1 + max(number for _, number in found)
+        return self._counts[name]
+
+    def _part(self, at: tuple[str, int], name: str) -> Queue:
+        found = self._parts[name].get(at)
         if found is None:
-            del self._parts[name]
-            raise NodesUnavailable(f"node {node} has rows of this write, and can't be reached")
+            raise NodesUnavailable(f"node {at[0]} has rows of this write, and can't be reached")
         return found
 
-    def _send(self, node: str, name: str, delay: int | str, records: Sequence[bytes]) -> None:
-        part = self._part(node, name)
+    def _send(
+        self, place: tuple[str, int], name: str, delay: int | str, records: Sequence[bytes]
+    ) -> None:
+        part = self._part(place, name)
 
         def put(at: int, n: int, block: float) -> int:
             chunk = records[at : at + n]

@@ -22,8 +22,8 @@ from penstock._sync.queue import Queue
 from penstock.core import flows
 from penstock.core.operations import Call, Confirmed, Staged, Wait, staged_chunk
 from penstock.errors import NodesUnavailable, NotReplicated
-from penstock.spark.connect import parts
-from penstock.spark.errors import StagesLost
+from penstock.spark.connect import shares
+from penstock.spark.errors import OptionError, StagesLost
 from penstock.spark.options import Write
 from penstock.spark.rows import Item
 from penstock.spark.sink import Packer, patiently
@@ -54,11 +54,17 @@ def part_of(options: Write, node: str) -> Queue:
 
     Raises:
         NodesUnavailable: it can't be reached.
+        OptionError: the queue has partitions.
     """
-    found = parts(options).get(node)
-    if found is None:
+    found = shares(options)
+    if len({number for _, number in found}) > 1:
+        raise OptionError(
+            "commitMode", "staged", f"queue {options.queue!r} has partitions: no promise spans them"
+        )
+    part = found.get((node, 0))
+    if part is None:
         raise NodesUnavailable(f"node {node} has the staged rows of this write; it is not reached")
-    return found
+    return part
 
 
 def ran(part: Queue, call: Call) -> list[Any]:
