@@ -20,8 +20,10 @@ from pyspark.sql import Row
 
 from penstock import BadArgument, Penstock, QueueFull
 from penstock._sync.node import Node
+from penstock.embedded import EmbeddedServer, find_server
 from penstock.errors import QueueMissing, UnsupportedVersion
 from penstock.spark import OptionError, WrongServer, enqueue_partition
+from penstock.spark.connect import close_all
 from penstock.spark.errors import RowError, StagesLost, Unreachable
 from penstock.spark.writer import BatchWriter, StreamWriter
 from tests.spark.hands import arrow, running, schema
@@ -237,6 +239,19 @@ def test_an_executor_that_reaches_another_server_says_so(options: Any) -> None:
     writer.job.nodes = ("00000000",)
     with running(), pytest.raises(WrongServer, match="localhost"):
         writer.write(iter(arrow({"payload": [b"x"]})))
+
+
+@pytest.mark.parametrize("mode", ["direct", "staged"])
+def test_a_server_that_is_gone_when_a_task_runs(mode: str) -> None:
+    """The task's error names the queue and the address."""
+    with EmbeddedServer(find_server(), tcp=True) as server:
+        given = {"queue": "mail", "url": server.url, "retryfor": "0", "commitmode": mode}
+        writer = BatchWriter(given, schema(PLAIN), False)
+        close_all()
+    address = server.url.partition("://")[2].partition("/")[0]
+    with running(), pytest.raises(Unreachable, match=rf"'mail'.*{address}"):
+        writer.write(iter(arrow({"payload": [b"x"]})))
+    close_all()
 
 
 def test_what_is_pickled_has_no_connection(options: Any) -> None:
