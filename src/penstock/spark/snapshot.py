@@ -238,7 +238,7 @@ class Plan:
         key, command = self._key(place), self._lane.command
         low = command("ZCOUNT", key, "-inf", start.split(" ", maxsplit=1)[0]) if start else 0
         high = command("ZCOUNT", key, "-inf", end.split(" ", maxsplit=1)[0] if end else "+inf")
-        if high <= low and end:
+        if high <= low:
             return []
         parts, cuts = self._count(high - low), list[str]()
         for number in range(1, parts):
@@ -362,9 +362,9 @@ class SnapshotReader(DataSourceReader):
         except WrongEpoch as error:
             logger.info("%s: what the snapshot was of is gone", error)
 
-    @property
-    def _full(self) -> int:
-        return max(self.shape.full, 1 if self.wanted.prefix else 0)
+    def _full(self, place: str) -> int:
+        """How much of the values is needed: of jobs that may have moved the note as well."""
+        return max(self.shape.full, 1 if self.wanted.prefix or place != "ready" else 0)
 
     def _pages(self, found: Lane, part: Range) -> Iterator[Page]:
         if not part.place:
@@ -373,9 +373,10 @@ class SnapshotReader(DataSourceReader):
         ops, cursor = found.ops, part.start
         packed = found.packed(part.epoch.encode())
         origin = Origin(self.options.queue, found.node, packed, part.place, part.asof)
+        full = self._full(part.place)
         while True:
             call = ops.survey(
-                part.epoch, part.place, cursor, part.end, self.options.fetch_size, self._full
+                part.epoch, part.place, cursor, part.end, self.options.fetch_size, full
             )
             reply = ops.check(found.run(call))
             yield Page(origin, reply[5:])
@@ -404,15 +405,8 @@ class SnapshotReader(DataSourceReader):
 
     def _kept(self, page: Page, part: Range) -> Page:
         """What is wanted of a page."""
-        low, high = self.wanted.low.encode(), self.wanted.high.encode()
-        others = part.others
-        if page.count and (others or (part.place != "ready" and (low or high))):
-            page = page.keep(
-                [
-                    number not in others and number > low and (not high or number <= high)
-                    for number in page.numbers
-                ]
-            )
+        if page.count and part.place != "ready":
+            page = page.keep(self._settled(page, part) if part.place else self._between(page))
         if page.count and not part.place:
             states = COLUMNS["state"](page).to_pylist()
             page = page.keep([state in self.wanted.states for state in states])
@@ -421,6 +415,28 @@ class SnapshotReader(DataSourceReader):
             begins = pyarrow.compute.starts_with(ids, self.wanted.prefix)
             page = page.keep(begins.to_pylist())
         return page
+
+    def _between(self, page: Page) -> list[bool]:
+        """Which of the jobs were made at a time that is wanted."""
+        low, high = self.wanted.low.encode(), self.wanted.high.encode() or HIGHEST.encode()
+        return [low < number <= high for number in page.numbers]
+
+    def _settled(self, page: Page, part: Range) -> list[bool]:
+        """Which of the jobs lay here when the snapshot began, as far as can be seen."""
+        last = b"%d-%b" % (part.asof, HIGHEST[14:].encode())
+        rows = zip(page.numbers, self._between(page), page.split[0], strict=True)
+        return [
+            is_wanted
+            and number not in part.others
+            and number <= last
+            and not _was_moved(note, part.asof)
+            for number, is_wanted, note in rows
+        ]
+
+
+def _was_moved(note: bytes, asof: int) -> bool:
+    """Whether a job was delivered after that time: it lay elsewhere then."""
+    return bool(note) and int(note[1 : note.index(b" ")]) > asof
 
 
 def _place(job: Sequence[bytes]) -> str:

@@ -1,0 +1,86 @@
+"""Streaming queries in drivers of their own, which stop at a point to be killed there."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from penstock.spark.source import PenstockDataSource
+from penstock.spark.stream import StreamReader
+from tests.spark.support import say
+
+__all__ = ["consume"]
+
+HALT = "PENSTOCK_TEST_HALT"
+"""`claimed`, `written` or `committed`: where a driver stops."""
+BATCH = 2
+"""In which batch, counted from 0."""
+
+
+def halt(point: str, number: int) -> None:
+    """Say so and stay there, if that is where the driver has to stop."""
+    if os.environ.get(HALT) == point and number == BATCH:
+        say(point)
+        time.sleep(3600)
+
+
+class HaltingReader(StreamReader):
+    """The reader, which stops behind the claim of a batch, or when the one before is noted."""
+
+    def latestOffset(  # noqa: N802  # Spark's name
+        self, start: dict[str, Any] | None = None, limit: Any = None
+    ) -> dict[str, Any]:
+        """As it is, with two places to die at."""
+        assert start is not None
+        if os.environ.get(HALT) == "committed":
+            halt("committed", start["n"] - 1)
+        found = super().latestOffset(start, limit)
+        if found["n"] > start["n"]:
+            halt("claimed", start["n"])
+        return found
+
+
+class HaltingSource(PenstockDataSource):
+    """The source with that reader."""
+
+    @classmethod
+    def name(cls) -> str:
+        """As in `format`."""
+        return "halting"
+
+    def streamReader(self, schema: Any) -> Any:  # noqa: N802  # Spark's name
+        """The one that stops."""
+        return HaltingReader(self.options, schema)
+
+
+def consume(spark: Any, url: str, checkpoint: str, results: str) -> list[Any]:
+    """Take all that is available, 100 jobs a batch, and note each batch with its bodies.
+
+    Returns:
+        The offsets of the last progress.
+    """
+    spark.dataSource.register(HaltingSource)
+    stream = (
+        spark.readStream.format("halting")
+        .schema("payload string, id string")
+        .options(queue="mail", url=url, maxJobsPerTrigger=100, leaseDuration="10m")
+        .load()
+    )
+
+    def write(frame: Any, number: int) -> None:
+        bodies = [row.payload for row in frame.collect()]
+        with Path(results).open("a", encoding="utf-8") as file:
+            file.write(json.dumps([number, bodies]) + "\n")
+        halt("written", number)
+
+    query = (
+        stream.writeStream.foreachBatch(write)
+        .option("checkpointLocation", checkpoint)
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    return [source["endOffset"] for source in query.lastProgress["sources"]]

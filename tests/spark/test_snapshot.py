@@ -1,0 +1,352 @@
+"""Group 9: the batch source: what it shows, and that a queue at work does not confuse it."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import fakeredis
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    IntegerType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from penstock import Job, Penstock
+from penstock.errors import QueueMissing
+from penstock.spark import OptionError, snapshot
+from penstock.spark.schema import SCHEMA
+from tests.model.clock import TestClock, use_test_clock
+
+TYPES: dict[str, DataType] = {
+    "string": StringType(),
+    "binary": BinaryType(),
+    "int": IntegerType(),
+    "timestamp": TimestampType(),
+    "map<string,string>": MapType(StringType(), StringType()),
+}
+URL = "redis://not-used"
+
+
+def schema(text: str = SCHEMA) -> StructType:
+    """A schema, made without a JVM."""
+    columns = [column.split(" ", 1) for column in text.split(", ")]
+    return StructType([StructField(name, TYPES[kind]) for name, kind in columns])
+
+
+@pytest.fixture
+def client(monkeypatch: pytest.MonkeyPatch) -> Penstock:
+    """A client that readers find, too; no Spark is needed."""
+    found = Penstock(fakeredis.FakeRedis(server=fakeredis.FakeServer(), protocol=2))
+    for module in ("lanes", "connect"):
+        monkeypatch.setattr(f"penstock.spark.{module}.client", lambda *_: found)
+    return found
+
+
+def rows(
+    text: str = SCHEMA, between: Callable[[], Any] = lambda: None, **options: Any
+) -> list[dict[str, Any]]:
+    """What a reader gives, part by part; something may happen between two pages."""
+    given = {"queue": "q", "url": URL, **{name: str(value) for name, value in options.items()}}
+    reader = snapshot.reader(given, schema(text))
+    found: list[dict[str, Any]] = []
+    for part in reader.partitions():
+        for batch in reader.read(part):
+            found += pa.Table.from_batches([batch]).to_pylist()
+            between()
+    return found
+
+
+def by_id(found: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The rows by id, each of which is there once."""
+    assert max(Counter(row["id"] for row in found).values(), default=1) == 1
+    return {row["id"]: row for row in found}
+
+
+def filled(client: Penstock) -> None:
+    """Jobs in every state, with all that a job may have."""
+    queue = client.queue("q")
+    queue.enqueue_many([b"plain %d" % i for i in range(5)])
+    queue.enqueue(
+        {"to": "ada"}, headers={"trace": "abc", "größe": "ü;=%"}, dedup_id="a;b", ttl=3600
+    )
+    jobs = queue.reserve(6)
+    jobs[0].nack(delay=100, error="SMTP answered 451")
+    jobs[1].bury("no use")
+    jobs[2].release()
+    [again] = queue.reserve(1)
+    again.extend(300)
+    queue.enqueue(b"once", lease=0, ttl=60)
+    queue.enqueue(b"later", delay=50)
+    queue.enqueue(b"held twice", dedup_id="x")
+    queue.enqueue_many([b"ready %d" % i for i in range(3)])
+    queue.promote([queue.enqueue(b"soon", delay=500).id])
+
+
+def test_every_column_is_what_the_library_shows(client: Penstock) -> None:
+    """Row by row the same as `show`: ids, states, times, counters, headers, owner, error."""
+    filled(client)
+    queue = client.queue("q")
+    found = by_id(rows(numPartitions=3))
+    views = {view.id: view for view in queue.scan_iter()}
+    assert set(found) == set(views)
+    for name, row in found.items():
+        view = views[name]
+        assert row["queue"] == "q"
+        assert row["node"] == name[2:10]
+        assert (row["state"], row["payload"]) == (view.state, view.raw)
+        assert dict(row["headers"]) == view.headers
+        assert row["dedup_id"] == view.dedup_id
+        assert row["attempt"] == 1 + view.nacks + view.crashes
+        assert (row["nacks"], row["crashes"]) == (view.nacks, view.crashes)
+        assert (row["last_error"] or "") == view.error
+        assert (row["owner"] or "") == view.owner
+        assert row["enqueued_at"].timestamp() == view.created
+        for column, time in (("lease_until", view.lease_until), ("expires_at", view.expires)):
+            assert (row[column] and row[column].timestamp()) == time, column
+        if view.state == "scheduled":
+            assert row["ready_at"].timestamp() == view.due
+        assert (row["receipt"] is not None) == (view.state == "active")
+    held = [row for row in found.values() if row["receipt"]]
+    assert queue.ack([]).done == 0
+    for row in held:
+        call = queue.ops.ack_receipts("", row["receipt"], [queue.ops.number_of(row["id"])[0]])
+        assert client._node.run(call)[0][2] == 1
+
+
+def test_nothing_is_taken(client: Penstock) -> None:
+    """Whoever reads changes nothing."""
+    filled(client)
+    raw = client.command("DBSIZE")
+    before = client.queue("q").stats()
+    rows()
+    after = client.queue("q").stats()
+    assert (before.ready, before.active, before.deliveries) == (
+        after.ready, after.active, after.deliveries,
+    )  # fmt: skip
+    assert client.command("DBSIZE") == raw
+
+
+@pytest.mark.parametrize("states", ["ready", "scheduled", "active", "dead", "ready,dead"])
+def test_states(states: str, client: Penstock) -> None:
+    """Only jobs in one of them; what is due, and a lease that has ended, is ready."""
+    filled(client)
+    wanted = states.split(",")
+    found = by_id(rows(states=states))
+    assert set(found) == {view.id for view in client.queue("q").scan_iter(states=wanted)}
+    assert {row["state"] for row in found.values()} == set(wanted)
+
+
+def test_times_and_prefixes(client: Penstock) -> None:
+    """`enqueuedAfter` is included, `enqueuedBefore` is not; an id may be given in part."""
+    queue = client.queue("q")
+    while len({view.created for view in queue.scan_iter()}) < 6:
+        queue.enqueue(b"x")
+    every = by_id(rows())
+    moments = sorted({row["enqueued_at"] for row in every.values()})
+    middle = moments[len(moments) // 2]
+    late = by_id(rows(enqueuedAfter=middle.isoformat()))
+    early = by_id(rows(enqueuedBefore=str(middle.timestamp())))
+    assert set(late) == {name for name, row in every.items() if row["enqueued_at"] >= middle}
+    assert set(early) == set(every) - set(late)
+    one = max(every)
+    assert set(by_id(rows("id string", idPrefix=one[:30]))) == {
+        name for name in every if name.startswith(one[:30])
+    }
+    assert rows(idPrefix="D-00000000") == []
+    with pytest.raises(OptionError, match="enqueuedAfter"):
+        rows(enqueuedAfter="yesterday")
+
+
+@pytest.mark.parametrize("columns", ["id string", "state string", "payload string, attempt int"])
+def test_some_columns(columns: str, client: Penstock) -> None:
+    """A schema with fewer columns fetches no more than they need; a payload may be read as text."""
+    client.queue("q").enqueue_many([b"plain %d" % i for i in range(5)])
+    found = rows(columns)
+    assert len(found) == 5
+    assert [*found[0]] == [column.split()[0] for column in columns.split(", ")]
+    if "payload" in columns:
+        assert {row["payload"] for row in found} == {f"plain {i}" for i in range(5)}
+
+
+def test_a_queue_that_is_not_there(client: Penstock) -> None:
+    """It has no rows and no partitions, unless it has to be there."""
+    assert rows() == []
+    with pytest.raises(QueueMissing, match="requireQueue"):
+        rows(requireQueue="true")
+    client.queue("q").enqueue(b"x")
+    client.queue("q").ack(client.queue("q").reserve(1))
+    assert rows() == []
+
+
+def test_the_stream_is_cut_where_jobs_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job of long ago and many of now: the parts are about alike all the same."""
+    use_test_clock(monkeypatch)
+    raw = fakeredis.FakeRedis(server=fakeredis.FakeServer(), protocol=2)
+    clock, found = TestClock(raw, 1_700_000_000_000), Penstock(raw)
+    monkeypatch.setattr("penstock.spark.lanes.client", lambda *_: found)
+    found.queue("q").enqueue(b"old")
+    for ms in range(40):
+        clock.set(1_800_000_000_000 + ms)
+        found.queue("q").enqueue_many([b"x"] * 25)
+    reader = snapshot.reader({"queue": "q", "url": URL, "numPartitions": "4"}, schema("id string"))
+    sizes = [sum(b.num_rows for b in reader.read(part)) for part in reader.partitions()]
+    assert sum(sizes) == 1001
+    assert len(sizes) == 4
+    assert max(sizes) <= 400
+
+
+def test_jobs_that_stay_are_seen_once_while_others_move(client: Penstock) -> None:
+    """Between any two pages jobs are enqueued, delivered, acknowledged, failed, given back,
+    extended, buried, redriven: those that nobody touches come once, and no id comes twice.
+    """
+    draw, queue = random.Random(7), client.queue("q")
+    stay = {"ready": 30, "scheduled": 30, "dead": 20, "active": 20}
+    kept = _staying(client, stay)
+    moving: list[Job] = []
+
+    def happen() -> None:
+        queue.enqueue_many([b"moves"] * 3, delay=draw.choice([0, 0, 0.001, 30]), lease=3600)
+        moving.extend(job for job in queue.reserve(1, block=0) if job.raw == b"moves")
+        for job in [moving.pop(draw.randrange(len(moving))) for _ in range(min(1, len(moving)))]:
+            draw.choice([job.ack, job.nack, job.release, job.bury, job.extend])()
+        queue.extend([job for job in kept["active"] if draw.random() < 0.3])
+
+    for _ in range(10):
+        happen()
+    for size in (3, 10):
+        found = rows("id string, state string", happen, numPartitions=3, fetchSize=size)
+        seen = by_id(found)
+        for state, ids in kept.items():
+            names = ids if state != "active" else [job.id for job in ids]
+            assert {seen.get(name, {}).get("state") for name in names} == {state}
+
+
+def _staying(client: Penstock, counts: dict[str, int]) -> dict[str, Any]:
+    """Jobs of each state that nothing below moves."""
+    queue = client.queue("q")
+    queue.enqueue_many([b"stays"] * counts["dead"])
+    dead = queue.reserve(counts["dead"])
+    queue.bury(dead, "no use")
+    queue.enqueue_many([b"stays"] * counts["active"], lease=3600)
+    active = queue.reserve(counts["active"])
+    scheduled = queue.enqueue_many([b"stays"] * counts["scheduled"], delay=3600).ids
+    # those that wait stay behind those that move, in the order of delivery
+    queue.enqueue_many([b"moves"] * 400, lease=3600)
+    ready = queue.enqueue_many([b"stays"] * counts["ready"]).ids
+    return {
+        "dead": [job.id for job in dead],
+        "active": active,
+        "scheduled": list(scheduled),
+        "ready": list(ready),
+    }
+
+
+def test_ties_are_cut_by_number(client: Penstock) -> None:
+    """Jobs that are due at one time lie in several parts, and each is seen once."""
+    queue = client.queue("q")
+    queue.enqueue_many([b"x"] * 300, at=4_000_000_000)
+    reader = snapshot.reader(
+        {"queue": "q", "url": URL, "numPartitions": "5", "states": "scheduled", "fetchSize": "17"},
+        schema("id string"),
+    )
+    sizes = [sum(b.num_rows for b in reader.read(part)) for part in reader.partitions()]
+    assert sizes == [60] * 5
+
+
+def test_large_bodies_come_in_pages(client: Penstock) -> None:
+    """A page carries about 1 MiB, whatever the state."""
+    queue = client.queue("q")
+    queue.enqueue_many([b"x" * 400_000] * 12)
+    dead = queue.reserve(10)
+    queue.bury(dead, "no use")
+    held = queue.reserve(10)
+    counts = {"ready": 12 - len(dead) - len(held), "dead": len(dead), "active": len(held)}
+    found = rows("state string, payload binary")
+    assert Counter(row["state"] for row in found) == counts
+    assert min(counts.values()) > 1
+    assert {len(row["payload"]) for row in found} == {400_000}
+
+
+def test_a_queue_made_anew_meanwhile(client: Penstock) -> None:
+    """What the snapshot was of is gone: it ends there."""
+    queue = client.queue("q")
+    queue.enqueue_many([b"x"] * 30)
+    reader = snapshot.reader({"queue": "q", "url": URL, "fetchSize": "10"}, schema("id string"))
+    parts = reader.partitions()
+    client.clear([queue])
+    queue.enqueue(b"another")
+    assert [batch for part in parts for batch in reader.read(part)] == []
+
+
+def test_a_part_goes_to_the_node_of_the_plan(client: Penstock) -> None:
+    """An executor that reaches another server says so."""
+    from dataclasses import replace
+
+    from penstock.spark import WrongServer
+
+    client.queue("q").enqueue(b"x")
+    reader = snapshot.reader({"queue": "q", "url": URL}, schema("id string"))
+    part: Any = reader.partitions()[0]
+    part.part = replace(part.part, node="00000000")
+    with pytest.raises(WrongServer):
+        list(reader.read(part))
+
+
+# -- with Spark ----------------------------------------------------------------------------
+
+
+def table(spark: Any, url: str, **options: Any) -> Any:
+    """The queue `mail` as a table."""
+    return spark.read.format("penstock").options(queue="mail", url=url, **options).load()
+
+
+@pytest.fixture
+def pushing(spark: Any) -> Iterator[None]:
+    """Spark hands filters to the source."""
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    yield
+    spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+
+
+def test_a_table(spark: Any, ps: Penstock, redis_url: str) -> None:
+    """All columns through Spark; drained, the queue has no rows."""
+    queue = ps.queue("mail")
+    queue.enqueue_many([b"body %d" % i for i in range(3000)], headers={"k": "v"})
+    found = table(spark, redis_url, numPartitions=3).collect()
+    assert {bytes(row.payload) for row in found} == {b"body %d" % i for i in range(3000)}
+    assert {row.id for row in found} == {view.id for view in queue.scan_iter()}
+    assert {tuple(row.headers.items()) for row in found} == {(("k", "v"),)}
+    while jobs := queue.reserve(1000, block=0):
+        queue.ack(jobs)
+    assert table(spark, redis_url).count() == 0
+
+
+def test_filters_are_pushed_if_that_is_asked_for(
+    spark: Any, ps: Penstock, redis_url: str, pushing: None
+) -> None:
+    """They make the snapshot narrower, and Spark applies them: the rows are the same."""
+    queue = ps.queue("mail")
+    ids = list(queue.enqueue_many([b"x"] * 50).ids)
+    queue.bury(queue.reserve(5), "no use")
+    whole = table(spark, redis_url, pushFilters="true")
+    assert whole.where("state = 'dead'").count() == 5
+    assert whole.where("state in ('dead', 'active')").count() == 5
+    assert whole.where(f"id = '{ids[7]}'").count() == 1
+    assert whole.where("enqueued_at < timestamp'2020-01-01'").count() == 0
+    assert whole.where("enqueued_at >= timestamp'2020-01-01' and attempt = 1").count() == 50
+
+
+def test_filters_without_the_option(spark: Any, ps: Penstock, redis_url: str) -> None:
+    """By default Spark alone applies them."""
+    ps.queue("mail").enqueue_many([b"x"] * 50)
+    assert table(spark, redis_url).where("state = 'ready' and attempt < 2").count() == 50

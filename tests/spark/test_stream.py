@@ -1,0 +1,237 @@
+"""Group 8: the streaming source: killed at each step, idle, slow, away for too long, shared."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock import Penstock
+from tests.spark.support import Driver, wait_for
+
+BODIES = [f"{number}" for number in range(500)]
+
+
+def bodies(count: int = len(BODIES)) -> list[bytes]:
+    """What is enqueued."""
+    return [body.encode() for body in BODIES[:count]]
+
+
+class Sink:
+    """What a query's batches had, in this process.
+
+    Attributes:
+        batches: number -> bodies, as it was last.
+        seen: every body, as often as it came.
+    """
+
+    def __init__(self) -> None:
+        self.batches: dict[int, list[str]] = {}
+        self.seen: Counter[str] = Counter()
+        self.before: Callable[[], None] = lambda: None
+
+    def write(self, frame: Any, number: int) -> None:
+        """For `foreachBatch`."""
+        had = [row.payload for row in frame.collect()]
+        self.batches[number] = had
+        self.seen.update(had)
+        self.before()
+
+
+@pytest.fixture
+def stream(spark: Any, redis_url: str, tmp_path: Path) -> Callable[..., Any]:
+    """Start a query on the queue `mail`: `stream(sink, checkpoint="…", trigger={…}, option=…)`."""
+
+    def start(sink: Sink, checkpoint: str = "own", trigger: Any = None, **options: Any) -> Any:
+        source = (
+            spark.readStream.format("penstock")
+            .schema("payload string, id string")
+            .options(queue="mail", url=redis_url, **options)
+            .load()
+        )
+        writer = source.writeStream.foreachBatch(sink.write)
+        writer = writer.option("checkpointLocation", str(tmp_path / checkpoint))
+        return writer.trigger(**(trigger or {"availableNow": True})).start()
+
+    return start
+
+
+def left(ps: Penstock) -> tuple[int, int, int]:
+    """How many jobs are ready, active, and dead or scheduled."""
+    stats = ps.queue("mail").stats()
+    return stats.ready, stats.active, stats.dead + stats.scheduled
+
+
+def test_a_killed_driver_loses_nothing(
+    driver: Callable[..., Driver], ps: Penstock, redis_url: str, tmp_path: Path
+) -> None:
+    """Killed behind the claim, behind the sink, and behind the commit log, in turn: the batch
+    whose sink had written comes twice, with the same jobs; all others once.
+    """
+    ps.queue("mail").enqueue_many(bodies())
+    results = tmp_path / "results"
+    arguments = {
+        "url": redis_url,
+        "checkpoint": str(tmp_path / "checkpoint"),
+        "results": str(results),
+    }
+    for point in ("claimed", "written", "committed"):
+        run = driver("tests.spark.streams:consume", env={"PENSTOCK_TEST_HALT": point}, **arguments)
+        run.wait_for(point)
+        run.kill()
+    driver("tests.spark.streams:consume", **arguments).result()
+    notes = [json.loads(line) for line in results.read_text().splitlines()]
+    seen = Counter(body for _, had in notes for body in had)
+    assert set(seen) == set(BODIES)
+    runs = Counter(number for number, _ in notes)
+    twice = [number for number, count in runs.items() if count > 1]
+    assert twice == [2]
+    first, again = (had for number, had in notes if number == 2)
+    assert sorted(first) == sorted(again)
+    assert {body for body, count in seen.items() if count > 1} == set(first)
+    assert left(ps) == (0, 0, 0)
+
+
+def test_available_now_leaves_nothing_leased(stream: Any, ps: Penstock) -> None:
+    """All jobs come, in batches of the size that was asked for, and all are acknowledged."""
+    ps.queue("mail").enqueue_many(bodies())
+    sink = Sink()
+    query = stream(sink, maxJobsPerTrigger=200)
+    query.awaitTermination()
+    assert [len(had) for had in sink.batches.values()] == [200, 200, 100]
+    assert sink.seen == Counter(BODIES)
+    assert left(ps) == (0, 0, 0)
+    assert ps.queue("mail").stats().acked == 500
+
+
+def test_an_idle_stream_acknowledges_its_last_batch(stream: Any, ps: Penstock) -> None:
+    """Without another job: each trigger asks, and what is in the commit log is finished then.
+    The progress tells what waits.
+    """
+    queue = ps.queue("mail")
+    queue.enqueue_many(bodies())
+    queue.enqueue("later", delay=3600)
+    sink = Sink()
+    query = stream(sink, trigger={"processingTime": "100 milliseconds"})
+    wait_for(lambda: queue.stats().acked == 500)
+    assert left(ps) == (0, 0, 1)
+
+    def told() -> bool:
+        latest = [json.loads(p.json)["sources"][0]["latestOffset"] for p in query.recentProgress]
+        return any(one and one.get("scheduled") == 1 for one in latest)
+
+    wait_for(told)
+    query.stop()
+    assert sink.seen == Counter(BODIES)
+
+
+def test_a_batch_that_is_slower_than_its_leases(stream: Any, ps: Penstock) -> None:
+    """They are renewed meanwhile: another consumer gets nothing for three leases."""
+    ps.queue("mail").enqueue_many(bodies(50))
+    sink, others = Sink(), list[Any]()
+    sink.before = lambda: others.extend(ps.queue("mail").reserve(block=4.5))
+    query = stream(sink, leaseDuration="1500ms")
+    query.awaitTermination()
+    assert others == []
+    assert (sink.seen, left(ps)) == (Counter(BODIES[:50]), (0, 0, 0))
+    assert ps.queue("mail").stats().crashed == 0
+
+
+def test_leases_lost_while_the_query_was_down(stream: Any, ps: Penstock) -> None:
+    """Another worker has some of the jobs by then: the batch comes again without them, and the
+    ack passes over them.
+    """
+    queue = ps.queue("mail")
+    queue.enqueue_many(bodies(50))
+    sink = Sink()
+
+    def fail() -> None:
+        raise RuntimeError("the database is down")
+
+    sink.before = fail
+    with pytest.raises(Exception, match="the database is down"):
+        stream(sink, leaseDuration="300ms").awaitTermination()
+    taken = list[Any]()
+    while len(taken) < 20:
+        taken += queue.reserve(20 - len(taken), block=10)
+    sink.before = lambda: None
+    stream(sink, leaseDuration="10m").awaitTermination()
+    stolen = {job.body.decode() for job in taken}
+    assert set(sink.batches[0]) == set(BODIES[:50]) - stolen
+    assert left(ps) == (0, 20, 0)
+    assert queue.ack(taken).done == 20
+
+
+def test_once_leaves_its_batch_to_the_next_start(stream: Any, ps: Penstock) -> None:
+    """`trigger(once=True)`: all in one batch, whatever the limit; acknowledged by the next run."""
+    ps.queue("mail").enqueue_many(bodies())
+    sink = Sink()
+    stream(sink, trigger={"once": True}, maxJobsPerTrigger=100).awaitTermination()
+    assert [len(had) for had in sink.batches.values()] == [500]
+    assert left(ps) == (0, 500, 0)
+    stream(sink).awaitTermination()
+    assert (sink.seen, left(ps)) == (Counter(BODIES), (0, 0, 0))
+
+
+def test_two_queries_share_a_queue(stream: Any, ps: Penstock) -> None:
+    """Each has its own checkpoint: together they have each job once."""
+    first, second = Sink(), Sink()
+    first.before = lambda: wait_for(lambda: second.seen)
+    second.before = lambda: wait_for(lambda: first.seen)
+    often = {"processingTime": "50 milliseconds"}
+    queries = []
+    for sink, name in ((first, "one"), (second, "two")):
+        queries.append(stream(sink, name, often, maxJobsPerTrigger=20))
+        wait_for(lambda: queries[-1].status["message"].startswith("Waiting for data"))
+    ps.queue("mail").enqueue_many(bodies())
+    wait_for(lambda: ps.queue("mail").stats().acked == 500)
+    for query in queries:
+        query.stop()
+    assert first.seen + second.seen == Counter(BODIES)
+
+
+def test_a_copied_checkpoint_fails_the_older_query(
+    stream: Any, ps: Penstock, tmp_path: Path
+) -> None:
+    """Two lives of one checkpoint: the later one goes on, the older one stops and says why."""
+    queue, sink, copied = ps.queue("mail"), Sink(), Sink()
+    queue.enqueue_many(bodies(10))
+    stream(sink, "own").awaitTermination()
+    shutil.copytree(tmp_path / "own", tmp_path / "copy")
+    for name in ("metadata", ".metadata.crc"):  # of one session Spark ends queries that have one id
+        (tmp_path / "copy" / name).unlink()
+    often = {"processingTime": "50 milliseconds"}
+    older = stream(sink, "own", often)
+    queue.enqueue_many(bodies(20)[10:])
+    wait_for(lambda: queue.stats().acked == 20)
+    newer = stream(copied, "copy", often)
+    with pytest.raises(Exception, match="another client has this checkpoint now"):
+        older.awaitTermination(60)
+    queue.enqueue_many(bodies(30)[20:])
+    wait_for(lambda: queue.stats().acked == 30)
+    newer.stop()
+    assert sink.seen + copied.seen == Counter(BODIES[:30])
+
+
+def test_a_queue_that_has_to_be_there(stream: Any, redis_url: str) -> None:
+    """Without `requireQueue` a queue that is not there is an empty one."""
+    sink = Sink()
+    stream(sink).awaitTermination()
+    assert sink.seen == Counter()
+    with pytest.raises(Exception, match=r"requireQueue.*no queue 'mail'"):
+        stream(sink, "other", requireQueue="true").awaitTermination()
+
+
+def test_a_column_that_there_is_not(spark: Any, redis_url: str) -> None:
+    """Or one of another type: the driver names it before anything is taken."""
+    source = spark.readStream.format("penstock").options(queue="mail", url=redis_url)
+    for schema, text in (("priority int", "priority"), ("attempt string", "attempt string")):
+        with pytest.raises(Exception, match=f"(?s)option.*schema.*{text}"):
+            source.schema(schema).load().writeStream.format("noop").option(
+                "checkpointLocation", "unused"
+            ).trigger(availableNow=True).start().awaitTermination()
