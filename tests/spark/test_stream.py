@@ -187,7 +187,7 @@ def test_two_queries_share_a_queue(stream: Any, ps: Penstock) -> None:
     queries = []
     for sink, name in ((first, "one"), (second, "two")):
         queries.append(stream(sink, name, often, maxJobsPerTrigger=20))
-        wait_for(lambda: queries[-1].status["message"].startswith("Waiting for data"))
+        wait_for(lambda: queries[-1].status["message"].startswith("Waiting"))
     ps.queue("mail").enqueue_many(bodies())
     wait_for(lambda: ps.queue("mail").stats().acked == 500)
     for query in queries:
