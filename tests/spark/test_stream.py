@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import uuid
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -203,8 +204,9 @@ def test_a_copied_checkpoint_fails_the_older_query(
     queue.enqueue_many(bodies(10))
     stream(sink, "own").awaitTermination()
     shutil.copytree(tmp_path / "own", tmp_path / "copy")
-    for name in ("metadata", ".metadata.crc"):  # of one session Spark ends queries that have one id
-        (tmp_path / "copy" / name).unlink()
+    # Of one session Spark ends queries that have one id.
+    (tmp_path / "copy" / ".metadata.crc").unlink()
+    (tmp_path / "copy" / "metadata").write_text(json.dumps({"id": str(uuid.uuid4())}))
     often = {"processingTime": "50 milliseconds"}
     older = stream(sink, "own", often)
     queue.enqueue_many(bodies(20)[10:])
