@@ -17,7 +17,9 @@ from tests.support.backends import Backend
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NUMBERED = sorted(EXAMPLES.glob("[0-9][0-9]_*.py"))
-PROGRAMS = [path for path in NUMBERED if "tests" not in path.name]
+OF_SPARK = {"17_spark_pipeline.py"}
+"""Run by tests/spark, as they need it."""
+PROGRAMS = [path for path in NUMBERED if "tests" not in path.name and path.name not in OF_SPARK]
 TESTS = [path for path in NUMBERED if "tests" in path.name]
 OF_PRESSURE = {"15_pressure.py"}
 """Those that use queues of that protocol instead of ours."""

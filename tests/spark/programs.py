@@ -87,7 +87,7 @@ def connected(spark: Any, url: str, directory: str) -> dict[str, Any]:
         return len(job.raw)
 
     def added(rows: Iterator[Any]) -> None:
-        enqueue_partition(rows, queue="partition", url=url)
+        enqueue_partition(rows, queue="partition", url=url, writeId="load")
 
     def reader(queue: str) -> Any:
         return spark.read.format("penstock").options(queue=queue, url=url).load()

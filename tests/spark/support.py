@@ -100,10 +100,9 @@ def new_session(
         "spark.driver.defaultJavaOptions": f"-Dderby.system.home={directory / 'derby'}",
     }
     kind, _, rest = master.partition(":")
-    if kind == "connect":
-        builder = SparkSession.builder.remote(rest).appName("penstock tests")
-    else:
-        builder = SparkSession.builder.master(master).appName("penstock tests")
+    if kind == "connect":  # its server begins with settings of its own
+        return SparkSession.builder.remote(rest).getOrCreate()
+    builder = SparkSession.builder.master(master).appName("penstock tests")
     for name, value in {**CONF, **places, **(conf or {})}.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()

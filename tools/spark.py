@@ -1,0 +1,80 @@
+"""Write the tables of options in docs/spark.md; `--check` only compares."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from penstock.spark.options import Connection, Group, Read, Stream, Write, help_table
+
+__all__ = ["updated"]
+
+PAGE = Path(__file__).parents[1] / "docs" / "spark.md"
+PART = re.compile(r"<!-- options: (\w+) -->\n.*?<!-- end -->\n", re.DOTALL)
+GROUPS: dict[str, type[Group]] = {
+    group.__name__: group for group in (Connection, Write, Read, Stream)
+}
+
+
+def updated(text: str) -> str:
+    """The page with its tables as they have to be."""
+    return PART.sub(lambda match: _part(match.group(1)), text)
+
+
+def _part(name: str) -> str:
+    lines = [f"| `{option}` | {_shown(value)} | {text} |" for option, value, text in _rows(name)]
+    table = "\n".join(["| option | default | |", "|---|---|---|", *lines])
+    return f"<!-- options: {name} -->\n{table}\n<!-- end -->\n"
+
+
+def _rows(name: str) -> list[tuple[str, Any, str]]:
+    return [
+        (option, _unit(option, value), text) for option, value, text in help_table(GROUPS[name])
+    ]
+
+
+def _unit(name: str, value: Any) -> Any:
+    """Durations are kept in ms, sizes in bytes."""
+    spans = ("Timeout", "Window", "Duration", "Ttl", "For", "delay")
+    if isinstance(value, int) and not isinstance(value, bool) and name.endswith(spans):
+        return _span(value)
+    if name.endswith("Bytes") and isinstance(value, int):
+        return f"{value >> 20}m"
+    return value
+
+
+def _span(ms: int) -> str:
+    for unit, size in (("h", 3_600_000), ("m", 60_000), ("s", 1000)):
+        if ms and ms % size == 0:
+            return f"{ms // size}{unit}"
+    return f"{ms}ms"
+
+
+def _shown(value: Any) -> str:
+    if value is None or value == "" or value == ():
+        return ""
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    return f"`{','.join(value) if isinstance(value, tuple) else value}`"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; 0 if all is well."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--check", action="store_true", help="compare, write nothing")
+    options = parser.parse_args(arguments)
+    old = PAGE.read_text("utf-8")
+    new = updated(old)
+    if old != new and options.check:
+        print("docs/spark.md is stale: run tools/spark.py", file=sys.stderr)
+        return 1
+    PAGE.write_text(new, "utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
