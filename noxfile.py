@@ -129,6 +129,6 @@ def format_(session: nox.Session) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Measure; arguments go to `penstock bench`."""
-    session.install(".[demo]")
+    """Measure; arguments go to `penstock bench`. The section `spark` needs Java."""
+    session.install(".[demo,spark]")
     session.run("penstock", "bench", *session.posargs)

@@ -17,6 +17,7 @@ from penstock.bench import (
     disque,
     pressure,
     report,
+    spark,
     standby,
     waiting,
     workers,
@@ -48,6 +49,9 @@ SECTIONS: dict[str, Callable[[Bed, Plan], Table]] = {
 }
 """Every part of the run; the deepest queues come last, their memory is of no use to the others."""
 
+APART: dict[str, Callable[[Bed, Plan], Table]] = {"spark": spark.spark}
+"""What needs more than a server: part of a full run where that is there, or by `--only`."""
+
 
 def parser() -> argparse.ArgumentParser:
     """The arguments."""
@@ -59,7 +63,9 @@ def parser() -> argparse.ArgumentParser:
     args.add_argument("--yes", action="store_true", help="even if its database holds keys")
     args.add_argument("--quick", action="store_true", help="smaller figures, under a minute")
     args.add_argument("--rounds", type=_positive, help="rounds of each pair")
-    args.add_argument("--only", nargs="+", choices=SECTIONS, metavar="SECTION", help=_sections())
+    args.add_argument(
+        "--only", nargs="+", choices=[*SECTIONS, *APART], metavar="SECTION", help=_sections()
+    )
     args.add_argument("--depths", nargs="+", type=_positive, metavar="N", help="waiting jobs")
     args.add_argument("--scale", type=float, default=1.0, help="times as many jobs")
     args.add_argument("--json", type=Path, metavar="FILE", help="write everything to a file")
@@ -69,7 +75,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _sections() -> str:
-    return f"only these: {', '.join(SECTIONS)}"
+    return f"only these: {', '.join([*SECTIONS, *APART])}"
 
 
 def _positive(text: str) -> int:
@@ -89,7 +95,8 @@ def run(argv: list[str] | None = None) -> int:
         plan = dataclasses.replace(plan, depths=tuple(args.depths))
     try:
         with opened(args.url, sure=args.yes) as bed, pinned(bed.pid) as placement:
-            tables, facts = _measure(bed, plan, args.only or list(SECTIONS), placement)
+            names = args.only or [*SECTIONS, *([] if args.quick or not spark.is_there() else APART)]
+            tables, facts = _measure(bed, plan, names, placement)
     except Refused as error:
         report.say(f"penstock bench: {error}", progress=True)
         return 2
@@ -108,7 +115,7 @@ def _measure(
     noise = Noise(bed.pid)
     facts = describe(bed.redis.info("server"), placement=placement, transport=bed.transport)
     tables = []
-    for name, section in SECTIONS.items():
+    for name, section in {**SECTIONS, **APART}.items():
         if name in names:
             report.say(f"{name} ...", progress=True)
             tables.append(section(bed, plan))

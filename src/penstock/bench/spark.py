@@ -1,0 +1,213 @@
+"""Rows through Spark: sink, batch source, stream source and drain, beside plain Python."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from penstock._sync.client import Penstock
+from penstock.bench.bed import Bed, Refused
+from penstock.bench.figures import Budget, Table, median, pairwise
+from penstock.bench.plan import BODY, Plan
+
+__all__ = ["is_there", "spark"]
+
+ROUNDS = 3
+TRIGGER = 50_000
+PARTITIONS = 4
+WINDOW = 86_400
+SINK = "Arrow sink, ids"
+LEAST = {"batch source": 300_000, "stream source": 50_000, "drain": 100_000}
+SINK_BUDGET = 0.8
+PATIENCE = 3600
+
+
+def is_there() -> bool:
+    """Whether this machine can run Spark."""
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which("java") or (home and Path(home, "bin", "java").exists())
+    return bool(java) and importlib.util.find_spec("pyspark") is not None
+
+
+def spark(bed: Bed, plan: Plan) -> Table:
+    """Rows/s of each way in and out, on all cores, driver and server among them."""
+    if not is_there():
+        raise Refused("the section spark needs Java and `pip install penstock[spark]`")
+    rounds = min(plan.rounds, ROUNDS)
+    with _everywhere(bed.pid):
+        found = _measured(bed, rows=plan.memory, rounds=rounds)
+    table = Table(
+        "spark",
+        "Rows through Spark, local[2]",
+        ("what", "base", "rows/s", "x base"),
+        f"{plan.memory} rows of {len(BODY)} bytes in {PARTITIONS} partitions, the first run left"
+        " out. The base of the sink is a loop of plain Python in one process that adds the same"
+        " jobs with the same kind of ids (enqueue_many); both keep ids for a day. The sources are"
+        f" read into Spark's `noop`; the stream takes {TRIGGER} jobs a trigger and acknowledges.",
+    )
+    loop, bare = found["loop"], found["bare"]
+    table.add("enqueue_many", "", median(bare), None)
+    table.add("enqueue_many, ids", "", median(loop), None)
+    ratio = pairwise(found[SINK], loop)
+    budget = Budget("Spark: Arrow sink, x plain Python", ratio, SINK_BUDGET, least=True)
+    table.add(SINK, "enqueue_many, ids", median(found[SINK]), ratio, budget=budget)
+    for name, least in LEAST.items():
+        rate = median(found[name])
+        bound = Budget(f"Spark: {name}", rate, least, least=True, unit="rows/s")
+        table.add(name, "", rate, None, budget=bound)
+    for name, rates in found.items():
+        table.rounds[f"{name}, rows/s"] = rates
+    return table
+
+
+def _measured(bed: Bed, **options: Any) -> dict[str, list[float]]:
+    """In a process of its own: no JVM stays behind, and nothing of ours is in its way."""
+    order = json.dumps({"url": bed.url, "prefix": bed.prefix, **options})
+    done = subprocess.run(
+        [sys.executable, "-m", "penstock.bench.spark", order],
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=PATIENCE,
+        check=True,
+    )
+    found: dict[str, list[float]] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+@contextlib.contextmanager
+def _everywhere(server: int | None) -> Iterator[None]:
+    """Server and Spark on every core: a job of Spark is no round trip."""
+    if not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    pids = [0, *([server] if server else [])]
+    before = [(pid, os.sched_getaffinity(pid)) for pid in pids]
+    for pid in pids:
+        os.sched_setaffinity(pid, range(os.cpu_count() or 1))
+    try:
+        yield
+    finally:
+        for pid, cores in before:
+            os.sched_setaffinity(pid, cores)
+
+
+class Runs:
+    """What is measured, in the process of its own.
+
+    Args:
+        session: of Spark.
+        client: of the server.
+        url: of the server.
+        rows: how many.
+        place: for checkpoints.
+    """
+
+    def __init__(self, session: Any, client: Penstock, url: str, rows: int, place: Path) -> None:
+        self.session = session
+        self.client = client
+        self.rows = rows
+        self.place = place
+        self.options: dict[str, Any] = {"url": url, "prefix": client.prefix}
+        self.found: dict[str, list[float]] = {}
+        frame = session.range(0, rows, 1, PARTITIONS)
+        self.frame = frame.selectExpr("CAST(id AS STRING) id", f"repeat('x', {len(BODY)}) payload")
+
+    def once(self) -> None:
+        """Each of them once."""
+        self._timed("bare", self._bare)
+        self._timed("loop", self._loop)
+        self._timed(SINK, self._sink)
+        self._timed("batch source", self._source)
+        self._timed("stream source", self._stream)
+        self._bare()
+        self._timed("drain", self._drain)
+        self.client.clear(["bare", "loop", "sink"])
+
+    def _timed(self, name: str, work: Callable[[], None]) -> None:
+        begin = time.perf_counter()
+        work()
+        self.found.setdefault(name, []).append(self.rows / (time.perf_counter() - begin))
+
+    def _bare(self) -> None:
+        self.client.clear(["bare"])
+        self.client.queue("bare").enqueue_many(BODY for _ in range(self.rows))
+
+    def _loop(self) -> None:
+        names = iter(range(self.rows))
+        self.client.queue("loop").enqueue_many(
+            (BODY for _ in range(self.rows)),
+            dedup_id=lambda _: str(next(names)),
+            dedup_window=WINDOW,
+        )
+
+    def _sink(self) -> None:
+        write = self.frame.write.format("penstock").mode("append")
+        write.options(queue="sink", **self.options).save()
+        self._check("sink", self.rows)
+
+    def _source(self) -> None:
+        read = self.session.read.format("penstock").options(queue="sink", **self.options)
+        read.load().write.format("noop").mode("overwrite").save()
+
+    def _stream(self) -> None:
+        read = self.session.readStream.format("penstock").options(queue="sink", **self.options)
+        jobs = read.option("maxJobsPerTrigger", TRIGGER).load()
+        checkpoint = str(self.place / f"checkpoint-{time.monotonic_ns()}")
+        sink = jobs.writeStream.format("noop").option("checkpointLocation", checkpoint)
+        sink.trigger(availableNow=True).start().awaitTermination()
+        self._check("sink", 0)
+
+    def _drain(self) -> None:
+        from penstock.spark import drain
+
+        report = drain(self.session, queue="bare", handler=look, parallelism=2, **self.options)
+        if report.done != self.rows:
+            raise RuntimeError(f"{report.done} of {self.rows} jobs: {report}")
+
+    def _check(self, queue: str, expected: int) -> None:
+        stats = self.client.queue(queue).stats()
+        if stats.ready + stats.active != expected:
+            raise RuntimeError(f"{queue}: {stats.ready} ready, {stats.active} active")
+
+
+def look(job: Any) -> None:
+    """A handler that looks at the body."""
+    len(job.raw)
+
+
+def main(order: str) -> None:
+    """Measure; the last line is JSON."""
+    from pyspark.sql import SparkSession
+
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    options = json.loads(order)
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        Penstock(options["url"], prefix=options["prefix"]) as client,
+    ):
+        builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+        builder = builder.config("spark.driver.memory", "1g").config("spark.log.level", "ERROR")
+        builder = builder.config("spark.sql.warehouse.dir", f"{directory}/warehouse")
+        builder = builder.config("spark.local.dir", f"{directory}/local")
+        session = builder.getOrCreate()
+        try:
+            runs = Runs(session, client, options["url"], options["rows"], Path(directory))
+            for _ in range(options["rounds"] + 1):
+                runs.once()
+        finally:
+            session.stop()
+    print(json.dumps({name: rates[1:] for name, rates in runs.found.items()}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
