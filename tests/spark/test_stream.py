@@ -182,18 +182,24 @@ def test_once_leaves_its_batch_to_the_next_start(stream: Any, ps: Penstock) -> N
 def test_two_queries_share_a_queue(stream: Any, ps: Penstock) -> None:
     """Each has its own checkpoint: together they have each job once."""
     first, second = Sink(), Sink()
-    first.before = lambda: wait_for(lambda: second.seen)
-    second.before = lambda: wait_for(lambda: first.seen)
     often = {"processingTime": "50 milliseconds"}
     queries = []
     for sink, name in ((first, "one"), (second, "two")):
         queries.append(stream(sink, name, often, maxJobsPerTrigger=20))
         wait_for(lambda: queries[-1].status["message"].startswith("Waiting"))
-    ps.queue("mail").enqueue_many(bodies())
-    wait_for(lambda: ps.queue("mail").stats().acked == 500)
+    queue, added = ps.queue("mail"), Counter[str]()
+
+    def both_had_some() -> bool:
+        more = [f"{len(added) + i}" for i in range(30)]
+        queue.enqueue_many([body.encode() for body in more])
+        added.update(more)
+        return bool(first.seen and second.seen)
+
+    wait_for(both_had_some)
+    wait_for(lambda: queue.stats().acked == len(added))
     for query in queries:
         query.stop()
-    assert first.seen + second.seen == Counter(BODIES)
+    assert first.seen + second.seen == added
 
 
 def test_a_copied_checkpoint_fails_the_older_query(
