@@ -166,8 +166,11 @@ class Engine(RuleBasedStateMachine):
         for _ in range(200):
             before = (self.committed, self.ground.queue.stats().acked)
             self.trigger(None, 5)
-            if before == (self.committed, self.ground.queue.stats().acked):
+            if before != (self.committed, self.ground.queue.stats().acked):
+                continue
+            if not self.ground.queue.stats().active:
                 break
+            self.wait(LEASE // 3)  # a life that ended before its first offset was noted left leases
         self.die()
         stats = self.ground.queue.stats()
         assert (stats.ready, stats.scheduled, stats.active, stats.dead) == (0, 0, 0, 0)
