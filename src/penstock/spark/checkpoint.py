@@ -1,8 +1,10 @@
 """A consumer whose leases are bound to the offsets of a streaming query (PROTOCOL.md, Checkpoints).
 
 Nothing of Spark is needed here: `stream` hands its questions on. An offset names the consumer and
-the number of the batch up to which all is done: `{"consumer": "…", "n": 4}`, with several nodes
-`{"consumer": "…", "nodes": {"1f2e3d4c": 4, …}}`.
+the number of the batch up to which all is done: `{"consumer": "…", "n": 4}`; with several nodes
+that of each, `{"consumer": "…", "nodes": {"1f2e3d4c": 4, …}}`; of a queue in partitions that of
+each partition on each node, `{"consumer": "…", "nodes": {"1f2e3d4c/0": 4, "1f2e3d4c/1": 2, …}}`.
+A lane that is not among `nodes` is where `n` says, or has not begun.
 """
 
 from __future__ import annotations
@@ -18,8 +20,8 @@ from typing import Any, NamedTuple
 
 from penstock._sync.connection import passing
 from penstock.core.options import MAX_LEASE_MS
-from penstock.errors import BadArgument, BatchLost
-from penstock.spark.lanes import Lane, lanes
+from penstock.errors import BadArgument, BatchLost, NodesUnavailable, QueuePartitioned
+from penstock.spark.lanes import Lane, Lanes, Site, lanes
 from penstock.spark.options import Stream
 
 __all__ = ["Consumer", "Part"]
@@ -33,6 +35,7 @@ ROWS_A_PART = 10_000
 """Jobs of a Spark partition, unless `numPartitions` says otherwise."""
 NEVER_ENDING = 10_000_000
 Offset = dict[str, Any]
+Counts = dict[str, int]
 
 
 class Receipts(NamedTuple):
@@ -47,15 +50,13 @@ class Part:
     """A part of a batch, for one task.
 
     Attributes:
-        url: of the node, '' = the one of the options.
-        node: its id.
+        site: where.
         consumer: the checkpoint.
         batch: the batch's number.
         start, end: which of its jobs.
     """
 
-    url: str
-    node: str
+    site: Site
     consumer: str
     batch: int
     start: int
@@ -110,7 +111,7 @@ class Batches:
 
     def exists(self) -> bool:
         """Whether there is a queue."""
-        return bool(self.lane.stats().exists)
+        return self.lane.exists()
 
     def adopt(self, batch: int) -> int | None:
         """Go on with a batch of an earlier life; how many jobs, None = the server has forgotten it.
@@ -219,7 +220,7 @@ class Consumer:
         self,
         options: Stream,
         *,
-        lane_source: Callable[[Stream], list[Lane]] = lanes,
+        lane_source: Callable[[Stream], Sequence[Lane]] = lanes,
         beat: float | None = None,
     ) -> None:
         self._options = options
@@ -230,6 +231,8 @@ class Consumer:
         self._initial: Offset | None = None
         self._planned: Offset | None = None
         self._made: dict[str, Batches] = {}
+        self._unreached = 0
+        self._turn = 0
         self._consumer = ""
         self._left: int | None = None
         self._stopped = threading.Event()
@@ -246,22 +249,28 @@ class Consumer:
         return self._initial
 
     def _count(self, offset: Offset, key: str) -> int:
-        return int(offset.get("nodes", {}).get(key, 0) if self._options.nodes else offset["n"])
+        return int(offset.get("nodes", {}).get(key, offset.get("n", 0)))
 
     def _moved(self, offset: Offset, counts: Mapping[str, int]) -> Offset:
-        if self._options.nodes:
-            return {**offset, "nodes": {**offset.get("nodes", {}), **counts}}
-        return {**offset, "n": next(iter(counts.values()), offset["n"])}
+        if "nodes" not in offset and not self._options.nodes:
+            [(key, count), *others] = counts.items()
+            if not others and self._made[key].lane.site.number is None:
+                return {**offset, "n": count}
+        return {**offset, "nodes": {**offset.get("nodes", {}), **counts}}
 
     def _batches(self, consumer: str) -> dict[str, Batches]:
-        """The batches of each lane; a node that comes back later is met then."""
+        """The batches of each lane that is reached; a node that comes back later is met then."""
         if consumer != self._consumer:
             self._consumer = _checked(consumer)
             self._made = {}
-        for lane in self._lane_source(self._options):
-            if lane.key not in self._made:
-                self._made[lane.key] = Batches(lane, consumer, self.lease_ms)
-        return self._made
+        reached = self._lane_source(self._options)
+        self._unreached = reached.unreached if isinstance(reached, Lanes) else 0
+        made = dict(self._made)
+        for lane in reached:
+            if lane.key not in made:
+                made[lane.key] = Batches(lane, consumer, self.lease_ms)
+        self._made = made  # in one step: a thread goes through them
+        return {lane.key: made[lane.key] for lane in reached}
 
     # -- what Spark asks -------------------------------------------------------------------
 
@@ -275,70 +284,114 @@ class Consumer:
         """
         start = start or self._planned or self.initial()
         found = self._batches(start["consumer"])
-        if self._options.require_queue and not any(one.exists() for one in found.values()):
-            raise next(iter(found.values())).lane.missing()
-        self._each(found, lambda one: one.finish(self._count(start, one.lane.key)))
-        most = left = self._budget(found, limit)
-        counts: dict[str, int] = {}
-        for place, (key, one) in enumerate(found.items()):
-            after = self._count(start, key) + 1
-            share = -(-left // (len(found) - place))
-            if share > 0 and self._tried(one, partial(one.take, after, share)):
+        if self._options.require_queue:
+            known = [self._tried(one.lane, one.exists) for one in found.values()]
+            if not any(known) and None not in known and not self._unreached:
+                raise next(iter(found.values())).lane.missing()
+        # Where the last batch could not be finished there is no next one: it would take its place,
+        # and what is done would come again.
+        free = {
+            key: one
+            for key, one in found.items()
+            if self._tried(one.lane, partial(one.finish, self._count(start, key))) is not None
+        }
+        counts = self._taken(start, free, limit) if free else {}
+        self._watch()
+        return self._moved(start, counts) if counts else start
+
+    def _taken(self, start: Offset, found: Mapping[str, Batches], limit: int | None) -> Counts:
+        """Have the next batch of these lanes; its number where it has jobs.
+
+        Lanes with little come first: what they leave of their equal part is for the others.
+        """
+        ready = self._waiting(found) if len(found) > 1 or limit is None else {}
+        most = left = self._budget(ready, limit)
+        part = -(-most // len(found))
+        turns = {key: (at - self._turn) % len(found) for at, key in enumerate(found)}
+        self._turn += 1
+        counts: Counts = {}
+        order = sorted(found, key=lambda key: (min(ready.get(key, 0), part), turns[key]))
+        for place, key in enumerate(order):
+            one, after = found[key], self._count(start, key) + 1
+            share = -(-left // (len(order) - place))
+            if share > 0 and self._tried(one.lane, partial(one.take, after, share)):
                 counts[key] = after
                 left -= sum(len(group.numbers) for group in one.held[1])
         if self._left is not None:
             self._left -= most - left
-        self._watch()
-        return self._moved(start, counts) if counts else start
+        return counts
 
-    def _budget(self, found: Mapping[str, Batches], limit: int | None) -> int:
+    def _budget(self, ready: Mapping[str, int], limit: int | None) -> int:
         most = limit
         if self._left is not None:
             most = self._left if most is None else min(most, self._left)
         if most is None:
-            most = min(self._ready(found), NEVER_ENDING)
+            most = min(sum(ready.values()), NEVER_ENDING)
         return most
 
-    def _ready(self, found: Mapping[str, Batches]) -> int:
-        return sum(one.lane.stats().ready for one in found.values())
+    def _waiting(self, found: Mapping[str, Batches]) -> Counts:
+        """How many jobs may be taken on each lane."""
+        known = {key: self._tried(one.lane, one.lane.stats) for key, one in found.items()}
+        return {key: stats.ready for key, stats in known.items() if stats is not None}
 
     def available_now(self) -> None:
         """From now on no more is taken than can be reserved at this moment."""
-        lanes_now = self._lane_source(self._options)
-        self._left = sum(lane.stats().ready for lane in lanes_now)
+        self._left = self.figures()["ready"]
 
     def parts(self, start: Offset, end: Offset) -> list[Part]:
         """The parts of the batch between two offsets.
 
         Raises:
             BatchLost: the server has forgotten it, and `failOnLostClaim` is true.
+            NodesUnavailable: a node that has some of it can't be reached. Without them it would
+                pass for done.
         """
         if self._consumer and start["consumer"] != end["consumer"]:
             self._finish_other(start)
         self._planned = end
+        same = start["consumer"] == end["consumer"]
+        self._batches(end["consumer"])
         found: list[Part] = []
-        for key, one in self._batches(end["consumer"]).items():
+        unsaid: list[tuple[Batches, int, int | None]] = []
+        for key, one in self._made.items():
             batch = self._count(end, key)
-            same = start["consumer"] == end["consumer"]
             if batch == (self._count(start, key) if same else 0):
                 continue
             jobs = one.adopt(batch)
-            if jobs is None:
-                self._lost(one, batch)
-            else:
+            if key not in end.get("nodes", {}):  # `n` does not say of which lane
+                unsaid.append((one, batch, jobs))
+            elif jobs is None:
+                self._lost(one.lane.queue, batch)
+            if jobs is not None:
                 found += self._cut(one, batch, jobs)
+        if unsaid and all(jobs is None for _, _, jobs in unsaid):
+            one, batch, _ = unsaid[0]
+            self._lost(one.lane.queue, batch)
+        for key in end.get("nodes", {}):
+            batch = self._count(end, key)
+            if key not in self._made and batch != (self._count(start, key) if same else 0):
+                self._absent(key, batch)
         self._watch()
         return found
+
+    def _absent(self, key: str, batch: int) -> None:
+        """A lane that is not reached has a batch."""
+        if self._unreached:
+            raise NodesUnavailable(
+                f"queue {self._options.queue!r}: node {key[:8]} has jobs of batch {batch} of this "
+                "checkpoint, and can't be reached"
+            )
+        self._lost(self._options.queue, batch)
 
     def _cut(self, one: Batches, batch: int, jobs: int) -> Iterator[Part]:
         wanted = self._options.num_partitions or -(-jobs // ROWS_A_PART)
         size = max(1, -(-jobs // max(1, wanted)))
         for first in range(0, jobs, size):
             end = min(first + size, jobs)
-            yield Part(one.lane.url, one.lane.node, one.consumer, batch, first, end)
+            yield Part(one.lane.site, one.consumer, batch, first, end)
 
-    def _lost(self, one: Batches, batch: int) -> None:
-        error = lost(one.lane.queue, batch)
+    def _lost(self, queue: str, batch: int) -> None:
+        error = lost(queue, batch)
         if self._options.fail_on_lost_claim:
             raise error
         logger.warning("%s", error)
@@ -349,16 +402,17 @@ class Consumer:
         """
         for lane in self._lane_source(self._options):
             one = Batches(lane, start["consumer"], self.lease_ms)
-            one.finish(self._count(start, lane.key))
+            self._tried(lane, partial(one.finish, self._count(start, lane.key)))
 
     def committed(self, end: Offset) -> None:
         """The second chance: what was noted as done is finished, if it is not yet."""
-        found = self._batches(end["consumer"])
-        self._each(found, lambda one: one.finish(self._count(end, one.lane.key)))
+        for key, one in self._batches(end["consumer"]).items():
+            self._tried(one.lane, partial(one.finish, self._count(end, key)))
 
     def figures(self) -> dict[str, int]:
         """How much waits, for the progress of the query."""
-        known = [lane.stats() for lane in self._lane_source(self._options)]
+        reached = self._lane_source(self._options)
+        known = [stats for lane in reached if (stats := self._tried(lane, lane.stats))]
         return {
             name: sum(getattr(stats, name) for stats in known)
             for name in ("ready", "scheduled", "active", "dead")
@@ -366,18 +420,20 @@ class Consumer:
 
     # -- leases ----------------------------------------------------------------------------
 
-    def _each(self, found: Mapping[str, Batches], do: Callable[[Batches], Any]) -> None:
-        for one in found.values():
-            self._tried(one, partial(do, one))
-
-    def _tried(self, one: Batches, do: Callable[[], Any]) -> Any:
-        """Do it; a node of several that can't be reached is left out."""
+    def _tried(self, lane: Lane, do: Callable[[], Any]) -> Any:
+        """Do it; None = not now: its node is one of several and can't be reached, or there was no
+        queue when it was looked for, and is one in partitions by now.
+        """
         try:
             return do()
+        except QueuePartitioned:
+            if lane.site.number is not None:
+                raise
+            return None
         except Exception as error:
             if not self._options.nodes or not passing(error):
                 raise
-            logger.warning("node %s: %s; going on without it", one.lane.node, error)
+            logger.warning("node %s: %s; going on without it", lane.node, error)
             return None
 
     def _watch(self) -> None:
@@ -389,11 +445,15 @@ class Consumer:
 
     def _renewals(self) -> None:
         while not self._stopped.wait(self._beat):
-            for one in list(self._made.values()):
-                try:
-                    one.renew()
-                except Exception as error:  # noqa: BLE001, PERF203  # the next beat may get through
-                    logger.warning("leases on node %s were not renewed: %s", one.lane.node, error)
+            self.renew()
+
+    def renew(self) -> None:
+        """Renew the leases of every lane, as far as they can be reached."""
+        for one in list(self._made.values()):
+            try:
+                one.renew()
+            except Exception as error:  # noqa: BLE001, PERF203  # the next beat may get through
+                logger.warning("leases on node %s were not renewed: %s", one.lane.node, error)
 
     def stop(self) -> None:
         """Renew no more; what is leased is found by the next life, or comes back."""

@@ -21,6 +21,7 @@ class Held(Delivery):
         queue: the queue's name.
         job_id: as the producer or the consumer was told.
         receipt: of the delivery.
+        crcs: checksums of the names of its partitions, as ids carry them; empty = it has none.
 
     Raises:
         BadJobId: malformed.
@@ -28,9 +29,12 @@ class Held(Delivery):
 
     __slots__ = ("_id", "_receipt")
 
-    def __init__(self, queue: str, job_id: str, receipt: str) -> None:
+    def __init__(
+        self, queue: str, job_id: str, receipt: str, crcs: frozenset[int] = frozenset()
+    ) -> None:
         found = parse_id(job_id)
-        batch = _batch(queue, found.node, found.crc, found.epoch)
+        is_own = found.crc in crcs or found.crc == queue_crc(queue)
+        batch = _batch(queue if is_own else "", found.node, found.crc, found.epoch)
         super().__init__(batch, found.number, NOT_FIRST, b"1\n")
         self._id = job_id
         self._receipt = receipt
@@ -49,5 +53,5 @@ class Held(Delivery):
 @lru_cache(maxsize=256)
 def _batch(queue: str, node: str, crc: int, epoch: str) -> Batch:
     """What jobs of one life of a queue share; those of another queue are refused where used."""
-    name = queue if crc == queue_crc(queue) else f"<the queue of crc {crc:08x}>"
+    name = queue or f"<the queue of crc {crc:08x}>"
     return Batch(None, Place(name, node, crc, epoch), "", tag=0, now=0, lease_ms=0)

@@ -1,50 +1,70 @@
 """Where the jobs of a source are: a queue on each of its nodes, and what is read there.
 
-A lane is one queue on one node. Several nodes are read by a client each: a batch is bound to the
-node that has its jobs, so nothing is to be chosen among them.
+A lane is what lies on one node of a queue, or of one of its partitions. Several nodes are read by a
+client each: a batch is bound to the node that has its jobs, so nothing is to be chosen among them.
 """
 
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from penstock import Penstock
 from penstock._sync.connection import passing
+from penstock._sync.queue import Queue
 from penstock.core.operations import Call, QueueOps
 from penstock.errors import QueueMissing
 from penstock.spark.connect import check_identity, client
 from penstock.spark.errors import WrongServer
 from penstock.spark.options import Connection
 
-__all__ = ["Lane", "lanes"]
+__all__ = ["Lane", "Lanes", "Site", "lane", "lanes"]
 
 logger = logging.getLogger("penstock")
 C = TypeVar("C", bound=Connection)
 
 
+@dataclass(frozen=True)
+class Site:
+    """Where a lane is: what a task is told of it.
+
+    Attributes:
+        url: how the node is named; '' = by the options themselves.
+        node: its id, 8 hex digits; '' = not checked.
+        number: which partition; None = the queue has none.
+        partitions: how many there are; None likewise.
+    """
+
+    url: str = ""
+    node: str = ""
+    number: int | None = None
+    partitions: int | None = None
+
+
 class Lane:
-    """One queue on one node.
+    """One queue on one node, or a partition of it.
 
     Args:
         made: a client of that node alone.
         queue: the queue's name.
-        url: how the node was named; '' = by the options themselves.
+        site: where; its node is learned here.
     """
 
-    def __init__(self, made: Penstock, queue: str, url: str = "") -> None:
+    def __init__(self, made: Penstock, queue: str, site: Site = Site()) -> None:
         made.connect()
         self._driver = made._driver
-        self.url = url
         self.node = made._node.id
-        self.ops: QueueOps = made.queue(queue).ops
+        self.site = replace(site, node=self.node)
+        self.ops: QueueOps = Queue(made._member, queue, site.number).ops
+        self.ops.partitions = site.partitions
         self.queue = queue
 
     @property
     def key(self) -> str:
         """What it is called in offsets."""
-        return self.node
+        return self.node if self.site.number is None else f"{self.node}/{self.site.number}"
 
     def run(self, call: Call) -> list[Any]:
         """The reply of a script, with lost meta restored first."""
@@ -58,6 +78,10 @@ class Lane:
     def stats(self) -> Any:
         """The queue's figures."""
         return self.ops.stats_of(self.run(self.ops.stats()))
+
+    def exists(self) -> bool:
+        """Whether there is a queue: one in partitions is there before its first job is."""
+        return self.site.partitions is not None or bool(self.stats().exists)
 
     def missing(self) -> QueueMissing:
         """The error of a queue that has to be there."""
@@ -73,43 +97,75 @@ def single(options: C, url: str) -> C:
     return replace(options, nodes=(), url=url) if url else options
 
 
-def lane(options: Connection, url: str, node: str = "") -> Lane:
+def lane(options: Connection, site: Site) -> Lane:
     """One lane.
 
     Args:
         options: of the source.
-        url: which node; '' = there is one alone.
-        node: the id that the driver knows it by, 8 hex digits; '' = not checked.
+        site: where, as the driver has found it.
 
     Raises:
         WrongServer: it is another node.
     """
-    own = single(options, url)
-    found = Lane(client(own), options.queue, url)
-    if node and found.node != node:
-        check_identity(own, (node,))
-        raise WrongServer(f"queue {options.queue!r}: node {found.node} instead of {node}")
+    own = single(options, site.url)
+    found = Lane(client(own), options.queue, site)
+    if site.node and found.node != site.node:
+        check_identity(own, (site.node,))
+        raise WrongServer(f"queue {options.queue!r}: node {found.node} instead of {site.node}")
     return found
 
 
-def lanes(options: Connection) -> list[Lane]:
-    """All lanes of a source; of several nodes those that can be reached.
+class Lanes(list[Lane]):
+    """All lanes that can be reached.
+
+    Attributes:
+        unreached: how many nodes can't be.
+    """
+
+    unreached = 0
+
+
+def lanes(options: Connection) -> Lanes:
+    """All lanes of a source: each partition, on each of several nodes that can be reached.
+
+    How many partitions there are is asked each time, as a queue may be made, or made anew, at any
+    time. A node that has not heard of the queue goes by the others.
 
     Raises:
-        redis.exceptions.ConnectionError, TimeoutError: none can.
+        redis.exceptions.ConnectionError, TimeoutError: no node can be reached.
     """
     if not options.nodes:
-        return [lane(options, "")]
-    found: list[Lane] = []
-    failed: Exception | None = None
+        made = client(options)
+        return _spread(options.queue, [("", made, _partitions(made, options.queue))])
+    reached: list[tuple[str, Penstock, int | None]] = []
+    failed: list[Exception] = []
     for url in options.nodes:
         try:
-            found.append(lane(options, url))
+            made = client(single(options, url))
+            reached.append((url, made, _partitions(made, options.queue)))
         except Exception as error:  # noqa: PERF203  # a node at a time
             if not passing(error):
                 raise
             logger.warning("queue %r: a node can't be reached: %s", options.queue, error)
-            failed = error
-    if not found and failed is not None:
-        raise failed
+            failed.append(error)
+    if not reached:
+        raise failed[-1]
+    found = _spread(options.queue, reached)
+    found.unreached = len(failed)
+    return found
+
+
+def _partitions(made: Penstock, queue: str) -> int | None:
+    """How many partitions a queue has; 0 = it is an ordinary one, None = it is not there."""
+    return made._member.partitions(queue)
+
+
+def _spread(queue: str, reached: Sequence[tuple[str, Penstock, int | None]]) -> Lanes:
+    """The lanes of nodes of which it is known how many partitions the queue has there."""
+    usual = next((count for _, _, count in reached if count is not None), None)
+    found = Lanes()
+    for url, made, own in reached:
+        count = (usual if own is None else own) or None
+        for number in [None] if count is None else range(count):
+            found.append(Lane(made, queue, Site(url, "", number, count)))
     return found

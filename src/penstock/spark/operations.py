@@ -71,7 +71,7 @@ class Settler:
         self._places = check_columns(fields, options)
         self._waiting: dict[tuple[str, int, str], list[Delivery | str]] = {}
         self._parts = {(node, part.ops.crc): part for (node, _), part in shares(options).items()}
-        self._known = {crc for _, crc in self._parts}
+        self._known = frozenset(crc for _, crc in self._parts)
         self._counts = {"rows": 0}
         self._row = 0
 
@@ -110,7 +110,7 @@ class Settler:
             return life, job_id
         if not isinstance(receipt, str) or not receipt.isprintable():
             raise RowError("receipt", receipt, "a receipt as the source gave it", self._row)
-        return life, Held(self._options.queue, job_id, receipt)
+        return life, Held(self._options.queue, job_id, receipt, self._known)
 
     def _settle(self, life: tuple[str, int, str], names: list[Delivery | str]) -> None:
         part = self._parts.get(life[:2])

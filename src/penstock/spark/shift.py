@@ -208,7 +208,7 @@ class Working:
     def turn(self, share: int | None) -> Iterator[Any]:
         """Record batches: of results, if they are wanted, and of what was counted."""
         whole = client(self.connection)
-        queue = whole.queue(self.connection.queue)
+        queue = whole.open(self.connection.queue)
         with whole.twin() as twin, Heartbeat(twin.queue(queue.name), self.hold) as beat:
             yield from Turn(self, queue, beat, share).run()
 
@@ -578,7 +578,7 @@ class Acking:
         import pyarrow as pa
 
         check_identity(self.connection, self.expected)
-        queue = client(self.connection).queue(self.connection.queue)
+        queue = client(self.connection).open(self.connection.queue)
         tally = Tally()
         for batch in batches:
             rows = zip(*(column.to_pylist() for column in batch.columns), strict=True)
@@ -588,11 +588,12 @@ class Acking:
 
     def settle(self, queue: Any, rows: Iterator[Any], tally: Tally) -> None:
         """Acknowledge rows of id, receipt, window; one without a receipt was delivered once."""
+        crcs = frozenset(ops.crc for ops in queue.operations)
         by_receipt: Callable[[Any], Any] = lambda row: (row[1], row[2])  # noqa: E731
         for (receipt, window), part in groupby(rows, by_receipt):
             if receipt is None:
                 tally.done += sum(1 for _ in part)
                 continue
-            held = [Held(queue.name, row[0], receipt) for row in part]
+            held = [Held(queue.name, row[0], receipt, crcs) for row in part]
             seconds = None if window is None else window / 1000
             tally.count("ack", queue.ack(held, dedup_window=seconds))

@@ -19,7 +19,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from penstock.errors import WrongEpoch
 from penstock.spark.columns import COLUMNS, Origin, Page, Shape
 from penstock.spark.errors import OptionError
-from penstock.spark.lanes import Lane, lane, lanes
+from penstock.spark.lanes import Lane, Site, lane, lanes
 from penstock.spark.options import Read
 
 __all__ = ["FilteringReader", "Range", "SnapshotReader", "reader"]
@@ -46,7 +46,7 @@ class Range:
     """A part of a snapshot.
 
     Attributes:
-        url, node: where; see `Lane`.
+        site: where.
         epoch: of the queue.
         place: the structure; '' = the jobs with these numbers, wherever they are.
         start, end: behind `start`, up to `end`, as `survey` has them.
@@ -55,8 +55,7 @@ class Range:
         others: numbers that another part reads.
     """
 
-    url: str
-    node: str
+    site: Site
     epoch: str
     place: str
     asof: int
@@ -163,12 +162,14 @@ class Plan:
         found: the lane.
         options: of the source.
         wanted: which jobs.
+        share: of how many lanes it is one.
     """
 
-    def __init__(self, found: Lane, options: Read, wanted: Wanted) -> None:
+    def __init__(self, found: Lane, options: Read, wanted: Wanted, share: int = 1) -> None:
         self._lane = found
-        self._options = options
         self._wanted = wanted
+        self._parts = -(-options.num_partitions // share) if options.num_partitions else None
+        self._most = max(1, MOST_PARTS // share)
         reply = self._survey("ready", "", count=1)
         self.now = int(reply[2])
         self._epoch = reply[3].decode()
@@ -178,15 +179,14 @@ class Plan:
         call = ops.survey(epoch, place, start, "", count, 0)
         return ops.check(self._lane.run(call))
 
-    def parts(self) -> list[Range]:
-        """The parts; none where there is no queue.
+    @property
+    def exists(self) -> bool:
+        """Whether there is a queue."""
+        return bool(self._epoch) or self._lane.site.partitions is not None
 
-        Raises:
-            QueueMissing: there is none, and one is required.
-        """
+    def parts(self) -> list[Range]:
+        """The parts; none where there is no queue."""
         if not self._epoch:
-            if self._options.require_queue:
-                raise self._lane.missing()
             return []
         states = self._wanted.states
         leased = self._leased() if states & {"ready", "active"} else ()
@@ -206,12 +206,11 @@ class Plan:
         return found
 
     def _part(self, place: str, **given: Any) -> Range:
-        at = self._lane
-        return Range(at.url, at.node, self._epoch, place, self.now, **given)
+        return Range(self._lane.site, self._epoch, place, self.now, **given)
 
     def _count(self, jobs: int) -> int:
         """In how many parts so many jobs are read."""
-        wanted = self._options.num_partitions or min(-(-jobs // ROWS_A_PART), MOST_PARTS)
+        wanted = self._parts or min(-(-jobs // ROWS_A_PART), self._most)
         return max(1, min(wanted, jobs))
 
     def _leased(self) -> tuple[bytes, ...]:
@@ -342,19 +341,23 @@ class SnapshotReader(DataSourceReader):
         self.wanted = Wanted.of(self.options)
 
     def partitions(self) -> Sequence[InputPartition]:
-        """The parts of a snapshot that begins now."""
-        return [
-            Slice(part)
-            for found in lanes(self.options)
-            for part in Plan(found, self.options, self.wanted).parts()
-        ]
+        """The parts of a snapshot that begins now.
+
+        Raises:
+            QueueMissing: there is no queue, and one is required.
+        """
+        found = lanes(self.options)
+        plans = [Plan(one, self.options, self.wanted, len(found)) for one in found]
+        if self.options.require_queue and not any(plan.exists for plan in plans):
+            raise found[0].missing()
+        return [Slice(part) for plan in plans for part in plan.parts()]
 
     def read(self, partition: Any) -> Iterator[Any]:
         """The jobs of a part, as Arrow batches."""
         if not isinstance(partition, Slice):  # Spark's own: it reads where there are no parts, too
             return
         part = partition.part
-        found = lane(self.options, part.url, part.node)
+        found = lane(self.options, part.site)
         target = self.shape.arrow()
         try:
             for page in self._pages(found, part):

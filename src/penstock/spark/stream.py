@@ -100,7 +100,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: Any) -> Iterator[Any]:
         """The jobs of a part that are still ours, as Arrow batches."""
         part: Part = partition.part
-        found = lane(self.options, part.url, part.node)
+        found = lane(self.options, part.site)
         target, at = self.shape.arrow(), part.start
         while at < part.end:
             count = min(self.options.fetch_size, part.end - at)

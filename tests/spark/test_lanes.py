@@ -1,0 +1,529 @@
+"""Groups 1 and 9: the sources over several nodes and partitions, without a JVM."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import fakeredis
+import pyarrow as pa
+import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from penstock import BatchLost, Penstock
+from penstock.core.partitions import partition_of
+from penstock.errors import NodesUnavailable, QueueMissing
+from penstock.spark import snapshot
+from penstock.spark.checkpoint import Consumer, Part
+from penstock.spark.lanes import Lane
+from penstock.spark.options import Stream
+from penstock.spark.stream import Slice, StreamReader
+from tests.model.clock import TestClock, use_test_clock
+from tests.spark.hands import schema
+
+T0 = 1_800_000_000_000
+LEASE = 60_000
+Offset = dict[str, Any]
+
+
+class Ground:
+    """Some servers, which can be made unreachable, and a queue on all of them.
+
+    Args:
+        count: of the servers.
+        partitions: of the queue; None = it has none.
+    """
+
+    def __init__(self, count: int, partitions: int | None) -> None:
+        self.servers = [fakeredis.FakeServer() for _ in range(count)]
+        raws = [fakeredis.FakeRedis(server=one, protocol=2) for one in self.servers]
+        self.clocks = [TestClock(raw, T0) for raw in raws]
+        self.clients = [Penstock(raw, retry_for=0) for raw in raws]
+        self.queues = [one.queue("q", partitions=partitions) for one in self.clients]
+        self.urls = [f"redis://n{number}" for number in range(count)]
+        self.added = 0
+
+    def client(self, options: Any) -> Penstock:
+        """The client of the server that is named."""
+        return self.clients[self.urls.index(options.url)]
+
+    def options(self, **given: Any) -> dict[str, str]:
+        """All servers, if there are several."""
+        where = {"nodes": ",".join(self.urls)} if len(self.urls) > 1 else {"url": self.urls[0]}
+        return {"queue": "q", **where, **{name: str(value) for name, value in given.items()}}
+
+    def add(self, count: int, at: int | None = None) -> None:
+        """Enqueue jobs whose bodies tell them apart, on one server or each in turn."""
+        for body in range(self.added, self.added + count):
+            self.queues[body % len(self.queues) if at is None else at].enqueue(b"%d" % body)
+        self.added += count
+
+    def life(self, **given: Any) -> Consumer:
+        """A driver that has just been started."""
+        return Consumer(Stream.parse(self.options(leaseDuration="60s", **given)), beat=3600)
+
+    def read(self, parts: Sequence[Part], **given: Any) -> list[bytes]:
+        """The bodies of a batch, as tasks read them."""
+        reader = StreamReader(self.options(**given), schema("id string, payload binary"))
+        batches = [batch for part in parts for batch in reader.read(Slice(part))]
+        rows = [row for batch in batches for row in pa.Table.from_batches([batch]).to_pylist()]
+        assert len({row["id"] for row in rows}) == len(rows)
+        return [row["payload"] for row in rows]
+
+    def cut(self, at: int) -> None:
+        """From now on a server can't be reached."""
+        self.servers[at].connected = False
+
+    def mend(self, at: int) -> None:
+        """It can be reached again."""
+        self.servers[at].connected = True
+
+    def drained(self, at: int) -> int:
+        """How many jobs others can take on a server."""
+        count = 0
+        while jobs := self.queues[at].reserve(20, block=0):
+            count += len(jobs)
+        return count
+
+    def total(self, name: str) -> int:
+        """A figure of the whole queue."""
+        return sum(getattr(queue.stats(), name) for queue in self.queues)
+
+
+Make = Callable[..., Ground]
+
+
+@pytest.fixture
+def make(monkeypatch: pytest.MonkeyPatch) -> Make:
+    """Makes servers, whose clocks stand still."""
+    use_test_clock(monkeypatch)
+
+    def made(count: int = 2, partitions: int | None = None) -> Ground:
+        ground = Ground(count, partitions)
+        for module in ("lanes", "connect"):
+            monkeypatch.setattr(f"penstock.spark.{module}.client", ground.client)
+        return ground
+
+    return made
+
+
+def bodies(first: int, end: int) -> list[bytes]:
+    """Those that were added so."""
+    return [b"%d" % number for number in range(first, end)]
+
+
+# -- streams -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count, partitions", [(3, None), (1, 4), (2, 3)])
+def test_an_offset_for_each_lane(count: int, partitions: int | None, make: Make) -> None:
+    """Each partition on each node has batches of its own; together they have each job once."""
+    ground = make(count, partitions)
+    ground.add(60)
+    life = ground.life()
+    start = life.initial()
+    first = life.latest(start, 1000)
+    assert len(first["nodes"]) == count * (partitions or 1)
+    assert set(first["nodes"].values()) == {1}
+    assert sorted(ground.read(life.parts(start, first))) == sorted(bodies(0, 60))
+    assert life.figures() == {"ready": 0, "scheduled": 0, "active": 60, "dead": 0}
+    ground.add(1, at=0)
+    second = life.latest(first, 1000)
+    changed = {key for key in second["nodes"] if second["nodes"][key] != first["nodes"][key]}
+    assert len(changed) == 1
+    assert ground.read(life.parts(first, second)) == [b"60"]
+    assert (ground.total("acked"), ground.total("active")) == (60, 1)
+    life.committed(second)
+    assert ground.total("acked") == 61
+    life.stop()
+
+
+def test_offsets_of_one_node_are_read_with_several(make: Make) -> None:
+    """A checkpoint that knows one server goes on there when others are added."""
+    ground = make(2)
+    ground.add(4, at=0)
+    offset = {"consumer": "00112233445566ff", "n": 6}
+    alone = Stream.parse({"queue": "q", "url": ground.urls[0]})
+    older = Consumer(alone, beat=3600)
+    noted = older.latest(offset, 10)
+    assert noted == {**offset, "n": 7}
+    older.stop()
+    ground.add(3, at=1)
+    life = ground.life()
+    assert sorted(ground.read(life.parts(offset, noted))) == bodies(0, 4)
+    after = life.latest(noted, 10)
+    assert (after["n"], list(after["nodes"].values())) == (7, [8])
+    assert sorted(ground.read(life.parts(noted, after))) == bodies(4, 7)
+    life.committed(after)
+    assert ground.total("acked") == 7
+    life.stop()
+
+
+def test_a_node_that_is_down_while_a_batch_is_planned(make: Make) -> None:
+    """The others go on; when it is back its jobs come, and none is lost."""
+    ground = make(3)
+    ground.add(30)
+    life = ground.life()
+    start = life.initial()
+    ground.cut(1)
+    first = life.latest(start, 100)
+    assert len(first["nodes"]) == 2
+    assert len(ground.read(life.parts(start, first))) == 20
+    assert life.figures()["active"] == 20
+    ground.mend(1)
+    second = life.latest(first, 100)
+    assert sorted(second["nodes"].values()) == [1, 1, 1]
+    assert {int(body) % 3 for body in ground.read(life.parts(first, second))} == {1}
+    assert life.latest(second, 100) == second
+    assert (ground.total("acked"), ground.total("active")) == (30, 0)
+    life.stop()
+
+
+def test_no_node_at_all(make: Make) -> None:
+    """That is an error, and not an empty queue."""
+    ground = make(2)
+    life = ground.life()
+    ground.cut(0)
+    ground.cut(1)
+    with pytest.raises(RedisConnectionError):
+        life.latest(life.initial(), 10)
+    life.stop()
+
+
+def test_a_node_that_goes_and_comes_between_two_triggers(make: Make) -> None:
+    """Its batch, done and noted, is acknowledged when it is back, and not taken again before."""
+    ground = make(2)
+    ground.add(20)
+    life = ground.life()
+    start = life.initial()
+    first = life.latest(start, 10)
+    seen = ground.read(life.parts(start, first))
+    ground.cut(1)
+    second = life.latest(first, 10)
+    assert sorted(second["nodes"].values()) == [1, 2]
+    seen += ground.read(life.parts(first, second))
+    ground.mend(1)
+    third = life.latest(second, 10)
+    seen += ground.read(life.parts(second, third))
+    assert life.latest(third, 10) == third
+    assert sorted(seen) == sorted(bodies(0, 20))
+    assert (ground.total("acked"), ground.total("active")) == (20, 0)
+    life.stop()
+
+
+def test_a_lane_is_finished_before_it_is_taken_from(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node that fails as its batch is acknowledged, and answers right behind that, keeps it."""
+    ground = make(2)
+    ground.add(20)
+    life = ground.life()
+    start = life.initial()
+    first = life.latest(start, 10)
+    seen = ground.read(life.parts(start, first))
+    failing = next(iter(life._made.values()))
+
+    def fails(_: int) -> int:
+        raise RedisConnectionError("for once")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(failing, "finish", fails)
+        second = life.latest(first, 10)
+    seen += ground.read(life.parts(first, second))
+    assert second["nodes"][failing.lane.key] == 1
+    for _ in range(3):
+        third = life.latest(second, 10)
+        seen += ground.read(life.parts(second, third))
+        second = third
+    for clock in ground.clocks:
+        clock.set(T0 + LEASE + 1)
+    assert [queue.reserve(10, block=0) for queue in ground.queues] == [[], []]
+    assert sorted(seen) == sorted(bodies(0, 20))
+    life.stop()
+
+
+def test_a_batch_is_not_read_without_a_node_that_has_some_of_it(make: Make) -> None:
+    """A driver that comes back while a node is down must not pass over its jobs: they would be
+    acknowledged with the batch.
+    """
+    ground = make(2)
+    ground.add(20)
+    life = ground.life()
+    start = life.initial()
+    noted = life.latest(start, 20)
+    life.stop()
+    ground.cut(1)
+    later = ground.life(failOnLostClaim="false")
+    with pytest.raises(NodesUnavailable, match=r"queue 'q': node [0-9a-f]{8} has jobs of batch 1"):
+        later.parts(start, noted)
+    later.stop()
+    ground.mend(1)
+    last = ground.life()
+    assert sorted(ground.read(last.parts(start, noted))) == sorted(bodies(0, 20))
+    last.stop()
+
+
+def test_a_node_that_is_not_named_any_more(make: Make) -> None:
+    """What it has of a batch is lost to this query, which says so."""
+    ground = make(3)
+    ground.add(30)
+    life = ground.life()
+    start = life.initial()
+    noted = life.latest(start, 30)
+    life.stop()
+    two = {"nodes": ",".join(ground.urls[:2])}
+    strict = ground.life(**two)
+    with pytest.raises(BatchLost, match="failOnLostClaim"):
+        strict.parts(start, noted)
+    strict.stop()
+    lenient = ground.life(**two, failOnLostClaim="false")
+    assert len(ground.read(lenient.parts(start, noted), **two)) == 20
+    lenient.stop()
+
+
+class Query:
+    """What Spark does with the source, and what goes wrong meanwhile.
+
+    Args:
+        ground: the servers.
+        draw: decides what happens.
+
+    Attributes:
+        is_calm: whether nothing goes wrong.
+        sink: each batch once, whoever writes it.
+    """
+
+    def __init__(self, ground: Ground, draw: random.Random) -> None:
+        self.ground = ground
+        self.draw = draw
+        self.is_calm = False
+        self.life = ground.life()
+        self.start = self.life.initial()
+        self.noted: Offset | None = None
+        self.sink: list[list[bytes]] = []
+
+    def weather(self) -> None:
+        """One node at most is down."""
+        for at in range(len(self.ground.servers)):
+            self.ground.mend(at)
+        if not self.is_calm and self.draw.random() < 0.5:
+            self.ground.cut(self.draw.randrange(len(self.ground.servers)))
+
+    def dies(self) -> bool:
+        """Perhaps the driver dies, and is started again."""
+        if self.is_calm or self.draw.random() > 0.2:
+            return False
+        self.restart()
+        return True
+
+    def restart(self) -> None:
+        """Another driver goes on with the offsets that are noted."""
+        self.life.stop()
+        self.life = self.ground.life()
+
+    def step(self) -> bool:
+        """A micro-batch, or a part of one; False = there was nothing to do."""
+        if self.noted is None:
+            found = self.life.latest(self.start, self.draw.choice([1, 5, 40]))
+            if found == self.start:
+                return False
+            if self.dies():
+                return True
+            self.noted = found
+        self.weather()
+        try:
+            done = self.ground.read(self.life.parts(self.start, self.noted))
+        except RedisConnectionError:  # the query fails
+            self.restart()
+            return True
+        if not self.dies():
+            self.sink.append(done)
+            self.start, self.noted = self.noted, None
+        return True
+
+
+@pytest.mark.parametrize("count, partitions", [(3, None), (2, 2)])
+@pytest.mark.parametrize("seed", range(5))
+def test_nothing_is_lost_or_doubled(
+    seed: int, count: int, partitions: int | None, make: Make
+) -> None:
+    """Whatever fails between the steps of Spark: nodes go and come, the driver dies. While leases
+    hold each job comes once to a sink that keeps a batch once.
+    """
+    draw, ground = random.Random(seed), make(count, partitions)
+    query = Query(ground, draw)
+    for _ in range(60):
+        for at in range(count):
+            ground.mend(at)
+        ground.add(draw.choice([0, 3, 12]))
+        query.weather()
+        query.step()
+    query.is_calm = True
+    query.weather()
+    while query.step():
+        pass
+    query.life.stop()
+    done = Counter(body for rows in query.sink for body in rows)
+    assert done == Counter(bodies(0, ground.added))
+    assert (ground.total("ready"), ground.total("active")) == (0, 0)
+    assert ground.total("acked") == ground.added
+
+
+def test_a_trigger_is_shared(make: Make) -> None:
+    """Equal parts of `maxJobsPerTrigger`, and what a lane does not need is for the others."""
+    ground = make(3)
+    ground.add(5, at=0)
+    ground.add(200, at=1)
+    life = ground.life()
+    first = life.latest(life.initial(), 90)
+    assert [queue.stats().active for queue in ground.queues] == [5, 85, 0]
+    ground.add(100, at=2)
+    second = life.latest(first, 90)
+    assert [queue.stats().active for queue in ground.queues] == [0, 45, 45]
+    life.stop()
+    assert len(second["nodes"]) == 3
+
+
+def test_fewer_jobs_a_trigger_than_lanes(make: Make) -> None:
+    """Lanes take turns, so that each is reached."""
+    ground = make(1, 4)
+    for number in range(4):
+        key = next(f"k{i}" for i in range(100) if partition_of(f"k{i}", 4) == number)
+        for _ in range(5):
+            ground.queues[0].enqueue(b"x", key=key)
+    life = ground.life()
+    offset = life.initial()
+    for _ in range(8):
+        offset = life.latest(offset, 1)
+    assert set(offset["nodes"].values()) == {2}
+    life.stop()
+
+
+def test_available_now_is_counted_over_all_lanes(make: Make) -> None:
+    """What comes later is left for the next run, wherever it is."""
+    ground = make(2, 2)
+    ground.add(50)
+    life = ground.life()
+    life.available_now()
+    offset, seen = life.initial(), list[bytes]()
+    while (after := life.latest(offset, 12)) != offset:
+        seen += ground.read(life.parts(offset, after))
+        offset = after
+        ground.add(2)
+    assert len(seen) == 50
+    assert ground.total("acked") == 50
+    life.stop()
+
+
+def test_leases_of_every_lane_are_renewed(make: Make) -> None:
+    """One beat renews them all; a node that is down does not keep the others from it."""
+    ground = make(2, 2)
+    ground.add(20)
+    life = ground.life()
+    life.latest(life.initial(), 100)
+    for clock in ground.clocks:
+        clock.set(T0 + LEASE - 1)
+    life.renew()
+    for clock in ground.clocks:
+        clock.set(T0 + 2 * LEASE - 2)
+    assert [queue.reserve(10, block=0) for queue in ground.queues] == [[], []]
+    ground.cut(0)
+    life.renew()
+    ground.mend(0)
+    for clock in ground.clocks:
+        clock.set(T0 + 2 * LEASE + LEASE // 2)
+    assert ground.drained(1) == 0
+    assert ground.drained(0) == 10
+    life.stop()
+
+
+def test_partitions_are_learned_when_there_are_some(make: Make) -> None:
+    """A query may be older than its queue, and than the number of its partitions; a node that has
+    not heard of them goes by the others.
+    """
+    ground = make(2)
+    life = ground.life()
+    start = life.initial()
+    assert life.latest(start, 10) == start
+    ground.queues[0] = ground.clients[0].queue("q", partitions=3)
+    ground.add(9, at=0)
+    first = life.latest(start, 10)
+    assert sorted(ground.read(life.parts(start, first))) == bodies(0, 9)
+    assert all("/" in key for key in first["nodes"])
+    life.stop()
+    strict = ground.life(requireQueue="true")
+    assert strict.latest(first, 10) == first
+    strict.stop()
+
+
+def test_partitions_that_are_made_meanwhile(make: Make) -> None:
+    """A queue that was not there when it was looked for is read by the next trigger."""
+    ground = make(1, 2)
+    ground.add(3)
+    parsed = Stream.parse(ground.options())
+    life = Consumer(parsed, lane_source=lambda _: [Lane(ground.clients[0], "q")], beat=3600)
+    assert life.latest(life.initial(), 10) == life.initial()
+    assert ground.total("ready") == 3
+    life.stop()
+
+
+# -- snapshots -----------------------------------------------------------------------------
+
+
+def rows(ground: Ground, **given: Any) -> tuple[list[dict[str, Any]], int]:
+    """What the batch source gives, and in how many parts."""
+    columns = schema("id string, queue string, state string, payload binary, node string")
+    reader = snapshot.reader(ground.options(**given), columns)
+    parts = reader.partitions()
+    batches = [batch for part in parts for batch in reader.read(part)]
+    found = [row for batch in batches for row in pa.Table.from_batches([batch]).to_pylist()]
+    return found, len(parts)
+
+
+@pytest.mark.parametrize("count, partitions", [(3, None), (1, 4), (2, 3)])
+def test_a_snapshot_has_all_parts(count: int, partitions: int | None, make: Make) -> None:
+    """Row by row what the library shows on each node: ids, states, bodies, the queue's own name."""
+    ground = make(count, partitions)
+    ground.add(80)
+    for queue in ground.queues:
+        queue.enqueue(b"later", delay=50)
+        jobs = queue.reserve(8)
+        queue.bury(jobs[:3], "no use")
+    found, _ = rows(ground)
+    views = {view.id: view for queue in ground.queues for view in queue.scan_iter()}
+    assert sorted(row["id"] for row in found) == sorted(views)
+    assert {row["queue"] for row in found} == {"q"}
+    assert {row["node"] for row in found} == {name[2:10] for name in views}
+    for row in found:
+        view = views[row["id"]]
+        assert (row["state"], row["payload"]) == (view.state, view.raw)
+
+
+def test_num_partitions_is_shared_by_the_lanes(make: Make) -> None:
+    """So many Spark partitions as were asked for, and not so many for each lane."""
+    ground = make(2, 4)
+    ground.add(320)
+    found, parts = rows(ground, numPartitions=16)
+    assert len(found) == 320
+    assert parts == 16
+
+
+def test_a_snapshot_without_a_node(make: Make) -> None:
+    """It has the jobs of the others; a queue that one node has is there."""
+    ground = make(2)
+    ground.add(10, at=0)
+    assert len(rows(ground, requireQueue="true")[0]) == 10
+    ground.add(10, at=1)
+    ground.cut(0)
+    assert sorted(row["payload"] for row in rows(ground)[0]) == bodies(10, 20)
+    with pytest.raises(QueueMissing):
+        rows(ground, queue="other", requireQueue="true")
+
+
+def test_a_queue_in_partitions_without_jobs_is_there(make: Make) -> None:
+    """Its number of partitions is known, so `requireQueue` is content."""
+    ground = make(1, 2)
+    ground.queues[0].reserve(1, block=0)
+    assert rows(ground, requireQueue="true") == ([], 0)
