@@ -87,3 +87,19 @@ def test_a_queue_in_partitions(redis_url: str) -> None:
         assert settle(deleting, "id string", {"id": [job.id for job in jobs]})["done"] == 41
         assert queue.stats().ready == 0
         close_all()
+
+
+def test_rows_acknowledge_jobs_of_partitions(redis_url: str) -> None:
+    """By id and receipt, each in its partition."""
+    with Penstock(redis_url) as ps:
+        queue = ps.queue("mail", partitions=4)
+        queue.enqueue_many(BODIES[:20])
+        queue.enqueue_many(BODIES[20:])
+        jobs = []
+        while taken := queue.reserve(40, block=0):
+            jobs += taken
+        named = {"id": [job.id for job in jobs], "receipt": [job.receipt for job in jobs]}
+        given = {"queue": "mail", "url": redis_url, "operation": "ack"}
+        assert settle(given, "id string, receipt string", named) == {"rows": 40, "done": 40}
+        assert queue.stats().acked == 40
+        close_all()

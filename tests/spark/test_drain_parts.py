@@ -1,0 +1,90 @@
+"""Group 2: a drain of a queue in partitions, and of one on two nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock import Penstock
+from penstock.embedded import EmbeddedServer, find_server
+from penstock.spark import drain
+from penstock.spark.connect import close_all
+from penstock.worker.results import Retry
+
+Place = tuple[Penstock, dict[str, str]]
+
+
+@pytest.fixture(params=["partitions", "nodes", "both"])
+def place(request: pytest.FixtureRequest, redis_url: str) -> Iterator[Place]:
+    """A client, and the connection for Spark; the queue `mail` is made, with 300 jobs."""
+    count = None if request.param == "nodes" else 3
+    with EmbeddedServer(find_server(), tcp=True) as other:
+        urls = [redis_url] if request.param == "partitions" else [redis_url, other.url]
+        for url in urls:
+            with Penstock(url) as one:
+                one.queue("mail", partitions=count).enqueue_many(range(300 // len(urls)))
+        where = {"url": redis_url} if len(urls) == 1 else {"nodes": ",".join(urls)}
+        with Penstock(urls[0] if len(urls) == 1 else urls) as ps:
+            yield ps, where
+        close_all()
+
+
+def half(job: Any) -> str:
+    """Even numbers; others fail."""
+    if job.body % 2:
+        raise Retry(3600, "odd")
+    return str(job.body)
+
+
+def test_every_job_is_done(spark: Any, place: Place) -> None:
+    """By tasks that take from all parts; what fails is noted where its job is."""
+    ps, where = place
+    report = drain(spark, queue="mail", handler=half, parallelism=2, **where)
+    assert (report.taken, report.done, report.failed, report.lost) == (300, 150, 150, 0)
+    stats = ps.open("mail").stats()
+    assert (stats.ready, stats.active, stats.scheduled, stats.acked) == (0, 0, 150, 150)
+
+
+def test_results_are_acknowledged_where_their_jobs_are(
+    spark: Any, place: Place, tmp_path: Path
+) -> None:
+    """Rows of the parquet name node and partition by their ids."""
+    ps, where = place
+    path = str(tmp_path / "out")
+    report = drain(
+        spark, queue="mail", handler=half, parallelism=2, ack="output", path=path, **where
+    )
+    assert (report.taken, report.done, report.failed, report.lost) == (300, 150, 150, 0)
+    assert spark.read.parquet(path).select("id").distinct().count() == 150
+    stats = ps.open("mail").stats()
+    assert (stats.ready, stats.active, stats.scheduled, stats.acked) == (0, 0, 150, 150)
+
+
+def test_sources(spark: Any, place: Place, tmp_path: Path) -> None:
+    """The same queues as a table, and as a stream, whose checkpoint knows each part."""
+    ps, where = place
+    table = spark.read.format("penstock").options(queue="mail", **where).load()
+    assert {row.id for row in table.select("id").collect()} == {
+        view.id for view in ps.open("mail").scan_iter()
+    }
+    stream = spark.readStream.format("penstock").options(
+        queue="mail", maxJobsPerTrigger=100, **where
+    )
+    got: list[str] = []
+
+    def keep(frame: Any, _: int) -> None:
+        got.extend(row.id for row in frame.select("id").collect())
+
+    def run() -> None:
+        query = stream.load().writeStream.foreachBatch(keep)
+        query = query.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        query.trigger(availableNow=True).start().awaitTermination()
+
+    for _ in range(2):
+        run()
+    assert len(got) == len(set(got)) == 300
+    stats = ps.open("mail").stats()
+    assert (stats.ready, stats.active, stats.acked) == (0, 0, 300)
