@@ -337,6 +337,18 @@ def test_a_sticky_batch_waits_for_its_checkpoint(ground: Ground) -> None:
     life.stop()
 
 
+def test_a_query_that_stays_away_three_times_makes_dead_letters(ground: Ground) -> None:
+    """Each lease that ends is a crash of its job, whether the query has worked on it or not."""
+    ground.add(1)
+    for away in range(1, 4):
+        life = ground.life()
+        life.latest(life.initial(), 1)
+        life.stop()
+        ground.clock.set(T0 + away * (LEASE + 1))
+    assert ground.queue.reserve(1, block=0) == []
+    assert ground.queue.stats().dead == 1
+
+
 def test_available_now_takes_what_is_there(ground: Ground) -> None:
     """Jobs that come later are left for the next run."""
     ground.add(25)
