@@ -266,7 +266,9 @@ def test_a_batch_is_not_read_without_a_node_that_has_some_of_it(make: Make) -> N
 
 
 def test_a_node_that_is_not_named_any_more(make: Make) -> None:
-    """What it has of a batch is lost to this query, which says so."""
+    """What it has of a batch is lost to this query, which says so; named again its jobs come when
+    their leases end: they are not acknowledged unread.
+    """
     ground = make(3)
     ground.add(30)
     life = ground.life()
@@ -280,7 +282,18 @@ def test_a_node_that_is_not_named_any_more(make: Make) -> None:
     strict.stop()
     lenient = ground.life(**two, failOnLostClaim="false")
     assert len(ground.read(lenient.parts(start, noted), **two)) == 20
+    after = lenient.latest(noted, 30)
+    assert (len(noted["nodes"]), len(after["nodes"])) == (3, 2)
+    assert lenient.parts(noted, after) == []
+    assert lenient.latest(after, 30) == after
     lenient.stop()
+    ground.clocks[2].set(T0 + LEASE + 1)
+    again = ground.life()
+    last = again.latest(after, 30)
+    assert {int(body) % 3 for body in ground.read(again.parts(after, last))} == {2}
+    again.committed(last)
+    assert ground.total("acked") == 30
+    again.stop()
 
 
 class Query:

@@ -258,6 +258,16 @@ class Consumer:
                 return {**offset, "n": count}
         return {**offset, "nodes": {**offset.get("nodes", {}), **counts}}
 
+    def _kept(self, offset: Offset, found: Mapping[str, Batches]) -> Offset:
+        """Without nodes that the options do not name any more: what such a node has of the batch
+        before was perhaps not worked on, and must not be acknowledged when it is named again.
+        """
+        named = {one.lane.node for one in found.values()}
+        nodes = offset.get("nodes", {})
+        if self._unreached or named.issuperset(key[:8] for key in nodes):
+            return offset
+        return {**offset, "nodes": {key: n for key, n in nodes.items() if key[:8] in named}}
+
     def _batches(self, consumer: str) -> dict[str, Batches]:
         """The batches of each lane that is reached; a node that comes back later is met then."""
         if consumer != self._consumer:
@@ -297,7 +307,8 @@ class Consumer:
         }
         counts = self._taken(start, free, limit) if free else {}
         self._watch()
-        return self._moved(start, counts) if counts else start
+        kept = self._kept(start, found)
+        return self._moved(kept, counts) if counts else kept
 
     def _taken(self, start: Offset, found: Mapping[str, Batches], limit: int | None) -> Counts:
         """Have the next batch of these lanes; its number where it has jobs.
@@ -355,7 +366,7 @@ class Consumer:
         unsaid: list[tuple[Batches, int, int | None]] = []
         for key, one in self._made.items():
             batch = self._count(end, key)
-            if batch == (self._count(start, key) if same else 0):
+            if batch <= (self._count(start, key) if same else 0):
                 continue
             jobs = one.adopt(batch)
             if key not in end.get("nodes", {}):  # `n` does not say of which lane
