@@ -13,7 +13,7 @@ from tests.docs.test_coming_from import URL, blocks
 from tests.spark.support import ROOT, environment
 from tools.spark import PAGE, updated
 
-EXAMPLE = ROOT / "examples" / "17_spark_pipeline.py"
+EXAMPLE = ROOT / "examples" / "18_spark_pipeline.py"
 
 
 def printed(*command: str, **changes: str) -> str:
