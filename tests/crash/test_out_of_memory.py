@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -11,6 +12,7 @@ import pytest
 import redis
 
 from penstock import Outcome, OutOfMemory, Penstock, Queue
+from penstock.core.operations import Call, Staged, staged_chunk
 from penstock.embedded import EmbeddedServer, ServerBinary, find_binaries
 from penstock.wire.scripts import NAMES
 from tests.support.keyspace import advance, check_invariant, dump, evalshas, load_scripts
@@ -19,6 +21,7 @@ from tests.support.workers import until
 
 BINARIES = list(find_binaries().values())
 DONE = [Outcome.DONE]
+STAGED = Staged("loader", 0)
 
 
 @pytest.fixture(scope="module", params=BINARIES, ids=lambda binary: binary.name)
@@ -107,6 +110,33 @@ def test_enqueue_to_a_new_queue_is_refused(
             client.queue("new").enqueue(b"1")
         assert dump(raw) == before
     assert client.queues() == ["full"]
+
+
+def _ran(queue: Queue, call: Call) -> list[Any]:
+    return queue.ops.check(queue._driver.run(queue.ops, call)[0])
+
+
+def _staged(queue: Queue, field: str) -> Call:
+    return queue.ops.stage(STAGED, field, 60_000, staged_chunk(0, [b"1;d=one\n1", b"1;d=two\n2"]))
+
+
+def _published(queue: Queue) -> Call:
+    return queue.ops.publish(STAGED, "a:0", 1000, create="", wait_ms=0, wait=None)
+
+
+def test_staging_is_refused(queue: Queue, raw: redis.Redis) -> None:
+    """No step of it is half done: not the next chunk, nor the promise, nor what was promised."""
+    steps = [_staged(queue, "a:1"), queue.ops.commit(STAGED, [("a", 2)], None), _published(queue)]
+    _ran(queue, _staged(queue, "a:0"))
+    for step in steps:
+        queue.stats()
+        before = dump(raw)
+        with no_memory(raw):
+            with pytest.raises(OutOfMemory):
+                _ran(queue, step)
+            assert dump(raw) == before
+        assert _ran(queue, step)[0] == 1
+    check_invariant(raw)
 
 
 def _one(queue: Queue) -> Any:
@@ -236,19 +266,46 @@ def _take_roles(queue: Queue) -> None:
         assert not producer.lost
 
 
+def _survey(queue: Queue) -> None:
+    reply = _ran(queue, queue.ops.survey("", "ready", "", "", 1000, 2))
+    assert len(reply[5:]) // 4 > 20
+
+
+def _assign(queue: Queue) -> None:
+    ops, consumer = queue.ops, secrets.token_hex(8)
+    fence, jobs = "", 0
+    while jobs < 5:
+        reply = _ran(queue, ops.assign(consumer, fence, 1, most=5, n=5, lease_ms=60_000))
+        fence, epoch = reply[2].decode(), reply[6].decode()
+        assert reply[3] > jobs
+        jobs = reply[3]
+    entries = _ran(queue, ops.assigned(consumer, fence, 1, 0, 10))[6:]
+    assert len(entries) == 5
+    assert len(_ran(queue, ops.fetch(consumer, 1, 0, 10, 2))[5:]) == 5 * 4
+    for number, receipt in (entry.split(b" ") for entry in entries):
+        assert int(_ran(queue, ops.ack_receipts(epoch, receipt.decode(), [number]))[2]) == 1
+    assert _ran(queue, ops.dismiss(consumer, fence, 1))[0] == 1
+
+
+def _unstage(queue: Queue) -> None:
+    assert _ran(queue, queue.ops.unstage(STAGED, None))[0] == 1
+
+
 WORKING: dict[str, Callable[[Queue], None]] = {
     "reserve": _reserve, "ack": _ack, "settle": _settle, "nack": _nack, "release": _release,
     "bury": _bury, "extend": _extend, "redrive": _redrive, "delete": _delete, "purge": _purge,
     "sweep": _sweep, "configure": _configure, "peek": _peek, "show": _show, "stats": _stats,
     "promote": _promote, "dequeue": _dequeue, "withdraw": _withdraw, "recover": _recover,
     "pending": _recover, "evict": _evict, "scan": _scan, "lookup": _status,
-    "acquire": _take_roles, "resign": _take_roles,
+    "acquire": _take_roles, "resign": _take_roles, "survey": _survey, "unstage": _unstage,
+    "assign": _assign, "assigned": _assign, "fetch": _assign, "dismiss": _assign,
 }  # fmt: skip
 
 
 def test_every_script_is_tried() -> None:
     """Each script but those that add jobs, and clear, is among those that must work."""
-    assert {*WORKING, "enqueue", "claim", "clear"} == {*NAMES}
+    refused = {"enqueue", "claim", "stage", "commit", "publish"}
+    assert {*WORKING, *refused, "clear"} == {*NAMES}
 
 
 def test_clearing_works(client: Penstock, queue: Queue, raw: redis.Redis) -> None:

@@ -67,11 +67,9 @@ def check_invariant(raw: Raw, prefix: str = DEFAULT_PREFIX) -> None:
     Raises:
         AssertionError: what is wrong, and in which queue.
     """
-    bases = {
-        key[: key.rindex(b":") + 1]
-        for key in raw.scan_iter(f"{prefix}:{{*", count=1000)
-        if b"}:producer:" not in key
-    }
+    parts = [key.rpartition(b"}:") for key in raw.scan_iter(f"{prefix}:{{*", count=1000)]
+    # what somebody keeps beside the queue says whose it is, behind one more colon
+    bases = {tagged + end for tagged, end, kind in parts if b":" not in kind}
     for base in bases:
         _check_queue(raw, base, raw.hvals(registry_key(prefix)))
 
