@@ -55,19 +55,12 @@ class Stage:
         table = Table(
             lambda: [list(self.parts.values())],
             lambda home: home not in self.down,
-            self._bears,
             lambda: NodesUnavailable("none", {}),
             Hunger(),
             self.clock,
         )
         self.flow: Generator[Any, Any, Any] = nodes.reserve(table, n, block, transient=is_transient)
         self.effect: Any = next(self.flow)
-
-    def _bears(self, home: str, error: BaseException) -> bool:
-        if is_transient(error):
-            self.down.add(home)
-            self.borne.append(home)
-        return is_transient(error)
 
     def asks(self, home: str, n: int = 1, *, idle: bool = False) -> bool:
         """Whether this node is asked now."""
@@ -80,7 +73,10 @@ class Stage:
         return self
 
     def fail(self, error: BaseException) -> Stage:
-        """Let the last effect fail."""
+        """Let the last effect fail; who carries it out notes that, as a client does."""
+        if isinstance(self.effect, At) and is_transient(error):
+            self.down.add(self.effect.home)
+            self.borne.append(self.effect.home)
         self.effect = self.flow.throw(error)
         return self
 

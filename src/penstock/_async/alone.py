@@ -75,8 +75,6 @@ class AsyncAlone:
         """Reach the server and learn its id, unless that was done."""
         await self.brief.connect()
 
-    know = connect
-
     def preferred(self) -> list[AsyncAlone]:
         """The node."""
         return self.homes

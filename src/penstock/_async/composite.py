@@ -280,7 +280,7 @@ class AsyncCompositeQueue(AsyncQueue):
                 cause is an AckNotReplicated where others answered, and that was not confirmed.
             IncompleteSettle: the same of some servers of a cluster.
         """
-        await self._federation.know()
+        await self._federation.connect()
         places: dict[AsyncPart, list[int]] = {}
         for at, name in enumerate(names):
             places.setdefault(self._part_of(name), []).append(at)

@@ -18,7 +18,7 @@ from penstock._acompat import AsyncErrand, AsyncSignal, asleep
 from penstock._async.composite import AsyncCompositeQueue, AsyncObservedComposite
 from penstock._async.connection import monotonic, passing
 from penstock._async.hints import AsyncHints
-from penstock._async.home import BRIEF, AsyncErrands, AsyncHome, is_node_failure
+from penstock._async.home import BRIEF, AsyncErrands, AsyncHome
 from penstock._async.job import AsyncJob
 from penstock._async.listener import AsyncListener
 from penstock._async.offers import AsyncOffers
@@ -377,7 +377,7 @@ class AsyncFederation:
 
     def bears(self, home: AsyncHome, error: BaseException) -> bool:
         """Whether a failure is that of a node, which the others may make up for; it is noted."""
-        if not is_node_failure(error):
+        if not passing(error):
             return False
         home.failed(error)
         return True
@@ -393,10 +393,6 @@ class AsyncFederation:
             if not self.bears(home, error):
                 raise
             return None
-
-    async def know(self) -> None:
-        """Reach somebody, so that their nodes are known if they can be."""
-        await self.connect()
 
     async def close(self) -> None:
         """Close the connections."""
@@ -509,7 +505,6 @@ class AsyncFederation:
         table = nodes.Table(
             lambda: [queue.operations for queue in queues],
             lambda home: home.state.is_up,
-            lambda home, error: is_node_failure(error),  # noqa: ARG005  # noted where it was seen
             self.unavailable,
             hunger,
             monotonic,

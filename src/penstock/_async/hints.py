@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from penstock._async.connection import monotonic
-from penstock._async.home import is_node_failure
+from penstock._async.connection import monotonic, passing
 from penstock._async.queue import AsyncQueue
 from penstock.core import hints
 from penstock.core.hints import Hint, Intent
@@ -86,7 +85,7 @@ class AsyncHints:
             reply, _ = await home.brief._driver.run(ops, call)
         except Exception as error:  # it is kept until it can be done
             logger.warning("%d hints for %s: %s", len(batch), home.address, error)
-            if is_node_failure(error):
+            if passing(error):
                 raise
             return []
         if not hints.is_understood(reply[0]):

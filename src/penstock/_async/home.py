@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from penstock._acompat import AsyncErrand
-from penstock._async.connection import monotonic, passing
+from penstock._async.connection import monotonic
 from penstock._async.member import BRIEF, AsyncMember
 from penstock.core.client import Terms
 from penstock.core.members import address_of
@@ -20,14 +20,9 @@ from penstock.core.views import NodeView
 from penstock.errors import ConfigurationError
 from penstock.wire.keys import node_key, nodes_key
 
-__all__ = ["BRIEF", "AsyncErrands", "AsyncHome", "is_node_failure"]
+__all__ = ["BRIEF", "AsyncErrands", "AsyncHome"]
 
 logger = logging.getLogger("penstock")
-
-
-def is_node_failure(error: BaseException) -> bool:
-    """Whether a failure is that of a node, which others may make up for."""
-    return passing(error)
 
 
 class AsyncErrands:

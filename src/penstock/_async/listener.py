@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from penstock._acompat import AsyncSignal, afirst_ready, asleep
 from penstock._async.cluster import AsyncWaiters
 from penstock._async.connection import AsyncWaiter, monotonic, passing
-from penstock._async.home import is_node_failure
 from penstock.core.nodes import Heard, Listen
 
 if TYPE_CHECKING:
@@ -124,7 +123,7 @@ class AsyncListener:
             try:
                 keys = await waiter.quit()
             except Exception as error:
-                if not is_node_failure(error):
+                if not passing(error):
                     raise
                 home.failed(error)
                 continue

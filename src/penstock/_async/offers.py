@@ -9,7 +9,6 @@ from redis.exceptions import ResponseError
 
 from penstock._acompat import asleep
 from penstock._async.connection import monotonic, passing
-from penstock._async.home import is_node_failure
 from penstock.core.nodes import NotTaken
 from penstock.errors import NodesUnavailable, NotReplicated, OutOfMemory
 
@@ -81,7 +80,7 @@ class AsyncOffers:
             if await home.ready():
                 await self._federation.check_id(home)
         except Exception as error:
-            if not is_node_failure(error):
+            if not passing(error):
                 raise
             if home.state.is_up:
                 home.failed(error)

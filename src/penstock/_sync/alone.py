@@ -76,8 +76,6 @@ class Alone:
         """Reach the server and learn its id, unless that was done."""
         self.brief.connect()
 
-    know = connect
-
     def preferred(self) -> list[Alone]:
         """The node."""
         return self.homes

@@ -281,7 +281,7 @@ class CompositeQueue(Queue):
                 cause is an AckNotReplicated where others answered, and that was not confirmed.
             IncompleteSettle: the same of some servers of a cluster.
         """
-        self._federation.know()
+        self._federation.connect()
         places: dict[Part, list[int]] = {}
         for at, name in enumerate(names):
             places.setdefault(self._part_of(name), []).append(at)

@@ -18,7 +18,7 @@ from penstock._acompat import Errand, Signal, sleep
 from penstock._sync.composite import CompositeQueue, ObservedComposite
 from penstock._sync.connection import monotonic, passing
 from penstock._sync.hints import Hints
-from penstock._sync.home import BRIEF, Errands, Home, is_node_failure
+from penstock._sync.home import BRIEF, Errands, Home
 from penstock._sync.job import Job
 from penstock._sync.listener import Listener
 from penstock._sync.offers import Offers
@@ -373,7 +373,7 @@ class Federation:
 
     def bears(self, home: Home, error: BaseException) -> bool:
         """Whether a failure is that of a node, which the others may make up for; it is noted."""
-        if not is_node_failure(error):
+        if not passing(error):
             return False
         home.failed(error)
         return True
@@ -389,10 +389,6 @@ class Federation:
             if not self.bears(home, error):
                 raise
             return None
-
-    def know(self) -> None:
-        """Reach somebody, so that their nodes are known if they can be."""
-        self.connect()
 
     def close(self) -> None:
         """Close the connections."""
@@ -503,7 +499,6 @@ class Federation:
         table = nodes.Table(
             lambda: [queue.operations for queue in queues],
             lambda home: home.state.is_up,
-            lambda home, error: is_node_failure(error),  # noqa: ARG005  # noted where it was seen
             self.unavailable,
             hunger,
             monotonic,

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from penstock._sync.connection import monotonic
-from penstock._sync.home import is_node_failure
+from penstock._sync.connection import monotonic, passing
 from penstock._sync.queue import Queue
 from penstock.core import hints
 from penstock.core.hints import Hint, Intent
@@ -87,7 +86,7 @@ class Hints:
             reply, _ = home.brief._driver.run(ops, call)
         except Exception as error:  # it is kept until it can be done
             logger.warning("%d hints for %s: %s", len(batch), home.address, error)
-            if is_node_failure(error):
+            if passing(error):
                 raise
             return []
         if not hints.is_understood(reply[0]):

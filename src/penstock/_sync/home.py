@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from penstock._acompat import Errand
-from penstock._sync.connection import monotonic, passing
+from penstock._sync.connection import monotonic
 from penstock._sync.member import BRIEF, Member
 from penstock.core.client import Terms
 from penstock.core.members import address_of
@@ -21,14 +21,9 @@ from penstock.core.views import NodeView
 from penstock.errors import ConfigurationError
 from penstock.wire.keys import node_key, nodes_key
 
-__all__ = ["BRIEF", "Errands", "Home", "is_node_failure"]
+__all__ = ["BRIEF", "Errands", "Home"]
 
 logger = logging.getLogger("penstock")
-
-
-def is_node_failure(error: BaseException) -> bool:
-    """Whether a failure is that of a node, which others may make up for."""
-    return passing(error)
 
 
 class Errands:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from penstock._acompat import Signal, first_ready, sleep
 from penstock._sync.cluster import Waiters
 from penstock._sync.connection import Waiter, monotonic, passing
-from penstock._sync.home import is_node_failure
 from penstock.core.nodes import Heard, Listen
 
 if TYPE_CHECKING:
@@ -125,7 +124,7 @@ class Listener:
             try:
                 keys = waiter.quit()
             except Exception as error:
-                if not is_node_failure(error):
+                if not passing(error):
                     raise
                 home.failed(error)
                 continue

@@ -10,7 +10,6 @@ from redis.exceptions import ResponseError
 
 from penstock._acompat import sleep
 from penstock._sync.connection import monotonic, passing
-from penstock._sync.home import is_node_failure
 from penstock.core.nodes import NotTaken
 from penstock.errors import NodesUnavailable, NotReplicated, OutOfMemory
 
@@ -80,7 +79,7 @@ class Offers:
             if home.ready():
                 self._federation.check_id(home)
         except Exception as error:
-            if not is_node_failure(error):
+            if not passing(error):
                 raise
             if home.state.is_up:
                 home.failed(error)

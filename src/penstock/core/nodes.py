@@ -263,7 +263,6 @@ class Table:
         rows: gives the queues in the order of preference, each as its parts, as they are now: nodes
             may come and go meanwhile.
         is_up: whether a node can be used now.
-        bears: whether a failure is the node's, which the others make up for; notes it.
         unavailable: the error that says that no node has answered.
         hunger: which parts to ask first.
         clock: monotonic seconds.
@@ -273,14 +272,12 @@ class Table:
         self,
         rows: Callable[[], Sequence[Sequence[QueueOps]]],
         is_up: Callable[[Any], bool],
-        bears: Callable[[Any, BaseException], bool],
         unavailable: Callable[[], NodesUnavailable],
         hunger: Hunger,
         clock: Clock,
     ) -> None:
         self._rows = rows
         self.is_up = is_up
-        self.bears = bears
         self.unavailable = unavailable
         self.hunger = hunger
         self.clock = clock
@@ -346,7 +343,8 @@ def reserve(
 
     Args:
         block: seconds to wait, 0 = not at all, None = for ever.
-        transient: whether an error is the connection's and may pass by itself.
+        transient: whether a failure is that of a node, which others may make up for; whoever
+            carries the effects out has noted it.
 
     Raises:
         NodesUnavailable: no node has answered.
@@ -415,7 +413,7 @@ def _ask(
             raise
         except Exception as error:
             meal.due.pop(part, None)
-            if not table.bears(part.home, error):
+            if not transient(error):
                 yield from _give_back(meal.jobs)
                 raise
             meal.failure = error
