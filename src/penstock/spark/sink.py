@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import monotonic
 from typing import Any
 
@@ -156,9 +156,7 @@ def terms(options: Write, delay: int | str, block: float) -> Prepared:
         0, None, None, None, None, None, block, options.replicas,
         options.replication_timeout / 1000, ("-", None, "finished", "refuse"),
     )  # fmt: skip
-    return Prepared(
-        made.head, made.json_head, delay, "", made.block, made.ttl_code, made.wait, made.dedup
-    )
+    return replace(made, delay=delay, bound="")
 
 
 def patiently(options: Write, total: int, put: Any) -> None:

@@ -143,7 +143,11 @@ class Job:
                 )
             writer = name_of("stream", write_id, where.query).hex()
             return StageName(self._home(writer), Staged(writer, int(where.batch)))
-        writer = name_of("batch", write_id or self.own).hex()
+        return self._own_stage()
+
+    def _own_stage(self) -> StageName:
+        """The name of what is staged of a batch write."""
+        writer = name_of("batch", self.options.write_id or self.own).hex()
         return StageName(self._home(writer), Staged(writer, 0))
 
     def _home(self, writer: str) -> str:
@@ -164,16 +168,11 @@ class Job:
         reports = [one for one in messages if isinstance(one, Report)]
         name = next((one.stage for one in reports if one.stage is not None), None)
         if name is None and self.options.commit_mode == "staged" and not self.streams:
-            name = self._named_without_tasks()
+            name = self._own_stage()  # no task has told it
         if name is not None:
             Commit(self.options, name).abort()
         total = totals(reports)
         self._tell("failed", total, batch, failed=True)
-
-    def _named_without_tasks(self) -> StageName | None:
-        """The name of a batch write's stage, if no task has told it."""
-        writer = name_of("batch", self.options.write_id or self.own).hex()
-        return StageName(self._home(writer), Staged(writer, 0))
 
     def _tell(
         self, what: str, total: dict[str, int], batch: int | None, *, failed: bool = False
