@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from penstock._async.job import AsyncJob
 from penstock.core import flows
-from penstock.core.dedup import check_dedup_id
 from penstock.core.job import Delivery, Settled
 from penstock.core.operations import (
     ENDED,
@@ -23,7 +22,14 @@ from penstock.core.operations import (
     check_states,
     purge_parts,
 )
-from penstock.core.options import BATCH, JOB_CURSOR, Duration, check_count, check_cursor
+from penstock.core.options import (
+    BATCH,
+    JOB_CURSOR,
+    Duration,
+    check_count,
+    check_cursor,
+    check_label,
+)
 from penstock.core.settings import KEEP, setting_fields
 from penstock.core.views import DedupStatus, JobView, QueueStats, ScanPage, Settings
 from penstock.errors import AckNotReplicated, BadArgument, IncompleteSettle
@@ -291,7 +297,7 @@ class AsyncManagement:
         Returns:
             None if nobody has it, and the next enqueue with it adds a job.
         """
-        call = self.ops.lookup(check_dedup_id("dedup_id", dedup_id))
+        call = self.ops.lookup(check_label("dedup_id", dedup_id))
         await self._client.connect()
         reply, _ = await self._node.run(call)
         return self.ops.status(dedup_id, reply, self._node.id)

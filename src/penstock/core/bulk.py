@@ -9,8 +9,16 @@ from typing import Any
 from penstock.core.dedup import Dedup, dedup_of
 from penstock.core.ids import AT_LEAST_ONCE_FOREVER, ttl_code
 from penstock.core.operations import Wait
-from penstock.core.options import BATCH, check_block, check_count, duration_ms, lease_ms, moment_ms
-from penstock.core.partitions import check_key, partition_of
+from penstock.core.options import (
+    BATCH,
+    check_block,
+    check_count,
+    check_label,
+    duration_ms,
+    lease_ms,
+    moment_ms,
+)
+from penstock.core.partitions import partition_of
 from penstock.core.policy import RetryPolicy
 from penstock.core.record import PLAIN, PLAIN_JSON, check_size, encode_body, encode_head
 from penstock.errors import BadArgument
@@ -65,7 +73,7 @@ class Prepared:
         if isinstance(self.key, str):
             return self.key
         if self.key is not None:
-            return check_key("key", self.key(body))
+            return check_label("key", self.key(body))
         assert self.dedup is not None
         return self.dedup.name_of(body)
 
@@ -140,7 +148,7 @@ def prepared(
     if headers is not None and not isinstance(headers, Mapping):
         raise BadArgument("headers", headers, "a mapping of str to str")
     if key is not None and not (many and callable(key)):
-        check_key("key", key)
+        check_label("key", key)
     policy = _storable(retry)
     head, json_head = encode_head(lease_ms=own_lease, ttl_ms=own_ttl, headers=headers, retry=policy)
     return Prepared(

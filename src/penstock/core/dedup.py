@@ -6,14 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.core.options import duration_ms
+from penstock.core.options import check_label, duration_ms
 from penstock.core.policy import RetryPolicy
 from penstock.core.record import encode_body, encode_dedup, encode_head
 from penstock.errors import BadArgument
 
-__all__ = ["Dedup", "check_dedup_id", "dedup_of"]
+__all__ = ["Dedup", "dedup_of"]
 
-MAX_ID_BYTES = 1024
 MODES = {
     "refuse": "",
     "update": "u",
@@ -53,7 +52,7 @@ class Dedup:
         Raises:
             BadArgument: it can't be used.
         """
-        return self.id if isinstance(self.id, str) else check_dedup_id("dedup_id", self.id(body))
+        return self.id if isinstance(self.id, str) else check_label("dedup_id", self.id(body))
 
     def record(self, body: Any, name: str | None = None) -> bytes:
         """The whole record of a body.
@@ -76,21 +75,6 @@ class Dedup:
             retry=self.retry,
         )
         return heads[is_json] + raw
-
-
-def check_dedup_id(argument: str, value: object) -> str:
-    """A dedup id: a str of 1 to 1024 bytes of UTF-8.
-
-    Raises:
-        BadArgument: otherwise.
-    """
-    try:
-        size = len(value.encode()) if isinstance(value, str) else 0
-    except UnicodeEncodeError:
-        size = 0
-    if not isinstance(value, str) or not 1 <= size <= MAX_ID_BYTES:
-        raise BadArgument(argument, value, f"a str of 1 to {MAX_ID_BYTES} bytes of UTF-8")
-    return value
 
 
 def dedup_of(
@@ -138,6 +122,6 @@ def dedup_of(
             "on_duplicate", on_duplicate, "an id taken from the enqueue on has no job"
         )
     if not (many and callable(dedup_id)):
-        check_dedup_id("dedup_id", dedup_id)
+        check_label("dedup_id", dedup_id)
     mode = MODES[on_duplicate] + UNTIL[until]
     return Dedup(dedup_id, span, UNTIL[until], mode, lease_ms, ttl_ms, headers, retry)

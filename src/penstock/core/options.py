@@ -15,6 +15,7 @@ __all__ = [
     "check_block",
     "check_count",
     "check_cursor",
+    "check_label",
     "check_text",
     "duration_ms",
     "lease_ms",
@@ -29,6 +30,7 @@ Moment: TypeAlias = int | float | datetime
 JOB_CURSOR = r"0|r[0-9]{1,16}-[0-9]{10}:(\+|[0-9]{1,16}-[0-9]{10})|h(0|[1-9][0-9]{0,18})"
 QUEUE_CURSOR = r"0|[1-9][0-9]{0,18}"
 MAX_LEASE_MS = 24 * 86_400_000
+MAX_LABEL_BYTES = 1024
 MAX_DURATION_MS = 100 * 366 * 86_400_000
 BATCH = 1000
 """The most jobs that one script takes or returns."""
@@ -128,6 +130,21 @@ def check_block(value: Any) -> float | None:
     if value is None:
         return None
     return duration_ms("block", value) / 1000
+
+
+def check_label(argument: str, value: object) -> str:
+    """What tells jobs apart, or keeps them together: a str of 1 to 1024 bytes of UTF-8.
+
+    Raises:
+        BadArgument: otherwise.
+    """
+    try:
+        size = len(value.encode()) if isinstance(value, str) else 0
+    except UnicodeEncodeError:
+        size = 0
+    if not isinstance(value, str) or not 1 <= size <= MAX_LABEL_BYTES:
+        raise BadArgument(argument, value, f"a str of 1 to {MAX_LABEL_BYTES} bytes of UTF-8")
+    return value
 
 
 def check_text(argument: str, value: Any, *, limit: int) -> str:

@@ -11,13 +11,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from penstock.core.options import check_count
-from penstock.errors import BadArgument
 
-__all__ = ["MOST", "Turns", "check_key", "check_partitions", "mark", "partition_of", "read_mark"]
+__all__ = ["MOST", "Turns", "check_partitions", "mark", "partition_of", "read_mark"]
 
 MOST = 256
 """Partitions of a queue: each that is waited for costs a consumer a look every few seconds."""
-MAX_KEY_BYTES = 1024
 MARK = b"1/"
 """What the version of a queue with partitions begins with, in the `meta` of its own name."""
 
@@ -29,21 +27,6 @@ def check_partitions(value: Any) -> int | None:
         BadArgument: not a number from 1 to 256.
     """
     return None if value is None else check_count("partitions", value, high=MOST)
-
-
-def check_key(argument: str, value: object) -> str:
-    """What jobs have in common that are to stay in order: a str of 1 to 1024 bytes of UTF-8.
-
-    Raises:
-        BadArgument: otherwise.
-    """
-    try:
-        size = len(value.encode()) if isinstance(value, str) else 0
-    except UnicodeEncodeError:
-        size = 0
-    if not isinstance(value, str) or not 1 <= size <= MAX_KEY_BYTES:
-        raise BadArgument(argument, value, f"a str of 1 to {MAX_KEY_BYTES} bytes of UTF-8")
-    return value
 
 
 def partition_of(key: str, count: int) -> int:

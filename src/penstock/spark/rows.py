@@ -17,8 +17,7 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
-from penstock.core.dedup import check_dedup_id
-from penstock.core.options import duration_ms, lease_ms, moment_ms
+from penstock.core.options import check_label, duration_ms, lease_ms, moment_ms
 from penstock.core.policy import RetryPolicy
 from penstock.core.record import encode_head, escaped
 from penstock.errors import BadArgument
@@ -259,7 +258,7 @@ class Encoder:
     def _given(self, value: Any) -> str:
         if isinstance(value, int) and not isinstance(value, bool):
             value = str(value)
-        return str(self._checked("id", lambda found: check_dedup_id("id", found), value))
+        return str(self._checked("id", lambda found: check_label("id", found), value))
 
     # -- what else a row says --------------------------------------------------------------
 
