@@ -25,7 +25,7 @@ from penstock.embedded import EmbeddedServer, find_server
 from tests.support.keyspace import check_invariant
 from tests.support.twins import wait_for
 
-__all__ = ["Ledger", "Servers", "fill_up", "home_of"]
+__all__ = ["Ledger", "Servers", "fill_up", "home_of", "one_on"]
 
 
 class Servers:
@@ -89,6 +89,12 @@ class Servers:
 def home_of(job_id: str) -> str:
     """The node that an id names."""
     return parse_id(job_id).node
+
+
+def one_on(server: EmbeddedServer, body: Any = "x", **options: Any) -> str:
+    """Add a job on one node; its id."""
+    with Penstock(server.url) as single:
+        return single.queue("q").enqueue(body, **options).id
 
 
 def fill_up(raw: Any, share: float) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
 
 import pytest
 
@@ -52,22 +51,6 @@ ROWS: Rows = {
     "a.5 reach of counts": ("test_counts_reach_every_node",),
     "a.5 federation delay": ("test_a_cold_node_wakes_a_reader",),
 }
-
-
-@pytest.fixture
-def three() -> Iterator[Servers]:
-    """Three nodes."""
-    with Servers(3) as servers:
-        yield servers
-
-
-@pytest.fixture
-def five() -> Iterator[Servers]:
-    """Five nodes."""
-    began = time.monotonic()
-    with Servers(5) as servers:
-        assert time.monotonic() - began < 10
-        yield servers
 
 
 def one_on_each(servers: Servers, **options: object) -> list[str]:

@@ -19,32 +19,9 @@ from penstock import (
     Penstock,
 )
 from penstock.embedded import EmbeddedServer
-from tests.nodes.federation import Ledger, Servers, fill_up, home_of, spread
+from tests.nodes.federation import Ledger, Servers, fill_up, home_of, one_on, spread
 from tests.support.proxy import Proxy
 from tests.support.twins import aspawn, spawn, wait_for
-
-
-@pytest.fixture
-def three() -> Iterator[Servers]:
-    """Three nodes."""
-    with Servers(3) as servers:
-        yield servers
-
-
-@pytest.fixture
-def five() -> Iterator[Servers]:
-    """Five nodes."""
-    began = time.monotonic()
-    with Servers(5) as servers:
-        assert time.monotonic() - began < 10
-        yield servers
-
-
-def one_on(server: EmbeddedServer, body: Any = "x", **options: Any) -> str:
-    """Add a job on one node; its id."""
-    with Penstock(server.url) as single:
-        return single.queue("q").enqueue(body, **options).id
-
 
 # -- total queue -------------------------------------------------------------------------------
 

@@ -10,7 +10,6 @@ import time
 import traceback
 import warnings
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import redis
@@ -18,8 +17,7 @@ import redis
 from penstock import AsyncPenstock, ConfigurationError, Outcome, Penstock, WrongNode
 from penstock._sync import federation
 from penstock._sync.federation import Federation
-from penstock.embedded import EmbeddedServer
-from tests.nodes.federation import Servers, home_of
+from tests.nodes.federation import Servers, home_of, one_on
 from tests.support.twins import await_for, wait_for
 
 
@@ -36,12 +34,6 @@ def inside(ps: Penstock) -> Federation:
     found = ps._home
     assert isinstance(found, Federation)
     return found
-
-
-def one_on(server: EmbeddedServer, body: Any = "x", **options: Any) -> str:
-    """Add a job on one node; its id."""
-    with Penstock(server.url) as single:
-        return single.queue("q").enqueue(body, **options).id
 
 
 def connections(servers: Servers, number: int) -> int:

@@ -165,13 +165,6 @@ def test_slots_move_under_load(frail_cluster: Cluster, load: Load) -> None:
 # -- several nodes ---------------------------------------------------------------------------
 
 
-@pytest.fixture
-def three() -> Iterator[Servers]:
-    """Three nodes."""
-    with Servers(3) as servers:
-        yield servers
-
-
 def test_each_partition_is_on_each_node(three: Servers) -> None:
     """Producers stay with a node; consumers take from all partitions on all nodes."""
     with three.client() as ps, three.client() as other:

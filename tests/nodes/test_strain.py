@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -20,30 +19,14 @@ from penstock._sync import federation
 from penstock._sync.federation import Federation
 from penstock.core import hints
 from penstock.core.nodes import LOOK
-from penstock.embedded import EmbeddedServer
 from penstock.wire.scripts import script
 from tests.model.clock import TestClock, use_test_clock
-from tests.nodes.federation import Servers, fill_up, home_of
+from tests.nodes.federation import Servers, fill_up, home_of, one_on
 from tests.support.keyspace import load_scripts
 from tests.support.proxy import Proxy
 from tests.support.twins import await_for, spawn, wait_for
 
 HASTY = "socket_timeout=0.5"
-
-
-@pytest.fixture
-def three() -> Iterator[Servers]:
-    """Three nodes, soon there."""
-    began = time.monotonic()
-    with Servers(3) as servers:
-        assert time.monotonic() - began < 10
-        yield servers
-
-
-def one_on(server: EmbeddedServer, body: Any = "x", **options: Any) -> str:
-    """Add a job on one node; its id."""
-    with Penstock(server.url) as single:
-        return single.queue("q").enqueue(body, **options).id
 
 
 def hasty(servers: Servers, **options: Any) -> Penstock:

@@ -1,0 +1,34 @@
+"""Federations for the tests of this folder."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.nodes.federation import Servers
+
+
+@contextmanager
+def soon(count: int) -> Iterator[Servers]:
+    """So many servers, which are there within 10 seconds."""
+    began = time.monotonic()
+    with Servers(count) as servers:
+        assert time.monotonic() - began < 10
+        yield servers
+
+
+@pytest.fixture
+def three() -> Iterator[Servers]:
+    """Three nodes."""
+    with soon(3) as servers:
+        yield servers
+
+
+@pytest.fixture
+def five() -> Iterator[Servers]:
+    """Five nodes."""
+    with soon(5) as servers:
+        yield servers
