@@ -10,9 +10,9 @@ from penstock.core.nodes import State
 from penstock.errors import WrongNode
 
 if TYPE_CHECKING:
-    from penstock._async.composite import AsyncPart
     from penstock._async.job import AsyncJob
     from penstock._async.member import AsyncMember
+    from penstock._async.part import AsyncPart
 
 __all__ = ["AsyncAlone"]
 

@@ -40,7 +40,7 @@ from penstock.errors import (
 from penstock.wire.keys import hints_key
 
 if TYPE_CHECKING:
-    from penstock._async.composite import AsyncPart
+    from penstock._async.part import AsyncPart
 
 __all__ = ["AsyncFederation"]
 

@@ -13,9 +13,9 @@ from penstock.core.nodes import NotTaken
 from penstock.errors import NodesUnavailable, NotReplicated, OutOfMemory
 
 if TYPE_CHECKING:
-    from penstock._async.composite import AsyncPart
     from penstock._async.federation import AsyncFederation
     from penstock._async.home import AsyncHome
+    from penstock._async.part import AsyncPart
 
 __all__ = ["AsyncOffers"]
 

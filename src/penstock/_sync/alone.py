@@ -11,9 +11,9 @@ from penstock.core.nodes import State
 from penstock.errors import WrongNode
 
 if TYPE_CHECKING:
-    from penstock._sync.composite import Part
     from penstock._sync.job import Job
     from penstock._sync.member import Member
+    from penstock._sync.part import Part
 
 __all__ = ["Alone"]
 

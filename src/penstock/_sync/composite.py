@@ -7,18 +7,19 @@ the part that a job is in, or asks every part and makes one answer of theirs.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 from penstock._sync.connection import monotonic, passing
 from penstock._sync.job import Job
 from penstock._sync.management import Named
 from penstock._sync.observed import ObservedQueue
+from penstock._sync.part import Part, Place
 from penstock._sync.queue import Queue
 from penstock.core import nodes
+from penstock.core.answers import Answers, hinted, told
 from penstock.core.bulk import Prepared, Window, windows
 from penstock.core.hints import Intent
 from penstock.core.ids import parse_id
@@ -38,7 +39,6 @@ from penstock.core.options import (
 from penstock.core.partitions import Turns, partition_of
 from penstock.core.views import DedupStatus, JobView, QueueStats, ScanPage, Settings
 from penstock.errors import (
-    AckNotReplicated,
     BadArgument,
     ConfigurationError,
     IncompleteSettle,
@@ -53,89 +53,12 @@ from penstock.wire.keys import QueueKeys, queue_crc
 if TYPE_CHECKING:
     from penstock._sync.alone import Alone
     from penstock._sync.federation import Federation
-    from penstock._sync.member import Member
 
 __all__ = ["CompositeQueue", "ObservedComposite"]
 
 T = TypeVar("T")
-Place: TypeAlias = Any
-"""A node: one of several (`Home`), or the only one (`Alone`)."""
 MISSING = Enqueued("", "missing", action="refused")
 """The answer to a body of a bulk that was not added, or not for certain, while others were."""
-
-
-def _told(
-    error: Exception,
-) -> tuple[Sequence[Any], AckNotReplicated | None, BaseException | None]:
-    """What an error of one part says: the answers for its first jobs, and what went wrong.
-
-    Returns:
-        Those answers, what was not confirmed of them, and what ended the call before the others.
-    """
-    if isinstance(error, AckNotReplicated):
-        return error.outcomes, error, None
-    if isinstance(error, IncompleteSettle):
-        return error.outcomes, error.not_replicated, error.__cause__
-    return (), None, error
-
-
-class Part(Queue):
-    """A part of a queue: an ordinary queue, whose jobs call the whole their queue.
-
-    Args:
-        whole: what it is a part of.
-        home: the node.
-        client: the node by some connections.
-        number: which partition; None = the queue has none.
-    """
-
-    def __init__(
-        self,
-        whole: CompositeQueue,
-        home: Place,
-        client: Member,
-        number: int | None,
-    ) -> None:
-        super().__init__(client, whole.name, number)
-        self.home = home
-        self.number = number
-        self.ops.home = home if home.is_one_of_several else None
-        self.ops.partitions = whole.partitions
-        self.ops.queue = whole
-
-    def _enqueue_flow(
-        self, records: Sequence[bytes], options: Prepared, *, partial: bool
-    ) -> list[Any]:
-        """As in a queue; who waits for room looks, meanwhile, whether the node still takes jobs."""
-        if options.block == 0 or self.ops.home is None:
-            return super()._enqueue_flow(records, options, partial=partial)
-        until = math.inf if options.block is None else monotonic() + options.block
-        while True:
-            began = monotonic()
-            span = max(0.0, min(nodes.LOOK, until - began))
-            try:
-                slice_ = replace(options, block=span)
-                return super()._enqueue_flow(records, slice_, partial=partial)
-            except QueueFull:
-                if not began + span <= monotonic() < until:
-                    raise  # it was not waited for, as they will never fit; or the time is over
-            self._check_taking()
-
-    def _check_taking(self) -> None:
-        """Look whether the node still takes jobs.
-
-        Raises:
-            NotTaken: it does not.
-        """
-        try:
-            self.home.ready()
-        except Exception as error:
-            if not passing(error):
-                raise
-            self.home.failed(error)
-            raise nodes.NotTaken(self.home.state.reason, passing=True) from error
-        if self.home.state.leaving:
-            raise nodes.NotTaken("leaving", passing=False)
 
 
 class CompositeQueue(Queue):
@@ -288,12 +211,12 @@ class CompositeQueue(Queue):
         if len(places) == 1:
             [part] = places
             return self._called(part, names, call, intent)
-        answers = _Answers(len(names), unknown)
+        answers = Answers(len(names), unknown)
         for part, where in places.items():
             try:
                 found = self._called(part, [names[at] for at in where], call, intent)
             except Exception as error:  # noqa: PERF203  # part after part; some are borne
-                found, unconfirmed, failure = _told(error)
+                found, unconfirmed, failure = told(error)
                 answers.note(where, found)
                 answers.short = unconfirmed or answers.short
                 if failure is None:
@@ -321,18 +244,18 @@ class CompositeQueue(Queue):
         if intent is not None and part.home.id and not part.home.state.is_up:
             kept = self._federation.keep(part.home, part.ops.keys.name, names, intent)
             if any(kept):
-                return cast("Sequence[T]", _hinted(kept))
+                return cast("Sequence[T]", hinted(kept))
         try:
             self._declare(part.home)
             return call(part, names)
         except Exception as error:
-            found, unconfirmed, failure = _told(error)
+            found, unconfirmed, failure = told(error)
             is_down = failure is not None and self._federation.bears(part.home, failure)
             if is_down and unconfirmed is None and intent is not None:
                 left = names[len(found) :]  # of many, the first may be done
                 kept = self._federation.keep(part.home, part.ops.keys.name, left, intent)
                 if any(kept):
-                    return cast("Sequence[T]", [*found, *_hinted(kept)])
+                    return cast("Sequence[T]", [*found, *hinted(kept)])
             raise
 
     def _settled(
@@ -764,56 +687,6 @@ class CompositeQueue(Queue):
 
     def _receipt_of(self, job: Delivery) -> str | None:
         return self._part_of(job)._receipt_of(job)
-
-
-class _Answers(Generic[T]):
-    """The answers of several parts to a call about jobs.
-
-    Args:
-        count: how many jobs.
-        unknown: the answer for a job whose part has not answered.
-
-    Attributes:
-        missed: the nodes that have not answered, and why.
-        short: what was not confirmed by enough replicas.
-        failure: the failure of a part, on a node that may have others that work.
-    """
-
-    def __init__(self, count: int, unknown: T) -> None:
-        self._found: list[T] = [unknown] * count
-        self._is_answered = False
-        self.missed: dict[str, str] = {}
-        self.short: AckNotReplicated | None = None
-        self.failure: BaseException | None = None
-
-    def note(self, where: Sequence[int], found: Sequence[T]) -> None:
-        """A part has answered for the jobs at these places, or for the first ones of them."""
-        self._is_answered = self._is_answered or bool(found)
-        for at, answer in zip(where, found, strict=False):
-            self._found[at] = answer
-
-    def checked(self, names: list[Any]) -> list[T]:
-        """All of them, in order.
-
-        Raises:
-            NodesMissed, IncompleteSettle, AckNotReplicated: some are not what was asked for.
-        """
-        if self.failure is not None:
-            if not self._is_answered:
-                raise self.failure
-            raise IncompleteSettle(self._found, self.short) from self.failure
-        if self.missed:
-            raise NodesMissed(self.missed, self._found) from self.short
-        short = self.short
-        if short is not None:
-            whole = Settled.of(names, cast("list[Outcome]", self._found))
-            raise AckNotReplicated(whole, 0, short.wanted, short.got, short.fsynced)
-        return self._found
-
-
-def _hinted(kept: Sequence[bool]) -> list[Outcome]:
-    """The outcomes of a call that was kept for some of its jobs."""
-    return [Outcome.HINTED if one else Outcome.UNKNOWN for one in kept]
 
 
 def _extended(

@@ -40,7 +40,7 @@ from penstock.errors import (
 from penstock.wire.keys import hints_key
 
 if TYPE_CHECKING:
-    from penstock._sync.composite import Part
+    from penstock._sync.part import Part
 
 __all__ = ["Federation"]
 

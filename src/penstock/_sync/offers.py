@@ -14,9 +14,9 @@ from penstock.core.nodes import NotTaken
 from penstock.errors import NodesUnavailable, NotReplicated, OutOfMemory
 
 if TYPE_CHECKING:
-    from penstock._sync.composite import Part
     from penstock._sync.federation import Federation
     from penstock._sync.home import Home
+    from penstock._sync.part import Part
 
 __all__ = ["Offers"]
 

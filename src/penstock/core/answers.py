@@ -1,0 +1,78 @@
+"""The answers of several parts of a queue to one call, made into one; no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Generic, TypeVar, cast
+
+from penstock.core.job import Outcome, Settled
+from penstock.errors import AckNotReplicated, IncompleteSettle, NodesMissed
+
+__all__ = ["Answers", "hinted", "told"]
+
+T = TypeVar("T")
+
+
+def told(
+    error: Exception,
+) -> tuple[Sequence[Any], AckNotReplicated | None, BaseException | None]:
+    """What an error of one part says: the answers for its first jobs, and what went wrong.
+
+    Returns:
+        Those answers, what was not confirmed of them, and what ended the call before the others.
+    """
+    if isinstance(error, AckNotReplicated):
+        return error.outcomes, error, None
+    if isinstance(error, IncompleteSettle):
+        return error.outcomes, error.not_replicated, error.__cause__
+    return (), None, error
+
+
+class Answers(Generic[T]):
+    """The answers of several parts to a call about jobs.
+
+    Args:
+        count: how many jobs.
+        unknown: the answer for a job whose part has not answered.
+
+    Attributes:
+        missed: the nodes that have not answered, and why.
+        short: what was not confirmed by enough replicas.
+        failure: the failure of a part, on a node that may have others that work.
+    """
+
+    def __init__(self, count: int, unknown: T) -> None:
+        self._found: list[T] = [unknown] * count
+        self._is_answered = False
+        self.missed: dict[str, str] = {}
+        self.short: AckNotReplicated | None = None
+        self.failure: BaseException | None = None
+
+    def note(self, where: Sequence[int], found: Sequence[T]) -> None:
+        """A part has answered for the jobs at these places, or for the first ones of them."""
+        self._is_answered = self._is_answered or bool(found)
+        for at, answer in zip(where, found, strict=False):
+            self._found[at] = answer
+
+    def checked(self, names: list[Any]) -> list[T]:
+        """All of them, in order.
+
+        Raises:
+            NodesMissed, IncompleteSettle, AckNotReplicated: some are not what was asked for.
+        """
+        if self.failure is not None:
+            if not self._is_answered:
+                raise self.failure
+            raise IncompleteSettle(self._found, self.short) from self.failure
+        if self.missed:
+            raise NodesMissed(self.missed, self._found) from self.short
+        short = self.short
+        if short is not None:
+            whole = Settled.of(names, cast("list[Outcome]", self._found))
+            raise AckNotReplicated(whole, 0, short.wanted, short.got, short.fsynced)
+        return self._found
+
+
+def hinted(kept: Sequence[bool]) -> list[Outcome]:
+    """The outcomes of a call that was kept for some of its jobs."""
+    return [Outcome.HINTED if one else Outcome.UNKNOWN for one in kept]
