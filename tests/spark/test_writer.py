@@ -100,6 +100,20 @@ def test_jobs_that_are_done_meanwhile_do_not_come_again(ps: Penstock, options: A
     assert bodies(ps) == []
 
 
+def test_ids_are_those_of_other_producers(ps: Penstock, options: Any) -> None:
+    """Whatever letters they have: what a producer has added under an id is not added again."""
+    names = ["welcome7", "é", "日本", "٣", "a b", "50%;d=x"]
+    queue = ps.queue("mail")
+    for name in names[::2]:
+        queue.enqueue(b"by hand", dedup_id=name)
+    writer = BatchWriter(options(), schema("id string, payload binary"), False)
+    with running(0):
+        rows = {"id": pa.array(names), "payload": pa.array([b"row"] * len(names), pa.binary())}
+        writer.commit([writer.write(iter(arrow(rows)))])
+    assert bodies(ps) == [b"by hand"] * 3 + [b"row"] * 3
+    assert all(queue.status(name) is not None for name in names)
+
+
 def test_columns_say_what_becomes_of_a_row(ps: Penstock, options: Any) -> None:
     """Delay, time, ttl, lease, policy, headers, id; null = as if the column were not there."""
     soon = datetime.now(timezone.utc) + timedelta(hours=1)

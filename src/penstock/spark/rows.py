@@ -209,7 +209,8 @@ class Encoder:
                 written = key.encode()
             else:
                 key = self._given(ids[index])
-                written = escaped(key).encode() if not key.isalnum() else key.encode()
+                is_usual = key.isascii() and key.isalnum()  # é is alphanumeric, too
+                written = (key if is_usual else escaped(key)).encode()
             yield Item(queue, delay, b"%b%b%b%b" % (front, written, tail, body), key)
             self._row += 1
 
