@@ -1,19 +1,22 @@
 """From replies of `fetch` and `survey` to Arrow: a column at a time, so that a row costs little.
 
 A reply has four parts for each job: number, score, counters, value (PROTOCOL.md, fetch). Ids and
-times are computed for all jobs of a page at once; records are taken apart once for each header.
+times are computed for all jobs of a page at once, values are cut by Arrow, and headers are read
+once for all jobs that have the same one but for the dedup id.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from penstock.core.ids import ORDERED, ttl_code
+from penstock.core.ids import ORDERED, encode_id, ttl_code
 from penstock.core.job import parse_counters
 from penstock.core.record import Record, parse_record
 from penstock.spark.errors import OptionError
@@ -24,7 +27,9 @@ __all__ = ["Origin", "Page", "Shape"]
 NEVER = 2**53 - 1
 """The due time of a job that waits for the end of another one."""
 NUMBER_BYTES = 24
-_ALPHABET = np.frombuffer(ORDERED, np.uint8)
+_PAIRS: Any = np.frombuffer(bytes(c for a in ORDERED for b in ORDERED for c in (a, b)), np.uint16)
+"""The two characters of an id that stand for twelve bits."""
+_ZERO = b"0000000000000-0000000000"
 _PLACES: Any = 10 ** np.arange(12, -1, -1, dtype=np.int64)
 _TIME = pa.timestamp("us", tz="UTC")
 _COUNTED = ("attempt", "nacks", "crashes", "receipt", "last_error")
@@ -99,6 +104,34 @@ class Shape:
         return pa.RecordBatch.from_arrays(columns, schema=target)
 
 
+class Parts(NamedTuple):
+    """Values, taken apart.
+
+    Attributes:
+        notes: of the last delivery, empty = none; None = no job has one.
+        heads: the headers of the records.
+        bodies: as they came.
+    """
+
+    notes: pa.Array | None
+    heads: pa.Array
+    bodies: pa.Array
+
+
+class Kinds(NamedTuple):
+    """What headers say, once for all jobs that have the same one but for their dedup ids.
+
+    Attributes:
+        records: of each kind, without dedup id.
+        indices: which kind each job is.
+        names: the dedup ids as they are written, empty = none; None = no job has one.
+    """
+
+    records: list[Record]
+    indices: Any
+    names: pa.Array | None
+
+
 class Page:
     """The jobs of one reply.
 
@@ -115,10 +148,9 @@ class Page:
         self.values = parts[3::4]
         self.count = len(self.numbers)
         self._numbers: tuple[Any, Any] | None = None
-        self._split: tuple[list[bytes], list[bytes], list[bytes]] | None = None
+        self._split: Parts | None = None
         self._times: Any = None
-        self._records: list[Record] | None = None
-        self._usual: Record | bool | None = False
+        self._kinds: Kinds | None = None
         self._counts: list[Any] | None = None
 
     def keep(self, wanted: Sequence[bool]) -> Page:
@@ -152,43 +184,39 @@ class Page:
             if self.origin.place == "ready":
                 self._times = self.made[0]
             else:
-                scores = np.array(self.scores, dtype="S32").astype(np.int64)
-                leased = self.origin.place in ("active", "once")
-                self._times = scores // 4096 if leased else scores
+                scores: Any = np.fromiter(map(int, self.scores), np.int64, self.count)
+                self._times = scores // 4096 if self.is_delivered else scores
         return self._times
 
     @property
-    def split(self) -> tuple[list[bytes], list[bytes], list[bytes]]:
-        """Notes, headers and bodies."""
+    def split(self) -> Parts:
+        """The values, taken apart."""
         if self._split is None:
-            if not any(value[:1] == b"@" for value in self.values):
-                plain = [value.partition(b"\n") for value in self.values]
-                self._split = [b""] * self.count, [p[0] for p in plain], [p[2] for p in plain]
-            else:
-                parts = [
-                    value.split(b"\n", 2) if value[:1] == b"@" else [b"", *value.split(b"\n", 1)]
-                    for value in self.values
-                ]
-                self._split = ([p[0] for p in parts], [p[1] for p in parts], [p[2] for p in parts])
+            notes, values = None, pa.array(self.values, pa.binary())
+            noted = pc.starts_with(values, b"@")
+            if pc.any(noted).as_py():
+                if not pc.all(noted).as_py():
+                    all_noted = [v if v[:1] == b"@" else b"\n" + v for v in self.values]
+                    values = pa.array(all_noted, pa.binary())
+                notes, values = _cut(values, b"\n")
+            self._split = Parts(notes, *_cut(values, b"\n"))
         return self._split
 
     @property
-    def records(self) -> list[Record]:
-        """What the headers say; jobs with the same one share it."""
-        if self._records is None:
-            heads = self.split[1]
-            known = {head: parse_record(head + b"\n") for head in set(heads)}
-            self._records = [known[head] for head in heads]
-        return self._records
-
-    @property
-    def usual(self) -> Record | None:
-        """The record of all of them, if they are alike but for their bodies."""
-        if self._usual is False:
-            heads = self.split[1]
-            alike = heads.count(heads[0]) == self.count if heads else False
-            self._usual = parse_record(heads[0] + b"\n") if alike else None
-        return self._usual  # type: ignore[return-value]  # it is known by now
+    def kinds(self) -> Kinds:
+        """What the headers say."""
+        if self._kinds is None:
+            heads, names = self.split.heads, None
+            if pc.any(pc.match_substring(heads, b";d=")).as_py():
+                # With one more of them behind it, each header has two parts to be cut off.
+                padded = pc.binary_join_element_wise(heads, b"", b";d=;")
+                front, back = _cut(padded, b";d=")
+                names, tail = _cut(back, b";")
+                heads = pc.binary_join_element_wise(front, tail, b";")
+            coded = heads.dictionary_encode()
+            records = [parse_record(head + b"\n") for head in coded.dictionary.to_pylist()]
+            self._kinds = Kinds(records, coded.indices, names)
+        return self._kinds
 
     @property
     def counts(self) -> list[Any]:
@@ -209,6 +237,15 @@ class Page:
         return not any(self.counters)
 
 
+def _cut(texts: pa.Array, mark: bytes) -> tuple[pa.Array, pa.Array]:
+    """What stands in each before the first mark, and what behind it."""
+    found = pc.split_pattern(texts, mark, max_splits=1).values
+    if len(found) != 2 * len(texts):  # some have none
+        pairs = [text.partition(mark) for text in texts.to_pylist()]
+        return tuple(pa.array([pair[i] for pair in pairs], pa.binary()) for i in (0, 2))
+    return found[::2], found[1::2]
+
+
 # -- columns -------------------------------------------------------------------------------
 
 
@@ -226,26 +263,23 @@ def _instants(ms: Any, known: Any = None) -> pa.Array:
 
 
 def _ids(page: Page) -> pa.Array:
-    """`D-<node>-<24 characters>-<ttl>`, as `encode_id` makes them."""
-    n = page.count
-    if n == 0:
-        return _texts([])
-    usual = page.usual
-    codes = [_code(usual)] if usual else [_code(record) for record in page.records]
+    """`D-<node>-<24 characters>-<ttl>`, as `encode_id` makes them.
+
+    Time and sequence are the first 80 of the 144 bits: seven pairs of characters, the last four
+    bits of which are of what all ids of a page have in common.
+    """
+    n, packed = page.count, page.origin.packed
     ms, seq = page.made
-    packed: Any = np.empty((n, 18), np.uint8)
-    for place, shift in enumerate((40, 32, 24, 16, 8, 0)):
-        packed[:, place] = (ms >> shift) & 255
-    for place, shift in enumerate((24, 16, 8, 0)):
-        packed[:, 6 + place] = (seq >> shift) & 255
-    packed[:, 10:] = np.frombuffer(page.origin.packed, np.uint8)
-    a, b, c = (packed[:, i::3] for i in range(3))
-    six = np.stack((a >> 2, (a & 3) << 4 | b >> 4, (b & 15) << 2 | c >> 6, c & 63), axis=2)
     text: Any = np.empty((n, 40), np.uint8)
-    text[:, :11] = np.frombuffer(f"D-{page.origin.node}-".encode(), np.uint8)
-    text[:, 11:35] = _ALPHABET[six.reshape(n, 24)]
-    text[:, 35] = ord("-")
-    text[:, 36:] = np.frombuffer("".join(codes).encode(), np.uint8).reshape(-1, 4)
+    text[:] = np.frombuffer(encode_id(page.origin.node, packed, _ZERO, "0000").encode(), np.uint8)
+    pairs = text[:, 11:25].view(np.uint16)
+    for place, shift in enumerate((36, 24, 12, 0)):
+        pairs[:, place] = _PAIRS[(ms >> shift) & 4095]
+    low = (seq << 4) | (packed[0] >> 4)
+    for place, shift in enumerate((24, 12, 0), 4):
+        pairs[:, place] = _PAIRS[(low >> shift) & 4095]
+    codes = np.array([_code(record).encode() for record in page.kinds.records], "S4")
+    text[:, 36:] = codes.view(np.uint8).reshape(-1, 4)[page.kinds.indices.to_numpy()]
     ends: Any = np.arange(0, 40 * (n + 1), 40, dtype=np.int32)
     return pa.StringArray.from_buffers(n, pa.py_buffer(ends), pa.py_buffer(text))
 
@@ -259,22 +293,19 @@ def _states(page: Page) -> pa.Array:
     if place in ("scheduled", "active") and asof:
         came = page.times <= asof
         if came.any():
-            return _texts(np.where(came, "ready", place).tolist())
+            return pc.if_else(pa.array(came), "ready", place)
     return _same("active" if place == "once" else place, page, pa.string())
-
-
-def _payloads(page: Page) -> pa.Array:
-    return pa.array(page.split[2], pa.binary())
 
 
 def _headers(page: Page) -> pa.Array:
     kind = pa.map_(pa.string(), pa.string())
-    usual = page.usual
-    if usual is not None and not usual.headers:
+    kinds = page.kinds
+    if not any(record.headers for record in kinds.records):
         ends = pa.py_buffer(np.zeros(page.count + 1, np.int32))
         inner = pa.array([], pa.struct([kind.key_field, kind.item_field]))
         return pa.Array.from_buffers(kind, page.count, [None, ends], children=[inner])
-    return pa.array([list(record.headers.items()) for record in page.records], kind)
+    found = pa.array([list(record.headers.items()) for record in kinds.records], kind)
+    return found.take(kinds.indices)
 
 
 def _counted(read: Callable[[Any], int]) -> Callable[[Page], pa.Array]:
@@ -290,19 +321,26 @@ def _receipts(page: Page) -> pa.Array:
     """Of those who hold a delivery; the tag is in the score (PROTOCOL.md, Receipt)."""
     if not page.is_delivered:
         return pa.nulls(page.count, pa.string())
-    known = {score: f"-{int(score) % 4096:03x}" for score in set(page.scores)}
-    marks = [known[score] for score in page.scores]
+    coded = pa.array(page.scores, pa.binary()).dictionary_encode()
+    marks = [f"-{int(score) % 4096:03x}" for score in coded.dictionary.to_pylist()]
     if page.is_first:
-        return _texts(["1" + mark for mark in marks])
-    pairs = zip(page.counts, marks, strict=True)
-    return _texts([f"{counts.deliveries}{mark}" for counts, mark in pairs])
+        return _texts(["1" + mark for mark in marks]).take(coded.indices)
+    pairs = zip(page.counts, coded.indices.to_pylist(), strict=True)
+    return _texts([f"{counts.deliveries}{marks[at]}" for counts, at in pairs])
 
 
 def _dedup_ids(page: Page) -> pa.Array:
-    usual = page.usual
-    if usual is not None:
-        return _same(usual.dedup_id or None, page, pa.string())
-    return _texts([record.dedup_id or None for record in page.records])
+    names = page.kinds.names
+    if names is None:
+        return pa.nulls(page.count, pa.string())
+    if not pc.any(pc.match_substring(names, b"%")).as_py():
+        try:
+            texts = names.cast(pa.string())
+            return pc.if_else(pc.equal(texts, ""), None, texts)
+        except pa.ArrowInvalid:  # no UTF-8, from elsewhere
+            pass
+    decoded = [unquote(name.decode("utf-8", "replace")) for name in names.to_pylist()]
+    return _texts([text or None for text in decoded])
 
 
 def _ready(page: Page) -> pa.Array:
@@ -321,18 +359,21 @@ def _leased(page: Page) -> pa.Array:
 
 
 def _expires(page: Page) -> pa.Array:
-    usual = page.usual
-    if usual is not None and usual.ttl_ms is None:
+    records, indices, _ = page.kinds
+    if all(record.ttl_ms is None for record in records):
         return pa.nulls(page.count, _TIME)
-    ttls = [record.ttl_ms for record in page.records]
-    known = np.array([ttl is not None for ttl in ttls], bool)
-    return _instants(page.made[0] + np.array([ttl or 0 for ttl in ttls], np.int64), known)
+    at = indices.to_numpy()
+    ttls: Any = np.array([record.ttl_ms or 0 for record in records], np.int64)
+    known: Any = np.array([record.ttl_ms is not None for record in records], bool)
+    return _instants(page.made[0] + ttls[at], known[at])
 
 
 def _owners(page: Page) -> pa.Array:
-    notes = page.split[0]
-    known = {note: _owner(note) for note in set(notes)}
-    return _texts([known[note] for note in notes])
+    notes = page.split.notes
+    if notes is None:
+        return pa.nulls(page.count, pa.string())
+    coded = notes.dictionary_encode()
+    return _texts([_owner(note) for note in coded.dictionary.to_pylist()]).take(coded.indices)
 
 
 def _owner(note: bytes) -> str | None:
@@ -349,7 +390,7 @@ COLUMNS: dict[str, Callable[[Page], pa.Array]] = {
     "id": _ids,
     "queue": lambda page: _same(page.origin.queue, page, pa.string()),
     "state": _states,
-    "payload": _payloads,
+    "payload": lambda page: page.split.bodies,
     "headers": _headers,
     "attempt": _counted(lambda counts: 1 + counts.nacks + counts.crashes),
     "nacks": _counted(lambda counts: counts.nacks),

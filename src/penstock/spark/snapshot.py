@@ -429,7 +429,9 @@ class SnapshotReader(DataSourceReader):
     def _settled(self, page: Page, part: Range) -> list[bool]:
         """Which of the jobs lay here when the snapshot began, as far as can be seen."""
         last = b"%d-%b" % (part.asof, HIGHEST[14:].encode())
-        rows = zip(page.numbers, self._between(page), page.split[0], strict=True)
+        notes = page.split.notes
+        shown = [b""] * page.count if notes is None else notes.to_pylist()
+        rows = zip(page.numbers, self._between(page), shown, strict=True)
         return [
             is_wanted
             and number not in part.others

@@ -1,0 +1,125 @@
+"""Columns, against what the client of plain Python says of the same jobs one by one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql.types import (
+    BinaryType,
+    IntegerType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from penstock.core.ids import encode_id, ttl_code
+from penstock.core.job import parse_counters
+from penstock.core.record import encode_dedup, encode_head, parse_record
+from penstock.spark.columns import Origin, Page, Shape
+from penstock.spark.schema import SCHEMA
+
+PACKED = bytes.fromhex("a1b2c3d4e5f60718")
+KINDS = {
+    "string": StringType(),
+    "binary": BinaryType(),
+    "int": IntegerType(),
+    "timestamp": TimestampType(),
+    "map<string,string>": MapType(StringType(), StringType()),
+}
+
+
+def schema() -> StructType:
+    """All columns of the source."""
+    pairs = [column.split(" ", 1) for column in SCHEMA.split(", ")]
+    return StructType([StructField(name, KINDS[kind]) for name, kind in pairs])
+
+
+texts = st.text(max_size=8).filter(lambda text: text.isprintable())
+heads = st.builds(
+    lambda own, lease, ttl, headers, dedup, window: encode_head(
+        lease_ms=lease,
+        ttl_ms=ttl,
+        headers=headers,
+        dedup=encode_dedup(dedup, window, "") if dedup else "",
+    )[own],
+    st.integers(0, 1),
+    st.sampled_from([None, 0, 60_000]),
+    st.sampled_from([None, 1, 3_600_000]),
+    st.dictionaries(texts.filter(bool), texts, max_size=2),
+    st.sampled_from(["", "7", "mail:7", "é;=%\n"]) | texts,
+    st.sampled_from([None, 5000]),
+)
+strange = st.sampled_from(
+    [b"", b"1", b"no header at all", b"1;d=\xff\n", b"1;d\n", b"1;d=a%2\n", b"1;u=8;d=x\n", b"\n"]
+)
+bodies = st.binary(max_size=6) | st.just(b"a\nb")
+notes = st.sampled_from([b"", b"@1795000000000 host:1\n", b"@1795000000001 \xc3\xa9 x\n"])
+values = st.builds(lambda note, head, body: note + head + body, notes, heads | strange, bodies)
+numbers = st.builds(
+    lambda ms, seq: b"%013d-%010d" % (ms, seq),
+    st.integers(10**12, 10**13 - 1),
+    st.integers(0, 2**32 - 1).filter(lambda seq: seq < 10**10),
+)
+counters = st.sampled_from([b"", b"2 1 0 0", b"3+ 1 1 0 boom", b"4 0 0 3 \xff"])
+jobs = st.tuples(numbers, st.integers(1, 2**41), st.integers(0, 4095), counters, values)
+
+
+def told(origin: Origin, job: tuple[bytes, int, int, bytes, bytes]) -> dict[str, Any]:
+    """What is expected of one job, by way of `parse_record` and `encode_id`."""
+    number, score, tag, counted, value = job
+    note = b""
+    if value[:1] == b"@":
+        note, _, value = value.partition(b"\n")
+    record, counts = parse_record(value), parse_counters(counted)
+    delivered = origin.place == "active"
+    code = ttl_code(record.ttl_ms, at_most_once=record.lease_ms == 0)
+    made = int(number[:13])
+    owner = note.partition(b" ")[2].decode() if note else None
+    return {
+        "id": encode_id(origin.node, origin.packed, number, code),
+        "queue": origin.queue,
+        "state": origin.place,
+        "payload": record.raw,
+        "headers": list(record.headers.items()),
+        "attempt": 1 + counts.nacks + counts.crashes,
+        "nacks": counts.nacks,
+        "crashes": counts.crashes,
+        "receipt": f"{counts.deliveries}-{tag:03x}" if delivered else None,
+        "dedup_id": record.dedup_id or None,
+        "enqueued_at": made,
+        "ready_at": made if origin.place == "ready" else None,
+        "lease_until": score if delivered else None,
+        "expires_at": None if record.ttl_ms is None else made + record.ttl_ms,
+        "owner": owner,
+        "last_error": counts.error or None,
+        "node": origin.node,
+    }
+
+
+def scored(place: str, job: Any) -> bytes:
+    """A job's score, as the index of that structure has it."""
+    if place == "ready":
+        return b""
+    return b"%d" % (job[1] * 4096 + job[2] if place == "active" else job[1])
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.lists(jobs, min_size=1, max_size=8), st.sampled_from(["ready", "active", "dead"]))
+def test_every_column_is_what_the_client_would_say(found: list[Any], place: str) -> None:
+    """Of any jobs side by side: with and without notes, headers, dedup ids, or damaged."""
+    origin = Origin("mail", "1f2e3d4c", PACKED, place)
+    parts = [part for job in found for part in (job[0], scored(place, job), job[3], job[4])]
+    shape = Shape(schema())
+    batch = shape.batch(Page(origin, parts), shape.arrow())
+    assert batch.schema.names == [column.split()[0] for column in SCHEMA.split(", ")]
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        column.validate(full=True)
+        if str(column.type).startswith("timestamp"):
+            shown = [None if us is None else us // 1000 for us in column.cast("int64").to_pylist()]
+        else:
+            shown = column.to_pylist()
+        assert shown == [told(origin, job)[name] for job in found], name
