@@ -5,6 +5,7 @@
 local heirs, open, known, touched, loose, briefs, bequeath, heir_asleep = nil, nil, nil, nil, nil, nil, nil, false
 if string.find(uses, 'd', 1, true) then
   heirs, open, known, touched, loose, briefs = {}, {}, {}, {}, {}, {}
+  local spans, stops = {[''] = 0}, {} -- of what jobs mostly have in common
   bequeath = function(numbers, done, window)
     if #numbers == 0 then
       return
@@ -50,25 +51,40 @@ if string.find(uses, 'd', 1, true) then
     for j = 1, #named do
       local name, number = named[j], all[j]
       local value = known[name] or owners[j]
-      local span = done and (window or rests[j] ~= '' and tonumber(string.match(rests[j], ';w=(%d+)')))
-      span = span and span > 0 and span
-      if value == number and not span and not known[name] then -- mostly
-        loose[#loose + 1] = name
+      local span = done and window or 0
+      if done and not window then
+        span = spans[rests[j]] or tonumber(match(rests[j], ';w=(%d+)') or 0)
+        spans[rests[j]] = span
+      end
+      span = span > 0 and span
+      local stop = span and (stops[span] or string.format('%.0f', now + span))
+      if span then
+        stops[span] = stop
+      end
+      if value == number and not known[name] then -- mostly
+        if span then
+          known[name] = '@' .. stop
+          touched[#touched + 1] = name
+          open[#open + 1] = stop
+          open[#open + 1] = name
+        else
+          loose[#loose + 1] = name
+        end
       elseif value then
         touched[#touched + 1] = name
         local owner, heir = string.match(value, '^(%d+%-%d+) ?([%d-]*)')
         if owner == number and heir ~= '' then
-          known[name] = heir .. (span and string.format(' @%.0f', now + span) or '')
+          known[name] = heir .. (span and ' @' .. stop or '')
           heirs[#heirs + 1] = heir
           heirs[#heirs + 1] = span and now + span or math.min(now, tonumber(string.sub(heir, 1, -12)))
         elseif owner == number then
           local ends = tonumber(string.match(value, '@(%d+)$')) or 0 -- it waited for the end of a window
-          known[name] = span and string.format('@%.0f', now + span) or ends > now and string.format('@%.0f', ends) or ''
+          known[name] = span and '@' .. stop or ends > now and string.format('@%.0f', ends) or ''
         elseif heir == number then
           known[name] = owner
         end
         if span and owner == number then
-          open[#open + 1] = string.format('%.0f', now + span)
+          open[#open + 1] = stop
           open[#open + 1] = name
         end
       end
