@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from penstock._async.client import AsyncPenstock
-from penstock._async.job import AsyncJob
-from penstock._async.queue import AsyncQueue
-from penstock._async.role import AsyncRole
 from penstock._sync.client import Penstock
 from penstock._sync.job import Job
 from penstock._sync.queue import Queue
@@ -74,6 +71,10 @@ from penstock.errors import (
 )
 
 if TYPE_CHECKING:
+    from penstock._async.client import AsyncPenstock
+    from penstock._async.job import AsyncJob
+    from penstock._async.queue import AsyncQueue
+    from penstock._async.role import AsyncRole
     from penstock.worker import (
         AsyncWorker,
         Done,
@@ -172,26 +173,33 @@ __all__ = [
     "size_monitor",
 ]
 
-_OF_WORKERS = frozenset(
-    (
-        "AsyncWorker",
-        "Done",
-        "Handlers",
-        "Reject",
-        "Result",
-        "Retry",
-        "Snooze",
-        "Worker",
-        "WorkerStatus",
-        "size_monitor",
-    )
-)
+_LATER = {
+    "AsyncJob": "penstock._async.job",
+    "AsyncPenstock": "penstock._async.client",
+    "AsyncQueue": "penstock._async.queue",
+    "AsyncRole": "penstock._async.role",
+    **dict.fromkeys(
+        (
+            "AsyncWorker",
+            "Done",
+            "Handlers",
+            "Reject",
+            "Result",
+            "Retry",
+            "Snooze",
+            "Worker",
+            "WorkerStatus",
+            "size_monitor",
+        ),
+        "penstock.worker",
+    ),
+}
+"""Where that lies which is imported when it is asked for: most programs need neither."""
 
 
 def __getattr__(name: str) -> Any:
-    """What belongs to workers is imported when it is asked for: producers need none of it."""
-    if name not in _OF_WORKERS:
+    """What belongs to workers and to asyncio, which has a client of its own."""
+    if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from penstock import worker
-
-    return getattr(worker, name)
+    found = globals()[name] = getattr(import_module(_LATER[name]), name)
+    return found

@@ -1,0 +1,30 @@
+"""What `import penstock` brings along."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import penstock
+
+NAMES = """
+import sys
+import penstock
+print(*sorted(name for name in sys.modules if name.startswith("penstock.")))
+"""
+
+
+def test_asyncio_and_workers_are_imported_when_they_are_asked_for() -> None:
+    """A program that enqueues pays for neither, nor for extras."""
+    done = subprocess.run([sys.executable, "-c", NAMES], capture_output=True, text=True, check=True)
+    loaded = done.stdout.split()
+    assert "penstock._sync.client" in loaded
+    apart = ("penstock._async", "penstock.worker", "penstock.spark", "penstock.cli")
+    assert [name for name in loaded if name.startswith(apart)] == []
+
+
+def test_every_name_is_there() -> None:
+    """Whether it is imported at once or later."""
+    for name in penstock.__all__:
+        assert getattr(penstock, name) is not None
+    assert not hasattr(penstock, "AsyncNothing")
