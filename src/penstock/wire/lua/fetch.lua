@@ -29,10 +29,18 @@ end
 local found = #named > 0 and redis.call('ZMSCORE', active, unpack(named)) or {}
 local tallied = #named > 0 and string.find(uses, 'r', 1, true) and redis.call('HMGET', tally, unpack(named)) or {}
 local ids, scores, counts, places = {}, {}, {}, {}
+local firsts, rare = {}, string.find(uses, 'o', 1, true) -- the receipt of a first delivery, for each score
 for i = 1, #named do
-  local score = found[i] or string.find(uses, 'o', 1, true) and redis.call('ZSCORE', once, named[i])
-  local delivery = tallied[i] and string.match(tallied[i], '^%d+') or '1'
-  if score and delivery .. string.format('-%03x', score % 4096) == receipts[i] then
+  local score = found[i] or rare and redis.call('ZSCORE', once, named[i])
+  local receipt = score and firsts[score]
+  if score and not receipt then
+    receipt = '1' .. string.format('-%03x', score % 4096)
+    firsts[score] = receipt
+  end
+  if tallied[i] and score then
+    receipt = string.match(tallied[i], '^%d+') .. string.sub(receipt, 2)
+  end
+  if score and receipt == receipts[i] then
     local at = #ids + 1
     ids[at], scores[at], counts[at], places[at] = named[i], score, tallied[i], i
   end
