@@ -549,10 +549,18 @@ class QueueOps:
         return Call(found, (len(found.keys), *keys, self.keys.checkpoint(consumer)), args)
 
     def assign(
-        self, consumer: str, fence: str, batch: int, *, most: int, n: int, lease_ms: int
+        self,
+        consumer: str,
+        fence: str,
+        batch: int,
+        *,
+        most: int,
+        n: int,
+        lease_ms: int,
+        tag: int | None = None,
     ) -> Call:
         """Reserve up to n more jobs for a batch; an empty fence takes the checkpoint over."""
-        tag = random.getrandbits(12)
+        tag = random.getrandbits(12) if tag is None else tag
         args = (fence, batch, most, n, tag, self._owner, lease_ms)
         return self._of_checkpoint("assign", consumer, *args)
 
@@ -579,9 +587,12 @@ class QueueOps:
             raise CheckpointTaken(f"queue {self.name!r}: another client has this checkpoint now")
         return self.check(reply)
 
-    def ack_receipts(self, epoch: str, receipt: str, numbers: Sequence[Any]) -> Call:
-        """Finish jobs that have one receipt in common."""
-        return self._call("ack", epoch, receipt, "", *numbers)
+    def ack_receipts(
+        self, epoch: str, receipt: str, numbers: Sequence[Any], until: int = 0
+    ) -> Call:
+        """Finish jobs that have one receipt in common; `until` is a hint when their leases end."""
+        common = f"{receipt}@{until}" if until else receipt
+        return self._call("ack", epoch, common, "", *numbers)
 
     def extend_receipts(
         self, epoch: str, receipt: str, numbers: Sequence[Any], lease_ms: int

@@ -10,13 +10,14 @@ A lane that is not among `nodes` is where `n` says, or has not begun.
 from __future__ import annotations
 
 import logging
+import random
 import re
 import secrets
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from penstock._sync.connection import passing
 from penstock.core.options import MAX_LEASE_MS
@@ -31,18 +32,25 @@ logger = logging.getLogger("penstock")
 STEP = 500
 """Jobs that one script puts into a batch: some ms of the server."""
 PAGE = 1000
-ROWS_A_PART = 10_000
+ROWS_A_PART = 12_500
 """Jobs of a Spark partition, unless `numPartitions` says otherwise."""
 NEVER_ENDING = 10_000_000
 Offset = dict[str, Any]
 Counts = dict[str, int]
 
 
-class Receipts(NamedTuple):
-    """Jobs whose deliveries have one receipt in common, at most 1000."""
+@dataclass
+class Receipts:
+    """Jobs whose deliveries have one receipt in common, at most 1000.
+
+    Attributes:
+        receipt, numbers: of the jobs.
+        until: when their leases end, ms, as far as is known; 0 = not at all.
+    """
 
     receipt: str
     numbers: list[bytes]
+    until: int = 0
 
 
 @dataclass(frozen=True)
@@ -84,14 +92,16 @@ class Batches:
         self._lease_ms = lease_ms
         self._fence = ""
         self._finished = 0
+        self._ends: dict[str, int] = {}
 
     def _assign(self, batch: int, most: int, n: int) -> list[Any]:
-        ops = self.lane.ops
+        ops, lease, tag = self.lane.ops, self._lease_ms, random.getrandbits(12)
         call = ops.assign(
-            self.consumer, self._fence, batch, most=most, n=n, lease_ms=self._lease_ms
+            self.consumer, self._fence, batch, most=most, n=n, lease_ms=lease, tag=tag
         )
         reply = ops.of_batch(self.lane.run(call))
         self._fence = reply[2].decode()
+        self._ends[f"1-{tag:03x}"] = reply[7] + lease
         return reply
 
     def take(self, batch: int, most: int) -> bool:
@@ -139,6 +149,9 @@ class Batches:
             _grouped(groups, reply[6:])
             start += len(reply) - 6
             if start >= reply[4] or len(reply) == 6:
+                for group in groups:
+                    group.until = self._ends.get(group.receipt, 0)
+                self._ends = {}
                 self.held = (batch, groups)
                 return start
 
@@ -154,7 +167,9 @@ class Batches:
         if found:
             self._take_over(batch)
             for group in self.held[1]:
-                call = self.lane.ops.ack_receipts(self.epoch, group.receipt, group.numbers)
+                call = self.lane.ops.ack_receipts(
+                    self.epoch, group.receipt, group.numbers, group.until
+                )
                 reply = self.lane.ops.check(self.lane.run(call))
                 acked += int(reply[2])
             if acked < found:
@@ -190,7 +205,9 @@ class Batches:
             call = self.lane.ops.extend_receipts(
                 self.epoch, group.receipt, group.numbers, self._lease_ms
             )
-            self.lane.run(call)
+            reply = self.lane.run(call)
+            ends = set(reply[3:]) if reply[0] == 1 else set()
+            group.until = max(0, ends.pop()) if len(ends) == 1 else 0
 
 
 def _grouped(groups: list[Receipts], entries: Sequence[bytes]) -> None:
