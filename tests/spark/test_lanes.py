@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import fakeredis
@@ -427,6 +428,34 @@ def test_available_now_is_counted_over_all_lanes(make: Make) -> None:
         ground.add(2)
     assert len(seen) == 50
     assert ground.total("acked") == 50
+    life.stop()
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_task_that_outlives_its_batch_ends(
+    fails: bool, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it would read is finished; it does not ask for it again and again."""
+    ground = make(1, None)
+    ground.add(5)
+    life = ground.life()
+    life.available_now()
+    end = life.latest(life.initial(), 10)
+    parts = life.parts(life.initial(), end)
+    assert life.latest(end, 10) == end
+    assert ground.queues[0].stats().acked == 5
+    asked: list[Any] = []
+    run = Lane.run
+
+    def counted(self: Lane, call: Any) -> list[Any]:
+        asked.append(call)
+        assert len(asked) < 10
+        return run(self, call)
+
+    monkeypatch.setattr(Lane, "run", counted)
+    with pytest.raises(BatchLost) if fails else nullcontext():
+        assert ground.read(parts, failOnLostClaim=fails) == []
+    assert len(asked) == 1
     life.stop()
 
 

@@ -106,7 +106,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             count = min(self.options.fetch_size, part.end - at)
             call = found.ops.fetch(part.consumer, part.batch, at, count, self.shape.full)
             reply = found.ops.of_batch(found.run(call))
-            if reply[0] != 1:
+            if reply[0] != 1 or reply[4] <= at:  # forgotten, or finished: this attempt is late
                 if self.options.fail_on_lost_claim:
                     raise lost(self.options.queue, part.batch)
                 return
