@@ -205,7 +205,8 @@ class Encoder:
             if queues is not None:
                 queue = self._checked("queue", check_queue_name, queues[index])
             if ids is None:
-                key = self._content(b"%b\n%b\n%b%b" % (queue.encode(), _text(delay), tail, body))
+                place = b"%b\n%b\n" % (queue.encode(), _text(delay))
+                key = self._content(b"%b%b%b%b" % (place, front, tail, body))
                 written = key.encode()
             else:
                 key = self._given(ids[index])
