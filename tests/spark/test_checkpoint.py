@@ -368,6 +368,43 @@ def test_available_now_takes_what_is_there(ground: Ground) -> None:
     life.stop()
 
 
+@pytest.mark.parametrize("policy", ["expire", "sticky"])
+@pytest.mark.parametrize("more", [0, 8])
+def test_available_now_takes_what_an_earlier_life_has_reserved(
+    more: int, policy: str, ground: Ground
+) -> None:
+    """Its driver died before it noted the offset: those jobs are done now, beside what is ready."""
+    ground.add(5)
+    first = ground.life(claimPolicy=policy)
+    start = first.initial()
+    first.latest(start, 10)
+    first.stop()
+    ground.add(more)
+    life = ground.life(claimPolicy=policy)
+    life.available_now()
+    offset, taken = start, list[bytes]()
+    while (after := life.latest(offset, 10)) != offset:
+        taken += ground.read(life.parts(offset, after))
+        offset = after
+    assert sorted(taken, key=int) == [b"%d" % number for number in range(5 + more)]
+    stats = ground.queue.stats()
+    assert (stats.ready, stats.active, stats.acked) == (0, 0, 5 + more)
+    life.stop()
+
+
+def test_all_that_is_available_after_a_crash(ground: Ground) -> None:
+    """What the driver had reserved for `trigger(once=True)` before it died is a batch by itself."""
+    ground.add(5)
+    first = ground.life()
+    start = first.initial()
+    end = first.latest(start, None)
+    first.stop()
+    life = ground.life()
+    assert life.latest(start, None) == end
+    assert len(ground.read(life.parts(start, end))) == 5
+    life.stop()
+
+
 def test_all_that_is_available(ground: Ground) -> None:
     """Without a limit (`trigger(once=True)`) a batch has all that can be reserved at the start."""
     ground.add(1300)

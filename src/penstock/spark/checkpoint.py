@@ -93,6 +93,12 @@ class Batches:
         self._fence = ""
         self._finished = 0
         self._ends: dict[str, int] = {}
+        self._asked = False
+
+    @property
+    def jobs(self) -> int:
+        """How many jobs the batch has that is there."""
+        return sum(len(group.numbers) for group in self.held[1])
 
     def _assign(self, batch: int, most: int, n: int) -> list[Any]:
         ops, lease, tag = self.lane.ops, self._lease_ms, random.getrandbits(12)
@@ -118,6 +124,21 @@ class Batches:
                 return True
             if not epoch or (jobs == 0 and after != 0):
                 return False
+
+    def resume(self, batch: int) -> bool:
+        """Have this batch as an earlier life has left it; False = there is none.
+
+        Asked once in a life: what it takes itself it knows.
+        """
+        if self._asked:
+            return False
+        found = self._load(batch)
+        self._asked = True
+        if not found:
+            return False
+        self._assign(batch, 0, 0)
+        self.renew()
+        return True
 
     def exists(self) -> bool:
         """Whether there is a queue."""
@@ -330,8 +351,10 @@ class Consumer:
     def _taken(self, start: Offset, found: Mapping[str, Batches], limit: int | None) -> Counts:
         """Have the next batch of these lanes; its number where it has jobs.
 
-        Lanes with little come first: what they leave of their equal part is for the others.
+        Lanes with little come first: what they leave of their equal part is for the others. Where
+        all that is ready is wanted, so is what an earlier life has reserved and not noted.
         """
+        is_counted = limit is None or self._left is not None
         ready = self._waiting(found) if len(found) > 1 or limit is None else {}
         most = left = self._budget(ready, limit)
         part = -(-most // len(found))
@@ -342,9 +365,11 @@ class Consumer:
         for place, key in enumerate(order):
             one, after = found[key], self._count(start, key) + 1
             share = -(-left // (len(order) - place))
-            if share > 0 and self._tried(one.lane, partial(one.take, after, share)):
+            if is_counted and self._tried(one.lane, partial(one.resume, after)):
                 counts[key] = after
-                left -= sum(len(group.numbers) for group in one.held[1])
+            elif share > 0 and self._tried(one.lane, partial(one.take, after, share)):
+                counts[key] = after
+                left -= one.jobs
         if self._left is not None:
             self._left -= most - left
         return counts
