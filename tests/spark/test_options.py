@@ -10,7 +10,9 @@ import pytest
 
 from penstock.errors import BadArgument
 from penstock.spark import OptionError, connect
+from penstock.spark.checkpoint import Part
 from penstock.spark.errors import RowError
+from penstock.spark.lanes import Site
 from penstock.spark.options import Connection, Read, Stream, Write, everything
 from penstock.spark.rows import columns_of
 
@@ -43,6 +45,10 @@ HERE = {"queue": "mail", "url": "redis://h:1/0"}
         ({**HERE, "passwordenv": "A", "passwordfile": "B"}, "passwordFile"),
         ({**HERE, "prefix": "a{b"}, "prefix"),
         ({**HERE, "path": "mail"}, "queue"),
+        ({**HERE, "delay": "10s"}, "delay"),
+        ({**HERE, "operation": "ack", "delay": "10s"}, "delay"),
+        ({**HERE, "operation": "redrive", "error": "no"}, "error"),
+        ({**HERE, "payloadformat": "json", "payloadcolumn": "body"}, "payloadColumn"),
     ],
 )
 def test_an_option_that_cannot_be_used_is_named(given: dict[str, str], named: str) -> None:
@@ -52,6 +58,21 @@ def test_an_option_that_cannot_be_used_is_named(given: dict[str, str], named: st
     assert caught.value.argument == named
     assert named in str(caught.value)
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["0", "50ms", "25d"])
+def test_a_lease_that_nobody_could_keep_is_refused(text: str) -> None:
+    """It is renewed at a third of its time: every few ms would keep a server busy."""
+    with pytest.raises(OptionError, match=r"leaseDuration.*at least 100 ms and at most 2073600 s"):
+        Stream.parse({**HERE, "leaseDuration": text})
+
+
+def test_where_a_part_lies_is_shown_without_its_url() -> None:
+    """A part may be named in a log of somebody's; the URL of its node may have a password."""
+    part = Part(Site(f"redis://:{SECRET}@h", "1f2e3d4c", 0, 2), "ff66554433221100", 1, 0, 10)
+    assert SECRET not in f"{part!r} {part}"
+    assert "1f2e3d4c" in repr(part)
+    assert pickle.loads(pickle.dumps(part)) == part
 
 
 @pytest.mark.parametrize(
@@ -94,6 +115,10 @@ SECRET = "hunter2"
         {"queue": "mail", "nodes": f"redis://:{SECRET}@a,,"},
         {"queue": "mail", "url": f"redis://:{SECRET}@h", "sslcafile": "ca.pem"},
         {"queue": "mail", "url": f"redis://:{SECRET}@127.0.0.1:1/0", "retryfor": "0"},
+        {"queue": "mail", "urlenv": f"redis://:{SECRET}@h"},
+        {"queue": "mail", "url": "redis://h", "passwordenv": SECRET},
+        {"queue": "mail", "url": "redis://h", "passwordfile": SECRET},
+        {"queue": "mail", "url": f"redis://h:port/0?password={SECRET}"},
     ],
 )
 def test_no_error_shows_a_password(options: dict[str, str]) -> None:

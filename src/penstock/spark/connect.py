@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -27,6 +28,8 @@ from penstock.wire.keys import QueueKeys
 __all__ = ["check_identity", "client", "close_all", "identity", "parts", "shares"]
 
 logger = logging.getLogger("penstock")
+VARIABLE = re.compile("[A-Z_][A-Z0-9_]*")
+"""How variables of the environment are called; nobody's passwords, as a rule."""
 
 
 class Clients:
@@ -213,13 +216,13 @@ def _password(options: Connection) -> str | None:
         return Path(options.password_file).read_text(encoding="utf-8").rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not a text"
-        raise OptionError(
-            "passwordFile", options.password_file, f"can't be read here: {reason}"
-        ) from None
+        shown = options.password_file if "/" in options.password_file else HIDDEN
+        raise OptionError("passwordFile", shown, f"can't be read here: {reason}") from None
 
 
 def _from_environment(name: str, variable: str) -> str:
     value = os.environ.get(variable)
     if not value:
-        raise OptionError(name, variable, "not set in the environment of this process")
+        shown = variable if VARIABLE.fullmatch(variable) else HIDDEN  # the secret itself, perhaps
+        raise OptionError(name, shown, "no variable that is set in the environment of this process")
     return value

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from penstock import Penstock
@@ -31,13 +31,13 @@ class Site:
     """Where a lane is: what a task is told of it.
 
     Attributes:
-        url: how the node is named; '' = by the options themselves.
+        url: how the node is named, perhaps with a password; '' = by the options themselves.
         node: its id, 8 hex digits; '' = not checked.
         number: which partition; None = the queue has none.
         partitions: how many there are; None likewise.
     """
 
-    url: str = ""
+    url: str = field(default="", repr=False)
     node: str = ""
     number: int | None = None
     partitions: int | None = None

@@ -84,7 +84,9 @@ def count(low: int = 1, high: int = 1 << 31) -> Callable[[str], int]:
     return parse
 
 
-def span(high_ms: int = MAX_DURATION_MS, *, zero: bool = False) -> Callable[[str], int]:
+def span(
+    high_ms: int = MAX_DURATION_MS, *, low_ms: int = 1, zero: bool = False
+) -> Callable[[str], int]:
     """A duration in ms: `90`, `90s`, `1.5h`, `2d`, `500ms`; a bare number is seconds."""
 
     def parse(value: str) -> int:
@@ -92,8 +94,9 @@ def span(high_ms: int = MAX_DURATION_MS, *, zero: bool = False) -> Callable[[str
         if found is None or found[2] not in SPANS:
             raise ValueError("seconds, or a duration such as 500ms, 30s, 5m, 24h, 7d")
         ms = math.ceil(round(float(found[1]) * SPANS[found[2]], 6))
-        if ms > high_ms or (ms == 0 and not zero):
-            raise ValueError(f"above 0 and at most {high_ms // 1000} s")
+        if ms > high_ms or (ms < low_ms and not zero):
+            least = "above 0" if low_ms == 1 else f"at least {low_ms} ms"
+            raise ValueError(f"{least} and at most {high_ms // 1000} s")
         return ms
 
     return parse
@@ -320,6 +323,16 @@ class Write(Connection):
         super().check()
         if self.id_from == "content" and self.id_column:
             raise OptionError("idFrom", "content", "not together with idColumn")
+        if self.payload_format == "json" and self.payload_column != "payload":
+            raise OptionError(
+                "payloadColumn", self.payload_column, "not with payloadFormat=json: it has them all"
+            )
+        if self.operation != "nack" and (self.delay is not None or self.error):
+            name = "error" if self.delay is None else "delay"
+            reason = "is for operation=nack"
+            if name == "delay" and self.operation == "enqueue":
+                reason += "; what is enqueued waits by a column delay or ready_at"
+            raise OptionError(name, None, reason)
         if self.commit_mode == "staged":
             if self.queue_column:
                 raise OptionError(
@@ -354,7 +367,10 @@ class Stream(Connection):
     num_partitions: int | None = option("numPartitions", count(1, 10_000), None, "Spark partitions")
     fetch_size: int = option("fetchSize", count(1, 1000), 1000, "jobs a script")
     lease_duration: int = option(
-        "leaseDuration", span(MAX_LEASE_MS), 60_000, "of the leases, renewed while a batch runs"
+        "leaseDuration",
+        span(MAX_LEASE_MS, low_ms=100),
+        60_000,
+        "of the leases, renewed while a batch runs",
     )
     claim_policy: str = option(
         "claimPolicy",
