@@ -10,6 +10,7 @@ from typing import Any
 import fakeredis
 import pyarrow as pa
 import pytest
+from pyspark.sql.datasource import EqualTo, StringStartsWith
 from pyspark.sql.types import (
     BinaryType,
     DataType,
@@ -163,8 +164,38 @@ def test_times_and_prefixes(client: Penstock) -> None:
         name for name in every if name.startswith(one[:30])
     }
     assert rows(idPrefix="D-00000000") == []
-    with pytest.raises(OptionError, match="enqueuedAfter"):
-        rows(enqueuedAfter="yesterday")
+    for wrong in ("yesterday", "1800000000000"):  # ms, and not seconds
+        with pytest.raises(OptionError, match="enqueuedAfter"):
+            rows(enqueuedAfter=wrong)
+
+
+@pytest.mark.parametrize("year", [2099, 2290, 2500, 9999])
+def test_a_time_that_is_far_away(year: int, client: Penstock) -> None:
+    """What stands for "never" in somebody's tables is later than every job, in every state."""
+    queue = client.queue("q")
+    queue.enqueue_many([b"x"] * 3)
+    queue.enqueue(b"later", delay=60)
+    queue.bury(queue.reserve(1), "no use")
+    assert len(rows(enqueuedBefore=f"{year}-01-01")) == 4
+    assert rows(enqueuedAfter=f"{year}-01-01") == []
+
+
+def test_filters_make_an_option_narrower_never_wider(client: Penstock) -> None:
+    """Spark looks at its own filters again, but nobody else looks at `idPrefix`."""
+    one, other = client.queue("q").enqueue_many([b"a", b"b"])
+
+    def found(prefix: str, *filters: Any) -> list[str]:
+        given = {"queue": "q", "url": URL, "idprefix": prefix, "pushfilters": "true"}
+        reader = snapshot.reader(given, schema("id string"))
+        assert isinstance(reader, snapshot.FilteringReader)
+        assert list(reader.pushFilters(filters)) == list(filters)
+        batches = [batch for part in reader.partitions() for batch in reader.read(part)]
+        return [name for batch in batches for name in batch.column(0).to_pylist()]
+
+    assert found(one.id[:12], EqualTo(("id",), one.id)) == [one.id]
+    assert found(one.id, StringStartsWith(("id",), one.id[:12])) == [one.id]
+    assert found("D-00000000", EqualTo(("id",), one.id)) == []
+    assert found(other.id, EqualTo(("id",), one.id)) == []
 
 
 @pytest.mark.parametrize("columns", ["id string", "state string", "payload string, attempt int"])

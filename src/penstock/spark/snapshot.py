@@ -36,6 +36,7 @@ SHOWN = 100
 SHOWN_BYTES = 1 << 20
 HIGHEST = "9999999999999-9999999999"
 """Behind every number."""
+MOST_MS = 10**13 - 1
 SEQ = 1_000_000_000
 FINE = 10_000
 """Places within a ms that are told apart when the stream is cut."""
@@ -107,29 +108,36 @@ class Wanted:
     @property
     def low(self) -> str:
         """No number is lower; '' = any."""
-        return "" if self.after is None else f"{max(self.after - 1, 0):013d}-{HIGHEST[14:]}"
+        return "" if self.after is None else _last_before(self.after)
 
     @property
     def high(self) -> str:
         """No number is higher; '' = any."""
-        return "" if self.before is None else f"{max(self.before - 1, 0):013d}-{HIGHEST[14:]}"
+        return "" if self.before is None else _last_before(self.before)
 
     def narrowed(self, states: Iterable[str] | None = None, **changes: Any) -> Wanted:
         """And only in these states; with another prefix, or times that are nearer."""
         found = self if states is None else replace(self, states=self.states & frozenset(states))
         after = [ms for ms in (self.after, changes.get("after")) if ms is not None]
         before = [ms for ms in (self.before, changes.get("before")) if ms is not None]
-        prefix = changes.get("prefix", "")
+        prefix, own = changes.get("prefix", ""), self.prefix
+        if not prefix.startswith(own) and not own.startswith(prefix):
+            found = replace(found, states=frozenset())  # no id begins with both
         return replace(
             found,
-            prefix=prefix if len(prefix) > len(self.prefix) else self.prefix,
+            prefix=max(prefix, own, key=len),
             after=max(after, default=None),
             before=min(before, default=None),
         )
 
 
+def _last_before(ms: int) -> str:
+    """The highest number of the ms before; numbers are compared as text, with 13 digits of ms."""
+    return f"{min(max(ms - 1, 0), MOST_MS):013d}-{HIGHEST[14:]}"
+
+
 def moment(name: str, text: str) -> int | None:
-    """A time in ms: ISO 8601, UTC unless it says otherwise, or seconds since 1970.
+    """A time in ms: ISO 8601, UTC unless it says otherwise, or seconds since 1970, to year 9999.
 
     Raises:
         OptionError: it is neither.
@@ -138,9 +146,9 @@ def moment(name: str, text: str) -> int | None:
         return None
     try:
         if text.replace(".", "", 1).isdigit():
-            return round(float(text) * 1000)
+            return round(datetime.fromtimestamp(float(text), timezone.utc).timestamp() * 1000)
         return _ms(datetime.fromisoformat(text.replace("Z", "+00:00")))
-    except (ValueError, OverflowError):
+    except (ValueError, OverflowError, OSError):
         raise OptionError(
             name, text, "a time such as 2026-01-31T12:00:00+00:00, or seconds since 1970"
         ) from None
