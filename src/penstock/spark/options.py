@@ -354,6 +354,12 @@ class Read(Connection):
     enqueued_before: str = option("enqueuedBefore", text, "", "only jobs made before")
     num_partitions: int | None = option("numPartitions", count(1, 10_000), None, "Spark partitions")
     fetch_size: int = option("fetchSize", count(1, 1000), 1000, "jobs a script")
+    skip_unreachable: bool = option(
+        "skipUnreachable",
+        flag,
+        False,
+        "whether jobs of nodes that can't be reached may be missing, instead of an error",
+    )
     push_filters: bool = option("pushFilters", flag, False, "whether Spark's filters are used here")
 
 

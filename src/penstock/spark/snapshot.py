@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow.compute
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from penstock.errors import WrongEpoch
+from penstock.errors import NodesUnavailable, WrongEpoch
 from penstock.spark.columns import COLUMNS, Origin, Page, Shape
 from penstock.spark.errors import OptionError
 from penstock.spark.lanes import Lane, Site, lane, lanes
@@ -352,9 +352,16 @@ class SnapshotReader(DataSourceReader):
         """The parts of a snapshot that begins now.
 
         Raises:
+            NodesUnavailable: some can't be reached, and `skipUnreachable` is false.
             QueueMissing: there is no queue, and one is required.
         """
         found = lanes(self.options)
+        if found.unreached and not self.options.skip_unreachable:
+            raise NodesUnavailable(
+                f"queue {self.options.queue!r}: {found.unreached} of {len(self.options.nodes)} "
+                "nodes can't be reached, and their jobs would be missing "
+                "(skipUnreachable=true reads the others)"
+            )
         plans = [Plan(one, self.options, self.wanted, len(found)) for one in found]
         if self.options.require_queue and not any(plan.exists for plan in plans):
             raise found[0].missing()
