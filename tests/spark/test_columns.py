@@ -19,7 +19,8 @@ from pyspark.sql.types import (
 from penstock.core.ids import encode_id, ttl_code
 from penstock.core.job import parse_counters
 from penstock.core.record import encode_dedup, encode_head, parse_record
-from penstock.spark.columns import Origin, Page, Shape
+from penstock.spark import columns
+from penstock.spark.columns import Origin, Page, Shape, pages
 from penstock.spark.schema import SCHEMA
 
 PACKED = bytes.fromhex("a1b2c3d4e5f60718")
@@ -123,3 +124,19 @@ def test_every_column_is_what_the_client_would_say(found: list[Any], place: str)
         else:
             shown = column.to_pylist()
         assert shown == [told(origin, job)[name] for job in found], name
+
+
+def test_replies_are_joined_to_pages(monkeypatch: Any) -> None:
+    """Until a page has enough jobs or bytes, or what comes next is from elsewhere."""
+    one, other = Origin("q", "1f2e3d4c", PACKED, "active"), Origin("q", "1f2e3d4c", PACKED, "dead")
+    monkeypatch.setattr(columns, "PAGE", 5)
+    monkeypatch.setattr(columns, "PAGE_BYTES", 1000)
+
+    def reply(count: int, size: int = 3) -> list[bytes]:
+        return [b"1800000000000-1000000000", b"4096", b"", b"1\n" + b"x" * size] * count
+
+    replies = [(one, reply(2)), (one, reply(2)), (one, reply(2)), (one, reply(2))]
+    replies += [(other, reply(0)), (other, reply(1)), (one, reply(1, 2000)), (one, reply(1))]
+    found = [(page.origin.place, page.count) for page in pages(iter(replies))]
+    assert found == [("active", 6), ("active", 2), ("dead", 1), ("active", 1), ("active", 1)]
+    assert list(pages([])) == []

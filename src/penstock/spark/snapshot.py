@@ -17,7 +17,7 @@ import pyarrow.compute
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from penstock.errors import NodesUnavailable, WrongEpoch
-from penstock.spark.columns import COLUMNS, Origin, Page, Shape
+from penstock.spark.columns import COLUMNS, Origin, Page, Shape, pages
 from penstock.spark.errors import OptionError
 from penstock.spark.lanes import Lane, Site, lane, lanes
 from penstock.spark.options import Read
@@ -375,7 +375,7 @@ class SnapshotReader(DataSourceReader):
         found = lane(self.options, part.site)
         target = self.shape.arrow()
         try:
-            for page in self._pages(found, part):
+            for page in pages(self._replies(found, part)):
                 kept = self._kept(page, part)
                 if kept.count:
                     yield self.shape.batch(kept, target)
@@ -386,7 +386,7 @@ class SnapshotReader(DataSourceReader):
         """How much of the values is needed: of jobs that may have moved the note as well."""
         return max(self.shape.full, 1 if self.wanted.prefix or place != "ready" else 0)
 
-    def _pages(self, found: Lane, part: Range) -> Iterator[Page]:
+    def _replies(self, found: Lane, part: Range) -> Iterator[tuple[Origin, list[bytes]]]:
         if not part.place:
             yield from self._shown(found, part)
             return
@@ -399,12 +399,12 @@ class SnapshotReader(DataSourceReader):
                 part.epoch, part.place, cursor, part.end, self.options.fetch_size, full
             )
             reply = ops.check(found.run(call))
-            yield Page(origin, reply[5:])
+            yield origin, reply[5:]
             cursor = reply[4].decode()
             if not cursor:
                 return
 
-    def _shown(self, found: Lane, part: Range) -> Iterator[Page]:
+    def _shown(self, found: Lane, part: Range) -> Iterator[tuple[Origin, list[bytes]]]:
         """Jobs by number: those that were active, wherever they are by now."""
         ops, at, step = found.ops, 0, 1
         packed = found.packed(part.epoch.encode())
@@ -419,7 +419,7 @@ class SnapshotReader(DataSourceReader):
                     sorted_out.setdefault(place, []).extend(_row(job, place))
             for place, parts in sorted_out.items():
                 origin = Origin(self.options.queue, found.node, packed, place, part.asof)
-                yield Page(origin, parts)
+                yield origin, parts
             size = sum(len(job[6]) for job in filter(None, reply[5:])) // len(named)
             step = max(1, min(SHOWN, SHOWN_BYTES // (size + 1)))
 

@@ -8,7 +8,7 @@ from typing import Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from penstock.spark.checkpoint import Consumer, Part, lost
-from penstock.spark.columns import Origin, Page, Shape
+from penstock.spark.columns import Origin, Shape, pages
 from penstock.spark.lanes import lane
 from penstock.spark.options import Stream
 
@@ -100,8 +100,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: Any) -> Iterator[Any]:
         """The jobs of a part that are still ours, as Arrow batches."""
         part: Part = partition.part
-        found = lane(self.options, part.site)
-        target, at = self.shape.arrow(), part.start
+        target = self.shape.arrow()
+        for page in pages(self._replies(part)):
+            if page.count:
+                yield self.shape.batch(page, target)
+
+    def _replies(self, part: Part) -> Iterator[tuple[Origin, list[bytes]]]:
+        found, at = lane(self.options, part.site), part.start
         while at < part.end:
             count = min(self.options.fetch_size, part.end - at)
             call = found.ops.fetch(part.consumer, part.batch, at, count, self.shape.full)
@@ -112,6 +117,4 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return
             at = reply[4]
             packed = found.packed(reply[3])
-            page = Page(Origin(self.options.queue, found.node, packed, "active"), reply[5:])
-            if page.count:
-                yield self.shape.batch(page, target)
+            yield Origin(self.options.queue, found.node, packed, "active"), reply[5:]
