@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import Row
@@ -305,6 +306,35 @@ def test_what_is_pickled_has_no_connection(options: Any) -> None:
     with running():
         writer.write(iter(arrow({"payload": [b"x"]})))
     assert len(pickle.dumps(writer)) < 3000
+
+
+@pytest.mark.parametrize("lost", [0, 1, 2])
+def test_a_chunk_that_a_failover_has_lost(
+    lost: int, ps: Penstock, redis_url: str, options: Any
+) -> None:
+    """The attempt fails, or the commit if it was the last one: no part of the write is there."""
+    given = options(commitMode="staged", batchSize=1, writeId="w")
+    writer = BatchWriter(given, schema(PLAIN), False)
+
+    def rows() -> Iterator[Any]:
+        for number in range(3):
+            yield from arrow({"payload": [b"%d" % number]})
+            if number == lost:
+                with redis.Redis.from_url(redis_url) as raw:
+                    [key] = raw.keys("*:stage:*")
+                    [field] = [name for name in raw.hkeys(key) if name.endswith(b":%d" % lost)]
+                    raw.hdel(key, field)
+
+    def tried() -> None:
+        with running(0):
+            message = writer.write(rows())
+        writer.commit([message])
+
+    with pytest.raises(StagesLost, match="mail"):
+        tried()
+    assert bodies(ps) == []
+    writer.commit(write(writer, [[b"0", b"1", b"2"]]))
+    assert bodies(ps) == [b"0", b"1", b"2"]
 
 
 def test_ids_of_a_stream_are_those_of_its_batch(ps: Penstock, options: Any) -> None:

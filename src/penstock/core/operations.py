@@ -54,6 +54,7 @@ CLOSED = -14
 IN_USE = -15
 ROLE_LOST = -16
 TAKEN_OVER = -17
+UNSTAGED = -18
 DRAINED = -2
 """As `next` of a reserve: closed, and nothing is left that could be delivered."""
 PRODUCING = ("enqueue", "claim", "publish")

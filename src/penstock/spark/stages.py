@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from penstock._sync.queue import Queue
 from penstock.core import flows
-from penstock.core.operations import Call, Confirmed, Staged, Wait, staged_chunk
+from penstock.core.operations import UNSTAGED, Call, Confirmed, Staged, Wait, staged_chunk
 from penstock.errors import NodesUnavailable, NotReplicated
 from penstock.spark.connect import shares
 from penstock.spark.errors import OptionError, StagesLost
@@ -65,6 +65,15 @@ def part_of(options: Write, node: str) -> Queue:
     if part is None:
         raise NodesUnavailable(f"node {node} has the staged rows of this write; it is not reached")
     return part
+
+
+def gone(options: Write) -> StagesLost:
+    """The error of staged rows that are not there any more."""
+    return StagesLost(
+        f"queue {options.queue!r}: staged rows are gone after stageTtl "
+        f"({options.stage_ttl / 1000:g} s) without a call, or with the server's data; nothing of "
+        f"this write is in the queue"
+    )
 
 
 def ran(part: Queue, call: Call) -> list[Any]:
@@ -115,7 +124,10 @@ class Stage:
         ops = self._part.ops
         field, ttl = f"{self.token}:{self.chunks}", self._options.stage_ttl
         call = ops.stage(self._at, field, ttl, staged_chunk(delay, records))
-        if ran(self._part, call)[0] == 0:
+        code = ran(self._part, call)[0]
+        if code == UNSTAGED:
+            raise gone(self._options)
+        if code == 0:
             self.is_promised = True
         else:
             self.chunks += 1
@@ -155,11 +167,7 @@ class Commit:
         while True:
             reply = self._told(stages)
             if reply[0] == 0:
-                raise StagesLost(
-                    f"queue {self._options.queue!r}: staged rows are gone after stageTtl "
-                    f"({self._options.stage_ttl / 1000:g} s) without a call, or with the server's "
-                    f"data; nothing of this write is in the queue"
-                )
+                raise gone(self._options)
             if reply[0] == 1:
                 self._keep(self._at, stages, total)
                 break

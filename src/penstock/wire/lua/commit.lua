@@ -3,7 +3,7 @@
 --- KEYS     stage commit meta
 --- ARGV     nonce batch [attempt chunks...]
 ---          batch    which batch of its writer
----          attempt  its name, and how many chunks it has; each of them has chunk 0 at least
+---          attempt  its name, and how many chunks it has, 1 at least; whichever has its last one has them all
 --- RETURNS  {1, nonce, chunks}                     promised; chunks: how many are staged, those of other attempts included
 ---          {2, nonce, batch, state, stages}       promised before, this batch or a later one: state 'promised' or 'done';
 ---                                                 stages: the attempts and their chunks, with spaces between
@@ -17,7 +17,7 @@ if told[1] and (tonumber(told[1]) >= tonumber(batch) or told[2] ~= 'done') then
 end
 local stages = {}
 for i = 3, #ARGV, 2 do
-  if redis.call('HEXISTS', stage, ARGV[i] .. ':0') == 0 then
+  if redis.call('HEXISTS', stage, ARGV[i] .. ':' .. string.format('%.0f', ARGV[i + 1] - 1)) == 0 then
     return {0, nonce, ARGV[i]}
   end
   stages[#stages + 1] = ARGV[i] .. ' ' .. ARGV[i + 1]

@@ -2,17 +2,22 @@
 --- KEYS     stage commit meta
 --- ARGV     nonce batch field ttl chunk
 ---          batch   which batch of its writer: 0, 1, ...
----          field   an attempt and a place in it, with a colon between; the same again = a repeat
+---          field   an attempt and a place in it from 0, with a colon between; the same again = a repeat
 ---          ttl     ms for which the batch is kept if nothing more is staged
 ---          chunk   delay and sizes, newline, records
 --- RETURNS  {1, nonce, chunks}      kept; chunks: how many are staged of the batch
 ---          {0, nonce, promised}  the writer has committed this batch or a later one: nothing is kept
 ---          {-6, nonce, version}  written by a newer protocol
+---          {-18, nonce}          what this attempt has staged before is not there any more: nothing is kept
 local m = redis.call('HMGET', meta, 'v')
 --@include lib/version
 local promised = redis.call('HGET', commit, 'batch')
 if promised and tonumber(promised) >= tonumber(batch) then
   return {0, nonce, tonumber(promised)}
+end
+local attempt, place = string.match(field, '^(.*:)(%d+)$')
+if place and tonumber(place) > 0 and redis.call('HEXISTS', stage, attempt .. string.format('%.0f', place - 1)) == 0 then
+  return {-18, nonce}
 end
 local chunks = redis.call('HLEN', stage)
 chunks = chunks + redis.call('HSET', stage, field, chunk)
