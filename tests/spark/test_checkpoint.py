@@ -327,6 +327,34 @@ def test_leases_are_renewed_while_a_batch_runs(ground: Ground) -> None:
     assert ground.queue.stats().active == 0
 
 
+def test_jobs_with_mixed_receipts_are_settled_by_a_few_calls(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every second one was delivered before: a receipt is shown once, not once for each change."""
+    ground.add(300)
+    for number, job in enumerate(ground.queue.reserve(300)):
+        job.nack(delay=0 if number % 2 else 400 + number)
+    for number, job in enumerate(ground.queue.reserve(300)):
+        job.nack(delay=401 + 2 * number)
+    life = ground.life()
+    ground.clock.set(T0 + 800_000)
+    end = life.latest(life.initial(), 1000)
+    assert len(ground.read(life.parts(life.initial(), end))) == 300
+    called: list[str] = []
+    run = Lane.run
+
+    def counted(self: Lane, call: Any) -> list[Any]:
+        called.append(call.script.name)
+        return run(self, call)
+
+    monkeypatch.setattr(Lane, "run", counted)
+    life.renew()
+    life.latest(end, 1000)
+    assert ground.queue.stats().acked == 300
+    assert called.count("extend") == called.count("ack") == 2, called
+    life.stop()
+
+
 def test_a_sticky_batch_waits_for_its_checkpoint(ground: Ground) -> None:
     """With `claimPolicy=sticky` leases are as long as there are any: 24 days."""
     ground.add(1)
@@ -452,6 +480,12 @@ def test_an_offset_of_something_else(ground: Ground) -> None:
     """A checkpoint that another source wrote is refused before anything is taken."""
     ground.add(1)
     life = ground.life()
-    with pytest.raises(BadArgument, match="checkpointLocation"):
-        life.latest({"consumer": "../x", "n": 0}, 1)
+    others: list[Any] = [{"consumer": "../x", "n": 0}, {"offset": 4}, {"consumer": None}, [7], 7]
+    for wrong in others:
+        with pytest.raises(BadArgument, match="checkpointLocation"):
+            life.latest(wrong, 1)
+        with pytest.raises(BadArgument, match="checkpointLocation"):
+            life.parts(life.initial(), wrong)
+        with pytest.raises(BadArgument, match="checkpointLocation"):
+            life.committed(wrong)
     assert ground.queue.stats().active == 0

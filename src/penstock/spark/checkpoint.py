@@ -158,7 +158,7 @@ class Batches:
 
     def _load(self, batch: int, fence: str | None = None) -> int | None:
         """Read the receipts of a batch; how many, None = it is not there."""
-        groups: list[Receipts] = []
+        groups = Groups()
         ops, start = self.lane.ops, 0
         shown = self._fence if fence is None else fence
         while True:
@@ -167,13 +167,13 @@ class Batches:
             if reply[0] != 1:
                 return None
             self.epoch = reply[3].decode()
-            _grouped(groups, reply[6:])
+            groups.add(reply[6:])
             start += len(reply) - 6
             if start >= reply[4] or len(reply) == 6:
-                for group in groups:
+                for group in groups.every:
                     group.until = self._ends.get(group.receipt, 0)
                 self._ends = {}
-                self.held = (batch, groups)
+                self.held = (batch, groups.every)
                 return start
 
     def finish(self, batch: int) -> int:
@@ -231,18 +231,26 @@ class Batches:
             group.until = max(0, ends.pop()) if len(ends) == 1 else 0
 
 
-def _grouped(groups: list[Receipts], entries: Sequence[bytes]) -> None:
-    """Add entries of a batch to those that have the same receipt as the one before."""
-    last = b""
-    numbers: list[bytes] = groups[-1].numbers if groups else []
-    if groups:
-        last = groups[-1].receipt.encode()
-    for entry in entries:
-        number, _, receipt = entry.partition(b" ")
-        if receipt != last or len(numbers) == PAGE:
-            last, numbers = receipt, []
-            groups.append(Receipts(receipt.decode(), numbers))
-        numbers.append(number)
+class Groups(dict[bytes, list[bytes]]):
+    """Entries of a batch by their receipts, however they are mixed: a call settles a group.
+
+    Attributes:
+        every: the groups; of each receipt the last one is open.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.every: list[Receipts] = []
+
+    def add(self, entries: Sequence[bytes]) -> None:
+        """Add a page of them."""
+        for entry in entries:
+            number, _, receipt = entry.partition(b" ")
+            numbers = self.get(receipt)
+            if numbers is None or len(numbers) == PAGE:
+                numbers = self[receipt] = []
+                self.every.append(Receipts(receipt.decode(), numbers))
+            numbers.append(number)
 
 
 class Consumer:
@@ -309,7 +317,7 @@ class Consumer:
     def _batches(self, consumer: str) -> dict[str, Batches]:
         """The batches of each lane that is reached; a node that comes back later is met then."""
         if consumer != self._consumer:
-            self._consumer = _checked(consumer)
+            self._consumer = consumer
             self._made = {}
         reached = self._lane_source(self._options)
         self._unreached = reached.unreached if isinstance(reached, Lanes) else 0
@@ -331,7 +339,7 @@ class Consumer:
             limit: the most jobs; None = all that can be reserved now.
         """
         start = start or self._planned or self.initial()
-        found = self._batches(start["consumer"])
+        found = self._batches(_consumer(start))
         if self._options.require_queue:
             known = [self._tried(one.lane, one.exists) for one in found.values()]
             if not any(known) and None not in known and not self._unreached:
@@ -399,11 +407,11 @@ class Consumer:
             NodesUnavailable: a node that has some of it can't be reached. Without them it would
                 pass for done.
         """
-        if self._consumer and start["consumer"] != end["consumer"]:
+        if self._consumer and _consumer(start) != _consumer(end):
             self._finish_other(start)
         self._planned = end
-        same = start["consumer"] == end["consumer"]
-        self._batches(end["consumer"])
+        same = _consumer(start) == _consumer(end)
+        self._batches(_consumer(end))
         found: list[Part] = []
         unsaid: list[tuple[Batches, int, int | None]] = []
         for key, one in self._made.items():
@@ -454,12 +462,12 @@ class Consumer:
         and 4.1 begin anew after a restart, as they do not say where they are).
         """
         for lane in self._lane_source(self._options):
-            one = Batches(lane, start["consumer"], self.lease_ms)
+            one = Batches(lane, _consumer(start), self.lease_ms)
             self._tried(lane, partial(one.finish, self._count(start, lane.key)))
 
     def committed(self, end: Offset) -> None:
         """The second chance: what was noted as done is finished, if it is not yet."""
-        for key, one in self._batches(end["consumer"]).items():
+        for key, one in self._batches(_consumer(end)).items():
             self._tried(one.lane, partial(one.finish, self._count(end, key)))
 
     def figures(self) -> dict[str, int]:
@@ -525,12 +533,14 @@ def lost(queue: str, batch: int) -> BatchLost:
     )
 
 
-def _checked(consumer: object) -> str:
+def _consumer(offset: Any) -> str:
     """The id of a checkpoint, as an offset has it.
 
     Raises:
         BadArgument: the checkpoint is not one of this source.
     """
+    consumer = offset.get("consumer") if isinstance(offset, dict) else None
     if isinstance(consumer, str) and re.fullmatch("[0-9a-f]{16}", consumer):
         return consumer
-    raise BadArgument("checkpointLocation", consumer, "the offset in it is not one of this source")
+    reason = "the offset in it is not one of this source: another query had this directory"
+    raise BadArgument("checkpointLocation", offset, reason)
