@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -280,6 +281,19 @@ def _staying(client: Penstock, counts: dict[str, int]) -> dict[str, Any]:
         "scheduled": list(scheduled),
         "ready": list(ready),
     }
+
+
+def test_a_plan_is_small_however_many_jobs_are_at_work(client: Penstock) -> None:
+    """Each part that has to leave them out is told of them, in a few bytes for each."""
+    queue = client.queue("q")
+    queue.enqueue_many([b"x"] * 2000)
+    queue.enqueue_many([b"x"] * 200, delay=60)
+    assert len(queue.reserve(1000)) + len(queue.reserve(1000)) == 2000
+    reader = snapshot.reader({"queue": "q", "url": URL, "numPartitions": "10"}, schema("id string"))
+    parts = [len(pickle.dumps(part)) for part in reader.partitions()]
+    assert len(parts) == 20
+    assert sum(parts) < 2000 * (30 + 10 * 6)
+    assert len(by_id(rows("id string", numPartitions="10"))) == 2200
 
 
 def test_ties_are_cut_by_number(client: Penstock) -> None:

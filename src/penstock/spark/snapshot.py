@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import itertools
 import logging
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
+from functools import lru_cache
 from typing import Any
 
 import pyarrow.compute
@@ -53,7 +55,7 @@ class Range:
         start, end: behind `start`, up to `end`, as `survey` has them.
         asof: the queue's time of which states are told.
         numbers: of jobs that were active when the snapshot began.
-        others: numbers that another part reads.
+        others: numbers that other parts read, as `listed` has them: every part bears them.
     """
 
     site: Site
@@ -63,7 +65,7 @@ class Range:
     start: str = ""
     end: str = ""
     numbers: tuple[bytes, ...] = ()
-    others: frozenset[bytes] = frozenset()
+    others: bytes = b""
 
 
 class Slice(InputPartition):
@@ -206,7 +208,7 @@ class Plan:
             found += self._sorted("scheduled", start=f"{self.now} {HIGHEST}")
         if "dead" in states:
             found += self._sorted("dead", end=f"{self.now} {HIGHEST}")
-        others = frozenset(leased)
+        others = listed(leased) if leased else b""
         found = [replace(part, others=others) if part.place != "ready" else part for part in found]
         size = max(1, -(-len(leased) // self._count(len(leased))))
         for first in range(0, len(leased), size):
@@ -297,6 +299,17 @@ class Plan:
         if not found or not back:
             return None
         return place_of(found[0][0].decode()), place_of(back[0][0].decode())
+
+
+def listed(numbers: Iterable[bytes]) -> bytes:
+    """Numbers in little space: those that were made together are alike."""
+    return zlib.compress(b" ".join(sorted(numbers)))
+
+
+@lru_cache(maxsize=4)  # those of a few queries; a worker reads part after part
+def unlisted(numbers: bytes) -> frozenset[bytes]:
+    """The numbers again."""
+    return frozenset(zlib.decompress(numbers).split()) if numbers else frozenset()
 
 
 def place_of(number: str) -> int:
@@ -443,13 +456,13 @@ class SnapshotReader(DataSourceReader):
 
     def _settled(self, page: Page, part: Range) -> list[bool]:
         """Which of the jobs lay here when the snapshot began, as far as can be seen."""
-        last = b"%d-%b" % (part.asof, HIGHEST[14:].encode())
+        last, others = b"%d-%b" % (part.asof, HIGHEST[14:].encode()), unlisted(part.others)
         notes = page.split.notes
         shown = [b""] * page.count if notes is None else notes.to_pylist()
         rows = zip(page.numbers, self._between(page), shown, strict=True)
         return [
             is_wanted
-            and number not in part.others
+            and number not in others
             and number <= last
             and not _was_moved(note, part.asof)
             for number, is_wanted, note in rows
