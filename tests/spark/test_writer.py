@@ -257,6 +257,32 @@ def test_a_value_that_cannot_be_used_names_column_and_row(
     assert bodies(ps) == []
 
 
+@pytest.mark.parametrize("name, more", [("ready_at", {}), ("born", {"payloadFormat": "json"})])
+def test_a_time_that_python_has_not_names_the_column(
+    name: str, more: dict[str, str], ps: Penstock, options: Any
+) -> None:
+    """Spark counts years beyond 9999."""
+    late = pa.array([253_500_000_000_000_000], pa.int64()).view(pa.timestamp("us", tz="UTC"))
+    writer = BatchWriter(options(**more), schema(f"payload string, {name} timestamp"), False)
+    with running(0), pytest.raises(BadArgument, match=rf"column='{name}'.*(year|range)"):
+        writer.write(iter(arrow({"payload": ["x"], name: late})))
+    assert bodies(ps) == []
+
+
+def test_every_queue_that_rows_name_has_to_be_there(ps: Penstock, options: Any) -> None:
+    """`requireQueue` is of each of them: a name that is misspelt makes no queue."""
+    for name in ("mail", "other"):
+        ps.queue(name).enqueue(b"there")
+    given = options(requireQueue="true", queueColumn="to")
+    writer = BatchWriter(given, schema("payload string, to string"), False)
+    with running(0):
+        writer.write(iter(arrow({"payload": ["a", "b"], "to": ["mail", "other"]})))
+        with pytest.raises(QueueMissing, match="'othr'"):
+            writer.write(iter(arrow({"payload": ["c"], "to": ["othr"]})))
+    assert not ps.queue("othr").stats().exists
+    assert bodies(ps, "other") == [b"b", b"there"]
+
+
 def test_json_that_cannot_be_expressed_names_the_column(options: Any) -> None:
     """NaN is no JSON."""
     writer = BatchWriter(options(payloadFormat="json"), schema("k long, v double"), False)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from penstock.spark.errors import HIDDEN, OptionError, Unreachable, WrongServer
 from penstock.spark.options import Connection
 from penstock.wire.keys import QueueKeys
 
-__all__ = ["check_identity", "client", "close_all", "identity", "parts", "shares"]
+__all__ = ["check_identity", "check_queue", "client", "close_all", "identity", "parts", "shares"]
 
 logger = logging.getLogger("penstock")
 VARIABLE = re.compile("[A-Z_][A-Z0-9_]*")
@@ -124,12 +124,23 @@ def identity(options: Connection) -> tuple[str, ...]:
         QueueMissing: there is no such queue, and `requireQueue` is set.
     """
     found = parts(options)
-    meta = QueueKeys(options.queue, options.prefix)["meta"]  # also of a queue in partitions
-    if options.require_queue and not any(
-        part._node.command("EXISTS", meta) for part in found.values()
-    ):
-        raise QueueMissing(f"there is no queue {options.queue!r}, and requireQueue is set")
+    check_queue(options, options.queue, found.values())
     return tuple(sorted(found))
+
+
+def check_queue(options: Connection, name: str, found: Iterable[Queue]) -> None:
+    """See that there is a queue, where one is required.
+
+    Args:
+        name: of the queue.
+        found: its parts, on each node.
+
+    Raises:
+        QueueMissing: there is none, and `requireQueue` is set.
+    """
+    meta = QueueKeys(name, options.prefix)["meta"]  # also of a queue in partitions
+    if options.require_queue and not any(part._node.command("EXISTS", meta) for part in found):
+        raise QueueMissing(f"there is no queue {name!r}, and requireQueue is set")
 
 
 def check_identity(options: Connection, expected: Sequence[str]) -> None:

@@ -401,8 +401,18 @@ def _obstacle(value: Any) -> str:
 
 
 def lists(batch: Any) -> tuple[list[list[Any]], int]:
-    """The columns of an Arrow batch as lists; texts stay texts, maps become dicts."""
-    found = [column.to_pylist(maps_as_pydicts="lossy") for column in batch.columns]
+    """The columns of an Arrow batch as lists; texts stay texts, maps become dicts.
+
+    Raises:
+        BadArgument: a column has a value for which Python has no word: a time beyond year 9999.
+    """
+    found: list[list[Any]] = []
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        try:
+            found.append(column.to_pylist(maps_as_pydicts="lossy"))
+        except (ValueError, OverflowError) as error:  # noqa: PERF203  # a column at a time
+            text = f"has a value of which nothing can be made: {error}"
+            raise BadArgument("column", name, text) from None
     return found, batch.num_rows
 
 

@@ -11,7 +11,7 @@ from penstock._sync.queue import Queue
 from penstock.core.bulk import Prepared, prepared
 from penstock.core.partitions import partition_of
 from penstock.errors import NodesUnavailable, QueueFull
-from penstock.spark.connect import shares
+from penstock.spark.connect import check_queue, shares
 from penstock.spark.options import Write
 from penstock.spark.rows import Item, preferred
 
@@ -102,6 +102,7 @@ class Sink:
 
         Raises:
             QueueFull: there was no room in time, or none and `onFull=fail`.
+            QueueMissing: a row's queue is not there, and `requireQueue` is set.
             As `Queue.enqueue`: what is in stays in, and adds nothing when it comes again.
         """
         nodes, add, single = self._nodes, self._packer.add, self._nodes[0]
@@ -122,7 +123,10 @@ class Sink:
 
     def _count(self, name: str) -> int:
         """How many partitions a queue has; 1 = none."""
-        found = self._parts[name] = shares(self._options, name)
+        found = shares(self._options, name)
+        if name != self._options.queue:  # that one was looked for when the write was planned
+            check_queue(self._options, name, found.values())
+        self._parts[name] = found
         self._counts[name] = 1 + max(number for _, number in found)
         return self._counts[name]
 
