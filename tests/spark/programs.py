@@ -109,7 +109,35 @@ def connected(spark: Any, url: str, directory: str) -> dict[str, Any]:
     found["drained"] = drain(queue="out", **options).done
     path = f"{directory}/out"
     found["output"] = drain(queue="partition", ack="output", path=path, **options).done
+    each_batch(spark, url, Path(directory))
+    found["batches"] = reader("batches").count()
     return found
+
+
+def each_batch(spark: Any, url: str, place: Path) -> None:
+    """Write two batches of the same rows inside `foreachBatch`; the first one fails behind that."""
+    (place / "in").mkdir()
+    for name in ("a", "b"):
+        (place / "in" / name).write_text("x\ny\n")
+    sign = str(place / "sign")
+
+    def handle(frame: Any, batch: int) -> None:
+        given = {"queue": "batches", "url": url, "writeId": f"load {batch}"}
+        frame.write.format("penstock").mode("append").options(**given).save()
+        if not os.path.exists(sign):  # noqa: PTH110  # what it is pickled with is little
+            os.mkdir(sign)  # noqa: PTH102
+            raise RuntimeError("as planned")
+
+    frame = spark.readStream.format("text").option("maxFilesPerTrigger", 1).load(str(place / "in"))
+    sink = frame.withColumnRenamed("value", "payload").writeStream.foreachBatch(handle)
+    sink = sink.option("checkpointLocation", str(place / "batches")).trigger(availableNow=True)
+    failed = 0
+    try:
+        sink.start().awaitTermination()
+    except Exception as error:  # noqa: BLE001  # Spark's own, which has the text of ours
+        failed += "as planned" in str(error)
+    sink.start().awaitTermination()
+    assert failed == 1
 
 
 def watched(spark: Any, options: dict[str, str], directory: str) -> dict[str, Any]:

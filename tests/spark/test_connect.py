@@ -12,7 +12,7 @@ from tests.spark.support import Driver
 def test_everything_goes_through_connect(
     driver: Callable[..., Driver], ps: Penstock, redis_url: str, tmp_path: Path
 ) -> None:
-    """Batch, SQL, stream, `foreachPartition` and drain; nothing of it asks for an RDD."""
+    """Batch, SQL, stream, `foreachPartition`, `foreachBatch` and drain; nothing needs an RDD."""
     started = driver(
         "tests.spark.programs:connected",
         master="connect:local[2]",
@@ -27,6 +27,7 @@ def test_everything_goes_through_connect(
         "partition": 100,
         "drained": 100,
         "output": 100,
+        "batches": 4,
     }
     stats = ps.queue("in").stats()
     assert (stats.ready, stats.active) == (0, 0)

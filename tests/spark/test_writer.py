@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import random
+import re
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -441,6 +442,24 @@ def test_a_full_queue(mode: str, ps: Penstock, options: Any) -> None:
     queue.configure(max_length=100)
     writer = BatchWriter(options(commitMode=mode, writeId="w"), schema(PLAIN), False)
     writer.commit(write(writer, rows))
+    assert bodies(ps) == rows[0]
+
+
+def test_a_promise_that_a_full_queue_holds_up(ps: Penstock, options: Any) -> None:
+    """The error says under which name the write is completed, whether it was given one or not."""
+    queue = ps.queue("mail")
+    queue.configure(max_length=3)
+    rows = [[b"%d" % number for number in range(8)]]
+    given = options(commitMode="staged", onFull="fail")
+    writer = BatchWriter(given, schema(PLAIN), False)
+    with pytest.raises(QueueFull, match=r"all staged rows are promised.*writeId=") as caught:
+        writer.commit(write(writer, rows))
+    assert (caught.value.waiting, caught.value.limit) == (3, 3)
+    queue.configure(max_length=100)
+    name = re.search("writeId=([0-9a-f]+)", str(caught.value))
+    assert name is not None
+    again = BatchWriter({**given, "writeid": name[1]}, schema(PLAIN), False)
+    again.commit(write(again, rows))
     assert bodies(ps) == rows[0]
 
 

@@ -193,6 +193,8 @@ def patiently(options: Write, total: int, put: Any) -> None:
 
 def _stuck(options: Write, full: QueueFull, done: int, total: int) -> QueueFull:
     text = f"{full}; {done} of these {total} rows are in, repeating the write adds the others"
+    if options.commit_mode == "staged":
+        text = f"{full}; all staged rows are promised, and some may be in"
     if options.on_full == "wait":
         text += (
             f". There was no room within fullTimeout ({options.full_timeout / 1000:g} s): does "

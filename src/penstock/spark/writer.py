@@ -17,6 +17,7 @@ from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from penstock.core.operations import Staged
+from penstock.errors import QueueFull
 from penstock.spark.connect import check_identity, identity
 from penstock.spark.errors import OptionError
 from penstock.spark.operations import Settler, check_columns
@@ -160,8 +161,19 @@ class Job:
         name = next((one.stage for one in reports if one.stage is not None), None)
         if name is not None:
             stages = [(one.token, one.chunks) for one in reports if one.chunks]
-            total.update(Commit(self.options, name).run(stages))
+            try:
+                total.update(Commit(self.options, name).run(stages))
+            except QueueFull as full:
+                text = f"{full}. {self._rest()}"
+                raise QueueFull(text, full.waiting, full.limit) from None
         self._tell("written", total, batch)
+
+    def _rest(self) -> str:
+        """How a promise is kept that was not kept at once."""
+        if self.streams:
+            return "The next start of the query publishes the rest"
+        name = self.options.write_id or self.own
+        return f"The same write with writeId={name} publishes the rest; under no name it is another"
 
     def abort(self, messages: Sequence[Any], batch: int | None = None) -> None:
         """A task has failed for good: what was staged goes, unless it was promised."""
