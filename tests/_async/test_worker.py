@@ -384,16 +384,16 @@ async def test_a_job_that_is_removed_while_its_handler_runs(
 
 async def test_a_job_of_several_leases(ps: AsyncPenstock, q: AsyncQueue) -> None:
     """Its lease is renewed for as long as the handler runs, so that nobody else gets it."""
-    await q.enqueue("x", lease=0.2)
+    await q.enqueue("x", lease=1)
     runs: list[AsyncJob] = []
 
     async def handler(job: AsyncJob) -> None:
         runs.append(job)
-        await asleep(1.2)
+        await asleep(2.5)
 
     async with AsyncWorker(ps, "q", handler):
         await await_for(lambda: bool(runs))
-        other = await q.reserve(block=1)
+        other = await q.reserve(block=2)
         assert other == []
         await reach(q, acked=1)
     assert len(runs) == 1

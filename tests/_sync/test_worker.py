@@ -373,16 +373,16 @@ def test_a_job_that_is_removed_while_its_handler_runs(ps: Penstock, q: Queue) ->
 
 def test_a_job_of_several_leases(ps: Penstock, q: Queue) -> None:
     """Its lease is renewed for as long as the handler runs, so that nobody else gets it."""
-    q.enqueue("x", lease=0.2)
+    q.enqueue("x", lease=1)
     runs: list[Job] = []
 
     def handler(job: Job) -> None:
         runs.append(job)
-        sleep(1.2)
+        sleep(2.5)
 
     with Worker(ps, "q", handler):
         wait_for(lambda: bool(runs))
-        other = q.reserve(block=1)
+        other = q.reserve(block=2)
         assert other == []
         reach(q, acked=1)
     assert len(runs) == 1

@@ -194,6 +194,9 @@ class Promoted(Keeper):
         self._replica = self._start()
         with redis.Redis.from_url(self._replica.url) as raw:
             raw.execute_command("REPLICAOF", "127.0.0.1", self.server.port)
+            # WAIT counts a replica that still loads the first copy: what was written before that
+            # has the offset 0, as the replica has.
+            wait_for(lambda: raw.info("replication")["master_link_status"] == "up")
 
     def fall(self) -> None:
         """Wait until the replica has all, kill the primary, promote the replica."""

@@ -99,7 +99,10 @@ def _run_off(q: Queue, jobs: int) -> None:
 
 
 def _used(raw: redis.Redis) -> int:
-    """Bytes in use, but for buffers of connections, which the server frees when it has time."""
+    """Bytes in use, but for buffers of connections, which the server frees when it has time, and
+    for what it has noted of slow commands.
+    """
+    raw.slowlog_reset()
     memory = raw.info("memory")
     return int(memory["used_memory"] - memory["mem_clients_normal"])
 
