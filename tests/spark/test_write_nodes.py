@@ -10,8 +10,9 @@ import pytest
 
 from penstock import Penstock
 from penstock.embedded import EmbeddedServer, find_server
-from penstock.spark import OptionError
+from penstock.spark import OptionError, enqueue_partition
 from penstock.spark.connect import close_all
+from penstock.spark.errors import Unreachable
 from penstock.spark.writer import BatchWriter
 from tests.spark.hands import arrow, running, schema
 from tests.spark.test_writer import settle
@@ -54,6 +55,23 @@ def test_every_row_is_there_once(mode: str, urls: list[str]) -> None:
         with Penstock(url) as one:
             counts.append(one.queue("mail").stats().ready)
     assert min(counts) == 0 if mode == "staged" else min(counts) > 5
+
+
+@pytest.mark.parametrize("mode", ["direct", "staged"])
+def test_a_node_that_is_away_when_a_write_is_planned(mode: str, urls: list[str]) -> None:
+    """The write fails: what it put elsewhere would be added again when the node is back."""
+    with EmbeddedServer(find_server(), tcp=True) as gone:
+        away = gone.url
+    given = {"queue": "mail", "nodes": f"{urls[0]},{away}", "commitmode": mode, "retryfor": "0"}
+    with pytest.raises(Unreachable, match=r"1 of 2 nodes.*skipUnreachable"):
+        BatchWriter(given, schema("payload binary"), False)
+    rows = [{"payload": body} for body in BODIES]
+    with running(), pytest.raises(Unreachable, match="1 of 2 nodes"):
+        enqueue_partition(rows, **{**given, "commitmode": "direct"}, writeId="w")
+    writer = BatchWriter({**given, "skipunreachable": "true"}, schema("payload binary"), False)
+    writer.commit(attempts(writer, 2))
+    with Penstock(urls[0]) as ps:
+        assert sorted(job.raw for job in ps.queue("mail").scan_iter()) == sorted(BODIES)
 
 
 def test_operations_go_where_the_jobs_are(urls: list[str]) -> None:

@@ -25,7 +25,16 @@ from penstock.spark.errors import HIDDEN, OptionError, Unreachable, WrongServer
 from penstock.spark.options import Connection
 from penstock.wire.keys import QueueKeys
 
-__all__ = ["check_identity", "check_queue", "client", "close_all", "identity", "parts", "shares"]
+__all__ = [
+    "check_identity",
+    "check_queue",
+    "check_reached",
+    "client",
+    "close_all",
+    "identity",
+    "parts",
+    "shares",
+]
 
 logger = logging.getLogger("penstock")
 VARIABLE = re.compile("[A-Z_][A-Z0-9_]*")
@@ -126,6 +135,23 @@ def identity(options: Connection) -> tuple[str, ...]:
     found = parts(options)
     check_queue(options, options.queue, found.values())
     return tuple(sorted(found))
+
+
+def check_reached(options: Connection) -> None:
+    """See that every node can be reached: which of them has a row goes by all of them.
+
+    Raises:
+        Unreachable: some can't be.
+    """
+    queue = client(options).queue(options.queue)
+    every = queue.parts if isinstance(queue, CompositeQueue) else ()
+    away = sum(1 for part in every if not part.home.id)
+    if away:
+        raise Unreachable(
+            f"queue {options.queue!r}: {away} of {len(every)} nodes can't be reached. Rows that an "
+            f"earlier attempt has put there would be added again (skipUnreachable=true writes to "
+            f"the others)"
+        )
 
 
 def check_queue(options: Connection, name: str, found: Iterable[Queue]) -> None:

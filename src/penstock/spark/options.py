@@ -313,6 +313,13 @@ class Write(Connection):
     replication_timeout: int = option(
         "replicationTimeout", span(3_600_000), 1_000, "for which is waited then"
     )
+    skip_unreachable: bool = option(
+        "skipUnreachable",
+        flag,
+        False,
+        "whether rows go to other nodes while one can't be reached, where what is repeated may "
+        "be added again",
+    )
     delay: int | None = option(
         "delay", span(zero=True), None, "of a nack: until the next try; else by the job's policy"
     )

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any
 
-from penstock.spark.connect import parts
+from penstock.spark.connect import check_reached, parts
 from penstock.spark.errors import OptionError
 from penstock.spark.options import Write
 from penstock.spark.rows import Encoder, columns_of, transposed
@@ -36,6 +36,7 @@ def enqueue_partition(rows: Iterable[Any], **options: Any) -> dict[str, int]:
     Raises:
         OptionError: an option can't be used; nothing was written.
         BadArgument: a column or a value can't be used; rows before it may have been added.
+        Unreachable: no server can be reached, or not every one of several nodes.
         As `Queue.enqueue`.
     """
     given = Write.parse(
@@ -59,7 +60,10 @@ def enqueue_partition(rows: Iterable[Any], **options: Any) -> dict[str, int]:
         )
     write = write_name(where, given.write_id)
     encoder = Encoder(columns, given, write, where.partition)
-    sink = Sink(given, tuple(sorted(parts(given))))
+    nodes = tuple(sorted(parts(given)))
+    if not given.skip_unreachable:
+        check_reached(given)
+    sink = Sink(given, nodes)
     for values, count in transposed(_valued(chain([first], source), names), len(names), ROWS):
         sink.put(encoder.encode(values, count))
     done = sink.finish()

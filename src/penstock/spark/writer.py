@@ -18,7 +18,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from penstock.core.operations import Staged
 from penstock.errors import QueueFull
-from penstock.spark.connect import check_identity, identity
+from penstock.spark.connect import check_identity, check_reached, identity
 from penstock.spark.errors import OptionError
 from penstock.spark.operations import Settler, check_columns
 from penstock.spark.options import Write
@@ -78,7 +78,7 @@ class Job:
 
         Raises:
             BadArgument: an option or column can't be used.
-            Unreachable: no server can be reached.
+            Unreachable: no server can be reached, or not every one of several nodes.
             QueueMissing: there is no such queue, and `requireQueue` is set.
         """
         if overwrite:
@@ -96,7 +96,10 @@ class Job:
             columns_of(fields, given)
         else:
             check_columns(fields, given)
-        return cls(given, fields, identity(given), streams)
+        nodes = identity(given)
+        if given.operation == "enqueue" and not given.skip_unreachable:
+            check_reached(given)
+        return cls(given, fields, nodes, streams)
 
     def run(self, source: Iterable[Any]) -> Report:
         """Write one partition: the work of an attempt of a task."""
