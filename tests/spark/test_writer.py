@@ -289,6 +289,15 @@ def test_json_that_cannot_be_expressed_names_the_column(options: Any) -> None:
     writer = BatchWriter(options(payloadFormat="json"), schema("k long, v double"), False)
     with running(), pytest.raises(RowError, match="'v'"):
         writer.write(iter(arrow({"k": [1], "v": [float("nan")]})))
+    deep: Any = []
+    for _ in range(100_000):
+        deep = [deep]
+    given = {"queue": "mail", "url": options()["url"], "payloadFormat": "json", "writeId": "w"}
+    for value in ("\ud800", deep):
+        with running(), pytest.raises(RowError, match="'v', row 1"):
+            enqueue_partition([{"k": 1, "v": 1}, {"k": 1, "v": value}], **given)
+    with pytest.raises(BadArgument, match=r"column='v'.*twice"):
+        BatchWriter(options(payloadFormat="json"), schema("k long, v double, v long"), False)
 
 
 def test_plans_that_cannot_be_carried_out(ps: Penstock, options: Any, redis_url: str) -> None:
@@ -509,6 +518,11 @@ def test_enqueue_partition(ps: Penstock, options: Any, redis_url: str) -> None:
             enqueue_partition(plain, operation="ack", **named)
         with pytest.raises(RowError, match="payload"):
             enqueue_partition([{"payload": 5}], **named)
+        with pytest.raises(RowError, match="'delay', row 0"):
+            enqueue_partition([{"payload": b"x", "delay": {"x": []}}], **named)
+        for other in ({"body": b"x"}, {}, {"payload": b"x", "body": b"x"}):
+            with pytest.raises(BadArgument, match=r"columns=.*row 1 of its partition"):
+                enqueue_partition([*plain[:1], other], **named)
         with pytest.raises(TypeError, match="Rows or mappings"):
             enqueue_partition([(b"x",)], **named)
     with running(0, "q", 7):

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any
 
+from penstock.errors import BadArgument
 from penstock.spark.connect import check_reached, parts
 from penstock.spark.errors import OptionError
 from penstock.spark.options import Write
@@ -85,6 +86,15 @@ def _names(row: Any) -> tuple[str, ...]:
 
 
 def _valued(rows: Iterable[Any], names: tuple[str, ...]) -> Iterator[list[Any]]:
-    """The values of each row, in the order of the first one's names."""
-    for row in rows:
+    """The values of each row, in the order of the first one's names.
+
+    Raises:
+        BadArgument: a row has others.
+    """
+    for at, row in enumerate(rows):
+        found = _names(row)
+        if found != names and set(found) != set(names):
+            raise BadArgument(
+                "columns", found, f"row {at} of its partition has others than the first: {names}"
+            )
         yield [row[name] for name in names]

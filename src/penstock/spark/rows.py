@@ -116,7 +116,12 @@ def columns_of(fields: Sequence[tuple[str, str]], options: Write) -> Columns:
     rest = [index for index in range(len(names)) if index not in places.values()]
     if packs:
         own = {places[meaning] for meaning in ("id", "queue") if meaning in places}
-        return Columns(names, places, tuple(sorted({*rest, *own})))
+        packed = tuple(sorted({*rest, *own}))
+        members = [names[index] for index in packed]
+        for name in members:
+            if members.count(name) > 1:
+                raise BadArgument("column", name, "is there twice: a JSON object has it once")
+        return Columns(names, places, packed)
     if rest:
         listed = ", ".join(repr(names[index]) for index in rest)
         raise BadArgument(
@@ -234,7 +239,7 @@ class Encoder:
     def _packed(self, names: list[str], values: list[Any]) -> bytes:
         try:
             return _dumps(dict(zip(names, values, strict=True))).encode()
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, RecursionError):
             pass
         name, value, reason = next(
             (name, value, reason)
@@ -273,7 +278,10 @@ class Encoder:
             else value
             for value in values
         )
-        return self._head(key)
+        try:
+            return self._head(key)
+        except TypeError:  # unhashable, which nothing is that a column may hold: say which
+            return self._head.__wrapped__(self, key)
 
     @lru_cache(maxsize=1024)  # noqa: B019  # lives as long as its task
     def _head(self, values: tuple[Any, ...]) -> tuple[bytes, bytes, int | str]:
@@ -394,8 +402,8 @@ _dumps = json.JSONEncoder(
 def _obstacle(value: Any) -> str:
     """Why JSON can't express a value; empty = it can."""
     try:
-        _dumps(value)
-    except (TypeError, ValueError) as error:
+        _dumps(value).encode()
+    except (TypeError, ValueError, RecursionError) as error:
         return str(error) or type(error).__name__
     return ""
 
