@@ -135,6 +135,7 @@ class Batches:
         found = self._load(batch)
         self._asked = True
         if not found:
+            self.held = (0, [])  # an empty list is not what it has by the time it is planned
             return False
         self._assign(batch, 0, 0)
         self.renew()
