@@ -63,6 +63,8 @@ class Ground:
                 call = lane.ops.fetch(part.consumer, part.batch, at, part.end - at, 2)
                 reply = lane.ops.of_batch(lane.run(call))
                 assert reply[0] == 1
+                if reply[4] <= at:
+                    break
                 at = reply[4]
                 bodies += [value.rpartition(b"\n")[2] for value in reply[8::4]]
         return bodies
@@ -418,6 +420,23 @@ def test_available_now_takes_what_an_earlier_life_has_reserved(
     stats = ground.queue.stats()
     assert (stats.ready, stats.active, stats.acked) == (0, 0, 5 + more)
     life.stop()
+
+
+def test_a_batch_that_was_empty_when_it_was_looked_at(ground: Ground) -> None:
+    """What another driver has put into it since is read, and is not acknowledged unread."""
+    ground.add(1)
+    ground.queue.ack(ground.queue.reserve(1))
+    older, newer = ground.life(), ground.life()
+    start = older.initial()
+    assert older.latest(start, 10) == start  # an empty list
+    newer.available_now()
+    assert newer.latest(start, 10) == start  # has looked at it
+    ground.add(5)
+    newest = ground.life()
+    end = newest.latest(start, 10)
+    assert len(ground.read(newer.parts(start, end))) == 5
+    for life in (older, newer, newest):
+        life.stop()
 
 
 def test_all_that_is_available_after_a_crash(ground: Ground) -> None:
