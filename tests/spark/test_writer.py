@@ -344,6 +344,20 @@ def test_what_is_pickled_has_no_connection(options: Any) -> None:
     assert len(pickle.dumps(writer)) < 3000
 
 
+def test_a_checkpoint_that_is_older_than_what_was_staged(
+    ps: Penstock, options: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its batches were done, perhaps with other rows: nothing is added, and the log says so."""
+    for batch, body in ((5, b"a"), (5, b"a"), (3, b"b")):
+        writer = StreamWriter(options(commitMode="staged"), schema(PLAIN), False)
+        assert "nothing of it is added" not in caplog.text
+        with running(0, "q", batch):
+            message = writer.write(iter(arrow({"payload": [body]})))
+        writer.commit([message], batch)
+    assert "batch 3 comes after batch 5 was done: nothing of it is added" in caplog.text
+    assert bodies(ps) == [b"a"]
+
+
 @pytest.mark.parametrize("lost", [0, 1, 2])
 def test_a_chunk_that_a_failover_has_lost(
     lost: int, ps: Penstock, redis_url: str, options: Any

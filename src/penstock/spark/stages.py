@@ -174,6 +174,9 @@ class Commit:
             batch, state = reply[2], reply[3]
             if state == b"promised":
                 self._keep(Staged(self._at.writer, batch), promised(reply[4].decode()), total)
+            if batch > self._at.batch:
+                text = "queue %r: batch %d comes after batch %d was done: nothing of it is added"
+                logger.warning(text, self._options.queue, self._at.batch, batch)
             if batch >= self._at.batch:
                 ran(self._part, self._part.ops.unstage(self._at, KEPT_MS))
                 break
