@@ -12,13 +12,15 @@ from types import TracebackType
 
 from tests.support.proxy import LOOPBACK, Address, Listener
 
-__all__ = ["CERTIFICATE", "TlsEnd"]
+__all__ = ["CERTIFICATE", "STRANGER", "TlsEnd"]
 
 CERTIFICATE = Path(__file__).with_name("localhost.pem")
 """Certificate and key for localhost and 127.0.0.1, signed by itself and valid from 2020 to 2120.
 
 Made for these tests alone; nothing trusts it.
 """
+STRANGER = CERTIFICATE.with_name("stranger.pem")
+"""Another one of that kind, with the same names in it."""
 
 
 class TlsEnd:
@@ -26,12 +28,18 @@ class TlsEnd:
 
     Args:
         upstream: path of a unix socket, or host and port.
+        asks: whether a client has to show that certificate as well.
     """
 
-    def __init__(self, upstream: Address) -> None:
+    def __init__(self, upstream: Address, *, asks: bool = False) -> None:
         self._upstream = upstream
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._context.load_cert_chain(CERTIFICATE)
+        if asks:
+            self._context.verify_mode = ssl.CERT_REQUIRED
+            # With 1.3 a client that is refused learns it later, or that the connection is gone.
+            self._context.maximum_version = ssl.TLSVersion.TLSv1_2
+            self._context.load_verify_locations(CERTIFICATE)
         self._threads: list[threading.Thread] = []
         self._open: list[socket.socket] = []
         listening = socket.socket()

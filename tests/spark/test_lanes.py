@@ -18,6 +18,7 @@ from penstock.core.partitions import partition_of
 from penstock.errors import NodesUnavailable, QueueMissing
 from penstock.spark import snapshot
 from penstock.spark.checkpoint import Consumer, Part
+from penstock.spark.errors import Unreachable
 from penstock.spark.lanes import Lane
 from penstock.spark.options import Stream
 from penstock.spark.stream import Slice, StreamReader
@@ -188,7 +189,7 @@ def test_no_node_at_all(make: Make) -> None:
     life = ground.life()
     ground.cut(0)
     ground.cut(1)
-    with pytest.raises(RedisConnectionError):
+    with pytest.raises(Unreachable, match="'q': no server is reached"):
         life.latest(life.initial(), 10)
     life.stop()
 
@@ -349,7 +350,7 @@ class Query:
         self.weather()
         try:
             done = self.ground.read(self.life.parts(self.start, self.noted))
-        except RedisConnectionError:  # the query fails
+        except (RedisConnectionError, Unreachable):  # the query fails
             self.restart()
             return True
         if not self.dies():

@@ -8,7 +8,9 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Iterable, Sequence
+import ssl
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -33,12 +35,23 @@ __all__ = [
     "close_all",
     "identity",
     "parts",
+    "reaching",
     "shares",
 ]
 
 logger = logging.getLogger("penstock")
 VARIABLE = re.compile("[A-Z_][A-Z0-9_]*")
 """How variables of the environment are called; nobody's passwords, as a rule."""
+ASKED = "option 'sslCertFile': the server may ask for a certificate that it trusts"
+TLS_ERRORS = {
+    "certificate is not valid for": "option 'url': the server's certificate is for another host",
+    "CERTIFICATE_VERIFY_FAILED": "option 'sslCaFile': nothing in it vouches for the server",
+    "UNKNOWN_CA": ASKED,
+    "CERTIFICATE_REQUIRED": ASKED,
+    "HANDSHAKE_FAILURE": ASKED,
+    "EOF occurred in violation of protocol": ASKED,
+}
+"""Words of OpenSSL, the first that is found."""
 
 
 class Clients:
@@ -86,6 +99,30 @@ def close_all() -> None:
     _clients.close()
 
 
+@contextmanager
+def reaching(options: Connection) -> Iterator[None]:
+    """A server is reached within this block, or else an error says what may be wrong.
+
+    Raises:
+        Unreachable: it is not.
+    """
+    try:
+        yield
+    except (RedisError, NodesUnavailable) as error:
+        text = str(error).rstrip(".")
+        raise Unreachable(
+            f"queue {options.queue!r}: no server is reached: {text}{_distrust(text)}"
+        ) from error
+
+
+def _distrust(text: str) -> str:
+    """Which option is to be looked at when one side does not trust the other's certificate."""
+    for word, advice in TLS_ERRORS.items():
+        if word in text:
+            return f"; {advice}"
+    return ""
+
+
 def parts(options: Connection, name: str = "") -> dict[str, Queue]:
     """A queue's part on each node that can be reached, by the node's id; of one server it is one.
 
@@ -96,10 +133,8 @@ def parts(options: Connection, name: str = "") -> dict[str, Queue]:
         Unreachable: no server can be reached.
     """
     found = client(options)
-    try:
+    with reaching(options):
         found.connect()
-    except (RedisError, NodesUnavailable) as error:
-        raise Unreachable(f"queue {options.queue!r}: no server is reached: {error}") from error
     queue = found.queue(name or options.queue)
     if isinstance(queue, CompositeQueue):
         return {part.home.id: part for part in queue.parts if part.home.id}
@@ -223,14 +258,41 @@ def _completed(name: str, url: str, options: Connection) -> str:
         "ssl_certfile": options.ssl_cert_file,
         "ssl_keyfile": options.ssl_key_file,
     }
-    if any(str(value) for key, value in settings.items() if key.startswith("ssl_")) and not (
-        scheme.startswith("rediss")
-    ):
-        raise OptionError("sslCaFile", None, "ssl options need a URL that begins with rediss://")
+    _check_tls(scheme, options, given.get("ssl_password", ""))
     added = {key: value for key, value in settings.items() if value and key not in given}
     merged = "&".join(f"{quote(k)}={quote(str(v), safe='')}" for k, v in {**given, **added}.items())
     user = _user(user, options)
     return f"{scheme}{user + '@' if user else ''}{place}?{merged}"
+
+
+def _check_tls(scheme: str, options: Connection, password: str) -> None:
+    """See that the files for TLS are here, and are what they should be.
+
+    Raises:
+        OptionError: one is not, or can't be used with this URL.
+    """
+    ca, cert, key = options.ssl_ca_file, options.ssl_cert_file, options.ssl_key_file
+    given = {"sslCaFile": ca, "sslCertFile": cert, "sslKeyFile": key}
+    for name, file in given.items():
+        if file and not scheme.startswith("rediss"):
+            raise OptionError(name, None, "needs a URL that begins with rediss://")
+        try:
+            if file:
+                Path(file).read_bytes()
+        except OSError as error:
+            raise OptionError(name, file, f"can't be read here: {error.strerror}") from None
+    if key and not cert:
+        raise OptionError("sslKeyFile", key, "only together with sslCertFile")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    name = "sslCaFile"
+    try:
+        if ca:
+            context.load_verify_locations(ca)
+        name = "sslCertFile"
+        if cert:
+            context.load_cert_chain(cert, key or None, password)  # else OpenSSL asks for it
+    except ssl.SSLError as error:
+        raise OptionError(name, given[name], f"can't be used: {error}") from None
 
 
 def _user(given: str, options: Connection) -> str:

@@ -16,8 +16,8 @@ from penstock._sync.connection import passing
 from penstock._sync.queue import Queue
 from penstock.core.operations import Call, QueueOps
 from penstock.errors import QueueMissing
-from penstock.spark.connect import check_identity, client
-from penstock.spark.errors import WrongServer
+from penstock.spark.connect import check_identity, client, reaching
+from penstock.spark.errors import Unreachable, WrongServer
 from penstock.spark.options import Connection
 
 __all__ = ["Lane", "Lanes", "Site", "lane", "lanes"]
@@ -108,7 +108,9 @@ def lane(options: Connection, site: Site) -> Lane:
         WrongServer: it is another node.
     """
     own = single(options, site.url)
-    found = Lane(client(own), options.queue, site)
+    made = client(own)
+    with reaching(own):
+        found = Lane(made, options.queue, site)
     if site.node and found.node != site.node:
         check_identity(own, (site.node,))
         raise WrongServer(f"queue {options.queue!r}: node {found.node} instead of {site.node}")
@@ -132,19 +134,17 @@ def lanes(options: Connection) -> Lanes:
     time. A node that has not heard of the queue goes by the others.
 
     Raises:
-        redis.exceptions.ConnectionError, TimeoutError: no node can be reached.
+        Unreachable: no node can be reached.
     """
     if not options.nodes:
-        made = client(options)
-        return _spread(options.queue, [("", made, _partitions(made, options.queue))])
+        return _spread(options.queue, [("", *_reached(options))])
     reached: list[tuple[str, Penstock, int | None]] = []
-    failed: list[Exception] = []
+    failed: list[Unreachable] = []
     for url in options.nodes:
         try:
-            made = client(single(options, url))
-            reached.append((url, made, _partitions(made, options.queue)))
-        except Exception as error:  # noqa: PERF203  # a node at a time
-            if not passing(error):
+            reached.append((url, *_reached(single(options, url))))
+        except Unreachable as error:  # noqa: PERF203  # a node at a time
+            if not passing(error.__cause__ or error):
                 raise
             logger.warning("queue %r: a node can't be reached: %s", options.queue, error)
             failed.append(error)
@@ -153,6 +153,17 @@ def lanes(options: Connection) -> Lanes:
     found = _spread(options.queue, reached)
     found.unreached = len(failed)
     return found
+
+
+def _reached(options: Connection) -> tuple[Penstock, int | None]:
+    """A client of a node, and how many partitions the queue has there.
+
+    Raises:
+        Unreachable: it can't be reached.
+    """
+    made = client(options)
+    with reaching(options):
+        return made, _partitions(made, options.queue)
 
 
 def _partitions(made: Penstock, queue: str) -> int | None:

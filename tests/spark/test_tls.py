@@ -1,0 +1,149 @@
+"""Groups 10 and 11 over TLS: `rediss://`, with certificates that options name."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.embedded import EmbeddedServer
+from penstock.spark import OptionError, drain
+from penstock.spark.connect import close_all, parts
+from penstock.spark.errors import Unreachable
+from penstock.spark.options import Connection
+from penstock.spark.snapshot import SnapshotReader
+from penstock.spark.writer import BatchWriter
+from tests.connection.tls import CERTIFICATE, STRANGER, TlsEnd
+from tests.spark.hands import schema
+
+PASSWORD = "correct-horse-battery"
+PEM = str(CERTIFICATE)
+OWN = {"sslCaFile": PEM, "sslCertFile": PEM, "sslKeyFile": PEM}
+Make = Callable[..., EmbeddedServer]
+
+
+@pytest.fixture
+def guarded(make_server: Make) -> EmbeddedServer:
+    """A server with a password."""
+    server = make_server(args=("--requirepass", PASSWORD))
+    assert isinstance(server.address, str)
+    return server
+
+
+@pytest.fixture
+def ends(guarded: EmbeddedServer) -> Iterator[Callable[..., TlsEnd]]:
+    """Make TLS ends of it; all of Spark's connections in this process are closed at the end."""
+    made: list[TlsEnd] = []
+
+    def make(**options: Any) -> TlsEnd:
+        made.append(TlsEnd(guarded.address, **options))
+        return made[-1]
+
+    yield make
+    close_all()
+    for one in made:
+        one.__exit__(None, None, None)
+
+
+def given(end: TlsEnd, **more: str) -> dict[str, str]:
+    """Options of a reader or writer."""
+    url = end.url.replace("//", f"//:{PASSWORD}@")
+    return {"queue": "mail", "url": url, "retryFor": "0", **more}
+
+
+@pytest.mark.parametrize("asks", [False, True])
+def test_every_way(asks: bool, spark: Any, ends: Callable[..., TlsEnd], tmp_path: Path) -> None:
+    """Write, table, stream and drain by driver and tasks, also where clients have to be known."""
+    options = given(ends(asks=asks), **(OWN if asks else {"sslCaFile": PEM}))
+    source = {**options, "checkpointLocation": str(tmp_path / "checkpoint")}
+    rows = spark.range(0, 100, 1, 2).selectExpr("CAST(id AS STRING) AS payload")
+    rows.write.format("penstock").mode("append").options(**options, commitMode="staged").save()
+    assert spark.read.format("penstock").options(**options).load().count() == 100
+    jobs = spark.readStream.format("penstock").options(**options).load().select("payload")
+    sink = jobs.writeStream.format("penstock").options(**{**source, "queue": "other"})
+    sink.trigger(availableNow=True).start().awaitTermination()
+    del options["queue"]
+    assert drain(spark, queue="other", handler=len_of, parallelism=2, **options).done == 100
+
+
+def len_of(job: Any) -> int:
+    """A handler."""
+    return len(job.raw)
+
+
+def test_a_wrong_authority_is_named_by_spark(spark: Any, ends: Callable[..., TlsEnd]) -> None:
+    """A write, a table and a stream end on the driver; the password is not shown."""
+    options = given(ends(), sslCaFile=str(STRANGER))
+    rows = spark.range(5).selectExpr("CAST(id AS STRING) AS payload")
+    table = spark.read.format("penstock").options(**options)
+    for work in (
+        rows.write.format("penstock").mode("append").options(**options).save,
+        lambda: table.load().count(),
+        lambda: drain(spark, handler=len_of, **options),
+    ):
+        with pytest.raises(Exception, match="option 'sslCaFile': nothing in it vouches") as caught:
+            work()
+        assert PASSWORD not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "asks, files, told",
+    [
+        (False, {"sslCaFile": str(STRANGER)}, "option 'sslCaFile': nothing in it vouches"),
+        (False, {}, "option 'sslCaFile': nothing in it vouches"),
+        (True, {"sslCaFile": PEM}, "option 'sslCertFile': the server may ask"),
+        (
+            True,
+            {"sslCaFile": PEM, "sslCertFile": str(STRANGER)},
+            "option 'sslCertFile': the server may ask",
+        ),
+    ],
+)
+def test_distrust_names_an_option(
+    asks: bool, files: dict[str, str], told: str, ends: Callable[..., TlsEnd]
+) -> None:
+    """Of either side, to readers and writers alike, without the password; nothing was written."""
+    options = given(ends(asks=asks), **files)
+    for work in (
+        lambda: BatchWriter(options, schema("payload binary"), False),
+        lambda: SnapshotReader(options, schema("id string")).partitions(),
+    ):
+        with pytest.raises(Unreachable, match=told) as caught:
+            work()
+        shown = f"{caught.value!r} {caught.value} {caught.value.__cause__!r}"
+        assert PASSWORD not in shown
+        assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+
+def test_another_host(ends: Callable[..., TlsEnd]) -> None:
+    """The authority is trusted, and the certificate is for another name than that of the URL."""
+    options = given(ends(), sslCaFile=PEM)
+    options["url"] = options["url"].replace("localhost", "127.1")
+    with pytest.raises(Unreachable, match="option 'url': the server's certificate is for another"):
+        parts(Connection.parse(options))
+
+
+@pytest.mark.parametrize("name", ["sslCaFile", "sslCertFile", "sslKeyFile"])
+def test_files_are_looked_at_first(name: str, tmp_path: Path) -> None:
+    """One that is not there, or not what it should be, is named before anything is sent."""
+    text = tmp_path / "text"
+    text.write_text("no certificate\n")
+    url = "rediss://127.0.0.1:1"
+    for file, told in ((tmp_path / "none", "can't be read here"), (text, "can't be used")):
+        files = {**OWN, name: str(file)}
+        named = "sslCertFile" if name == "sslKeyFile" and file is text else name
+        with pytest.raises(OptionError, match=f"option {named}=.*{told}") as caught:
+            parts(Connection.parse({"queue": "mail", "url": url, **files}))
+        assert caught.value.argument == named
+    with pytest.raises(OptionError, match=f"option '{name}': needs a URL .* rediss://"):
+        parts(Connection.parse({"queue": "mail", "url": "redis://127.0.0.1:1", name: PEM}))
+
+
+def test_a_key_belongs_to_a_certificate() -> None:
+    """Alone it is of no use."""
+    options = {"queue": "mail", "url": "rediss://127.0.0.1:1", "sslKeyFile": PEM}
+    with pytest.raises(OptionError, match=r"option sslKeyFile=.*only together with sslCertFile"):
+        parts(Connection.parse(options))
