@@ -66,7 +66,7 @@ def move(cluster: Cluster, gate: Gate, *slots: int) -> None:
     finally:
         gate.open()
     for slot, (source, target), before in zip(slots, ways, met, strict=True):
-        wait_for(lambda at=source, count=before: _met(at) > count, 20)
+        wait_for(lambda at=source, count=before: _met(at) > count)
         while cluster.move_keys(slot, source, target):
             pass
         cluster.end_move(slot, target)
