@@ -1,0 +1,55 @@
+"""The benchmark's section `spark` on a few rows: every row of its table. No speeds."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from redis import Redis
+
+from penstock.bench import spark
+from penstock.bench.bed import Refused, opened
+from penstock.bench.plan import QUICK
+from tests.spark.support import environment
+
+ROWS, ROUNDS = 200, 1
+NAMES = [
+    "enqueue_many",
+    "enqueue_many, ids",
+    "Arrow sink, ids",
+    "batch source",
+    "batch source, ids",
+    "stream source",
+    "stream source, ids",
+    "stream source, start to end",
+    "stream source, start to end, ids",
+    "drain",
+]
+PLAN = dataclasses.replace(QUICK, rounds=ROUNDS, memory=ROWS)
+
+
+def test_every_row_is_measured(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sink, sources and drain beside plain Python, in each round; nothing of it is left behind."""
+    for name, value in environment().items():
+        monkeypatch.setenv(name, value)
+    with opened(redis_url, sure=True) as bed:
+        table = spark.spark(bed, PLAN)
+    assert [row.cells[0] for row in table.rows] == NAMES
+    assert all(isinstance(row.cells[2], float) and row.cells[2] > 0 for row in table.rows)
+    assert [budget.least for budget in table.budgets] == [True] * 4
+    assert len(table.rounds) == len(NAMES)
+    assert all(len(rates) == ROUNDS for rates in table.rounds.values())
+    assert table.note.startswith(f"{ROWS} rows of 100 bytes")
+    with Redis.from_url(redis_url) as raw:
+        assert [key for key in raw.scan_iter() if key != b"penstock:node"] == []
+
+
+def test_it_is_refused_where_there_is_no_java(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By name of what is missing, before anything is run."""
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", "")
+    assert not spark.is_there()
+    with opened(redis_url, sure=True) as bed, pytest.raises(Refused, match="needs Java"):
+        spark.spark(bed, PLAN)
