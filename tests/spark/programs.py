@@ -140,11 +140,16 @@ def each_batch(spark: Any, url: str, place: Path) -> None:
     assert failed == 1
 
 
-def watched(spark: Any, options: dict[str, str], directory: str) -> dict[str, Any]:
-    """All that Spark shows of reads and writes, some of which fail."""
+def watched(spark: Any, ways: dict[str, dict[str, str]], directory: str) -> dict[str, Any]:
+    """What Spark shows of each way to connect; each has a queue of its name."""
+    found = {way: _watched(spark, way, given, f"{directory}/{way}") for way, given in ways.items()}
+    return {**found, "rest": _pages(spark)}
+
+
+def _watched(spark: Any, queue: str, options: dict[str, str], directory: str) -> dict[str, Any]:
+    """All that Spark shows of reads and writes, some of which fail, but for its web pages."""
     import contextlib
     import io
-    import urllib.request
 
     place = Path(directory)
     (place / "input").mkdir(parents=True)
@@ -162,23 +167,23 @@ def watched(spark: Any, options: dict[str, str], directory: str) -> dict[str, An
 
     lines = spark.readStream.format("text").load(str(place / "input"))
     sink = lines.withColumnRenamed("value", "payload").writeStream.format("penstock")
-    sink = sink.options(queue="watched", checkpointLocation=f"{directory}/checkpoint", **options)
+    sink = sink.options(queue=queue, checkpointLocation=f"{directory}/checkpoint", **options)
     query = sink.trigger(availableNow=True).start()
     query.awaitTermination()
-    frame = spark.read.format("penstock").options(queue="watched", **options).load()
+    frame = spark.read.format("penstock").options(queue=queue, **options).load()
     with contextlib.redirect_stdout(shown):
         for mode in ("simple", "extended", "formatted", "cost"):
             frame.explain(mode=mode)
         query.explain(extended=True)
     given = ", ".join(f"{name} '{value}'" for name, value in options.items())
-    spark.sql(f"CREATE TEMP VIEW jobs USING penstock OPTIONS (queue 'watched', {given})")
+    spark.sql(f"CREATE OR REPLACE TEMP VIEW jobs USING penstock OPTIONS (queue '{queue}', {given})")
     described = spark.sql("DESCRIBE EXTENDED jobs").collect()
     described += spark.sql(
-        f"EXPLAIN CREATE TEMP VIEW other USING penstock OPTIONS (queue 'watched', {given})"
+        f"EXPLAIN CREATE TEMP VIEW other USING penstock OPTIONS (queue '{queue}', {given})"
     ).collect()
     rows = frame.count()
     # What fails: on the driver, and in a task.
-    bad = {**options, "queue": "dangerous"}
+    bad = {**options, "queue": f"dangerous {queue}"}
     failing(lambda: spark.read.format("penstock").options(states="odd", **bad).load().collect())
     failing(
         lambda: spark.read.format("penstock").options(requireQueue="true", **bad).load().count()
@@ -188,18 +193,24 @@ def watched(spark: Any, options: dict[str, str], directory: str) -> dict[str, An
     away = {**bad, "url": options["url"].rpartition(":")[0] + ":1", "retryFor": "0s"}
     failing(lambda: spark.read.format("penstock").options(**away).load().count())
     failing(lambda: numbers.write.format("penstock").mode("append").options(**away).save())
-    web = spark.sparkContext.uiWebUrl
-    application = spark.sparkContext.applicationId
-    rest = []
-    for page in ("sql?details=true", "environment", "jobs", "stages?details=true"):
-        address = f"{web}/api/v1/applications/{application}/{page}"
-        with urllib.request.urlopen(address, timeout=60) as answer:
-            rest.append(answer.read().decode())
     return {
         "rows": rows,
         "explain": shown.getvalue(),
         "describe": [str(row) for row in described],
         "progress": [str(one) for one in query.recentProgress],
         "errors": errors,
-        "rest": rest,
     }
+
+
+def _pages(spark: Any) -> list[str]:
+    """What the web pages are made of."""
+    import urllib.request
+
+    web = spark.sparkContext.uiWebUrl
+    application = spark.sparkContext.applicationId
+    rest = []
+    for page in ("sql?details=true&length=1000", "environment", "jobs", "stages?details=true"):
+        address = f"{web}/api/v1/applications/{application}/{page}"
+        with urllib.request.urlopen(address, timeout=60) as answer:
+            rest.append(answer.read().decode())
+    return rest
