@@ -18,6 +18,10 @@ nox.options.sessions = ["lint", "types", "sync-check", "tests"]
 
 # One more than there are cores, as many tests wait; long ones come last, and are shared out.
 WORKERS = ("-n", str(min(4, (os.cpu_count() or 1) + 1)), "--dist", "worksteal")
+# Each has a JVM, and starts others; they wait for one another's cores more than that would gain.
+SPARK_WORKERS = ("-n", "2", "--dist", "worksteal")
+# It says on stdout if it can't use the file of classes, where programs are read.
+QUICK_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xlog:disable"
 # These have sessions of their own.
 APART = ("--ignore", "tests/nodes", "--ignore", "tests/spark")
 SUITES = ("tests/_async", "tests/_sync", "tests/conformance")
@@ -71,7 +75,13 @@ def spark(session: nox.Session) -> None:
     """Run the tests of the Spark data source, which need Java; arguments go to pytest."""
     need_java(session)
     session.install(".", *groups("spark"))
-    session.run("pytest", "tests/spark", *session.posargs)
+    classes = Path(session.virtualenv.location, "spark.jsa")
+    classes.unlink(missing_ok=True)  # of other versions, perhaps
+    session.run("python", "-m", "tests.spark.classes", str(classes), silent=True)
+    session.run(
+        *("pytest", "tests/spark", *(session.posargs or SPARK_WORKERS)),
+        env={"JAVA_TOOL_OPTIONS": f"{QUICK_JVM} -XX:SharedArchiveFile={classes}"},
+    )
 
 
 @nox.session(name="spark-versions")

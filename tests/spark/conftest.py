@@ -80,7 +80,7 @@ def ps(redis_url: str) -> Iterator[Penstock]:
         yield client
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def cluster() -> Iterator[StandaloneCluster]:
     """A master and two workers of one core each; a driver of one's own joins them."""
     with StandaloneCluster() as started:
