@@ -268,7 +268,7 @@ def _take_roles(queue: Queue) -> None:
 
 def _survey(queue: Queue) -> None:
     reply = _ran(queue, queue.ops.survey("", "ready", "", "", 1000, 2))
-    assert len(reply[5:]) // 4 > 20
+    assert len(reply[5:]) // 2 > 20
 
 
 def _assign(queue: Queue) -> None:

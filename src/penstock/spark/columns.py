@@ -1,8 +1,8 @@
 """From replies of `fetch` and `survey` to Arrow: a column at a time, so that a row costs little.
 
-A reply has four parts for each job: number, score, counters, value (PROTOCOL.md, fetch). Ids and
-times are computed for all jobs of a page at once, values are cut by Arrow, and headers are read
-once for all jobs that have the same one but for the dedup id.
+A reply has number, score, counters and value of each job, or number and value alone (PROTOCOL.md,
+fetch and survey). Ids and times are computed for all jobs of a page at once, values are cut by
+Arrow, and headers are read once for all jobs that have the same one but for the dedup id.
 """
 
 from __future__ import annotations
@@ -56,6 +56,11 @@ class Origin:
     packed: bytes
     place: str
     asof: int = 0
+
+    @property
+    def width(self) -> int:
+        """How many parts of a reply a job is: one in ready has neither score nor counters."""
+        return 2 if self.place == "ready" else 4
 
 
 class Shape:
@@ -113,12 +118,13 @@ def pages(replies: Iterable[tuple[Origin, list[bytes]]]) -> Iterator[Page]:
     parts: list[bytes] = []
     size = 0
     for origin, more in replies:
-        if at is not None and (origin != at or len(parts) >= 4 * PAGE or size >= PAGE_BYTES):
+        width = origin.width
+        if at is not None and (origin != at or len(parts) >= width * PAGE or size >= PAGE_BYTES):
             yield Page(at, parts)
             parts, size = [], 0
         at = origin
         parts += more
-        size += sum(map(len, more[3::4]))
+        size += sum(map(len, more[width - 1 :: width]))
     if at is not None:
         yield Page(at, parts)
 
@@ -156,16 +162,17 @@ class Page:
 
     Args:
         origin: where they are from.
-        parts: as replies have them, four each.
+        parts: as replies have them, `origin.width` each.
     """
 
     def __init__(self, origin: Origin, parts: Sequence[bytes]) -> None:
         self.origin = origin
-        self.numbers = parts[::4]
-        self.scores = parts[1::4]
-        self.counters = parts[2::4]
-        self.values = parts[3::4]
+        width = origin.width
+        self.numbers = parts[::width]
+        self.values = parts[width - 1 :: width]
         self.count = len(self.numbers)
+        self.scores = parts[1::4] if width == 4 else [b""] * self.count
+        self.counters = parts[2::4] if width == 4 else [b""] * self.count
         self._numbers: tuple[Any, Any] | None = None
         self._split: Parts | None = None
         self._times: Any = None
@@ -177,7 +184,9 @@ class Page:
         kept = [i for i, is_wanted in enumerate(wanted) if is_wanted]
         if len(kept) == self.count:
             return self
-        every = (self.numbers, self.scores, self.counters, self.values)
+        every = [self.numbers, self.scores, self.counters, self.values]
+        if self.origin.width == 2:
+            every = [self.numbers, self.values]
         return Page(self.origin, [part[i] for i in kept for part in every])
 
     @property

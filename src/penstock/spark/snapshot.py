@@ -28,7 +28,7 @@ __all__ = ["FilteringReader", "Range", "SnapshotReader", "reader"]
 
 logger = logging.getLogger("penstock")
 
-ROWS_A_PART = 50_000
+ROWS_A_PART = 100_000
 """Jobs of a Spark partition, unless `numPartitions` says otherwise."""
 MOST_PARTS = 64
 LEAVES = 8

@@ -7,9 +7,10 @@
 ---          to      '' = to its last; else up to this
 ---          count   1 to 1000; about 1 MiB is answered, at least one job
 ---          full    2 = with their bodies; 1 = with the note of the last delivery and the header of the record; 0 = without
---- RETURNS  {1, nonce, now, epoch, cursor, (number, score, counters, value)...}  cursor: from of the next page, '' = this is the
----                                        last; score: as in the index, '' in ready; counters '' = none; value: note, record.
----                                        Jobs whose ttl has ended are left out
+--- RETURNS  {1, nonce, now, epoch, cursor, (number, value)...}  of ready. cursor: from of the next page, '' = this is the last;
+---                                        value: note, record. Jobs whose ttl has ended are left out
+---          {1, nonce, now, epoch, cursor, (number, score, counters, value)...}  of the others. score: as in the index;
+---                                        counters: '' = none
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 ---          {-9, nonce, epoch}            another epoch
@@ -45,7 +46,9 @@ local function stream()
     for i = 1, #entries do
       local entry = entries[i]
       if not (ends[i] and tonumber(ends[i]) <= now) then
-        row(entry[1], '', '', entry[2][2])
+        local value = entry[2][2]
+        reply[at + 1], reply[at + 2] = entry[1], full == '2' and value or shown(value)
+        at, bytes = at + 2, bytes + #value
       end
     end
     if not over then
