@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import (
@@ -19,6 +20,7 @@ from pyspark.sql.types import (
 from penstock.core.ids import encode_id, ttl_code
 from penstock.core.job import parse_counters
 from penstock.core.record import encode_dedup, encode_head, parse_record
+from penstock.errors import UndecodableBody
 from penstock.spark import columns
 from penstock.spark.columns import Origin, Page, Shape, pages
 from penstock.spark.schema import SCHEMA
@@ -142,3 +144,15 @@ def test_replies_are_joined_to_pages(monkeypatch: Any) -> None:
     found = [(page.origin.place, page.count) for page in pages(iter(replies))]
     assert found == [("active", 6), ("active", 2), ("dead", 1), ("active", 1), ("active", 1)]
     assert list(pages([])) == []
+
+
+def test_a_body_that_is_no_text() -> None:
+    """Where the schema wants texts, the error names the column and the job."""
+    origin = Origin("q", "1f2e3d4c", PACKED, "ready")
+    numbers = [b"1800000000000-%010d" % (1_000_000_000 + at) for at in range(3)]
+    bodies = [b"1\nfine", b"1\n\xff", b"1\nfine"]
+    page = Page(origin, [part for pair in zip(numbers, bodies, strict=True) for part in pair])
+    shape = Shape(StructType([StructField("payload", StringType())]))
+    wrong = encode_id(origin.node, PACKED, numbers[1], ttl_code(None))
+    with pytest.raises(UndecodableBody, match=f"column 'payload'.* {wrong} .*binary"):
+        shape.batch(page, shape.arrow())

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from penstock.core.ids import ORDERED, encode_id, ttl_code
 from penstock.core.job import parse_counters
 from penstock.core.record import Record, parse_record
+from penstock.errors import UndecodableBody
 from penstock.spark.errors import OptionError
 from penstock.spark.schema import SCHEMA
 
@@ -104,11 +105,20 @@ class Shape:
         return found
 
     def batch(self, page: Page, target: pa.Schema) -> pa.RecordBatch:
-        """The jobs of a page; `target` is what `arrow` gave."""
+        """The jobs of a page; `target` is what `arrow` gave.
+
+        Raises:
+            UndecodableBody: bodies are to be texts, and one is not UTF-8.
+        """
         columns = []
         for field in target:
             made = COLUMNS[field.name](page)
-            columns.append(made if made.type == field.type else made.cast(field.type))
+            if made.type != field.type:
+                try:
+                    made = made.cast(field.type)
+                except pa.ArrowInvalid:
+                    raise _no_text(page) from None
+            columns.append(made)
         return pa.RecordBatch.from_arrays(columns, schema=target)
 
 
@@ -263,6 +273,23 @@ class Page:
     def is_first(self) -> bool:
         """Whether none of them was delivered before, or put back."""
         return not any(self.counters)
+
+
+def _is_text(body: bytes) -> bool:
+    try:
+        body.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _no_text(page: Page) -> UndecodableBody:
+    """The error that names the first job of a page whose body is no text."""
+    bodies = page.split.bodies.to_pylist()
+    at = next(i for i, body in enumerate(bodies) if not _is_text(body))
+    return UndecodableBody(
+        f"column 'payload': the body of job {_ids(page)[at]} is not UTF-8; read it as binary"
+    )
 
 
 def _cut(texts: pa.Array, mark: bytes) -> tuple[pa.Array, pa.Array]:
