@@ -13,6 +13,7 @@ import socket
 from collections.abc import Sequence
 from contextlib import ExitStack
 from types import TracebackType
+from typing import Any
 
 import redis
 import redis.asyncio
@@ -175,11 +176,21 @@ class Service:
         """
         running = [self.raw(one) for one in self.sentinels if one.is_running]
         wait_for(lambda: len({_told(one) for one in running}) == 1)
-        primary, replicas = self.raw(self.primary()), self.replicas()
-        wait_for(lambda: primary.info("replication")["role"] == "master")
-        wait_for(lambda: _online(primary) == len(replicas))
+        wait_for(lambda: self._is_followed(_told(running[0])))
+        replicas = len(self.replicas())
         for one in running:
-            wait_for(lambda: _is_content(one, len(replicas), len(running) - 1))  # noqa: B023
+            wait_for(lambda: _is_content(one, replicas, len(running) - 1))  # noqa: B023
+
+    def _is_followed(self, address: Address) -> bool:
+        """Whether the primary knows that it is one, and all other servers that run follow it."""
+        primary = next(one for one in self.servers if self._seen(one) == address)
+        others = sum(one.is_running for one in self.servers) - 1
+        with redis.Redis.from_url(primary.url, retry=Retry(NoBackoff(), 0)) as client:
+            try:
+                told = client.info("replication")
+            except redis.exceptions.ConnectionError:  # Sentinel ends connections where it changes
+                return False
+        return told["role"] == "master" and _online(told) == others
 
     # -- what happens ----------------------------------------------------------------------
 
@@ -248,9 +259,8 @@ def _told(sentinel: redis.Redis) -> Address:
     return host.decode(), int(port)
 
 
-def _online(primary: redis.Redis) -> int:
-    """How many replicas follow."""
-    told = primary.info("replication")
+def _online(told: dict[str, Any]) -> int:
+    """How many replicas follow, as a server says."""
     return sum(
         told[f"slave{number}"]["state"] == "online" for number in range(told["connected_slaves"])
     )
