@@ -275,7 +275,8 @@ def _assign(queue: Queue) -> None:
     ops, consumer = queue.ops, secrets.token_hex(8)
     fence, jobs = "", 0
     while jobs < 5:
-        reply = _ran(queue, ops.assign(consumer, fence, 1, most=5, n=5, lease_ms=60_000))
+        call, _ = ops.assign(consumer, fence, 1, most=5, n=5, lease_ms=60_000)
+        reply = _ran(queue, call)
         fence, epoch = reply[2].decode(), reply[6].decode()
         assert reply[3] > jobs
         jobs = reply[3]

@@ -550,20 +550,15 @@ class QueueOps:
         return Call(found, (len(found.keys), *keys, self.keys.checkpoint(consumer)), args)
 
     def assign(
-        self,
-        consumer: str,
-        fence: str,
-        batch: int,
-        *,
-        most: int,
-        n: int,
-        lease_ms: int,
-        tag: int | None = None,
-    ) -> Call:
-        """Reserve up to n more jobs for a batch; an empty fence takes the checkpoint over."""
-        tag = random.getrandbits(12) if tag is None else tag
+        self, consumer: str, fence: str, batch: int, *, most: int, n: int, lease_ms: int
+    ) -> tuple[Call, int]:
+        """Reserve up to n more jobs for a batch; gives the call and the tag of its receipts.
+
+        An empty fence takes the checkpoint over.
+        """
+        tag = random.getrandbits(12)
         args = (fence, batch, most, n, tag, self._owner, lease_ms)
-        return self._of_checkpoint("assign", consumer, *args)
+        return self._of_checkpoint("assign", consumer, *args), tag
 
     def assigned(self, consumer: str, fence: str, batch: int, start: int, count: int) -> Call:
         """A page of the receipts of a batch."""

@@ -10,7 +10,6 @@ A lane that is not among `nodes` is where `n` says, or has not begun.
 from __future__ import annotations
 
 import logging
-import random
 import re
 import secrets
 import threading
@@ -101,10 +100,8 @@ class Batches:
         return sum(len(group.numbers) for group in self.held[1])
 
     def _assign(self, batch: int, most: int, n: int) -> list[Any]:
-        ops, lease, tag = self.lane.ops, self._lease_ms, random.getrandbits(12)
-        call = ops.assign(
-            self.consumer, self._fence, batch, most=most, n=n, lease_ms=lease, tag=tag
-        )
+        ops, lease = self.lane.ops, self._lease_ms
+        call, tag = ops.assign(self.consumer, self._fence, batch, most=most, n=n, lease_ms=lease)
         reply = ops.of_batch(self.lane.run(call))
         self._fence = reply[2].decode()
         self._ends[f"1-{tag:03x}"] = reply[7] + lease
