@@ -7,15 +7,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyspark.sql.types import (
-    BinaryType,
-    IntegerType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
 
 from penstock.core.ids import encode_id, ttl_code
 from penstock.core.job import parse_counters
@@ -24,22 +15,10 @@ from penstock.errors import UndecodableBody
 from penstock.spark import columns
 from penstock.spark.columns import Origin, Page, Shape, pages
 from penstock.spark.schema import SCHEMA
+from tests.spark.hands import schema
 
 PACKED = bytes.fromhex("a1b2c3d4e5f60718")
-KINDS = {
-    "string": StringType(),
-    "binary": BinaryType(),
-    "int": IntegerType(),
-    "timestamp": TimestampType(),
-    "map<string,string>": MapType(StringType(), StringType()),
-}
-
-
-def schema() -> StructType:
-    """All columns of the source."""
-    pairs = [column.split(" ", 1) for column in SCHEMA.split(", ")]
-    return StructType([StructField(name, KINDS[kind]) for name, kind in pairs])
-
+ALL = SCHEMA.replace("map<string,string>", "map")
 
 texts = st.text(max_size=8).filter(lambda text: text.isprintable())
 heads = st.builds(
@@ -118,7 +97,7 @@ def test_every_column_is_what_the_client_would_say(found: list[Any], place: str)
         parts = [part for job in found for part in (job[0], job[4])]
     else:
         parts = [part for job in found for part in (job[0], scored(place, job), job[3], job[4])]
-    shape = Shape(schema())
+    shape = Shape(schema(ALL))
     batch = shape.batch(Page(origin, parts), shape.arrow())
     assert batch.schema.names == [column.split()[0] for column in SCHEMA.split(", ")]
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
@@ -152,7 +131,7 @@ def test_a_body_that_is_no_text() -> None:
     numbers = [b"1800000000000-%010d" % (1_000_000_000 + at) for at in range(3)]
     bodies = [b"1\nfine", b"1\n\xff", b"1\nfine"]
     page = Page(origin, [part for pair in zip(numbers, bodies, strict=True) for part in pair])
-    shape = Shape(StructType([StructField("payload", StringType())]))
+    shape = Shape(schema("payload string"))
     wrong = encode_id(origin.node, PACKED, numbers[1], ttl_code(None))
     with pytest.raises(UndecodableBody, match=f"column 'payload'.* {wrong} .*binary"):
         shape.batch(page, shape.arrow())

@@ -177,6 +177,7 @@ class Page:
 
     def __init__(self, origin: Origin, parts: Sequence[bytes]) -> None:
         self.origin = origin
+        self._parts = parts
         width = origin.width
         self.numbers = parts[::width]
         self.values = parts[width - 1 :: width]
@@ -191,13 +192,12 @@ class Page:
 
     def keep(self, wanted: Sequence[bool]) -> Page:
         """The page with those of its jobs alone."""
-        kept = [i for i, is_wanted in enumerate(wanted) if is_wanted]
-        if len(kept) == self.count:
+        if all(wanted):
             return self
-        every = [self.numbers, self.scores, self.counters, self.values]
-        if self.origin.width == 2:
-            every = [self.numbers, self.values]
-        return Page(self.origin, [part[i] for i in kept for part in every])
+        width = self.origin.width
+        starts = [i * width for i, is_wanted in enumerate(wanted) if is_wanted]
+        kept = [part for start in starts for part in self._parts[start : start + width]]
+        return Page(self.origin, kept)
 
     @property
     def made(self) -> tuple[Any, Any]:
