@@ -68,9 +68,10 @@ def spark(bed: Bed, plan: Plan) -> Table:
     budget = Budget("Spark: Arrow sink, x plain Python", ratio, SINK_BUDGET, least=True)
     table.add(SINK, "enqueue_many, ids", median(found[SINK]), ratio, budget=budget)
     for name in (BATCH, BATCH + IDS, STREAM, STREAM + IDS, WHOLE, WHOLE + IDS, DRAIN):
-        rate, least = median(found[name]), LEAST.get(name)
-        bound = least and Budget(f"Spark: {name}", rate, least, least=True, unit="rows/s")
-        table.add(name, "", rate, None, budget=bound or None)
+        rate, bound = median(found[name]), None
+        if name in LEAST:
+            bound = Budget(f"Spark: {name}", rate, LEAST[name], least=True, unit="rows/s")
+        table.add(name, "", rate, None, budget=bound)
     for name, rates in found.items():
         table.rounds[f"{name}, rows/s"] = rates
     return table
