@@ -414,14 +414,17 @@ def lists(batch: Any) -> tuple[list[list[Any]], int]:
     Raises:
         BadArgument: a column has a value for which Python has no word: a time beyond year 9999.
     """
-    found: list[list[Any]] = []
-    for name, column in zip(batch.schema.names, batch.columns, strict=True):
-        try:
-            found.append(column.to_pylist(maps_as_pydicts="lossy"))
-        except (ValueError, OverflowError) as error:  # noqa: PERF203  # a column at a time
-            text = f"has a value of which nothing can be made: {error}"
-            raise BadArgument("column", name, text) from None
-    return found, batch.num_rows
+    named = zip(batch.schema.names, batch.columns, strict=True)
+    return [_listed(name, column) for name, column in named], batch.num_rows
+
+
+def _listed(name: str, column: Any) -> list[Any]:
+    try:
+        found: list[Any] = column.to_pylist(maps_as_pydicts="lossy")
+    except (ValueError, OverflowError) as error:
+        text = f"has a value of which nothing can be made: {error}"
+        raise BadArgument("column", name, text) from None
+    return found
 
 
 def transposed(rows: Iterable[Any], width: int, size: int) -> Iterator[tuple[list[list[Any]], int]]:
