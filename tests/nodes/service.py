@@ -178,8 +178,8 @@ class Service:
         wait_for(lambda: len({_told(one) for one in running}) == 1)
         wait_for(lambda: self._is_followed(_told(running[0])))
         replicas = len(self.replicas())
-        for one in running:
-            wait_for(lambda: _is_content(one, replicas, len(running) - 1))  # noqa: B023
+        others = len(running) - 1
+        wait_for(lambda: all(_is_content(one, replicas, others) for one in running))
 
     def _is_followed(self, address: Address) -> bool:
         """Whether the primary knows that it is one, and all other servers that run follow it."""
