@@ -508,3 +508,24 @@ def test_an_offset_of_something_else(ground: Ground) -> None:
         with pytest.raises(BadArgument, match="checkpointLocation"):
             life.committed(wrong)
     assert ground.queue.stats().active == 0
+
+
+def test_what_is_known_of_the_end_of_leases(ground: Ground) -> None:
+    """It is what the server has, from the start and behind a renewal: acks lean on it."""
+    ground.add(20)
+    life = ground.life()
+    offset = life.latest(life.initial(), 20)
+    [one] = life._batches(offset["consumer"]).values()
+    [group] = one.held[1]
+    assert group.until == T0 + LEASE
+    tag, active = int(group.receipt[-3:], 16), ground.queue.ops.keys["active"]
+    for now in (T0, T0 + 5000):
+        ground.clock.set(now)
+        life.renew()
+        scores = {score for _, score in ground.raw.zrange(active, 0, -1, withscores=True)}
+        assert scores == {group.until * 4096 + tag} == {(now + LEASE) * 4096 + tag}
+    call = one.lane.ops.ack_receipts(one.epoch, group.receipt, group.numbers, group.until)
+    assert call.args[1] == f"{group.receipt}@{group.until}"
+    life.latest(offset, 20)
+    assert ground.queue.stats().acked == 20
+    life.stop()
