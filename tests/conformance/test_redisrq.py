@@ -31,8 +31,8 @@ from penstock import (
     parse_id,
 )
 from penstock._sync.connection import Lane
+from penstock.core.calls import Call
 from penstock.core.ids import encode_id
-from penstock.core.operations import Call
 from penstock.embedded import find_server
 from penstock.wire.keys import node_key, registry_key
 from penstock.wire.scripts import all_scripts, script

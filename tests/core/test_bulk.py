@@ -9,7 +9,7 @@ import pytest
 
 from penstock import BadArgument
 from penstock.core.bulk import CHUNK_BYTES, Prepared, ack_wait, chunks, prepared
-from penstock.core.operations import Wait
+from penstock.core.calls import Wait
 
 PLAIN: dict[str, Any] = {
     "delay": 0,

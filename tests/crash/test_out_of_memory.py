@@ -12,7 +12,8 @@ import pytest
 import redis
 
 from penstock import Outcome, OutOfMemory, Penstock, Queue
-from penstock.core.operations import Call, Staged, staged_chunk
+from penstock.core.calls import Call
+from penstock.core.operations import Staged, staged_chunk
 from penstock.embedded import EmbeddedServer, ServerBinary, find_binaries
 from penstock.wire.scripts import NAMES
 from tests.support.keyspace import advance, check_invariant, dump, evalshas, load_scripts

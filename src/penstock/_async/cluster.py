@@ -39,8 +39,8 @@ from penstock._async.connection import (
     raise_typed,
     transient,
 )
+from penstock.core.calls import Call
 from penstock.core.cluster import NEAR, Address, Patience, apart, read_slots, slot_of
-from penstock.core.operations import Call
 from penstock.core.producer import Producer
 from penstock.core.servers import parse_info
 from penstock.errors import ConfigurationError

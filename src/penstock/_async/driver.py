@@ -12,7 +12,8 @@ from penstock._async.cluster import AsyncWaiters
 from penstock._async.connection import AsyncWaiter, monotonic, passing
 from penstock._async.node import AsyncNode
 from penstock.core import flows
-from penstock.core.operations import DAMAGED, Call, QueueOps, Taken
+from penstock.core.calls import Call
+from penstock.core.operations import DAMAGED, QueueOps, Taken
 from penstock.core.partitions import mark, read_mark
 from penstock.errors import QueuePartitioned
 from penstock.wire.keys import QueueKeys, registry_key

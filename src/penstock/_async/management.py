@@ -8,16 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from penstock._async.job import AsyncJob
 from penstock.core import flows
+from penstock.core.calls import NOTHING, Confirmed, Wait
 from penstock.core.job import Delivery, Settled
 from penstock.core.operations import (
     ENDED,
     GONE,
-    NOTHING,
     REFUSED,
     TOO_FAR,
-    Confirmed,
     QueueOps,
-    Wait,
     check_state,
     check_states,
     purge_parts,

@@ -14,7 +14,7 @@ from redis.exceptions import ResponseError
 from penstock._acompat import alock, aloop
 from penstock._async.cluster import AsyncCluster, AsyncWaiters
 from penstock._async.connection import AsyncServer, AsyncWaiter, connection_factory
-from penstock.core.operations import Call
+from penstock.core.calls import Call
 from penstock.core.servers import EvictionWarning, ServerFacts, parse_info, together
 from penstock.wire.keys import node_key
 

@@ -16,8 +16,9 @@ from penstock._async.management import AsyncManagement, Named
 from penstock._async.role import AsyncRole
 from penstock.core import flows
 from penstock.core.bulk import Prepared, ack_wait, chunks, prepared
+from penstock.core.calls import Call
 from penstock.core.job import OUTCOMES, BulkEnqueued, Enqueued, Outcome, Settled
-from penstock.core.operations import GONE, Call
+from penstock.core.operations import GONE
 from penstock.core.options import (
     BATCH,
     Duration,

@@ -55,7 +55,7 @@ from penstock._sync.sentinel import (
     is_sentinel_url,
     sentinel_pool,
 )
-from penstock.core.operations import NOTHING, Call, Confirmed, Wait
+from penstock.core.calls import NOTHING, Call, Confirmed, Wait
 from penstock.core.producer import Producer
 from penstock.core.servers import ServerFacts, Syncing, parse_info, unsynced
 from penstock.errors import (

@@ -11,7 +11,8 @@ from penstock._sync.cluster import Waiters
 from penstock._sync.connection import Waiter, monotonic, passing
 from penstock._sync.node import Node
 from penstock.core import flows
-from penstock.core.operations import DAMAGED, Call, QueueOps, Taken
+from penstock.core.calls import Call
+from penstock.core.operations import DAMAGED, QueueOps, Taken
 from penstock.core.partitions import mark, read_mark
 from penstock.errors import QueuePartitioned
 from penstock.wire.keys import QueueKeys, registry_key

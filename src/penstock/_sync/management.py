@@ -9,16 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from penstock._sync.job import Job
 from penstock.core import flows
+from penstock.core.calls import NOTHING, Confirmed, Wait
 from penstock.core.job import Delivery, Settled
 from penstock.core.operations import (
     ENDED,
     GONE,
-    NOTHING,
     REFUSED,
     TOO_FAR,
-    Confirmed,
     QueueOps,
-    Wait,
     check_state,
     check_states,
     purge_parts,

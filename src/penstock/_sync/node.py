@@ -15,7 +15,7 @@ from redis.exceptions import ResponseError
 from penstock._acompat import lock, loop
 from penstock._sync.cluster import Cluster, Waiters
 from penstock._sync.connection import Server, Waiter, connection_factory
-from penstock.core.operations import Call
+from penstock.core.calls import Call
 from penstock.core.servers import EvictionWarning, ServerFacts, parse_info, together
 from penstock.wire.keys import node_key
 

@@ -12,7 +12,7 @@ from redis import Redis
 from penstock._sync.client import Penstock
 from penstock._sync.job import Job
 from penstock.bench.plan import BODY
-from penstock.core.operations import Call
+from penstock.core.calls import Call
 from penstock.core.record import PLAIN
 
 __all__ = ["Ids", "Jobs", "Lists", "NamedJobs", "PipelinedJobs", "PipelinedStreams", "Streams"]

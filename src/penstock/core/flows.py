@@ -13,17 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.core.operations import (
-    DAMAGED,
-    FULL,
-    GONE,
-    IN_USE,
-    MISSING,
-    Call,
-    QueueOps,
-    Taken,
-    Wait,
-)
+from penstock.core.calls import Call, Wait
+from penstock.core.operations import DAMAGED, FULL, GONE, IN_USE, MISSING, QueueOps, Taken
 from penstock.core.options import BATCH
 from penstock.core.roles import Tenure
 from penstock.errors import MetaLost, NotReplicated, PenstockError, QueueFull

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
+from penstock.core.calls import NOTHING, Call, Confirmed, Wait
 from penstock.core.ids import encode_id, number_after, parse_id, ttl_code
 from penstock.core.job import Batch, Delivery, Enqueued, Place, Settled
 from penstock.core.partitions import read_mark
@@ -39,9 +40,9 @@ from penstock.errors import (
     WrongQueue,
 )
 from penstock.wire.keys import QueueKeys, queue_crc
-from penstock.wire.scripts import Script, script
+from penstock.wire.scripts import script
 
-__all__ = ["NOTHING", "Call", "Confirmed", "QueueOps", "Staged", "Taken", "Wait"]
+__all__ = ["QueueOps", "Staged", "Taken"]
 
 GONE = 0
 ENDED = 2
@@ -62,63 +63,6 @@ APART = ("producer", "stage")
 """Kinds of keys of which a queue has many: which one is said call by call."""
 ACTIONS = {2: "updated", 3: "requeued", 0: "refused", -2: "refused"}
 STATES = ("ready", "scheduled", "active", "dead")
-
-
-class Wait(NamedTuple):
-    """What an enqueue or an ack waits for, on its own connection.
-
-    Attributes:
-        replicas: how many must have it; None = as many as the queue's setting says.
-        timeout_ms: for how long.
-        expected: how many this client takes the setting for; its WAIT goes out with the call.
-        fsynced: whether the server, and those replicas, must have it on disk.
-        is_told: whether the server has told this client of the setting.
-    """
-
-    replicas: int | None
-    timeout_ms: int
-    expected: int = 0
-    fsynced: bool = False
-    is_told: bool = False
-
-
-class Confirmed(NamedTuple):
-    """What became of a wait.
-
-    Attributes:
-        replicas: how many confirmed.
-        fsynced: whether the server has it on disk; False also when it was not asked.
-    """
-
-    replicas: int = 0
-    fsynced: bool = False
-
-    def covers(self, wanted: int, wait: Wait) -> bool:
-        """Whether this is what was asked for."""
-        return self.replicas >= wanted and (self.fsynced or not wait.fsynced)
-
-
-NOTHING = Confirmed()
-
-
-class Call(NamedTuple):
-    """One run of a script.
-
-    Attributes:
-        script: which.
-        head: keys' count and keys, as EVALSHA takes them after the SHA.
-        args: ARGV after the nonce.
-        queue: keys of the queue when the producer's key is to be added (enqueue), else None.
-        wait: what to wait for, or None; what was confirmed is added to the reply.
-        bearer: the exclusive role that the call bears or takes, or None; it is told the answer.
-    """
-
-    script: Script
-    head: tuple[Any, ...]
-    args: tuple[Any, ...]
-    queue: QueueKeys | None = None
-    wait: Wait | None = None
-    bearer: Tenure | None = None
 
 
 class Taken(NamedTuple):

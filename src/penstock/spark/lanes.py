@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 from penstock import Penstock
 from penstock._sync.connection import passing
 from penstock._sync.queue import Queue
-from penstock.core.operations import Call, QueueOps
+from penstock.core.calls import Call
+from penstock.core.operations import QueueOps
 from penstock.errors import QueueMissing
 from penstock.spark.connect import check_identity, client, reaching
 from penstock.spark.errors import Unreachable, WrongServer

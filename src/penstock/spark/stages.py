@@ -20,7 +20,8 @@ from typing import Any, NamedTuple
 
 from penstock._sync.queue import Queue
 from penstock.core import flows
-from penstock.core.operations import UNSTAGED, Call, Confirmed, Staged, Wait, staged_chunk
+from penstock.core.calls import Call, Confirmed, Wait
+from penstock.core.operations import UNSTAGED, Staged, staged_chunk
 from penstock.errors import NodesUnavailable, NotReplicated
 from penstock.spark.connect import shares
 from penstock.spark.errors import OptionError, StagesLost

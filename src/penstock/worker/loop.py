@@ -17,6 +17,7 @@ from typing import Any
 from redis.exceptions import NoPermissionError
 
 from penstock._sync.connection import passing
+from penstock.core.calls import Call
 from penstock.core.flows import (
     LOST,
     TICK,
@@ -35,7 +36,7 @@ from penstock.core.hints import Intent
 from penstock.core.job import Outcome, Settled
 from penstock.core.logs import Fields
 from penstock.core.nodes import At, Effects, Heard, Keep, Listen, at
-from penstock.core.operations import DAMAGED, TOO_FAR, Call, QueueOps
+from penstock.core.operations import DAMAGED, TOO_FAR, QueueOps
 from penstock.core.options import BATCH
 from penstock.errors import (
     QueueDamaged,

@@ -28,7 +28,7 @@ from penstock._async.connection import (
     transient,
 )
 from penstock._async.node import forget_after_fork
-from penstock.core.operations import Call
+from penstock.core.calls import Call
 from penstock.errors import OutcomeUnknown, OutOfMemory, ProtocolError
 
 SLICE = 0.5

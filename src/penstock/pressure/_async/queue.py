@@ -15,7 +15,7 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
-from penstock.core.operations import Call
+from penstock.core.calls import Call
 from penstock.core.options import Duration, check_count
 from penstock.core.servers import ServerFacts, parse_info
 from penstock.errors import ConfigurationError, QueueClosed

@@ -11,7 +11,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from penstock._acompat import ashield
 from penstock._async.connection import monotonic, passing, transient
-from penstock.core.operations import Call
+from penstock.core.calls import Call
 from penstock.errors import (
     OutcomeUnknown,
     PenstockError,

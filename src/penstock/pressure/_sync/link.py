@@ -29,7 +29,7 @@ from penstock._sync.connection import (
     transient,
 )
 from penstock._sync.node import forget_after_fork
-from penstock.core.operations import Call
+from penstock.core.calls import Call
 from penstock.errors import OutcomeUnknown, OutOfMemory, ProtocolError
 
 SLICE = 0.5

@@ -12,7 +12,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from penstock._acompat import shield
 from penstock._sync.connection import monotonic, passing, transient
-from penstock.core.operations import Call
+from penstock.core.calls import Call
 from penstock.errors import (
     OutcomeUnknown,
     PenstockError,
