@@ -10,6 +10,7 @@ import shutil
 from pathlib import Path
 
 import nox
+from nox.command import CommandFailed
 
 nox.needs_version = ">=2025.2.9"
 nox.options.default_venv_backend = "virtualenv"
@@ -31,6 +32,19 @@ PYPROJECT = nox.project.load_toml("pyproject.toml")
 def groups(*names: str) -> list[str]:
     """The requirements of dependency groups, for a pip of any age."""
     return list(nox.project.dependency_groups(PYPROJECT, *names))
+
+
+def run_tests(session: nox.Session, *args: str, env: dict[str, str] | None = None) -> None:
+    """Run pytest. With PENSTOCK_REPEAT_FAILED=1 failed tests run once more, one after the other.
+
+    A test that passes then is flaky: `.ci/run` prints its name.
+    """
+    try:
+        session.run("pytest", *args, env=env)
+    except CommandFailed:
+        if os.environ.get("PENSTOCK_REPEAT_FAILED") != "1":
+            raise
+        session.run("pytest", *args, "-n", "0", "--last-failed", env=env)
 
 
 @nox.session
@@ -56,11 +70,11 @@ def nodes(session: nox.Session) -> None:
     """
     session.install(".", *groups("test"))
     options = session.posargs or WORKERS
-    session.run(
-        *("pytest", "-k", "cluster and not pressure", *SUITES, *options),
+    run_tests(
+        *(session, "-k", "cluster and not pressure", *SUITES, *options),
         env={"PENSTOCK_TEST_BACKENDS": "cluster"},
     )
-    session.run("pytest", "tests/nodes", *options)
+    run_tests(session, "tests/nodes", *options)
 
 
 def need_java(session: nox.Session) -> None:
@@ -78,8 +92,8 @@ def spark(session: nox.Session) -> None:
     classes = Path(session.virtualenv.location, "spark.jsa")
     classes.unlink(missing_ok=True)  # of other versions, perhaps
     session.run("python", "-m", "tests.spark.classes", str(classes), silent=True)
-    session.run(
-        *("pytest", "tests/spark", *(session.posargs or SPARK_WORKERS)),
+    run_tests(
+        *(session, "tests/spark", *(session.posargs or SPARK_WORKERS)),
         env={"JAVA_TOOL_OPTIONS": f"{QUICK_JVM} -XX:SharedArchiveFile={classes}"},
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack
@@ -31,6 +32,12 @@ def interruptible() -> None:
     """Where a shell runs the suite in its background, it would ignore what some tests send."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def same_draws(request: pytest.FixtureRequest) -> None:
+    """Seed `random` with the test's name: each run draws the same, the jitter of backoffs too."""
+    random.seed(request.node.nodeid)
 
 
 @pytest.fixture(scope="session")
