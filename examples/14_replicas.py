@@ -4,7 +4,7 @@
 
 It prints:
 
-    nobody follows this server: 0 of 1 replicas confirmed: withdrawn
+    refused at once: 0 of 1 replicas are connected
     1 replica has order 1; by the queue's setting 1 has order 2
     order 1 is shipped, and 1 replica knows it
     the replica is cut off: 0 of 1 replicas confirmed: withdrawn
@@ -21,9 +21,11 @@ from penstock.embedded import EmbeddedServer
 with Penstock(url()) as ps:
     q = ps.queue("example.orders")
     try:
-        q.enqueue("order 0", replicas=1, timeout=0.1)
-    except NotReplicated as error:  # nobody will get the job: it was taken back
-        print(f"nobody follows this server: {error}")
+        q.enqueue("order 0", replicas=1)
+    except NotReplicated as error:  # no consumer will get the job
+        print(f"refused at once: {error.connected} of {error.wanted} replicas are connected")
+        q.enqueue("order 0")  # then without a copy
+        q.reserve()[0].ack()
 
 quick = ("--repl-diskless-sync-delay", "0")
 with (
@@ -33,6 +35,7 @@ with (
     Penstock(replica.url) as heir,
 ):
     heir.command("REPLICAOF", "127.0.0.1", primary.port)
+    ps.command("WAIT", 1, 3000)  # until it is connected
     q = ps.queue("orders")
     first = q.enqueue("order 1", replicas=1, timeout=30)
     q.configure(replicas=1)  # from now on for all its producers

@@ -201,16 +201,26 @@ def _hashes() -> Iterator[str]:
     yield "```"
 
 
+WORKER_KEYS = " ".join(
+    (
+        "~penstock:{*",
+        *(f"~penstock:{name}" for name in ("node", "queues", "hints")),
+        "%R~penstock:nodes",
+    )
+)
+"""Those of the queues, and of the node; the list of nodes is for reading."""
+
+
 def _acl(user: str, keys: str, allowed: Sequence[str]) -> Iterator[str]:
     yield "```"
     rules = " ".join(f"+{name}" for name in allowed)
-    yield f"ACL SETUSER {user} on >secret resetkeys ~{keys}:* resetchannels -@all {rules}"
+    yield f"ACL SETUSER {user} on >secret resetkeys {keys} resetchannels -@all {rules}"
     yield "```"
 
 
 def _pressure_acl() -> Iterator[str]:
     allowed = sorted(_inner(pressure_scripts()) | {*PRESSURE_COMMANDS})
-    return _acl("party", "__pressure__", allowed)
+    return _acl("party", "~__pressure__:*", allowed)
 
 
 def _pressure() -> Iterator[str]:
@@ -226,7 +236,7 @@ PARTS: Mapping[str, Callable[[], Iterator[str]]] = {
     "table": lambda: _table(PLAIN),
     "table-come": lambda: _table(COME),
     "codes": _codes,
-    "acl": lambda: _acl("worker", "penstock", commands()),
+    "acl": lambda: _acl("worker", WORKER_KEYS, commands()),
     "hashes": _hashes,
     "pressure": _pressure,
     "pressure-acl": _pressure_acl,

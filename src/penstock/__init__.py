@@ -9,6 +9,7 @@ from penstock._sync.client import Penstock
 from penstock._sync.job import Job
 from penstock._sync.queue import Queue
 from penstock._sync.role import Role
+from penstock.core.codec import Codec
 from penstock.core.ids import JobId, parse_id
 from penstock.core.job import BulkEnqueued, Enqueued, Outcome, Settled
 from penstock.core.middleware import EnqueueEvent, Middleware, RunEvent
@@ -103,6 +104,7 @@ __all__ = [
     "BulkEnqueued",
     "CannotSync",
     "CheckpointTaken",
+    "Codec",
     "ConfigurationError",
     "DedupStatus",
     "Done",

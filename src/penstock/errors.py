@@ -315,22 +315,37 @@ class NotReplicated(PenstockError):
             connection failed.
         fsynced: whether the server has them on disk; None = that was not asked for. If it was, the
             replicas that confirmed have them on disk, too.
+        connected: how many replicas follow the server, when those were too few and the call was
+            therefore refused at once: nothing was added. None = it was waited for.
     """
 
     def __init__(
-        self, wanted: int, got: int, withdrawn: bool | None = True, fsynced: bool | None = None
+        self,
+        wanted: int,
+        got: int,
+        withdrawn: bool | None = True,
+        fsynced: bool | None = None,
+        connected: int | None = None,
     ) -> None:
         outcome = "withdrawn" if withdrawn else "not all of it could be withdrawn"
         if withdrawn is None:
             outcome = "whether they were withdrawn is not known"
-        super().__init__(f"{_confirmed(wanted, got, fsynced)}: {outcome}")
+        text = f"{_confirmed(wanted, got, fsynced)}: {outcome}"
+        if connected is not None:
+            text = (
+                f"{connected} of {wanted} replicas are connected: nothing was added; ask for "
+                "fewer, or see to the replicas"
+            )
+        super().__init__(text)
         self.wanted = wanted
         self.got = got
         self.withdrawn = withdrawn
         self.fsynced = fsynced
+        self.connected = connected
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (type(self), (self.wanted, self.got, self.withdrawn, self.fsynced))
+        state = (self.wanted, self.got, self.withdrawn, self.fsynced, self.connected)
+        return (type(self), state)
 
 
 class AckNotReplicated(NotReplicated):

@@ -8,6 +8,13 @@ the test's own process; each test has a server of its own:
         [job] = penstock.queue("emails").reserve(block=0)
         assert job.body == {"welcome": "ada"}
 
+The server has no replicas, so an enqueue with `replicas=1` raises `NotReplicated`. A marker gives
+it some, which confirm every write at once:
+
+    @pytest.mark.penstock(replicas=1)
+    def test_an_order_is_copied(penstock):
+        assert penstock.queue("orders").enqueue(b"1", replicas=1).replicas == 1
+
 It needs the extra `testing` (fakeredis with Lua); without it, tests that ask for a fixture fail.
 """
 
@@ -15,9 +22,11 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import hiredis
 import pytest
 
 if TYPE_CHECKING:
@@ -28,6 +37,104 @@ if TYPE_CHECKING:
 __all__ = ["apenstock", "penstock", "penstock_server"]
 
 NEEDED = ("fakeredis", "lupa")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the marker known."""
+    text = "penstock(replicas=n): n replicas of the fixtures' server confirm every write"
+    config.addinivalue_line("markers", text)
+
+
+def _replicas(request: pytest.FixtureRequest) -> int:
+    """How many replicas the test's marker asks for."""
+    count = 0
+    for mark in request.node.iter_markers("penstock"):
+        if mark.args or set(mark.kwargs) != {"replicas"}:
+            pytest.fail("the marker's form is @pytest.mark.penstock(replicas=1)", pytrace=False)
+        count = mark.kwargs["replicas"]
+        if type(count) is not int or not 0 <= count <= 1000:
+            pytest.fail(f"replicas={count!r}: a number from 0 to 1000", pytrace=False)
+        break  # the marker nearest to the test
+    return count
+
+
+class _Replicated:
+    """Answers what a client asks of replicas; everything else is the server's.
+
+    fakeredis knows no WAIT, and tells nothing of its replication.
+
+    Attributes:
+        replicas: how many there are.
+        due: answers in the order of the questions; `...` = the server's.
+    """
+
+    replicas = 0
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.due: deque[Any] = deque()
+        super().__init__(*args, **kwargs)
+
+    def kept(self, chunks: Any) -> list[bytes]:
+        """The commands for the server; the others are answered from here."""
+        reader = hiredis.Reader()
+        reader.feed(b"".join([chunks] if isinstance(chunks, bytes) else chunks))
+        commands = []
+        while (command := reader.gets()) is not False:
+            answer = self.answer_to(command)
+            self.due.append(answer)
+            if answer is ...:
+                commands.append(hiredis.pack_command(tuple(command)))
+        return commands
+
+    def answer_to(self, command: list[bytes]) -> Any:
+        """The answer to a question about replicas; `...` = it is none."""
+        if command[0].upper() == b"WAIT":
+            return self.replicas
+        if [part.upper() for part in command] == [b"INFO", b"REPLICATION"]:
+            return b"role:master\r\nconnected_slaves:%d\r\n" % self.replicas
+        return ...
+
+
+class _Threads(_Replicated):
+    def send_packed_command(self, command: Any, *args: Any, **kwargs: Any) -> Any:
+        sender: Any = super()
+        commands = self.kept(command)
+        return sender.send_packed_command(commands, *args, **kwargs) if commands else None
+
+    def read_response(self, *args: Any, **kwargs: Any) -> Any:
+        answer = self.due.popleft() if self.due else ...
+        reader: Any = super()
+        return reader.read_response(*args, **kwargs) if answer is ... else answer
+
+    def disconnect(self, *args: Any, **kwargs: Any) -> Any:
+        self.due.clear()
+        closer: Any = super()
+        return closer.disconnect(*args, **kwargs)
+
+
+class _Tasks(_Replicated):
+    async def send_packed_command(self, command: Any, *args: Any, **kwargs: Any) -> Any:
+        sender: Any = super()
+        commands = self.kept(command)
+        return await sender.send_packed_command(commands, *args, **kwargs) if commands else None
+
+    async def read_response(self, *args: Any, **kwargs: Any) -> Any:
+        answer = self.due.popleft() if self.due else ...
+        reader: Any = super()
+        return await reader.read_response(*args, **kwargs) if answer is ... else answer
+
+    async def disconnect(self, *args: Any, **kwargs: Any) -> Any:
+        self.due.clear()
+        closer: Any = super()
+        return await closer.disconnect(*args, **kwargs)
+
+
+def _give_replicas(redis: Any, kind: type[_Replicated], count: int) -> None:
+    """Let the connections of a client have replicas at their other end."""
+    if count:
+        pool = redis.connection_pool
+        made = type(kind.__name__, (kind, pool.connection_class), {"replicas": count})
+        pool.connection_class = made
 
 
 def _fakeredis() -> Any:
@@ -55,22 +162,26 @@ def penstock_server() -> FakeServer:
 
 
 @pytest.fixture
-def penstock(penstock_server: FakeServer) -> Iterator[Penstock]:
+def penstock(penstock_server: FakeServer, request: pytest.FixtureRequest) -> Iterator[Penstock]:
     """A `Penstock` on a server of the test's own."""
     from penstock import Penstock
 
     redis = _fakeredis().FakeRedis(server=penstock_server)
+    _give_replicas(redis, _Threads, _replicas(request))
     with Penstock(redis, owner="test") as client:
         yield client
     redis.close()
 
 
 @pytest.fixture
-def apenstock(penstock_server: FakeServer) -> Iterator[AsyncPenstock]:
+def apenstock(
+    penstock_server: FakeServer, request: pytest.FixtureRequest
+) -> Iterator[AsyncPenstock]:
     """An `AsyncPenstock` on the same server, for tests run by pytest-asyncio, say."""
     from penstock import AsyncPenstock
 
     redis = _fakeredis().FakeAsyncRedis(server=penstock_server)
+    _give_replicas(redis, _Tasks, _replicas(request))
     client = AsyncPenstock(redis, owner="test")
     yield client
     # The test's event loop may be gone; nothing of fakeredis's connections belongs to it.

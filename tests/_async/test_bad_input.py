@@ -390,3 +390,10 @@ async def test_times_to_retry(retry_for: Any) -> None:
     """A duration, shorter than the life of what tells a repeat from a new call."""
     with pytest.raises(BadArgument, match="retry_for="):
         AsyncPenstock("redis://localhost:1/0", retry_for=retry_for)
+
+
+@pytest.mark.parametrize("evict", [None, 1, "yes", 100])
+async def test_what_to_evict(evict: Any) -> None:
+    """Whether an enqueue evicts on a full server is True or False."""
+    with pytest.raises(BadArgument, match="evict="):
+        AsyncPenstock("redis://localhost:1/0", evict=evict)

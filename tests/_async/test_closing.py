@@ -54,7 +54,7 @@ async def test_a_closed_queue_takes_no_jobs(q: AsyncQueue, raw: Raw) -> None:
     assert dump(raw) == before
 
 
-@pytest.mark.parametrize("mode", ["refuse", "update", "debounce", "requeue", "requeue+update"])
+@pytest.mark.parametrize("mode", ["refuse", "update", "debounce", "requeue", "requeue+debounce"])
 async def test_duplicates_are_refused_as_well(q: AsyncQueue, raw: Raw, mode: str) -> None:
     """Whether a job with the id is there or not, nothing is added, updated or looked up."""
     await q.enqueue("waits", dedup_id="waits")

@@ -49,7 +49,7 @@ ODD_IDS = [
 NO_IDS: list[Any] = [
     "", "x" * 1025, "é" * 513, "\ud800", b"x", 5, True, ["x"], object(), str,
 ]  # fmt: skip
-BUSY = ("refuse", "update", "debounce", "requeue", "requeue+update")
+BUSY = ("refuse", "update", "debounce", "requeue", "requeue+update", "requeue+debounce")
 
 
 @pytest.fixture
@@ -306,7 +306,7 @@ async def test_an_update_and_the_lease(q: AsyncQueue) -> None:
     assert (await take(q)).lease == 30
 
 
-@pytest.mark.parametrize("mode", ["update", "debounce", "requeue+update"])
+@pytest.mark.parametrize("mode", ["update", "debounce", "requeue+update", "requeue+debounce"])
 async def test_an_update_can_not_change_the_class(q: AsyncQueue, raw: Raw, mode: str) -> None:
     """At most once stays so, and at least once too: refused, and nothing has changed."""
     once = await q.enqueue("once", dedup_id="once", lease=0)
@@ -324,7 +324,7 @@ async def test_an_update_can_not_change_the_class(q: AsyncQueue, raw: Raw, mode:
     assert (job.body, job.at_most_once) == ("newer", True)
 
 
-@pytest.mark.parametrize("mode", ["update", "debounce", "requeue+update"])
+@pytest.mark.parametrize("mode", ["update", "debounce", "requeue+update", "requeue+debounce"])
 async def test_an_update_keeps_the_ttl(q: AsyncQueue, raw: Raw, mode: str) -> None:
     """The end of the job's life is that of its creation, whatever the update says."""
     first = await q.enqueue("old", dedup_id="x", ttl=60)
@@ -766,13 +766,15 @@ async def test_a_failure_does_not_let_the_successor_go(q: AsyncQueue, raw: Raw) 
 
 
 async def test_an_update_while_the_first_waits_again(q: AsyncQueue) -> None:
-    """It is the first one that has the new content: the successor stays as it is."""
-    job, _ = await with_successor(q)
+    """It is the successor that has the new content, as it runs last; its delay is its own."""
+    job, heir = await with_successor(q)
     await job.release()
     assert (await q.enqueue("no", dedup_id="x", on_duplicate="requeue")).action == "refused"
-    done = await q.enqueue("newer", dedup_id="x", on_duplicate="requeue+update")
-    assert (done.id, done.action) == (job.id, "updated")
-    assert await drained(q) == ["newer", "new"]
+    for how in ("update", "debounce", "requeue+update", "requeue+debounce"):
+        done = await q.enqueue(how, dedup_id="x", on_duplicate=how)
+        assert (done.id, done.action, done.state) == (heir.id, "updated", "scheduled")
+        assert await seen(q) == Status("ready", "old", how)
+    assert await drained(q) == ["old", "requeue+debounce"]
 
 
 async def test_a_successor_has_a_ttl_of_its_own(q: AsyncQueue, raw: Raw) -> None:
@@ -1045,6 +1047,7 @@ BULK: dict[str, tuple[list[str], list[str]]] = {
     "debounce": (["updated", "added", "updated", "updated", "added"], ["a2", "b2", "c1"]),
     "requeue": (["refused", "added", "refused", "refused", "added"], ["a0", "b1", "c1"]),
     "requeue+update": (["updated", "added", "updated", "updated", "added"], ["a2", "b2", "c1"]),
+    "requeue+debounce": (["updated", "added", "updated", "updated", "added"], ["a2", "b2", "c1"]),
 }
 """`on_duplicate` -> the answers to a1, b1, a2, b2, c1 beside a waiting a0; what is there then."""
 
@@ -1277,14 +1280,15 @@ async def test_too_few_replicas(real_q: AsyncQueue) -> None:
 
 
 async def test_too_few_replicas_of_a_duplicate(real_q: AsyncQueue) -> None:
-    """Where nothing was added there is nothing to confirm; an update stays, and that is told."""
-    first = await real_q.enqueue("old", dedup_id="x")
-    again = await real_q.enqueue("no", dedup_id="x", replicas=1, timeout=0.05)
-    assert again == Enqueued(first.id, "ready", duplicate=True, replicas=0, action="refused")
-    with pytest.raises(NotReplicated) as caught:
-        await real_q.enqueue("new", dedup_id="x", replicas=1, timeout=0.05, on_duplicate="update")
-    assert caught.value.withdrawn is False
-    assert await seen(real_q) == Status("ready", "new")
+    """The call is refused at once, also where it would have added nothing."""
+    await real_q.enqueue("old", dedup_id="x")
+    for on_duplicate in ("refuse", "update"):
+        with pytest.raises(NotReplicated) as caught:
+            await real_q.enqueue(
+                "new", dedup_id="x", replicas=1, timeout=3600, on_duplicate=on_duplicate
+            )
+        assert (caught.value.connected, caught.value.withdrawn) == (0, True)
+    assert await seen(real_q) == Status("ready", "old")
 
 
 # -- calls whose reply is lost -----------------------------------------------------------------

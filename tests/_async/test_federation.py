@@ -28,6 +28,7 @@ from penstock import (
     parse_id,
 )
 from penstock._async.composite import AsyncCompositeQueue
+from penstock._async.single import AsyncSingleQueue
 from penstock.core import hints
 from penstock.core.nodes import Partial
 from penstock.embedded import EmbeddedServer
@@ -326,6 +327,63 @@ async def test_the_whole_queue_is_paused(three: Nodes, q: AsyncQueue) -> None:
         await q.pause("up")
 
 
+async def stored(three: Nodes, number: int) -> tuple[Any, ...]:
+    """Some settings as one node has them, and whether the queue is closed there."""
+    async with three.of(number) as single:
+        stats = await single.queue("q").stats()
+        return (stats.settings.lease, stats.settings.paused, stats.closed)
+
+
+async def test_the_settings_stored_last_are_those_of_all(three: Nodes) -> None:
+    """Whichever node has them: who uses the queue gives them to the others, a pause included."""
+    await one_on_each(three)
+    for number, lease in ((2, 5), (0, 6), (1, 7)):
+        async with three.of(number) as single:
+            await single.queue("q").configure(lease=lease)
+    async with three.of(1) as single:
+        await single.queue("q").pause("out")
+        await single.queue("q").close()
+    async with three.client() as ps:
+        q = ps.queue("q")
+        stats = await q.stats()
+        assert (stats.settings.lease, stats.settings.paused) == (7, "out")
+        assert len(stats.differing) == 2 or three.backends[0].is_fake  # fakes have one address
+        assert stats.configured is not None
+        assert await q.reserve(3, block=0) == []
+        assert [await stored(three, number) for number in range(3)] == [(7, "out", True)] * 3
+        assert (await q.stats()).differing == ()
+        await q.reopen()
+        await q.resume()
+    async with three.client() as ps:
+        await ps.queue("q").enqueue("x")
+        assert [await stored(three, number) for number in range(3)] == [(7, None, False)] * 3
+
+
+async def test_figures_of_each_node(three: Nodes, q: AsyncQueue, ps: AsyncPenstock) -> None:
+    """They say where the jobs of a queue come from; their sums are the figures of the queue."""
+    await one_on_each(three)
+    async with three.of(1) as single:
+        await single.queue("q").enqueue_many(range(4))
+    stats = await q.stats()
+    if not three.backends[0].is_fake:  # those have one address
+        views = (await ps.hello()).nodes
+        assert [stats.nodes[view.address].enqueued for view in views] == [1, 5, 1]
+    assert stats.enqueued == 7
+    async with three.of(1) as single:
+        assert not (await single.queue("q").stats()).nodes
+
+
+async def test_each_partition_gets_the_settings(three: Nodes) -> None:
+    """On all nodes."""
+    async with three.of(1) as single:
+        await single.queue("parts", partitions=3).configure(lease=7)
+    async with three.client() as ps:
+        await ps.queue("parts", partitions=3).enqueue("x")
+    for number in range(3):
+        async with three.of(number) as single:
+            assert (await single.queue("parts", partitions=3).stats()).settings.lease == 7
+
+
 async def test_a_queue_is_closed_on_every_node(three: Nodes, q: AsyncQueue) -> None:
     """Producers are refused everywhere, and consumers end when nothing is left on any node."""
     ids = await one_on_each(three)
@@ -551,9 +609,17 @@ async def test_a_twin_is_a_federation_too(three: Nodes, ps: AsyncPenstock) -> No
 def test_every_method_of_a_queue_knows_of_parts() -> None:
     """What a queue can do is done on parts, or made of methods that are."""
     made_of_others = {
-        "clear", "close", "configure", "consume", "enqueue", "enqueue_many", "name", "partitions",
-        "pause", "reopen", "resume", "scan_iter",
+        "clear", "close", "configure", "consume", "enqueue", "enqueue_many", "lone", "name",
+        "partitions", "pause", "reopen", "resume", "scan_iter",
     }  # fmt: skip
     public = {name for name, _ in inspect.getmembers(AsyncQueue) if not name.startswith("_")}
     own = {name for name in vars(AsyncCompositeQueue) if not name.startswith("_")}
     assert public - own == made_of_others
+
+
+def test_every_method_of_a_queue_looks_where_it_is() -> None:
+    """A queue of one source asks for the list of nodes before whatever it does."""
+    of_several = {"agree", "declare", "operations", "parts", "noted"}
+    whole = {name for name in vars(AsyncCompositeQueue) if not name.startswith("_")}
+    own = {name for name in vars(AsyncSingleQueue) if not name.startswith("_")}
+    assert whole - own == of_several

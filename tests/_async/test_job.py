@@ -102,15 +102,32 @@ async def test_an_exception_is_a_failed_attempt(
     await q.configure(backoff_base=60)
     await q.enqueue("x")
     (job,) = await q.reserve(block=0)
-    with caplog.at_level(logging.ERROR, "penstock"):
+    with caplog.at_level(logging.DEBUG, "penstock"):
         async with job:
             raise ValueError("not a number")
     view = await q.show(job)
     assert view is not None
     assert (view.state, view.nacks, view.error) == ("scheduled", 1, "ValueError: not a number")
-    (entry,) = caplog.records
-    assert job.id in entry.getMessage()
-    assert entry.exc_info is not None
+    entries = [entry for entry in caplog.records if job.id in entry.getMessage()]
+    told = [(entry.levelno, entry.exc_info is not None) for entry in entries]
+    assert told == [(logging.WARNING, False), (logging.DEBUG, True)]
+    for entry in entries:
+        assert {name: vars(entry)[name] for name in FIELDS} == Fields(job)
+
+
+@pytest.mark.parametrize("lease", [None, 0], ids=["out of attempts", "at most once"])
+async def test_an_exception_that_ends_a_job_is_logged_with_its_traceback(
+    q: AsyncQueue, caplog: pytest.LogCaptureFixture, lease: float | None
+) -> None:
+    """The job is a dead letter, or was delivered at most once: an ERROR."""
+    await q.configure(max_attempts=1)
+    await q.enqueue("x", lease=lease)
+    (job,) = await q.reserve(block=0)
+    with caplog.at_level(logging.DEBUG, "penstock"):
+        async with job:
+            raise ValueError("not a number")
+    (entry,) = [entry for entry in caplog.records if job.id in entry.getMessage()]
+    assert (entry.levelno, entry.exc_info is not None) == (logging.ERROR, True)
     assert {name: vars(entry)[name] for name in FIELDS} == Fields(job)
 
 

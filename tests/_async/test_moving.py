@@ -368,7 +368,7 @@ async def test_a_full_server_takes_jobs_again(make_server: Callable[..., Embedde
     """At `maxmemory` an enqueue is refused and evict is not; after it there is room."""
     server = make_server(args=("--maxmemory-policy", "noeviction"))
     with redis.Redis.from_url(server.url) as raw:
-        async with AsyncPenstock(server.url) as ps:
+        async with AsyncPenstock(server.url, evict=False) as ps:
             q = ps.queue("q")
             await q.enqueue_many([b"x" * 10_000] * 600, ttl=900, lease=0)
             while (await q.stats()).ready:

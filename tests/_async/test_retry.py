@@ -140,8 +140,8 @@ async def test_what_another_client_wrote(
         (job,) = await q.reserve(block=0)
 
 
-async def test_more_than_a_call_may_read(q: AsyncQueue) -> None:
-    """Records above 8 MiB together are named in several calls, in order."""
+async def test_policies_of_large_jobs(q: AsyncQueue) -> None:
+    """The policies of 15 MB of jobs are read in one call, without their bodies."""
     await q.enqueue_many([b"x" * 3_000_000] * 5, retry=RetryPolicy(1))
     await q.enqueue(b"small")
     jobs: list[Any] = []

@@ -348,10 +348,27 @@ async def test_queues_step_by_step(ps: AsyncPenstock, n: int) -> None:
     for name in names:
         await ps.queue(name).enqueue("x")
     assert set(await found_queues(ps, n)) == names
+    assert len((await ps.scan_queues("0", n)).queues) == min(n, 40)
     async for stats in ps.scan_queues_iter(n=n):
         assert (stats.exists, stats.ready, stats.enqueued) == (True, 1, 1)
         names.discard(stats.name)
     assert names == set()
+
+
+async def test_a_page_of_a_small_registry_is_cut(ps: AsyncPenstock) -> None:
+    """The server answers a small hash as a whole; what goes between two pages hides no other."""
+    names = [f"{i}" for i in range(25)]
+    for name in names:
+        await ps.queue(name).enqueue("x")
+    found, cursor = list[str](), "0"
+    for _ in range(5):
+        page = await ps.scan_queues(cursor, 5)
+        assert len(page.queues) == 5
+        cursor = page.cursor
+        found += [stats.name for stats in page.queues]
+        await ps.queue(found[0]).clear()
+    assert cursor == "0"
+    assert sorted(found) == sorted(names)
 
 
 async def test_queues_of_some_length(ps: AsyncPenstock, raw: Raw) -> None:

@@ -77,6 +77,31 @@ async def test_a_lease_cut_short_is_noticed(q: AsyncQueue, waits: AsyncWaits) ->
     assert again.delivered - held.delivered < 3
 
 
+@pytest.mark.parametrize("how", ["ack", "delete", "bury", "extend", "purge", "nack"])
+async def test_an_event_that_does_not_come_hides_no_later_one(
+    q: AsyncQueue, waits: AsyncWaits, how: str
+) -> None:
+    """An announced lease ends otherwise; a delay that ends after it is kept all the same."""
+    await q.enqueue("x", lease=1)
+    (job,) = await q.reserve(block=0)
+    if how == "delete":
+        await q.delete([job.id])
+    elif how == "purge":
+        await q.purge("active")
+    elif how == "extend":
+        await job.extend(60)
+    elif how == "nack":
+        await job.nack(delay=60)
+    else:
+        await (job.ack() if how == "ack" else job.bury("no use"))
+    idle = aspawn(q.reserve, 1, block=30)
+    await waits.reach(1)
+    await q.enqueue("later", delay=1.1)
+    (later,) = await idle.result()
+    assert later.body == "later"
+    assert later.delivered - later.created < 3  # by the tick alone it would be 4
+
+
 @pytest.mark.parametrize("how", ["release", "nack", "release later", "nack later", "redrive"])
 async def test_a_job_given_back_wakes_an_idle_consumer(
     q: AsyncQueue, waits: AsyncWaits, how: str

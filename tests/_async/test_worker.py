@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio  # async only
+import json
 import logging
+
+# sync only: import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -87,14 +92,59 @@ async def test_a_handler_that_raises_has_failed(
     async def handler(job: AsyncJob) -> None:
         raise ValueError(f"no {job.body}")
 
-    with caplog.at_level(logging.ERROR, "penstock"):
+    with caplog.at_level(logging.DEBUG, "penstock"):
         worker = await run(ps, handler)
     view = await q.show(job_id)
     assert view is not None
     assert (view.state, view.nacks, view.error) == ("scheduled", 1, "ValueError: no x")
     assert worker.status().stats.counts == {"retried": 1}
-    assert "failed" in caplog.text
-    assert "ValueError: no x" in caplog.text
+    told = failures(caplog)
+    assert [(level, has_trace) for level, _, has_trace in told] == [
+        (logging.WARNING, False),
+        (logging.DEBUG, True),
+    ]
+    assert told[0][1].endswith("failed: ValueError: no x")
+
+
+def failures(caplog: pytest.LogCaptureFixture) -> list[tuple[int, str, bool]]:
+    """Level, text and whether there is a traceback, of the records about a job of the queue q."""
+    return [
+        (record.levelno, record.getMessage(), record.exc_info is not None)
+        for record in caplog.records
+        if getattr(record, "queue", None) == "q"
+    ]
+
+
+@pytest.mark.parametrize(
+    "options, handler_options, outcome",
+    [
+        ({"retry": RetryPolicy(max_attempts=1)}, {}, "dead"),
+        ({}, {"retry": RetryPolicy(max_attempts=1)}, "rejected"),
+        ({"lease": 0}, {}, "failed"),
+    ],
+    ids=["limit of the job", "policy of the handler", "at most once"],
+)
+async def test_a_failure_that_is_the_last_is_an_error_with_its_traceback(
+    ps: AsyncPenstock,
+    q: AsyncQueue,
+    caplog: pytest.LogCaptureFixture,
+    options: dict[str, Any],
+    handler_options: dict[str, Any],
+    outcome: str,
+) -> None:
+    """One record of level ERROR, with the traceback that leads to the handler's line."""
+    await q.enqueue("x", **options)
+    handlers = Handlers()
+
+    @handlers.handler(**handler_options)
+    async def handler(job: AsyncJob) -> None:
+        raise ValueError(f"no {job.body}")
+
+    with caplog.at_level(logging.INFO, "penstock"):
+        worker = await run(ps, handlers)
+    assert worker.status().stats.counts == {outcome: 1}
+    assert [has for level, _, has in failures(caplog) if level == logging.ERROR] == [True]
+    assert caplog.text.count('raise ValueError(f"no {job.body}")') == 1
 
 
 @pytest.mark.parametrize("raised", [False, True], ids=["returned", "raised"])
@@ -296,8 +346,8 @@ async def test_a_batch_that_raises(ps: AsyncPenstock, q: AsyncQueue) -> None:
     assert (stats.nacked, stats.scheduled, stats.active) == (3, 3, 0)
 
 
-async def test_a_batch_too_large_for_one_script(ps: AsyncPenstock, q: AsyncQueue) -> None:
-    """A script reads 8 MiB of jobs with policies of their own: they are reported in halves."""
+async def test_a_batch_of_large_jobs(ps: AsyncPenstock, q: AsyncQueue) -> None:
+    """Jobs of 12 MB with policies of their own are reported as failed in one call."""
     handlers = Handlers()
 
     @handlers.batch(size=4, wait=30)
@@ -554,7 +604,7 @@ async def test_monitor_and_throttle(
 
 
 async def test_options(ps: AsyncPenstock, q: AsyncQueue) -> None:
-    """They can be changed until it is started; then it can't be started again either."""
+    """They can be changed while it does not run; status shows them all."""
 
     async def handler(job: AsyncJob) -> None:
         """Do nothing."""
@@ -569,11 +619,138 @@ async def test_options(ps: AsyncPenstock, q: AsyncQueue) -> None:
         with pytest.raises(BadArgument, match=rf"^{name}="):
             worker.change(**{name: value})
     await worker.run()
-    assert worker.status().as_dict()["queues"] == {"q": 0, "r": 0}
-    with pytest.raises(BadArgument, match="started"):
+    worker.change(grace=timedelta(minutes=1), throttle=len, burst=False)
+    status = worker.status().as_dict()
+    assert status["queues"] == {"q": 0, "r": 0}
+    assert json.loads(json.dumps(status))["options"] == {
+        "queues": {"q": 1, "r": 3},
+        "concurrency": 8,
+        "prefetch": 0,
+        "grace": 60.0,
+        "burst": False,
+        "max_jobs": None,
+        "throttle": "builtins.len",
+        "monitor": None,
+        "heartbeat": "thread",
+        "name": "second",
+    }
+    worker.change(throttle=0)
+    await worker.start()
+    with pytest.raises(BadArgument, match="the worker runs"):
         worker.change(grace=1)
-    with pytest.raises(BadArgument, match="started before"):
+    worker.stop()
+    assert await worker.join(20)
+
+
+async def test_a_worker_starts_again_after_a_stop(ps: AsyncPenstock, q: AsyncQueue) -> None:
+    """When it has ended, and while it still waits for its handlers: with figures of its own."""
+    gate, begun = asyncio.Event(), asyncio.Event()  # async only
+    # sync only: gate, begun = threading.Event(), threading.Event()
+
+    async def handler(job: AsyncJob) -> None:
+        if job.body == "slow":
+            begun.set()
+            await gate.wait()
+
+    worker = AsyncWorker(ps, "q", handler)
+    for body in (1, 2):
+        await q.enqueue(body)
         await worker.start()
+        await reach(q, acked=body)
+        worker.stop()
+        assert await worker.join(20)
+        assert (worker.state, worker.status().taken) == ("stopped", 1)
+        assert worker.status().stats.counts == {"done": 1}
+    await q.enqueue("slow")
+    await worker.start()
+    await begun.wait()
+    worker.stop()
+    assert worker.state == "stopping"
+    await q.enqueue(4)
+    gate.set()
+    await worker.start()
+    await reach(q, acked=4)
+    assert worker.state == "running"
+    worker.stop()
+    assert await worker.join(20)
+
+
+async def test_backoffs_that_handlers_ask_for(ps: AsyncPenstock, q: AsyncQueue) -> None:
+    """Counted are attempts whose next one the handler has given a time; not those by a policy."""
+    await q.configure(backoff_base=3600)
+    await q.enqueue_many(range(6))
+
+    async def handler(job: AsyncJob) -> Any:
+        if job.body < 2:
+            raise Retry(after=3600)
+        if job.body == 2:
+            return Retry(after=3600, error="busy")
+        if job.body == 3:
+            raise Retry
+        if job.body == 4:
+            raise ValueError
+        return Snooze(3600)
+
+    stats = (await run(ps, handler)).status().stats
+    assert (stats.backoffs, stats.counts) == (3, {"retried": 5, "snoozed": 1})
+
+
+async def test_a_default_handler(ps: AsyncPenstock, q: AsyncQueue) -> None:
+    """It gets the jobs with a name that is not known here, and those without a name."""
+    handlers = Handlers()
+    seen: list[tuple[str, Any]] = []
+
+    @handlers.handler("add")
+    async def add(number: int) -> None:
+        seen.append(("add", number))
+
+    @handlers.default(retry=RetryPolicy(max_attempts=1))
+    async def rest(job: AsyncJob) -> None:
+        seen.append((job.headers.get("handler", ""), job.body))
+        if job.body == "bad":
+            raise ValueError
+
+    await q.enqueue(**add.job(1))
+    await q.enqueue({"to": "ada"}, headers={"handler": "fax"})
+    await q.enqueue("plain")
+    await q.enqueue("bad")
+    worker = await run(ps, handlers, concurrency=1)
+    assert seen == [("add", 1), ("fax", {"to": "ada"}), ("", "plain"), ("", "bad")]
+    assert worker.status().stats.counts == {"done": 3, "rejected": 1}
+
+
+async def test_a_function_alone_gets_every_job(ps: AsyncPenstock, q: AsyncQueue) -> None:
+    """Whatever its name."""
+    await q.enqueue(1, headers={"handler": "fax"})
+    await q.enqueue(2)
+    seen: list[Any] = []
+
+    async def handler(job: AsyncJob) -> None:
+        seen.append(job.body)
+
+    await run(ps, handler, concurrency=1)
+    assert seen == [1, 2]
+
+
+async def test_an_idle_worker_sweeps_its_queues(
+    ps: AsyncPenstock, q: AsyncQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Old dead letters of a queue where nothing else happens go."""
+    monkeypatch.setattr("penstock.core.sweeping.SHORTEST", 0.0)
+    monkeypatch.setattr("penstock.core.sweeping.LONGEST", 0.0)
+    await q.configure(dead_age=0.05)
+
+    async def handler(job: AsyncJob) -> None:
+        raise Reject("no")
+
+    async with AsyncWorker(ps, "q", handler) as worker:
+        await q.enqueue(1)
+        await await_for(lambda: worker.status().stats.counts == {"rejected": 1})
+        raw = ps._node
+        end = time.monotonic() + 60
+        while await raw.command("ZCARD", q.ops.keys["dead"]):
+            assert time.monotonic() < end
+            await asleep(0.05)
 
 
 async def test_arguments_that_can_not_be_used(ps: AsyncPenstock) -> None:

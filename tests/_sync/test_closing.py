@@ -55,7 +55,7 @@ def test_a_closed_queue_takes_no_jobs(q: Queue, raw: Raw) -> None:
     assert dump(raw) == before
 
 
-@pytest.mark.parametrize("mode", ["refuse", "update", "debounce", "requeue", "requeue+update"])
+@pytest.mark.parametrize("mode", ["refuse", "update", "debounce", "requeue", "requeue+debounce"])
 def test_duplicates_are_refused_as_well(q: Queue, raw: Raw, mode: str) -> None:
     """Whether a job with the id is there or not, nothing is added, updated or looked up."""
     q.enqueue("waits", dedup_id="waits")

@@ -50,7 +50,7 @@ ODD_IDS = [
 NO_IDS: list[Any] = [
     "", "x" * 1025, "é" * 513, "\ud800", b"x", 5, True, ["x"], object(), str,
 ]  # fmt: skip
-BUSY = ("refuse", "update", "debounce", "requeue", "requeue+update")
+BUSY = ("refuse", "update", "debounce", "requeue", "requeue+update", "requeue+debounce")
 
 
 @pytest.fixture
@@ -307,7 +307,7 @@ def test_an_update_and_the_lease(q: Queue) -> None:
     assert take(q).lease == 30
 
 
-@pytest.mark.parametrize("mode", ["update", "debounce", "requeue+update"])
+@pytest.mark.parametrize("mode", ["update", "debounce", "requeue+update", "requeue+debounce"])
 def test_an_update_can_not_change_the_class(q: Queue, raw: Raw, mode: str) -> None:
     """At most once stays so, and at least once too: refused, and nothing has changed."""
     once = q.enqueue("once", dedup_id="once", lease=0)
@@ -325,7 +325,7 @@ def test_an_update_can_not_change_the_class(q: Queue, raw: Raw, mode: str) -> No
     assert (job.body, job.at_most_once) == ("newer", True)
 
 
-@pytest.mark.parametrize("mode", ["update", "debounce", "requeue+update"])
+@pytest.mark.parametrize("mode", ["update", "debounce", "requeue+update", "requeue+debounce"])
 def test_an_update_keeps_the_ttl(q: Queue, raw: Raw, mode: str) -> None:
     """The end of the job's life is that of its creation, whatever the update says."""
     first = q.enqueue("old", dedup_id="x", ttl=60)
@@ -765,13 +765,15 @@ def test_a_failure_does_not_let_the_successor_go(q: Queue, raw: Raw) -> None:
 
 
 def test_an_update_while_the_first_waits_again(q: Queue) -> None:
-    """It is the first one that has the new content: the successor stays as it is."""
-    job, _ = with_successor(q)
+    """It is the successor that has the new content, as it runs last; its delay is its own."""
+    job, heir = with_successor(q)
     job.release()
     assert q.enqueue("no", dedup_id="x", on_duplicate="requeue").action == "refused"
-    done = q.enqueue("newer", dedup_id="x", on_duplicate="requeue+update")
-    assert (done.id, done.action) == (job.id, "updated")
-    assert drained(q) == ["newer", "new"]
+    for how in ("update", "debounce", "requeue+update", "requeue+debounce"):
+        done = q.enqueue(how, dedup_id="x", on_duplicate=how)
+        assert (done.id, done.action, done.state) == (heir.id, "updated", "scheduled")
+        assert seen(q) == Status("ready", "old", how)
+    assert drained(q) == ["old", "requeue+debounce"]
 
 
 def test_a_successor_has_a_ttl_of_its_own(q: Queue, raw: Raw) -> None:
@@ -1044,6 +1046,7 @@ BULK: dict[str, tuple[list[str], list[str]]] = {
     "debounce": (["updated", "added", "updated", "updated", "added"], ["a2", "b2", "c1"]),
     "requeue": (["refused", "added", "refused", "refused", "added"], ["a0", "b1", "c1"]),
     "requeue+update": (["updated", "added", "updated", "updated", "added"], ["a2", "b2", "c1"]),
+    "requeue+debounce": (["updated", "added", "updated", "updated", "added"], ["a2", "b2", "c1"]),
 }
 """`on_duplicate` -> the answers to a1, b1, a2, b2, c1 beside a waiting a0; what is there then."""
 
@@ -1276,14 +1279,13 @@ def test_too_few_replicas(real_q: Queue) -> None:
 
 
 def test_too_few_replicas_of_a_duplicate(real_q: Queue) -> None:
-    """Where nothing was added there is nothing to confirm; an update stays, and that is told."""
-    first = real_q.enqueue("old", dedup_id="x")
-    again = real_q.enqueue("no", dedup_id="x", replicas=1, timeout=0.05)
-    assert again == Enqueued(first.id, "ready", duplicate=True, replicas=0, action="refused")
-    with pytest.raises(NotReplicated) as caught:
-        real_q.enqueue("new", dedup_id="x", replicas=1, timeout=0.05, on_duplicate="update")
-    assert caught.value.withdrawn is False
-    assert seen(real_q) == Status("ready", "new")
+    """The call is refused at once, also where it would have added nothing."""
+    real_q.enqueue("old", dedup_id="x")
+    for on_duplicate in ("refuse", "update"):
+        with pytest.raises(NotReplicated) as caught:
+            real_q.enqueue("new", dedup_id="x", replicas=1, timeout=3600, on_duplicate=on_duplicate)
+        assert (caught.value.connected, caught.value.withdrawn) == (0, True)
+    assert seen(real_q) == Status("ready", "old")
 
 
 # -- calls whose reply is lost -----------------------------------------------------------------

@@ -29,6 +29,7 @@ from penstock import (
     parse_id,
 )
 from penstock._sync.composite import CompositeQueue
+from penstock._sync.single import SingleQueue
 from penstock.core import hints
 from penstock.core.nodes import Partial
 from penstock.embedded import EmbeddedServer
@@ -325,6 +326,63 @@ def test_the_whole_queue_is_paused(three: Nodes, q: Queue) -> None:
         q.pause("up")
 
 
+def stored(three: Nodes, number: int) -> tuple[Any, ...]:
+    """Some settings as one node has them, and whether the queue is closed there."""
+    with three.of(number) as single:
+        stats = single.queue("q").stats()
+        return (stats.settings.lease, stats.settings.paused, stats.closed)
+
+
+def test_the_settings_stored_last_are_those_of_all(three: Nodes) -> None:
+    """Whichever node has them: who uses the queue gives them to the others, a pause included."""
+    one_on_each(three)
+    for number, lease in ((2, 5), (0, 6), (1, 7)):
+        with three.of(number) as single:
+            single.queue("q").configure(lease=lease)
+    with three.of(1) as single:
+        single.queue("q").pause("out")
+        single.queue("q").close()
+    with three.client() as ps:
+        q = ps.queue("q")
+        stats = q.stats()
+        assert (stats.settings.lease, stats.settings.paused) == (7, "out")
+        assert len(stats.differing) == 2 or three.backends[0].is_fake  # fakes have one address
+        assert stats.configured is not None
+        assert q.reserve(3, block=0) == []
+        assert [stored(three, number) for number in range(3)] == [(7, "out", True)] * 3
+        assert q.stats().differing == ()
+        q.reopen()
+        q.resume()
+    with three.client() as ps:
+        ps.queue("q").enqueue("x")
+        assert [stored(three, number) for number in range(3)] == [(7, None, False)] * 3
+
+
+def test_figures_of_each_node(three: Nodes, q: Queue, ps: Penstock) -> None:
+    """They say where the jobs of a queue come from; their sums are the figures of the queue."""
+    one_on_each(three)
+    with three.of(1) as single:
+        single.queue("q").enqueue_many(range(4))
+    stats = q.stats()
+    if not three.backends[0].is_fake:  # those have one address
+        views = ps.hello().nodes
+        assert [stats.nodes[view.address].enqueued for view in views] == [1, 5, 1]
+    assert stats.enqueued == 7
+    with three.of(1) as single:
+        assert not single.queue("q").stats().nodes
+
+
+def test_each_partition_gets_the_settings(three: Nodes) -> None:
+    """On all nodes."""
+    with three.of(1) as single:
+        single.queue("parts", partitions=3).configure(lease=7)
+    with three.client() as ps:
+        ps.queue("parts", partitions=3).enqueue("x")
+    for number in range(3):
+        with three.of(number) as single:
+            assert single.queue("parts", partitions=3).stats().settings.lease == 7
+
+
 def test_a_queue_is_closed_on_every_node(three: Nodes, q: Queue) -> None:
     """Producers are refused everywhere, and consumers end when nothing is left on any node."""
     ids = one_on_each(three)
@@ -548,9 +606,17 @@ def test_a_twin_is_a_federation_too(three: Nodes, ps: Penstock) -> None:
 def test_every_method_of_a_queue_knows_of_parts() -> None:
     """What a queue can do is done on parts, or made of methods that are."""
     made_of_others = {
-        "clear", "close", "configure", "consume", "enqueue", "enqueue_many", "name", "partitions",
-        "pause", "reopen", "resume", "scan_iter",
+        "clear", "close", "configure", "consume", "enqueue", "enqueue_many", "lone", "name",
+        "partitions", "pause", "reopen", "resume", "scan_iter",
     }  # fmt: skip
     public = {name for name, _ in inspect.getmembers(Queue) if not name.startswith("_")}
     own = {name for name in vars(CompositeQueue) if not name.startswith("_")}
     assert public - own == made_of_others
+
+
+def test_every_method_of_a_queue_looks_where_it_is() -> None:
+    """A queue of one source asks for the list of nodes before whatever it does."""
+    of_several = {"agree", "declare", "operations", "parts", "noted"}
+    whole = {name for name in vars(CompositeQueue) if not name.startswith("_")}
+    own = {name for name in vars(SingleQueue) if not name.startswith("_")}
+    assert whole - own == of_several

@@ -100,15 +100,32 @@ def test_an_exception_is_a_failed_attempt(q: Queue, caplog: pytest.LogCaptureFix
     q.configure(backoff_base=60)
     q.enqueue("x")
     (job,) = q.reserve(block=0)
-    with caplog.at_level(logging.ERROR, "penstock"):
+    with caplog.at_level(logging.DEBUG, "penstock"):
         with job:
             raise ValueError("not a number")
     view = q.show(job)
     assert view is not None
     assert (view.state, view.nacks, view.error) == ("scheduled", 1, "ValueError: not a number")
-    (entry,) = caplog.records
-    assert job.id in entry.getMessage()
-    assert entry.exc_info is not None
+    entries = [entry for entry in caplog.records if job.id in entry.getMessage()]
+    told = [(entry.levelno, entry.exc_info is not None) for entry in entries]
+    assert told == [(logging.WARNING, False), (logging.DEBUG, True)]
+    for entry in entries:
+        assert {name: vars(entry)[name] for name in FIELDS} == Fields(job)
+
+
+@pytest.mark.parametrize("lease", [None, 0], ids=["out of attempts", "at most once"])
+def test_an_exception_that_ends_a_job_is_logged_with_its_traceback(
+    q: Queue, caplog: pytest.LogCaptureFixture, lease: float | None
+) -> None:
+    """The job is a dead letter, or was delivered at most once: an ERROR."""
+    q.configure(max_attempts=1)
+    q.enqueue("x", lease=lease)
+    (job,) = q.reserve(block=0)
+    with caplog.at_level(logging.DEBUG, "penstock"):
+        with job:
+            raise ValueError("not a number")
+    (entry,) = [entry for entry in caplog.records if job.id in entry.getMessage()]
+    assert (entry.levelno, entry.exc_info is not None) == (logging.ERROR, True)
     assert {name: vars(entry)[name] for name in FIELDS} == Fields(job)
 
 

@@ -17,6 +17,7 @@ from penstock import (
     Queue,
     QueueFull,
 )
+from penstock._sync.observed import ObservedQueue
 from tests.support.backends import Backend
 from tests.support.keyspace import Raw, dump
 
@@ -137,7 +138,8 @@ def test_duplicates_are_answers_not_errors(observed: Queue, outer: Tracing) -> N
 
 def test_without_middleware_a_queue_is_a_plain_one(q: Queue, ps: Penstock) -> None:
     """Not even a test for hooks lies on its way; with it a queue is one all the same."""
-    assert (type(q), ps.middleware) == (Queue, ())
+    assert not isinstance(q, ObservedQueue)
+    assert ps.middleware == ()
     seen = Penstock(middleware=[Middleware()]).queue("q")
     assert isinstance(seen, Queue)
     assert repr(seen).endswith("Queue 'q'>")

@@ -369,7 +369,7 @@ def test_a_full_server_takes_jobs_again(make_server: Callable[..., EmbeddedServe
     """At `maxmemory` an enqueue is refused and evict is not; after it there is room."""
     server = make_server(args=("--maxmemory-policy", "noeviction"))
     with redis.Redis.from_url(server.url) as raw:
-        with Penstock(server.url) as ps:
+        with Penstock(server.url, evict=False) as ps:
             q = ps.queue("q")
             q.enqueue_many([b"x" * 10_000] * 600, ttl=900, lease=0)
             while q.stats().ready:

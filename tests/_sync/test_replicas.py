@@ -213,19 +213,98 @@ def test_many_jobs(trio: Replicated, tq: Queue) -> None:
     assert [raw.xlen("penstock:{q}:ready") for raw in trio.copies] == [3501, 3501]
 
 
+def test_too_few_are_connected(trio: Replicated, tq: Queue) -> None:
+    """Refused at once, however long the time-out, and nothing was written; also by the setting."""
+    tq.enqueue("x", replicas=2, timeout=10)
+    before = trio.calls()
+    for _ in range(2):
+        with pytest.raises(NotReplicated, match="2 of 3 replicas are connected: nothing") as caught:
+            tq.enqueue("y", replicas=3, timeout=3600)
+        error = caught.value
+        assert (error.wanted, error.connected, error.withdrawn, error.fsynced) == (3, 2, True, None)
+    with pytest.raises(NotReplicated, match="2 of 3"):
+        tq.enqueue_many(["y"] * 3, replicas=3, timeout=3600, dedup_id=str)
+    tq.configure(replicas=3)
+    with pytest.raises(NotReplicated, match="2 of 3"):
+        tq.enqueue("y", timeout=3600)
+    assert trio.calls()[0] == before[0] + 1  # configure
+    with Penstock(trio.url) as fresh:  # which learns the setting from the reply
+        with pytest.raises(NotReplicated) as caught:
+            fresh.queue("q").enqueue("y", timeout=3600)
+        assert (caught.value.wanted, caught.value.withdrawn) == (3, True)
+        fresh.queue("q").configure(replicas=2)
+    assert tq.enqueue("z", timeout=10).replicas == 2  # the setting is looked up
+    assert [view.body for view in tq.peek()] == ["x", "z"]
+    assert tq.stats().withdrawn == 1
+
+
+def test_a_repeat_of_unknown_outcome_is_not_refused(trio: Replicated, tq: Queue) -> None:
+    """The job may be in: the repeat is sent, and judged by what is confirmed."""
+    with Proxy(trio.primary.address) as proxy:
+        with Penstock(proxy.url) as client:
+            q = client.queue("q")
+            q.enqueue("there", replicas=2, timeout=10)
+            proxy.eat_reply(after=b"lost")
+            trio.cut(0)
+            # This connection takes both for connected, as both have confirmed its last call.
+            with pytest.raises(NotReplicated) as caught:
+                q.enqueue("lost", replicas=2, timeout=10)
+            assert (caught.value.connected, caught.value.withdrawn) == (None, True)
+            stats = q.stats()
+            assert (stats.ready, stats.enqueued, stats.withdrawn) == (1, 2, 1)
+
+
+def test_one_that_comes_back_is_waited_for(trio: Replicated, tq: Queue) -> None:
+    """What was refused once is asked for anew: a connection does not remember that."""
+    trio.cut(0)
+    with pytest.raises(NotReplicated, match="1 of 2 replicas are connected"):
+        tq.enqueue("x", replicas=2, timeout=3600)
+    trio.attach(0)
+    trio.settle()
+    assert tq.enqueue("x", replicas=2, timeout=10).replicas == 2
+
+
+def test_the_number_is_asked_for_only_where_it_matters(trio: Replicated, tq: Queue) -> None:
+    """Once a connection, and again when a call was not confirmed."""
+
+    def asked() -> int:
+        return int(trio.raw.info("commandstats")["cmdstat_info"]["calls"])
+
+    tq.enqueue("x", replicas=2, timeout=10)
+    before = asked()
+    for _ in range(20):
+        tq.enqueue("x", replicas=2, timeout=10)
+    tq.enqueue("x")
+    assert asked() == before + 1  # by this test
+
+
+def test_an_ack_waits_for_those_that_are_connected(trio: Replicated, tq: Queue) -> None:
+    """It is done all the same, and told at once that one replica is missing."""
+    jobs = held(tq, 2)
+    trio.cut(0)
+    with pytest.raises(AckNotReplicated) as caught:
+        tq.ack(jobs, replicas=2, timeout=3600)
+    assert (caught.value.wanted, caught.value.got) == (2, 1)
+    assert caught.value.outcomes.all_done
+
+
 def test_too_few(trio: Replicated, tq: Queue) -> None:
     """The jobs are taken back, and nothing of them is left."""
+    tq.enqueue("there", replicas=2, timeout=10)
+    tq.purge()
+    trio.replicas[0].pause()
     with pytest.raises(NotReplicated) as caught:
-        tq.enqueue("x", replicas=3, timeout=0.05)
+        tq.enqueue("x", replicas=2, timeout=0.05)
     error = caught.value
-    assert (error.wanted, error.withdrawn) == (3, True)
-    assert error.got < 3
+    assert (error.wanted, error.withdrawn, error.connected) == (2, True, None)
+    assert error.got < 2
     with pytest.raises(NotReplicated) as caught:
-        tq.enqueue_many(["x", "y"], replicas=3, timeout=0.05, delay=5, ttl=50)
+        tq.enqueue_many(["x", "y"], replicas=2, timeout=0.05, delay=5, ttl=50)
     assert caught.value.withdrawn is True
     assert tq.peek() == []
+    trio.replicas[0].resume()
     stats = tq.stats()
-    assert (stats.ready, stats.scheduled, stats.enqueued, stats.withdrawn) == (0, 0, 3, 3)
+    assert (stats.ready, stats.scheduled, stats.enqueued, stats.withdrawn) == (0, 0, 4, 3)
     assert [numbers(trio.raw, tq.ops, kind) for kind in ("ready", "held", "expiry")] == [[]] * 3
     assert trio.raw.wait(2, 10_000) == 2
     assert trio.bodies() == [[]] * 3
@@ -248,11 +327,23 @@ def test_a_replica_that_is_lost(trio: Replicated, tq: Queue) -> None:
     assert [len(bodies) for bodies in trio.bodies()] == [3, 3, 3]
 
 
+def test_an_update_stays(trio: Replicated, tq: Queue) -> None:
+    """The job was there before the call: it keeps its new body, and the error says so."""
+    tq.enqueue("old", dedup_id="x", replicas=2, timeout=10)
+    trio.replicas[0].pause()
+    with pytest.raises(NotReplicated) as caught:
+        tq.enqueue("new", dedup_id="x", replicas=2, timeout=0.05, on_duplicate="update")
+    trio.replicas[0].resume()
+    assert (caught.value.connected, caught.value.withdrawn) == (None, False)
+    assert [view.body for view in tq.peek()] == ["new"]
+
+
 def test_a_consumer_was_quicker(trio: Replicated, tq: Queue) -> None:
     """The job was delivered while replicas were waited for: it lives, and the error says so."""
     tq.configure(lease=600)
     with Penstock(trio.url) as beside:
-        call = spawn(tq.enqueue, "x", replicas=3, timeout=1.5)
+        trio.replicas[0].pause()
+        call = spawn(tq.enqueue, "x", replicas=2, timeout=1.5)
         jobs = eager(beside)
         with pytest.raises(NotReplicated) as caught:
             call.result()
@@ -279,7 +370,8 @@ def test_some_of_them_were_delivered(trio: Replicated, tq: Queue) -> None:
     """Of several jobs only those that nobody has are taken back."""
     tq.configure(lease=600)
     with Penstock(trio.url) as beside:
-        call = spawn(tq.enqueue_many, ["a", "b", "c"], replicas=3, timeout=1.5)
+        trio.replicas[0].pause()
+        call = spawn(tq.enqueue_many, ["a", "b", "c"], replicas=2, timeout=1.5)
         (job,) = eager(beside)
         with pytest.raises(NotReplicated) as caught:
             call.result()

@@ -139,8 +139,8 @@ def test_what_another_client_wrote(
         (job,) = q.reserve(block=0)
 
 
-def test_more_than_a_call_may_read(q: Queue) -> None:
-    """Records above 8 MiB together are named in several calls, in order."""
+def test_policies_of_large_jobs(q: Queue) -> None:
+    """The policies of 15 MB of jobs are read in one call, without their bodies."""
     q.enqueue_many([b"x" * 3_000_000] * 5, retry=RetryPolicy(1))
     q.enqueue(b"small")
     jobs: list[Any] = []

@@ -345,10 +345,27 @@ def test_queues_step_by_step(ps: Penstock, n: int) -> None:
     for name in names:
         ps.queue(name).enqueue("x")
     assert set(found_queues(ps, n)) == names
+    assert len(ps.scan_queues("0", n).queues) == min(n, 40)
     for stats in ps.scan_queues_iter(n=n):
         assert (stats.exists, stats.ready, stats.enqueued) == (True, 1, 1)
         names.discard(stats.name)
     assert names == set()
+
+
+def test_a_page_of_a_small_registry_is_cut(ps: Penstock) -> None:
+    """The server answers a small hash as a whole; what goes between two pages hides no other."""
+    names = [f"{i}" for i in range(25)]
+    for name in names:
+        ps.queue(name).enqueue("x")
+    found, cursor = list[str](), "0"
+    for _ in range(5):
+        page = ps.scan_queues(cursor, 5)
+        assert len(page.queues) == 5
+        cursor = page.cursor
+        found += [stats.name for stats in page.queues]
+        ps.queue(found[0]).clear()
+    assert cursor == "0"
+    assert sorted(found) == sorted(names)
 
 
 def test_queues_of_some_length(ps: Penstock, raw: Raw) -> None:

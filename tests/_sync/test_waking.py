@@ -72,6 +72,29 @@ def test_a_lease_cut_short_is_noticed(q: Queue, waits: Waits) -> None:
     assert again.delivered - held.delivered < 3
 
 
+@pytest.mark.parametrize("how", ["ack", "delete", "bury", "extend", "purge", "nack"])
+def test_an_event_that_does_not_come_hides_no_later_one(q: Queue, waits: Waits, how: str) -> None:
+    """An announced lease ends otherwise; a delay that ends after it is kept all the same."""
+    q.enqueue("x", lease=1)
+    (job,) = q.reserve(block=0)
+    if how == "delete":
+        q.delete([job.id])
+    elif how == "purge":
+        q.purge("active")
+    elif how == "extend":
+        job.extend(60)
+    elif how == "nack":
+        job.nack(delay=60)
+    else:
+        (job.ack() if how == "ack" else job.bury("no use"))
+    idle = spawn(q.reserve, 1, block=30)
+    waits.reach(1)
+    q.enqueue("later", delay=1.1)
+    (later,) = idle.result()
+    assert later.body == "later"
+    assert later.delivered - later.created < 3  # by the tick alone it would be 4
+
+
 @pytest.mark.parametrize("how", ["release", "nack", "release later", "nack later", "redrive"])
 def test_a_job_given_back_wakes_an_idle_consumer(q: Queue, waits: Waits, how: str) -> None:
     """At once, or after its delay."""

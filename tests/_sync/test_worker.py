@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -86,14 +89,59 @@ def test_a_handler_that_raises_has_failed(
     def handler(job: Job) -> None:
         raise ValueError(f"no {job.body}")
 
-    with caplog.at_level(logging.ERROR, "penstock"):
+    with caplog.at_level(logging.DEBUG, "penstock"):
         worker = run(ps, handler)
     view = q.show(job_id)
     assert view is not None
     assert (view.state, view.nacks, view.error) == ("scheduled", 1, "ValueError: no x")
     assert worker.status().stats.counts == {"retried": 1}
-    assert "failed" in caplog.text
-    assert "ValueError: no x" in caplog.text
+    told = failures(caplog)
+    assert [(level, has_trace) for level, _, has_trace in told] == [
+        (logging.WARNING, False),
+        (logging.DEBUG, True),
+    ]
+    assert told[0][1].endswith("failed: ValueError: no x")
+
+
+def failures(caplog: pytest.LogCaptureFixture) -> list[tuple[int, str, bool]]:
+    """Level, text and whether there is a traceback, of the records about a job of the queue q."""
+    return [
+        (record.levelno, record.getMessage(), record.exc_info is not None)
+        for record in caplog.records
+        if getattr(record, "queue", None) == "q"
+    ]
+
+
+@pytest.mark.parametrize(
+    "options, handler_options, outcome",
+    [
+        ({"retry": RetryPolicy(max_attempts=1)}, {}, "dead"),
+        ({}, {"retry": RetryPolicy(max_attempts=1)}, "rejected"),
+        ({"lease": 0}, {}, "failed"),
+    ],
+    ids=["limit of the job", "policy of the handler", "at most once"],
+)
+def test_a_failure_that_is_the_last_is_an_error_with_its_traceback(
+    ps: Penstock,
+    q: Queue,
+    caplog: pytest.LogCaptureFixture,
+    options: dict[str, Any],
+    handler_options: dict[str, Any],
+    outcome: str,
+) -> None:
+    """One record of level ERROR, with the traceback that leads to the handler's line."""
+    q.enqueue("x", **options)
+    handlers = Handlers()
+
+    @handlers.handler(**handler_options)
+    def handler(job: Job) -> None:
+        raise ValueError(f"no {job.body}")
+
+    with caplog.at_level(logging.INFO, "penstock"):
+        worker = run(ps, handlers)
+    assert worker.status().stats.counts == {outcome: 1}
+    assert [has for level, _, has in failures(caplog) if level == logging.ERROR] == [True]
+    assert caplog.text.count('raise ValueError(f"no {job.body}")') == 1
 
 
 @pytest.mark.parametrize("raised", [False, True], ids=["returned", "raised"])
@@ -293,8 +341,8 @@ def test_a_batch_that_raises(ps: Penstock, q: Queue) -> None:
     assert (stats.nacked, stats.scheduled, stats.active) == (3, 3, 0)
 
 
-def test_a_batch_too_large_for_one_script(ps: Penstock, q: Queue) -> None:
-    """A script reads 8 MiB of jobs with policies of their own: they are reported in halves."""
+def test_a_batch_of_large_jobs(ps: Penstock, q: Queue) -> None:
+    """Jobs of 12 MB with policies of their own are reported as failed in one call."""
     handlers = Handlers()
 
     @handlers.batch(size=4, wait=30)
@@ -533,7 +581,7 @@ def test_monitor_and_throttle(ps: Penstock, q: Queue, caplog: pytest.LogCaptureF
 
 
 def test_options(ps: Penstock, q: Queue) -> None:
-    """They can be changed until it is started; then it can't be started again either."""
+    """They can be changed while it does not run; status shows them all."""
 
     def handler(job: Job) -> None:
         """Do nothing."""
@@ -548,11 +596,137 @@ def test_options(ps: Penstock, q: Queue) -> None:
         with pytest.raises(BadArgument, match=rf"^{name}="):
             worker.change(**{name: value})
     worker.run()
-    assert worker.status().as_dict()["queues"] == {"q": 0, "r": 0}
-    with pytest.raises(BadArgument, match="started"):
+    worker.change(grace=timedelta(minutes=1), throttle=len, burst=False)
+    status = worker.status().as_dict()
+    assert status["queues"] == {"q": 0, "r": 0}
+    assert json.loads(json.dumps(status))["options"] == {
+        "queues": {"q": 1, "r": 3},
+        "concurrency": 8,
+        "prefetch": 0,
+        "grace": 60.0,
+        "burst": False,
+        "max_jobs": None,
+        "throttle": "builtins.len",
+        "monitor": None,
+        "heartbeat": "thread",
+        "name": "second",
+    }
+    worker.change(throttle=0)
+    worker.start()
+    with pytest.raises(BadArgument, match="the worker runs"):
         worker.change(grace=1)
-    with pytest.raises(BadArgument, match="started before"):
+    worker.stop()
+    assert worker.join(20)
+
+
+def test_a_worker_starts_again_after_a_stop(ps: Penstock, q: Queue) -> None:
+    """When it has ended, and while it still waits for its handlers: with figures of its own."""
+    gate, begun = threading.Event(), threading.Event()
+
+    def handler(job: Job) -> None:
+        if job.body == "slow":
+            begun.set()
+            gate.wait()
+
+    worker = Worker(ps, "q", handler)
+    for body in (1, 2):
+        q.enqueue(body)
         worker.start()
+        reach(q, acked=body)
+        worker.stop()
+        assert worker.join(20)
+        assert (worker.state, worker.status().taken) == ("stopped", 1)
+        assert worker.status().stats.counts == {"done": 1}
+    q.enqueue("slow")
+    worker.start()
+    begun.wait()
+    worker.stop()
+    assert worker.state == "stopping"
+    q.enqueue(4)
+    gate.set()
+    worker.start()
+    reach(q, acked=4)
+    assert worker.state == "running"
+    worker.stop()
+    assert worker.join(20)
+
+
+def test_backoffs_that_handlers_ask_for(ps: Penstock, q: Queue) -> None:
+    """Counted are attempts whose next one the handler has given a time; not those by a policy."""
+    q.configure(backoff_base=3600)
+    q.enqueue_many(range(6))
+
+    def handler(job: Job) -> Any:
+        if job.body < 2:
+            raise Retry(after=3600)
+        if job.body == 2:
+            return Retry(after=3600, error="busy")
+        if job.body == 3:
+            raise Retry
+        if job.body == 4:
+            raise ValueError
+        return Snooze(3600)
+
+    stats = run(ps, handler).status().stats
+    assert (stats.backoffs, stats.counts) == (3, {"retried": 5, "snoozed": 1})
+
+
+def test_a_default_handler(ps: Penstock, q: Queue) -> None:
+    """It gets the jobs with a name that is not known here, and those without a name."""
+    handlers = Handlers()
+    seen: list[tuple[str, Any]] = []
+
+    @handlers.handler("add")
+    def add(number: int) -> None:
+        seen.append(("add", number))
+
+    @handlers.default(retry=RetryPolicy(max_attempts=1))
+    def rest(job: Job) -> None:
+        seen.append((job.headers.get("handler", ""), job.body))
+        if job.body == "bad":
+            raise ValueError
+
+    q.enqueue(**add.job(1))
+    q.enqueue({"to": "ada"}, headers={"handler": "fax"})
+    q.enqueue("plain")
+    q.enqueue("bad")
+    worker = run(ps, handlers, concurrency=1)
+    assert seen == [("add", 1), ("fax", {"to": "ada"}), ("", "plain"), ("", "bad")]
+    assert worker.status().stats.counts == {"done": 3, "rejected": 1}
+
+
+def test_a_function_alone_gets_every_job(ps: Penstock, q: Queue) -> None:
+    """Whatever its name."""
+    q.enqueue(1, headers={"handler": "fax"})
+    q.enqueue(2)
+    seen: list[Any] = []
+
+    def handler(job: Job) -> None:
+        seen.append(job.body)
+
+    run(ps, handler, concurrency=1)
+    assert seen == [1, 2]
+
+
+def test_an_idle_worker_sweeps_its_queues(
+    ps: Penstock, q: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Old dead letters of a queue where nothing else happens go."""
+    monkeypatch.setattr("penstock.core.sweeping.SHORTEST", 0.0)
+    monkeypatch.setattr("penstock.core.sweeping.LONGEST", 0.0)
+    q.configure(dead_age=0.05)
+
+    def handler(job: Job) -> None:
+        raise Reject("no")
+
+    with Worker(ps, "q", handler) as worker:
+        q.enqueue(1)
+        wait_for(lambda: worker.status().stats.counts == {"rejected": 1})
+        raw = ps._node
+        end = time.monotonic() + 60
+        while raw.command("ZCARD", q.ops.keys["dead"]):
+            assert time.monotonic() < end
+            sleep(0.05)
 
 
 def test_arguments_that_can_not_be_used(ps: Penstock) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+import redis
 
 from penstock import Penstock
 from penstock.embedded import EmbeddedServer
@@ -34,9 +35,9 @@ def test_a_node_is_added_emptied_and_forgotten(
     listed = run_cli("nodes", url=second.url)
     assert {row[0].strip() for row in listed.rows} == {one["id"] for one in added}
 
-    assert run_cli("nodes", "leave", node[:8], url=first.url).code == 0
-    with Penstock(second.url) as ps:
+    with Penstock(second.url, federation=False) as ps:
         job = ps.queue("q").enqueue("x")
+        assert run_cli("nodes", "leave", node[:8], url=first.url).code == 0
         left = run_cli("nodes", "drained", node, "--json", url=first.url)
         assert (left.code, left.document["drained"], left.document["waiting"]) == (1, False, 1)
         ps.queue("q").ack([job.id])
@@ -64,6 +65,52 @@ def test_who_was_missed_is_named(
     assert f"127.0.0.1:{second.port}" in result.err
     assert len(result.rows) == 3
     assert "refused" in result.out
+
+
+def test_a_password_goes_to_hosts_that_are_named(
+    run_cli: Cli, two: tuple[EmbeddedServer, EmbeddedServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that the list names is shown with the reason why it is not used, and can be forgotten."""
+    for server in two:
+        with redis.Redis.from_url(server.url) as raw:
+            raw.config_set("requirepass", "hunter2")
+    url, foreign = (server.url.replace("://", "://:hunter2@") for server in two)
+    run_cli("nodes", "add", foreign, url=url)
+    listed = run_cli("nodes", "--json", url=url)
+    assert [bool(one["error"]) for one in listed.document["nodes"]] == [False, True]
+    assert "node_hosts" in listed.out
+    assert "hunter2" not in listed.out + listed.err
+    named = run_cli("nodes", "--json", "--node-hosts", "127.0.0.1 other", url=url)
+    assert [one["error"] for one in named.document["nodes"]] == ["", ""]
+    monkeypatch.setenv("PENSTOCK_NODE_HOSTS", "127.0.0.*")
+    named = run_cli("nodes", "--json", url=url)
+    assert [one["error"] for one in named.document["nodes"]] == ["", ""]
+    monkeypatch.delenv("PENSTOCK_NODE_HOSTS")
+    assert run_cli("nodes", "forget", named.document["nodes"][1]["id"], url=url).code == 0
+    assert len(run_cli("nodes", url=url).rows) == 1
+
+
+def test_figures_of_each_node_are_shown(
+    run_cli: Cli, two: tuple[EmbeddedServer, EmbeddedServer]
+) -> None:
+    """A row for the queue and one for each node, and where its settings are others."""
+    first, second = two
+    run_cli("nodes", "add", second.url, url=first.url)
+    with Penstock(first.url, federation=False) as ps:
+        ps.queue("q").enqueue_many(["a", "b", "c"])
+    with Penstock(second.url, federation=False) as ps:
+        ps.queue("q").enqueue("d")
+        ps.queue("q").configure(lease=7)
+    shown = run_cli("stats", "q", url=first.url)
+    places = [f"127.0.0.1:{server.port}" for server in two]
+    assert [row[0].strip() for row in shown.rows] == ["q", *(f"q on {one}" for one in places)]
+    assert [row[1].strip() for row in shown.rows] == ["4", "3", "1"]
+    assert f"lease=7.0 (others on {places[0]})" in shown.out
+    found = run_cli("stats", "q", "--json", url=first.url).document["queues"][0]
+    assert found["differing"] == [places[0]]
+    assert {place: found["nodes"][place]["ready"] for place in places} == dict(
+        zip(places, (3, 1), strict=True)
+    )
 
 
 def test_bad_calls(run_cli: Cli, two: tuple[EmbeddedServer, EmbeddedServer]) -> None:

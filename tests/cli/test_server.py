@@ -25,7 +25,7 @@ def test_info_has_the_fields_of_the_library(cli: Cli, client: Penstock) -> None:
     [node] = document["hello"]["nodes"]
     assert node.keys() == hello["nodes"][0].keys()
     assert (node["id"], node["address"]) == (hello["node"], hello["nodes"][0]["address"])
-    assert (document["hello"]["version"], document["hello"]["node"]) == (1, hello["node"])
+    assert (document["hello"]["version"], document["hello"]["node"]) == (2, hello["node"])
     moving = ("uptime", "connected_clients", "used_memory")
     assert {k: v for k, v in document["info"].items() if k not in moving} == {
         k: v for k, v in info.items() if k not in moving
@@ -45,7 +45,7 @@ def test_info_for_people(cli: Cli, client: Penstock) -> None:
     assert facts["used memory"].endswith("iB")
     assert facts["max memory"] == "no limit"
     assert (facts["registered queues"], facts["registered jobs"]) == ("1", "3")
-    assert (facts["protocol"], facts["blocked clients"]) == ("1", "0")
+    assert (facts["protocol"], facts["blocked clients"]) == ("2", "0")
 
 
 def test_info_of_an_empty_server_leaves_nothing(cli: Cli, real_backend: Backend) -> None:

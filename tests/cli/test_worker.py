@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given
 
 from penstock import Penstock
 from penstock.cli.log import Lines
@@ -21,6 +22,7 @@ from penstock.cli.watching import resident
 from penstock.cli.worker import parse_queues, parse_size
 from penstock.embedded import EmbeddedServer
 from tests.cli.support import Cli, in_process_of_its_own
+from tests.support.hostile import HOSTILE, is_harmless
 from tests.worker.conftest import app, told, worker
 from tests.worker.programs import APP, STARTED, Program, Told, ask, wait_until
 
@@ -213,6 +215,29 @@ def test_a_worker_of_coroutines(worker: Worker, told: Told, app: Path) -> None:
     assert program.wait() == 0
 
 
+def test_jobs_that_could_not_be_given_back(
+    worker: Worker, told: Told, server: EmbeddedServer, app: Path
+) -> None:
+    """The server does not answer any more when the worker is stopped: that is a failure.
+
+    The lines after `run` run.
+    """
+    app.write_text(APP.replace('tell("down")', 'os.write(2, b"after\\n")'))
+    program = worker("--grace", "0")
+    told.until("up")
+    told.do("long")
+    told.until("long")
+    server.pause()
+    try:
+        program.send(signal.SIGTERM)
+        assert program.wait() == 1
+    finally:
+        server.resume()
+    after, end = program.seen.partition("after\n")[1:]
+    assert after
+    assert "1 jobs were neither reported nor given back" in end
+
+
 def test_health_of_several(worker: Worker, told: Told, tmp_path: Path, run_cli: Cli) -> None:
     """All are, or the supervisor is not: over HTTP, and in the file, removed at the end."""
     file = tmp_path / "health"
@@ -277,7 +302,20 @@ def test_lines_of_log() -> None:
     except ValueError:
         record.exc_info = sys.exc_info()
     first, *trace = Lines().format(record).splitlines()
-    assert (first, trace[-1]) == (line, "ValueError: x")
+    assert (first, trace[-1]) == (line, "  ValueError: x")
+
+
+@given(HOSTILE, HOSTILE)
+def test_hostile_text_in_lines_of_log(text: str, value: str) -> None:
+    """Of any logger: a record stays one harmless line, and those of its traceback are indented."""
+    record = logging.makeLogRecord({"msg": "%s", "args": (text,), "queue": value})
+    try:
+        raise ValueError(text)
+    except ValueError:
+        record.exc_info = sys.exc_info()
+    first, *trace = Lines().format(record).split("\n")
+    assert is_harmless(first)
+    assert all(is_harmless(line) and line.startswith("  ") for line in trace)
 
 
 def test_the_log_of_an_app_stays_its_own(worker: Worker, told: Told, app: Path) -> None:

@@ -266,6 +266,7 @@ FLAGS = {
     "debounce": "can-update, reset-init-backoff",
     "requeue": "can-requeue",
     "requeue+update": "can-update, can-requeue",
+    "requeue+debounce": "can-update, can-requeue, reset-init-backoff",
 }
 """Our `on_duplicate` -> Carmine's flags."""
 MODES = tuple(FLAGS)
@@ -275,7 +276,8 @@ WINDOWS = (None, 60)
 KEEP = ("refuse", "requeue")
 CHANGE = ("update", "requeue+update")
 STAY = ("refuse", "update", "debounce")
-FOLLOW = ("requeue", "requeue+update")
+FOLLOW = ("requeue", "requeue+update", "requeue+debounce")
+BEGIN = ("debounce", "requeue+debounce")
 
 
 class Row(NamedTuple):
@@ -299,34 +301,44 @@ class Row(NamedTuple):
     after: Status
 
 
-def waiting(before: tuple[str, ...], job: str = "old", next_one: str | None = None) -> list[Row]:
+def waiting(before: tuple[str, ...], job: str = "old") -> list[Row]:
     """The rows of a job that waits and could be delivered now."""
-    old, new = Status("ready", job, next_one), Status("ready", "new", next_one)
-    later = Status("scheduled", "new", next_one)
+    old, new, later = Status("ready", job), Status("ready", "new"), Status("scheduled", "new")
     return [
         Row(before, KEEP, DELAYS, "already-queued", "refused", "ready", old),
         Row(before, CHANGE, DELAYS, "updated", "updated", "ready", new),
-        Row(before, ("debounce",), (0,), "updated", "updated", "ready", new),
-        Row(before, ("debounce",), (60,), "updated", "updated", "scheduled", later),
+        Row(before, BEGIN, (0,), "updated", "updated", "ready", new),
+        Row(before, BEGIN, (60,), "updated", "updated", "scheduled", later),
     ]
 
 
-def lapsed(before: tuple[str, ...], next_one: str | None = None) -> list[Row]:
+def lapsed(before: tuple[str, ...]) -> list[Row]:
     """The rows of a job whose lease has ended: the same, but that no delay begins."""
-    *rows, last = waiting(before, next_one=next_one)
-    now = last.after._replace(state="ready")
-    return [*rows, last._replace(state="ready", after=now)]
+    *rows, last = waiting(before)
+    return [*rows, last._replace(state="ready", after=last.after._replace(state="ready"))]
 
 
-def delayed(before: tuple[str, ...], next_one: str | None = None) -> list[Row]:
+def delayed(before: tuple[str, ...]) -> list[Row]:
     """The rows of a job that is due later."""
-    old, new = Status("scheduled", "old", next_one), Status("scheduled", "new", next_one)
-    now = Status("ready", "new", next_one)
+    old, new, now = Status("scheduled", "old"), Status("scheduled", "new"), Status("ready", "new")
     return [
         Row(before, KEEP, DELAYS, "already-queued", "refused", "scheduled", old),
         Row(before, CHANGE, DELAYS, "updated", "updated", "scheduled", new),
-        Row(before, ("debounce",), (0,), "updated", "updated", "ready", now),
-        Row(before, ("debounce",), (60,), "updated", "updated", "scheduled", new),
+        Row(before, BEGIN, (0,), "updated", "updated", "ready", now),
+        Row(before, BEGIN, (60,), "updated", "updated", "scheduled", new),
+    ]
+
+
+def followed(before: str, state: str) -> list[Row]:
+    """The rows of a job that waits, with a successor: that one runs last, so it is updated.
+
+    Carmine updates the first one, and then runs the older content after the newer.
+    """
+    old = Status(state, "old", "next")
+    new = old._replace(successor="new")
+    return [
+        Row((before,), KEEP, DELAYS, "already-queued", "refused", state, old),
+        Row((before,), CHANGE + BEGIN, DELAYS, "updated", "updated", "scheduled", new),
     ]
 
 
@@ -342,10 +354,10 @@ ROWS = [
     Row(FREE, MODES, (60,), "added", "added", "scheduled", Status("scheduled", "new")),
     *waiting(("ready",)),
     *lapsed(("lapsed",)),
-    *lapsed(("lapsed, followed",), next_one="next"),
+    *followed("lapsed, followed", "ready"),
     *waiting(("window over, followed",), job="next"),
     *delayed(("scheduled", "failed")),
-    *delayed(("failed, followed",), next_one="next"),
+    *followed("failed, followed", "scheduled"),
     Row(HELD, STAY, DELAYS, "locked", "refused", "active", ACTIVE),
     Row(HELD, FOLLOW, DELAYS, "added", "requeued", "scheduled", ACTIVE._replace(successor="new")),
     Row(FOLLOWED, STAY, DELAYS, "locked", "refused", "active", ACTIVE._replace(successor="next")),
@@ -360,7 +372,7 @@ ROWS = [
     ),
     Row(
         FOLLOWED,
-        ("requeue+update",),
+        ("requeue+update", "requeue+debounce"),
         DELAYS,
         "updated",
         "updated",
@@ -389,7 +401,7 @@ ROWS = [
     ),
     Row(
         ("window, followed",),
-        ("requeue+update",),
+        ("requeue+update", "requeue+debounce"),
         DELAYS,
         "updated",
         "updated",
@@ -409,7 +421,7 @@ ANSWERS = {
 
 # -- what lies in the keys ---------------------------------------------------------------------
 
-VALUE = re.compile(rb"(\d+-\d+)?(?: (\d+-\d+))?(?: ?@(\d+))?")
+VALUE = re.compile(rb"(\d+-\d+)?(?: (\d+-\d+)(?: \d+)?)?(?: ?@(\d+))?")
 NOTE = re.compile(rb"@[^\n]*\n")
 
 

@@ -209,7 +209,7 @@ def test_a_pause_survives_a_restart(durable: EmbeddedServer) -> None:
 def test_hello(ps: Penstock, q: Queue) -> None:
     """HELLO: version, the node's id of 40 hex digits, and the nodes with address and priority."""
     hello = ps.hello()
-    assert hello.version == 1
+    assert hello.version == 2
     assert len(hello.node) == 40
     assert set(hello.node) <= set("0123456789abcdef")
     assert [node.id for node in hello.nodes] == [hello.node]

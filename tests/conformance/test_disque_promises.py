@@ -488,7 +488,7 @@ def test_readers_are_served_in_turn(real_backend: Backend) -> None:
 @contextmanager
 def bounded(server: EmbeddedServer, room: int) -> Iterator[tuple[redis.Redis, Penstock]]:
     """A server that is full when it holds so many bytes more than it does now."""
-    with redis.Redis.from_url(server.url) as raw, Penstock(server.url) as ps:
+    with redis.Redis.from_url(server.url) as raw, Penstock(server.url, evict=False) as ps:
         queue = ps.queue("q")
         queue.enqueue(b"x")
         queue.ack(queue.reserve(block=0))

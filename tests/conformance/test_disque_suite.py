@@ -209,14 +209,14 @@ def test_copies_in_the_end(copies: Copies) -> None:
 
 
 def test_more_copies_than_there_are_nodes(copies: Copies) -> None:
-    """02 fails, not enough nodes available: a typed error, and the job is withdrawn everywhere."""
+    """02 fails, not enough nodes available: a typed error at once, and nothing is added."""
     with Penstock(copies.primary.url) as ps:
         queue = ps.queue("q")
         with pytest.raises(NotReplicated) as caught:
-            queue.enqueue(b"x", replicas=99, timeout=1)
-        assert (caught.value.wanted, caught.value.got) == (99, 2)
+            queue.enqueue(b"x", replicas=99, timeout=3600)
+        assert (caught.value.wanted, caught.value.connected) == (99, 2)
         assert caught.value.withdrawn is True
-        assert (queue.stats().ready, queue.stats().withdrawn) == (0, 1)
+        assert (queue.stats().ready, queue.stats().enqueued) == (0, 0)
         copies.in_step()
         assert all(nothing(server) for server in copies.replicas)
 
@@ -235,6 +235,27 @@ def test_a_replica_that_does_not_answer(copies: Copies) -> None:
         assert (caught.value.wanted, caught.value.got) == (2, 1)
         assert caught.value.withdrawn is True
         assert bodies(queue.peek()) == [b"made"]
+
+
+def test_a_job_that_was_taken_is_not_withdrawn(copies: Copies) -> None:
+    """ADDJOB … REPLICATE: a consumer got it before the time was over: it stays, and the error says
+    that.
+    """
+    with Penstock(copies.primary.url) as ps:
+        queue = ps.queue("q")
+        queue.enqueue(b"made", replicas=2, timeout=20)
+        queue.purge()
+        copies.replicas[0].pause()
+        try:
+            reader = spawn(lambda: queue.reserve(block=None))
+            with pytest.raises(NotReplicated) as caught:
+                queue.enqueue(b"x", replicas=2, timeout=3)
+        finally:
+            copies.replicas[0].resume()
+        assert caught.value.withdrawn is False
+        (job,) = reader.result()
+        assert job.ack()
+        assert (queue.stats().withdrawn, queue.stats().acked) == (0, 1)
 
 
 def test_a_job_that_expires_while_it_is_copied(copies: Copies) -> None:
@@ -414,8 +435,8 @@ def test_a_ttl_is_honoured(q: Queue, raw: Raw) -> None:
 
 @pytest.mark.parametrize("call", ["stats", "peek", "sweep", "enqueue", "reserve"])
 def test_a_thousand_jobs_expire(q: Queue, raw: Raw, call: str) -> None:
-    """04 mass expiry: their memory comes back by steps of 100, by whatever call, also when nobody
-    consumes; a sweep and a reserve go on to the end. None has a Redis TTL on its only copy.
+    """04 mass expiry: each call gives back the memory of at least 100 of them, also when no job is
+    consumed; a sweep goes on to the end. None has a Redis TTL on its only copy.
     """
     q.enqueue_many([b"stays"] * 20)
     q.enqueue_many([b"x"] * 1000, ttl=60)
@@ -433,7 +454,7 @@ def test_a_thousand_jobs_expire(q: Queue, raw: Raw, call: str) -> None:
     for calls in range(1, 12):
         todo[call]()
         left = raw.zcard(q.ops.keys["expiry"])
-        assert left == (0 if call in ("sweep", "reserve") else max(0, 1000 - 100 * calls))
+        assert left <= (0 if call == "sweep" else max(0, 1000 - 100 * calls))
     there = raw.xlen(q.ops.keys["ready"]) + raw.hlen(q.ops.keys["held"])
     assert there == (31 if call == "enqueue" else 20)
     assert q.stats().swept == 1000

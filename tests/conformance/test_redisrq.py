@@ -145,10 +145,14 @@ def test_push_returns_an_id_for_each_body_in_order(q: Queue) -> None:
     assert popped[-1].raw == b"last"
 
 
-def push_at(raw: Raw, q: Queue, now_ms: int) -> list[tuple[int, int]]:
-    """Push two bodies while the server's clock shows this time; their numbers."""
-    args = (random.getrandbits(40), "", 0, "", 0, "", b"1\nx", b"1\ny")
-    producer = f"{random.getrandbits(64):016x}"
+def push_at(raw: Raw, q: Queue, now_ms: int, draw: int | None = None) -> list[tuple[int, int]]:
+    """Push two bodies while the server's clock shows this time; their numbers.
+
+    Producer and call, from which `seq` is drawn, are `draw`, or any.
+    """
+    call = random.getrandbits(40) if draw is None else draw
+    args = (call, "", 0, "", 0, "", b"1\nx", b"1\ny")
+    producer = f"{random.getrandbits(64) if draw is None else draw:016x}"
     keys = clock.keys_of(q.ops.keys, script("enqueue"), producer)
     source = clock.frozen(script("enqueue").source, now_ms)
     reply = raw.execute_command("EVAL", source, len(keys), *keys, *args)
@@ -176,7 +180,7 @@ def test_ids_of_two_queues_differ_in_one_ms(ps: Penstock, raw: Raw) -> None:
     b.enqueue(b"make it")
     a.ack(a.reserve(block=0))
     b.ack(b.reserve(block=0))
-    assert push_at(raw, a, now) == push_at(raw, b, now)
+    assert push_at(raw, a, now, 7) == push_at(raw, b, now, 7)
     (of_a, of_b) = a.peek(2), b.peek(2)
     assert [number(one) for one in ids(of_a)] == [number(one) for one in ids(of_b)]
     assert len({*ids(of_a), *ids(of_b)}) == 4

@@ -254,6 +254,10 @@ REFUSALS = {
     "READONLY-6.2": WRAPPED,
     "MASTERDOWN": b"MASTERDOWN Link with MASTER is down and replica-serve-stale-data is 'no'.",
     "LOADING": b"LOADING Redis is loading the dataset in memory",
+    "BUSY": b"BUSY Redis is busy running a script. You can only call SCRIPT KILL.",
+    "MISCONF": b"MISCONF Redis is configured to save RDB snapshots, but it can't.",
+    "MISCONF-6.2": WRAPPED.replace(b"READONLY", b"MISCONF"),
+    "TRYAGAIN": b"TRYAGAIN Multiple keys request during rehashing of slot",
     "NOREPLICAS": b"NOREPLICAS Not enough good replicas to write.",
     "lost": b"",
 }
@@ -328,6 +332,8 @@ def test_a_wait_for_replicas_that_a_demotion_ends(
     server: EmbeddedServer, sentinel: FakeSentinel
 ) -> None:
     """It is the reply that is missing: the call is repeated, and only then judged."""
+    with Penstock(server.url) as ps:
+        ps.queue("q").configure(lease=7)
     first = bulk(b"1700000000000-1000000000")
     added = b"%b:1\r\n%b:0\r\n:0\r\n:0\r\n:0\r\n" % (first, bulk(b"01020304"))
     says = {

@@ -88,7 +88,9 @@ class WrongNonces:
         if command[0] == b"HSETNX":
             return b":1\r\n"
         if command[0] == b"HGET":
-            return NODE
+            return NODE if command[2] == b"id" else b"$-1\r\n"
+        if command[0] == b"HGETALL":
+            return b"*0\r\n"
         if command[:2] == [b"SCRIPT", b"LOAD"]:
             return bulk(SHAS[command[2]])
         if command[0] != b"EVALSHA":

@@ -32,7 +32,7 @@ def options(**changed: Any) -> Prepared:
 def test_an_enqueue_without_options() -> None:
     """The shortest record, at once, for ever."""
     usual = options()
-    assert (usual.head, usual.json_head) == (b"1\n", b"1;c=json\n")
+    assert (usual.head, usual.coded_head) == (b"1", b"1;c=json")
     assert (usual.delay, usual.bound, usual.block, usual.ttl_code) == (0, "", 0, "ffff")
     assert options(delay=0.0, headers={}) == usual
 
@@ -40,7 +40,7 @@ def test_an_enqueue_without_options() -> None:
 def test_all_options() -> None:
     """Each one where it belongs."""
     made = options(delay=1.5, lease=60, ttl=120, headers={"a": "b"}, max_length=7, block=2.5)
-    assert made.head == b"1;l=60000;t=120000;h.a=b\n"
+    assert made.head == b"1;l=60000;t=120000;h.a=b"
     assert (made.delay, made.bound, made.block, made.ttl_code) == (1500, 7, 2.5, "0003")
 
 
@@ -76,9 +76,9 @@ def test_a_moment_travels_as_it_is() -> None:
 
 def test_at_most_once_has_an_end() -> None:
     """A day unless it is given."""
-    assert options(lease=0).head == b"1;l=0;t=86400000\n"
+    assert options(lease=0).head == b"1;l=0;t=86400000"
     assert options(lease=0).ttl_code == "05a0"
-    assert options(lease=0, ttl=60).head == b"1;l=0;t=60000\n"
+    assert options(lease=0, ttl=60).head == b"1;l=0;t=60000"
 
 
 @pytest.mark.parametrize(
@@ -118,12 +118,21 @@ def test_chunks_of_a_thousand() -> None:
     assert list(chunks([], options())) == []
 
 
+@pytest.fixture
+def fixed_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stable ids of one length."""
+    for module in ("bulk", "dedup"):
+        monkeypatch.setattr(f"penstock.core.{module}.next_stable_id", lambda: b"0123456789ab")
+
+
+@pytest.mark.usefixtures("fixed_ids")
 def test_chunks_of_a_mebibyte() -> None:
     """Heads included; a body above the bound is a chunk of its own."""
-    half = CHUNK_BYTES // 2
-    sizes = [half - 2, half - 2, 1, CHUNK_BYTES + 5, 3, half, half]
-    cut = [[len(record) - 2 for record in chunk] for chunk in chunks(map(bytes, sizes), options())]
-    assert cut == [[half - 2, half - 2], [1], [CHUNK_BYTES + 5], [3, half], [half]]
+    half, head = CHUNK_BYTES // 2, len(b"1;i=0123456789ab\n")
+    sizes = [half - head, half - head, 1, CHUNK_BYTES + 5, 3, half, half]
+    made = chunks(map(bytes, sizes), options())
+    cut = [[len(record) - head for record in chunk] for chunk in made]
+    assert cut == [[half - head, half - head], [1], [CHUNK_BYTES + 5], [3, half], [half]]
 
 
 def test_bodies_are_read_chunk_by_chunk() -> None:
@@ -142,14 +151,15 @@ def test_bodies_are_read_chunk_by_chunk() -> None:
     assert len(read) == 2000
 
 
+@pytest.mark.usefixtures("fixed_ids")
 def test_each_body_has_its_codec() -> None:
     """Bytes and JSON may be mixed."""
     (records,) = chunks([b"x", "x", bytearray(b"y"), None], options(headers={"a": "b"}))
     assert records == [
-        b"1;h.a=b\nx",
-        b'1;c=json;h.a=b\n"x"',
-        b"1;h.a=b\ny",
-        b"1;c=json;h.a=b\nnull",
+        b"1;h.a=b;i=0123456789ab\nx",
+        b'1;c=json;h.a=b;i=0123456789ab\n"x"',
+        b"1;h.a=b;i=0123456789ab\ny",
+        b"1;c=json;h.a=b;i=0123456789ab\nnull",
     ]
 
 

@@ -24,13 +24,14 @@ from penstock.core.flows import (
     LOST,
     TICK,
     Cancelled,
-    Lookup,
     Pop,
     Quit,
     Register,
     Reserve,
     Rest,
     Run,
+    Tidy,
+    Unregister,
 )
 from penstock.core.operations import QueueOps, Taken
 from penstock.core.roles import Tenure
@@ -38,9 +39,7 @@ from penstock.wire.keys import QueueKeys
 
 Flow = Generator[flows.Effect, Any, Any]
 ADDED = [1, b"1", b"1700000000000-1000000000", 1, b"01020304", 0, 0, 0]
-CREATED = [1, b"1", b"1700000000000-1000000000", 1, b"01020304", 1, 0, 0]
 MISSING = [-5, b"1"]
-DAMAGED = [-8, b"1"]
 NOTHING = Taken(-1, [])
 OVER = Taken(-2, [])
 
@@ -70,20 +69,31 @@ class Driven:
 
     Args:
         flow: not started yet.
+
+    Attributes:
+        tidied: the sweeps that it asked for; they are answered at once.
     """
 
     def __init__(self, flow: Flow) -> None:
         self._flow = flow
-        self.effect: Any = next(flow)
+        self.tidied: list[Tidy] = []
+        self.effect: Any = self._behind_sweeps(next(flow))
+
+    def _behind_sweeps(self, effect: Any) -> Any:
+        """The next effect but the sweeps before it, which are kept in `tidied`."""
+        while isinstance(effect, Tidy):
+            self.tidied.append(effect)
+            effect = self._flow.send(None)
+        return effect
 
     def answer(self, value: Any) -> Any:
         """Answer the last effect; the next one."""
-        self.effect = self._flow.send(value)
+        self.effect = self._behind_sweeps(self._flow.send(value))
         return self.effect
 
     def fail(self, error: BaseException) -> Any:
         """Let the last effect fail; the next one."""
-        self.effect = self._flow.throw(error)
+        self.effect = self._behind_sweeps(self._flow.throw(error))
         return self.effect
 
     def ends_with(self, value: Any) -> Any:
@@ -98,6 +108,11 @@ def enqueue(clock: Clock | None = None, **changed: Any) -> Driven:
     given: dict[str, Any] = {"delay": 0, "bound": "", "block": 0, "partial": False, **changed}
     records = given.pop("records", [b"1\n"])
     return Driven(flows.enqueue(ops(), records, clock=clock or Clock(), **given))
+
+
+def created_with(registered: Register) -> list[Any]:
+    """The reply to an enqueue that made the queue with the epoch that was registered."""
+    return [*ADDED[:4], registered.epoch.encode(), 1, 0, 0]
 
 
 def args(effect: Any, script: str) -> tuple[Any, ...]:
@@ -122,20 +137,20 @@ def test_a_queue_is_listed_before_its_first_job() -> None:
     assert len(registered.epoch) == 8
     created = flow.answer(None)
     assert args(created, "enqueue")[0] == registered.epoch
-    again = flow.answer(CREATED)
-    assert again == Register(registered.ops, "01020304")  # the one that won, if two made it
-    assert flow.ends_with(None) == CREATED
+    reply = created_with(registered)
+    assert flow.answer(reply) == registered
+    assert flow.ends_with(None) == reply
 
 
 def test_a_failure_after_the_job_is_in_is_not_raised() -> None:
     """The job was added, and the caller has to know."""
     flow = enqueue()
-    flow.answer(MISSING)
+    reply = created_with(flow.answer(MISSING))
     flow.answer(None)
-    flow.answer(CREATED)
+    flow.answer(reply)
     with pytest.raises(StopIteration) as end:
         flow.fail(ConnectionError("gone"))
-    assert end.value.value == CREATED
+    assert end.value.value == reply
 
 
 def test_each_life_of_a_queue_has_another_epoch() -> None:
@@ -146,21 +161,40 @@ def test_each_life_of_a_queue_has_another_epoch() -> None:
     assert "00000000" not in epochs
 
 
-def test_lost_meta_is_restored_before_the_job_is_added() -> None:
-    """With the epoch that the registry knows."""
+def test_a_lost_race_leaves_no_entry_in_the_registry() -> None:
+    """The epoch that was registered for nothing is unlisted, whatever the answer is."""
     flow = enqueue()
-    assert isinstance(flow.answer(DAMAGED), Lookup)
-    assert args(flow.answer("0a0b0c0d"), "configure") == ("!0a0b0c0d",)
-    assert args(flow.answer([1, b"1", b"0a0b0c0d", 1]), "enqueue")[0] == ""
-    assert flow.ends_with(ADDED) == ADDED
-
-
-def test_lost_meta_that_nobody_knows() -> None:
-    """A fresh epoch would orphan every id that is out."""
-    flow = enqueue()
-    flow.answer(DAMAGED)
-    with pytest.raises(QueueDamaged, match="the registry does not know"):
+    registered = flow.answer(MISSING)
+    flow.answer(None)
+    assert flow.answer(ADDED) == Unregister(registered.ops, registered.epoch)
+    assert flow.ends_with(None) == ADDED
+    flow = enqueue(bound=5)
+    registered = flow.answer(MISSING)
+    flow.answer(None)
+    assert flow.answer([-3, b"1", 7, 5, 0]) == Unregister(registered.ops, registered.epoch)
+    with pytest.raises(QueueFull):
         flow.answer(None)
+
+
+def test_a_leftover_that_can_not_be_unlisted_does_not_fail_the_call() -> None:
+    """The jobs are in."""
+    flow = enqueue()
+    flow.answer(MISSING)
+    flow.answer(None)
+    assert isinstance(flow.answer(ADDED), Unregister)
+    with pytest.raises(StopIteration) as end:
+        flow.fail(ConnectionError("gone"))
+    assert end.value.value == ADDED
+
+
+def test_settings_that_lose_the_race_leave_no_entry() -> None:
+    """As for a job."""
+    flow = Driven(flows.configure(ops(), ("lease", 5)))
+    registered = flow.answer(MISSING)
+    flow.answer(None)
+    reply = [1, b"1", b"01020304", 0]
+    assert flow.answer(reply) == Unregister(registered.ops, registered.epoch)
+    assert flow.ends_with(None) == reply
 
 
 def test_a_full_queue_without_waiting() -> None:
@@ -297,6 +331,30 @@ def test_a_reserve_that_may_not_wait() -> None:
     assert flow.ends_with(NOTHING) == []
 
 
+def test_expired_jobs_do_not_hold_up_a_reserve_that_may_not_wait() -> None:
+    """It looks behind them for LINGER, then answers with nothing; with a job at once."""
+    clock = Clock()
+    flow, (a, b) = reserve(clock, "a", "b", block=0.0)
+    bounded = Taken(0, [])
+    assert flow.answer(bounded) == Reserve(a, 1, False)
+    clock.now += flows.LINGER
+    assert flow.answer(bounded) == Reserve(b, 1, False)
+    assert flow.ends_with(bounded) == []
+    flow, (a,) = reserve(clock, "a", block=0.0)
+    assert flow.answer(bounded) == Reserve(a, 1, False)
+    assert flow.ends_with(Taken(0, ["job"])) == ["job"]
+
+
+def test_expired_jobs_are_looked_behind_until_the_deadline() -> None:
+    """A consumer that may wait goes on until its time is over."""
+    clock = Clock()
+    flow, (source,) = reserve(clock, block=5.0)
+    clock.now += 4.9
+    assert flow.answer(Taken(0, [])) == Reserve(source, 1, False)
+    clock.now += 0.1
+    assert flow.ends_with(Taken(0, [])) == []
+
+
 def test_apart_a_queue_that_does_not_answer_is_left_out() -> None:
     """Others are asked; it is asked again after a while, and its failure is noted."""
     clock, noted = Clock(), list[Any]()
@@ -345,6 +403,31 @@ def test_a_bound_of_the_script_is_no_end() -> None:
     flow, (source,) = reserve(Clock(), block=0.0)
     assert flow.answer(Taken(0, [])) == Reserve(source, 1, False)
     assert flow.ends_with(Taken(-1, ["job"])) == ["job"]
+
+
+def test_a_wait_begins_with_a_look_at_what_is_to_be_swept() -> None:
+    """Each time nothing was there; a call that does not wait sweeps nothing."""
+    sources = (ops("a"), ops("b"))
+    clock = Clock()
+    flow = Driven(flows.reserve(sources, 1, None, clock=clock, transient=is_transient))
+    assert flow.tidied == []
+    flow.answer(NOTHING)
+    assert isinstance(flow.answer(NOTHING), Pop)
+    assert flow.tidied == [Tidy(sources)]
+    flow.answer(sources[0].keys["wake"])
+    assert isinstance(flow.answer(NOTHING), Pop)
+    assert flow.tidied == [Tidy(sources)] * 2
+
+
+def test_whoever_makes_a_queue_sweeps_others() -> None:
+    """Behind the second entry in the registry."""
+    flow = enqueue()
+    registered = flow.answer(MISSING)
+    flow.answer(None)
+    assert flow.answer(created_with(registered)) == Register(registered.ops, registered.epoch)
+    assert flow.tidied == []
+    flow.ends_with(None)
+    assert flow.tidied == [Tidy((), made=True)]
 
 
 def test_waiting_for_a_token() -> None:
@@ -533,15 +616,12 @@ def test_a_role_that_is_free_is_one_call() -> None:
 
 
 def test_a_role_of_a_queue_that_does_not_exist() -> None:
-    """Listed before it exists, as for a first job; damaged meta is restored."""
+    """Listed before it exists, as for a first job."""
     flow = acquire(Clock(), 0.0)
-    assert isinstance(flow.answer(DAMAGED), Lookup)
-    flow.answer("0a0b0c0d")
-    flow.answer([1, b"1", b"0a0b0c0d", 1])
     registered = flow.answer(MISSING)
     assert isinstance(registered, Register)
     assert args(flow.answer(None), "acquire")[0] == registered.epoch
-    assert flow.answer([*HELD[:4], 1]) == Register(registered.ops, "01020304")
+    assert flow.answer([*HELD[:3], registered.epoch.encode(), 1]) == registered
     assert flow.ends_with(None) == 1_700_000_000_000
 
 
@@ -677,17 +757,6 @@ def test_nothing_to_recover() -> None:
     """One look, and no call that takes."""
     flow = Driven(flows.recover(ops(), 5, 5, "00000000"))
     assert flow.ends_with(page()) == []
-
-
-def test_deliveries_of_a_queue_that_lost_its_meta() -> None:
-    """It is restored first: the jobs' ids need its epoch."""
-    flow = Driven(flows.recover(ops(), 5, 5, "00000000"))
-    lost = page((b"1-1", 10))
-    lost[3] = b""
-    assert isinstance(flow.answer(lost), Lookup)
-    assert flow.answer("01020304").call.script.name == "configure"
-    assert flow.answer([1, b"1", b"01020304", 1]).call.script.name == "pending"
-    assert flow.answer(page((b"1-1", 10))).call.script.name == "recover"
 
 
 def test_a_failure_before_the_first_job_is_raised() -> None:

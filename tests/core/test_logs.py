@@ -1,14 +1,22 @@
-"""The fields of log records: their names, and that they cost nothing when nobody reads them."""
+"""Log records: the names of their fields, and that no text of unknown origin can forge a line."""
 
 from __future__ import annotations
 
+import ast
+import io
 import logging
+import unicodedata
+from pathlib import Path
 from typing import Any
 
+import hypothesis.strategies as st
 import pytest
+from hypothesis import given
 
+import penstock
 from penstock.core.job import Batch, Delivery, Place
-from penstock.core.logs import FIELDS, Fields
+from penstock.core.logs import FIELDS, Fields, get_logger, log_failure, printable
+from tests.support.hostile import HOSTILE, is_harmless
 
 PLACE = Place("emails", "deadbeef", 0xCAFEBABE, "01020304")
 
@@ -48,3 +56,84 @@ def test_what_is_not_written_is_not_put_together() -> None:
     quiet.info("%s", 1, extra=Fields(job))
     with pytest.raises(AttributeError):
         quiet.error("%s", 1, extra=Fields(job))
+
+
+# -- hostile text ------------------------------------------------------------------------------
+
+
+@given(HOSTILE)
+def test_printable_text_is_one_harmless_line(text: str) -> None:
+    """Nothing is lost: Python reads the original back, apart from its own backslashes."""
+    shown = printable(text)
+    assert is_harmless(shown)
+    assert printable(shown) == shown
+    if "\\" not in text:
+        quoted = shown.replace('"', '\\"')
+        assert ast.literal_eval(f'"{quoted}"') == text
+
+
+@given(st.text(st.characters(categories=["L", "N", "P", "S"])))
+def test_harmless_text_stays_as_it_is(text: str) -> None:
+    """Letters of every language among it."""
+    assert printable(text) == text
+
+
+def test_characters_that_are_escaped() -> None:
+    """C0, DEL and C1; marks that change the direction of text; separators of lines."""
+    bidi = [c for c in map(chr, range(0x110000)) if is_bidi_control(c)]
+    assert len(bidi) == 12
+    for char in [*map(chr, range(0x20)), *map(chr, range(0x7F, 0xA0)), *bidi, "\u2028", "\u2029"]:
+        assert printable(char) == repr(char)[1:-1]
+
+
+def is_bidi_control(char: str) -> bool:
+    """By Unicode's property Bidi_Control: the explicit formatting characters and three marks."""
+    explicit = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
+    return unicodedata.bidirectional(char) in explicit or char in "\u200e\u200f\u061c"
+
+
+@pytest.fixture(scope="module")
+def lines() -> Any:
+    """What a plain formatter of logging writes, with the fields of a job."""
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    shown = "%(levelname)s %(message)s [%(job_id)s %(queue)s %(handler)s %(worker)s]"
+    handler.setFormatter(logging.Formatter(shown))
+    logger = logging.getLogger("penstock")
+    logger.addHandler(handler)
+    level = logger.level
+    logger.setLevel(logging.DEBUG)
+    yield stream
+    logger.setLevel(level)
+    logger.removeHandler(handler)
+
+
+@given(HOSTILE, HOSTILE, HOSTILE)
+def test_hostile_text_in_a_record(lines: io.StringIO, name: str, owner: str, error: str) -> None:
+    """Names, owner and error of a job: one harmless line for each record, and a traceback."""
+    place = Place(name, "deadbeef", 0xCAFEBABE, "01020304")
+    batch = Batch(None, place, owner, tag=0x0AB, now=1_700_000_002_345, lease_ms=30_000)
+    job = Delivery(batch, b"1700000000000-1000000005", b"2 1 0 0", b"1;h.handler=%1B%0A\nbody")
+    raised = ValueError(error)
+    lines.seek(0)
+    lines.truncate()
+    log_failure(job, f"ValueError: {error}", raised, ending="a dead letter")
+    get_logger("penstock").warning("%s %r", name, owner, extra=Fields(job))
+    get_logger("penstock").info(error, extra=Fields(job))
+    written = lines.getvalue().removesuffix("\n").split("\n")
+    assert all(map(is_harmless, written))
+    starts = [line.split(" ")[0] for line in written if not line.startswith("  ")]
+    if starts[1].startswith("ValueError"):  # its message is harmless: as logging shows it
+        del starts[1]
+    assert starts == ["ERROR", "WARNING", "INFO"]
+    assert r"\x1b\n" in written[0]
+
+
+def test_every_module_takes_its_logger_from_one_place() -> None:
+    """No record of penstock goes by the filter."""
+    root = Path(penstock.__file__).parent
+    for path in root.rglob("*.py"):
+        if path != root / "core" / "logs.py":
+            for line in path.read_text().splitlines():
+                assert "getLogger(__name__)" not in line, path
+                assert 'getLogger("penstock' not in line or ".addHandler(" in line, path

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import fakeredis
 import pytest
 import redis
 
 from penstock.core import members
 from penstock.core.members import Entry
-from penstock.errors import BadArgument
+from penstock.errors import BadArgument, ConfigurationError
 
 
 @pytest.mark.parametrize(
@@ -36,39 +38,125 @@ def test_an_address_tells_nothing_of_who_may(source: object, address: str) -> No
         assert members.address_of(address) == address
 
 
+HERE = "redis://new:6379/2"
+PLAIN, TLS = "redis://h:1/0", "rediss://h:1/0"
+USER = "redis://me:se%2Fcret@h:1/0?socket_timeout=3&db=9"
+
+
 @pytest.mark.parametrize(
-    "source, url",
+    "source, address, url",
     [
-        ("redis://h:1/0", "redis://new:6379/2"),
-        ("redis://me:se%2Fcret@h:1/0?socket_timeout=3&db=9",
-         "redis://me:se%2Fcret@new:6379/2?socket_timeout=3"),
-        (redis.Redis(username="me", password="se/cret"), "redis://me:se%2Fcret@new:6379/2"),
-        (redis.Redis(), "redis://new:6379/2"),
+        (PLAIN, HERE, HERE),
+        (PLAIN, "rediss://new:6379/2", "rediss://new:6379/2"),
+        (PLAIN, "redis://[::1]:6379/0", "redis://[::1]:6379/0"),
+        (PLAIN, "unix:///tmp/s?db=3", "unix:///tmp/s?db=3"),
+        (PLAIN + "?socket_timeout=3", "unix:///tmp/s?db=3", "unix:///tmp/s?db=3&socket_timeout=3"),
+        (TLS + "?ssl_ca_certs=/ca.pem&db=4", "rediss://new:6379/2",
+         "rediss://new:6379/2?ssl_ca_certs=/ca.pem"),
+        (PLAIN, "redis+sentinel://a:1,b:2/service/1", "redis+sentinel://a:1,b:2/service/1"),
     ],
-    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )  # fmt: skip
-def test_a_learned_node_is_reached_as_the_others(source: object, url: str) -> None:
-    """With the name, password and options of a source that the user gave."""
-    assert members.joined("redis://new:6379/2", source) == url
+def test_a_learned_node_is_reached_with_the_options_that_were_given(
+    source: str, address: str, url: str
+) -> None:
+    """Only the place is that of the list."""
+    assert members.learned(address, [source], ()) == url
+
+
+def test_a_learned_node_is_reached_with_the_settings_of_a_client() -> None:
+    """Name, password, time-outs and everything about TLS; the place is the new one."""
+    source = redis.Redis(
+        host="h", db=9, username="me", password="se/cret", ssl=True, ssl_ca_certs="/ca.pem",
+        ssl_check_hostname=True, socket_timeout=3, protocol=2,
+    )  # fmt: skip
+    made = members.learned("rediss://new:7000/2", [source], ["new"])
+    assert isinstance(made, redis.Redis)
+    pool = made.connection_pool
+    assert issubclass(pool.connection_class, redis.SSLConnection)
+    asked = ("host", "port", "db", "username", "password", "ssl_ca_certs", "ssl_check_hostname",
+             "socket_timeout", "protocol")  # fmt: skip
+    found = [pool.connection_kwargs[name] for name in asked]
+    assert found == ["new", 7000, 2, "me", "se/cret", "/ca.pem", True, 3, 2]
+    with pytest.raises(ConfigurationError, match="object are not lent"):
+        members.learned(HERE, [object()], ())
+
+
+SECRETS: list[Any] = [
+    USER, "redis://:secret@h", "REDIS://:secret@h", "redis://h?password=secret", "redis://h?username=me",
+    "rediss://h?ssl_certfile=/me.pem", redis.Redis(password="secret"),
+    redis.Redis(credential_provider=redis.UsernamePasswordCredentialProvider("me", "secret")),
+    redis.Redis(ssl=True, ssl_certfile="/me.pem"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("source", SECRETS, ids=range(len(SECRETS)))
+def test_a_foreign_host_gets_no_password(source: Any) -> None:
+    """The same scheme is not enough: the user has to name the host, or a pattern of hosts."""
+    scheme = "rediss" if members.address_of(source).startswith("rediss") else "redis"
+    address = f"{scheme}://Db7.internal:6379/0"
+    for hosts in ((), ("internal",), ("db8.internal", "*.internal.example")):
+        with pytest.raises(ConfigurationError, match=r"db7\.internal is not among its node_hosts"):
+            members.learned(address, [source], hosts)
+        with pytest.raises(ConfigurationError, match="node_hosts"):
+            members.learned(address, [f"{scheme}://other", source], hosts)
+    for hosts in (("db7.internal",), ("no", "*.internal"), ("*",)):
+        assert members.learned(address, [source], hosts)
+    many = f"{scheme}+sentinel://db7.internal:1,evil:2/service/0"
+    with pytest.raises(ConfigurationError, match="evil"):
+        members.learned(many, [source], ["*.internal"])
+
+
+def test_a_password_stays_as_it_is_in_its_url() -> None:
+    """Percent-encoding and all."""
+    found = members.learned(HERE, [USER], ["new"])
+    assert found == "redis://me:se%2Fcret@new:6379/2?socket_timeout=3"
+
+
+@pytest.mark.parametrize("address", [HERE, "unix:///tmp/s?db=0", "redis+sentinel://new/service/0"])
+@pytest.mark.parametrize("source", [TLS, redis.Redis(ssl=True)], ids=["URL", "client"])
+def test_tls_is_not_given_up(source: object, address: str) -> None:
+    """Whatever the list says, and whoever is trusted; also if only one URL given has TLS."""
+    for given in ([source], [PLAIN, source]):
+        with pytest.raises(ConfigurationError, match="without TLS"):
+            members.learned(address, given, ["*"])
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "", "evil", "http://evil:1/0", "redis://evil", "redis://evil:6379/0?ssl_cert_reqs=none",
+        "rediss://evil/0?ssl_cert_reqs=none", "redis://me:pw@evil/0", "redis://evil/0#x",
+        "redis://evil/0?", "redis://a%2eb/0", "redis://a\\b/0", "redis://a:1:2/0", "redis:// /0",
+        "redis://evil/0\n", "redis://\x1b[2J/0", "unix:///tmp/s", "unix:///tmp/s?db=0&password=x",
+        "redis+sentinel://a:1,/service/0", "REDIS://evil/0",
+    ],
+)  # fmt: skip
+def test_an_address_is_a_place_and_nothing_else(address: str) -> None:
+    """An option, a user, or what a parser may read in two ways makes it unusable."""
+    with pytest.raises(ConfigurationError, match="scheme, host, port and database alone"):
+        members.learned(address, [PLAIN], ["*"])
+
+
+@pytest.mark.parametrize("value", ["host", b"host", 5, None, [5], [""], ["a b"], ["redis://h"]])
+def test_what_is_no_list_of_hosts(value: Any) -> None:
+    """A URL, one text instead of a list, and other things are refused."""
+    with pytest.raises(BadArgument, match="node_hosts"):
+        members.check_hosts(value)
 
 
 def test_the_youngest_entry_counts() -> None:
     """Of each node, whichever list it is in; what nobody understands is left out."""
+    a, b, c, d = (letter * 40 for letter in "abcd")
     lists = [
-        {"a": "5 redis://a/0", "b": "7 ", "c": "nonsense"},
-        {"a": "6 redis://a2/0", "b": "6 redis://b/0", "d": "1 redis://d/0"},
+        {a: "5 redis://a/0", b: "7 ", c: "nonsense", "e\x1b": "9 redis://e/0"},
+        {a: "6 redis://a2/0", b: "6 redis://b/0", d: "1 redis://d/0"},
     ]
     assert members.merged_members(lists) == {
-        "a": Entry(6, "redis://a2/0"),
-        "b": Entry(7, ""),
-        "d": Entry(1, "redis://d/0"),
+        a: Entry(6, "redis://a2/0"),
+        b: Entry(7, ""),
+        d: Entry(1, "redis://d/0"),
     }
     assert str(Entry(6, "redis://a/0")) == "6 redis://a/0"
     assert members.read_entry("-1 x") is None
-
-
-@pytest.mark.parametrize("value", ["", "host:6379", 5, None, "redis://h#x"])
-def test_what_is_no_url(value: object) -> None:
-    """Is refused before anything is written."""
-    with pytest.raises(BadArgument):
-        members.check_url("url", value)
+    assert members.others(lists[1], a) == ["redis://b/0", "redis://d/0"]
+    assert members.others({b: "7 ", d: "1 redis://d/0"}, d) == []

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from penstock.core import nodes
-from penstock.core.flows import TICK, Cancelled, Lookup, Quit, Reserve, Run
+from penstock.core.flows import TICK, Cancelled, Quit, Reserve, Run, Tidy
 from penstock.core.job import Batch, Delivery, Place
 from penstock.core.nodes import At, Heard, Hunger, Listen, Partial, State, Sticky, Table
 from penstock.core.operations import QueueOps, Taken
 from penstock.core.servers import ServerFacts
 from penstock.core.views import Info, QueueStats, Settings
-from penstock.errors import BadArgument, MetaLost, NodesUnavailable, PenstockError, QueueClosed
+from penstock.errors import BadArgument, NodesUnavailable, PenstockError, QueueClosed
 from penstock.wire.keys import QueueKeys
 from tests.core.test_flows import Clock, is_transient
 
@@ -60,7 +60,14 @@ class Stage:
             self.clock,
         )
         self.flow: Generator[Any, Any, Any] = nodes.reserve(table, n, block, transient=is_transient)
-        self.effect: Any = next(self.flow)
+        self.tidied: list[At] = []
+        self.effect: Any = self._behind_sweeps(next(self.flow))
+
+    def _behind_sweeps(self, effect: Any) -> Any:
+        while isinstance(effect, At) and isinstance(effect.effect, Tidy):
+            self.tidied.append(effect)
+            effect = self.flow.send(None)
+        return effect
 
     def asks(self, home: str, n: int = 1, *, idle: bool = False) -> bool:
         """Whether this node is asked now."""
@@ -69,7 +76,7 @@ class Stage:
 
     def answer(self, value: Any) -> Stage:
         """Answer the last effect."""
-        self.effect = self.flow.send(value)
+        self.effect = self._behind_sweeps(self.flow.send(value))
         return self
 
     def fail(self, error: BaseException) -> Stage:
@@ -77,7 +84,7 @@ class Stage:
         if isinstance(self.effect, At) and is_transient(error):
             self.down.add(self.effect.home)
             self.borne.append(self.effect.home)
-        self.effect = self.flow.throw(error)
+        self.effect = self._behind_sweeps(self.flow.throw(error))
         return self
 
     def end(self, value: Any) -> Any:
@@ -98,6 +105,28 @@ class Stage:
         return Heard(tuple((home, self.parts[home].keys["wake"]) for home in homes))
 
 
+def test_settings_stored_last_go_to_the_others() -> None:
+    """By the time at which they were; of two of one ms the same ones everywhere, made younger."""
+
+    def values(age: int | None, lease: int | None) -> list[bytes | None]:
+        found = dict.fromkeys(nodes.STORED, None) | {"configured": age, "lease": lease}
+        return [None if one is None else b"%d" % one for one in found.values()]
+
+    def told(found: dict[str, list[bytes | None]]) -> dict[str, tuple[int, bytes]]:
+        result = nodes.to_store(found)
+        return {k: (v[1], v[v.index("lease") + 1]) for k, v in result.items()}
+
+    assert told({"a": values(5, 7), "b": values(None, None), "c": values(9, 8)}) == {
+        "a": (9, b"8"), "b": (9, b"8"),
+    }  # fmt: skip
+    assert told({"a": values(9, 8), "b": values(5, 8)}) == {}
+    assert told({"a": values(None, None), "b": values(None, None)}) == {}
+    assert told({"a": values(9, None), "b": values(5, 8)}) == {"b": (9, b"")}
+    for order in ("ab", "ba"):
+        both = {"a": values(5, 7), "b": values(5, 8)}
+        assert told({name: both[name] for name in order}) == {"a": (6, b"8")}
+
+
 def test_one_that_has_jobs_is_enough() -> None:
     """The others are not asked when nothing is lacking."""
     stage = Stage("a", "b")
@@ -112,6 +141,16 @@ def test_what_is_lacking_comes_from_the_next() -> None:
     assert stage.answer(Taken(-1, ["x", "y"])).asks("b")
     assert stage.answer(NOTHING).asks("c")
     assert stage.end(Taken(-1, ["z"])) == ["x", "y", "z"]
+
+
+def test_a_wait_begins_with_a_look_at_what_is_to_be_swept() -> None:
+    """On each node that is up."""
+    stage = Stage("a", "b", "c")
+    stage.answer(NOTHING)
+    stage.down.add("c")
+    stage.answer(NOTHING)
+    assert stage.waits("a", "b")
+    assert stage.tidied == [At(home, Tidy((stage.parts[home],))) for home in ("a", "b")]
 
 
 def test_it_waits_on_all_at_once() -> None:
@@ -214,17 +253,6 @@ def test_a_queue_that_is_closed_and_drained_everywhere() -> None:
         stage.answer(Heard())
     stage = Stage("a", "b", block=0)
     assert stage.fail(ConnectionError("gone")).end(over) == []
-
-
-def test_lost_meta_is_mended_where_it_was_lost() -> None:
-    """The procedure of one node is carried out on that node."""
-    stage = Stage("a", "b")
-    stage.answer(NOTHING)
-    assert stage.fail(MetaLost("b")).effect == At("b", Lookup(stage.parts["b"]))
-    stage.answer("01020304")
-    assert stage.effect.home == "b"
-    assert stage.effect.effect.call.script.name == "configure"
-    assert stage.answer([1, b"1", b"01020304", 1]).asks("b")
 
 
 def test_a_cancelled_wait_is_left_in_order() -> None:

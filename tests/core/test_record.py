@@ -89,6 +89,33 @@ def test_what_json_can_not_say(body: object) -> None:
     assert isinstance(caught.value.__cause__, (TypeError, ValueError))
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        {1: 2},
+        {"a": {None: 1}},
+        [({"x": [{True: 0}]},)],
+        {"a": 1, 2.5: 3},
+        {"a": [1, {"b": {0: 0}}]},
+    ],
+    ids=str,
+)
+def test_keys_that_json_would_make_text(body: object) -> None:
+    """Are refused at any depth: they would come back as others."""
+    with pytest.raises(BadArgument, match=r"the key \S+ is no str") as caught:
+        encode_body(body)
+    assert caught.value.argument == "body"
+
+
+def test_keys_that_are_a_kind_of_text() -> None:
+    """Pass."""
+
+    class Text(str):
+        __slots__ = ()
+
+    assert encode_body([{Text("a"): {"": 1}}, (), {}, "{"])[0] == b'[{"a":{"":1}},[],{},"{"]'
+
+
 def test_the_largest_record() -> None:
     """Below 512 MiB, head and body together."""
     check_size(MAX_RECORD - 1)

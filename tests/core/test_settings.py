@@ -11,7 +11,7 @@ import pytest
 from penstock import BadArgument, Settings, UnsupportedServer
 from penstock.core.servers import ServerFacts, parse_info
 from penstock.core.settings import KEEP, setting_fields
-from penstock.core.views import SETTING_KINDS, read_settings
+from penstock.core.views import SETTING_KINDS, read_settings, read_stats
 
 
 def test_settings_to_fields() -> None:
@@ -41,6 +41,19 @@ def test_fields_to_settings() -> None:
     fields = {"v": "1", "lease": "1500", "max_length": "5", "dead_max": "0", "paused": "in"}
     assert read_settings(fields) == Settings(lease=1.5, max_length=5, dead_max=0, paused="in")
     assert read_settings({}) == Settings()
+
+
+@pytest.mark.parametrize("value", ["", "abc", "-", "-5", "\x00", "0x", "\u0661"])
+def test_fields_that_are_no_numbers(value: str) -> None:
+    """Count as absent, as for the scripts; everything else is read."""
+    assert read_settings({"lease": value, "max_length": "5"}) == Settings(max_length=5)
+    names = ("acked", "made", "seen", "lease", "dangling", "producer", "consumer")
+    flat = [part.encode() for name in names for part in (name, value)]
+    role = f"{value}-1 {value} 9 ada".encode()
+    reply = [1, b"1", 1000, 1, 0, 0, 0, 0, -1, *flat, b"enqueued", b"7", b"producer", role]
+    stats = read_stats("q", reply)
+    assert (stats.enqueued, stats.acked, stats.age, stats.idle) == (7, 0, None, None)
+    assert stats.producer is stats.consumer is None
 
 
 def facts(**fields: Any) -> ServerFacts:

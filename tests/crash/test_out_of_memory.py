@@ -46,7 +46,14 @@ def raw(small_server: EmbeddedServer) -> Iterator[redis.Redis]:
 
 @pytest.fixture
 def client(small_server: EmbeddedServer, raw: redis.Redis) -> Iterator[Penstock]:
-    """A client of it."""
+    """A client of it that evicts nothing."""
+    with Penstock(small_server.url, evict=False) as made:
+        yield made
+
+
+@pytest.fixture
+def evicting(small_server: EmbeddedServer, raw: redis.Redis) -> Iterator[Penstock]:
+    """A client of it as it comes."""
     with Penstock(small_server.url) as made:
         yield made
 
@@ -114,7 +121,7 @@ def test_enqueue_to_a_new_queue_is_refused(
 
 
 def _ran(queue: Queue, call: Call) -> list[Any]:
-    return queue.ops.check(queue._driver.run(queue.ops, call)[0])
+    return queue.ops.check(queue._node.run(call)[0])
 
 
 def _staged(queue: Queue, field: str) -> Call:
@@ -397,3 +404,109 @@ def test_a_waiting_producer_is_told(client: Penstock, raw: redis.Redis) -> None:
         with pytest.raises(OutOfMemory):
             work.result()
     check_invariant(raw)
+
+
+# -- making room -------------------------------------------------------------------------------
+
+LARGE = b"x" * 40_000
+
+
+@contextmanager
+def lacking(raw: redis.Redis, mebibytes: float) -> Iterator[None]:
+    """Let the server have so much less memory than it uses."""
+    used = raw.info("memory")["used_memory"]
+    raw.config_set("maxmemory", int(used - mebibytes * (1 << 20)))
+    try:
+        yield
+    finally:
+        raw.config_set("maxmemory", 0)
+
+
+def crowded(client: Penstock) -> Queue:
+    """300 delivered lease-0 jobs of 40 KB; and small jobs of every other kind."""
+    queue = client.queue("crowded")
+    queue.enqueue_many([LARGE] * 300, lease=0, ttl=3600)
+    assert sum(len(queue.reserve(100, block=0)) for _ in range(12)) == 300
+    queue.enqueue_many([b"dead", b"held"])
+    dead, _ = queue.reserve(2, block=0)
+    dead.bury()
+    queue.enqueue(b"not delivered", lease=0, ttl=3600)
+    queue.enqueue(b"waits")
+    queue.enqueue(b"later", delay=60)
+    return queue
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"delay": 60}, {"dedup_id": "b"}, {"block": 5}, {"max_length": 9}], ids=str
+)
+def test_an_enqueue_makes_room(
+    options: dict[str, Any], evicting: Penstock, raw: redis.Redis
+) -> None:
+    """Delivered lease-0 jobs go, a hundred at first, and the job is added; nothing else goes."""
+    queue = crowded(evicting)
+    before = queue.stats()
+    with lacking(raw, 1):
+        assert queue.enqueue(b"new", **options)
+    stats = queue.stats()
+    assert stats.evicted == 100
+    assert stats.active == before.active - 100
+    assert stats.enqueued == before.enqueued + 1
+    assert (stats.dead, stats.ready + stats.scheduled) == (1, before.ready + before.scheduled + 1)
+    check_invariant(raw)
+
+
+def test_a_bulk_makes_room(evicting: Penstock, raw: redis.Redis) -> None:
+    """As much as it takes: twice as many jobs go each time that the server refuses."""
+    queue = crowded(evicting)
+    with lacking(raw, 6):
+        assert len(queue.enqueue_many([b"new"] * 50)) == 50
+    assert queue.stats().evicted == 300
+    check_invariant(raw)
+
+
+def test_where_nothing_is_left_it_is_refused(evicting: Penstock, raw: redis.Redis) -> None:
+    """The last lease-0 job that was delivered is gone; what waits, is held or dead stays."""
+    queue = crowded(evicting)
+    with no_memory(raw), pytest.raises(OutOfMemory):
+        queue.enqueue(b"new")
+    stats = queue.stats()
+    assert (stats.evicted, stats.active, stats.dead) == (300, 1, 1)
+    assert (stats.ready, stats.scheduled, stats.enqueued) == (2, 1, 305)
+    check_invariant(raw)
+
+
+def test_a_client_may_be_told_not_to(client: Penstock, raw: redis.Redis) -> None:
+    """With evict=False the first refusal is raised, and nothing is removed."""
+    queue = crowded(client)
+    before = dump(raw)
+    with lacking(raw, 1):
+        with pytest.raises(OutOfMemory):
+            queue.enqueue(b"new")
+        with pytest.raises(OutOfMemory):
+            queue.enqueue_many([b"new"])
+    assert dump(raw) == before
+    assert not client.twin().terms.evict
+
+
+def test_an_evicted_job_is_gone_for_its_holder(evicting: Penstock, raw: redis.Redis) -> None:
+    """Its late ack changes nothing, and says so."""
+    queue = evicting.queue("late")
+    queue.enqueue(LARGE, lease=0, ttl=3600)
+    (job,) = queue.reserve(block=0)
+    with no_memory(raw), pytest.raises(OutOfMemory):
+        queue.enqueue(b"new")
+    assert list(queue.ack([job])) == [Outcome.GONE]
+    assert queue.stats().evicted == 1
+
+
+def test_used_up_queues_make_room(evicting: Penstock, raw: redis.Redis) -> None:
+    """Where no job can be evicted, queues go that nobody has used for a minute."""
+    for number in range(10):
+        used = evicting.queue(f"used {number}")
+        used.enqueue(b"only")
+        used.ack(used.reserve(block=0))
+        advance(raw, used.ops, 90)
+    with no_memory(raw), pytest.raises(OutOfMemory):
+        evicting.queue("new").enqueue(b"new")
+    assert evicting.queues() == []
+    assert not [key for key in raw.scan_iter() if key.endswith((b":meta", b":ready"))]

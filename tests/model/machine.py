@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 import pytest
@@ -22,6 +23,7 @@ from penstock import (
     WrongEpoch,
 )
 from penstock.core.operations import FULL
+from penstock.core.sweeping import Turns
 from penstock.core.views import SETTING_KINDS
 from tests.model.faults import Fault
 from tests.model.model import NEVER, Answer, ModelJob, Name, Number, Policy
@@ -30,12 +32,14 @@ from tests.model.side import IDS, STATES, SideBySide, policy
 __all__ = ["IdsMachine", "QueueMachine"]
 
 TICK_MS = 4_000
+WRONG = 19 * 365 * 86_400_000
+"""ms by which a wrong clock is ahead, or behind."""
 
 DELAYS = st.sampled_from([0, 0, 0, 1, 50, 3_000, 4_000, 60_000])
 TTLS = st.sampled_from([None, None, None, 1, 60, 2_000, 70_000])
 LEASES = st.sampled_from([None, None, 0, 1, 1_000, 5_000])
 TAGS = st.sampled_from([0, 1, 0x7FF, 0xFFF])
-SPANS = st.sampled_from([1, 9, 100, 999, 1_000, 1_001, 3_000, 3_000, 10_000, 900_000])
+SPANS = st.sampled_from([1, 9, 100, 999, 1_000, 1_001, 3_000, 3_000, 10_000, 61_000, 900_000])
 SETTINGS = st.fixed_dictionaries(
     {},
     optional={
@@ -51,7 +55,10 @@ SETTINGS = st.fixed_dictionaries(
         "dead_age": st.sampled_from([None, 1, 5_000]),
     },
 )
-MODES = {"refuse": "", "update": "u", "debounce": "ud", "requeue": "q", "requeue+update": "uq"}
+MODES = {
+    "refuse": "", "update": "u", "debounce": "ud", "requeue": "q", "requeue+update": "uq",
+    "requeue+debounce": "udq",
+}  # fmt: skip
 """What becomes of a duplicate, and the letters of it."""
 NAMES = st.lists(st.sampled_from([0, 0, 0, 1, 1, 2]), min_size=1, max_size=4)
 """Dedup ids, by place; one may come twice."""
@@ -110,9 +117,9 @@ ACTIONS: dict[str, dict[str, Sequence[Any]]] = {
     },
     "bury": {"picks": [0], "among": [["active"], ["dead", "scheduled"]], "reason": ["why"]},
     "claim": {
-        "how": ["refuse", "requeue", "requeue+update", "debounce", "update"],
+        "how": ["refuse", "requeue", "requeue+update", "debounce", "update", "requeue+debounce"],
         "ttl": [None, 4_000, 3_500, 70_000],
-        "delay": [0, 0, 5_000],
+        "delay": [0, 0, 2_000, 5_000],
         "window": [3_000, None],
         "names": [[0], [0], [1], [0, 1, 0]],
         "until": ["finished", "finished", "started", "finished", "enqueued"],
@@ -297,9 +304,9 @@ class QueueMachine(SideBySide):
             self.both(lambda: self.model.release([name], 0), delivery.release)
 
     def body(self) -> bytes:
-        """A body like no other."""
+        """A body like no other; some are as long as one may be beside its header, or longer."""
         self.bodies += 1
-        return b"body %d" % self.bodies
+        return (b"body %d" % self.bodies).ljust({0: 4096, 1: 4097, 2: 9000}.get(self.bodies % 9, 0))
 
     @call(
         count=st.sampled_from([1, 1, 1, 2, 3, 120]),
@@ -483,36 +490,16 @@ class QueueMachine(SideBySide):
 
     @rule(many=st.booleans(), delay=st.sampled_from([0, 0, 50]))
     def enqueue_unconfirmed(self, many: bool, delay: int) -> None:
-        """No replica confirms: the job is taken back."""
+        """No replica is connected: nothing is sent."""
         bodies = [self.body() for _ in range(1 + many)]
-
-        def model() -> str:
-            added = self.model.enqueue(bodies, delay=delay)
-            if isinstance(added, str):
-                return added
-            taken_back = self.model.withdraw([job.number for job in added])
-            return f"0 of 1, {Outcome.REFUSED not in taken_back}"
-
-        def queue() -> str:
-            asked: dict[str, Any] = {"delay": delay / 1000, "replicas": 1, "timeout": 0.001}
-            try:
-                if many:
-                    self.queue.enqueue_many(bodies, **asked)
-                else:
-                    self.queue.enqueue(bodies[0], **asked)
-            except QueueFull:
-                return "full"
-            except QueuePaused:
-                return "paused"
-            except QueueClosed:
-                return "closed"
-            except NotReplicated as error:
-                return f"{error.got} of {error.wanted}, {error.withdrawn}"
-            return "added"
-
+        asked: dict[str, Any] = {"delay": delay / 1000, "replicas": 1, "timeout": 0.001}
         self.fault = ""
-        wanted, got, _ = self.both(model, queue)
-        assert got == wanted
+        enqueue = partial(self.queue.enqueue_many, bodies)
+        if not many:
+            enqueue = partial(self.queue.enqueue, bodies[0])
+        with pytest.raises(NotReplicated) as caught:
+            enqueue(**asked)
+        assert (caught.value.got, caught.value.wanted, caught.value.withdrawn) == (0, 1, True)
 
     @precondition(lambda self: self.model.exists)
     @rule()
@@ -568,6 +555,38 @@ class QueueMachine(SideBySide):
         assert is_over == (self.model.drained and not wanted)
         self.check_rearmed("reserve left something")
 
+    @rule(n=st.sampled_from([1, 2, 10]), tag=TAGS)
+    def wait(self, n: int, tag: int) -> None:
+        """A consumer waits for a moment, and sweeps when there is nothing to take."""
+        self.bench.dice.tag, self.fault = tag, ""
+        turns = self.client._driver._turns = Turns(lambda: 0.0)
+        turns.is_due(self.queue.name, 0.0)  # the second time it is
+
+        def taken() -> list[ModelJob]:
+            while True:
+                found, more = self.model.reserve(n, tag)
+                if found or not more:
+                    return found
+
+        def model() -> list[ModelJob]:
+            found = taken()
+            if found or self.model.drained:
+                return found
+            while self.model.sweep(0)[1]:
+                pass
+            return taken()
+
+        def queue() -> tuple[Sequence[Job], bool]:
+            try:
+                return self.queue.reserve(n, block=0.001), False
+            except QueueClosed:
+                return [], True
+
+        wanted, (got, is_over), _ = self.both(model, queue)
+        self.received(wanted, got)
+        assert is_over == (self.model.drained and not wanted)
+        self.check_rearmed("a wait left something")
+
     def check_rearmed(self, why: str) -> None:
         """A reserve that leaves something to take leaves a token."""
         if self.model.paused == "in":
@@ -584,7 +603,7 @@ class QueueMachine(SideBySide):
             return
         self.bench.dice.tag = tag
         self.fault = ""
-        (wanted, more), got, _ = self.both(
+        (wanted, _), got, _ = self.both(
             lambda: self.model.reserve(n, tag),
             lambda: self.client._driver.reserve(self.ops, n, idle=True),
         )
@@ -601,7 +620,7 @@ class QueueMachine(SideBySide):
         elif self.model.paused in ("out", "all"):
             assert got.next_ms == -1
         elif not self.model.paused:
-            assert got.next_ms == (0 if more else min(events, default=-1))
+            assert got.next_ms == (0 if self.model.has_more else min(events, default=-1))
             if (wanted or n == 0) and events and min(events) <= TICK_MS:
                 self.must_wake = "whoever was told of an event leaves the wait"
 
@@ -820,7 +839,7 @@ class QueueMachine(SideBySide):
     def promote(self, picks: list[tuple[int, str]]) -> None:
         """Bring jobs forward."""
         done = self.move_with(
-            picks, self.model.promote, self.queue.promote, None, ["scheduled", "active"]
+            picks, self.model.promote, self.queue.promote, Outcome.REFUSED, ["scheduled", "active"]
         )
         if Outcome.DONE in done and not self.model.paused:
             self.must_wake = "a job was brought forward"
@@ -989,6 +1008,13 @@ class QueueMachine(SideBySide):
     @rule(span=st.sampled_from([1, 300, 999, 5_000, 100_000]))
     def clock_steps_back(self, span: int) -> None:
         """The server's clock is set back."""
+        self.clock.set(self.clock.ms - span)
+
+    @rule(span=st.sampled_from([-WRONG, -4_000_000, 4_000_000, WRONG]), acts=ACTS)
+    def clock_is_wrong(self, span: int, acts: Acts) -> None:
+        """The server's clock is wrong for a while, and then right again."""
+        self.clock.set(self.clock.ms + span)
+        self.act(acts)
         self.clock.set(self.clock.ms - span)
 
     # -- looking -----------------------------------------------------------------------------

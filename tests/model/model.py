@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from penstock import Outcome
+from tests.model.clock import REACH
 
 __all__ = [
     "DEFAULTS",
+    "MONTH",
     "NEVER",
     "OWNER",
     "Answer",
@@ -39,9 +41,10 @@ Policy: TypeAlias = tuple[int | None, int | None, int | None]
 Place = Literal["ready", "scheduled", "active", "once", "dead"]
 
 FIRST_SEQ = 1_000_000_000
-STEP = 100  # expired jobs, and dead letters, that one script removes
-FURTHER = 16  # ended leases beyond n that a reserve looks at, as some of them make dead letters
-IDLE_MS = 900_000
+MONTH = 30 * 86_400_000  # a number further ahead of the time was made at a wrong time
+STEP = 100  # expired jobs, and dead letters, that a script of no job removes
+SWEPT = 1000  # that one sweep removes
+IDLE_MS = 60_000
 OWNER = "tester"  # who takes all jobs
 NEVER = (1 << 53) - 1  # due time of a job that waits for the end of another one
 DEFAULTS = {
@@ -55,6 +58,11 @@ DEFAULTS = {
     "dead_max": 100_000,
     "dead_age": 14 * 86_400_000,
 }
+
+
+def reach(size: int) -> int:
+    """How many expired jobs, and dead letters, a script lists that is about so many jobs."""
+    return REACH + 0 * size
 
 
 @dataclass
@@ -80,6 +88,7 @@ class ModelJob:
     dedup_id: str | None = None
     window: int | None = None  # ms for which the dedup id stays taken after an ack
     retry: Policy | None = None  # its own
+    ends: int | None = None  # when its ttl ends
     until: str = ""  # s: the id is free from the first delivery on; e: the job never has it
 
     @property
@@ -87,9 +96,13 @@ class ModelJob:
         """When its ttl ends."""
         return None if self.ttl is None else self.number[0] + self.ttl
 
+    def ends_by(self, now: int) -> int | None:
+        """The end of its ttl by its number; one that lies ahead of the time counts from now."""
+        return None if self.ttl is None else min(now, self.number[0]) + self.ttl
+
     def capped(self, at: int) -> int:
         """A time, or the end of its ttl if that is earlier."""
-        return at if self.expires is None else min(at, self.expires)
+        return at if self.ends is None else min(at, self.ends)
 
     @property
     def may_expire(self) -> bool:
@@ -104,11 +117,15 @@ class ModelJob:
 
 @dataclass
 class DedupId:
-    """Who has a dedup id: a job, and one that waits for its end; or a window that ends at `end`."""
+    """Who has a dedup id: a job, and one that waits for its end; or a window that ends at `end`.
+
+    The one that waits is not due before `due`, its own delay.
+    """
 
     owner: Number | None = None
     heir: Number | None = None
     end: int = 0
+    due: int = 0
 
 
 @dataclass(frozen=True)
@@ -159,6 +176,13 @@ class Model:
         """What applies: the stored setting or the default."""
         return self.settings.get(name, DEFAULTS[name])
 
+    def span(self, job: ModelJob) -> int:
+        """Its own lease, or the queue's; with a ttl that is at most a tenth of it, or 1 s."""
+        if job.lease is not None:
+            return job.lease
+        usual = self.setting("lease")
+        return usual if job.ttl is None else min(usual, max(1_000, job.ttl // 10))
+
     def limit(self, name: str) -> float:
         """The same for a limit: 0 is none."""
         return self.setting(name) or math.inf
@@ -178,7 +202,7 @@ class Model:
         """Whether its ttl has ended and it has not been swept."""
         if job.place == "once":
             return job.at <= self.now
-        return job.may_expire and (job.expires or 0) <= self.now
+        return job.may_expire and (job.ends or 0) <= self.now
 
     def state(self, job: ModelJob) -> str:
         """The state as a reader sees it."""
@@ -224,31 +248,36 @@ class Model:
         retry: Policy | None = None,
     ) -> list[ModelJob] | Literal["closed", "paused", "full"]:
         """Add jobs, all of them or none; expired ones make room first."""
-        refused = self._admitted(len(bodies), bound)
+        refused = self._admitted(len(bodies), bound, len(bodies))
         if refused:
             return refused
         due = self.now + delay if delay > 0 else 0
         jobs = [ModelJob((0, 0), body, lease, ttl, "ready", 0, retry=retry) for body in bodies]
         return [self._added(job, due) for job in jobs]
 
-    def _admitted(self, count: int, bound: int | None) -> Literal["", "closed", "paused", "full"]:
-        """Whether there is room for so many; expired jobs are removed."""
+    def _admitted(
+        self, count: int, bound: int | None, asked: int
+    ) -> Literal["", "closed", "paused", "full"]:
+        """Whether there is room for so many; expired jobs are removed, by the size of the call."""
         if self.closed:
             return "closed"
         if self.paused in ("in", "all"):
             return "paused"
         limits = [x for x in (bound, self.settings.get("max_length")) if x is not None]
         while count and limits and self.waiting + count > min(limits):
-            if not self.expire()[0]:
+            if not self.expire(reach(asked))[0]:
                 return "full"
         self._begin()
-        self.expire()
+        self.expire(reach(asked))
         return ""
 
     def _added(self, job: ModelJob, due: int) -> ModelJob:
         """Number a job and add it; due = 0: it is ready."""
         job.number = self._next_number()
         job.at = job.number[0]
+        if job.ttl is not None:
+            ahead = job.number[0] - self.now > MONTH
+            job.ends = (self.now if ahead else job.number[0]) + job.ttl
         if due:
             job.place, job.at = "scheduled", job.capped(due)
         self.jobs[job.number] = job
@@ -285,7 +314,7 @@ class Model:
         """
         adding = ("added", "requeued")
         count = sum(self._verdict(name, mode)[0] in adding for name in {name for name, _ in jobs})
-        refused = self._admitted(count, bound)
+        refused = self._admitted(count, bound, len(jobs))
         if refused:
             return refused
         answers = []
@@ -293,6 +322,9 @@ class Model:
         until = "s" if "s" in mode else "e" if "e" in mode else ""
         for name, body in jobs:
             self._pass_on(name)
+            owner = self.holders(name)[0]
+            if owner and owner.place == "active" and self.state(owner) == "ready":
+                owner.void = True  # its lease has ended, and the producer is told that it is ready
             action, about = self._verdict(name, mode)
             one = self.ids.get(name, DedupId())
             if action not in adding:
@@ -316,7 +348,7 @@ class Model:
                 self.ids[name] = DedupId(job.number, end=one.end)
             else:
                 self._added(job, NEVER)
-                self.ids[name] = DedupId(about.number, job.number)
+                self.ids[name] = DedupId(about.number, job.number, due=due)
             new.add(job.number)
             state = "scheduled" if due or action == "requeued" else "ready"
             answers.append(Answer(job.number, state, action))
@@ -337,12 +369,11 @@ class Model:
     def _verdict(self, name: str, mode: str) -> tuple[str, ModelJob | None]:
         """What becomes of a job, and the job that has the id or is updated."""
         owner, heir, end = self.holders(name)
-        if owner and self.state(owner) == "active":
-            if "q" not in mode:
-                return "refused", owner
-            if heir is None:
-                return "requeued", owner
-            return ("updated", heir) if "u" in mode else ("refused", owner)
+        busy = owner is not None and self.state(owner) == "active"
+        if heir and "u" in mode and ("q" in mode or not busy):
+            return "updated", heir
+        if owner and busy:
+            return ("requeued" if "q" in mode and not heir else "refused"), owner
         if owner:
             return ("updated" if "u" in mode and ("q" in mode or not end) else "refused"), owner
         if end:
@@ -381,18 +412,22 @@ class Model:
         about.window = about.window if window is None else window
         about.retry = about.retry if retry is None else retry
         about.until = until or about.until
-        if about.place == "ready" or (about.place == "scheduled" and begins):
+        one = self.ids[name]
+        due = self.now + delay if begins and delay > 0 else 0
+        if one.heir == about.number:
+            one.due = due if begins else one.due
+        elif about.place == "ready" or (about.place == "scheduled" and begins):
             about.place = "scheduled"
-            late = begins and delay > 0
-            about.at = about.capped(self.now + delay if late else min(self.now, about.number[0]))
+            end = one.end if one.end > self.now else 0
+            about.at = about.capped(max(end, due or min(self.now, about.number[0])))
         return Answer(about.number, self.state(about), action)
 
     def _pass_on(self, name: str) -> None:
         """An owner whose ttl has ended, and which nobody has removed yet, leaves the id."""
         one = self.ids.get(name)
         if one and one.heir and not self.living(one.owner) and self.living(one.heir):
-            self._turn(one.heir, 0)
-            one.owner, one.heir = one.heir, None
+            self._turn(one.heir, one.due)
+            one.owner, one.heir, one.due = one.heir, None, 0
 
     def _drop(self, job: ModelJob, *, done: bool = False, window: int | None = None) -> None:
         """A job goes; done: it was acknowledged, perhaps with a window instead of its own."""
@@ -408,10 +443,10 @@ class Model:
             return
         end = self.now + span if span else 0
         if one.heir == job.number:
-            one.heir = None
+            one.heir, one.due = None, 0
         elif one.owner == job.number and one.heir:
-            self._turn(one.heir, end)
-            one.owner, one.heir, one.end = one.heir, None, end
+            self._turn(one.heir, max(end, one.due))
+            one.owner, one.heir, one.end, one.due = one.heir, None, end, 0
         elif one.owner == job.number:
             one.owner, one.end = None, end or one.end
         if one.owner is None and one.end <= self.now:
@@ -424,7 +459,7 @@ class Model:
             return
         job = self.jobs.get(number)
         if job is not None and job.place == "scheduled":
-            job.at = job.capped(at or min(self.now, number[0]))
+            job.at = job.capped(max(at, min(self.now, number[0])))
             self.freed.append(number)
 
     def _turns(self) -> None:
@@ -436,50 +471,79 @@ class Model:
     # -- delivering -------------------------------------------------------------------------
 
     def reserve(
-        self, n: int, tag: int, finished: Sequence[ModelJob] = (), named: int = 0
+        self,
+        n: int,
+        tag: int,
+        finished: Sequence[ModelJob] = (),
+        asked: int = 0,
     ) -> tuple[list[ModelJob], bool]:
         """One run of the script: what is delivered, and whether there is more to reserve now.
 
         Args:
             n, tag: of the call.
             finished: what the same call acknowledged.
-            named: in how many words.
+            asked: how many were named to be acknowledged.
         """
         self._heirs = self._heirs or []
+        step = reach(max(n, asked))
         ended = [job for job in self.at("active", finished) if job.at <= self.now]
-        gone = self.expire(finished)[0]
-        if self.paused in ("out", "all") or gone == STEP:
+        self.expire(step, finished)
+        if self.paused in ("out", "all"):
             self._turns()
-            return [], self.paused not in ("out", "all")
+            return [], False
         held = self.paused != "in"
-        ended = ended[: n + gone + named + FURTHER] if held and n else []
-        taken = self._take_ended(ended, n, tag)
+        taken = self._take_ended(ended if held and n else [], n, tag, step)
         kinds: tuple[Place, ...] = ("ready", "scheduled") if held else ("ready",)
-        due = [job for kind in kinds for job in self.at(kind) if self._is_due(job)]
+        due = [job for kind in kinds for job in self.at(kind) if self._may_go(job)]
         for job in sorted(due, key=lambda job: (job.at, job.number))[: n - len(taken)]:
             self._deliver(job, tag)
             taken.append(job)
+        if len(taken) < n:  # it has met every job that could be in its way
+            self._pass_over(("active", *kinds) if held else kinds)
         self._turns()
-        left = [job for kind in kinds for job in self.at(kind)] + (
-            self.at("active") if held else []
-        )
-        return taken, any(self._is_due(job) for job in left)
+        return taken, self.has_more
+
+    @property
+    def has_more(self) -> bool:
+        """Whether there is more to reserve now, be it expired."""
+        if self.paused in ("out", "all"):
+            return False
+        kinds: tuple[Place, ...] = ("ready",) if self.paused else ("ready", "scheduled", "active")
+        return any(self._is_due(job) for kind in kinds for job in self.at(kind))
+
+    def _pass_over(self, kinds: Sequence[Place]) -> None:
+        for job in [job for kind in kinds for job in self.at(kind) if self.has_expired(job)]:
+            self._drop(job)
+            self.totals["swept"] += 1
+
+    def found(self, there: Collection[Number]) -> None:
+        """Drop the expired jobs that a call has met and removed beside those that it listed."""
+        self._heirs = self._heirs or []
+        met = [job for job in self.jobs.values() if job.number not in there]
+        for job in met:
+            if self.has_expired(job):
+                self._drop(job)
+                self.totals["swept"] += 1
+        self._turns()
+
+    def _may_go(self, job: ModelJob) -> bool:
+        return self._is_due(job) and not self.has_expired(job)
 
     def _is_due(self, job: ModelJob) -> bool:
         return job.place == "ready" or job.at <= self.now
 
-    def _take_ended(self, ended: Iterable[ModelJob], n: int, tag: int) -> list[ModelJob]:
+    def _take_ended(self, ended: Iterable[ModelJob], n: int, tag: int, step: int) -> list[ModelJob]:
         taken: list[ModelJob] = []
         died = self.totals["died"]
         for job in ended:
             if len(taken) == n:
                 break
-            if job.number not in self.jobs:
+            if job.number not in self.jobs or self.has_expired(job):
                 continue
             if self._crash(job):
                 self._deliver(job, tag)
                 taken.append(job)
-        self._trim_after(died)
+        self._trim_after(died, step)
         return taken
 
     def _crash(self, job: ModelJob) -> bool:
@@ -511,6 +575,7 @@ class Model:
             job
             for job in self.jobs.values()
             if job.place == "active"
+            and not job.void
             and self.now - (job.delivered or 0) >= idle
             and not self.has_expired(job)
         ]
@@ -522,7 +587,7 @@ class Model:
             alive = [job for job in part if self._crash(job)]
             for job in alive:
                 self._deliver(job, tag)
-            self._trim_after(died)
+            self._trim_after(died, reach(len(part)))
             taken += [] if lost else alive
             lost = False
         return taken
@@ -534,10 +599,11 @@ class Model:
         job.delivered, job.tag, job.void = self.now, tag, False
         self.totals["deliveries"] += 1
         if job.lease == 0:
-            job.place, job.at = "once", job.expires or 0
+            job.place, job.at = "once", job.ends_by(self.now) or 0
         else:
             job.place = "active"
-            job.at = job.capped(self.now + (job.lease or self.setting("lease")))
+            till = self.now + self.span(job)
+            job.at = min(till, job.ends_by(self.now) or till)
 
     def _die(self, job: ModelJob, why: str) -> None:
         job.place, job.at, job.error = "dead", self.now, why or job.error
@@ -556,7 +622,7 @@ class Model:
             held = job.place in ("active", "once")
             return (Outcome.DONE if held else Outcome.REFUSED), job
         if job.place in ("active", "once"):
-            same = receipt == (job.deliveries, job.tag)
+            same = receipt == (job.deliveries, job.tag) and not job.void
             return (Outcome.DONE if same else Outcome.STALE), job
         ended = not job.void and receipt[0] == job.deliveries
         return (Outcome.ENDED if ended else Outcome.STALE), job
@@ -594,7 +660,7 @@ class Model:
                 if job.place == "dead" and not may_wait:
                     outcome = Outcome.DEAD
             outcomes.append(outcome)
-        self._trim_after(died)
+        self._trim_after(died, reach(self.totals["died"] - died))
         return outcomes
 
     def ack(self, names: Iterable[Name], window: int | None = None) -> list[Outcome]:
@@ -620,7 +686,7 @@ class Model:
         self._heirs = []
         outcomes = self.ack(names)
         finished = [before[number] for number in before if number not in self.jobs]
-        return outcomes, *self.reserve(n, tag, finished, outcomes.count(Outcome.DONE))
+        return outcomes, *self.reserve(n, tag, finished, len(names))
 
     def nack(self, names: Iterable[Name], delay: int | None, error: str) -> list[Outcome]:
         """Report failures: back off (None = by the policy), or die."""
@@ -680,13 +746,13 @@ class Model:
         seen: set[Number] = set()
         for name in names:
             outcome, job = self._held(name)
-            if outcome is Outcome.DONE and job.place == "once":
+            if outcome is Outcome.DONE and (job.place == "once" or job.void):
                 outcome = Outcome.REFUSED
             if outcome is Outcome.DONE and job.number in seen:
                 outcome = Outcome.ENDED
             elif outcome is Outcome.DONE:
                 seen.add(job.number)
-                till = job.capped(self.now + (lease or job.lease or self.setting("lease")))
+                till = job.capped(self.now + (lease or self.span(job)))
                 if till <= self.now:
                     outcome = Outcome.GONE
                 elif job.ttl and not late and (self.now - job.number[0]) * 2 > job.ttl:
@@ -721,6 +787,8 @@ class Model:
                 return Outcome.EXPIRED
             if job.place not in ("scheduled", "active") or self.waits(job):
                 return Outcome.REFUSED
+            if job.place == "scheduled" and job.at <= min(self.now, job.number[0]):
+                return Outcome.REFUSED  # it stands at its place
             self._end_unsaid(job)
             self._put_back(job, 0)
             self.totals["promoted"] += 1
@@ -743,7 +811,7 @@ class Model:
             if self.state(job) != "ready" or job.lease == 0:
                 return Outcome.REFUSED
             self._end_unsaid(job)
-            self._put_back(job, job.lease or self.setting("lease"))
+            self._put_back(job, self.span(job))
             self.totals["dequeued"] += 1
             return Outcome.DONE
 
@@ -817,7 +885,8 @@ class Model:
         return outcomes
 
     def _is_over(self, job: ModelJob) -> bool:
-        return job.expires is not None and job.expires <= self.now
+        ends = job.ends_by(self.now)
+        return ends is not None and ends <= self.now
 
     def _is_taken(self, job: ModelJob) -> bool:
         """Whether somebody else has its dedup id by now."""
@@ -829,6 +898,7 @@ class Model:
     def _bring_back(self, job: ModelJob) -> None:
         if job.dedup_id is not None and not job.until:
             self.ids[job.dedup_id] = DedupId(job.number)
+        job.ends = job.ends_by(self.now)
         job.place, job.at = "scheduled", min(job.number[0], self.now)
         job.nacks = job.crashes = job.releases = 0
         job.others = job.deliveries
@@ -876,33 +946,36 @@ class Model:
     def _is_later(self, job: ModelJob) -> bool:
         return job.place not in ("ready", "dead") and job.at > self.now
 
-    def expire(self, finished: Sequence[ModelJob] = ()) -> tuple[int, int]:
+    def expire(self, step: int = STEP, finished: Sequence[ModelJob] = ()) -> tuple[int, int]:
         """One step of removing jobs whose ttl has ended: how many, and of those at most once.
 
         Args:
+            step: at most so many of each kind.
             finished: jobs that the same call has ended; they take part of the step.
         """
         over = [job for job in (*self.jobs.values(), *finished) if self.has_expired(job)]
         counts = []
         for once in (False, True):
             kind = [job for job in over if (job.place == "once") is once]
-            gone = sorted(kind, key=lambda job: (job.expires, job.tag * once, job.number))[:STEP]
+            ends = {job.number: (job.at, job.tag) if once else (job.ends or 0, 0) for job in kind}
+            gone = sorted(kind, key=lambda job: (ends[job.number], job.number))[:step]
             gone = [job for job in gone if job.number in self.jobs]
+            self.totals["expired_active"] += sum(job.place == "active" for job in gone)
             for job in gone:
                 self._drop(job)
             counts.append(len(gone))
         self.totals["swept"] += sum(counts)
         return counts[0], counts[1]
 
-    def _trim_after(self, died: int) -> None:
+    def _trim_after(self, died: int, step: int) -> None:
         if self.totals["died"] > died:
-            self._trim()
+            self._trim(step)
 
-    def _trim(self) -> int:
+    def _trim(self, step: int) -> int:
         """One step of bounding the dead letters, by age and number."""
         dead = self.at("dead")
         old = sum(job.at <= self.now - self.setting("dead_age") for job in dead)
-        gone = dead[: min(STEP, max(old, len(dead) - self.setting("dead_max")))]
+        gone = dead[: min(step, max(old, len(dead) - self.setting("dead_max")))]
         for job in gone:
             self._drop(job)
         self.totals["trimmed"] += len(gone)
@@ -915,13 +988,13 @@ class Model:
             quiet: ms since something was written last.
         """
         windows = self._shut()
-        steps = (*self.expire(), self._trim())
+        steps = (*self.expire(SWEPT), self._trim(SWEPT))
         removed = sum(steps)
         kept = self.ids or self.jobs or self.settings or self.paused or self.closed
         idle = not (removed or windows or kept)
         if self.exists and idle and quiet >= IDLE_MS:
             self._forget()
-        return removed, STEP in steps
+        return removed, SWEPT in steps
 
     def _shut(self) -> bool:
         """Windows that have ended are forgotten."""

@@ -13,10 +13,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant
 from penstock import Job, JobView, Penstock, QueueStats, RetryPolicy, Settings, parse_id
 from penstock.core.record import escaped
 from penstock.core.views import SETTING_KINDS, read_settings
-from penstock.wire.keys import node_key, registry_key
+from penstock.wire.keys import node_key, registry_key, score_of
 from tests.model.clock import CLOCK, TestClock
 from tests.model.faults import Fault, Faults
-from tests.model.model import NEVER, OWNER, DedupId, Model, ModelJob, Name, Number, Policy
+from tests.model.model import MONTH, NEVER, OWNER, DedupId, Model, ModelJob, Name, Number, Policy
 from tests.support.keyspace import Raw, check_invariant, numbers
 
 __all__ = ["IDS", "STATES", "Bench", "Dice", "SideBySide", "policy"]
@@ -37,6 +37,7 @@ TOTALS = {
     )},
     "deliveries": "delivered",
     "swept": "expired",
+    "expired_active": "expired_active",
 }  # fmt: skip
 """Totals as stats names them, and as meta does."""
 
@@ -121,7 +122,7 @@ class SideBySide(RuleBasedStateMachine):
         """No window that has ended leaves a trace; close the client."""
         try:
             if sys.exc_info()[0] is None:
-                self.clock.set(self.clock.ms + 1_000_000)
+                self.clock.set(self.clock.latest + 1_000_000)
                 self.queue.sweep()
                 self.set_model_clock()
                 self.model.sweep(0)
@@ -133,6 +134,12 @@ class SideBySide(RuleBasedStateMachine):
             self.client.close()
 
     # -- running a call on both ------------------------------------------------------------
+
+    def present(self) -> set[Number]:
+        """The jobs that the server has."""
+        ready = [entry[0] for entry in self.raw.xrange(self.ops.keys["ready"])]
+        held = self.raw.hkeys(self.ops.keys["held"])
+        return {as_number(name) for name in (*ready, *held) if not name.startswith(b"=")}
 
     def meta(self, *names: str) -> list[int]:
         """Numbers stored in meta; 0 where there is none."""
@@ -174,6 +181,7 @@ class SideBySide(RuleBasedStateMachine):
             got = queue()
         finally:
             self.bench.faults.armed = ""
+        self.model.found(self.present())
         self.has_changed = self.model.totals != totals
         freed = [self.model.jobs.get(number) for number in self.model.freed]
         if not self.model.paused and any(
@@ -187,8 +195,13 @@ class SideBySide(RuleBasedStateMachine):
     def set_model_clock(self) -> None:
         """The rule of the clock: TIME plus the offset, and never before what was seen."""
         seen, off = self.meta("seen", "off")
-        assert off >= 0
-        self.model.now = max(self.clock.ms + off, seen)
+        assert 0 <= off <= MONTH
+        raw = self.clock.ms
+        if seen - raw > MONTH:  # this reading or an earlier one is wrong
+            self.model.now, self.latest_seen = raw, 0
+        else:
+            passed = max(0, raw + off - seen)
+            self.model.now = max(raw + off - min(off, passed // 10), seen)
 
     def learn(self, job_id: str) -> Known:
         """Note a job by its id."""
@@ -245,7 +258,7 @@ class SideBySide(RuleBasedStateMachine):
         for mine, job in zip(wanted, got, strict=True):
             assert job.receipt == f"{mine.deliveries}-{mine.tag:03x}"
             assert (job.body, job.ttl) == (mine.body, None if mine.ttl is None else mine.ttl / 1000)
-            lease = self.model.setting("lease") if mine.lease is None else mine.lease
+            lease = self.model.span(mine)
             assert (job.lease, job.at_most_once) == (lease / 1000, mine.lease == 0)
             assert job.retry == policy(mine.retry)
             counters = (job.deliveries, job.nacks, job.crashes, job.last_error)
@@ -330,11 +343,8 @@ class SideBySide(RuleBasedStateMachine):
         for total in TOTALS:
             assert getattr(stats, total) == model.totals[total], total
         seen = self.meta("seen")[0]
-        age = (model.now - model.made) / 1000 if model.exists else None
-        assert (stats.age, stats.idle) == (
-            age,
-            (model.now - seen) / 1000 if age is not None else None,
-        )
+        times = (max(0, model.now - at) / 1000 for at in (model.made, seen))
+        assert (stats.age, stats.idle) == (tuple(times) if model.exists else (None, None))
 
     def peeked(self, views: Sequence[JobView], wanted: Sequence[ModelJob]) -> None:
         """Compare a list of jobs, in order."""
@@ -348,7 +358,7 @@ class SideBySide(RuleBasedStateMachine):
         job = model.jobs[as_number(parse_id(view.id).number)]
         state = model.state(job)
         delivered = job.delivered is not None
-        lease = model.setting("lease") if job.lease is None else job.lease
+        lease = model.span(job)
         wanted = JobView(
             id=self.by_number[job.number].id,
             queue=QUEUE,
@@ -402,6 +412,7 @@ class SideBySide(RuleBasedStateMachine):
             one = known.get(name, DedupId())
             value = stored.get(name, b"")
             words = [b"%d-%d" % number for number in (one.owner, one.heir) if number]
+            words += [b"%d" % one.due] if one.due else []
             end = int(value.rpartition(b"@")[2]) if b"@" in value else 0
             if end > self.model.now or one.end > self.model.now:
                 assert end == one.end == windows[name], name
@@ -427,13 +438,13 @@ class SideBySide(RuleBasedStateMachine):
         held = {as_number(number) for number in numbers(self.raw, self.ops, "held")}
         assert held == {job.number for job in jobs if job.place != "ready"}
         for place in PLACES:
-            scale = 4096 if place in ("active", "once") else 1
+            leased = place in ("active", "once")
             assert self.scores(place) == {
-                job.number: job.at * scale + (job.tag if scale > 1 else 0)
+                job.number: score_of(job.at, job.tag) if leased else job.at
                 for job in jobs
                 if job.place == place
             }, place
-        assert self.scores("expiry") == {job.number: job.expires for job in jobs if job.may_expire}
+        assert self.scores("expiry") == {job.number: job.ends for job in jobs if job.may_expire}
         keys = {self.ops.keys[kind] for kind in self.ops.keys.names}
         keys |= {CLOCK, node_key("penstock"), registry_key("penstock")}
         producers = self.ops.keys.producer("")

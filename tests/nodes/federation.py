@@ -93,7 +93,7 @@ def home_of(job_id: str) -> str:
 
 def one_on(server: EmbeddedServer, body: Any = "x", **options: Any) -> str:
     """Add a job on one node; its id."""
-    with Penstock(server.url) as single:
+    with Penstock(server.url, federation=False) as single:
         return single.queue("q").enqueue(body, **options).id
 
 

@@ -272,6 +272,29 @@ def test_replicas_decide_where_a_job_goes(three: Servers) -> None:
         assert q.stats().ready == 5
 
 
+def test_a_node_that_returns_gets_what_it_missed(three: Servers) -> None:
+    """Before a consumer that waits takes anything from it: the queue was paused meanwhile."""
+    with three.client(retry_for=1) as ps:
+        q = ps.queue("q")
+        q.configure(lease=7)
+        there = one_on(three.all[1])
+        three.all[1].kill()
+        with pytest.raises(NodesMissed):
+            q.pause("out")
+        with pytest.raises(NodesMissed):
+            q.configure(lease=9)
+        waiting = spawn(q.reserve, 1, block=30)
+        three.all[1].restart()
+        wait_for(lambda: not q.stats().unreachable)
+        stats = q.stats()
+        assert (stats.settings.lease, stats.settings.paused, stats.ready) == (9, "out", 1)
+        assert stats.differing == ()
+        assert not waiting.is_done
+        q.resume()
+        [job] = waiting.result()
+        assert job.id == there
+
+
 # -- hints -------------------------------------------------------------------------------------
 
 
@@ -297,6 +320,44 @@ def test_a_call_is_kept_while_its_home_is_down(three: Servers, kind: str) -> Non
         done = {"ack": (3, 0, 0), "delete": (0, 3, 0), "bury": (0, 0, 3)}[kind]
         assert (stats.acked, stats.deleted, stats.dead) == done
         assert [three.raw(number).hlen("penstock:hints") for number in (1, 2)] == [0, 0]
+
+
+@pytest.mark.parametrize("how", ["killed", "frozen"])
+@pytest.mark.parametrize("method", ["ack", "bury", "delete"])
+def test_a_dead_node_does_not_hold_up_what_can_be_kept(
+    three: Servers, how: str, method: str
+) -> None:
+    """The first call finds out within a second, the next one knows; `retry_for` is for others."""
+    with three.client(retry_for=60) as ps:
+        q = ps.queue("q")
+        jobs = [one_on(three.all[0]) for _ in range(3)]
+        q.reserve(3)
+        down = three.all[0]
+        (down.kill if how == "killed" else down.pause)()
+        began = time.monotonic()
+        for job in jobs:
+            assert list(getattr(q, method)([job])) == [Outcome.HINTED]
+        assert time.monotonic() - began < 10  # 0.8 s on a machine with nothing else to do
+        (down.restart if how == "killed" else down.resume)()
+        wait_for(lambda: not q.stats().unreachable)
+        wait_for(lambda: not any(three.raw(number).hlen("penstock:hints") for number in (1, 2)))
+        stats = q.stats()
+        assert (stats.active, stats.acked + stats.dead + stats.deleted) == (0, 3)
+
+
+def test_a_call_that_no_node_keeps_is_tried_for_longer(three: Servers) -> None:
+    """Jobs delivered at most once, and a call that waits for replicas: until the node is back."""
+    with three.client(retry_for=20) as ps:
+        q = ps.queue("q")
+        once = [one_on(three.all[0], lease=0, ttl=600), one_on(three.all[0], lease=0, ttl=600)]
+        q.reserve(2)
+        three.all[0].kill()
+        acking = spawn(q.ack, once[:1])
+        wait_for(lambda: bool(q.stats().unreachable))
+        assert not acking.is_done
+        three.all[0].restart()
+        assert list(acking.result()) == [Outcome.DONE]
+        assert list(q.ack(once[1:], replicas=0, timeout=1)) == [Outcome.DONE]
 
 
 def test_a_hint_is_made_up_for_by_others(three: Servers) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from redis.exceptions import RedisError
 
-from penstock import AsyncPenstock, AsyncWorker, BadArgument, Penstock, Worker
+from penstock import AsyncPenstock, AsyncWorker, BadArgument, Penstock, Worker, _async, _sync
 from tests.nodes.federation import Servers
 from tests.support.twins import await_for, wait_for
 
@@ -27,7 +27,7 @@ def three() -> Iterator[Servers]:
 
 def add(servers: Servers, number: int, bodies: Any, **options: Any) -> None:
     """Add jobs on one node."""
-    with Penstock(servers.urls[number]) as single:
+    with Penstock(servers.urls[number], federation=False) as single:
         single.queue("q").enqueue_many(bodies, **options)
 
 
@@ -47,6 +47,12 @@ class Seen:
         """Begin with a job, and wait."""
         self.begun.set()
         assert self.gate.wait(30)
+        self.bodies[job.body] += 1
+
+    async def waiting(self, job: Any) -> None:
+        """The same for asyncio."""
+        self.begun.set()
+        await await_for(self.gate.is_set)
         self.bodies[job.body] += 1
 
 
@@ -90,6 +96,70 @@ async def test_an_asynchronous_worker(three: Servers) -> None:
         await await_for(lambda: seen.bodies["late"] == 1)
         await await_for(lambda: left(three) == 0)
     assert set(seen.bodies.values()) == {1}
+
+
+def listed(servers: Servers) -> None:
+    """Write all nodes into the list."""
+    with Penstock(servers.urls[0]) as ps:
+        for url in servers.urls[1:]:
+            ps.nodes.add(url)
+
+
+def test_a_worker_of_one_url_takes_from_all_nodes(three: Servers) -> None:
+    """Those that its node lists when it is started."""
+    listed(three)
+    for number in range(3):
+        add(three, number, range(number * 100, number * 100 + 50))
+    seen = Seen()
+    with Worker(three.urls[0], "q", seen, concurrency=4):
+        wait_for(lambda: len(seen.bodies) == 150)
+        wait_for(lambda: left(three) == 0)
+    assert set(seen.bodies.values()) == {1}
+
+
+@pytest.mark.parametrize("kind", ["threads", "asyncio"])
+async def test_a_worker_that_runs_joins(
+    three: Servers, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Jobs that it holds then are finished, with their leases renewed, and then those of others."""
+    for module in (_sync.single, _async.single, _sync.federation, _async.federation):
+        monkeypatch.setattr(module, "REFRESH", 0.2)
+    add(three, 0, ["held"], lease=1)
+    add(three, 1, ["there"])
+    seen = Seen()
+    if kind == "threads":
+        worker = Worker(three.urls[0], "q", seen.slow, concurrency=4)
+        worker.start()
+    else:
+        other = AsyncWorker(three.urls[0], "q", seen.waiting, concurrency=4)
+        await other.start()
+    await await_for(seen.begun.is_set)
+    listed(three)
+    await await_for(lambda: all(_blocked(three, number) for number in (1, 2)))
+    await await_for(lambda: _redelivered(three) == 0 and _leased(three, 0) > 0.5)
+    seen.gate.set()
+    await await_for(lambda: seen.bodies == {"held": 1, "there": 1})
+    await await_for(lambda: left(three) == 0)
+    if kind == "threads":
+        worker.stop()
+        worker.join()
+    else:
+        other.stop()
+        await other.join()
+    assert _redelivered(three) == 0
+
+
+def _redelivered(servers: Servers) -> int:
+    with servers.client() as ps:
+        stats = ps.queue("q").stats()
+        return stats.crashed + stats.released
+
+
+def _leased(servers: Servers, number: int) -> float:
+    """For how long the job that a node has delivered is still leased."""
+    with Penstock(servers.urls[number], federation=False) as single:
+        [view] = single.queue("q").peek(1, state="active")
+        return view.next_in or 0.0
 
 
 @pytest.mark.parametrize("how", ["killed", "frozen"])

@@ -60,6 +60,75 @@ def test_each_test_has_a_server_of_its_own(run_pytest: RunPytest) -> None:
     assert run.counts == {"passed": 3}, run.out
 
 
+def test_replicas_confirm_as_the_marker_says(run_pytest: RunPytest) -> None:
+    """In both clients, for jobs and acks; more than there are is refused at once."""
+    run = run_pytest(
+        """
+        import pytest
+        from penstock import AckNotReplicated, NotReplicated
+
+        def test_none(penstock):
+            with pytest.raises(NotReplicated):
+                penstock.queue("q").enqueue("x", replicas=1, timeout=0.05)
+
+        @pytest.mark.penstock(replicas=2)
+        def test_two(penstock):
+            queue = penstock.queue("q")
+            assert queue.enqueue("x", replicas=1).replicas == 2
+            assert {one.replicas for one in queue.enqueue_many(range(2500), replicas=2)} == {2}
+            misleading = b"*3\\r\\n$4\\r\\nWAIT\\r\\n$1\\r\\n1\\r\\n$1\\r\\n1"
+            assert queue.enqueue(misleading).replicas == 0
+            with pytest.raises(NotReplicated, match="2 of 3 replicas are connected"):
+                queue.enqueue("x", replicas=3, timeout=3600)
+            queue.configure(replicas=2)
+            assert queue.enqueue("x").replicas == 2
+            jobs = queue.reserve(2, block=0)
+            assert queue.ack(jobs[:1], replicas=2).replicas == 2
+            with pytest.raises(AckNotReplicated):
+                queue.ack(jobs[1:], replicas=3, timeout=3600)
+            assert queue.stats().acked == 2
+
+        @pytest.mark.asyncio
+        @pytest.mark.penstock(replicas=1)
+        async def test_one(apenstock):
+            queue = apenstock.queue("q")
+            assert (await queue.enqueue("x", replicas=1)).replicas == 1
+            with pytest.raises(NotReplicated):
+                await queue.enqueue("x", replicas=2, timeout=3600)
+            [job] = await queue.reserve()
+            assert await job.ack(replicas=1)
+            assert await queue.reserve(block=0.05) == []
+
+        @pytest.mark.penstock(replicas=1)
+        class TestNearest:
+            @pytest.mark.penstock(replicas=0)
+            def test_nearest(self, penstock):
+                with pytest.raises(NotReplicated):
+                    penstock.queue("q").enqueue("x", replicas=1, timeout=0.05)
+        """,
+        "--strict-markers",
+    )
+    assert run.counts == {"passed": 4}, run.out
+
+
+@pytest.mark.parametrize(
+    "form, told",
+    [
+        ("penstock(1)", "the marker's form is @pytest.mark.penstock(replicas=1)"),
+        ("penstock", "the marker's form is @pytest.mark.penstock(replicas=1)"),
+        ("penstock(replica=1)", "the marker's form is @pytest.mark.penstock(replicas=1)"),
+        ("penstock(replicas=-1)", "replicas=-1: a number from 0 to 1000"),
+        ("penstock(replicas=True)", "replicas=True: a number from 0 to 1000"),
+    ],
+)
+def test_a_marker_that_says_something_else(run_pytest: RunPytest, form: str, told: str) -> None:
+    """Is an error that names the form."""
+    source = f"import pytest\n\n@pytest.mark.{form}\ndef test_it(penstock):\n    pass\n"
+    run = run_pytest(source)
+    assert run.code == 1
+    assert told in run.out
+
+
 def test_both_clients_share_the_server(run_pytest: RunPytest) -> None:
     """`penstock`, `apenstock` and a plain fakeredis client see the same keys."""
     run = run_pytest(

@@ -13,7 +13,7 @@ __all__ = ["STAGED", "T0", "frozen", "keys_of", "named", "run"]
 
 T0 = 1_800_000_000_000
 TIME = "redis.call('TIME')"
-PRODUCER = "00112233445566ff"
+PRODUCER = "00000000445566ff"
 STAGED = ("ffee", 4)
 """Writer and batch of what is staged."""
 CHECKPOINT = "ff66554433221100"

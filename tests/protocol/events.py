@@ -224,7 +224,7 @@ def _purged_state(place: Place) -> str:
 
 
 def _sweep(job: Job, place: Place) -> Code:
-    assert job.run("sweep", 8, 900_000, at=AT)[0] == 1
+    assert job.run("sweep", 8, 60_000, at=AT)[0] == 1
     return None
 
 

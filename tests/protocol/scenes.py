@@ -43,12 +43,14 @@ class Scene:
     Attributes:
         numbers: what the jobs are for -> their numbers.
         call: number of the last enqueue.
+        is_mixed: whether every second job has a large body.
     """
 
     raw: Raw
     keys: QueueKeys
     numbers: dict[str, list[bytes]]
     call: int = 10
+    is_mixed: bool = False
 
     def run(self, name: str, *args: Any, at: int = T0) -> list[Any]:
         """Run a script on the queue."""
@@ -62,7 +64,8 @@ class Scene:
 
 def _add(scene: Scene, name: str, record: str, count: int = 2, delay: int = 0) -> list[bytes]:
     scene.call += 1
-    first = scene.run("enqueue", scene.call, EPOCH, delay, "", 0, "", *[record] * count)[2]
+    records = [record + "y" * (5000 if scene.is_mixed and i % 2 else 0) for i in range(count)]
+    first = scene.run("enqueue", scene.call, EPOCH, delay, "", 0, "", *records)[2]
     ms, _, seq = first.partition(b"-")
     numbers = [b"%s-%d" % (ms, int(seq) + i) for i in range(count)]
     scene.numbers[name] = numbers
@@ -84,8 +87,8 @@ def plain_scene(raw: Raw, keys: QueueKeys) -> Scene:
 
 
 def rich_scene(raw: Raw, keys: QueueKeys) -> Scene:
-    """Jobs in every place; at `AT` due times, leases and ttls have come."""
-    scene = Scene(raw, keys, {})
+    """Jobs in every place, large ones too; at `AT` due times, leases and ttls have come."""
+    scene = Scene(raw, keys, {}, is_mixed=True)
     _deliver(scene, "active", "1\nbody", 3)
     _deliver(scene, "lease ended", "1;l=100\nbody")
     _deliver(scene, "own policy", "1;l=100;p=1,9,9\nbody")
@@ -167,6 +170,7 @@ def dedup_scene(raw: Raw, keys: QueueKeys) -> Scene:
 
 def _claim(scene: Scene, name: str, record: str, mode: str = "") -> None:
     scene.call += 1
+    record += "y" * (5000 if scene.call % 2 else 0)
     reply = scene.run("claim", scene.call, EPOCH, 0, "", 0, "", mode, record)
     assert reply[3] == 1, name
     scene.numbers[name] = [reply[2]]
@@ -240,7 +244,7 @@ def _calls() -> Iterator[Act]:
     yield Act("enqueue, repeated", "enqueue", ("?", "", 0, "", 0, "", record))
     yield Act("enqueue, full", "enqueue", (90, "", 0, 1, 8000, "", record))
     yield Act("enqueue, token", "enqueue", (90, "", 0, 1000, 0, ""), ())
-    for mode in ("", "u", "ud", "q", "uq", "s", "e"):
+    for mode in ("", "u", "ud", "q", "uq", "udq", "s", "e"):
         until = f";u={mode}" if mode in ("s", "e") else ""
         names = ("new", "owner", "mortal", "once", "windowed", "past", "open", "awaited", "waiting")
         many = [f"1;d={name};w=900{until}\nnew" for name in names]
@@ -253,6 +257,10 @@ def _calls() -> Iterator[Act]:
     yield Act(
         "claim, due", "claim", (90, "", 0, "", 0, "", "u", "1;d=due\nnew", "1;d=waiting\nnew")
     )
+    yield Act(
+        "claim, update", "claim", (90, "", 0, "", 0, "", "ud", "1;d=waiting\nnew", "1;d=x\nnew")
+    )
+    yield Act("claim, delayed", "claim", (90, "", 500, "", 0, "", "", "1;d=x\nnew"))
     yield Act("claim, full", "claim", (90, "", 0, 1, 8000, "", "", "1;d=x\nnew"))
     yield Act("claim, refused", "claim", (90, "", 0, "", 0, "", "", "1;d=owner\nnew"))
     staged = "0 9\n1;d=z\nnew"
@@ -287,6 +295,8 @@ def _calls() -> Iterator[Act]:
     yield Act("ack, waiting", "ack", (90, EPOCH, "", "", "*delayed", "*ready"))
     yield Act("ack, by id", "ack", (90, EPOCH, "", "", "**"))
     yield Act("settle", "settle", (90, EPOCH, RECEIPT, 100, 7, "eve", "", "*active"))
+    yield Act("settle, none", "settle", (90, EPOCH, RECEIPT, 0, 7, "eve", "", "*active"))
+    yield Act("settle, one", "settle", (90, EPOCH, RECEIPT, 1, 7, "eve", "", "*active"))
     yield Act("settle, by id", "settle", (90, EPOCH, "", 100, 7, "eve", "", "**"))
     yield Act("settle, crash", "settle", (90, EPOCH, RECEIPT, 100, 7, "eve", "", "*active"),
               ("max_crashes", 1, "dead_max", 1))  # fmt: skip
@@ -319,7 +329,7 @@ def _calls() -> Iterator[Act]:
     yield Act("delete", "delete", (90, EPOCH, "**"))
     for state in ("ready", "due", "scheduled", "ended", "active", "once", "dead"):
         yield Act(f"purge, {state}", "purge", (90, state, "", 0))
-    yield Act("sweep", "sweep", (90, 900_000), ("dead_max", 1))
+    yield Act("sweep", "sweep", (90, 60_000), ("dead_max", 1))
     yield Act("configure", "configure", (90, "", "lease", 5000, "paused", "out", "max_length", ""))
     yield Act("acquire", "acquire", (90, "", "producer", TOKEN, "", 5000, "eve"))
     yield Act("acquire, consumer", "acquire", (90, "", "consumer", TOKEN, "", 5000, "eve"))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.core.states import Condition, Place, State
-from penstock.wire.keys import QueueKeys
+from penstock.wire.keys import QueueKeys, end_of
 from tests.protocol.clock import T0, run
 from tests.protocol.keyspace import Raw
 
@@ -16,7 +16,7 @@ EPOCH = "e0e0e0e0"
 AT = T0 + 500
 """When the event happens: within a second of the last write, so that `seen` stays as it is."""
 HISTORIES = ("first", "second")
-"""The delivery that counts is the job's first, or its second after a release."""
+"""The delivery that counts is the job's first, or its second after a release: a large job then."""
 SOON, LATER = 200, 60_000
 SEED_CALL = 5
 
@@ -43,25 +43,31 @@ class Job:
         return run(self.raw, self.keys, name, args, now_ms=at)
 
 
-def _record(place: Place, *, once: bool) -> str:
-    lease = ";l=0" if once else ";l=100" if place is Place.LEASE_ENDED else ""
+def _record(place: Place, *, once: bool, is_large: bool) -> str:
+    is_ended = place in (Place.LEASE_ENDED, Place.DELIVERY_ENDED)
+    lease = ";l=0" if once else ";l=100" if is_ended else ""
     is_short = place.condition is Condition.TTL_ENDED
     ttl = f";t={SOON}" if is_short else f";t={LATER}" if once else ""
-    return f"1{lease}{ttl}\nbody"
+    name = ";d=seed" if place is Place.DELIVERY_ENDED else ""
+    return f"1{lease}{ttl}{name}\n{'body' * (2000 if is_large else 1)}"
 
 
 def seed(raw: Raw, keys: QueueKeys, place: Place, history: str, *, once: bool = False) -> Job:
     """Bring a new job into a place; its times have come at `AT`.
 
     Args:
-        history: one of HISTORIES; makes no difference before a delivery.
+        history: one of HISTORIES; before a delivery the size alone differs.
         once: whether the job has lease 0.
     """
     job = Job(raw, keys)
     once = once or place.state is State.ONCE
     is_undelivered = once and place.state is State.SCHEDULED
     delay = (100 if place is Place.DUE else 10_000) if is_undelivered else 0
-    reply = job.run("enqueue", SEED_CALL, EPOCH, delay, "", 0, "", _record(place, once=once))
+    record = _record(place, once=once, is_large=history == "second")
+    if place is Place.DELIVERY_ENDED:
+        reply = job.run("claim", SEED_CALL - 1, EPOCH, delay, "", 0, "", "", record)
+    else:
+        reply = job.run("enqueue", SEED_CALL, EPOCH, delay, "", 0, "", record)
     job.number = reply[2]
     if place.state is not State.READY and not is_undelivered:
         _deliver(job, place, history if not once else "first")
@@ -85,6 +91,9 @@ def _move(job: Job, place: Place) -> None:
         job.run("nack", 5, EPOCH, job.last, delay, 1, "broke", job.number)
     elif place.state is State.DEAD:
         job.run("bury", 5, EPOCH, job.last, "no use", job.number)
+    elif place is Place.DELIVERY_ENDED:  # by a claim that finds its lease ended
+        reply = job.run("claim", SEED_CALL, EPOCH, 0, "", 0, "", "", "1;d=seed\nx", at=T0 + 200)
+        assert reply[10:13] == [0, job.number, b"ready"]
     elif place is Place.NONE:
         job.run("ack", 5, EPOCH, job.last, "", job.number)
 
@@ -106,6 +115,7 @@ def place_of(raw: Raw, keys: QueueKeys, number: bytes, now_ms: int = AT) -> Plac
         for kind in ("tally", "expiry"):
             command = "HEXISTS" if kind == "tally" else "ZSCORE"
             assert not raw.execute_command(command, keys[kind], number), f"left in {kind}"
+        assert not raw.hexists(keys["held"], b"=" + number), "its body is left"
         return Place.NONE
     condition = _condition(raw, keys, number, found[0], scores.get(found[0]), now_ms)
     return next(p for p in Place if p.state is found[0] and p.condition is condition)
@@ -119,11 +129,13 @@ def _condition(
         record = raw.hget(keys["held"], number)
         ends = int(number[:-11]) + SOON if b";t=%d\n" % SOON in record else None
     if state is State.ONCE:
-        ends = (score or 0) // 4096
+        ends = end_of(int(score or 0))
     if ends is not None and ends <= now_ms:
         return Condition.TTL_ENDED
-    if state is State.ACTIVE and score is not None and score // 4096 <= now_ms:
-        return Condition.LEASE_ENDED
+    if state is State.ACTIVE and score is not None and end_of(int(score)) <= now_ms:
+        counters = raw.hget(keys["tally"], number) or b""
+        is_set_aside = counters.partition(b" ")[0].endswith(b"+")
+        return Condition.DELIVERY_ENDED if is_set_aside else Condition.LEASE_ENDED
     if state is State.SCHEDULED and score is not None and score <= now_ms:
         return Condition.DUE
     return Condition.PLAIN

@@ -38,7 +38,10 @@ def admin(real_backend: Backend, make_server: Callable[..., EmbeddedServer]) -> 
     url = make_server().url if real_backend.shared else real_backend.url
     assert url is not None
     with redis.Redis.from_url(url, protocol=2) as client:
-        client.execute_command(*acl_line())
+        line = acl_line()
+        if Penstock(client, federation=False).server_facts().version < (7,):
+            line.remove("%R~penstock:nodes")  # as the document says
+        client.execute_command(*line)
         yield client
         client.execute_command("ACL", "DELUSER", "worker")
 
@@ -155,12 +158,25 @@ def _bounded(ours: Penstock, theirs: Penstock) -> None:
     assert len(done) == 1
 
 
+def test_the_list_of_nodes_is_for_reading(admin: Raw) -> None:
+    """A client reads it, as far as the server has such a right, and goes on where it may not."""
+    admin.hset("penstock:nodes", "e" * 40, "1 redis://127.0.0.1:1/0")
+    with Penstock(as_worker(admin), node_hosts=["127.0.0.1"]) as ps:
+        may_read = ps.server_facts().version >= (7,)
+        ps.queue("q").enqueue("x")
+        assert len(ps.hello().nodes) == 1 + may_read
+        if may_read:
+            with pytest.raises(redis.exceptions.NoPermissionError):
+                ps.nodes.forget(ps.hello().nodes[-1])
+
+
 @pytest.mark.parametrize(
     "command",
     [
         ("FLUSHALL",), ("KEYS", "*"), ("GET", "other:key"), ("EVAL", "return 1", 0),
         ("SCRIPT", "FLUSH"), ("CLIENT", "KILL", "ID", 1), ("CONFIG", "GET", "*"),
-        ("LPUSH", "penstock:{access}:wake", 1),
+        ("LPUSH", "penstock:{access}:wake", 1), ("HSET", "penstock:nodes", "e" * 40, "1 redis://e"),
+        ("UNLINK", "penstock:nodes"), ("HGET", "penstock:other", "x"),
     ],
     ids=lambda command: " ".join(map(str, command[:2])),
 )  # fmt: skip

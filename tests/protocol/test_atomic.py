@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import redis
 
 from penstock.wire.keys import QueueKeys
 from penstock.wire.scripts import all_scripts, script
-from tests.protocol.clock import named
+from tests.protocol.clock import STAGED, named
 from tests.protocol.keyspace import Raw, dump, load, same
 from tests.protocol.scenes import (
     CALLS,
@@ -23,6 +25,7 @@ from tests.protocol.scenes import (
     rich_scene,
     spent_scene,
 )
+from tests.protocol.seeds import AT
 from tests.support.backends import Backend
 
 KEYS = QueueKeys("atomic")
@@ -30,12 +33,40 @@ REMOVING = (
     "enqueue", "claim", "publish", "reserve", "assign", "settle", "stats", "peek", "sweep",
 )  # fmt: skip
 """Scripts that remove, beside their work, what has expired."""
-CASES = [
-    *((build, act) for build in (plain_scene, rich_scene) for act in CALLS),
-    *CLOSED,
-    *ROLES,
-    *((dedup_scene, act) for act in CALLS if "dedup" in script(act.script).keys),
-    *((b, act) for b in (expired_scene, spent_scene) for act in CALLS if act.script in REMOVING),
+STATES: list[tuple[Any, ...]] = [
+    *(("paused", side) for side in ("in", "out", "all")),
+    ("closed", 1),
+]
+"""What is configured before a call, beside nothing."""
+FIRST = {act.script: act for act in reversed(CALLS)}.values()
+"""A call of every script."""
+JOBS = [
+    "active", "lease ended", "active expired", "once", "dead", "due", "delayed", "ready",
+]  # fmt: skip
+"""Kinds of jobs of `rich_scene`."""
+SINGLE = [
+    dataclasses.replace(
+        act,
+        name=f"{act.name}, {name}",
+        args=tuple(f"*{name}" if x == "**" else x for x in act.args),
+    )
+    for act in CALLS
+    if "**" in act.args
+    for name in JOBS
+]
+"""Calls about jobs of one kind: keys of the other kinds are not looked up on the way."""
+CASES: list[tuple[Callable[[Raw, QueueKeys], Scene], Act, tuple[Any, ...]]] = [
+    *((build, act, ()) for build in (plain_scene, rich_scene) for act in CALLS),
+    *((rich_scene, act, ()) for act in SINGLE),
+    *((build, act, ()) for build, act in (*CLOSED, *ROLES)),
+    *((rich_scene, act, state) for act in FIRST for state in STATES),
+    *((dedup_scene, act, ()) for act in CALLS if "dedup" in script(act.script).keys),
+    *(
+        (b, act, ())
+        for b in (expired_scene, spent_scene)
+        for act in CALLS
+        if act.script in REMOVING
+    ),
 ]
 
 
@@ -45,15 +76,19 @@ def test_every_script_is_called() -> None:
 
 
 @pytest.mark.parametrize(
-    "build, act", CASES, ids=[f"{act.name}-{build.__name__}" for build, act in CASES]
+    "build, act, state",
+    CASES,
+    ids=["-".join([act.name, build.__name__, *map(str, state)]) for build, act, state in CASES],
 )
 def test_a_key_of_another_type_stops_the_call_before_it_writes(
-    build: Callable[[Raw, QueueKeys], Scene], act: Act, backend: Backend
+    build: Callable[[Raw, QueueKeys], Scene], act: Act, state: tuple[Any, ...], backend: Backend
 ) -> None:
     """Whichever key holds another type, a call either does not need it or changes nothing."""
     raw = backend.sync_client()
     scene = build(raw, KEYS)
     act.prepare(scene)
+    if state:
+        scene.run("configure", 4, "", *state)
     whole = dump(raw)
     halves = []
     for kind, key in named(KEYS, script(act.script)):
@@ -71,3 +106,20 @@ def test_a_key_of_another_type_stops_the_call_before_it_writes(
             if not same(dump(raw), before):
                 halves.append(kind)
     assert not halves, f"{act.name} had written before it found these keys of another type"
+
+
+@pytest.mark.parametrize("name", ["enqueue", "claim", "publish"])
+def test_more_records_than_a_call_may_have_are_refused(name: str, backend: Backend) -> None:
+    """1001 of them: nothing is added."""
+    raw = backend.sync_client()
+    scene = plain_scene(raw, KEYS)
+    records = [f"1;d=a{i:04};t=9000\n" for i in range(1001)]
+    raw.hset(KEYS.stage(*STAGED), "a:0", " ".join(["0", *["15"] * 1001]) + "\n" + "".join(records))
+    before = dump(raw)
+    args: dict[str, tuple[Any, ...]] = {
+        "enqueue": (90, "", 0, "", 0, "", *records),
+        "claim": (90, "", 0, "", 0, "", "", *records),
+        "publish": (90, "", "", 0, "", "a:0", 2000),
+    }
+    assert scene.run(name, *args[name], at=AT)[::2] == [-10, 1001]
+    assert same(dump(raw), before)

@@ -19,7 +19,7 @@ from tests.support.keyspace import check_invariant
 
 KEYS = QueueKeys("dedup")
 NAMES = ("a", "b", "c")
-MODES = ("", "u", "ud", "q", "uq")
+MODES = ("", "u", "ud", "q", "uq", "udq")
 TAG = 9
 NEVER = 2**53 - 1
 
@@ -32,9 +32,9 @@ class Job:
         window: `w` of its record, 0 = none.
         until: `u` of its record.
         ends: end of its ttl, 0 = none.
+        due: not before this: it was a successor with a delay of its own.
         lease: end of its lease, 0 = nobody has it.
         once: it is delivered at most once.
-        untouched: never delivered nor buried.
     """
 
     number: bytes
@@ -46,16 +46,17 @@ class Job:
     once: bool = False
     lease: int = 0
     dead: bool = False
-    untouched: bool = True
+    due: int = 0
 
 
 @dataclass
 class Id:
-    """Who has an id: an owner, a successor, or a window that is open until `end`."""
+    """Who has an id: an owner, a successor that is due at `due`, or a window until `end`."""
 
     owner: Job | None = None
     heir: Job | None = None
     end: int = 0
+    due: int = 0
 
 
 @dataclass
@@ -88,7 +89,7 @@ class Model:
     def end(self, job: Job, *, done: bool, buried: bool = False) -> None:
         """A job goes, or becomes a dead letter."""
         self.release(job, self.now + job.window if done and job.window else 0)
-        job.lease, job.dead, job.untouched = 0, buried, False
+        job.lease, job.dead = 0, buried
         if not buried:
             del self.jobs[job.number]
 
@@ -96,20 +97,27 @@ class Model:
         """Its id is free, or the successor's, or taken by a window."""
         one = self.ids[job.name]
         if one.owner is job:
+            if one.heir:
+                one.heir.due = max(one.due, until)
             one.owner, one.heir, one.end = one.heir, None, until or one.end
         elif one.heir is job:
             one.heir = None
 
-    def claimed(self, mode: str, job: Job, new: set[bytes]) -> tuple[int, bytes | None]:
+    def claimed(self, mode: str, job: Job, new: set[bytes], delay: int) -> tuple[int, bytes | None]:
         """What becomes of a job of a claim: 1 added, else what the reply says, and of which job."""
         one = self.ids[job.name]
         owner = one.owner
-        if owner and owner.lease > self.now:
+        due = self.now + delay if delay else 0
+        busy = owner is not None and owner.lease > self.now
+        if one.heir and "u" in mode and ("q" in mode or not busy):
+            what = self.updated(one.heir, job, new)
+            if "d" in mode and what[0] == 2:
+                one.due = due
+            return what
+        if owner and busy:
             if "q" in mode and not one.heir:
-                one.heir, one.end = job, 0
+                one.heir, one.end, one.due = job, 0, due
                 return 3, None
-            if "q" in mode and "u" in mode:
-                return self.updated(one.heir, job, new)
             return 0, owner.number
         if owner:
             if "u" in mode and (not one.end or "q" in mode):
@@ -131,7 +139,7 @@ class Model:
         assert old
         if job.once and not old.once and old.number not in new:
             return -2, old.number
-        old.body = job.body
+        old.body, old.due = job.body, 0
         old.window, old.until = job.window or old.window, job.until or old.until
         if old.number in new:
             old.window, old.until, old.ends, old.once = job.window, job.until, job.ends, job.once
@@ -162,13 +170,14 @@ def _claim(model: Model) -> None:
     jobs = [_record(model, until) for _ in range(model.draw.choice([1, 1, 1, 4]))]
     lines = [_line(model, job) for job in jobs]
     model.call += 1
-    args = (model.call, EPOCH, model.draw.choice([0, 0, 500]), "", 0, "", mode, *lines)
+    delay = model.draw.choice([0, 0, 500, 5000])
+    args = (model.call, EPOCH, delay, "", 0, "", mode, *lines)
     reply = model.run("claim", *args)
     first, new, wanted = reply[2], set[bytes](), []
     for index, job in enumerate(jobs, 1):
         ms, _, seq = first.partition(b"-")
         job.number = b"%s-%d" % (ms, int(seq) + len(new)) if first else b""
-        what, number = model.claimed(mode, job, new)
+        what, number = model.claimed(mode, job, new, delay)
         if number is None:
             new.add(job.number)
             model.jobs[job.number] = job
@@ -189,7 +198,7 @@ def _reserve(model: Model) -> None:
 
 
 def _settle(model: Model) -> None:
-    model.run("sweep", 8, 900_000)
+    model.run("sweep", 8, 60_000)
     model.lapse()
     held = [job for job in model.jobs.values() if job.lease > model.now]
     if not held:
@@ -211,11 +220,11 @@ def _delivered(model: Model, numbers: list[bytes]) -> None:
     for number in numbers:
         job = model.jobs[number]
         assert not job.dead
-        assert job.lease <= model.now
+        assert max(job.lease, job.due) <= model.now
         assert all(one.heir is not job for one in model.ids.values()), "a successor was delivered"
-        if job.untouched and job.until == "s":
+        if job.until == "s":  # mostly it has left it before
             model.release(job)
-        job.lease, job.untouched = model.now + 30_000, False
+        job.lease = model.now + 30_000
         if job.ends:
             job.lease = job.ends if job.once else min(job.lease, job.ends)
     for job in [j for j in model.jobs.values() if not j.dead and j.lease and j.lease <= model.now]:
@@ -229,7 +238,7 @@ def _some(model: Model) -> list[bytes]:
 
 
 def _by_id(model: Model) -> None:
-    model.run("sweep", 8, 900_000)
+    model.run("sweep", 8, 60_000)
     model.lapse()
     name = model.draw.choice(
         ["ack", "ack", "nack", "release", "bury", "delete", "withdraw", "promote", "dequeue"]
@@ -256,7 +265,7 @@ def _by_id(model: Model) -> None:
         elif code == 1 and name in ("ack", "delete", "withdraw"):
             model.end(job, done=name == "ack")
         elif code == 1:
-            job.lease = 0
+            job.lease = job.due = 0
 
 
 def _redrive(model: Model) -> None:
@@ -276,7 +285,7 @@ def _redrive(model: Model) -> None:
 
 
 def _purge(model: Model) -> None:
-    model.run("sweep", 8, 900_000)
+    model.run("sweep", 8, 60_000)
     model.lapse()
     state = model.draw.choice(["ready", "due", "scheduled", "ended", "active", "once", "dead"])
     if model.draw.random() < 0.5:
@@ -310,13 +319,14 @@ def _compare(model: Model) -> None:
             assert (record.raw, record.dedup_id) == (job.body, name)
     if model.draw.random() < 0.5:
         return
-    model.run("sweep", 8, 900_000)
+    model.run("sweep", 8, 60_000)
     raw = model.scene.raw
     wanted, ends = {}, {}
     for name, one in model.ids.items():
         numbers = [job.number for job in (one.owner, one.heir) if job]
         tail = [b"@%d" % one.end] if one.end else []
         if numbers or tail:
+            tail += [b"%d" % one.due] if one.heir and one.due else []
             wanted[name.encode()] = b" ".join([*numbers, *tail])
         if one.end:
             ends[name.encode()] = one.end
@@ -343,7 +353,7 @@ def _drain(model: Model) -> None:
         model.now += 5000
     assert all(job.dead for job in model.jobs.values()), "a job is never delivered"
     model.now += 31_000
-    model.run("sweep", 8, 900_000)
+    model.run("sweep", 8, 60_000)
     assert not model.scene.raw.exists(KEYS["dedup"], KEYS["windows"])
 
 

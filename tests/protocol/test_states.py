@@ -111,7 +111,9 @@ def _about(space: Space, number: bytes) -> Space:
         parts = {
             "entries": [entry for entry in value.get("entries", []) if entry[0] == own],
             "fields": {
-                field: content for field, content in value.get("fields", {}).items() if field == own
+                field: content
+                for field, content in value.get("fields", {}).items()
+                if field in (own, f"={own}")
             },
             "members": {
                 member: score for member, score in value.get("members", {}).items() if member == own

@@ -305,44 +305,142 @@ def test_a_peek_is_a_slice_of_a_state(state: str, backend: Backend) -> None:
             assert [job[0] for job in reply[5:]] == whole[::-1][start:][:count]
 
 
-def _hundred_and_one(scene: Scene) -> None:
-    """101 jobs whose ttl ends after 100 ms, 101 delivered at most once, 101 dead letters."""
-    scene.run("enqueue", 2, "", 0, "", 0, "", *["1\ndead"] * 101)
-    letters = scene.run("reserve", 3, 101, 9, "ada", 0, "")[6::3]
-    scene.run("bury", 4, EPOCH, "1-009", "no use", *letters)
-    scene.run("enqueue", 5, "", 0, "", 0, "", *["1;l=0;t=100\nonce"] * 101)
-    scene.run("reserve", 6, 101, 9, "ada", 0, "")
-    scene.run("enqueue", 7, "", 0, "", 0, "", *["1;t=100\nshort"] * 101, "1\nlong")
+def _leftovers(scene: Scene, count: int) -> list[bytes]:
+    """So many of each kind that have ended by T0 + 200; and three deliveries, which are answered.
+
+    Jobs whose ttl ends after 100 ms, jobs delivered at most once, windows, and dead letters of
+    which a setting wants none by then.
+    """
+    run = scene.run
+    run("configure", 2, EPOCH, "dead_max", count)
+    run("enqueue", 3, "", 0, "", 0, "", *["1\ndead"] * count)
+    letters = run("reserve", 4, count, 9, "ada", 0, "")[6::3]
+    run("bury", 5, EPOCH, "1-009", "no use", *letters)
+    run("enqueue", 6, "", 0, "", 0, "", *["1;l=0;t=100\nonce"] * count)
+    run("reserve", 7, count, 9, "ada", 0, "")
+    run("claim", 8, "", 0, "", 0, "", "e", *[f"1;d=w{i};w=100;u=e\n" for i in range(count)])
+    run("ack", 9, EPOCH, "1-009", "", *run("reserve", 9, count, 9, "ada", 0, "")[6::3])
+    run("enqueue", 10, "", 0, "", 0, "", *["1\nheld"] * 3)
+    active: list[bytes] = run("reserve", 11, 3, 9, "ada", 0, "")[6::3]
+    run("enqueue", 12, "", 0, "", 0, "", *["1;t=100\nshort"] * count, "1\nlong")
+    run("configure", 13, "", "dead_max", 0)
+    return active
 
 
-def test_a_call_removes_a_hundred_at_most(backend: Backend) -> None:
-    """Of each kind; sweep says that there is more, reserve is to be called again."""
+def _left(scene: Scene) -> list[int]:
+    return [scene.raw.zcard(KEYS[kind]) for kind in ("expiry", "once", "windows", "dead")]
+
+
+@pytest.mark.parametrize(
+    "call, left",
+    [
+        ("enqueue", [102, 102, 300, 300]),
+        ("enqueue, refused", [102, 102, 300, 300]),
+        ("claim", [102, 102, 102, 300]),
+        ("reserve", [0, 102, 300, 300]),
+        ("settle", [0, 102, 102, 300]),
+        ("ack", [300, 300, 194, 300]),
+        ("bury", [300, 300, 300, 197]),
+        ("sweep", [0, 0, 0, 0]),
+        ("stats", [200, 200, 300, 300]),
+    ],
+)
+def test_the_larger_a_call_the_more_it_removes(
+    call: str, left: list[int], backend: Backend
+) -> None:
+    """A hundred of each kind, and two for each job that is added, asked for or ended.
+
+    Expired jobs that a reserve meets on its way to others go as well.
+    """
     scene = scene_of(backend)
-    _hundred_and_one(scene)
-    scene.run("configure", 8, "", "dead_max", 0)
-    assert scene.run("sweep", 9, 900_000, at=T0 + 200)[2:5] == [200, 100, 1]
-    assert scene.run("sweep", 9, 900_000, at=T0 + 200)[2:5] == [2, 1, 0]
-    assert scene.run("stats", 9, at=T0 + 200)[3:8] == [1, 0, 0, 0, 0]
+    active = _leftovers(scene, 300)
+    assert _left(scene) == [300] * 4
+    rows = {
+        "enqueue": (20, "", 0, "", 0, "", *["1\nnew"] * 49),
+        "enqueue, refused": (20, "", 0, 1, 0, "", *["1\nnew"] * 49),
+        "claim": (20, "", 0, "", 0, "", "", *[f"1;d=n{i}\nnew" for i in range(49)]),
+        "reserve": (20, 49, 9, "eve", 0, ""),
+        "settle": (20, EPOCH, "1-009", 49, 9, "eve", "", *active),
+        "ack": (20, EPOCH, "1-009", "", *active),
+        "bury": (20, EPOCH, "1-009", "", *active),
+        "sweep": (20, 60_000),
+        "stats": (20,),
+    }
+    name = call.partition(",")[0]
+    scene.run(name, *rows[call], at=T0 + 200)
+    assert _left(scene) == left
 
 
-def test_a_reserve_that_removed_a_hundred_asks_for_another(backend: Backend) -> None:
-    """It takes nothing itself, so that one call stays small; the next one takes what is there."""
+def test_a_sweep_removes_a_thousand_at_most(backend: Backend) -> None:
+    """Of each kind; it says that there is more, and that there is none."""
     scene = scene_of(backend)
-    _hundred_and_one(scene)
-    first = scene.run("reserve", 9, 10, 9, "eve", 0, "", at=T0 + 200)
-    assert first[2] == 0
-    assert len(first) == 6
-    second = scene.run("reserve", 10, 10, 9, "eve", 0, "", at=T0 + 200)
-    assert second[8] == b"1\nlong"
+    for part in range(2):
+        count = (600, 401)[part]
+        records = [f"1;t=100;d=p{part}w{i};w=100;u=e\n" for i in range(count)]
+        scene.run("claim", 2 + part, "", 0, "", 0, "", "e", *records)
+    assert scene.run("sweep", 9, 60_000, at=T0 + 200)[2:5] == [1000, 0, 1]
+    assert scene.run("sweep", 9, 60_000, at=T0 + 200)[2:5] == [1, 0, 0]
+    assert scene.run("stats", 9, at=T0 + 200)[3:8] == [0, 0, 0, 0, 0]
+    assert _left(scene) == [0] * 4
+
+
+@pytest.mark.parametrize("size", [1, 40, 400])
+def test_a_producer_leaves_no_more_behind_than_it_adds(size: int, backend: Backend) -> None:
+    """Of windows, and of jobs whose ttl ends, whatever the size of its calls."""
+    scene = scene_of(backend)
+    for call in range(12):
+        at = T0 + call * 10
+        records = [f"1;t=5;d=c{call}-{i};w=5;u=e\nbody" for i in range(size)]
+        scene.run("claim", 10 + call, "", 0, "", 0, "", "e", *records, at=at)
+        left = _left(scene)
+        assert left[0] <= size
+        assert left[2] <= size
+
+
+def test_a_consumer_leaves_no_more_windows_than_it_opens(backend: Backend) -> None:
+    """Each ack opens as many as it names, and removes those of the one before."""
+    scene = scene_of(backend)
+    for call in range(8):
+        at = T0 + call * 10
+        records = [f"1;d=c{call}-{i};w=5\nbody" for i in range(300)]
+        scene.run("claim", 10 + call, "", 0, "", 0, "", "", *records)
+        found = scene.run("reserve", 1, 300, 9, "eve", 0, "", at=at)[6::3]
+        scene.run("ack", 1, EPOCH, "1-009", "", *found, at=at)
+        assert _left(scene)[2] == 300
 
 
 @pytest.mark.parametrize("look", [("stats",), ("peek", "dead", 0, 1, 0)], ids=lambda look: look[0])
 def test_a_look_removes_a_hundred_at_most(look: tuple[Any, ...], backend: Backend) -> None:
     """Of either kind; the second look has the rest."""
     scene = scene_of(backend)
-    _hundred_and_one(scene)
+    _leftovers(scene, 101)
     left = []
     for _ in range(3):
-        left.append([scene.raw.zcard(KEYS[kind]) for kind in ("expiry", "once", "dead")])
-        scene.run(look[0], 9, *look[1:], at=T0 + 200)
-    assert left == [[101, 101, 101], [1, 1, 101], [0, 0, 101]]
+        left.append(_left(scene))
+        scene.run(look[0], 20, *look[1:], at=T0 + 200)
+    assert left == [[101, 101, 101, 101], [1, 1, 101, 101], [0, 0, 101, 101]]
+
+
+@pytest.mark.parametrize("script", ["enqueue", "claim"])
+@pytest.mark.parametrize("remade", [False, True], ids=["removed", "made anew"])
+def test_a_repeat_adds_nothing_to_a_queue_that_was_removed(
+    script: str, remade: bool, backend: Backend
+) -> None:
+    """Its job was delivered and finished before: it is added once, however late the repeat."""
+    scene = Scene(backend.sync_client(), KEYS, {})
+    mode = [""] if script == "claim" else []
+    call: tuple[Any, ...] = (5, EPOCH, 0, "", 0, "", *mode, "1;d=x\nbody" if mode else "1\nbody")
+    first = scene.run(script, *call)
+    number = scene.run("reserve", 6, 1, 9, "ada", 0, "")[6]
+    scene.run("ack", 7, EPOCH, "1-009", "", number)
+    assert scene.run("sweep", 8, 60_000, at=T0 + 60_000)[5:] == [EPOCH.encode(), b""]
+    other = "00c0ffee"
+    if remade:
+        scene.run("configure", 9, other, at=T0 + 61_000)
+    again = scene.run(script, *call[:1], "" if remade else other, *call[2:], at=T0 + 120_000)
+    assert again[2:5] == first[2:5]
+    assert again[5:7] == [0, 1]
+    assert scene.raw.exists(KEYS["meta"]) == remade
+    assert not scene.raw.exists(KEYS["ready"], KEYS["held"])
+    late = scene.run("ack", 10, EPOCH, "1-009", "", number, at=T0 + 120_000)
+    assert late == ([-9, b"10", other.encode()] if remade else [1, b"10", 0, 0])

@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from penstock.wire.keys import SCORE_ORIGIN_MS, end_of, score_of
 from penstock.wire.scripts import Script, script
 from tests.protocol.clock import frozen
 from tests.protocol.keyspace import Raw, Space, dump, load, text
@@ -33,7 +34,7 @@ REPEAT = re.compile(r"<(\d+)\*(.)>")
 RUN = re.compile(r"(.)\1{9999,}")
 NEAR = 10**12
 """Numbers that lie at most so many ms from T0 are times, when expectations are recorded."""
-LAST_SCORE_MS = 2**41 - 1
+LAST_SCORE_MS = SCORE_ORIGIN_MS + 2**41 - 1
 """No score of `once` is later; it is no time that moves with T0."""
 
 
@@ -130,7 +131,7 @@ def _time(found: re.Match[str], t0: int) -> str:
     ms = t0 + int(found.group(1) or 0)
     if found.group(3):
         return str(ms * 1000 + int(found.group(3)[1:]))
-    return str(ms if found.group(2) is None else ms * 4096 + int(found.group(2), 16))
+    return str(ms if found.group(2) is None else score_of(ms, int(found.group(2), 16)))
 
 
 def unplaced(value: Any, t0: int, *, scored: bool = False) -> Any:
@@ -145,8 +146,8 @@ def unplaced(value: Any, t0: int, *, scored: bool = False) -> Any:
         return f":{_mark(value, t0)}"
     if not isinstance(value, str):
         return value
-    if value.isdigit() and len(value) > 14 and _is_score(int(value) // 4096, t0, scored):
-        return _mark(int(value) // 4096, t0)[:-1] + f"|{int(value) % 4096:03x}>"
+    if value.isdigit() and len(value) > 14 and _is_score(end_of(int(value)), t0, scored):
+        return _mark(end_of(int(value)), t0)[:-1] + f"|{int(value) % 4096:03x}>"
     value = RUN.sub(lambda found: f"<{len(found.group())}*{found.group(1)}>", value)
     return re.sub(r"(?<!\d)(\d{13})(\d{3})?(?!\d)", lambda m: _near(m, t0), value)
 

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import redis
 import redis.asyncio
 
+from penstock.embedded import EmbeddedServer
 from tests.support import backends
 from tests.support.backends import Backend, Running, Spec
+from tests.support.engine import StubEngine
+
+ROOT = Path(__file__).resolve().parent.parent.parent
 
 SCRIPT = "return 'left by the test before'"
 
@@ -85,3 +94,38 @@ def test_workers_on_a_given_server_have_a_database_each(
     """Parallel runs against PENSTOCK_TEST_URL don't empty each other's data."""
     monkeypatch.setenv("PYTEST_XDIST_WORKER", worker)
     assert backends._database_of_worker(url) == expected
+
+
+USE_A_CONTAINER = """
+from tests.support.backends import _docker
+(spec,) = _docker()
+backend = spec.start()
+client = backend.sync_client()
+client.set("k", "from the container")
+print(spec.name, backend.version, client.get("k").decode())
+client.close()
+backend.close()
+"""
+
+
+def test_a_docker_engine_gives_a_back_end(make_server: Callable[..., EmbeddedServer]) -> None:
+    """The image runs, is reached by the port that the engine names, and is removed at the end."""
+    redis_server = make_server(tcp=True)
+    with StubEngine(redis_server).serving() as engine:
+        env = {
+            **os.environ,
+            "DOCKER_HOST": engine.url,
+            "TESTCONTAINERS_CONNECTION_MODE": "docker_host",
+            "TESTCONTAINERS_RYUK_DISABLED": "true",
+        }
+        done = subprocess.run(  # warnings are errors there too, from the first import on
+            [sys.executable, "-W", "error", "-c", USE_A_CONTAINER],
+            cwd=ROOT, env=env, capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    name, version, value = done.stdout.strip().split(" ", 2)
+    assert (name, value) == ("docker", "from the container")
+    with redis.Redis.from_url(redis_server.url) as client:
+        assert client.info("server")["redis_version"] == version
+    assert engine.calls.count("POST containers/create") == 1
+    assert engine.calls[-1].startswith("DELETE containers/")

@@ -18,6 +18,7 @@ from penstock.errors import BadArgument, QueueMissing
 from penstock.spark.checkpoint import Consumer, Part
 from penstock.spark.lanes import Lane
 from penstock.spark.options import Stream
+from penstock.wire.keys import end_of, score_of
 from tests.model.clock import CLOCK, TestClock, use_test_clock
 
 T0 = 1_800_000_000_000
@@ -316,7 +317,7 @@ def test_leases_are_renewed_while_a_batch_runs(ground: Ground) -> None:
     ground.clock.set(T0 + LEASE // 2)
     renewed = threading.Event()
     for _ in range(2000):
-        scores = [score // 4096 for _, score in ground.raw.zrange(key, 0, -1, withscores=True)]
+        scores = [end_of(score) for _, score in ground.raw.zrange(key, 0, -1, withscores=True)]
         if scores and min(scores) == T0 + LEASE // 2 + LEASE:
             renewed.set()
             break
@@ -363,7 +364,7 @@ def test_a_sticky_batch_waits_for_its_checkpoint(ground: Ground) -> None:
     life = ground.life(claimPolicy="sticky")
     life.latest(life.initial(), 1)
     [(_, score)] = ground.raw.zrange(ground.queue.ops.keys["active"], 0, -1, withscores=True)
-    assert score // 4096 == T0 + 24 * 86_400_000
+    assert end_of(score) == T0 + 24 * 86_400_000
     life.stop()
 
 
@@ -523,7 +524,7 @@ def test_what_is_known_of_the_end_of_leases(ground: Ground) -> None:
         ground.clock.set(now)
         life.renew()
         scores = {score for _, score in ground.raw.zrange(active, 0, -1, withscores=True)}
-        assert scores == {group.until * 4096 + tag} == {(now + LEASE) * 4096 + tag}
+        assert scores == {score_of(group.until, tag)} == {score_of(now + LEASE, tag)}
     call = one.lane.ops.ack_receipts(one.epoch, group.receipt, group.numbers, group.until)
     assert call.args[1] == f"{group.receipt}@{group.until}"
     life.latest(offset, 20)

@@ -15,6 +15,7 @@ from penstock.errors import UndecodableBody
 from penstock.spark import columns
 from penstock.spark.columns import Origin, Page, Shape, pages
 from penstock.spark.schema import SCHEMA
+from penstock.wire.keys import score_of
 from tests.spark.hands import schema
 
 PACKED = bytes.fromhex("a1b2c3d4e5f60718")
@@ -84,7 +85,7 @@ def told(origin: Origin, job: tuple[bytes, int, int, bytes, bytes]) -> dict[str,
 
 def scored(place: str, job: Any) -> bytes:
     """A job's score, as the index of that structure has it."""
-    return b"%d" % (job[1] * 4096 + job[2] if place == "active" else job[1])
+    return b"%d" % (score_of(job[1], job[2]) if place == "active" else job[1])
 
 
 @settings(deadline=None, max_examples=300)

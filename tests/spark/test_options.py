@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
 
 from penstock.errors import BadArgument
 from penstock.spark import OptionError, connect
@@ -15,6 +16,7 @@ from penstock.spark.errors import RowError
 from penstock.spark.lanes import Site
 from penstock.spark.options import Connection, Read, Stream, Write, everything
 from penstock.spark.rows import columns_of
+from tests.support.passwords import MARKS, URLS, seen_in
 
 HERE = {"queue": "mail", "url": "redis://h:1/0"}
 
@@ -130,6 +132,24 @@ def test_no_error_shows_a_password(options: dict[str, str]) -> None:
         assert SECRET not in f"{error} {error!r} {error.args}"
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     connect.close_all()
+
+
+@pytest.mark.parametrize("way", ["url", "urlenv", "nodes"])
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@given(url=URLS)
+def test_no_part_of_a_generated_password_is_shown(
+    monkeypatch: pytest.MonkeyPatch, way: str, url: str
+) -> None:
+    """Encoded or not, in whichever option the URL stands."""
+    monkeypatch.setenv("QUEUE_URL", url)
+    value = "QUEUE_URL" if way == "urlenv" else url
+    try:
+        connect.parts(Write.parse({"queue": "mail", way: value, "retryfor": "0"}))
+    except Exception as error:  # noqa: BLE001  # of several types
+        found = [mark for mark in MARKS if mark in seen_in(error)]
+        assert not found
+    finally:
+        connect.close_all()
 
 
 def test_passwords_come_from_where_options_point(

@@ -235,11 +235,11 @@ def test_a_queue_that_has_to_be_there(stream: Any, redis_url: str) -> None:
         stream(sink, "other", requireQueue="true").awaitTermination()
 
 
-def test_a_column_that_there_is_not(spark: Any, redis_url: str) -> None:
+def test_a_column_that_there_is_not(spark: Any, redis_url: str, tmp_path: Path) -> None:
     """Or one of another type: the driver names it before anything is taken."""
     source = spark.readStream.format("penstock").options(queue="mail", url=redis_url)
     for schema, text in (("priority int", "priority"), ("attempt string", "attempt string")):
         with pytest.raises(Exception, match=f"(?s)option.*schema.*{text}"):
             source.schema(schema).load().writeStream.format("noop").option(
-                "checkpointLocation", "unused"
+                "checkpointLocation", str(tmp_path)
             ).trigger(availableNow=True).start().awaitTermination()

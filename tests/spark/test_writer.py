@@ -425,7 +425,7 @@ def test_a_staged_stream_goes_on_where_it_was_killed(ps: Penstock, options: Any)
 
 def test_a_queue_of_a_newer_protocol_is_left_alone(ps: Penstock, options: Any) -> None:
     """Nothing is staged beside it, and nothing enqueued."""
-    ps.command("HSET", "penstock:{mail}:meta", "v", "2", "epoch", "0000000a")
+    ps.command("HSET", "penstock:{mail}:meta", "v", 3, "epoch", "0000000a")
     for mode in ("staged", "direct"):
         writer = BatchWriter(options(commitMode=mode), schema(PLAIN), False)
         with running(), pytest.raises(UnsupportedVersion):

@@ -22,7 +22,7 @@ import fakeredis
 import pytest
 import redis
 import redis.asyncio
-from redis.backoff import NoBackoff
+from redis.backoff import ExponentialBackoff, NoBackoff
 from redis.connection import parse_url
 from redis.retry import Retry
 
@@ -295,12 +295,16 @@ def _docker_engine_answers() -> bool:
 
 
 def _start_container() -> Backend:
-    from testcontainers.redis import RedisContainer
+    from testcontainers.core.container import DockerContainer  # its classes for Redis come and go
 
-    container = RedisContainer(DOCKER_IMAGE).start()
+    container = DockerContainer(DOCKER_IMAGE).with_exposed_ports(6379).start()
     host, port = container.get_container_host_ip(), container.get_exposed_port(6379)
     url = f"redis://{host}:{port}/0"
-    return Backend("docker", DOCKER_IMAGE, url, close=container.stop)
+    patience = Retry(ExponentialBackoff(cap=0.5, base=0.01), retries=60)  # about 30 s
+    with redis.Redis.from_url(url, retry=patience) as client:
+        client.ping()
+        version = client.info("server")["redis_version"]
+    return Backend("docker", version, url, close=container.stop)
 
 
 def clustered(make_server: Callable[..., EmbeddedServer]) -> EmbeddedServer:

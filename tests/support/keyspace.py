@@ -28,6 +28,8 @@ __all__ = [
 Raw: TypeAlias = Any
 """A redis-py client: what it says of its replies depends on settings that no type shows."""
 
+LARGE = 4096
+"""Bodies above so many bytes lie apart."""
 INDEXES = ("active", "once", "scheduled", "dead")
 
 
@@ -57,7 +59,7 @@ def numbers(raw: Raw, ops: QueueOps, kind: str) -> list[bytes]:
     if kind == "ready":
         return [entry[0] for entry in raw.xrange(key)]
     if kind in ("held", "tally"):
-        return sorted(raw.hkeys(key))
+        return sorted(name for name in raw.hkeys(key) if not name.startswith(b"="))
     return list(raw.zrange(key, 0, -1))
 
 
@@ -81,11 +83,13 @@ def _check_queue(raw: Raw, base: bytes, listed: list[bytes]) -> None:
         assert not others, f"{base!r}: has partitions, and {others} of its own"
         return
     ready = {entry[0] for entry in raw.xrange(base + b"ready")}
-    held = set(raw.hkeys(base + b"held"))
+    stored = raw.hgetall(base + b"held")
+    held = {number for number in stored if not number.startswith(b"=")}
     indexes = {kind: set(raw.zrange(base + kind.encode(), 0, -1)) for kind in INDEXES}
     assert not ready & held, f"{base!r}: in ready and in held: {ready & held}"
     for kind, members in indexes.items():
         assert members <= held, f"{base!r}: in {kind}, not in held: {members - held}"
+    _check_bodies(raw, base, stored)
     total = sum(len(members) for members in indexes.values())
     assert total == len(held), f"{base!r}: {len(held)} held jobs have {total} places in indexes"
     counted = set(raw.hkeys(base + b"tally"))
@@ -100,9 +104,25 @@ def _check_queue(raw: Raw, base: bytes, listed: list[bytes]) -> None:
         if b"p" in [*head][: 1 + len({b"l", b"t"} & head.keys())]
     }
     used = {"r": counted, "t": ends, "o": indexes["once"], "d": named, "s": starting, "p": ruled}
+    used["b"] = stored.keys() - held
     _check_meta(raw, base, listed, used)
     for token in (b"wake", b"space"):
         assert raw.llen(base + token) <= 1, f"{base!r}: several {token.decode()} tokens"
+
+
+def _check_bodies(raw: Raw, base: bytes, stored: dict[bytes, bytes]) -> None:
+    """Large bodies lie apart, each once, and no others do."""
+    apart = {number[1:]: body for number, body in stored.items() if number.startswith(b"=")}
+    records = _records(raw, base)
+    marked = {number for number, record in records.items() if record.startswith(b"+")}
+    assert marked == apart.keys(), f"{base!r}: bodies of {apart.keys()}, wanted: those of {marked}"
+    for number, record in records.items():
+        head, newline, body = record.partition(b"\n")
+        assert newline, f"{base!r}: the header of {number!r} has no end"
+        assert not (body and number in apart), f"{base!r}: {number!r} has two bodies"
+        body = apart.get(number, body)
+        assert (len(body) > LARGE) == (number in apart), f"{base!r}: {len(body)} B of {number!r}"
+        assert len(head) <= 16384, f"{base!r}: {len(head)} B of header of {number!r}"
 
 
 def _check_dedup(
@@ -118,16 +138,12 @@ def _check_dedup(
     heads = _heads(raw, base)
     has: dict[bytes, bytes] = {}
     starting: set[bytes] = set()
-    briefs = {name[1:]: found.pop(name) for name in list(found) if name.startswith(b"=")}
-    for number, brief in briefs.items():
-        assert number in heads, f"{base!r}: {number!r} is noted, and gone"
-        assert number not in indexes["dead"], f"{base!r}: {number!r} is noted, and dead"
-        own_id = brief.partition(b";")[0]
-        assert heads[number].get(b"d") == own_id, f"{base!r}: {number!r} is noted as {brief!r}"
     for name, value in found.items():
         owner, _, other = value.partition(b" ") if not value.startswith(b"@") else (b"", b"", value)
         end = other[1:] if other.startswith(b"@") else b""
-        own = [number for number in (owner, b"" if end else other) if number]
+        heir, _, due = (b"", b"", b"") if end else other.partition(b" ")
+        own = [number for number in (owner, heir) if number]
+        assert not due or due.isdigit(), f"{base!r}: the id {name!r} is {value!r}"
         assert own or end, f"{base!r}: the id {name!r} is {value!r}"
         assert not end or windows.get(name) == float(end), f"{base!r}: no window of {name!r}"
         for number in own:
@@ -147,19 +163,25 @@ def _check_dedup(
 
 def _heads(raw: Raw, base: bytes) -> dict[bytes, dict[bytes, bytes]]:
     """The fields of the record of each job."""
-    values = {number: fields[b"j"] for number, fields in raw.xrange(base + b"ready")}
-    for number, value in raw.hgetall(base + b"held").items():
-        values[number] = value.partition(b"\n")[2] if value.startswith(b"@") else value
     found = {}
-    for number, value in values.items():
+    for number, value in _records(raw, base).items():
         fields = value.partition(b"\n")[0].split(b";")[1:]
         found[number] = {name: text for name, _, text in (one.partition(b"=") for one in fields)}
     return found
 
 
+def _records(raw: Raw, base: bytes) -> dict[bytes, bytes]:
+    """The record of each job, without a body that lies apart."""
+    values = {number: fields[b"j"] for number, fields in raw.xrange(base + b"ready")}
+    for number, value in raw.hgetall(base + b"held").items():
+        if not number.startswith(b"="):
+            values[number] = value.partition(b"\n")[2] if value.startswith(b"@") else value
+    return values
+
+
 def _check_meta(raw: Raw, base: bytes, listed: list[bytes], uses: dict[str, set[bytes]]) -> None:
     meta = raw.hgetall(base + b"meta")
-    assert meta.get(b"v") == b"1", f"{base!r}: meta is {meta}"
+    assert meta.get(b"v") == b"2", f"{base!r}: meta is {meta}"
     for letter, members in uses.items():
         noted = letter in meta[b"uses"].decode()
         assert noted or not members, f"{base!r}: uses lacks {letter!r}"
@@ -172,14 +194,21 @@ def _check_meta(raw: Raw, base: bytes, listed: list[bytes], uses: dict[str, set[
 
 def queue_time_ms(raw: Raw, ops: QueueOps) -> int:
     """A queue's clock: the server's with the queue's offset, never behind what it has shown."""
-    off, seen = raw.hmget(ops.keys["meta"], "off", "seen")
-    return max(int(raw_time(raw) * 1000) + int(off or 0), int(seen or 0))
+    off, seen = (int(value or 0) for value in raw.hmget(ops.keys["meta"], "off", "seen"))
+    time = int(raw_time(raw) * 1000)
+    shrunk = min(off, max(0, off - (seen - time)) // 10)
+    return max(time + off - shrunk, seen)
 
 
 def advance(raw: Raw, ops: QueueOps, seconds: float) -> None:
-    """Set a queue's clock forward, by its offset (PROTOCOL.md, Clock)."""
+    """Set a queue's clock forward, by its offset (PROTOCOL.md, Clock).
+
+    When it is read, a tenth of the time since it was noted last is taken from the offset.
+    """
     wanted = queue_time_ms(raw, ops) + round(seconds * 1000)
-    raw.hset(ops.keys["meta"], "off", wanted - int(raw_time(raw) * 1000))
+    time, seen = int(raw_time(raw) * 1000), int(raw.hget(ops.keys["meta"], "seen") or 0)
+    ahead, behind = wanted - time, seen - time
+    raw.hset(ops.keys["meta"], "off", max(ahead, -(-(10 * ahead - behind) // 9)))
 
 
 def raw_time(raw: Raw) -> float:

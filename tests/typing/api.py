@@ -71,7 +71,7 @@ from penstock.worker.status import RunningJob, WorkerStatus
 def clients(lent: redis.Redis) -> None:
     Penstock()
     Penstock("redis://localhost:6379/0", prefix="app", owner="worker 1", retry_for=10)
-    Penstock(lent, retry_for=timedelta(seconds=1))
+    Penstock(lent, retry_for=timedelta(seconds=1), evict=False)
     with Penstock("unix:///run/redis.sock") as ps:
         assert_type(ps, Penstock)
         assert_type(ps.connect(), Penstock)

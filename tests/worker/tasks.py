@@ -162,10 +162,17 @@ def work(
         threading.Thread(target=_obey, args=(worker,), daemon=True).start()
     for number in (signal.SIGTERM, signal.SIGINT):  # one behind the run does no harm
         signal.signal(number, lambda *_: worker.stop())
+
+    async def main() -> None:
+        assert isinstance(worker, AsyncWorker)
+        await worker.run()
+        out.write("returned")
+
     if isinstance(worker, AsyncWorker):
-        asyncio.run(worker.run())
+        asyncio.run(main())
     else:
         worker.run()
+        out.write("returned")
     out.write("over")
 
 

@@ -41,6 +41,13 @@ from penstock.worker import (
 from tests.worker.deliveries import made, named, stored
 
 LEFT = Verdict("nack", text="ValueError: x")
+
+
+def asked(delay_ms: int, text: str = "") -> Verdict:
+    """A failure whose handler has said when the next try is due."""
+    return Verdict("nack", delay_ms, text, is_asked=True)
+
+
 """A failure that is left to the script."""
 
 
@@ -87,12 +94,12 @@ def test_decorators() -> None:
     assert (first.size, first.wait, first.retry, first.lease) == (None, 0.0, None, None)
     assert first.__doc__ == "Its text."
     assert [handler.name for handler in handlers] == [None, "third"]
-    assert repr(handlers) == "<Handlers default, third>"
+    assert repr(handlers) == "<Handlers without a name, third>"
     assert repr(third) == f"<NamedHandler 'third': {__name__}.{third.function.__qualname__}>"
 
 
 def test_finding() -> None:
-    """By the header of the name; who has none gets the default handler."""
+    """By the header of the name; a job without one goes to the handler without a name."""
     handlers = Handlers()
     default = handlers.handler(nothing)
     odd = 'a;b=ä "c"\\%'
@@ -122,6 +129,30 @@ def test_no_default() -> None:
     assert handlers.find(made(1)) is None
     assert handlers.find(made(1, {"a": "b"})) is None
     assert handlers.missing(made(1)) == "no handler for jobs without a name"
+
+
+def test_the_default_handler() -> None:
+    """It takes what no other handler takes; there is one at most."""
+    handlers, others = Handlers(), Handlers()
+    rest = others.default(nothing)
+    handlers.include(others)
+    assert handlers.find(made(1)) is handlers.find(named("x", {})) is rest
+    x, nameless = handlers.handler("x")(lambda: None), handlers.handler(nothing)
+    assert handlers.find(made(1)) is nameless
+    assert (handlers.find(named("x", {})), handlers.find(named("y", {}))) == (x, rest)
+    assert list(handlers) == [x, nameless, rest]
+    assert repr(handlers) == "<Handlers x, without a name, default>"
+    assert repr(rest).startswith("<Handler default: ")
+    with pytest.raises(BadArgument, match="there is a default handler: "):
+        handlers.default()(nothing)
+    with pytest.raises(BadArgument, match="there is a default handler: "):
+        handlers.include(others)
+    with pytest.raises(BadArgument, match="is a handler already"):
+        Handlers().default(rest)
+    with pytest.raises(BadArgument, match="RetryPolicy"):
+        Handlers().default(retry=5)  # type: ignore[call-overload]  # that is the point
+    with pytest.raises(BadArgument, match="must take one argument"):
+        Handlers().default(lambda: None)  # type: ignore[call-overload,arg-type,misc]  # same
 
 
 def test_registered_twice() -> None:
@@ -393,7 +424,7 @@ def test_success(value: Any) -> None:
     [
         (Done(60), Verdict("ack", window_ms=60_000)),
         (Retry(), Verdict("nack")),
-        (Retry(5, "busy"), Verdict("nack", 5000, "busy")),
+        (Retry(5, "busy"), asked(5000, "busy")),
         (Snooze(timedelta(seconds=1)), Verdict("release", 1000)),
         (Reject("no"), Verdict("bury", text="no")),
         (Retry, Verdict("nack")),
@@ -430,7 +461,7 @@ def test_batches() -> None:
     for done in (None, [None, None, None], (1, Done(), None), [5], [], "abc", {}, Done()):
         assert handler.returned_batch(jobs, done) is None
     mixed = [None, Retry(5), ValueError("x")]
-    assert handler.returned_batch(jobs, mixed) == [ACK, Verdict("nack", 5000), LEFT]
+    assert handler.returned_batch(jobs, mixed) == [ACK, asked(5000), LEFT]
     assert handler.returned_batch(jobs, Snooze(1)) == [Verdict("release", 1000)] * 3
     wrong = handler.returned_batch(jobs, [Retry(), None])
     assert wrong == [Verdict("nack", text="ValueError: 2 results for 3 jobs")] * 3
@@ -515,11 +546,11 @@ def test_rules_for_exceptions() -> None:
 
 def test_the_end_of_the_attempts_counts_for_retry_too() -> None:
     """Retry sets the delay of a next try, it does not make one."""
-    assert failed(Retry(5), retry=RetryPolicy(max_attempts=4)) == Verdict("nack", 5000)
+    assert failed(Retry(5), retry=RetryPolicy(max_attempts=4)) == asked(5000)
     assert failed(Retry(5, "e"), retry=RetryPolicy(max_attempts=3)) == Verdict("bury", text="e")
     assert failed(Retry(5), stop=stop_after_attempt(3)) == Verdict("bury")
-    assert failed(Retry(5), wait=wait_fixed(9)) == Verdict("nack", 5000)
-    assert failed(Retry(0), wait=wait_fixed(9)) == Verdict("nack", 0)
+    assert failed(Retry(5), wait=wait_fixed(9)) == asked(5000)
+    assert failed(Retry(0), wait=wait_fixed(9)) == asked(0)
     assert failed(Retry(), wait=wait_fixed(9)) == Verdict("nack", 9000)
 
 
@@ -532,7 +563,7 @@ def test_rules_for_results() -> None:
     retry = RetryPolicy(
         on={Exception: RetryPolicy(max_attempts=1), Busy: RetryPolicy(max_attempts=2)}
     )
-    assert failed(Retry(5), retry=retry) == Verdict("nack", 5000)
+    assert failed(Retry(5), retry=retry) == asked(5000)
     assert failed(Busy(5), retry=retry) == Verdict("bury")
     assert failed(retry=retry).kind == "bury"
 
@@ -548,8 +579,8 @@ def test_retry_from_another_exception() -> None:
 
     retry = RetryPolicy(on={KeyError: RetryPolicy(max_attempts=3)})
     assert failed(raised(Retry(5)), retry=retry) == Verdict("bury", text="KeyError: 'k'")
-    assert failed(raised(Retry(5))) == Verdict("nack", 5000, "KeyError: 'k'")
-    assert failed(raised(Retry(5, "mine"))) == Verdict("nack", 5000, "mine")
+    assert failed(raised(Retry(5))) == asked(5000, "KeyError: 'k'")
+    assert failed(raised(Retry(5, "mine"))) == asked(5000, "mine")
     assert failed(raised(Reject("no"))) == Verdict("bury", text="no")
 
 

@@ -184,6 +184,67 @@ def test_jobs_beside_one_that_kills_its_worker(kind: str, crew: Crew, queue: Que
     assert letter.body["n"] == 4
 
 
+def crashed_twice(queue: Queue, count: int, **body: Any) -> None:
+    """Add jobs that two consumers in a row have let lapse."""
+    queue.configure(lease=0.05)
+    queue.enqueue_many({"n": n, **body} for n in range(count))
+    for _ in range(2):
+        until(lambda: len(queue.reserve(count, block=1)) == count)
+    until(lambda: queue.stats().active == 0)
+    queue.configure(lease=0.5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_innocent_suspects_beside_a_new_job_that_kills_its_worker(
+    kind: str, crew: Crew, queue: Queue
+) -> None:
+    """They have one crash left, and come in one batch with it: it is the only one that dies."""
+    crashed_twice(queue, 5, do="nap", s=0.02)
+    queue.enqueue({"n": 5, "do": "die"})
+    queue.enqueue_many({"n": n, "do": "nap", "s": 0.02} for n in range(6, 9))
+    for _ in range(3):
+        victim = crew.start(kind, patient=False, concurrency=12)
+        victim.child.wait()
+        assert victim.child.killed
+    crew.start(kind, concurrency=12)
+    until(lambda: (queue.stats().acked, queue.stats().dead) == (8, 1))
+    (letter,) = queue.peek(state="dead")
+    assert letter.body["n"] == 5
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_innocent_jobs_beside_one_that_stalls_its_worker(
+    kind: str, crew: Crew, queue: Queue
+) -> None:
+    """A handler keeps the interpreter for longer than leases last, wherever it runs: only its own
+    job may become a dead letter.
+    """
+    queue.configure(lease=0.5)
+    queue.enqueue({"n": 0, "do": "keep", "s": 1.5, "slice": 1.5})
+    queue.enqueue_many({"n": n, "do": "nap", "s": 0.02} for n in range(1, 30))
+    queue.enqueue({"n": 30, "do": "keep", "s": 1.5, "slice": 1.5})
+    for _ in range(2):
+        crew.start(kind, patient=False, concurrency=8)
+    until(lambda: (stats := queue.stats()).acked + stats.dead >= 31, 60)
+    assert {letter.body["do"] for letter in queue.peek(state="dead")} <= {"keep"}
+    assert {one["n"] for one in crew.diary.events("end")} >= set(range(1, 30))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_ordinary_jobs_go_on_beside_a_suspect(kind: str, crew: Crew, queue: Queue) -> None:
+    """It has a worker for itself while it runs; another worker runs the others meanwhile."""
+    crashed_twice(queue, 1, do="nap", s=3.0)
+    queue.configure(lease=30)
+    workers = [crew.start(kind, concurrency=4) for _ in range(2)]
+    begun = crew.diary.wait("start", n=0)
+    (other,) = [worker.pid for worker in workers if worker.pid != begun["pid"]]
+    queue.enqueue_many({"n": n, "do": "nap", "s": 0.02} for n in range(1, 40))
+    until(lambda: queue.stats().acked == 40)
+    ended = crew.diary.wait("end", n=0)["t"]
+    beside = [one for one in crew.diary.events("start") if begun["t"] < one["t"] < ended]
+    assert {one["pid"] for one in beside} == {other}
+
+
 # -- lost leases ---------------------------------------------------------------------------------
 
 

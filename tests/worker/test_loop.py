@@ -101,6 +101,9 @@ class Stage:
         )
         self.faults = 0
         self.has_failed = False
+        self.trip = 0.0
+        self.calls: list[str] = []
+        self.swept: list[str] = []
 
     def _clock(self) -> float:
         return self.now
@@ -175,6 +178,10 @@ class Stage:
         if isinstance(effect, flows.Quit):
             key = None if self.draw(2) else self._token([key for _, key in self.crew.wakes])
             return () if key is None else (key,)
+        if isinstance(effect, flows.Tidy):
+            assert not self.crew.held
+            self.swept += [ops.name for ops in effect.sources]
+            return None
         assert isinstance(effect, (flows.Drop, flows.Hurry, flows.Cede))
         return None
 
@@ -186,6 +193,8 @@ class Stage:
         if chance == 0:
             raise RedisConnectionError("before it was sent")
         reply = self.client._node.run(effect.call)
+        self.now += self.trip
+        self.calls.append(effect.call.script.name)
         if chance == 1:
             raise RedisConnectionError("after it was run")
         return reply if effect.told else reply[0]
@@ -360,8 +369,8 @@ def test_a_kept_job_is_not_reported(many: Callable[..., Stage]) -> None:
     stage.queues[0].enqueue(1)
     hand = stage.crew.desk.hand
 
-    def handed(jobs: Sequence[Any]) -> None:
-        hand(jobs)
+    def handed(jobs: Sequence[Any], *, is_alone: bool) -> None:
+        hand(jobs, is_alone=is_alone)
         stage.runners.items.clear()
         for job in jobs:
             job.settled = True
@@ -390,6 +399,109 @@ def test_a_lease_counts_from_the_last_sending(many: Callable[..., Stage]) -> Non
         effect = flow.send(resend(effect) if is_run else stage._answer(effect))
     (job,) = stage.crew.held
     assert job.term.until == stage.now + 3
+    flow.close()
+
+
+class Slow:
+    """A worker on a network with a given round trip; its jobs end with the next call.
+
+    Args:
+        stage: with one queue.
+        lease: of the queue, or of its jobs if it is `own`.
+    """
+
+    def __init__(self, stage: Stage, *, lease: float, own: bool = False) -> None:
+        self.stage, self.queue = stage, stage.queues[0]
+        self.queue.configure(lease=30 if own else lease)
+        self.queue.enqueue_many(range(6), lease=lease if own else None)
+        self._flow = work(stage.crew, lambda: stage.client._node.id, _nobody)
+        self._effect: Any = next(self._flow)
+
+    def step(self, trip: float, calls: int) -> None:
+        """Go on until there were so many calls more."""
+        self.stage.trip, most = trip, len(self.stage.calls) + calls
+        while len(self.stage.calls) < most:
+            self._effect = self._flow.send(self.stage._answer(self._effect))
+
+    def close(self) -> None:
+        """End the flow where it is."""
+        self._flow.close()
+
+
+@pytest.mark.parametrize("lease", [0.5, 2.0, 4.0])
+def test_no_jobs_are_taken_over_trips_too_long_for_their_leases(
+    many: Callable[..., Stage], caplog: pytest.LogCaptureFixture, lease: float
+) -> None:
+    """Not even the first: the lease is known and the trip measured before. It says so once.
+
+    When trips are shorter, the jobs are taken.
+    """
+    slow = Slow(many(_first, ["a"]), lease=lease)
+    slow.step(2.4, 20)
+    assert (slow.queue.stats().ready, slow.queue.stats().crashed) == (6, 0)
+    assert slow.stage.crew.held == {}
+    assert [text for text in caplog.messages if "no jobs are taken" in text] == [
+        (
+            f"queue 'a': a round trip takes 2.40 s, too long for leases of {lease:.2f} s: no jobs "
+            "are taken until it is shorter; configure(lease=...) makes leases longer"
+        )
+    ]
+    slow.step(0.01, 5)
+    assert slow.stage.crew.held
+    assert "jobs are taken again" in caplog.text
+    slow.close()
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["of the queue", "of the jobs"])
+def test_leases_are_lengthened_for_long_trips(
+    many: Callable[..., Stage], caplog: pytest.LogCaptureFixture, own: bool
+) -> None:
+    """To eight times the trip, at once; it says so once a minute."""
+    slow = Slow(many(_first, ["a"]), lease=2, own=own)
+    slow.step(0.8, 2)
+    (job, _) = slow.stage.crew.held
+    assert job.term.lease == pytest.approx(6.4)
+    assert job.term.renewal(2 / 3) < slow.stage.now
+    assert job.term.until == pytest.approx(slow.stage.now + 1.2)
+    slow.step(0.8, 10)
+    assert len([text for text in caplog.messages if "are lengthened to 6.40 s" in text]) == 1
+    slow.close()
+
+
+def test_jobs_whose_lease_ended_on_the_way_are_not_run(
+    many: Callable[..., Stage], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The trip became long when they were under way; no more are taken until it is short."""
+    slow = Slow(many(_first, ["a"]), lease=2)
+    slow.step(0.01, 1)
+    slow.step(2.4, 10)
+    assert (slow.stage.crew.held, slow.stage.runners.items) == ({}, [])
+    assert slow.stage.crew.statistics.snapshot().counts == {"lost": 2}
+    assert (slow.queue.stats().ready, slow.queue.stats().active) == (4, 2)
+    assert "the leases of 2 jobs ended before the jobs arrived" in caplog.text
+    slow.close()
+
+
+def test_one_job_with_a_short_lease_on_a_slow_network(many: Callable[..., Stage]) -> None:
+    """It shows that leases of the jobs are shorter than the queue's: no more are taken."""
+    slow = Slow(many(_first, ["a"]), lease=2, own=True)
+    slow.step(1.4, 10)
+    assert slow.queue.stats().ready == 4
+    slow.step(0.01, 8)
+    assert slow.queue.stats().ready < 4
+    slow.close()
+
+
+def test_an_idle_worker_sweeps_its_queues(many: Callable[..., Stage]) -> None:
+    """Whenever it begins to wait; not while it has a job, and none that can't be used."""
+    stage = many(_first, ["a", "b"])
+    stage.crew.sources[1].failures = 1
+    stage.crew.sources[1].barred = math.inf
+    flow = work(stage.crew, lambda: stage.client._node.id, _nobody)
+    effect = next(flow)
+    while not isinstance(effect, flows.Pop):
+        effect = flow.send(stage._answer(effect))
+    assert stage.swept == ["a"]
     flow.close()
 
 
@@ -448,8 +560,8 @@ def test_a_burst_ends_beside_a_role(many: Callable[..., Stage]) -> None:
     queue.enqueue_many([1, 2])
     hand, role = stage.crew.desk.hand, queue.exclusive("consumer", lease=600)
 
-    def handed(jobs: Sequence[Any]) -> None:
-        hand(jobs)
+    def handed(jobs: Sequence[Any], *, is_alone: bool) -> None:
+        hand(jobs, is_alone=is_alone)
         role.take()
 
     stage.crew.desk.hand = handed  # type: ignore[method-assign]  # the role is taken meanwhile

@@ -241,9 +241,9 @@ def test_r13_a_deploy(kind: str, crew: Crew, queue: Queue) -> None:
     No attempt is charged for what was given back, nothing is taken any more, and the exit code
     is 0.
     """
-    grace = 1.0
+    grace = 3.0  # another worker has started within the first handler's 2.5 s
     old = crew.start(kind, concurrency=3, prefetch=2, grace=grace)
-    queue.enqueue_many({"n": n, "do": "nap", "s": s} for n, s in enumerate((0.3, 4.0, 4.0)))
+    queue.enqueue_many({"n": n, "do": "nap", "s": s} for n, s in enumerate((2.5, 9.0, 9.0)))
     queue.enqueue_many({"n": n, "do": "no"} for n in (3, 4))
     crew.diary.wait("start", 3)
     until(lambda: queue.stats().active == 5)

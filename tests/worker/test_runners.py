@@ -7,7 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import queue
+import signal
+import sys
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -325,3 +329,73 @@ async def test_a_task_outlives_its_bench(strict: None) -> None:
     await await_for(lambda: len(seen) == 2)
     assert seen == [[0], [1]]
     assert await runners.close(1)
+
+
+# -- children that a handler forks -------------------------------------------------------------
+
+
+class Forking:
+    """A handler that forks a child, which comes back from it, and waits for the child's end.
+
+    Attributes:
+        codes: exit codes of the children; -9 = a child went on and had to be killed.
+    """
+
+    def __init__(self) -> None:
+        self.codes: list[int] = []
+
+    def __call__(self, job: Any) -> None:
+        child = os.fork()
+        if child == 0:
+            if job.body == "raises":
+                raise ValueError
+            if job.body == "exits":
+                sys.exit(3)
+            return
+        deadline = time.monotonic() + 20
+        while (found := os.waitpid(child, os.WNOHANG)) == (0, 0):
+            if time.monotonic() > deadline:
+                os.kill(child, signal.SIGKILL)
+                found = os.waitpid(child, 0)
+                break
+            time.sleep(0.01)
+        self.codes.append(os.waitstatus_to_exitcode(found[1]))
+
+    async def coroutine(self, job: Any) -> None:
+        """The same in an event loop."""
+        self(job)
+
+
+BODIES = ("returns", "raises", "exits")
+forks = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+
+
+@forks
+def test_a_forked_child_that_comes_back_to_its_thread_ends() -> None:
+    """It takes no further job; its exit code says how it left the handler."""
+    handler = Forking()
+    scene = Scene(handler)
+    scene.runners.start()
+    scene.put_all([made(body) for body in BODIES])
+    wait_for(lambda: len(scene.verdicts) == 3, 90)
+    assert handler.codes == [0, 1, 3]
+    assert scene.verdicts == dict.fromkeys(BODIES, "ack")
+    assert scene.runners.close(1)
+
+
+@forks
+@pytest.mark.parametrize("is_async", [False, True], ids=["function", "coroutine"])
+async def test_a_forked_child_that_comes_back_to_its_task_ends(is_async: bool) -> None:
+    """The same in an event loop, and in the threads beside one."""
+    forking = Forking()
+    handlers, finished = Handlers(), deque[Any]()
+    made_of = handlers.handler(forking.coroutine if is_async else forking)
+    bench = AsyncBench(handlers, (), lambda: None)
+    bench.runners, bench.finished = AsyncRunners(1, "w", bench.execute), finished
+    bench.runners.start()
+    for body in BODIES:
+        bench.runners.put((made_of, (made(body),)))
+    await await_for(lambda: len(finished) == 3, 90)
+    assert forking.codes == [0, 1, 3]
+    assert [done.verdict.kind for done in finished] == ["ack"] * 3
+    assert await bench.runners.close(1)

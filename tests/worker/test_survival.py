@@ -211,19 +211,69 @@ class Runners:
             job.lost = True
 
 
-def test_a_suspect_that_is_lost_before_it_begins() -> None:
-    """It is let go of when the next one comes, not forgotten."""
-    runners, aside, handlers = Runners(), list[Any](), Handlers()
-    handlers.handler(lambda _: None)
-    desk = Desk(handlers, runners, aside.append, aside.append, time.monotonic)
-    first, second, third = (stored(b"1\nx", b"3 0 2 0") for _ in range(3))
-    desk.hand([first, second])
-    assert (aside, runners.items, desk.flush_at) == ([second], [], math.inf)
-    first.lost = True
-    desk.hand([third])
-    desk.aside = 0
-    desk.tend()
-    assert [item[1][0] for item in runners.items] == [first, third]
+class Bench:
+    """A desk without a worker: what is given out, and what is given back."""
+
+    def __init__(self) -> None:
+        self.runners, self.back = Runners(), list[Any]()
+        handlers = Handlers()
+        handlers.handler(lambda _: None)
+        self.desk = Desk(handlers, self.runners, self.back.append, self.back.append, time.monotonic)
+
+    def reported(self) -> None:
+        """The server has what was given back."""
+        self.desk.aside.clear()
+        if self.desk.flush_at <= time.monotonic():
+            self.desk.tend()
+
+    @property
+    def begun(self) -> list[Any]:
+        """Jobs that runners were given."""
+        return [job for _, jobs in self.runners.items for job in jobs]
+
+
+def suspects(count: int) -> list[Any]:
+    """Jobs that crashed twice."""
+    return [stored(b"1\nx", b"3 0 2 0") for _ in range(count)]
+
+
+def test_suspects_beside_ordinary_jobs_are_given_back_first() -> None:
+    """No job begins before the server has the suspects back; none of them is run."""
+    bench, jobs = Bench(), suspects(2)
+    ordinary = [stored(b"1\nx", counts) for counts in (b"", b"2 0 1 0")]
+    bench.desk.hand([jobs[0], *ordinary, jobs[1]])
+    assert (bench.begun, bench.back, bench.desk.flush_at) == ([], jobs, math.inf)
+    later = stored(b"1\nx")
+    bench.desk.hand([later], is_alone=False)
+    assert bench.begun == []
+    bench.reported()
+    assert bench.begun == [*ordinary, later]
+
+
+def test_a_suspect_in_a_worker_that_has_other_jobs_is_given_back() -> None:
+    """Also when it comes by itself."""
+    bench, jobs = Bench(), suspects(1)
+    bench.desk.hand(jobs, is_alone=False)
+    bench.reported()
+    assert (bench.begun, bench.back, bench.desk.suspect) == ([], jobs, None)
+
+
+def test_one_of_several_suspects_runs_alone() -> None:
+    """In a worker that has nothing else: the first, when the others were given back."""
+    bench, jobs = Bench(), suspects(3)
+    bench.desk.hand(jobs)
+    assert (bench.begun, bench.back, bench.desk.suspect) == ([], jobs[1:], jobs[0])
+    bench.reported()
+    assert bench.begun == jobs[:1]
+
+
+def test_jobs_that_wait_for_suspects_are_drained_at_a_stop() -> None:
+    """They have not begun, and are given back with the others."""
+    bench, jobs, ordinary = Bench(), suspects(1), stored(b"1\nx")
+    bench.desk.hand([ordinary, *jobs])
+    assert bench.desk.drain() == [ordinary]
+    bench.reported()
+    assert bench.begun == []
 
 
 def test_a_second_signal_inside_of_stop() -> None:

@@ -17,6 +17,7 @@ import redis
 from penstock import Penstock
 from penstock.embedded import EmbeddedServer
 from penstock.worker import AsyncWorker, Worker, crew
+from tests.support.busy import busy
 from tests.support.keyspace import check_invariant
 from tests.support.proxy import Proxy
 from tests.support.twins import spawn, wait_for
@@ -229,6 +230,23 @@ def test_r6_a_server_that_loads_its_data(
         restarted = spawn(server.restart)
         wait_for(lambda: is_loading(raw))
         restarted.result()
+        assert resumed(ps, workers, "after") < RESUMED
+        drained(ps, raw)
+
+
+def test_r6_a_server_that_is_busy(
+    server: EmbeddedServer,
+    ps: Penstock,
+    proxy: Proxy,
+    raw: redis.Redis,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """R6: BUSY is an answer to everything while a slow script of another client runs."""
+    caplog.set_level(logging.INFO, "penstock")
+    with both(server.url) as workers:
+        wait_idle(raw, 2)
+        with busy(server.url):
+            wait_for(lambda: sum("BUSY" in text for text in caplog.messages) >= 2, 30)
         assert resumed(ps, workers, "after") < RESUMED
         drained(ps, raw)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from penstock.core.client import Terms
 from penstock.core.hints import Intent
 from penstock.core.nodes import State
 from penstock.errors import WrongNode
@@ -35,6 +36,7 @@ class AsyncAlone:
     """
 
     is_one_of_several = False
+    is_several = False
 
     def __init__(self, member: AsyncMember) -> None:
         self.brief = self.patient = member
@@ -50,6 +52,11 @@ class AsyncAlone:
     def owner(self) -> str:
         """Who reserves."""
         return self.brief.owner
+
+    @property
+    def terms(self) -> Terms:
+        """What the client was told."""
+        return self.brief.terms
 
     @property
     def middleware(self) -> tuple[Any, ...]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from redis.asyncio import Redis
 
+from penstock._async.connection import monotonic
 from penstock._async.driver import AsyncDriver
 from penstock._async.federation import AsyncFederation
 from penstock._async.job import AsyncJob
@@ -17,7 +18,16 @@ from penstock._async.member import AsyncMember
 from penstock._async.node import AsyncNode
 from penstock._async.nodes import AsyncNodes
 from penstock._async.queue import AsyncQueue
-from penstock.core.client import Terms, check_on_unknown, check_sources, queue_filter
+from penstock._async.single import AsyncSingle
+from penstock.core.client import (
+    Terms,
+    check_evict,
+    check_on_unknown,
+    check_sources,
+    queue_filter,
+)
+from penstock.core.codec import Codec, check_codec
+from penstock.core.members import check_hosts
 from penstock.core.middleware import Middleware, check_middleware
 from penstock.core.options import (
     BATCH,
@@ -30,7 +40,13 @@ from penstock.core.partitions import check_partitions
 from penstock.core.servers import ServerFacts
 from penstock.core.views import Hello, Info, JobView, QueuePage, QueueStats
 from penstock.errors import BadArgument, ConfigurationError
-from penstock.wire.keys import DEFAULT_PREFIX, check_prefix, check_queue_name
+from penstock.wire.keys import (
+    DEFAULT_PREFIX,
+    check_prefix,
+    check_queue_name,
+    registry_key,
+    split_name,
+)
 
 Source = str | Redis
 
@@ -47,17 +63,31 @@ class AsyncPenstock:
 
     Args:
         source: a URL (`redis://`, `rediss://`, `unix://`; `redis+sentinel://`, `rediss+sentinel://`,
-            see docs/nodes.md) or a redis-py client, also one made by `Sentinel.master_for`; or a
-            list of these, one a node: more of them are learned from those that answer.
+            see docs/nodes.md; names and passwords percent-encoded) or a redis-py client, also one
+            made by `Sentinel.master_for`; or a list of these, one a node. The others are learned
+            from those that answer.
         prefix: prefix of all keys.
         owner: who reserves, kept with each delivery; default host and process.
-        retry_for: seconds for which a call is tried again when the connection fails, before
-            redis-py's exception is raised; at most 300.
+        retry_for: seconds for which a call is tried again when the connection fails or the server
+            is not ready (LOADING, BUSY, MISCONF), before redis-py's exception is raised; at most
+            300.
         middleware: does something around each enqueue, and around each run of a handler by a worker
             on this client; the first is the outermost.
         on_unknown: of a federation: what an enqueue does when a reply is lost and it is not known
             whether the node has the job. "raise" = it raises; "next" = it goes on to the next node,
             so the job may be there twice.
+        federation: whether a client of one source joins the nodes that this one lists, at its first
+            call or within 30 s. False = it uses this node alone, and refuses to add jobs when the
+            node is leaving.
+        node_hosts: hosts to which this client may send its name and password although nobody gave
+            it the URL: exact names, or patterns such as `*.redis.internal`. A node that was learned
+            and lies elsewhere is not used by a client that has a password or a certificate.
+        evict: what an enqueue does that a server at maxmemory refuses. True = it evicts delivered
+            lease-0 jobs of its queue, at most 3,500, and tries again; they are delivered to nobody
+            any more, and an ack of one answers "gone". False = it raises `OutOfMemory` at once.
+
+        codec: makes bytes of bodies that are not bytes, and bodies of bytes again; None = plain
+            JSON (docs/bodies.md).
 
     Attributes:
         middleware: the same, as a tuple.
@@ -75,6 +105,10 @@ class AsyncPenstock:
         retry_for: Duration = 5,
         middleware: Iterable[Middleware] = (),
         on_unknown: str = "raise",
+        federation: bool = True,
+        node_hosts: Iterable[str] = (),
+        evict: bool = True,
+        codec: Codec | None = None,
     ) -> None:
         self.prefix = check_prefix(prefix)
         self.owner = check_owner(owner)
@@ -84,47 +118,96 @@ class AsyncPenstock:
             raise BadArgument("retry_for", retry_for, "at most 300 s: producer keys live 600 s")
         self._source = source
         self.terms = Terms(
-            self.prefix, self.owner, wait, self.middleware, check_on_unknown(on_unknown)
+            self.prefix,
+            self.owner,
+            wait,
+            self.middleware,
+            check_on_unknown(on_unknown),
+            check_hosts(node_hosts),
+            check_evict(evict),
+            check_codec(codec),
         )
-        sources = check_sources(source)
-        self._home: AsyncMember | AsyncFederation = (
-            AsyncMember(source, self.terms)
-            if sources is None
-            else AsyncFederation(sources, self.terms)
-        )
+        self._federation = federation
+        self._root = self._rooted(source, check_sources(source))
         self._queues: dict[str, AsyncQueue] = {}
         self._partitions: dict[str, int] = {}
 
+    def _rooted(
+        self, source: Any, sources: list[Any] | None
+    ) -> AsyncMember | AsyncSingle | AsyncFederation:
+        """What answers the calls.
+
+        Raises:
+            BadArgument: `federation` does not fit to the source.
+        """
+        if self._federation not in (True, False):
+            raise BadArgument("federation", self._federation, "True or False")
+        if sources is None:
+            made = AsyncSingle if self._federation else AsyncMember
+            return made(source, self.terms)
+        if not self._federation:
+            raise BadArgument("federation", False, "a list of nodes is a federation: give one")
+        return AsyncFederation(sources, self.terms)
+
+    @property
+    def _home(self) -> AsyncMember | AsyncFederation:
+        """The node, or all of them, as it is known now."""
+        return self._root.now if isinstance(self._root, AsyncSingle) else self._root
+
+    async def _current(self) -> AsyncMember | AsyncFederation:
+        """The same, after a look at the node's list when the last one is a while ago."""
+        root = self._root
+        return await root.current() if isinstance(root, AsyncSingle) else root
+
+    # A worker looks beside its loop, and joins between two rounds of it.
+
+    @property
+    def _is_look_due(self) -> bool:
+        root = self._root
+        return isinstance(root, AsyncSingle) and not root.federation and monotonic() >= root.look_at
+
+    async def _has_others(self) -> bool:
+        root = self._root
+        return isinstance(root, AsyncSingle) and await root.has_others()
+
+    def _join(self) -> None:
+        if isinstance(self._root, AsyncSingle):
+            self._root.join()
+
     @property
     def _node(self) -> AsyncNode:
-        """The node, of a client that has one alone."""
+        """The node, of a client that was given one."""
         return self._member._node
 
     @property
     def _driver(self) -> AsyncDriver:
-        """The driver, of a client that has one node alone."""
+        """The driver, of a client that was given one node."""
         return self._member._driver
 
     @property
     def _member(self) -> AsyncMember:
-        if isinstance(self._home, AsyncFederation):
+        if isinstance(self._root, AsyncFederation):
             raise ConfigurationError("several nodes: this is a question to one")
-        return self._home
+        return self._root.member if isinstance(self._root, AsyncSingle) else self._root
 
     @property
     def nodes(self) -> AsyncNodes:
         """What is done about whole nodes: which there are, which leave.
 
-        Raises:
-            ConfigurationError: the client was made of one source alone.
-        """
-        return AsyncNodes(self._home)
+        A client of one source is one of several nodes from now on.
 
-    def twin(self, *, owner: str | None = None) -> AsyncPenstock:
+        Raises:
+            ConfigurationError: the client was made with `federation=False`.
+        """
+        root = self._root
+        return AsyncNodes(root.join() if isinstance(root, AsyncSingle) else root)
+
+    def twin(self, *, owner: str | None = None, federation: bool | None = None) -> AsyncPenstock:
         """A client like this one, with connections of its own.
 
         Args:
             owner: who reserves; None = the same as here.
+            federation: whether it joins other nodes; None = the same as here.
         """
         twin = AsyncPenstock(
             self._source,
@@ -133,6 +216,10 @@ class AsyncPenstock:
             retry_for=self.terms.retry_for,
             middleware=self.middleware,
             on_unknown=self.terms.on_unknown,
+            federation=self._federation if federation is None else federation,
+            node_hosts=self.terms.node_hosts,
+            evict=self.terms.evict,
+            codec=self.terms.codec,
         )
         twin._partitions = self._partitions  # what one of them learns is true for both
         return twin
@@ -147,12 +234,12 @@ class AsyncPenstock:
             ConfigurationError: two nodes have one id.
             redis.exceptions.ConnectionError: not reached within `retry_for`.
         """
-        await self._home.connect()
+        await self._root.connect()
         return self
 
     async def close(self) -> None:
         """Close the connections; the next call opens new ones."""
-        await self._home.close()
+        await self._root.close()
 
     async def __aenter__(self) -> AsyncPenstock:
         try:
@@ -188,7 +275,7 @@ class AsyncPenstock:
                 count = self._partitions.get(name)
             else:
                 self._partitions[name] = count
-            found = self._home.queue(name, count)
+            found = self._root.queue(name, count)
             if len(self._queues) >= 10_000:
                 self._queues.clear()
             self._queues[name] = found
@@ -200,7 +287,7 @@ class AsyncPenstock:
         Raises:
             BadArgument: not the name of a queue.
         """
-        found = await self._home.partitions(check_queue_name(name))
+        found = await (await self._current()).partitions(check_queue_name(name))
         if found == 0:
             self._forget(name)
         return self.queue(name, partitions=found or None)
@@ -231,7 +318,7 @@ class AsyncPenstock:
         chosen = [q if isinstance(q, AsyncQueue) else self.queue(q) for q in queues]
         if not chosen or len({queue.name for queue in chosen}) < len(chosen):
             raise BadArgument("queues", [q.name for q in chosen], "one or more, each once")
-        return await self._home.reserve(chosen, n, wait)
+        return await self._root.reserve(chosen, n, wait)
 
     async def queues(self, pattern: str = "*") -> list[str]:
         """The names of the queues that exist, sorted.
@@ -241,7 +328,7 @@ class AsyncPenstock:
         """
         if not isinstance(pattern, str):
             raise BadArgument("pattern", pattern, "a str")
-        return await self._home.queues(pattern)
+        return await (await self._current()).queues(pattern)
 
     async def scan_queues(
         self,
@@ -264,7 +351,7 @@ class AsyncPenstock:
         """
         check_count("n", n, high=BATCH)
         is_wanted = queue_filter(min_length, max_length, max_idle)
-        return await self._home.scan_queues(cursor, n, is_wanted)
+        return await (await self._current()).scan_queues(cursor, n, is_wanted)
 
     async def scan_queues_iter(
         self,
@@ -310,14 +397,14 @@ class AsyncPenstock:
 
     async def hello(self) -> Hello:
         """Who answers: the version of the protocol, and the nodes with their ids."""
-        return await self._home.hello()
+        return await (await self._current()).hello()
 
     async def info(self) -> Info:
         """The state of the node and how many queues and jobs it has; several are taken together.
 
         Asks every queue for its figures.
         """
-        return await self._home.info()
+        return await (await self._current()).info()
 
     async def clear(self, queues: Iterable[AsyncQueue | str]) -> list[str]:
         """Remove queues with all that is in them.
@@ -337,6 +424,17 @@ class AsyncPenstock:
                 cleared.append(queue.name)
             self._forget(queue.name)
         return cleared
+
+    async def _listed(self, field: str) -> str | None:
+        """The name of the queue with this field in the registry of some node."""
+        key = registry_key(self.prefix)
+        home = await self._current()
+        if isinstance(home, AsyncFederation):
+            answers, _ = await home.each(lambda one: one.brief.command("HGET", key, field))
+            found = next((name for _, name in answers if name is not None), None)
+        else:
+            found = await home.command("HGET", key, field)
+        return None if found is None else split_name(found.decode("utf-8", "replace"))[0]
 
     def _forget(self, name: str) -> None:
         """A queue is no more; who makes it again may give it another number of partitions."""
@@ -364,11 +462,19 @@ class AsyncPenstock:
         return sum([await (await self.open(name)).sweep() for name in await self.queues()])
 
     async def server_facts(self) -> ServerFacts:
-        """What the server says of itself now."""
+        """What the server says of itself now; the one that was given, where there are several.
+
+        Raises:
+            ConfigurationError: the client was made of a list of nodes.
+        """
         return await self._member.server_facts()
 
     async def command(self, *args: Any) -> Any:
-        """A plain Redis command on a connection of this client, its reply undecoded; for tools."""
+        """A plain Redis command on a connection of this client, its reply undecoded; for tools.
+
+        Raises:
+            ConfigurationError: the client was made of a list of nodes.
+        """
         return await self._member.command(*args)
 
 

@@ -7,7 +7,6 @@ refuses EVALSHA in a pipeline; it only lends its settings.
 from __future__ import annotations
 
 import itertools
-import logging
 import math
 import random
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -27,6 +26,7 @@ from penstock._acompat import (
     asleep,
 )
 from penstock._async.connection import (
+    CHANGES,
     FAILURES,
     HURRY,
     AsyncLane,
@@ -41,14 +41,15 @@ from penstock._async.connection import (
 )
 from penstock.core.calls import Call
 from penstock.core.cluster import NEAR, Address, Patience, apart, read_slots, slot_of
+from penstock.core.logs import get_logger
 from penstock.core.producer import Producer
 from penstock.core.servers import parse_info
-from penstock.errors import ConfigurationError
+from penstock.errors import ConfigurationError, NotReplicated
 from penstock.wire.keys import SLOTS, key_slot
 
 __all__ = ["AsyncCluster"]
 
-logger = logging.getLogger("penstock")
+logger = get_logger("penstock")
 
 NUMBERS = 1 << 32
 """Between the numbers of two producers: they share connections, where each number is there once."""
@@ -202,8 +203,8 @@ class AsyncCluster:
             except Exception as error:
                 if not passing(error):
                     raise
-                act = partial(_exchanged, call=call, caller=caller)
                 patience = Patience(0.0 if brief else self._retry_for, monotonic)
+                act = partial(_repeated, call=call, caller=caller, patience=patience)
                 reply, sent = await self._again(slot, error, act, call.script.name, patience)
                 # The lease of what was reserved counts from the sending, however late it was.
                 resent = sent if patience.is_unsure or call.script.name == "reserve" else 0.0
@@ -571,6 +572,21 @@ async def _unblocked(server: AsyncServer, waiters: list[AsyncWaiter]) -> list[by
     return keys
 
 
+async def _repeated(
+    server: AsyncServer, call: Call, caller: Producer, patience: Patience, *, asking: bool = False
+) -> list[Any]:
+    """Run a script on one server, once more."""
+    again = call.in_doubt() if patience.is_unsure else call
+    return await _exchanged(server, again, caller, asking=asking)
+
+
+def _is_answer(error: BaseException) -> bool:
+    """Whether the server has refused the call itself; the connection is as good as before."""
+    if isinstance(error, NotReplicated):  # nothing was sent
+        return True
+    return isinstance(error, ResponseError) and not transient(error)
+
+
 async def _exchanged(
     server: AsyncServer, call: Call, caller: Producer, *, asking: bool = False
 ) -> list[Any]:
@@ -581,7 +597,7 @@ async def _exchanged(
             await lane.command("ASKING")
         reply = await lane.exchange(call, caller)
     except BaseException as error:
-        if isinstance(error, ResponseError) and not transient(error):
+        if isinstance(error, CHANGES) or _is_answer(error):
             server.give(lane)
         else:
             await lane.close()
@@ -598,7 +614,7 @@ async def _commanded(server: AsyncServer, args: tuple[Any, ...], *, asking: bool
             await lane.command("ASKING")
         reply = await lane.command(*args)
     except BaseException as error:
-        if isinstance(error, ResponseError) and not transient(error):
+        if isinstance(error, CHANGES) or _is_answer(error):
             server.give(lane)
         else:
             await lane.close()
@@ -619,9 +635,13 @@ async def _is_clustered(server: AsyncServer) -> bool:
     """Whether a server is a part of a cluster, as it says or as it shows."""
     try:
         told = parse_info(await server.command("INFO", "cluster"))
-    except ResponseError:
+    except ResponseError as error:
+        if transient(error):
+            raise
         try:
             return isinstance(await server.command("CLUSTER", "SLOTS"), list)
-        except ResponseError:
+        except ResponseError as refusal:
+            if transient(refusal):
+                raise
             return False
     return told.get("cluster_enabled") == "1"

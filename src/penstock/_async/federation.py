@@ -6,8 +6,8 @@ What is decided is in `core.nodes`; here it is carried out (PROTOCOL.md, Several
 from __future__ import annotations
 
 import asyncio  # async only
-import logging
 import random
+import weakref
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -22,16 +22,17 @@ from penstock._async.home import BRIEF, AsyncErrands, AsyncHome
 from penstock._async.job import AsyncJob
 from penstock._async.listener import AsyncListener
 from penstock._async.offers import AsyncOffers
-from penstock._async.queue import AsyncQueue
 from penstock.core import flows, nodes
 from penstock.core.client import QueueFilter, Terms
 from penstock.core.hints import Intent
-from penstock.core.members import Entry, address_of, joined, merged_members
+from penstock.core.logs import get_logger
+from penstock.core.members import Entry, address_of, learned, merged_members
 from penstock.core.nodes import At, Hunger, Keep, Listen, Partial, Sticky
 from penstock.core.options import QUEUE_CURSOR, check_cursor
 from penstock.core.servers import PROTOCOL_VERSION
 from penstock.core.views import Drain, Hello, Info, NodeView, QueuePage, QueueStats
 from penstock.errors import (
+    BadArgument,
     ConfigurationError,
     NodesUnavailable,
     PenstockError,
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AsyncFederation"]
 
-logger = logging.getLogger("penstock")
+logger = get_logger("penstock")
 
 T = TypeVar("T")
 
@@ -60,24 +61,31 @@ class AsyncFederation:
     Args:
         sources: a URL or a redis-py client of each.
         terms: what the client was told.
+        homes: the nodes of these sources; None = they are made here.
 
     Attributes:
         homes: they.
+        unused: nodes of the list that can't be used: id -> address, and why.
         sticky: which of them is preferred for new jobs.
         hints: what is done about those that are down.
         offers: the way of a job to one of them.
         learn_at: when their lists are read again by the clock.
     """
 
-    def __init__(self, sources: Sequence[Any], terms: Terms) -> None:
+    def __init__(
+        self, sources: Sequence[Any], terms: Terms, homes: Sequence[AsyncHome] | None = None
+    ) -> None:
         self.terms = terms
-        self.homes = [AsyncHome(source, terms) for source in sources]
+        self._given = [*sources]
+        self.homes = list(homes or [AsyncHome(source, terms) for source in sources])
+        self.unused: dict[str, tuple[str, str]] = {}
         self.sticky = Sticky(random.randrange(1 << 16))
         self.hints = AsyncHints(self)
         self.offers = AsyncOffers(self)
         self._hunger: dict[str, Hunger] = {}
         self._entries: dict[str, Entry] = {}
         self._gone: list[AsyncHome] = []
+        self._queues: weakref.WeakSet[AsyncCompositeQueue] = weakref.WeakSet()
         self._learning = AsyncErrands()
         self.learn_at = 0.0
 
@@ -96,13 +104,20 @@ class AsyncFederation:
         """Hooks."""
         return self.terms.middleware
 
+    is_several = True
     is_apart = True
     """Waits on several nodes stand by themselves."""
 
-    def queue(self, name: str, partitions: int | None = None) -> AsyncQueue:
+    def queue(self, name: str, partitions: int | None = None) -> AsyncCompositeQueue:
         """The queue of this name, with a part on each node, or one of each partition."""
         made = AsyncObservedComposite if self.middleware else AsyncCompositeQueue
-        return made(self, name, partitions)
+        queue = made(self, name, partitions)
+        self.watch(queue)
+        return queue
+
+    def watch(self, queue: AsyncCompositeQueue) -> None:
+        """Keep the settings of a queue the same on all nodes from now on."""
+        self._queues.add(queue)
 
     async def partitions(self, name: str) -> int | None:
         """How many partitions a queue has on the first node that knows it, as of `AsyncMember`."""
@@ -221,6 +236,8 @@ class AsyncFederation:
         self._heard(await home.listed())
         # Before anybody takes a job from it: some of them are done.
         await self.hints.make_up(home)
+        for queue in list(self._queues):
+            await queue.agree(home)
         if home in self.homes:
             home.state.saw(**found)
 
@@ -265,6 +282,8 @@ class AsyncFederation:
                 except Exception as error:  # noqa: BLE001  # it is looked after
                     if not self.bears(home, error):
                         logger.warning("node %s: %s", home.address, error)
+        for queue in list(self._queues):
+            await queue.agree()
 
     def up(self, but: AsyncHome) -> list[AsyncHome]:
         """The nodes that are up, except one."""
@@ -276,6 +295,8 @@ class AsyncFederation:
         self._entries = merged_members([known, told])
         for node, entry in sorted(self._entries.items(), key=itemgetter(1)):
             found = [home for home in list(self.homes) if home.whole_id == node]
+            if found or not entry.address:
+                self.unused.pop(node, None)
             if not entry.address:
                 # What was forgotten goes, unless nobody else is left.
                 for home in found:
@@ -293,11 +314,17 @@ class AsyncFederation:
                 if not home.state.met:  # else the list is of a time when another one was there
                     home.meet(node)
                 return
-        source = joined(address, self.homes[0].source)
+        if self.unused.get(node, ("", ""))[0] == address:
+            return  # nothing has changed
         try:
+            source = learned(address, self._given, self.terms.node_hosts)
             self.homes.append(AsyncHome(source, self.terms, node))
-        except PenstockError as error:
-            logger.warning("node %s at %s can't be used: %s", node[:8], address, error)
+        except (PenstockError, ValueError) as error:
+            reason = error.reason if isinstance(error, BadArgument) else str(error)
+            logger.warning("node %s at %r is not used: %s", node[:8], address, reason)
+            self.unused[node] = (address, reason)
+        else:
+            self.unused.pop(node, None)
 
     async def entries(self) -> dict[str, Entry]:
         """The list, as all nodes together have it."""
@@ -373,6 +400,9 @@ class AsyncFederation:
         known = ", ".join(home.id for home in self.homes if home.id)
         unmet = ", ".join(home.address for home in self.homes if not home.id)
         told = f"node {node} is none of this client's: {known}"
+        for whole_id, (address, reason) in self.unused.items():
+            if whole_id.startswith(node):
+                told = f"node {node} at {address!r} is not used: {reason}"
         raise WrongNode("id", name, f"{told}; not reached: {unmet}" if unmet else told)
 
     def bears(self, home: AsyncHome, error: BaseException) -> bool:
@@ -481,6 +511,10 @@ class AsyncFederation:
             )
             for home in self.homes
             if all(home is not other for other, _ in found)
+        ]
+        silent += [
+            NodeView(node, address, 100, None, None, False, reason)
+            for node, (address, reason) in self.unused.items()
         ]
         return Hello(PROTOCOL_VERSION, answered[0].id, (*answered, *silent))
 

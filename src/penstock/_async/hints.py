@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ from penstock._async.connection import monotonic, passing
 from penstock._async.queue import AsyncQueue
 from penstock.core import hints
 from penstock.core.hints import Hint, Intent
+from penstock.core.logs import get_logger
 from penstock.wire.keys import hints_key, split_name
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AsyncHints"]
 
-logger = logging.getLogger("penstock")
+logger = get_logger("penstock")
 
 
 class AsyncHints:
@@ -82,7 +82,7 @@ class AsyncHints:
             first.kind, first.epoch, first.window, first.reason, hints.pairs_of(batch)
         )
         try:
-            reply, _ = await home.brief._driver.run(ops, call)
+            reply, _ = await home.brief._node.run(call)
         except Exception as error:  # it is kept until it can be done
             logger.warning("%d hints for %s: %s", len(batch), home.address, error)
             if passing(error):

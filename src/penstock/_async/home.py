@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+import math
 import re
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -10,19 +10,25 @@ from dataclasses import replace
 from typing import Any
 
 from penstock._acompat import AsyncErrand
-from penstock._async.connection import monotonic
+from penstock._async.connection import monotonic, passing
 from penstock._async.member import BRIEF, AsyncMember
+from penstock._async.node import AsyncNode
 from penstock.core.client import Terms
+from penstock.core.logs import get_logger
 from penstock.core.members import address_of
-from penstock.core.nodes import State
+from penstock.core.nodes import NotTaken, State
 from penstock.core.servers import ServerFacts, parse_info
 from penstock.core.views import NodeView
 from penstock.errors import ConfigurationError
-from penstock.wire.keys import node_key, nodes_key
+from penstock.wire.keys import node_key
 
 __all__ = ["BRIEF", "AsyncErrands", "AsyncHome"]
 
-logger = logging.getLogger("penstock")
+logger = get_logger("penstock")
+
+
+PROMPT = 0.75
+"""Seconds that a call waits for a reply when another node can keep what it was to do."""
 
 
 class AsyncErrands:
@@ -57,11 +63,14 @@ class AsyncHome(AsyncMember):
         source: a URL or a redis-py client.
         terms: what the client was told.
         learned: its id, if others have told of it.
+        node: its connections; None = of its own.
 
     Attributes:
         is_learned: whether others have told of it, not the user.
         ear: connections on which a call fails soon: for what others could do as well.
         brief: the same node by these connections.
+        prompt: the same by connections on which a call fails within 0.75 s: for what another node
+            can keep at once.
         state: what is known of it.
         whole_id: its id, all 40 digits; empty until it is known.
         known: the first 8 digits of its ids.
@@ -72,13 +81,19 @@ class AsyncHome(AsyncMember):
 
     is_one_of_several = True
 
-    def __init__(self, source: Any, terms: Terms, learned: str = "") -> None:
-        super().__init__(source, terms)
+    def __init__(
+        self, source: Any, terms: Terms, learned: str = "", node: AsyncNode | None = None
+    ) -> None:
+        super().__init__(source, terms, node)
         self.is_learned = bool(learned)
         # Where others could do as well, a node that hangs must not hold them up.
         self.ear = self._node.twin(retry_for=0, socket_timeout=BRIEF)
         self.ear.send_once()
         self.brief = AsyncMember(source, terms, self.ear)
+        self.prompt = AsyncMember(
+            source, terms, self._node.twin(retry_for=0, socket_timeout=PROMPT)
+        )
+        self.prompt._node.send_once()
         self.state = State()
         self.whole_id = ""
         self.known: list[str] = []
@@ -128,6 +143,7 @@ class AsyncHome(AsyncMember):
         """Close the connections; a look that is under way goes on."""
         await self._node.close()
         await self.ear.close()
+        await self.prompt.close()
 
     def refused(self, error: ConfigurationError) -> None:
         """It is none of these nodes, as long as it is as it is."""
@@ -166,7 +182,7 @@ class AsyncHome(AsyncMember):
             found = await self.ear.command("HMGET", node_key(self.prefix), "id", "leaving")
         self.meet(found[0].decode())
         self.is_known = True
-        for node in (self._node, self.ear):
+        for node in (self._node, self.ear, self.prompt._node):
             node.id = self.id
             if self.id not in node.known:
                 node.known.append(self.id)
@@ -175,14 +191,28 @@ class AsyncHome(AsyncMember):
     async def seen(self) -> NodeView:
         """The node in words."""
         await self.look()
-        view = replace(await self.brief.view(), address=self.address)
-        return replace(view, priority=100, leaving=True) if self.state.leaving else view
+        return replace(await self.brief.view(), address=self.address)
+
+    async def check_taking(self) -> None:
+        """Look whether the node still takes jobs, for a part that is about to add some.
+
+        Raises:
+            NotTaken: it does not.
+        """
+        try:
+            await self.ready()
+        except Exception as error:
+            if not passing(error):
+                raise
+            self.failed(error)
+            raise NotTaken(self.state.reason, passing=True) from error
+        if self.state.leaving:
+            raise NotTaken("leaving", passing=False)
+        self.taking_until = math.inf  # from now on the federation looks before each offer
 
     async def listed(self) -> dict[str, str]:
         """The list of nodes that it keeps."""
-        flat = await self.ear.command("HGETALL", nodes_key(self.prefix))
-        texts = [text.decode("utf-8", "replace") for text in flat]
-        return dict(zip(texts[::2], texts[1::2], strict=True))
+        return await self.ear.listed()
 
     async def ready(self) -> bool:
         """Have an open connection to it, and an opinion of it that is not too old.

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from penstock.core.job import Delivery, Outcome
-from penstock.core.logs import Fields
+from penstock.core.logs import ONCE, log_failure
 from penstock.core.options import Duration
 from penstock.errors import (
     AckNotReplicated,
@@ -20,8 +19,6 @@ from penstock.errors import (
 
 if TYPE_CHECKING:
     from penstock._async.queue import AsyncQueue
-
-logger = logging.getLogger("penstock")
 
 
 class AsyncJob(Delivery):
@@ -137,6 +134,16 @@ class AsyncJob(Delivery):
             raise await self._refused("extend", result)
         return result
 
+    async def _fail(self, error: Exception) -> None:
+        """Report what ended the block of this job, and log it."""
+        text = f"{type(error).__name__}: {error}"
+        if self.at_most_once:
+            log_failure(self, text, error, ending=ONCE)
+            return
+        outcome = (await self.queue.nack([self], error=text))[0]
+        log_failure(self, text, error, ending="a dead letter" if outcome is Outcome.DEAD else "")
+        await self._settle("nack", outcome)
+
     async def _settle(self, operation: str, outcome: Outcome) -> bool:
         self.settled = outcome is not Outcome.REFUSED
         if outcome in (Outcome.STALE, Outcome.ENDED, Outcome.REFUSED):
@@ -171,10 +178,7 @@ class AsyncJob(Delivery):
             await self.ack()
             return False
         if isinstance(error, Exception):
-            logger.error("%r failed", self, exc_info=error, extra=Fields(self))
-            if self.at_most_once:
-                return True
-            await self.nack(error=f"{type(error).__name__}: {error}")
+            await self._fail(error)
             return True
         if not self.at_most_once:
             await self.release()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Sequence
-from contextlib import suppress
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
@@ -18,14 +18,18 @@ from penstock._async.observed import AsyncObservedQueue
 from penstock._async.queue import AsyncQueue
 from penstock.core import flows
 from penstock.core.client import QueueFilter, Terms
+from penstock.core.logs import get_logger
+from penstock.core.nodes import LOOK
 from penstock.core.operations import QueueOps
 from penstock.core.options import BATCH, QUEUE_CURSOR, check_cursor
 from penstock.core.servers import PROTOCOL_VERSION, ServerFacts
 from penstock.core.views import Hello, Info, NodeView, QueuePage, QueueStats
-from penstock.errors import MetaLost
-from penstock.wire.keys import QueueKeys, split_name
+from penstock.errors import NodesUnavailable, QueueDamaged
+from penstock.wire.keys import QueueKeys, node_key, split_name
 
 __all__ = ["BRIEF", "AsyncMember"]
+
+logger = get_logger("penstock")
 
 BRIEF = 2.0
 """Seconds that a consumer waits for a reply while others may have jobs."""
@@ -53,6 +57,9 @@ class AsyncMember:
         source: a URL or a redis-py client.
         terms: what the client was told.
         node: its connections; None = of its own.
+
+    Attributes:
+        taking_until: until when by the clock the node is believed to take jobs.
     """
 
     def __init__(self, source: Any, terms: Terms, node: AsyncNode | None = None) -> None:
@@ -62,6 +69,7 @@ class AsyncMember:
         self._driver = AsyncDriver(self._node, terms.prefix)
         self._alone = AsyncAlone(self)
         self._ear: AsyncDriver | None = None
+        self.taking_until = -math.inf
 
     @property
     def prefix(self) -> str:
@@ -95,6 +103,21 @@ class AsyncMember:
         if not self._node.id:
             await self._node.prepare()
 
+    async def check_taking(self) -> None:
+        """Read the node's flag `leaving`, before jobs are added.
+
+        Raises:
+            NodesUnavailable: the node takes no new jobs.
+        """
+        await self.connect()
+        if await self.is_leaving():
+            raise NodesUnavailable("no node takes jobs", {self._node.address: "leaving"})
+        self.taking_until = monotonic() + LOOK
+
+    async def is_leaving(self) -> bool:
+        """Whether the node takes no new jobs."""
+        return bool(await self._node.command("HGET", node_key(self.prefix), "leaving"))
+
     async def close(self) -> None:
         """Close the connections."""
         await self._node.close()
@@ -123,13 +146,12 @@ class AsyncMember:
             sources += parts
         seen = None
         if len(sources) == 1 and n <= BATCH:
-            with suppress(MetaLost):  # the flow mends it
-                taken = await self._driver.reserve(sources[0], n, idle=False)
-                if taken.is_over:
-                    raise sources[0].drained()
-                if taken.deliveries or (wait == 0 and taken.next_ms != 0):
-                    return taken.deliveries
-                seen = taken if taken.next_ms != 0 else None
+            taken = await self._driver.reserve(sources[0], n, idle=False)
+            if taken.is_over:
+                raise sources[0].drained()
+            if taken.deliveries or (wait == 0 and taken.next_ms != 0):
+                return taken.deliveries
+            seen = taken if taken.next_ms != 0 else None
         apart = self.is_apart and any(queue.partitions for queue in queues)
         flow = flows.reserve(
             sources,
@@ -194,7 +216,11 @@ class AsyncMember:
         found = []
         for listed, epoch in entries:
             name, number = split_name(listed)
-            stats = await AsyncQueue(self, name, number).stats()
+            try:
+                stats = await AsyncQueue(self, name, number).stats()
+            except QueueDamaged as error:  # no reason to hide the others
+                logger.warning("queue %r is left out: %s", name, error)
+                continue
             if stats.epoch == epoch:
                 found.append((stats, number))
         return found
@@ -208,12 +234,14 @@ class AsyncMember:
     async def view(self) -> NodeView:
         """The node in words."""
         facts = await self._node.server_facts()
+        leaving = await self.is_leaving()
         return NodeView(
             id=await self._node.whole_id(),
             address=self._node.address,
-            priority=10 if facts.is_crowded else 1,
+            priority=100 if leaving else 10 if facts.is_crowded else 1,
             used_memory=facts.number("used_memory"),
             max_memory=facts.number("maxmemory"),
+            leaving=leaving,
         )
 
     async def info(self) -> Info:

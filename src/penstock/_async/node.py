@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import secrets
 import warnings
 import weakref
 from typing import Any
 
-from redis.exceptions import ResponseError
+from redis.exceptions import NoPermissionError, ResponseError
 
 from penstock._acompat import alock, aloop
 from penstock._async.cluster import AsyncCluster, AsyncWaiters
-from penstock._async.connection import AsyncServer, AsyncWaiter, connection_factory
+from penstock._async.connection import AsyncServer, AsyncWaiter, connection_factory, transient
 from penstock.core.calls import Call
+from penstock.core.logs import get_logger
+from penstock.core.operations import DAMAGED, QueueOps
 from penstock.core.servers import EvictionWarning, ServerFacts, parse_info, together
-from penstock.wire.keys import node_key
+from penstock.wire.keys import node_key, nodes_key, registry_key
 
 __all__ = ["AsyncNode", "forget_after_fork"]
 
-logger = logging.getLogger("penstock")
+logger = get_logger("penstock")
 
 SECTIONS = ("server", "clients", "memory", "persistence", "replication", "stats")
 """Of INFO."""
@@ -139,6 +140,16 @@ class AsyncNode:
         found = await self.command("HGET", node_key(self._prefix), "id")
         return str(found.decode()) if found else ""
 
+    async def listed(self) -> dict[str, str]:
+        """The list of nodes that it keeps: id -> entry; empty if this user may not read it."""
+        try:
+            flat = await self.command("HGETALL", nodes_key(self._prefix))
+        except NoPermissionError as error:
+            logger.info("%s: the list of nodes: %s", self.address, error)
+            return {}
+        texts = [text.decode("utf-8", "replace") for text in flat]
+        return dict(zip(texts[::2], texts[1::2], strict=True))
+
     async def server_facts(self) -> ServerFacts:
         """INFO, if the server has it and allows it; of a cluster, that of all its primaries."""
         if not self._is_settled:
@@ -146,6 +157,8 @@ class AsyncNode:
         try:
             told = await self._link.everywhere([("INFO", name) for name in SECTIONS])
         except ResponseError as error:
+            if transient(error):
+                raise
             logger.info("INFO: %s; the server is taken as it is", error)
             return ServerFacts({})
         return together([parse_info(b"\n".join(parts)) for parts in told])
@@ -155,17 +168,46 @@ class AsyncNode:
     async def run(self, call: Call, *, brief: bool = False) -> tuple[list[Any], float]:
         """Run a script; the reply, and when it was sent again by our clock, 0 = it was not.
 
+        When a queue has lost its meta, that is repaired first.
+
         Args:
             call: which.
             brief: whether to try it twice at most.
 
         Raises:
             OutOfMemory, QueueDamaged: what the server refused, typed.
+            MetaLost: the queue has lost its meta, and its epoch is not known.
             redis.exceptions.ConnectionError, TimeoutError: still failing after `retry_for` seconds.
         """
         if not self._is_settled:
             await self._settle()
-        return await self._link.run(call, brief=brief)
+        reply, resent = await self._link.run(call, brief=brief)
+        if reply[0] == DAMAGED and call.ops is not None:
+            await self._repair(call.ops, call)
+            reply, resent = await self._link.run(call, brief=brief)
+        return reply, resent
+
+    async def _repair(self, ops: QueueOps, call: Call) -> None:
+        """Make the lost meta of a queue anew (PROTOCOL.md, Repairing meta).
+
+        Raises:
+            MetaLost: the epoch of the queue is not known.
+        """
+        listed = [epoch for name, epoch in await self.registry() if name == ops.keys.name]
+        reply, _ = await self._link.run(ops.repair(listed, call))
+        made = ops.check(reply)[2].decode()
+        leftovers = [f"{ops.crc:08x}{epoch}" for epoch in listed if epoch != made]
+        if leftovers:
+            await self.command("HDEL", registry_key(self._prefix), *leftovers)
+        logger.warning("queue %r had lost its meta; it has epoch %s again", ops.name, made)
+
+    async def registry(self) -> list[tuple[str, str]]:
+        """Name and epoch of every queue that the registry lists."""
+        flat = await self.command("HGETALL", registry_key(self._prefix))
+        return [
+            (flat[i + 1].decode("utf-8", "replace"), flat[i].decode()[8:])
+            for i in range(0, len(flat), 2)
+        ]
 
     async def reach(self) -> bool:
         """Have an open connection, as far as can be seen; of all that fails nothing was sent.

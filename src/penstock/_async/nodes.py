@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.core.members import Entry, address_of, check_url
+from penstock.core.members import Entry, address_of
+from penstock.core.urls import check_url, shown
 from penstock.core.views import Drain, NodeView
 from penstock.errors import BadArgument, ConfigurationError, NodesMissed, OutOfMemory
 from penstock.wire.keys import node_key, nodes_key
@@ -26,14 +27,14 @@ class AsyncNodes:
         home: the federation.
 
     Raises:
-        ConfigurationError: the client was made of one source alone; give it a list.
+        ConfigurationError: the client was made with `federation=False`.
     """
 
     def __init__(self, home: AsyncFederation | AsyncMember) -> None:
         from penstock._async.federation import AsyncFederation
 
         if not isinstance(home, AsyncFederation):
-            raise ConfigurationError("one node alone: make the client of a list of nodes")
+            raise ConfigurationError("one node alone: make the client without federation=False")
         self._federation = home
 
     async def list(self) -> tuple[NodeView, ...]:
@@ -42,6 +43,8 @@ class AsyncNodes:
 
     async def add(self, url: str) -> NodeView:
         """Write a node into the list that is kept on every node; clients learn of it in 30 s.
+
+        It gets the settings and pauses of all queues.
 
         Nodes that this client knows and the list does not are written with it. Names and passwords
         of a URL are not.
@@ -55,6 +58,9 @@ class AsyncNodes:
         check_url("url", url)
         home = await self._federation.admit(url)
         await self._note(home.whole_id, address_of(home.source))
+        for name in await self._federation.queues("*"):
+            partitions = await self._federation.partitions(name) or None
+            await self._federation.queue(name, partitions).agree()
         return await home.seen()
 
     async def forget(self, node: str | NodeView) -> None:
@@ -66,11 +72,16 @@ class AsyncNodes:
             BadArgument: no such node, or the only one.
             NodesMissed: some of the others can't be reached, and don't have the new list.
         """
+        unused = await self._unused(node)
+        if unused:
+            await self._note(unused, "")
+            self._federation.unused.pop(unused, None)
+            return
         home = await self._find(node)
         if len(self._federation.homes) == 1:
-            raise BadArgument("node", node, "the only one: there would be none left")
+            raise BadArgument("node", _shown(node), "the only one: there would be none left")
         if not home.whole_id:
-            raise BadArgument("node", node, "never reached, so its id is not known")
+            raise BadArgument("node", _shown(node), "never reached, so its id is not known")
         try:
             await self._note(home.whole_id, "", but=home)
         finally:
@@ -107,11 +118,23 @@ class AsyncNodes:
         """
         return await self._federation.rest_of(await self._find(node))
 
+    async def _unused(self, node: object) -> str:
+        """The id of a node that is listed and can't be used; empty = it is no such node."""
+        await self._federation.connect()
+        name = node.id if isinstance(node, NodeView) else node
+        found = [
+            one
+            for one, (address, _) in self._federation.unused.items()
+            if isinstance(name, str)
+            and (name == address or (len(name) >= 8 and one.startswith(name)))
+        ]
+        return found[0] if len(found) == 1 else ""
+
     async def _find(self, node: object) -> AsyncHome:
         await self._federation.connect()
         name = node.id or node.address if isinstance(node, NodeView) else node
         if not isinstance(name, str) or not name:
-            raise BadArgument("node", node, "an id, an address or a NodeView")
+            raise BadArgument("node", _shown(node), "an id, an address or a NodeView")
         found = [
             home
             for home in self._federation.homes
@@ -119,7 +142,7 @@ class AsyncNodes:
         ]
         if len(found) != 1:
             known = ", ".join(f"{one.id} ({one.address})" for one in self._federation.homes)
-            raise BadArgument("node", node, f"one of {known}")
+            raise BadArgument("node", _shown(node), f"one of {known}")
         return found[0]
 
     async def _note(self, node: str, address: str, but: AsyncHome | None = None) -> None:
@@ -154,3 +177,8 @@ class AsyncNodes:
             missed.pop(but.address, None)
         if missed:
             raise NodesMissed(missed)
+
+
+def _shown(node: object) -> object:
+    """What an error may show of what should name a node: a URL may hold a password."""
+    return shown(node) if isinstance(node, str) and "://" in node else node

@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from penstock._async.connection import monotonic, passing
 from penstock._async.queue import AsyncQueue
-from penstock.core import nodes
-from penstock.core.bulk import Prepared
-from penstock.errors import QueueFull
 
 if TYPE_CHECKING:
     from penstock._async.composite import AsyncCompositeQueue
@@ -46,37 +39,3 @@ class AsyncPart(AsyncQueue):
         self.ops.home = home if home.is_one_of_several else None
         self.ops.partitions = whole.partitions
         self.ops.queue = whole
-
-    async def _enqueue_flow(
-        self, records: Sequence[bytes], options: Prepared, *, partial: bool
-    ) -> list[Any]:
-        """As in a queue; who waits for room looks, meanwhile, whether the node still takes jobs."""
-        if options.block == 0 or self.ops.home is None:
-            return await super()._enqueue_flow(records, options, partial=partial)
-        until = math.inf if options.block is None else monotonic() + options.block
-        while True:
-            began = monotonic()
-            span = max(0.0, min(nodes.LOOK, until - began))
-            try:
-                slice_ = replace(options, block=span)
-                return await super()._enqueue_flow(records, slice_, partial=partial)
-            except QueueFull:
-                if not began + span <= monotonic() < until:
-                    raise  # it was not waited for, as they will never fit; or the time is over
-            await self._check_taking()
-
-    async def _check_taking(self) -> None:
-        """Look whether the node still takes jobs.
-
-        Raises:
-            NotTaken: it does not.
-        """
-        try:
-            await self.home.ready()
-        except Exception as error:
-            if not passing(error):
-                raise
-            self.home.failed(error)
-            raise nodes.NotTaken(self.home.state.reason, passing=True) from error
-        if self.home.state.leaving:
-            raise nodes.NotTaken("leaving", passing=False)

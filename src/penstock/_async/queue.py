@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+import math
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -18,6 +18,8 @@ from penstock.core import flows
 from penstock.core.bulk import Prepared, ack_wait, chunks, prepared
 from penstock.core.calls import Call
 from penstock.core.job import OUTCOMES, BulkEnqueued, Enqueued, Outcome, Settled
+from penstock.core.logs import get_logger
+from penstock.core.nodes import LOOK
 from penstock.core.operations import GONE
 from penstock.core.options import (
     BATCH,
@@ -30,10 +32,23 @@ from penstock.core.options import (
     lease_ms,
 )
 from penstock.core.policy import RetryPolicy
-from penstock.core.record import check_size
-from penstock.errors import BadArgument, IncompleteEnqueue, QueueClosed, QueueInUse, RoleLost
+from penstock.core.record import check_size, stable_id_of
+from penstock.errors import (
+    BadArgument,
+    IncompleteEnqueue,
+    OutOfMemory,
+    QueueClosed,
+    QueueFull,
+    QueueInUse,
+    RoleLost,
+)
 
-logger = logging.getLogger("penstock")
+logger = get_logger("penstock")
+
+EVICTED = (100, 200, 400, 800, 1000, 1000)
+"""Most lease-0 jobs that an enqueue evicts from a full server, each time that it is refused."""
+LISTED = 16
+"""How many listed queues it sweeps where none is left."""
 
 
 class AsyncQueue(AsyncManagement):
@@ -74,10 +89,13 @@ class AsyncQueue(AsyncManagement):
         (PROTOCOL.md, Repeats).
 
         Args:
-            body: bytes pass untouched; anything else must be expressible in JSON.
+            body: bytes pass untouched; anything else must be expressible in JSON, or by the
+                client's codec (docs/bodies.md). Keys are str; tuples come back as lists.
             delay: seconds from now before which it is not delivered.
             at: seconds since 1970 or an aware datetime, instead of a delay; the past = now.
-            lease: seconds, up to 24 days; None = the queue's (30); 0 = deliver at most once.
+            lease: seconds, up to 24 days; None = the queue's (30), with a ttl at most a tenth of
+                that, but 1 s; 0 = deliver at most once. One that is not shorter than the ttl is
+                logged as a warning: if its consumer dies, such a job is not delivered again.
             ttl: seconds after which it is not delivered any more; None = never (lease 0: a day).
             headers: names and values carried with the job.
             max_length: refuse if more jobs than this would wait; beside the queue's own bound.
@@ -97,8 +115,11 @@ class AsyncQueue(AsyncManagement):
                 job that is there gets the content (and the lease, if one is given), and keeps its
                 place, attempts and ttl; an active one does not. "debounce" = the same, and its
                 delay begins anew. "requeue" = while the other is active, or the window is open,
-                this one is added, and runs when that is over; one at most. "requeue+update" = and
-                the one that waits so is updated.
+                this one is added, and runs when that is over and its own delay has passed; one at
+                most. "requeue+update" = the same, and the one that waits so is updated.
+                "requeue+debounce" = the same, and the delay of that one begins anew: the last
+                change is never lost. Where both the other and such a one wait, an update is for
+                the latter.
             retry: the job's own policy, kept with it and applied by every client; what it leaves
                 open is the queue's. An update keeps the one that is there if this is None.
             key: jobs of one key lie in one partition, which keeps their order (docs/nodes.md,
@@ -112,9 +133,11 @@ class AsyncQueue(AsyncManagement):
         Raises:
             BadArgument: an argument can't be used.
             QueueFull, QueueClosed, QueuePaused, QueueInUse, RoleLost: the job was not added.
-            OutOfMemory: the server is at maxmemory; the job was not added.
+            OutOfMemory: the server is at maxmemory; the job was not added. Unless the client has
+                `evict=False`, delivered lease-0 jobs of this queue were evicted before.
             NotReplicated: too few replicas confirmed in time, or the disk did not; the job was
-                taken back, unless somebody had got it already.
+                taken back, unless a consumer had got it already. Too few replicas are connected:
+                refused at once, and nothing was added.
             CannotSync: the server can't tell what is on disk; the job was not added.
         """
         dedup = (dedup_id, dedup_window, dedup_until, on_duplicate)
@@ -132,6 +155,7 @@ class AsyncQueue(AsyncManagement):
             retry,
             fsynced=fsynced,
             key=key,
+            codec=self.ops.codec,
         )
         record = options.record(body)
         if len(record) > 1_000_000:
@@ -139,20 +163,17 @@ class AsyncQueue(AsyncManagement):
         return await self._add(record, options)
 
     async def _add(self, record: bytes, options: Prepared) -> Enqueued:
-        if not self._node.id:
-            await self._client.connect()
+        if monotonic() >= self._client.taking_until:
+            await self._client.check_taking()
         ops = self.ops
-        reply: list[Any] | None = None
-        if options.block == 0:
-            reply, _ = await self._node.run(self._adding((record,), options))
-        if reply is None or reply[0] != 1:
-            reply = await self._enqueue_flow((record,), options, partial=False)
+        reply = await self._added((record,), options, partial=False)
         replicated = await self._replicated(reply, options) if options.wait else 0
         if options.dedup is not None:
-            return ops.claimed(reply, 1, self._node.id, options.ttl_code, replicated)[0]
+            return ops.claimed(reply, (record,), self._node.id, options.ttl_code, replicated)[0]
         place = ops.place(self._node.id, reply[4])
         job_id = ops.id_of(place, reply[2], options.ttl_code)
-        return Enqueued(job_id, ops.state_of(reply), False, replicated)
+        state, stable_id = ops.state_of(reply), stable_id_of(record)
+        return Enqueued(job_id, state, False, replicated, stable_id=stable_id)
 
     async def enqueue_many(
         self,
@@ -211,6 +232,7 @@ class AsyncQueue(AsyncManagement):
             fsynced=fsynced,
             many=True,
             key=key,
+            codec=self.ops.codec,
         )
         results = BulkEnqueued(options.ttl_code)
         try:
@@ -230,23 +252,50 @@ class AsyncQueue(AsyncManagement):
     async def _add_chunk(
         self, chunk: list[bytes], options: Prepared, results: BulkEnqueued
     ) -> None:
-        if not self._node.id:
-            await self._client.connect()
+        if monotonic() >= self._client.taking_until:
+            await self._client.check_taking()
         while chunk:
-            reply: list[Any] | None = None
-            if options.block == 0:
-                reply, _ = await self._node.run(self._adding(chunk, options))
-            if reply is None or reply[0] != 1:
-                partial = options.block != 0 and options.dedup is None
-                reply = await self._enqueue_flow(chunk, options, partial=partial)
+            partial = options.block != 0 and options.dedup is None
+            reply = await self._added(chunk, options, partial=partial)
             replicated = await self._replicated(reply, options)
             if options.dedup is not None:
                 node, ttl = self._node.id, options.ttl_code
-                results.append(self.ops.claimed(reply, len(chunk), node, ttl, replicated))
+                results.append(self.ops.claimed(reply, chunk, node, ttl, replicated))
                 return
             place = self.ops.place(self._node.id, reply[4])
-            results.add(reply[2], reply[3], place, self.ops.state_of(reply), replicated)
+            stable = [stable_id_of(record) for record in chunk[: reply[3]]]
+            results.add(reply[2], reply[3], place, self.ops.state_of(reply), replicated, stable)
             chunk = chunk[reply[3] :]
+
+    async def _added(
+        self, records: Sequence[bytes], options: Prepared, *, partial: bool
+    ) -> list[Any]:
+        """Add in one trip if possible; while the server is full, evict and try again.
+
+        Raises:
+            OutOfMemory: nothing is left to evict, or the client may not.
+        """
+        for n in EVICTED if self._client.terms.evict else ():
+            try:
+                return await self._try_adding(records, options, partial=partial)
+            except OutOfMemory:  # noqa: PERF203  # a few rounds, each of them a trip
+                if not await self._made_room(n):
+                    raise
+        return await self._try_adding(records, options, partial=partial)
+
+    async def _try_adding(
+        self, records: Sequence[bytes], options: Prepared, *, partial: bool
+    ) -> list[Any]:
+        if options.block == 0:
+            reply, _ = await self._node.run(self._adding(records, options))
+            if reply[0] == 1:
+                return reply
+        return await self._enqueue_flow(records, options, partial=partial)
+
+    async def _made_room(self, n: int) -> bool:
+        """Remove delivered lease-0 jobs of this queue, or queues that nobody needs any more."""
+        reply, _ = await self._node.run(self.ops.evict(n, letters=False))
+        return self.ops.check(reply)[2] > 0 or await self._driver.sweep_listed(LISTED) > 0
 
     def _adding(self, records: Sequence[bytes], options: Prepared) -> Call:
         return self.ops.enqueue(
@@ -260,19 +309,30 @@ class AsyncQueue(AsyncManagement):
     async def _enqueue_flow(
         self, records: Sequence[bytes], options: Prepared, *, partial: bool
     ) -> list[Any]:
-        flow = flows.enqueue(
-            self.ops,
-            records,
-            delay=options.delay,
-            bound=options.bound,
-            block=options.block,
-            partial=partial,
-            clock=monotonic,
-            wait=options.wait,
-            mode=None if options.dedup is None else options.dedup.mode,
-        )
-        reply: list[Any] = await self._driver.drive(flow)
-        return reply
+        """Add, and wait for room; look meanwhile whether the node still takes jobs."""
+        until = math.inf if options.block is None else monotonic() + options.block
+        while True:
+            began = monotonic()
+            span = max(0.0, min(LOOK, until - began))
+            flow = flows.enqueue(
+                self.ops,
+                records,
+                delay=options.delay,
+                bound=options.bound,
+                block=span,
+                partial=partial,
+                clock=monotonic,
+                wait=options.wait,
+                mode=None if options.dedup is None else options.dedup.mode,
+            )
+            try:
+                reply: list[Any] = await self._driver.drive(flow)
+            except QueueFull:
+                if not began + span <= monotonic() < until:
+                    raise  # it was not waited for, as they will never fit; or the time is over
+            else:
+                return reply
+            await self._client.check_taking()
 
     async def _replicated(self, reply: list[Any], options: Prepared) -> int:
         """How many replicas have what was added.
@@ -312,6 +372,10 @@ class AsyncQueue(AsyncManagement):
             BadArgument: an argument can't be used, or this queue bears the role already.
         """
         return AsyncRole(self, role, lease, block)
+
+    async def lone(self) -> AsyncQueue:
+        """The queue on the only node that it is on; this one."""
+        return self
 
     # -- consuming -------------------------------------------------------------------------
 
@@ -465,7 +529,7 @@ class AsyncQueue(AsyncManagement):
         wait = check_block(block)
         await self._client.connect()
         call, tag = self.ops.settle(names, n)
-        reply, resent = await self._driver.run(self.ops, call)
+        reply, resent = await self._node.run(call)
         outcomes = self.ops.settled(names, reply)
         taken = self.ops.taken(reply, tag, self._node.id, 8)
         if resent:
@@ -475,7 +539,7 @@ class AsyncQueue(AsyncManagement):
             # The finished are finished: a connection that fails now is the next call's news.
             refusals = (QueueClosed, QueueInUse, RoleLost)
             with suppress(RedisConnectionError, RedisTimeoutError, *refusals):
-                jobs = await self.reserve(n, block=block)
+                jobs = await self.ops.queue.reserve(n, block=block)
         return outcomes, jobs
 
     async def nack(
@@ -550,7 +614,7 @@ class AsyncQueue(AsyncManagement):
         results: list[float | Outcome] = []
         for start in range(0, len(names), BATCH):
             call = self.ops.extend(names[start : start + BATCH], span, late=late)
-            reply, _ = await self._driver.run(self.ops, call)
+            reply, _ = await self._node.run(call)
             self.ops.check(reply)
             results += [
                 OUTCOMES[code] if code <= 3 else (code - reply[2]) / 1000 for code in reply[3:]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from penstock._async.connection import monotonic
 from penstock.core import flows
+from penstock.core.logs import get_logger
 from penstock.core.options import Duration, check_block
 from penstock.core.roles import Tenure, check_role, role_lease_ms
 from penstock.errors import BadArgument, QueueInUse
@@ -15,7 +15,7 @@ from penstock.errors import BadArgument, QueueInUse
 if TYPE_CHECKING:
     from penstock._async.queue import AsyncQueue
 
-logger = logging.getLogger("penstock")
+logger = get_logger("penstock")
 
 
 class AsyncRole:
@@ -102,10 +102,11 @@ class AsyncRole:
         Raises:
             BadArgument: this very object holds it; it would wait for itself.
             QueueInUse: somebody else has it, and had it for as long as we waited.
+            ConfigurationError: the queue lies on several nodes.
         """
         if self._tenure is not None and not self.lost:
             raise BadArgument("role", self._role, "it is held already: release it first")
-        parent = self._parent
+        parent = self._parent = await self._parent.lone()
         await parent._client.connect()
         # Popped, so that two callers at once are two parties.
         tenure = self._unanswered.pop() if self._unanswered else self._new()
@@ -133,7 +134,7 @@ class AsyncRole:
             RoleLost: it has ended.
         """
         ops, tenure = self._parent.ops, self._held
-        reply, _ = await self._parent._driver.run(ops, ops.acquire(tenure, fence=tenure.fence))
+        reply, _ = await self._parent._node.run(ops.acquire(tenure, fence=tenure.fence))
         ops.check(reply)
         return tenure.until - monotonic()
 
@@ -153,7 +154,7 @@ class AsyncRole:
 
     async def _resign(self, tenure: Tenure) -> bool:
         ops = self._parent.ops
-        reply, resent = await self._parent._driver.run(ops, ops.resign(tenure))
+        reply, resent = await self._parent._node.run(ops.resign(tenure))
         ops.check(reply)
         tenure.is_refused = True
         return bool(reply[2]) or resent > 0

@@ -7,7 +7,6 @@ takes the word of a Sentinel that is cut off from the others.
 
 from __future__ import annotations
 
-import logging
 import math
 import re
 import time
@@ -29,11 +28,13 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
 from penstock._acompat import apool, asend
+from penstock.core.logs import get_logger
+from penstock.core.urls import shown, unusable
 from penstock.errors import BadArgument
 
-__all__ = ["AsyncFound", "AsyncPrimary", "Told", "is_sentinel_url", "sentinel_pool"]
+__all__ = ["AsyncFound", "AsyncPrimary", "Told", "is_sentinel_url", "sentinel_pool", "url_pool"]
 
-logger = logging.getLogger("penstock")
+logger = get_logger("penstock")
 
 SCHEME = re.compile(r"(?P<base>rediss?)\+sentinel://", re.IGNORECASE)
 FORM = (
@@ -359,7 +360,7 @@ def _places(url: str, hosts: str) -> list[tuple[str, int]]:
         found = HOST.fullmatch(text)
         port = int(found["port"] or PORT) if found else 0
         if found is None or not 0 < port < 65536:
-            raise _bad(url, f"host or host:port for each Sentinel, not {text!r}")
+            raise _bad(url, "host or host:port for each Sentinel, with a port up to 65535")
         places.append((found["host"].strip("[]"), port))
     return places
 
@@ -370,16 +371,32 @@ def _options(url: str, base: str, pairs: Sequence[tuple[str, str]]) -> dict[str,
     Raises:
         BadArgument: one can't be used.
     """
-    try:
-        given = apool.from_url(f"{base}?{urlencode(pairs)}")
-        given.connection_class(**given.connection_kwargs)
-    except (TypeError, ValueError) as error:
-        raise _bad(url, str(error)) from error
+    given = url_pool(f"{base}?{urlencode(pairs)}", url)
     named = {"username", "password", "db", *(name for name, _ in pairs)}
     return {name: given.connection_kwargs[name] for name in named & given.connection_kwargs.keys()}
 
 
+def url_pool(url: str, given: str) -> Any:
+    """redis-py's pool for a URL; nothing is sent.
+
+    Args:
+        url: as redis-py knows it.
+        given: as the user has given it.
+
+    Raises:
+        BadArgument: redis-py can't use it, or knows no such option.
+    """
+    made: Any = None
+    complaint = ""
+    try:
+        made = apool.from_url(url)
+        made.connection_class(**made.connection_kwargs)
+    except (TypeError, ValueError, RedisError) as error:
+        complaint = str(error) or type(error).__name__
+    if complaint:  # raised here, as redis-py's error may hold a part of the password
+        raise _bad(given, unusable(given, complaint))
+    return made
+
+
 def _bad(url: str, reason: str) -> BadArgument:
-    """The error, without the password."""
-    scheme, _, rest = url.partition("://")
-    return BadArgument("source", f"{scheme}://{rest.rpartition('@')[2].partition('?')[0]}", reason)
+    return BadArgument("source", shown(url), reason)

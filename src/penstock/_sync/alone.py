@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from penstock.core.client import Terms
 from penstock.core.hints import Intent
 from penstock.core.nodes import State
 from penstock.errors import WrongNode
@@ -36,6 +37,7 @@ class Alone:
     """
 
     is_one_of_several = False
+    is_several = False
 
     def __init__(self, member: Member) -> None:
         self.brief = self.patient = member
@@ -51,6 +53,11 @@ class Alone:
     def owner(self) -> str:
         """Who reserves."""
         return self.brief.owner
+
+    @property
+    def terms(self) -> Terms:
+        """What the client was told."""
+        return self.brief.terms
 
     @property
     def middleware(self) -> tuple[Any, ...]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from redis import Redis
 
+from penstock._sync.connection import monotonic
 from penstock._sync.driver import Driver
 from penstock._sync.federation import Federation
 from penstock._sync.job import Job
@@ -18,7 +19,16 @@ from penstock._sync.member import Member
 from penstock._sync.node import Node
 from penstock._sync.nodes import Nodes
 from penstock._sync.queue import Queue
-from penstock.core.client import Terms, check_on_unknown, check_sources, queue_filter
+from penstock._sync.single import Single
+from penstock.core.client import (
+    Terms,
+    check_evict,
+    check_on_unknown,
+    check_sources,
+    queue_filter,
+)
+from penstock.core.codec import Codec, check_codec
+from penstock.core.members import check_hosts
 from penstock.core.middleware import Middleware, check_middleware
 from penstock.core.options import (
     BATCH,
@@ -31,7 +41,13 @@ from penstock.core.partitions import check_partitions
 from penstock.core.servers import ServerFacts
 from penstock.core.views import Hello, Info, JobView, QueuePage, QueueStats
 from penstock.errors import BadArgument, ConfigurationError
-from penstock.wire.keys import DEFAULT_PREFIX, check_prefix, check_queue_name
+from penstock.wire.keys import (
+    DEFAULT_PREFIX,
+    check_prefix,
+    check_queue_name,
+    registry_key,
+    split_name,
+)
 
 Source = str | Redis
 
@@ -48,17 +64,31 @@ class Penstock:
 
     Args:
         source: a URL (`redis://`, `rediss://`, `unix://`; `redis+sentinel://`, `rediss+sentinel://`,
-            see docs/nodes.md) or a redis-py client, also one made by `Sentinel.master_for`; or a
-            list of these, one a node: more of them are learned from those that answer.
+            see docs/nodes.md; names and passwords percent-encoded) or a redis-py client, also one
+            made by `Sentinel.master_for`; or a list of these, one a node. The others are learned
+            from those that answer.
         prefix: prefix of all keys.
         owner: who reserves, kept with each delivery; default host and process.
-        retry_for: seconds for which a call is tried again when the connection fails, before
-            redis-py's exception is raised; at most 300.
+        retry_for: seconds for which a call is tried again when the connection fails or the server
+            is not ready (LOADING, BUSY, MISCONF), before redis-py's exception is raised; at most
+            300.
         middleware: does something around each enqueue, and around each run of a handler by a worker
             on this client; the first is the outermost.
         on_unknown: of a federation: what an enqueue does when a reply is lost and it is not known
             whether the node has the job. "raise" = it raises; "next" = it goes on to the next node,
             so the job may be there twice.
+        federation: whether a client of one source joins the nodes that this one lists, at its first
+            call or within 30 s. False = it uses this node alone, and refuses to add jobs when the
+            node is leaving.
+        node_hosts: hosts to which this client may send its name and password although nobody gave
+            it the URL: exact names, or patterns such as `*.redis.internal`. A node that was learned
+            and lies elsewhere is not used by a client that has a password or a certificate.
+        evict: what an enqueue does that a server at maxmemory refuses. True = it evicts delivered
+            lease-0 jobs of its queue, at most 3,500, and tries again; they are delivered to nobody
+            any more, and an ack of one answers "gone". False = it raises `OutOfMemory` at once.
+
+        codec: makes bytes of bodies that are not bytes, and bodies of bytes again; None = plain
+            JSON (docs/bodies.md).
 
     Attributes:
         middleware: the same, as a tuple.
@@ -76,6 +106,10 @@ class Penstock:
         retry_for: Duration = 5,
         middleware: Iterable[Middleware] = (),
         on_unknown: str = "raise",
+        federation: bool = True,
+        node_hosts: Iterable[str] = (),
+        evict: bool = True,
+        codec: Codec | None = None,
     ) -> None:
         self.prefix = check_prefix(prefix)
         self.owner = check_owner(owner)
@@ -85,45 +119,94 @@ class Penstock:
             raise BadArgument("retry_for", retry_for, "at most 300 s: producer keys live 600 s")
         self._source = source
         self.terms = Terms(
-            self.prefix, self.owner, wait, self.middleware, check_on_unknown(on_unknown)
+            self.prefix,
+            self.owner,
+            wait,
+            self.middleware,
+            check_on_unknown(on_unknown),
+            check_hosts(node_hosts),
+            check_evict(evict),
+            check_codec(codec),
         )
-        sources = check_sources(source)
-        self._home: Member | Federation = (
-            Member(source, self.terms) if sources is None else Federation(sources, self.terms)
-        )
+        self._federation = federation
+        self._root = self._rooted(source, check_sources(source))
         self._queues: dict[str, Queue] = {}
         self._partitions: dict[str, int] = {}
 
+    def _rooted(self, source: Any, sources: list[Any] | None) -> Member | Single | Federation:
+        """What answers the calls.
+
+        Raises:
+            BadArgument: `federation` does not fit to the source.
+        """
+        if self._federation not in (True, False):
+            raise BadArgument("federation", self._federation, "True or False")
+        if sources is None:
+            made = Single if self._federation else Member
+            return made(source, self.terms)
+        if not self._federation:
+            raise BadArgument("federation", False, "a list of nodes is a federation: give one")
+        return Federation(sources, self.terms)
+
+    @property
+    def _home(self) -> Member | Federation:
+        """The node, or all of them, as it is known now."""
+        return self._root.now if isinstance(self._root, Single) else self._root
+
+    def _current(self) -> Member | Federation:
+        """The same, after a look at the node's list when the last one is a while ago."""
+        root = self._root
+        return root.current() if isinstance(root, Single) else root
+
+    # A worker looks beside its loop, and joins between two rounds of it.
+
+    @property
+    def _is_look_due(self) -> bool:
+        root = self._root
+        return isinstance(root, Single) and not root.federation and monotonic() >= root.look_at
+
+    def _has_others(self) -> bool:
+        root = self._root
+        return isinstance(root, Single) and root.has_others()
+
+    def _join(self) -> None:
+        if isinstance(self._root, Single):
+            self._root.join()
+
     @property
     def _node(self) -> Node:
-        """The node, of a client that has one alone."""
+        """The node, of a client that was given one."""
         return self._member._node
 
     @property
     def _driver(self) -> Driver:
-        """The driver, of a client that has one node alone."""
+        """The driver, of a client that was given one node."""
         return self._member._driver
 
     @property
     def _member(self) -> Member:
-        if isinstance(self._home, Federation):
+        if isinstance(self._root, Federation):
             raise ConfigurationError("several nodes: this is a question to one")
-        return self._home
+        return self._root.member if isinstance(self._root, Single) else self._root
 
     @property
     def nodes(self) -> Nodes:
         """What is done about whole nodes: which there are, which leave.
 
-        Raises:
-            ConfigurationError: the client was made of one source alone.
-        """
-        return Nodes(self._home)
+        A client of one source is one of several nodes from now on.
 
-    def twin(self, *, owner: str | None = None) -> Penstock:
+        Raises:
+            ConfigurationError: the client was made with `federation=False`.
+        """
+        root = self._root
+        return Nodes(root.join() if isinstance(root, Single) else root)
+
+    def twin(self, *, owner: str | None = None, federation: bool | None = None) -> Penstock:
         """A client like this one, with connections of its own.
 
         Args:
             owner: who reserves; None = the same as here.
+            federation: whether it joins other nodes; None = the same as here.
         """
         twin = Penstock(
             self._source,
@@ -132,6 +215,10 @@ class Penstock:
             retry_for=self.terms.retry_for,
             middleware=self.middleware,
             on_unknown=self.terms.on_unknown,
+            federation=self._federation if federation is None else federation,
+            node_hosts=self.terms.node_hosts,
+            evict=self.terms.evict,
+            codec=self.terms.codec,
         )
         twin._partitions = self._partitions  # what one of them learns is true for both
         return twin
@@ -146,12 +233,12 @@ class Penstock:
             ConfigurationError: two nodes have one id.
             redis.exceptions.ConnectionError: not reached within `retry_for`.
         """
-        self._home.connect()
+        self._root.connect()
         return self
 
     def close(self) -> None:
         """Close the connections; the next call opens new ones."""
-        self._home.close()
+        self._root.close()
 
     def __enter__(self) -> Penstock:
         try:
@@ -187,7 +274,7 @@ class Penstock:
                 count = self._partitions.get(name)
             else:
                 self._partitions[name] = count
-            found = self._home.queue(name, count)
+            found = self._root.queue(name, count)
             if len(self._queues) >= 10_000:
                 self._queues.clear()
             self._queues[name] = found
@@ -199,7 +286,7 @@ class Penstock:
         Raises:
             BadArgument: not the name of a queue.
         """
-        found = self._home.partitions(check_queue_name(name))
+        found = self._current().partitions(check_queue_name(name))
         if found == 0:
             self._forget(name)
         return self.queue(name, partitions=found or None)
@@ -230,7 +317,7 @@ class Penstock:
         chosen = [q if isinstance(q, Queue) else self.queue(q) for q in queues]
         if not chosen or len({queue.name for queue in chosen}) < len(chosen):
             raise BadArgument("queues", [q.name for q in chosen], "one or more, each once")
-        return self._home.reserve(chosen, n, wait)
+        return self._root.reserve(chosen, n, wait)
 
     def queues(self, pattern: str = "*") -> list[str]:
         """The names of the queues that exist, sorted.
@@ -240,7 +327,7 @@ class Penstock:
         """
         if not isinstance(pattern, str):
             raise BadArgument("pattern", pattern, "a str")
-        return self._home.queues(pattern)
+        return self._current().queues(pattern)
 
     def scan_queues(
         self,
@@ -263,7 +350,7 @@ class Penstock:
         """
         check_count("n", n, high=BATCH)
         is_wanted = queue_filter(min_length, max_length, max_idle)
-        return self._home.scan_queues(cursor, n, is_wanted)
+        return self._current().scan_queues(cursor, n, is_wanted)
 
     def scan_queues_iter(
         self,
@@ -309,14 +396,14 @@ class Penstock:
 
     def hello(self) -> Hello:
         """Who answers: the version of the protocol, and the nodes with their ids."""
-        return self._home.hello()
+        return self._current().hello()
 
     def info(self) -> Info:
         """The state of the node and how many queues and jobs it has; several are taken together.
 
         Asks every queue for its figures.
         """
-        return self._home.info()
+        return self._current().info()
 
     def clear(self, queues: Iterable[Queue | str]) -> list[str]:
         """Remove queues with all that is in them.
@@ -336,6 +423,17 @@ class Penstock:
                 cleared.append(queue.name)
             self._forget(queue.name)
         return cleared
+
+    def _listed(self, field: str) -> str | None:
+        """The name of the queue with this field in the registry of some node."""
+        key = registry_key(self.prefix)
+        home = self._current()
+        if isinstance(home, Federation):
+            answers, _ = home.each(lambda one: one.brief.command("HGET", key, field))
+            found = next((name for _, name in answers if name is not None), None)
+        else:
+            found = home.command("HGET", key, field)
+        return None if found is None else split_name(found.decode("utf-8", "replace"))[0]
 
     def _forget(self, name: str) -> None:
         """A queue is no more; who makes it again may give it another number of partitions."""
@@ -363,11 +461,19 @@ class Penstock:
         return sum([self.open(name).sweep() for name in self.queues()])
 
     def server_facts(self) -> ServerFacts:
-        """What the server says of itself now."""
+        """What the server says of itself now; the one that was given, where there are several.
+
+        Raises:
+            ConfigurationError: the client was made of a list of nodes.
+        """
         return self._member.server_facts()
 
     def command(self, *args: Any) -> Any:
-        """A plain Redis command on a connection of this client, its reply undecoded; for tools."""
+        """A plain Redis command on a connection of this client, its reply undecoded; for tools.
+
+        Raises:
+            ConfigurationError: the client was made of a list of nodes.
+        """
         return self._member.command(*args)
 
 

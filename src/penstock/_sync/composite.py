@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from penstock._sync.connection import monotonic, passing
 from penstock._sync.job import Job
@@ -18,14 +18,16 @@ from penstock._sync.management import Named
 from penstock._sync.observed import ObservedQueue
 from penstock._sync.part import Part, Place
 from penstock._sync.queue import Queue
+from penstock._sync.role import Role
 from penstock.core import nodes
 from penstock.core.answers import Answers, hinted, told
 from penstock.core.bulk import Prepared, Window, windows
-from penstock.core.hints import Intent
+from penstock.core.hints import Intent, is_once
 from penstock.core.ids import parse_id
 from penstock.core.job import BulkEnqueued, Delivery, Enqueued, Outcome, Settled
+from penstock.core.logs import get_logger
 from penstock.core.nodes import Partial
-from penstock.core.operations import QueueOps, check_state, check_states
+from penstock.core.operations import ENDED, GONE, QueueOps, check_state, check_states
 from penstock.core.options import (
     BATCH,
     JOB_CURSOR,
@@ -57,6 +59,7 @@ if TYPE_CHECKING:
 __all__ = ["CompositeQueue", "ObservedComposite"]
 
 T = TypeVar("T")
+logger = get_logger("penstock")
 MISSING = Enqueued("", "missing", action="refused")
 """The answer to a body of a bulk that was not added, or not for certain, while others were."""
 
@@ -88,7 +91,8 @@ class CompositeQueue(Queue):
         self._client: Any = federation
         self._federation: Any = federation
         self.partitions = partitions
-        self.ops = QueueOps(QueueKeys(name, federation.prefix), federation.owner, (), self)
+        keys, codec = QueueKeys(name, federation.prefix), federation.terms.codec
+        self.ops = QueueOps(keys, federation.owner, (), self, codec=codec)
         self._numbers: Sequence[int | None] = [None] if partitions is None else range(partitions)
         self._crcs = {
             queue_crc(QueueKeys(name, federation.prefix, number).name): number
@@ -98,8 +102,10 @@ class CompositeQueue(Queue):
         self._hunger = nodes.Hunger()
         self._parts: dict[tuple[Place, int | None], Part] = {}
         self._briefs: dict[tuple[Place, int | None], Part] = {}
+        self._prompts: dict[tuple[Place, int | None], Part] = {}
         self._by_ops: dict[QueueOps, Part] = {}
         self._declared: set[Place] = set()
+        self._is_agreed = not federation.is_several
 
     # -- parts -----------------------------------------------------------------------------
 
@@ -143,11 +149,13 @@ class CompositeQueue(Queue):
             self._hunger.gave(part, count, monotonic())
 
     def declare(self) -> None:
-        """See to it that the nodes that are up know how many partitions the queue has.
+        """See to it that the nodes that are up know its settings, and how many partitions it has.
 
         Raises:
             QueuePartitioned: one of them knows of another number.
         """
+        if not self._is_agreed:
+            self.agree()
         if self.partitions is None:
             return
         for home in list(self._federation.homes):
@@ -241,22 +249,46 @@ class CompositeQueue(Queue):
         intent: Intent | None,
     ) -> Sequence[T]:
         """Call one part; that its node fails is noted, and perhaps what was to be done there."""
-        if intent is not None and part.home.id and not part.home.state.is_up:
-            kept = self._federation.keep(part.home, part.ops.keys.name, names, intent)
+        place, queue = part.home, part.ops.keys.name
+        if intent is not None and place.id and not place.state.is_up:
+            kept = self._federation.keep(place, queue, names, intent)
             if any(kept):
                 return cast("Sequence[T]", hinted(kept))
+        # Where another node can keep the call, this one is asked once and not for long.
+        may_keep = intent is not None and not intent.waits and not all(map(is_once, names))
+        is_prompt = may_keep and place.is_one_of_several and bool(self._federation.up(place))
         try:
-            self._declare(part.home)
-            return call(part, names)
+            self._declare(place)
+            return call(self._prompt(part) if is_prompt else part, names)
         except Exception as error:
             found, unconfirmed, failure = told(error)
-            is_down = failure is not None and self._federation.bears(part.home, failure)
+            is_down = failure is not None and self._federation.bears(place, failure)
+            left = names[len(found) :]  # of many, the first may be done
             if is_down and unconfirmed is None and intent is not None:
-                left = names[len(found) :]  # of many, the first may be done
-                kept = self._federation.keep(part.home, part.ops.keys.name, left, intent)
+                kept = self._federation.keep(place, queue, left, intent)
                 if any(kept):
                     return cast("Sequence[T]", [*found, *hinted(kept)])
+            if not is_down or not is_prompt:
+                raise
+        try:
+            rest = call(part, left)
+        except Exception as error:
+            more, _, failure = told(error)
+            if found:
+                raise IncompleteSettle([*found, *more]) from failure
             raise
+        ended = ENDED if intent is not None and intent.kind == "bury" else GONE
+        if isinstance(rest, Settled):  # the first call may have got through
+            rest = cast("Sequence[T]", rest.after_resend(ended))
+        return cast("Sequence[T]", [*found, *rest])
+
+    def _prompt(self, part: Part) -> Part:
+        """A part by connections on which a call fails at once."""
+        place = (part.home, part.number)
+        found = self._prompts.get(place)
+        if found is None:
+            found = self._prompts[place] = Part(self, part.home, part.home.prompt, part.number)
+        return found
 
     def _settled(
         self,
@@ -354,6 +386,8 @@ class CompositeQueue(Queue):
         """Add to a partition, on the first node that takes it."""
 
         def on_part(part: Part) -> T:
+            if not self._is_agreed:
+                self.agree()
             self._declare(part.home)
             return attempt(part, options)
 
@@ -398,7 +432,7 @@ class CompositeQueue(Queue):
         *,
         lease: Duration = 30,  # noqa: ARG002  # same
         block: Duration | None = None,  # noqa: ARG002  # same
-    ) -> NoReturn:
+    ) -> Role:
         """Not over several nodes or partitions: there a role would be several roles.
 
         Raises:
@@ -470,7 +504,7 @@ class CompositeQueue(Queue):
         return self._settled(
             jobs,
             lambda part, names: part.ack(names, dedup_window=dedup_window, **options),
-            Intent("ack", window),
+            Intent("ack", window, waits=bool(options)),
         )
 
     def nack(
@@ -581,10 +615,21 @@ class CompositeQueue(Queue):
     def stats(self) -> QueueStats:
         """Count the jobs on all nodes that answer; `unreachable` names the others.
 
-        Settings are those of the first node that has the queue.
+        Settings are those that were stored last; `differing` names nodes that have others, and
+        `nodes` has the figures of each.
         """
-        found, missed = self._asked(lambda part: part.stats())
-        return replace(nodes.merged_stats(found, missed), partitions=self.partitions)
+
+        def counted(home: Place) -> list[QueueStats]:
+            self._declare(home)
+            return [self._brief(home, number).stats() for number in self._numbers]
+
+        found, missed = self._federation.each(counted)
+        of_nodes = {home.address: answers for home, answers in found}
+        if found[0][0].is_one_of_several:
+            whole = nodes.stats_of_nodes(of_nodes, missed)
+        else:
+            whole = nodes.merged_stats(found[0][1])
+        return replace(whole, partitions=self.partitions)
 
     def peek(
         self, n: int = 10, *, state: str = "ready", start: int = 0, newest: bool = False
@@ -684,6 +729,40 @@ class CompositeQueue(Queue):
 
     def _configured(self, fields: list[Any]) -> Settings:
         return self._everywhere(lambda part: part._configured(fields))[0]
+
+    def agree(self, *more: Place) -> None:
+        """Give the settings that were stored last to the nodes that have others.
+
+        A node that can't be reached, or refuses them, is passed over: it is asked again when it is
+        back, and every 30 s.
+
+        Args:
+            more: nodes that are about to be up, besides those that are.
+        """
+        homes = [home for home in list(self._federation.homes) if home.state.is_up]
+        homes = list(dict.fromkeys([*homes, *more]))
+        self._is_agreed = True
+        if len(homes) < 2:
+            return
+        for number in self._numbers:
+            found = {}
+            for home in homes:
+                part = self._brief(home, number)
+                stored = self._best_effort(home, part._stored)
+                if stored is not None:
+                    found[home] = stored
+            for home, fields in nodes.to_store(found).items() if found else ():
+                part = self._brief(home, number)
+                self._best_effort(home, partial(part._configured, fields))
+                logger.info("settings of %r: stored on %s as well", self.name, home.address)
+
+    def _best_effort(self, home: Place, ask: Callable[[], T]) -> T | None:
+        try:
+            return ask()
+        except Exception as error:  # noqa: BLE001  # as `agree` says
+            if not self._federation.bears(home, error):
+                logger.warning("settings of %r on %s: %s", self.name, home.address, error)
+            return None
 
     def _receipt_of(self, job: Delivery) -> str | None:
         return self._part_of(job)._receipt_of(job)

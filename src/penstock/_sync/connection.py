@@ -7,7 +7,7 @@ redis-py's own retry is off: it resends whatever was sent, and what must not run
 
 from __future__ import annotations
 
-import logging
+import random
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -44,8 +44,8 @@ from penstock._acompat import (
     closed,
     exchanged,
     loop,
-    pool,
     send,
+    sleep,
     sliced,
 )
 from penstock._sync.sentinel import (
@@ -54,20 +54,26 @@ from penstock._sync.sentinel import (
     Primary,
     is_sentinel_url,
     sentinel_pool,
+    url_pool,
 )
-from penstock.core.calls import NOTHING, Call, Confirmed, Wait
+from penstock.core.calls import NOTHING, Call, Confirmed, Wait, longest_pause
+from penstock.core.logs import get_logger
 from penstock.core.producer import Producer
 from penstock.core.servers import ServerFacts, Syncing, parse_info, unsynced
+from penstock.core.urls import check_url, shown
+from penstock.core.views import number_in
 from penstock.errors import (
     BadArgument,
     ConfigurationError,
+    NotReplicated,
     OutOfMemory,
     ProtocolError,
     QueueDamaged,
 )
+from penstock.wire.keys import QueueKeys
 from penstock.wire.scripts import Script
 
-logger = logging.getLogger("penstock")
+logger = get_logger("penstock")
 
 pack: Callable[[tuple[Any, ...]], bytes] = hiredis.pack_command
 
@@ -82,6 +88,8 @@ SLICE_MS = 100
 """Most ms of one WAIT or WAITAOF."""
 AOF_SETTINGS = "*append*"
 """What CONFIG GET is asked for: appendonly, appendfsync, no-appendfsync-on-rewrite."""
+BUSY_PAUSE = 0.05
+"""Seconds until a server that is busy is asked again for a confirmation."""
 FAKE_SLICE = 0.02
 """Seconds of one BLPOP on a connection that can't be waited on."""
 RENEW = 60.0
@@ -91,10 +99,12 @@ FAILURES = (RedisConnectionError, RedisTimeoutError, ProtocolError)
 UNLESS = (AuthenticationError, AuthorizationError, MaxConnectionsError)
 CHANGES = (AskError, ClusterDownError, TryAgainError)
 """What a cluster answers of a slot that is elsewhere (MOVED is an AskError), or on its way."""
-OTHER_ROLE = re.compile(
-    r"(?:^|-)(?:READONLY|MASTERDOWN|NOREPLICAS|UNBLOCKED) |WAIT cannot be used with replica"
+PASSING = re.compile(
+    r"(?:^|-)(?:READONLY|MASTERDOWN|NOREPLICAS|UNBLOCKED|BUSY|MISCONF|TRYAGAIN) "
+    r"|WAIT cannot be used with replica"
 )
-"""In the text of a refusal: by a server that is no primary, not any more, or cut off from its own.
+"""In the text of a refusal that is not about the call: by a server that is no primary (any more),
+or cut off from its own; that runs a slow script (BUSY), or can't write to its disk (MISCONF).
 Redis 6.2 wraps what a script was refused."""
 
 
@@ -106,22 +116,19 @@ def connection_factory(source: object) -> tuple[Any, str]:
         ConfigurationError: the client decodes responses, so bodies would not come back as bytes.
     """
     given: Any
-    if isinstance(source, str) and is_sentinel_url(source):
-        given = sentinel_pool(source)
-    elif isinstance(source, str):
-        try:
-            given = pool.from_url(source)
-        except ValueError as error:
-            raise BadArgument("source", source, str(error)) from error
+    if isinstance(source, str):
+        check_url("source", source)
+        given = sentinel_pool(source) if is_sentinel_url(source) else url_pool(source, source)
     elif isinstance(source, Redis) and not isinstance(source, Pipeline):
         given = source.connection_pool
     else:
-        raise BadArgument("source", source, f"a URL or a {Redis.__module__} client, no pipeline")
+        reason = f"a URL or a {Redis.__module__} client, no pipeline"
+        raise BadArgument("source", shown(source), reason)
     kwargs = own_settings(given.connection_kwargs)
     if isinstance(given, SentinelConnectionPool):
         kwargs.setdefault("socket_connect_timeout", PATIENCE)
         if not given.is_master:
-            raise BadArgument("source", source, "a client of the primary, by master_for")
+            raise BadArgument("source", shown(source), "a client of the primary, by master_for")
         found = Found(given, kwargs)
         return found, str(found.primary)
     host = f"{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}"
@@ -180,12 +187,13 @@ class Lane(Producer):
         used: when the last reply came, by our clock, if whoever uses the lane has noted it.
     """
 
-    __slots__ = ("_conn", "_syncing", "used")
+    __slots__ = ("_conn", "_followers", "_syncing", "used")
 
     def __init__(self, conn: Any) -> None:
         super().__init__()
         self._conn = conn
         self._syncing: Syncing | None = None
+        self._followers = 0
         self.used = 0.0
 
     def exchange(self, call: Call, caller: Producer) -> list[Any]:
@@ -199,6 +207,8 @@ class Lane(Producer):
 
         Raises:
             CannotSync: the server can't tell truthfully whether the call is on disk; nothing was
+                sent.
+            NotReplicated: jobs are to be added, and too few replicas are connected; nothing was
                 sent.
             ProtocolError: the reply is that of another call; the connection is closed.
         """
@@ -227,24 +237,56 @@ class Lane(Producer):
         if wait is not None:
             got = self._confirmed(how) if asked else NOTHING
             if reply[0] == 1:
+                spent = SLICE_MS if asked else 0
+                until = monotonic() + (wait.timeout_ms - spent) / 1000
                 wanted = reply[8] if wait.replicas is None else wait.replicas
-                if got is not None and not got.covers(wanted, wait):
-                    spent = SLICE_MS if asked else 0
-                    until = monotonic() + (wait.timeout_ms - spent) / 1000
-                    got = self._waited(how, wanted, got, wait, until)
-                reply.append(got or NOTHING)
+                reply.append(self._settled(how, wanted, got, wait, until))
         return reply
+
+    def _settled(
+        self, how: Syncing | None, wanted: int, got: Confirmed | None, wait: Wait, until: float
+    ) -> Confirmed:
+        """Wait until all that are connected have confirmed, or until the time is over."""
+        if got is not None and not got.covers(wanted, wait):
+            got = self._waited(how, self._reachable(wanted), got, wait, until)
+        if got is None or got.replicas < wanted:
+            self._followers = 0  # asked anew before the next call
+        return got or NOTHING
 
     def _asking(self, call: Call, wait: Wait) -> tuple[Syncing | None, bytes]:
         """How the disk is asked, None = not at all; and the question that goes out with a call.
 
         Raises:
             CannotSync: the disk can't be asked.
+            NotReplicated: too few replicas are connected to confirm jobs that are to be added.
         """
         if not wait.fsynced and not wait.expected:
             return None, b""
         how = self._syncing_of(call, wait) if wait.fsynced else None
-        return how, question(how, wait.expected, min(wait.timeout_ms, SLICE_MS))
+        reached = self._reachable(wait.expected)
+        if reached < wait.expected and call.queue is not None and not wait.may_have_run:
+            told = wait.replicas
+            wanted = self._setting_of(call.queue) if told is None else told
+            if reached < wanted:
+                fsynced = False if wait.fsynced else None
+                raise NotReplicated(wanted, 0, fsynced=fsynced, connected=reached)
+        return how, question(how, reached, min(wait.timeout_ms, SLICE_MS))
+
+    def _reachable(self, replicas: int) -> int:
+        """So many replicas, or as many as are connected if those are fewer.
+
+        The server is asked unless so many have confirmed the last call of this connection.
+        """
+        if replicas > self._followers:
+            try:
+                fields = parse_info(self.command("INFO", "replication"))
+            except ResponseError as error:
+                if transient(error):
+                    raise
+                fields = {}
+            told = fields.get("connected_slaves") if fields.get("role") == "master" else None
+            self._followers = replicas if told is None else int(told)
+        return min(replicas, self._followers)
 
     def _syncing_of(self, call: Call, wait: Wait) -> Syncing:
         """How the disks that a call waits for are asked.
@@ -259,9 +301,13 @@ class Lane(Producer):
             return self._learn_syncing(wait.expected)
         how = self._learn_syncing(0)
         if how is Syncing.ALWAYS and (wait.expected or not wait.is_told):
-            setting = self.command("HGET", call.queue["meta"], "replicas")
-            how = self._learn_syncing(int(setting or 0))
+            how = self._learn_syncing(self._setting_of(call.queue))
         return how
+
+    def _setting_of(self, queue: QueueKeys) -> int:
+        """How many replicas the queue's setting wants now."""
+        setting = self.command("HGET", queue["meta"], "replicas")
+        return number_in((setting or b"").decode("utf-8", "replace")) or 0
 
     def _again(self, packed: bytes) -> Any:
         """Send once more; a refusal closes the connection, as a WAIT may be under way behind it."""
@@ -287,6 +333,8 @@ class Lane(Producer):
                 fields.update(parse_info(self.command("INFO", section)))
             settings = _pairs(self.command("CONFIG", "GET", AOF_SETTINGS))
         except ResponseError as error:
+            if transient(error):
+                raise
             logger.info("INFO, CONFIG GET: %s", error)
         self._syncing = how = ServerFacts(fields).syncing(settings, replicas)
         return how
@@ -300,8 +348,11 @@ class Lane(Producer):
         try:
             answer = self._conn.read_response(disable_decoding=True)
         except ResponseError as error:
-            if self.turn and transient(error):
-                raise  # the call is repeated where the primary is now
+            if str(error).startswith("BUSY "):  # a slow script of another client: asked again
+                sleep(BUSY_PAUSE)
+                return NOTHING
+            if self.turn and transient(error):  # the call has run, and is repeated elsewhere
+                raise RedisConnectionError(str(error)) from error
             logger.info("nothing is confirmed: %s", error)
             self._syncing = None
             return None
@@ -368,7 +419,7 @@ class Lane(Producer):
 
     def close(self) -> None:
         """Close the connection; the next call opens it again."""
-        self._syncing = None
+        self._syncing, self._followers = None, 0
         self._conn.disconnect()
 
 
@@ -549,7 +600,7 @@ class Server:
         self._sends_once = False
         self._retrying = tenacity.Retrying(
             stop=tenacity.stop_after_delay(retry_for),
-            wait=tenacity.wait_random_exponential(multiplier=0.02, max=1.0),
+            wait=_pause,
             retry=tenacity.retry_if_exception(transient),
             reraise=True,
         )
@@ -663,6 +714,9 @@ class Server:
         if isinstance(error, ResponseError) and not transient(error):
             self._lanes.append(lane)
             raise_typed(error)
+        if isinstance(error, NotReplicated):  # nothing was sent
+            self._lanes.append(lane)
+            return
         lane.close()
 
     def _again(
@@ -681,7 +735,7 @@ class Server:
             lane.close()
             sent = monotonic()
             try:
-                return lane.exchange(call, lane), sent
+                return lane.exchange(call.in_doubt() if doubts else call, lane), sent
             except (RedisConnectionError, RedisTimeoutError, ProtocolError) as failure:
                 doubts.append(failure)
                 raise
@@ -766,14 +820,19 @@ class Server:
             self._primary.close()
 
 
+def _pause(state: tenacity.RetryCallState) -> float:
+    elapsed = state.seconds_since_start or 0.0
+    return random.random() * longest_pause(state.attempt_number, elapsed)
+
+
 def transient(error: BaseException) -> bool:
-    """Whether a failure may pass by itself: the connection's, or of a server in another role.
+    """Whether a failure may pass by itself: the connection's, or of a server that is not ready.
 
     Any other refusal is the answer.
     """
     if isinstance(error, ResponseError):
-        in_role = (ReadOnlyError, MasterDownError)
-        return isinstance(error, in_role) or OTHER_ROLE.search(str(error)) is not None
+        codes = (ReadOnlyError, MasterDownError, TryAgainError)
+        return isinstance(error, codes) or PASSING.search(str(error)) is not None
     return isinstance(error, FAILURES) and not isinstance(error, UNLESS)
 
 

@@ -3,7 +3,11 @@
 
 from __future__ import annotations
 
+import math
+import random
+import re
 from collections.abc import Generator
+from contextlib import suppress
 from typing import Any
 
 from penstock._acompat import Signal, sleep
@@ -11,11 +15,18 @@ from penstock._sync.cluster import Waiters
 from penstock._sync.connection import Waiter, monotonic, passing
 from penstock._sync.node import Node
 from penstock.core import flows
-from penstock.core.calls import Call
-from penstock.core.operations import DAMAGED, QueueOps, Taken
+from penstock.core.operations import QueueOps, Taken
 from penstock.core.partitions import mark, read_mark
-from penstock.errors import QueuePartitioned
-from penstock.wire.keys import QueueKeys, registry_key
+from penstock.core.sweeping import IDLE_MS, Turns
+from penstock.errors import PenstockError, QueuePartitioned
+from penstock.wire.keys import QueueKeys, registry_key, split_name
+
+STEPS = 10
+"""Most steps of one sweep that a client makes beside its waiting, 1,000 of each kind a step."""
+
+
+ENTRY = re.compile(rb"[0-9a-f]{16}")
+"""A field of the registry: checksum of the queue's name, and epoch."""
 
 
 class Driver:
@@ -30,14 +41,9 @@ class Driver:
         self.node = node
         self._prefix = prefix
         self._registry = registry_key(prefix)
-
-    def run(self, ops: QueueOps, call: Call) -> tuple[list[Any], float]:
-        """Run a script, with lost meta restored first; the reply, and when it was resent, or 0."""
-        reply, resent = self.node.run(call)
-        if reply[0] == DAMAGED:
-            self.drive(flows.restore(ops))
-            reply, resent = self.node.run(call)
-        return reply, resent
+        self._turns = Turns()
+        self._listed: list[tuple[str, str]] = []
+        self._cursor = "0"
 
     def reserve(self, ops: QueueOps, n: int, *, idle: bool, brief: bool = False) -> Taken:
         """Reserve up to n jobs of a queue, in one trip."""
@@ -93,22 +99,20 @@ class Driver:
             return self.node.close()
         if isinstance(effect, flows.Hurry):
             return self.node.hurry()
-        assert isinstance(effect, (flows.Register, flows.Lookup))
-        return self._registered(effect)
+        if isinstance(effect, flows.Tidy):
+            return self.tidy(effect)
+        if isinstance(effect, flows.Unregister):
+            return self.unregister(effect.ops, effect.epoch)
+        assert isinstance(effect, flows.Register)
+        return self._register(effect)
 
-    def _registered(self, effect: flows.Register | flows.Lookup) -> str | None:
+    def _register(self, effect: flows.Register) -> None:
         ops = effect.ops
-        if isinstance(effect, flows.Register):
-            if ops.partitions is not None:  # as after a `clear`
-                self.declare(ops.keys, ops.partitions)
-            field = f"{ops.crc:08x}{effect.epoch}"
-            self.node.command("HSET", self._registry, field, ops.keys.name)
-            self.node.identify()
-            return None
-        for name, epoch in self.registry():
-            if name == ops.keys.name:
-                return epoch
-        return None
+        if ops.partitions is not None:  # as after a `clear`
+            self.declare(ops.keys, ops.partitions)
+        field = f"{ops.crc:08x}{effect.epoch}"
+        self.node.command("HSET", self._registry, field, ops.keys.name)
+        self.node.identify()
 
     def declare(self, keys: QueueKeys, count: int) -> None:
         """Note how many partitions a queue has, or see that it has so many.
@@ -141,24 +145,79 @@ class Driver:
 
     def registry(self) -> list[tuple[str, str]]:
         """Name and epoch of every queue that the registry lists."""
-        flat = self.node.command("HGETALL", self._registry)
-        return [
-            (flat[i + 1].decode("utf-8", "replace"), flat[i].decode()[8:])
-            for i in range(0, len(flat), 2)
-        ]
+        return self.node.registry()
 
     def registry_page(self, cursor: str, n: int) -> tuple[str, list[tuple[str, str]]]:
-        """One step through the registry: the next cursor, names and epochs."""
-        after, flat = self.node.command("HSCAN", self._registry, cursor, "COUNT", n)
-        found = [
-            (flat[i + 1].decode("utf-8", "replace"), flat[i].decode()[8:])
-            for i in range(0, len(flat), 2)
-        ]
-        return after.decode(), found
+        """At most n entries of the registry: the next cursor, names and epochs.
+
+        HSCAN answers a small hash as a whole. So its pages are cut: a cursor is that of HSCAN, and
+        after a dot the last field that was answered of that page, in the order of the fields.
+        """
+        at, _, behind = cursor.partition(".")
+        after, flat = self.node.command("HSCAN", self._registry, at, "COUNT", n)
+        entries = sorted(zip(flat[::2], flat[1::2], strict=True))
+        known = [(key.decode(), name) for key, name in entries if ENTRY.fullmatch(key)]
+        left = [entry for entry in known if entry[0] > behind]
+        found = [(name.decode("utf-8", "replace"), key[8:]) for key, name in left[:n]]
+        return (f"{at}.{left[n - 1][0]}" if len(left) > n else after.decode()), found
 
     def unregister(self, ops: QueueOps, epoch: str) -> None:
         """Take a removed queue's epoch out of the registry; that epoch never returns."""
         self.node.command("HDEL", self._registry, f"{ops.crc:08x}{epoch}")
+
+    # -- sweeping --------------------------------------------------------------------------
+
+    def sweep(self, ops: QueueOps, most: float = math.inf) -> tuple[int, bool]:
+        """Sweep a queue in bounded steps: how many jobs were removed, and whether more are left.
+
+        Args:
+            ops: the queue.
+            most: at most so many steps.
+        """
+        total, more, steps = 0, True, 0
+        while more and steps < most:
+            reply, _ = self.node.run(ops.sweep(IDLE_MS))
+            ops.check(reply)
+            total, more, steps = total + reply[2] + reply[3], bool(reply[4]), steps + 1
+            if reply[5]:
+                self.unregister(ops, reply[5].decode())
+        return total, more
+
+    def tidy(self, effect: flows.Tidy) -> None:
+        """Sweep the queues whose turn it is, and a few of those that the registry lists."""
+        for ops in effect.sources:
+            name = ops.keys.name
+            if self._turns.is_due(name, monotonic()) and self.sweep(ops, STEPS)[1]:
+                self._turns.again(name, monotonic())
+        count = self._turns.made() if effect.made else self._turns.listed(monotonic())
+        if count:
+            self._turns.found(self.sweep_listed(count), monotonic())
+
+    def sweep_listed(self, count: int) -> int:
+        """Sweep so many of the queues that the registry lists, one step each.
+
+        The registry is gone through round and round. An entry of another life of a queue that
+        exists goes as well.
+
+        Returns:
+            How many queues were removed.
+        """
+        removed = 0
+        for _ in range(count):
+            if not self._listed:
+                self._cursor, self._listed = self.registry_page(self._cursor, 10)
+                random.shuffle(self._listed)
+            if not self._listed:
+                break
+            listed, epoch = self._listed.pop()
+            name, number = split_name(listed)
+            with suppress(PenstockError):  # a newer protocol, damage, or not a queue's name
+                ops = QueueOps(QueueKeys(name, self._prefix, number), "", ())
+                reply = ops.check(self.node.run(ops.sweep(IDLE_MS))[0])
+                if reply[5] or (reply[6] and reply[6].decode() != epoch):
+                    self.unregister(ops, reply[5].decode() or epoch)
+                    removed += bool(reply[5])
+        return removed
 
 
 class _Wait:

@@ -6,8 +6,8 @@ What is decided is in `core.nodes`; here it is carried out (PROTOCOL.md, Several
 
 from __future__ import annotations
 
-import logging
 import random
+import weakref
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -22,16 +22,17 @@ from penstock._sync.home import BRIEF, Errands, Home
 from penstock._sync.job import Job
 from penstock._sync.listener import Listener
 from penstock._sync.offers import Offers
-from penstock._sync.queue import Queue
 from penstock.core import flows, nodes
 from penstock.core.client import QueueFilter, Terms
 from penstock.core.hints import Intent
-from penstock.core.members import Entry, address_of, joined, merged_members
+from penstock.core.logs import get_logger
+from penstock.core.members import Entry, address_of, learned, merged_members
 from penstock.core.nodes import At, Hunger, Keep, Listen, Partial, Sticky
 from penstock.core.options import QUEUE_CURSOR, check_cursor
 from penstock.core.servers import PROTOCOL_VERSION
 from penstock.core.views import Drain, Hello, Info, NodeView, QueuePage, QueueStats
 from penstock.errors import (
+    BadArgument,
     ConfigurationError,
     NodesUnavailable,
     PenstockError,
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Federation"]
 
-logger = logging.getLogger("penstock")
+logger = get_logger("penstock")
 
 T = TypeVar("T")
 
@@ -60,24 +61,31 @@ class Federation:
     Args:
         sources: a URL or a redis-py client of each.
         terms: what the client was told.
+        homes: the nodes of these sources; None = they are made here.
 
     Attributes:
         homes: they.
+        unused: nodes of the list that can't be used: id -> address, and why.
         sticky: which of them is preferred for new jobs.
         hints: what is done about those that are down.
         offers: the way of a job to one of them.
         learn_at: when their lists are read again by the clock.
     """
 
-    def __init__(self, sources: Sequence[Any], terms: Terms) -> None:
+    def __init__(
+        self, sources: Sequence[Any], terms: Terms, homes: Sequence[Home] | None = None
+    ) -> None:
         self.terms = terms
-        self.homes = [Home(source, terms) for source in sources]
+        self._given = [*sources]
+        self.homes = list(homes or [Home(source, terms) for source in sources])
+        self.unused: dict[str, tuple[str, str]] = {}
         self.sticky = Sticky(random.randrange(1 << 16))
         self.hints = Hints(self)
         self.offers = Offers(self)
         self._hunger: dict[str, Hunger] = {}
         self._entries: dict[str, Entry] = {}
         self._gone: list[Home] = []
+        self._queues: weakref.WeakSet[CompositeQueue] = weakref.WeakSet()
         self._learning = Errands()
         self.learn_at = 0.0
 
@@ -96,13 +104,20 @@ class Federation:
         """Hooks."""
         return self.terms.middleware
 
+    is_several = True
     is_apart = True
     """Waits on several nodes stand by themselves."""
 
-    def queue(self, name: str, partitions: int | None = None) -> Queue:
+    def queue(self, name: str, partitions: int | None = None) -> CompositeQueue:
         """The queue of this name, with a part on each node, or one of each partition."""
         made = ObservedComposite if self.middleware else CompositeQueue
-        return made(self, name, partitions)
+        queue = made(self, name, partitions)
+        self.watch(queue)
+        return queue
+
+    def watch(self, queue: CompositeQueue) -> None:
+        """Keep the settings of a queue the same on all nodes from now on."""
+        self._queues.add(queue)
 
     def partitions(self, name: str) -> int | None:
         """How many partitions a queue has on the first node that knows it, as of `Member`."""
@@ -217,6 +232,8 @@ class Federation:
         self._heard(home.listed())
         # Before anybody takes a job from it: some of them are done.
         self.hints.make_up(home)
+        for queue in list(self._queues):
+            queue.agree(home)
         if home in self.homes:
             home.state.saw(**found)
 
@@ -261,6 +278,8 @@ class Federation:
                 except Exception as error:  # noqa: BLE001  # it is looked after
                     if not self.bears(home, error):
                         logger.warning("node %s: %s", home.address, error)
+        for queue in list(self._queues):
+            queue.agree()
 
     def up(self, but: Home) -> list[Home]:
         """The nodes that are up, except one."""
@@ -272,6 +291,8 @@ class Federation:
         self._entries = merged_members([known, told])
         for node, entry in sorted(self._entries.items(), key=itemgetter(1)):
             found = [home for home in list(self.homes) if home.whole_id == node]
+            if found or not entry.address:
+                self.unused.pop(node, None)
             if not entry.address:
                 # What was forgotten goes, unless nobody else is left.
                 for home in found:
@@ -289,11 +310,17 @@ class Federation:
                 if not home.state.met:  # else the list is of a time when another one was there
                     home.meet(node)
                 return
-        source = joined(address, self.homes[0].source)
+        if self.unused.get(node, ("", ""))[0] == address:
+            return  # nothing has changed
         try:
+            source = learned(address, self._given, self.terms.node_hosts)
             self.homes.append(Home(source, self.terms, node))
-        except PenstockError as error:
-            logger.warning("node %s at %s can't be used: %s", node[:8], address, error)
+        except (PenstockError, ValueError) as error:
+            reason = error.reason if isinstance(error, BadArgument) else str(error)
+            logger.warning("node %s at %r is not used: %s", node[:8], address, reason)
+            self.unused[node] = (address, reason)
+        else:
+            self.unused.pop(node, None)
 
     def entries(self) -> dict[str, Entry]:
         """The list, as all nodes together have it."""
@@ -369,6 +396,9 @@ class Federation:
         known = ", ".join(home.id for home in self.homes if home.id)
         unmet = ", ".join(home.address for home in self.homes if not home.id)
         told = f"node {node} is none of this client's: {known}"
+        for whole_id, (address, reason) in self.unused.items():
+            if whole_id.startswith(node):
+                told = f"node {node} at {address!r} is not used: {reason}"
         raise WrongNode("id", name, f"{told}; not reached: {unmet}" if unmet else told)
 
     def bears(self, home: Home, error: BaseException) -> bool:
@@ -475,6 +505,10 @@ class Federation:
             )
             for home in self.homes
             if all(home is not other for other, _ in found)
+        ]
+        silent += [
+            NodeView(node, address, 100, None, None, False, reason)
+            for node, (address, reason) in self.unused.items()
         ]
         return Hello(PROTOCOL_VERSION, answered[0].id, (*answered, *silent))
 

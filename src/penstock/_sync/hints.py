@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ from penstock._sync.connection import monotonic, passing
 from penstock._sync.queue import Queue
 from penstock.core import hints
 from penstock.core.hints import Hint, Intent
+from penstock.core.logs import get_logger
 from penstock.wire.keys import hints_key, split_name
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Hints"]
 
-logger = logging.getLogger("penstock")
+logger = get_logger("penstock")
 
 
 class Hints:
@@ -83,7 +83,7 @@ class Hints:
             first.kind, first.epoch, first.window, first.reason, hints.pairs_of(batch)
         )
         try:
-            reply, _ = home.brief._driver.run(ops, call)
+            reply, _ = home.brief._node.run(call)
         except Exception as error:  # it is kept until it can be done
             logger.warning("%d hints for %s: %s", len(batch), home.address, error)
             if passing(error):

@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-import logging
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from penstock.core.job import Delivery, Outcome
-from penstock.core.logs import Fields
+from penstock.core.logs import ONCE, log_failure
 from penstock.core.options import Duration
 from penstock.errors import (
     AckNotReplicated,
@@ -21,8 +20,6 @@ from penstock.errors import (
 
 if TYPE_CHECKING:
     from penstock._sync.queue import Queue
-
-logger = logging.getLogger("penstock")
 
 
 class Job(Delivery):
@@ -136,6 +133,16 @@ class Job(Delivery):
             raise self._refused("extend", result)
         return result
 
+    def _fail(self, error: Exception) -> None:
+        """Report what ended the block of this job, and log it."""
+        text = f"{type(error).__name__}: {error}"
+        if self.at_most_once:
+            log_failure(self, text, error, ending=ONCE)
+            return
+        outcome = self.queue.nack([self], error=text)[0]
+        log_failure(self, text, error, ending="a dead letter" if outcome is Outcome.DEAD else "")
+        self._settle("nack", outcome)
+
     def _settle(self, operation: str, outcome: Outcome) -> bool:
         self.settled = outcome is not Outcome.REFUSED
         if outcome in (Outcome.STALE, Outcome.ENDED, Outcome.REFUSED):
@@ -170,10 +177,7 @@ class Job(Delivery):
             self.ack()
             return False
         if isinstance(error, Exception):
-            logger.error("%r failed", self, exc_info=error, extra=Fields(self))
-            if self.at_most_once:
-                return True
-            self.nack(error=f"{type(error).__name__}: {error}")
+            self._fail(error)
             return True
         if not self.at_most_once:
             self.release()

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -11,11 +10,13 @@ from penstock._sync.job import Job
 from penstock.core import flows
 from penstock.core.calls import NOTHING, Confirmed, Wait
 from penstock.core.job import Delivery, Settled
+from penstock.core.logs import get_logger
+from penstock.core.nodes import STORED
 from penstock.core.operations import (
     ENDED,
     GONE,
     REFUSED,
-    TOO_FAR,
+    SWEPT,
     QueueOps,
     check_state,
     check_states,
@@ -39,8 +40,7 @@ if TYPE_CHECKING:
 
 Named = Delivery | str
 """A job is named by its delivery, which proves who holds it, or by its id alone."""
-IDLE_MS = 900_000
-logger = logging.getLogger("penstock")
+logger = get_logger("penstock")
 
 
 class Management:
@@ -60,7 +60,8 @@ class Management:
         self._driver = client._driver
         self._node = client._node
         keys = QueueKeys(name, client.prefix, number)
-        self.ops = QueueOps(keys, client.owner, self._node.known, self, Job)
+        codec = client.terms.codec
+        self.ops = QueueOps(keys, client.owner, self._node.known, self, Job, codec)
 
     @property
     def name(self) -> str:
@@ -121,7 +122,7 @@ class Management:
             An outcome for each, in order: done, gone, expired, or refused (ready: it stands at that
             place; dead: see `redrive`; delivered at most once).
         """
-        return self._each(jobs, self.ops.promote)
+        return self._each(jobs, self.ops.promote, resent_code=REFUSED)
 
     def dequeue(self, jobs: Iterable[Named]) -> Settled:
         """Take jobs out of the queue: they come back after their lease, as if nobody had spoken.
@@ -194,20 +195,15 @@ class Management:
     def sweep(self) -> int:
         """Give back the memory of jobs past their ttl and of dead letters past their bounds.
 
-        A queue without jobs and settings on which nothing was written for 15 minutes is removed.
+        A queue without jobs, settings, open windows and waiting clients is removed when nothing was
+        written to it for a minute; its counters go with it. Clients that wait for jobs sweep by
+        themselves, about once a minute.
 
         Returns:
             How many jobs were removed.
         """
         self._client.connect()
-        total, more = 0, 1
-        while more:
-            reply, _ = self._node.run(self.ops.sweep(IDLE_MS))
-            self.ops.check(reply)
-            total, more = total + reply[2] + reply[3], reply[4]
-            if reply[5]:
-                self._driver.unregister(self.ops, reply[5].decode())
-        return total
+        return self._driver.sweep(self.ops)[0]
 
     def clear(self) -> int:
         """Remove the queue with all that is in it: jobs in every state, settings, a pause.
@@ -261,6 +257,9 @@ class Management:
     ) -> list[JobView]:
         """Look at jobs without taking them: of ready in the order in which `reserve` would.
 
+        Expired jobs that are in the way are removed, about a thousand a call; the call is repeated
+        until none is.
+
         Args:
             n: at most so many, up to 1000; about 1 MiB of bodies is answered.
             state: ready, scheduled (by due time), active (by end of lease) or dead (by death).
@@ -270,11 +269,11 @@ class Management:
         """
         check_count("n", n, high=BATCH)
         check_count("start", start, low=0 if newest else -BATCH, high=BATCH)
-        call = self.ops.peek(check_state("state", state), start, n, newest=newest)
+        chosen = check_state("state", state)
         self._client.connect()
-        reply, _ = self._node.run(call)
-        if reply[0] == TOO_FAR:
-            raise BadArgument("start", start, "more than 8 MiB of bodies lie before it")
+        reply: list[Any] = [SWEPT]
+        while reply[0] == SWEPT:
+            reply, _ = self._node.run(self.ops.peek(chosen, start, n, newest=newest))
         return [view for view in self.ops.views(reply, self._node.id) if view]
 
     def show(self, job: Named) -> JobView | None:
@@ -285,7 +284,7 @@ class Management:
         """
         self._client.connect()
         names = self._listed("job", [job])
-        reply, _ = self._driver.run(self.ops, self.ops.show(names))
+        reply, _ = self._node.run(self.ops.show(names))
         return self.ops.views(reply, self._node.id)[0]
 
     def status(self, dedup_id: str) -> DedupStatus | None:
@@ -390,6 +389,11 @@ class Management:
         reply = self._driver.drive(flows.configure(self.ops, fields))
         return self.ops.settings(reply)
 
+    def _stored(self) -> list[bytes | None]:
+        """The settings as they are stored, with the time at which they were."""
+        found: list[bytes | None] = self._node.command("HMGET", self.ops.keys["meta"], *STORED)
+        return found
+
     def pause(self, side: str = "all") -> None:
         """Stop a side of the queue; it survives a restart, and a paused empty queue stays.
 
@@ -464,11 +468,7 @@ class Management:
                 call = build(part)
                 if wait is not None and short is None:
                     call = call._replace(wait=wait)
-                reply, resent = self._driver.run(self.ops, call)
-                if reply[0] == TOO_FAR:
-                    middle = len(part) // 2
-                    parts[:0] = [part[:middle], part[middle:]]
-                    continue
+                reply, resent = self._node.run(call)
                 got = reply.pop() if call.wait is not None and reply[0] == 1 else NOTHING
                 settled = self.ops.codes(part, reply, start)
                 settled.replicas = got.replicas

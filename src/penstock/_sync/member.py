@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Sequence
-from contextlib import suppress
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
@@ -19,14 +19,18 @@ from penstock._sync.observed import ObservedQueue
 from penstock._sync.queue import Queue
 from penstock.core import flows
 from penstock.core.client import QueueFilter, Terms
+from penstock.core.logs import get_logger
+from penstock.core.nodes import LOOK
 from penstock.core.operations import QueueOps
 from penstock.core.options import BATCH, QUEUE_CURSOR, check_cursor
 from penstock.core.servers import PROTOCOL_VERSION, ServerFacts
 from penstock.core.views import Hello, Info, NodeView, QueuePage, QueueStats
-from penstock.errors import MetaLost
-from penstock.wire.keys import QueueKeys, split_name
+from penstock.errors import NodesUnavailable, QueueDamaged
+from penstock.wire.keys import QueueKeys, node_key, split_name
 
 __all__ = ["BRIEF", "Member"]
+
+logger = get_logger("penstock")
 
 BRIEF = 2.0
 """Seconds that a consumer waits for a reply while others may have jobs."""
@@ -54,6 +58,9 @@ class Member:
         source: a URL or a redis-py client.
         terms: what the client was told.
         node: its connections; None = of its own.
+
+    Attributes:
+        taking_until: until when by the clock the node is believed to take jobs.
     """
 
     def __init__(self, source: Any, terms: Terms, node: Node | None = None) -> None:
@@ -63,6 +70,7 @@ class Member:
         self._driver = Driver(self._node, terms.prefix)
         self._alone = Alone(self)
         self._ear: Driver | None = None
+        self.taking_until = -math.inf
 
     @property
     def prefix(self) -> str:
@@ -96,6 +104,21 @@ class Member:
         if not self._node.id:
             self._node.prepare()
 
+    def check_taking(self) -> None:
+        """Read the node's flag `leaving`, before jobs are added.
+
+        Raises:
+            NodesUnavailable: the node takes no new jobs.
+        """
+        self.connect()
+        if self.is_leaving():
+            raise NodesUnavailable("no node takes jobs", {self._node.address: "leaving"})
+        self.taking_until = monotonic() + LOOK
+
+    def is_leaving(self) -> bool:
+        """Whether the node takes no new jobs."""
+        return bool(self._node.command("HGET", node_key(self.prefix), "leaving"))
+
     def close(self) -> None:
         """Close the connections."""
         self._node.close()
@@ -122,13 +145,12 @@ class Member:
             sources += parts
         seen = None
         if len(sources) == 1 and n <= BATCH:
-            with suppress(MetaLost):  # the flow mends it
-                taken = self._driver.reserve(sources[0], n, idle=False)
-                if taken.is_over:
-                    raise sources[0].drained()
-                if taken.deliveries or (wait == 0 and taken.next_ms != 0):
-                    return taken.deliveries
-                seen = taken if taken.next_ms != 0 else None
+            taken = self._driver.reserve(sources[0], n, idle=False)
+            if taken.is_over:
+                raise sources[0].drained()
+            if taken.deliveries or (wait == 0 and taken.next_ms != 0):
+                return taken.deliveries
+            seen = taken if taken.next_ms != 0 else None
         apart = self.is_apart and any(queue.partitions for queue in queues)
         flow = flows.reserve(
             sources,
@@ -193,7 +215,11 @@ class Member:
         found = []
         for listed, epoch in entries:
             name, number = split_name(listed)
-            stats = Queue(self, name, number).stats()
+            try:
+                stats = Queue(self, name, number).stats()
+            except QueueDamaged as error:  # no reason to hide the others
+                logger.warning("queue %r is left out: %s", name, error)
+                continue
             if stats.epoch == epoch:
                 found.append((stats, number))
         return found
@@ -207,12 +233,14 @@ class Member:
     def view(self) -> NodeView:
         """The node in words."""
         facts = self._node.server_facts()
+        leaving = self.is_leaving()
         return NodeView(
             id=self._node.whole_id(),
             address=self._node.address,
-            priority=10 if facts.is_crowded else 1,
+            priority=100 if leaving else 10 if facts.is_crowded else 1,
             used_memory=facts.number("used_memory"),
             max_memory=facts.number("maxmemory"),
+            leaving=leaving,
         )
 
     def info(self) -> Info:

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.core.members import Entry, address_of, check_url
+from penstock.core.members import Entry, address_of
+from penstock.core.urls import check_url, shown
 from penstock.core.views import Drain, NodeView
 from penstock.errors import BadArgument, ConfigurationError, NodesMissed, OutOfMemory
 from penstock.wire.keys import node_key, nodes_key
@@ -27,14 +28,14 @@ class Nodes:
         home: the federation.
 
     Raises:
-        ConfigurationError: the client was made of one source alone; give it a list.
+        ConfigurationError: the client was made with `federation=False`.
     """
 
     def __init__(self, home: Federation | Member) -> None:
         from penstock._sync.federation import Federation
 
         if not isinstance(home, Federation):
-            raise ConfigurationError("one node alone: make the client of a list of nodes")
+            raise ConfigurationError("one node alone: make the client without federation=False")
         self._federation = home
 
     def list(self) -> tuple[NodeView, ...]:
@@ -43,6 +44,8 @@ class Nodes:
 
     def add(self, url: str) -> NodeView:
         """Write a node into the list that is kept on every node; clients learn of it in 30 s.
+
+        It gets the settings and pauses of all queues.
 
         Nodes that this client knows and the list does not are written with it. Names and passwords
         of a URL are not.
@@ -56,6 +59,9 @@ class Nodes:
         check_url("url", url)
         home = self._federation.admit(url)
         self._note(home.whole_id, address_of(home.source))
+        for name in self._federation.queues("*"):
+            partitions = self._federation.partitions(name) or None
+            self._federation.queue(name, partitions).agree()
         return home.seen()
 
     def forget(self, node: str | NodeView) -> None:
@@ -67,11 +73,16 @@ class Nodes:
             BadArgument: no such node, or the only one.
             NodesMissed: some of the others can't be reached, and don't have the new list.
         """
+        unused = self._unused(node)
+        if unused:
+            self._note(unused, "")
+            self._federation.unused.pop(unused, None)
+            return
         home = self._find(node)
         if len(self._federation.homes) == 1:
-            raise BadArgument("node", node, "the only one: there would be none left")
+            raise BadArgument("node", _shown(node), "the only one: there would be none left")
         if not home.whole_id:
-            raise BadArgument("node", node, "never reached, so its id is not known")
+            raise BadArgument("node", _shown(node), "never reached, so its id is not known")
         try:
             self._note(home.whole_id, "", but=home)
         finally:
@@ -108,11 +119,23 @@ class Nodes:
         """
         return self._federation.rest_of(self._find(node))
 
+    def _unused(self, node: object) -> str:
+        """The id of a node that is listed and can't be used; empty = it is no such node."""
+        self._federation.connect()
+        name = node.id if isinstance(node, NodeView) else node
+        found = [
+            one
+            for one, (address, _) in self._federation.unused.items()
+            if isinstance(name, str)
+            and (name == address or (len(name) >= 8 and one.startswith(name)))
+        ]
+        return found[0] if len(found) == 1 else ""
+
     def _find(self, node: object) -> Home:
         self._federation.connect()
         name = node.id or node.address if isinstance(node, NodeView) else node
         if not isinstance(name, str) or not name:
-            raise BadArgument("node", node, "an id, an address or a NodeView")
+            raise BadArgument("node", _shown(node), "an id, an address or a NodeView")
         found = [
             home
             for home in self._federation.homes
@@ -120,7 +143,7 @@ class Nodes:
         ]
         if len(found) != 1:
             known = ", ".join(f"{one.id} ({one.address})" for one in self._federation.homes)
-            raise BadArgument("node", node, f"one of {known}")
+            raise BadArgument("node", _shown(node), f"one of {known}")
         return found[0]
 
     def _note(self, node: str, address: str, but: Home | None = None) -> None:
@@ -155,3 +178,8 @@ class Nodes:
             missed.pop(but.address, None)
         if missed:
             raise NodesMissed(missed)
+
+
+def _shown(node: object) -> object:
+    """What an error may show of what should name a node: a URL may hold a password."""
+    return shown(node) if isinstance(node, str) and "://" in node else node

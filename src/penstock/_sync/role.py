@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-import logging
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from penstock._sync.connection import monotonic
 from penstock.core import flows
+from penstock.core.logs import get_logger
 from penstock.core.options import Duration, check_block
 from penstock.core.roles import Tenure, check_role, role_lease_ms
 from penstock.errors import BadArgument, QueueInUse
@@ -16,7 +16,7 @@ from penstock.errors import BadArgument, QueueInUse
 if TYPE_CHECKING:
     from penstock._sync.queue import Queue
 
-logger = logging.getLogger("penstock")
+logger = get_logger("penstock")
 
 
 class Role:
@@ -101,10 +101,11 @@ class Role:
         Raises:
             BadArgument: this very object holds it; it would wait for itself.
             QueueInUse: somebody else has it, and had it for as long as we waited.
+            ConfigurationError: the queue lies on several nodes.
         """
         if self._tenure is not None and not self.lost:
             raise BadArgument("role", self._role, "it is held already: release it first")
-        parent = self._parent
+        parent = self._parent = self._parent.lone()
         parent._client.connect()
         # Popped, so that two callers at once are two parties.
         tenure = self._unanswered.pop() if self._unanswered else self._new()
@@ -132,7 +133,7 @@ class Role:
             RoleLost: it has ended.
         """
         ops, tenure = self._parent.ops, self._held
-        reply, _ = self._parent._driver.run(ops, ops.acquire(tenure, fence=tenure.fence))
+        reply, _ = self._parent._node.run(ops.acquire(tenure, fence=tenure.fence))
         ops.check(reply)
         return tenure.until - monotonic()
 
@@ -152,7 +153,7 @@ class Role:
 
     def _resign(self, tenure: Tenure) -> bool:
         ops = self._parent.ops
-        reply, resent = self._parent._driver.run(ops, ops.resign(tenure))
+        reply, resent = self._parent._node.run(ops.resign(tenure))
         ops.check(reply)
         tenure.is_refused = True
         return bool(reply[2]) or resent > 0

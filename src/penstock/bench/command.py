@@ -15,6 +15,8 @@ from penstock.bench import (
     dedup,
     depth,
     disque,
+    hold,
+    overload,
     pressure,
     report,
     spark,
@@ -45,6 +47,8 @@ SECTIONS: dict[str, Callable[[Bed, Plan], Table]] = {
     "workers": workers.workers,
     "pickup": standby.pickup,
     "standby": standby.standby,
+    "overload": overload.overload,
+    "hold": hold.hold,
     "backlog": depth.backlog,
 }
 """Every part of the run; the deepest queues come last, their memory is of no use to the others."""

@@ -30,6 +30,9 @@ class Plan:
         fresh: jobs for which waking consumers are counted.
         worked: jobs a round of a worker with defaults; the faster ones get more.
         picked: jobs a round that an idle worker picks up.
+        overload: seconds a round of producers that add more than consumers take.
+        hold: jobs of 100 bytes on the queue while the longest call is looked for.
+        large: the same of 1 MB.
     """
 
     rounds: int
@@ -46,6 +49,9 @@ class Plan:
     fresh: int
     worked: int
     picked: int
+    overload: float
+    hold: int
+    large: int
 
     def scaled(self, factor: float) -> Plan:
         """The same with fewer or more jobs; no figure falls below what its measure needs."""
@@ -68,6 +74,9 @@ class Plan:
             fresh=jobs(self.fresh),
             worked=jobs(self.worked, 100),
             picked=max(jobs(self.picked), 10),
+            overload=max(self.overload * min(factor, 1.0), 0.2),
+            hold=max(jobs(self.hold), 100),
+            large=max(jobs(self.large), 3),
         )
 
 
@@ -89,6 +98,9 @@ FULL = Plan(
     fresh=30,
     worked=10_000,
     picked=300,
+    overload=4.0,
+    hold=1_000_000,
+    large=1000,
 )
 
 QUICK = Plan(
@@ -106,4 +118,7 @@ QUICK = Plan(
     fresh=10,
     worked=6000,
     picked=200,
+    overload=3.0,
+    hold=20_000,
+    large=50,
 )

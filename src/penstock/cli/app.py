@@ -21,6 +21,8 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 import penstock
 from penstock import EvictionWarning, Penstock, PenstockError
 from penstock.cli import output
+from penstock.core.logs import printable
+from penstock.core.urls import redacted
 from penstock.wire.keys import DEFAULT_PREFIX
 
 __all__ = ["Failed", "Session", "app", "command", "run"]
@@ -30,6 +32,8 @@ QUIET = logging.NullHandler()
 RETRY_FOR = 1.0
 """Seconds; who sits at a terminal tries again himself."""
 
+UsageError: Any = typer.BadParameter.__bases__[0]
+"""Of click, which newer versions of typer contain and older ones import."""
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 UrlOption = Annotated[
@@ -38,8 +42,18 @@ UrlOption = Annotated[
         "--url",
         metavar="URL",
         show_default=False,
-        help="Server: redis://, rediss:// or unix://; several, with blanks between, are a "
-        f"federation. Default: $PENSTOCK_URL, {DEFAULT_URL}.",
+        help="Server: redis://, rediss:// or unix://; several nodes with blanks between. The nodes "
+        f"that it lists are joined. Default: $PENSTOCK_URL, {DEFAULT_URL}.",
+    ),
+]
+HostsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--node-hosts",
+        metavar="HOSTS",
+        show_default=False,
+        help="Hosts, or patterns such as *.redis.internal, with blanks between, whose nodes may be "
+        "sent the password of --url. Default: $PENSTOCK_NODE_HOSTS, none.",
     ),
 ]
 PrefixOption = Annotated[
@@ -53,7 +67,12 @@ PrefixOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document instead of tables.")]
 
-COMMON = {"url": UrlOption, "prefix": PrefixOption, "as_json": JsonOption}
+COMMON = {
+    "url": UrlOption,
+    "prefix": PrefixOption,
+    "as_json": JsonOption,
+    "node_hosts": HostsOption,
+}
 """They may stand before the command or after it."""
 
 app = typer.Typer(
@@ -79,11 +98,13 @@ class Session:
         given_url: the server, None = nobody named one.
         prefix: prefix of all keys.
         as_json: a document for programs instead of text for people.
+        node_hosts: hosts whose nodes may be sent the server's password, with blanks between.
     """
 
     given_url: str | None = None
     prefix: str = DEFAULT_PREFIX
     as_json: bool = False
+    node_hosts: str = ""
 
     @property
     def url(self) -> str:
@@ -91,27 +112,33 @@ class Session:
         return self.given_url or DEFAULT_URL
 
     def changed(
-        self, url: str | None = None, prefix: str | None = None, as_json: bool = False
+        self,
+        url: str | None = None,
+        prefix: str | None = None,
+        as_json: bool = False,
+        node_hosts: str | None = None,
     ) -> Session:
         """The same with what these options change."""
         return Session(
             self.given_url if url is None else url,
             self.prefix if prefix is None else prefix,
             self.as_json or as_json,
+            self.node_hosts if node_hosts is None else node_hosts,
         )
 
     @contextlib.contextmanager
-    def client(self, *, several: bool = False) -> Iterator[Penstock]:
-        """A connected client; what it warns of goes to stderr.
-
-        Args:
-            several: of a federation, though only one node is named.
-        """
+    def client(self) -> Iterator[Penstock]:
+        """A connected client; what it warns of goes to stderr."""
         urls = self.url.split()
-        source = urls if several or len(urls) > 1 else self.url
+        client = Penstock(
+            urls if len(urls) > 1 else self.url,
+            prefix=self.prefix,
+            retry_for=RETRY_FOR,
+            node_hosts=self.node_hosts.split(),
+        )
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", EvictionWarning)
-            client = Penstock(source, prefix=self.prefix, retry_for=RETRY_FOR).connect()
+            client.connect()
         for warning in caught:
             output.complain(f"warning: {warning.message}")
         try:
@@ -139,13 +166,16 @@ def options(
     url: UrlOption = None,
     prefix: PrefixOption = None,
     as_json: JsonOption = False,
+    node_hosts: HostsOption = None,
     version: Annotated[  # noqa: ARG001 - its callback has answered
         bool,
         typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
     ] = False,
 ) -> None:
     """Look into the queues of penstock on a Redis, and act on them."""
-    ctx.obj = Session(os.environ.get("PENSTOCK_URL") or None).changed(url, prefix, as_json)
+    hosts = os.environ.get("PENSTOCK_NODE_HOSTS", "")
+    given = Session(os.environ.get("PENSTOCK_URL") or None, node_hosts=hosts)
+    ctx.obj = given.changed(url, prefix, as_json, node_hosts)
 
 
 def command(name: str, *, common: bool = True, **settings: Any) -> Callable[[Function], Function]:
@@ -211,15 +241,21 @@ def run(argv: list[str]) -> int:
 
 def _code(argv: list[str]) -> int:
     try:
-        app(args=argv, prog_name="penstock")
+        return int(app(args=argv, prog_name="penstock", standalone_mode=False) or 0)
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except UsageError as error:
+        error.message = printable(redacted(error.message))  # it may quote an argument
+        error.show()
+        return int(error.exit_code)
+    except typer.Abort:
+        output.complain("aborted")
+        return 1
     except BrokenPipeError:
         raise
     except (Failed, PenstockError, RedisError, OSError) as error:
         output.complain(_line(error))
         return 1
-    return 0
 
 
 def _line(error: Exception) -> str:

@@ -15,7 +15,6 @@ import typer
 from penstock import BadArgument, DedupStatus, Enqueued, JobView, Penstock, RetryPolicy, parse_id
 from penstock.cli import output
 from penstock.cli.app import Failed, Session, command
-from penstock.wire.keys import registry_key, split_name
 
 __all__ = ["QueueArgument", "State", "enqueue", "peek", "scan", "show", "status"]
 
@@ -47,6 +46,7 @@ class Duplicate(str, Enum):
     DEBOUNCE = "debounce"
     REQUEUE = "requeue"
     REQUEUE_UPDATE = "requeue+update"
+    REQUEUE_DEBOUNCE = "requeue+debounce"
 
 
 @command("enqueue")
@@ -127,7 +127,8 @@ def enqueue(
         Duplicate,
         typer.Option(
             help="What becomes of a duplicate: update = the waiting job gets the content; debounce"
-            " = and its delay begins anew; requeue = one runs when the active one has ended."
+            " = and its delay begins anew; requeue = one runs when the active one has ended;"
+            " requeue+update, requeue+debounce = and that one is replaced by later ones."
         ),
     ] = Duplicate.REFUSE,
     key: Annotated[
@@ -388,11 +389,10 @@ def queue_of(client: Penstock, job_id: str) -> str:
         Failed: the registry does not list the queue.
     """
     parsed = parse_id(job_id)
-    field = f"{parsed.crc:08x}{parsed.epoch}"
-    name: bytes | None = client.command("HGET", registry_key(client.prefix), field)
+    name = client._listed(f"{parsed.crc:08x}{parsed.epoch}")
     if name is None:
         raise Failed(f"no queue is listed for {job_id}: removed since, or of another server")
-    return split_name(name.decode("utf-8", "replace"))[0]
+    return name
 
 
 def _print_job(view: JobView) -> None:
@@ -417,7 +417,7 @@ def _print_job(view: JobView) -> None:
     }
     output.table(("", ""), [(name, value) for name, value in facts.items() if value != ""])
     lines = view.raw.decode("utf-8", "backslashreplace").split("\n")
-    output.write("\n".join(output.printable(line) for line in lines))
+    output.write_lines(lines)
 
 
 def _policy_text(policy: RetryPolicy | None) -> str:
@@ -472,7 +472,7 @@ def _print_status(found: DedupStatus | None) -> None:
     if found is None:
         return
     ends = f", ends {output.moment(found.window_ends)}" if found.window_ends is not None else ""
-    output.write(f"{output.printable(found.dedup_id)}: {found.state}{ends}")
+    output.write(f"{found.dedup_id}: {found.state}{ends}")
     held = {"job": found.job, "successor": found.successor}
     rows = [
         (

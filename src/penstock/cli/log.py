@@ -6,16 +6,16 @@ import logging
 import sys
 from datetime import datetime, timezone
 
-__all__ = ["Lines", "set_up"]
+from penstock.core.logs import USUAL, indented, printable
 
-USUAL = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-"""What every record has; the rest was given as `extra`."""
+__all__ = ["Lines", "set_up"]
 
 
 class Lines(logging.Formatter):
     """One line a record: `2026-11-21T18:40:00.123Z 4711 INFO penstock.worker: text key=value`.
 
-    Fields are those that the caller gave as `extra`. A traceback follows on lines of its own.
+    Fields are those that the caller gave as `extra`. A traceback follows on lines of its own,
+    each behind two blanks.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -24,11 +24,11 @@ class Lines(logging.Formatter):
         time = at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
         fields = [f" {k}={_value(v)}" for k, v in vars(record).items() if k not in USUAL]
         line = f"{time} {record.process} {record.levelname} {record.name}: {record.getMessage()}"
-        lines = [line.replace("\n", "\\n") + "".join(fields)]
+        lines = [printable(line) + "".join(fields)]
         if record.exc_info:
-            lines.append(self.formatException(record.exc_info))
+            lines.append(indented(self.formatException(record.exc_info)))
         if record.stack_info:
-            lines.append(self.formatStack(record.stack_info))
+            lines.append(indented(self.formatStack(record.stack_info)))
         return "\n".join(lines)
 
 

@@ -55,7 +55,7 @@ def nodes(
     if action is Action.DRAINED:
         _show_drain(session, node or "")
         return
-    with session.client(several=True) as client:
+    with session.client() as client:
         told = _done(client, action, node or "")
         found = client.nodes.list()
     document = {"nodes": [asdict(one) for one in found]}
@@ -96,7 +96,7 @@ def _size(count: int | None) -> str:
 
 
 def _show_drain(session: Session, node: str) -> None:
-    with session.client(several=True) as client:
+    with session.client() as client:
         found: Drain = client.nodes.drained(node)
     figures: dict[str, Any] = asdict(found)
     session.answer(

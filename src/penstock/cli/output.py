@@ -1,5 +1,7 @@
 """What commands print: tables for people, JSON for programs.
 
+All text goes through `printable`: a name, a body or an error can't control the terminal.
+
 In JSON, times are seconds since 1970 and spans are seconds. A job's `codec` tells how to read its
 `body`: with "json" it is the value itself; with "bytes" it is a string when the bytes are UTF-8,
 else {"base64": "..."}.
@@ -21,6 +23,8 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock import JobView, QueueStats
+from penstock.core.logs import printable
+from penstock.core.urls import redacted
 
 __all__ = [
     "agreed",
@@ -30,7 +34,6 @@ __all__ = [
     "job_document",
     "moment",
     "note",
-    "printable",
     "short_body",
     "size",
     "span",
@@ -47,35 +50,35 @@ WHOLE = ("id", "sha1")
 
 
 def write(text: str) -> None:
-    """A line on stdout."""
-    sys.stdout.write(text + "\n")
+    """Write a line to stdout."""
+    write_lines([text])
 
 
 def write_lines(lines: Iterable[str]) -> None:
-    """Lines on stdout."""
-    sys.stdout.writelines(f"{line}\n" for line in lines)
+    """Write lines to stdout."""
+    sys.stdout.writelines(f"{printable(line)}\n" for line in lines)
 
 
 def complain(text: str) -> None:
-    """A line on stderr."""
-    sys.stderr.write(f"penstock: {text}\n")
+    """Write a line that starts with the name of the program to stderr."""
+    note(f"penstock: {text}")
 
 
 def note(text: str) -> None:
-    """A line for people that is no part of the answer."""
-    sys.stderr.write(text + "\n")
+    """Write a line to stderr: for people, and no part of the answer."""
+    sys.stderr.write(f"{printable(redacted(text))}\n")
 
 
 def agreed(question: str) -> bool:
     """Whether the answer on stdin is yes; none is a no. The question goes to stderr."""
-    sys.stderr.write(f"{question} [y/N] ")
+    sys.stderr.write(f"{printable(question)} [y/N] ")
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def write_json(document: Any) -> None:
     """A document on stdout, in ASCII: any text survives any terminal and any pipe."""
-    write(json.dumps(document, indent=2))
+    sys.stdout.write(json.dumps(document, indent=2) + "\n")
 
 
 def console() -> Console:
@@ -102,11 +105,6 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: st
         # Text, as a string would be searched for rich's markup.
         grid.add_row(*(Text("" if cell is None else printable(str(cell))) for cell in row))
     console().print(grid)
-
-
-def printable(text: str) -> str:
-    """The text with everything escaped that a terminal would not show, or would obey."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def moment(seconds: float | None) -> str:
@@ -168,7 +166,7 @@ DERIVED = ("attempt", "redeliveries", "age", "ttl", "ttl_left", "idle", "next_in
 def job_document(view: JobView) -> dict[str, Any]:
     """A job as JSON shows it: the attributes of `JobView`, codec and body as said above."""
     codec, body = body_value(view)
-    stored = {f.name: getattr(view, f.name) for f in fields(view) if f.name != "raw"}
+    stored = {f.name: getattr(view, f.name) for f in fields(view) if f.repr}
     derived = {name: getattr(view, name) for name in DERIVED}
     policy = view.retry and {name: getattr(view.retry, name) for name in POLICY}
     told = {"headers": dict(view.headers), "retry": policy, "codec": codec, "body": body}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from enum import Enum
 from fnmatch import fnmatchcase
 from typing import Annotated, Any
 
 import typer
 
-from penstock import Outcome, Penstock, QueueStats, Settled
+from penstock import Outcome, Penstock, QueueDamaged, QueueStats, Settled
 from penstock.cli import output
 from penstock.cli.app import Failed, Session, command
 from penstock.cli.jobs import QueueArgument, State, hint_if_missing
@@ -73,22 +74,34 @@ def queues(
         else:
             chosen = {one.name for one in client.scan_queues_iter(**bounds)}
             names = sorted(name for name in chosen if fnmatchcase(name, pattern))
-    session.answer(
-        {"queues": names}, lambda: output.write_lines(output.printable(name) for name in names)
-    )
+    session.answer({"queues": names}, lambda: output.write_lines(names))
 
 
 @command("stats")
 def stats(session: Session, queues: QueuesArgument = None) -> None:
     """Count the jobs of queues, exactly."""
     with session.client() as client:
-        counts = [client.open(name).stats() for name in queues or client.queues()]
+        names = queues or client.queues()
+        counts = list(_counted(client, names))
     document = {"queues": [output.stats_document(one) for one in counts]}
     session.answer(document, lambda: _print_stats(counts))
+    if len(counts) < len(names):
+        raise typer.Exit(1)
+
+
+def _counted(client: Penstock, names: Sequence[str]) -> Iterator[QueueStats]:
+    """Count each queue. Of several, a damaged one is reported and the others are counted."""
+    for name in names:
+        try:
+            yield client.open(name).stats()
+        except QueueDamaged as error:  # noqa: PERF203  # each may be damaged
+            if len(names) == 1:
+                raise
+            output.complain(f"queue {name!r} is left out: {error}; see `penstock doctor`")
 
 
 COUNTS = ("ready", "scheduled", "active", "dead", "expired", "enqueued", "acked", "nacked")
-RARE = ("promoted", "dequeued", "withdrawn", "evicted")
+RARE = ("promoted", "dequeued", "withdrawn", "evicted", "expired_active")
 """Totals that most queues never have; a column of nothing but zeros is left out."""
 SPANS = ("oldest", "age", "idle")
 
@@ -100,16 +113,23 @@ def _print_stats(counts: list[QueueStats]) -> None:
         ("queue", *numbers, *SPANS, *held, "settings"),
         [
             (
-                one.name,
+                name,
                 *(getattr(one, number) for number in numbers),
                 *(output.span(getattr(one, span)) for span in SPANS),
                 *(_roles(one) for _ in held),
                 _settings(one),
             )
-            for one in counts
+            for whole in counts
+            for name, one in _rows(whole)
         ],
         right=" ".join((*numbers, *SPANS)),
     )
+
+
+def _rows(one: QueueStats) -> list[tuple[str, QueueStats]]:
+    """The queue, and its part on each node, with what they are called."""
+    parts = one.nodes.items() if len(one.nodes) > 1 else ()
+    return [(one.name, one), *((f"{one.name} on {address}", part) for address, part in parts)]
 
 
 def _roles(one: QueueStats) -> str:
@@ -127,7 +147,8 @@ def _settings(one: QueueStats) -> str:
         return "does not exist"
     chosen = output.stats_document(one)["settings"]
     shown = [f"{name}={value}" for name, value in chosen.items() if value is not None]
-    return " ".join(["closed"] * one.closed + shown)
+    differing = [f"(others on {', '.join(one.differing)})"] if one.differing else []
+    return " ".join(["closed"] * one.closed + shown + differing)
 
 
 @command("pause")
@@ -143,7 +164,7 @@ def pause(
         client.open(queue).pause(side.value)
     session.answer(
         {"queue": queue, "paused": side.value},
-        lambda: output.write(f"{output.printable(queue)}: paused ({side.value})"),
+        lambda: output.write(f"{queue}: paused ({side.value})"),
     )
 
 
@@ -158,7 +179,7 @@ def resume(session: Session, queue: QueueArgument) -> None:
             hint_if_missing(client, queue)
     session.answer(
         {"queue": queue, "paused": None},
-        lambda: output.write(f"{output.printable(queue)}: not paused"),
+        lambda: output.write(f"{queue}: not paused"),
     )
 
 
@@ -169,7 +190,7 @@ def close(session: Session, queue: QueueArgument) -> None:
         client.open(queue).close()
     session.answer(
         {"queue": queue, "closed": True},
-        lambda: output.write(f"{output.printable(queue)}: closed"),
+        lambda: output.write(f"{queue}: closed"),
     )
 
 
@@ -184,7 +205,7 @@ def reopen(session: Session, queue: QueueArgument) -> None:
             hint_if_missing(client, queue)
     session.answer(
         {"queue": queue, "closed": False},
-        lambda: output.write(f"{output.printable(queue)}: open"),
+        lambda: output.write(f"{queue}: open"),
     )
 
 
@@ -300,7 +321,7 @@ def purge(
             hint_if_missing(client, queue)
         elif not yes:
             counts = ", ".join(f"{getattr(before, one)} {one}" for one in states)
-            if not output.agreed(f"Remove these jobs of {output.printable(queue)}: {counts}?"):
+            if not output.agreed(f"Remove these jobs of {queue}: {counts}?"):
                 raise Failed("nothing was removed")
         count = target.purge(*states) if before.exists else 0
     document: dict[str, Any] = {"queue": queue, "states": states, "purged": count}
@@ -352,7 +373,7 @@ def _sure(client: Penstock, names: list[str]) -> str:
     for name in names[:SHOWN]:
         one = client.open(name).stats()
         jobs = one.ready + one.scheduled + one.active + one.dead + one.expired
-        told.append(f"{output.printable(name)} ({jobs} jobs)")
+        told.append(f"{name} ({jobs} jobs)")
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return f"Remove these queues with all that is in them: {', '.join(told)}{more}?"
 

@@ -30,7 +30,8 @@ def _print_info(hello: Hello, found: Info) -> None:
         "aof_enabled": {True: "yes", False: "no", None: None}[found.aof_enabled],
     }
     shown = [(name.replace("_", " "), value) for name, value in facts.items()]
-    output.table(("", ""), [("address", hello.nodes[0].address), *_known(shown)])
+    addresses = ", ".join(one.address for one in hello.nodes)
+    output.table(("", ""), [("address", addresses), *_known(shown)])
 
 
 def _known(facts: list[tuple[str, object]]) -> list[tuple[str, object]]:

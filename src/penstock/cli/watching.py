@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 
+from penstock.core.logs import get_logger
+
 __all__ = ["Changes", "resident"]
 
-LOG = logging.getLogger(__name__)
+LOG = get_logger(__name__)
 
 
 def resident(pids: Sequence[int]) -> dict[int, int]:

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from enum import Enum
-from logging import getLogger
 from pathlib import Path
 from typing import Annotated
 
@@ -24,6 +23,7 @@ from penstock.cli.app import Session, command
 from penstock.cli.log import set_up
 from penstock.cli.target import AnyWorker, NoWorker, load
 from penstock.cli.watching import Changes, resident
+from penstock.core.logs import get_logger
 from penstock.wire.keys import DEFAULT_PREFIX
 from penstock.worker import AsyncWorker
 from penstock.worker.children import NUMBER, Line, Terms
@@ -32,7 +32,7 @@ from penstock.worker.supervisor import BROKEN, DRAINED, Supervisor
 
 __all__ = ["healthy", "worker"]
 
-LOG = getLogger(__name__)
+LOG = get_logger(__name__)
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
@@ -260,6 +260,9 @@ def _work(target: str, changed: Changed, health: Health, level: str | None, *, t
             asyncio.run(made.run())
         else:
             made.run()
+    if made.abandoned:
+        LOG.error("%d jobs were neither reported nor given back; their leases end", made.abandoned)
+        raise typer.Exit(1)
     if line is not None and made.drained:
         raise typer.Exit(DRAINED)
 

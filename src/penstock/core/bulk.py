@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cache, lru_cache
 from typing import Any
 
 from penstock.core.calls import Wait
+from penstock.core.codec import Codec
 from penstock.core.dedup import Dedup, dedup_of
 from penstock.core.ids import AT_LEAST_ONCE_FOREVER, ttl_code
+from penstock.core.logs import get_logger
 from penstock.core.options import (
     BATCH,
     check_block,
@@ -21,10 +24,12 @@ from penstock.core.options import (
 from penstock.core.partitions import partition_of
 from penstock.core.policy import RetryPolicy
 from penstock.core.record import PLAIN, PLAIN_JSON, check_size, encode_body, encode_head
+from penstock.core.stable import next_stable_id
 from penstock.errors import BadArgument
 
 __all__ = ["CHUNK_BYTES", "Prepared", "Window", "ack_wait", "chunks", "prepared", "windows"]
 
+logger = get_logger("penstock")
 CHUNK_BYTES = 1 << 20
 AT_MOST_ONCE_TTL_MS = 86_400_000
 MAX_WAIT_MS = 3_600_000
@@ -39,7 +44,8 @@ class Prepared:
     """What an enqueue puts on the wire besides its bodies.
 
     Attributes:
-        head, json_head: the record before a body of bytes, of JSON.
+        head, coded_head: the fields of a record before its stable id, with a body of bytes, of JSON
+            or what `codec` makes.
         delay: ms, or `@` and an absolute time.
         bound: '' or the most jobs that may wait.
         block: seconds to wait for room, None = for ever.
@@ -50,7 +56,7 @@ class Prepared:
     """
 
     head: bytes
-    json_head: bytes
+    coded_head: bytes
     delay: str | int
     bound: int | str
     block: float | None
@@ -58,6 +64,7 @@ class Prepared:
     wait: Wait | None
     dedup: Dedup | None = None
     key: str | Callable[[Any], Any] | None = None
+    codec: Codec | None = None
 
     @property
     def is_keyed(self) -> bool:
@@ -85,11 +92,19 @@ class Prepared:
         """
         if self.dedup is not None:
             return self.dedup.record(body)
-        raw, is_json = encode_body(body)
-        return (self.json_head if is_json else self.head) + raw
+        raw, is_coded = encode_body(body, self.codec)
+        head = self.coded_head if is_coded else self.head
+        return b"%b;i=%b\n%b" % (head, next_stable_id(), raw)
 
 
-USUAL = Prepared(PLAIN, PLAIN_JSON, 0, "", 0.0, AT_LEAST_ONCE_FOREVER, Wait(None, WAIT_MS))
+USUAL = Prepared(
+    PLAIN[:-1], PLAIN_JSON[:-1], 0, "", 0.0, AT_LEAST_ONCE_FOREVER, Wait(None, WAIT_MS)
+)
+
+
+@lru_cache(maxsize=64)
+def _usual(codec: Codec) -> Prepared:
+    return replace(USUAL, coded_head=encode_head(codec=codec.name)[1][:-1], codec=codec)
 
 
 def prepared(
@@ -108,6 +123,7 @@ def prepared(
     fsynced: Any = False,
     many: bool = False,
     key: Any = None,
+    codec: Codec | None = None,
 ) -> Prepared:
     """Check the options of an enqueue.
 
@@ -118,6 +134,7 @@ def prepared(
         fsynced: whether they must be on disk.
         many: whether the dedup id, and the key, may be computed from each body.
         key: what chooses the partition.
+        codec: that of the client.
 
     Raises:
         BadArgument: which one, and why.
@@ -132,7 +149,7 @@ def prepared(
         and block is not False
         and dedup == NO_DEDUP
     ):
-        return USUAL
+        return USUAL if codec is None else _usual(codec)
     wait: str | int = duration_ms("delay", delay)
     if at is not None:
         if wait:
@@ -143,6 +160,8 @@ def prepared(
     once = own_lease == 0
     if once and own_ttl is None:
         own_ttl = AT_MOST_ONCE_TTL_MS
+    if own_lease and own_ttl is not None and own_lease >= own_ttl:
+        _warn_of_lease(own_lease, own_ttl)
     if own_ttl is not None and isinstance(wait, int) and own_ttl <= wait:
         raise BadArgument("ttl", ttl, f"must be longer than the delay ({wait / 1000} s)")
     if headers is not None and not isinstance(headers, Mapping):
@@ -150,19 +169,32 @@ def prepared(
     if key is not None and not (many and callable(key)):
         check_label("key", key)
     policy = _storable(retry)
-    head, json_head = encode_head(lease_ms=own_lease, ttl_ms=own_ttl, headers=headers, retry=policy)
+    head, coded_head = encode_head(
+        lease_ms=own_lease,
+        ttl_ms=own_ttl,
+        headers=headers,
+        retry=policy,
+        codec="json" if codec is None else codec.name,
+    )
     return Prepared(
-        head,
-        json_head,
+        head[:-1],
+        coded_head[:-1],
         wait,
         "" if max_length is None else check_count("max_length", max_length),
         check_block(block),
         ttl_code(own_ttl, at_most_once=once),
         _waited(replicas, fsynced, timeout, once=once),
         dedup_of(
-            *dedup, lease_ms=own_lease, ttl_ms=own_ttl, headers=headers, retry=policy, many=many
+            *dedup,
+            lease_ms=own_lease,
+            ttl_ms=own_ttl,
+            headers=headers,
+            retry=policy,
+            codec=codec,
+            many=many,
         ),
         key,
+        codec,
     )
 
 
@@ -223,7 +255,7 @@ def chunks(bodies: Iterable[Any], options: Prepared) -> Iterator[list[bytes]]:
     size = 0
     for body in bodies:
         if is_plain and type(body) is bytes:
-            record = head + body
+            record = b"%b;i=%b\n%b" % (head, next_stable_id(), body)
         else:
             record = options.record(body)
         length = len(record)
@@ -309,3 +341,15 @@ def windows(bodies: Iterable[Any], options: Prepared, count: int) -> Iterator[Wi
         window.add(partition, record)
     if window.count:
         yield window
+
+
+@cache
+def _warn_of_lease(lease: int, ttl: int) -> None:
+    """Log once for each pair that a job whose consumer dies is not delivered again."""
+    logger.warning(
+        "lease=%s s is not shorter than ttl=%s s: a job whose consumer dies expires and is not"
+        " delivered again. Leave lease out (then it is a tenth of the ttl, at least 1 s),"
+        " or pass lease=0 for at most one delivery",
+        lease / 1000,
+        ttl / 1000,
+    )

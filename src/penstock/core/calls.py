@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.core.roles import Tenure
 from penstock.wire.keys import QueueKeys
 from penstock.wire.scripts import Script
 
-__all__ = ["NOTHING", "Call", "Confirmed", "Wait"]
+if TYPE_CHECKING:
+    from penstock.core.operations import QueueOps
+
+__all__ = ["NOTHING", "Call", "Confirmed", "Wait", "longest_pause"]
+
+SOON = 0.25
+"""Longest pause between two tries of a call in the first second, in seconds."""
+LATER = 1.0
+"""The same after that."""
 
 
 class Wait(NamedTuple):
@@ -20,6 +28,8 @@ class Wait(NamedTuple):
         expected: how many this client takes the setting for; its WAIT goes out with the call.
         fsynced: whether the server, and those replicas, must have it on disk.
         is_told: whether the server has told this client of the setting.
+        may_have_run: whether the call was sent before, without an answer: then it is not refused
+            because too few replicas are connected, but judged by what they confirm.
     """
 
     replicas: int | None
@@ -27,6 +37,7 @@ class Wait(NamedTuple):
     expected: int = 0
     fsynced: bool = False
     is_told: bool = False
+    may_have_run: bool = False
 
 
 class Confirmed(NamedTuple):
@@ -58,6 +69,8 @@ class Call(NamedTuple):
         queue: keys of the queue when the producer's key is to be added (enqueue), else None.
         wait: what to wait for, or None; what was confirmed is added to the reply.
         bearer: the exclusive role that the call bears or takes, or None; it is told the answer.
+        ops: the operations of the queue, which repair its meta when the reply says that it is lost;
+            None = that reply is the caller's to read.
     """
 
     script: Script
@@ -66,3 +79,28 @@ class Call(NamedTuple):
     queue: QueueKeys | None = None
     wait: Wait | None = None
     bearer: Tenure | None = None
+    ops: QueueOps | None = None
+
+    def in_doubt(self) -> Call:
+        """The call as it is sent again when it may have run."""
+        if self.wait is None:
+            return self
+        return self._replace(wait=self.wait._replace(may_have_run=True))
+
+    @property
+    def epoch(self) -> str:
+        """The epoch of the job ids that the call names, or ''."""
+        return str(self.args[0]) if self.script.args[1:2] == ("wanted",) else ""
+
+
+def longest_pause(tries: int, elapsed: float) -> float:
+    """Seconds of which a random part passes before the next try of a call that failed.
+
+    A few ms at first, and never more than `SOON` in the first second: most outages are short, and a
+    call should not take much longer than the outage.
+
+    Args:
+        tries: how many have failed.
+        elapsed: seconds since the first one failed.
+    """
+    return min(SOON if elapsed < 1 else LATER, 0.005 * 2.0 ** min(tries, 10))

@@ -7,7 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from penstock.core.codec import Codec
 from penstock.core.options import check_count, duration_ms
+from penstock.core.urls import shown
 from penstock.core.views import QueueStats
 from penstock.errors import BadArgument
 
@@ -26,6 +28,9 @@ class Terms:
         retry_for: seconds for which a call is tried again when the connection fails.
         middleware: hooks.
         on_unknown: what an enqueue does when it is not known whether a node has the job.
+        node_hosts: patterns of the hosts to which a password may be sent, besides the URLs given.
+        evict: whether an enqueue that a full server refuses evicts delivered lease-0 jobs.
+        codec: of bodies; None = plain JSON.
     """
 
     prefix: str
@@ -33,6 +38,9 @@ class Terms:
     retry_for: float
     middleware: tuple[Any, ...] = ()
     on_unknown: str = "raise"
+    node_hosts: tuple[str, ...] = ()
+    evict: bool = True
+    codec: Codec | None = None
 
 
 def check_sources(source: Any) -> list[Any] | None:
@@ -45,8 +53,19 @@ def check_sources(source: Any) -> list[Any] | None:
         return None
     found = list(source)
     if not found or any(one in found[:at] for at, one in enumerate(found)):
-        raise BadArgument("source", source, "one or more nodes, each once")
+        raise BadArgument("source", shown(source), "one or more nodes, each once")
     return found
+
+
+def check_evict(value: Any) -> bool:
+    """What an enqueue does that a full server refuses.
+
+    Raises:
+        BadArgument: neither True nor False.
+    """
+    if not isinstance(value, bool):
+        raise BadArgument("evict", value, "True or False")
+    return value
 
 
 def check_on_unknown(value: Any) -> str:
@@ -76,4 +95,4 @@ def queue_filter(min_length: Any, max_length: Any, max_idle: Any) -> QueueFilter
     return is_wanted
 
 
-__all__ += ["check_on_unknown"]
+__all__ += ["check_evict", "check_on_unknown"]

@@ -6,10 +6,12 @@ by whether anything moves; what is broken is tried again for a bounded time.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
+from penstock.core.calls import longest_pause
 from penstock.wire.keys import key_slot
 
 __all__ = ["KEYLESS", "NEAR", "Address", "Patience", "Range", "apart", "read_slots", "slot_of"]
@@ -18,10 +20,8 @@ HOPS = 5
 """Redirections that are followed at once; more of them look like two nodes that disagree."""
 UNSURE = 300.0
 """Most seconds for which a call that may have been run is repeated: producer keys live 600."""
-PAUSE = 1.0
-"""Most seconds between two tries."""
 NEAR = 0.1
-"""The same while a slot is on its way."""
+"""Most seconds between two tries while a slot is on its way."""
 KEYLESS = frozenset(
     ("ACL", "CLIENT", "CLUSTER", "COMMAND", "CONFIG", "DBSIZE", "DEBUG", "ECHO", "FLUSHALL",
      "FLUSHDB", "INFO", "LASTSAVE", "LATENCY", "MEMORY", "MODULE", "PING", "RANDOMKEY", "ROLE",
@@ -129,7 +129,7 @@ class Patience:
         if mark != self._mark:
             self._mark, self._since = mark, self._clock()
 
-    def pause(self, most: float = PAUSE) -> float | None:
+    def pause(self, most: float = math.inf) -> float | None:
         """Seconds until the next try; None = it has been tried for long enough."""
         now = self._clock()
         self._tries += 1
@@ -137,4 +137,4 @@ class Patience:
             return None
         if self._lost is not None and now >= self._lost + UNSURE:
             return None
-        return self._draw() * min(most, 0.02 * 2.0 ** min(self._tries, 10))
+        return self._draw() * min(most, longest_pause(self._tries, now - self._since))

@@ -6,9 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from penstock.core.codec import Codec
 from penstock.core.options import check_label, duration_ms
 from penstock.core.policy import RetryPolicy
 from penstock.core.record import encode_body, encode_dedup, encode_head
+from penstock.core.stable import next_stable_id
 from penstock.errors import BadArgument
 
 __all__ = ["Dedup", "dedup_of"]
@@ -19,6 +21,7 @@ MODES = {
     "debounce": "ud",
     "requeue": "q",
     "requeue+update": "uq",
+    "requeue+debounce": "udq",
 }
 """What becomes of a duplicate -> the letters of `claim`."""
 UNTIL = {"finished": "", "started": "s", "enqueued": "e"}
@@ -34,7 +37,7 @@ class Dedup:
         window_ms: for how long it stays taken beyond its end, None = not at all.
         until: the field `u` of the record.
         mode: the letters of `claim`.
-        lease_ms, ttl_ms, headers, retry: of the record.
+        lease_ms, ttl_ms, headers, retry, codec: of the record.
     """
 
     id: str | Callable[[Any], Any]
@@ -45,6 +48,7 @@ class Dedup:
     ttl_ms: int | None
     headers: Mapping[str, str] | None
     retry: RetryPolicy | None
+    codec: Codec | None = None
 
     def name_of(self, body: Any) -> str:
         """The dedup id of a body.
@@ -64,7 +68,7 @@ class Dedup:
         Raises:
             BadArgument: the body can't be used, or its id.
         """
-        raw, is_json = encode_body(body)
+        raw, is_coded = encode_body(body, self.codec)
         name = self.name_of(body) if name is None else name
         fields = encode_dedup(name, self.window_ms, self.until)
         heads = encode_head(
@@ -73,8 +77,9 @@ class Dedup:
             headers=self.headers,
             dedup=fields,
             retry=self.retry,
+            codec="json" if self.codec is None else self.codec.name,
         )
-        return heads[is_json] + raw
+        return b"%b;i=%b\n%b" % (heads[is_coded][:-1], next_stable_id(), raw)
 
 
 def dedup_of(
@@ -87,6 +92,7 @@ def dedup_of(
     ttl_ms: int | None,
     headers: Mapping[str, str] | None,
     retry: RetryPolicy | None,
+    codec: Codec | None,
     many: bool,
 ) -> Dedup | None:
     """Check what an enqueue says of dedup ids; None = nothing.
@@ -124,4 +130,4 @@ def dedup_of(
     if not (many and callable(dedup_id)):
         check_label("dedup_id", dedup_id)
     mode = MODES[on_duplicate] + UNTIL[until]
-    return Dedup(dedup_id, span, UNTIL[until], mode, lease_ms, ttl_ms, headers, retry)
+    return Dedup(dedup_id, span, UNTIL[until], mode, lease_ms, ttl_ms, headers, retry, codec)

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.core.calls import Call, Wait
-from penstock.core.operations import DAMAGED, FULL, GONE, IN_USE, MISSING, QueueOps, Taken
+from penstock.core.operations import FULL, GONE, IN_USE, MISSING, QueueOps, Taken
 from penstock.core.options import BATCH
 from penstock.core.roles import Tenure
-from penstock.errors import MetaLost, NotReplicated, PenstockError, QueueFull
+from penstock.errors import NotReplicated, PenstockError, QueueFull
 
 __all__ = [
     "LOST",
@@ -26,19 +26,19 @@ __all__ = [
     "Cede",
     "Drop",
     "Hurry",
-    "Lookup",
     "Pop",
     "Quit",
     "Register",
     "Reserve",
     "Rest",
     "Run",
+    "Tidy",
+    "Unregister",
     "acquire",
     "configure",
     "enqueue",
     "recover",
     "reserve",
-    "restore",
     "withdraw",
 ]
 
@@ -46,6 +46,8 @@ TICK = 4.0
 """Seconds after which an idle consumer or producer looks by itself, whatever it was told."""
 AGAIN = 8.0
 """Seconds for which a consumer leaves a queue alone that did not answer, while others do."""
+LINGER = 0.2
+"""Seconds for which a consumer whose time is over still looks behind expired jobs."""
 FIRST_LOOK, LAST_LOOK = 0.1, 2.5
 """Seconds between two looks at a role that somebody else has: the first ones, the later ones."""
 
@@ -81,10 +83,25 @@ class Register:
 
 
 @dataclass(frozen=True, slots=True)
-class Lookup:
-    """The epoch under which the registry knows the queue, or None."""
+class Unregister:
+    """Take the queue's entry with this epoch out of the registry: no queue has that epoch."""
 
     ops: QueueOps
+    epoch: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tidy:
+    """Sweep what is due: these queues, about once a minute each, and a few listed ones.
+
+    A client that waits does so; most of the time nothing is due, and nothing is sent.
+
+    Attributes:
+        made: whether one of these was made just now: whoever makes queues sweeps others for it.
+    """
+
+    sources: tuple[QueueOps, ...]
+    made: bool = False
 
 
 class Cancelled(BaseException):
@@ -136,7 +153,7 @@ class Hurry:
     """From now on give a call up after a second or two: the flow's owner is about to end."""
 
 
-Effect = Run | Reserve | Register | Lookup | Pop | Quit | Rest | Cede | Drop | Hurry
+Effect = Run | Reserve | Register | Unregister | Tidy | Pop | Quit | Rest | Cede | Drop | Hurry
 Clock = Callable[[], float]
 Noted = Callable[[QueueOps, int | None], None]
 
@@ -193,12 +210,13 @@ def enqueue(
                 mode=mode,
             )
         )
-        todo = records
+        sent, todo = todo, records
+        if create:
+            made = reply[4].decode() if reply[0] == 1 else ""
+            create = yield from _unlist_unused(ops, create, made)
         if reply[0] == MISSING:
-            create = new_epoch()
+            create, todo = new_epoch(), sent
             yield Register(ops, create)
-        elif reply[0] == DAMAGED:
-            yield from restore(ops)
         elif reply[0] == FULL:
             room = reply[3] - reply[2]
             if reply[4]:
@@ -223,6 +241,7 @@ def enqueue(
             with suppress(Exception):
                 if reply[5]:
                     yield Register(ops, reply[4].decode())
+                    yield Tidy((), made=True)
                 yield from _leave_producer(ops, waited)
             return reply
 
@@ -253,18 +272,20 @@ def withdraw(
     return NotReplicated(wanted, got, withdrawn, fsynced)
 
 
-def restore(ops: QueueOps) -> Generator[Effect, Any, None]:
-    """Make lost meta anew, with the epoch that the registry knows.
+def _unlist_unused(ops: QueueOps, create: str, epoch: str) -> Generator[Effect, Any, str]:
+    """Unlist the epoch that this client registered, unless the queue was made with it.
 
-    Raises:
-        MetaLost: it knows none, so ids that are out could not be told from others.
+    Args:
+        create: the epoch that was registered.
+        epoch: that of the queue; '' = the call was refused.
+
+    Returns:
+        '': the next call that finds no queue registers another epoch.
     """
-    epoch = yield Lookup(ops)
-    if epoch is None:
-        raise MetaLost(
-            f"queue {ops.name!r} has jobs but no meta, and the registry does not know its epoch"
-        )
-    ops.check((yield Run(ops.configure((), create=f"!{epoch}"))))
+    if create != epoch:
+        with suppress(Exception):  # the answer to the call counts more than a leftover
+            yield Unregister(ops, create)
+    return ""
 
 
 def _leave_producer(ops: QueueOps, waited: bool) -> Generator[Effect, Any, None]:
@@ -280,13 +301,11 @@ def configure(ops: QueueOps, fields: Sequence[Any]) -> Generator[Effect, Any, li
         UnsupportedVersion, QueueDamaged.
     """
     reply: list[Any] = yield Run(ops.configure(fields))
-    if reply[0] == DAMAGED:
-        yield from restore(ops)
-        reply = yield Run(ops.configure(fields))
     if reply[0] == MISSING:
         epoch = new_epoch()
         yield Register(ops, epoch)
         reply = yield Run(ops.configure(fields, create=epoch))
+        yield from _unlist_unused(ops, epoch, reply[2].decode() if reply[0] == 1 else "")
     ops.check(reply)
     if reply[3]:
         yield Register(ops, reply[2].decode())
@@ -324,7 +343,8 @@ def reserve(
         QueueClosed: every queue is closed and drained.
     """
     deadline = math.inf if block is None else clock() + block
-    watch = _Watch(sources, n, clock, transient, seen, apart, noted, eager)
+    until = max(deadline, clock() + LINGER)
+    watch = _Watch(sources, n, until, clock, transient, seen, apart, noted, eager)
     everything: Sequence[int] = range(len(sources))
     asked, lap = everything, 0.0
     while True:
@@ -357,6 +377,7 @@ class _Watch:
 
     Args:
         sources, n, clock, transient, seen, apart, noted, eager: as in `reserve`.
+        until: as in `take`.
 
     Attributes:
         wakes: the keys of their tokens.
@@ -371,6 +392,7 @@ class _Watch:
         self,
         sources: Sequence[QueueOps],
         n: int,
+        until: float,
         clock: Clock,
         transient: Callable[[BaseException], bool],
         seen: Taken | None,
@@ -383,6 +405,7 @@ class _Watch:
         self._noted = noted
         self._sources = sources
         self._n = n
+        self._until = until
         self._clock = clock
         self._transient = transient
         self._seen = seen
@@ -437,12 +460,19 @@ class _Watch:
     def _asked(self, i: int, *, brief: bool) -> Generator[Effect, Any, Taken | None]:
         """What a queue gives; None = it does not answer, and others may."""
         parts = self._sources
+        asked = take(
+            parts,
+            i,
+            self._n,
+            self.idle,
+            self.got,
+            self._transient,
+            clock=self._clock,
+            until=self._until,
+            brief=brief,
+        )
         try:
-            return (
-                yield from take(
-                    parts, i, self._n, self.idle, self.got, self._transient, brief=brief
-                )
-            )
+            return (yield from asked)
         except Exception as error:
             if not (brief and self._transient(error)):
                 raise
@@ -474,6 +504,8 @@ class _Watch:
                 self._tokens += yield Quit()
             if self._tokens:
                 return self._tokens.pop(0)
+            with suppress(Exception):  # it is the next client's turn as well
+                yield Tidy(tuple(self._sources))
             key = yield Pop(keys, min([until, *self.due.values()]))
         except Cancelled:
             yield from self.leave()
@@ -512,9 +544,14 @@ def take(
     got: Sequence[Any],
     transient: Callable[[BaseException], bool],
     *,
+    clock: Clock,
+    until: float,
     brief: bool = False,
 ) -> Generator[Effect, Any, Taken]:
     """Reserve on one queue what `got` lacks, again while a bound of the script stopped it early.
+
+    A script that finds only expired jobs removes a bounded number of them. It is called again until
+    it finds another job, or until the time `until`.
 
     When that fails after jobs were taken (`got`, or in an earlier call): a failure of the
     connection is the next call's to report, those jobs are the caller's. A refusal (a key of
@@ -526,14 +563,12 @@ def take(
     try:
         while len(jobs) + len(got) < n:
             asked = min(n - len(jobs) - len(got), BATCH)
-            try:
-                taken = yield Reserve(ops, asked, idle, brief)
-            except MetaLost:
-                yield from restore(ops)
-                taken = yield Reserve(ops, asked, idle, brief)
+            taken = yield Reserve(ops, asked, idle, brief)
             jobs += taken.deliveries
             next_ms = taken.next_ms
             if next_ms != 0 or (taken.deliveries and len(taken.deliveries) < asked):
+                break
+            if not taken.deliveries and clock() >= until:
                 break
     except Exception as error:
         held = [*got, *jobs]
@@ -585,11 +620,12 @@ def _acquire(
     create, pause = "", FIRST_LOOK
     while True:
         reply = yield Run(ops.acquire(tenure, create=create))
+        if create:
+            made = reply[3].decode() if reply[0] == 1 else ""
+            create = yield from _unlist_unused(ops, create, made)
         if reply[0] == MISSING:
             create = new_epoch()
             yield Register(ops, create)
-        elif reply[0] == DAMAGED:
-            yield from restore(ops)
         elif reply[0] == IN_USE and clock() < deadline:
             yield Rest(min(deadline, clock() + min(pause, reply[4] / 1000)))
             pause = min(pause * 2, LAST_LOOK)
@@ -608,9 +644,6 @@ def recover(ops: QueueOps, n: int, idle_ms: int, node: str) -> Generator[Effect,
     their receipts: whatever ends meanwhile is left out, and nobody takes the same one.
     """
     found, epoch = yield from _pending(ops, idle_ms)
-    if found and not epoch:
-        yield from restore(ops)
-        found, epoch = yield from _pending(ops, idle_ms)
     found.sort()
     jobs: list[Any] = []
     at = 0

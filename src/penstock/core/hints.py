@@ -15,7 +15,7 @@ from penstock.core.ids import parse_id
 from penstock.core.job import Delivery
 from penstock.core.options import BATCH
 
-__all__ = ["MOST", "MOST_MS", "Hint", "Intent", "batches", "hint_of", "read_hint"]
+__all__ = ["MOST", "MOST_MS", "Hint", "Intent", "batches", "hint_of", "is_once", "read_hint"]
 
 MOST = 10_000
 """Hints that one node keeps."""
@@ -34,11 +34,13 @@ class Intent:
         kind: ack, delete or bury.
         window_ms: of an ack, for the dedup ids; None = as the jobs say.
         reason: of a bury.
+        waits: whether the call waits for replicas or disks, which takes its time.
     """
 
     kind: str
     window_ms: int | None = None
     reason: str = ""
+    waits: bool = False
 
 
 class Hint(NamedTuple):
@@ -72,6 +74,11 @@ class Hint(NamedTuple):
     def value(self) -> str:
         """The rest."""
         return f"{self.until} {self.window} {self.reason}"
+
+
+def is_once(name: Delivery | str) -> bool:
+    """Whether a job is delivered at most once, so that nothing about it is kept."""
+    return name.at_most_once if isinstance(name, Delivery) else parse_id(name).at_most_once
 
 
 def hint_of(name: Delivery | str, node: str, queue: str, intent: Intent, now: int) -> Hint | None:

@@ -1,6 +1,6 @@
 """Job ids and job numbers (PROTOCOL.md, Job id).
 
-A job number is the stream entry id `<ms>-<seq>`; seq starts at 1000000000 in each ms, so both parts
+A job number is the stream entry id `<ms>-<seq>`; seq is at least 1000000000, so both parts
 have a fixed width and numbers sort as text. A job id is the number together with its node, queue,
 epoch and ttl, in 40 characters like Disque's.
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, overload
 
 from penstock.core.ids import encode_id, number_after, ttl_code
@@ -172,6 +172,17 @@ class Delivery:
         return encode_id(self.batch.place.node, self.batch.place.packed, self.number, ttl)
 
     @property
+    def stable_id(self) -> str:
+        """What to make a handler's work idempotent by: it names the enqueue, not the stored job.
+
+        When a failover loses an enqueue and its producer repeats it, the job is there a second time
+        under another `id`, and may have been delivered under the first one. Both have the same
+        stable id. So have the deliveries of one job. 12 to 16 characters of `A-Z a-z 0-9 - _`; the
+        `id` where the producer gave none: a client of another kind, or Spark.
+        """
+        return self.record.stable_id or self.id
+
+    @property
     def owner(self) -> str:
         """Who reserved it."""
         return self.batch.owner
@@ -193,8 +204,15 @@ class Delivery:
 
     @property
     def body(self) -> Any:
-        """What the producer gave: bytes, or the object that JSON says."""
-        return self.record.body()
+        """What the producer gave: bytes, or the object that JSON (or the client's codec) says.
+
+        JSON has lists and no tuples: a tuple comes back as a list.
+
+        Raises:
+            UndecodableBody: the bytes are not what the codec says, or it is unknown; see `raw`.
+        """
+        ops = self.batch.ops
+        return self.record.body(None if ops is None else ops.codec)
 
     @property
     def raw(self) -> bytes:
@@ -268,8 +286,7 @@ class Delivery:
     @property
     def lease(self) -> float:
         """The lease in seconds, from delivery; 0 = at most once."""
-        own = self.record.lease_ms
-        return (self.batch.lease_ms if own is None else own) / 1000
+        return self.record.span_ms(self.batch.lease_ms) / 1000
 
     @property
     def ttl(self) -> float | None:
@@ -290,10 +307,9 @@ class Delivery:
         if self._data[2:3] not in b"lt":
             return self.batch.hinted
         record, batch = self.record, self.batch
-        own, ttl = record.lease_ms, record.ttl_ms
-        until = batch.now + (batch.lease_ms if own is None else own)
-        if ttl is not None:
-            until = min(until, int(self.number[:-11]) + ttl)
+        until = batch.now + record.span_ms(batch.lease_ms)
+        if record.ttl_ms is not None:
+            until = min(until, int(self.number[:-11]) + record.ttl_ms)
         return f"{batch.receipt}@{until}"
 
     def __repr__(self) -> str:
@@ -312,6 +328,7 @@ class Enqueued:
         replicas: how many replicas confirmed; 0 when none was asked for.
         action: "added"; "requeued" = added, to run when the one that is there has ended;
             "updated" = the existing job has this content now; "refused" = nothing changed.
+        stable_id: the `stable_id` that the consumer of the job sees; empty if it was refused.
     """
 
     id: str
@@ -319,6 +336,7 @@ class Enqueued:
     duplicate: bool = False
     replicas: int = 0
     action: str = "added"
+    stable_id: str = field(default="", compare=False)
 
 
 @dataclass(slots=True)
@@ -329,6 +347,7 @@ class _Span:
     place: Place
     state: str
     replicas: int
+    stable_ids: Sequence[str]
 
 
 class BulkEnqueued(Sequence[Enqueued]):
@@ -343,9 +362,18 @@ class BulkEnqueued(Sequence[Enqueued]):
         self._starts: list[int] = []
         self._length = 0
 
-    def add(self, first: bytes, count: int, place: Place, state: str, replicas: int = 0) -> None:
+    def add(
+        self,
+        first: bytes,
+        count: int,
+        place: Place,
+        state: str,
+        replicas: int = 0,
+        stable_ids: Sequence[str] = (),
+    ) -> None:
         """Append the jobs of one chunk: numbers first, first + 1, …"""
-        self._spans.append(_Span(self._length, first, count, place, state, replicas))
+        span = _Span(self._length, first, count, place, state, replicas, stable_ids)
+        self._spans.append(span)
         self._starts.append(self._length)
         self._length += count
 
@@ -381,7 +409,8 @@ class BulkEnqueued(Sequence[Enqueued]):
     def _result(self, span: _Span, offset: int) -> Enqueued:
         number = number_after(span.first, offset)
         job_id = encode_id(span.place.node, span.place.packed, number, self._ttl)
-        return Enqueued(job_id, span.state, replicas=span.replicas)
+        stable_id = span.stable_ids[offset] if span.stable_ids else ""
+        return Enqueued(job_id, span.state, replicas=span.replicas, stable_id=stable_id)
 
     @property
     def ids(self) -> list[str]:

@@ -1,21 +1,122 @@
-"""What log records say beside their text: fields for formatters that write JSON.
+"""What log records say: text that obeys no terminal, and fields for formatters that write JSON.
 
-This is the one place where the fields of a job have their names; docs/observing.md lists them.
+This is the one place where text of unknown origin is made printable, in log records and in the
+output of the command line, and where the fields of a job have their names; docs/observing.md lists
+them.
 """
 
 from __future__ import annotations
 
+import logging
+import traceback
 from collections.abc import Iterator, Mapping
 from functools import cached_property
+from textwrap import indent
 from typing import Any
 
 from penstock.core.job import Delivery
 from penstock.core.middleware import HANDLER
 
-__all__ = ["FIELDS", "Fields"]
+__all__ = [
+    "FIELDS",
+    "ONCE",
+    "USUAL",
+    "Fields",
+    "get_logger",
+    "indented",
+    "log_failure",
+    "printable",
+]
 
 FIELDS = ("job_id", "queue", "handler", "worker", "attempt")
 """The fields that a record about a job has."""
+ONCE = "delivered at most once, it is not tried again"
+"""Why the failure of such a job is its last one."""
+USUAL = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+"""The attributes that every record has; the others were given as `extra`."""
+
+
+def printable(text: str, keep: str = "") -> str:
+    """Escape the characters that a terminal would obey or not show, as Python does in a literal.
+
+    These are the control characters (C0, DEL, C1), those that change the direction of text, line
+    and paragraph separators, other invisible characters, and lone surrogates. What is left is one
+    line.
+
+    Args:
+        text: of any origin: a name, a body, the message of an error.
+        keep: characters that stay as they are.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in keep else repr(c)[1:-1] for c in text)
+
+
+def get_logger(name: str) -> logging.Logger:
+    """The logger of this name; its records are printable, whatever their arguments hold.
+
+    Each module of penstock that logs gets its logger here.
+    """
+    logger = logging.getLogger(name)
+    logger.addFilter(_make_printable)
+    return logger
+
+
+def _make_printable(record: logging.LogRecord) -> bool:
+    """Escape the arguments, the extra fields and the traceback of a record, if they need it."""
+    record.msg = printable(str(record.msg))
+    if isinstance(record.args, tuple):
+        record.args = tuple(map(_safe, record.args))
+    for name, value in list(vars(record).items()):
+        if name not in USUAL and isinstance(value, str):
+            setattr(record, name, printable(value))
+    if record.exc_info and not record.exc_text:
+        text = "".join(traceback.format_exception(*record.exc_info))
+        if not _is_plain(text, record.exc_info[1]):  # else the formatter decides how it looks
+            record.exc_text = indented(text)
+    return True
+
+
+def indented(text: str) -> str:
+    """The lines of a traceback, printable, each behind two blanks.
+
+    No line of the message of an exception can look like a record of its own.
+    """
+    return indent(printable(text.rstrip("\n"), keep="\n"), "  ", lambda _: True)
+
+
+def _is_plain(text: str, error: BaseException | None) -> bool:
+    """Whether a traceback is printable and the messages of its exceptions have one line each."""
+    if printable(text, keep="\n") != text:
+        return False
+    chain = traceback.TracebackException(type(error), error, None) if error else None
+    while chain is not None:
+        if len(list(chain.format_exception_only())) > 1 or "\n" in str(chain):
+            return False
+        chain = chain.__cause__ or chain.__context__
+    return True
+
+
+def _safe(value: Any) -> Any:
+    """An argument of a record, so that what is shown of it is printable."""
+    if isinstance(value, (int, float)) or (isinstance(value, str) and value.isprintable()):
+        return value
+    return _Shown(value)
+
+
+class _Shown:
+    """Something that is printable however it is shown."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def __str__(self) -> str:
+        return printable(str(self._value))
+
+    def __repr__(self) -> str:
+        return printable(repr(self._value))
 
 
 class Fields(Mapping[str, Any]):
@@ -47,3 +148,26 @@ class Fields(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._all)
+
+
+def log_failure(job: Delivery, text: str, error: BaseException, *, ending: str = "") -> None:
+    """Log that a job has failed.
+
+    A failure that is tried again is one line of level WARNING, with its traceback at DEBUG. The
+    last one is an ERROR with its traceback.
+
+    Args:
+        job: the job.
+        text: what is said of the error in the line.
+        error: for the traceback.
+        ending: why it is not tried again; empty = it is, as far as is known.
+    """
+    extra = Fields(job)
+    if ending:
+        _logger.error("%r failed: %s; %s", job, text, ending, exc_info=error, extra=extra)
+    else:
+        _logger.warning("%r failed: %s", job, text, extra=extra)
+        _logger.debug("%r failed with", job, exc_info=error, extra=extra)
+
+
+_logger = get_logger("penstock")

@@ -7,16 +7,35 @@ those of the client that learns it (PROTOCOL.md, Several nodes).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
-from urllib.parse import parse_qsl, quote
+from urllib.parse import parse_qsl
 
-from penstock.errors import BadArgument
+from penstock.errors import BadArgument, ConfigurationError
 
-__all__ = ["Entry", "address_of", "joined", "merged_members", "read_entry"]
+__all__ = [
+    "Entry",
+    "address_of",
+    "check_hosts",
+    "learned",
+    "merged_members",
+    "others",
+    "read_entry",
+]
 
-URL = re.compile(r"([a-z][a-z0-9+.-]*://)(?:([^@/?#]*)@)?([^?#]*)(?:\?([^#]*))?")
+URL = re.compile(r"([a-z][a-z0-9+.-]*://)(?:([^@/?#]*)@)?([^?#]*)(?:\?([^#]*))?", re.IGNORECASE)
 LOCAL = "unix://"
+HOST = r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?"
+ADDRESS = re.compile(
+    rf"(?P<tls>rediss?)://(?P<host>{HOST})/[0-9]{{1,5}}"
+    rf"|(?P<sentinel>rediss?)\+sentinel://(?P<hosts>{HOST}(?:,{HOST})*)/[^@?#\s]+"
+    r"|unix://(?P<path>/[^@?#\s]+)\?db=[0-9]{1,5}"
+)
+ID = re.compile(r"[0-9a-f]{40}")
+SECRET = re.compile(r"(?:sentinel_)?(?:username|password|ssl_certfile|ssl_keyfile|ssl_password)")
+OWN = re.compile(r"host|port|db|path|connection_pool|orig_.*|maint_notifications_pool_handler")
+"""Settings of a connection that are about where it leads."""
 
 
 class Entry(NamedTuple):
@@ -45,21 +64,37 @@ def merged_members(lists: Iterable[Mapping[str, str]]) -> dict[str, Entry]:
     found: dict[str, Entry] = {}
     for one in lists:
         for node, text in one.items():
-            entry = read_entry(text)
+            entry = read_entry(text) if ID.fullmatch(node) else None
             if entry is not None and (node not in found or entry > found[node]):
                 found[node] = entry
     return found
 
 
-def check_url(argument: str, value: object) -> str:
-    """A URL of a node.
+def others(list_: Mapping[str, str], node: str) -> list[str]:
+    """Return the addresses that a list has of other nodes than this one.
+
+    Args:
+        list_: as one node keeps it.
+        node: the whole id of that node.
+    """
+    entries = merged_members([list_])
+    return [entry.address for one, entry in entries.items() if entry.address and one != node]
+
+
+def check_hosts(value: object) -> tuple[str, ...]:
+    """Return an allow list of hosts.
 
     Raises:
-        BadArgument: it is none.
+        BadArgument: one of them is neither a host nor a pattern of hosts.
     """
-    if not isinstance(value, str) or URL.fullmatch(value) is None:
-        raise BadArgument(argument, value, "the URL of a node")
-    return value
+    hosts = []
+    if not isinstance(value, Iterable) or isinstance(value, (str, bytes)):
+        raise BadArgument("node_hosts", value, "a list of hosts")
+    for host in value:
+        if not isinstance(host, str) or not re.fullmatch(r"[^\s/@?#,]+", host):
+            raise BadArgument("node_hosts", host, "a host, or a pattern such as *.redis.internal")
+        hosts.append(host.lower())
+    return tuple(hosts)
 
 
 def address_of(source: object) -> str:
@@ -73,6 +108,7 @@ def address_of(source: object) -> str:
         if found is None:
             return ""
         scheme, _, place, query = found.groups()
+        scheme = scheme.lower()
         number = dict(parse_qsl(query or "")).get("db", "")
         if scheme == LOCAL:
             return f"{scheme}{place}?db={number or 0}"
@@ -85,34 +121,106 @@ def address_of(source: object) -> str:
         return f"{LOCAL}{settings['path']}?db={number}"
     if "host" not in settings or type(source).__module__.partition(".")[0] != "redis":
         return ""
-    scheme = "rediss" if "SSL" in pool.connection_class.__name__ else "redis"
+    scheme = "rediss" if _is_tls(source) else "redis"
     return f"{scheme}://{settings['host']}:{settings.get('port', 6379)}/{number}"
 
 
-def joined(address: str, source: object) -> str:
-    """The URL of a node that was learned: its address, the name and options of a source we have."""
-    scheme, _, place, query = _parts(address)
+def learned(address: str, given: Sequence[object], hosts: Sequence[str]) -> object:
+    """Return a source for a node that was learned from the list.
+
+    It has the name, the password and the options, TLS among them, of the first source that the user
+    gave. Nothing but the place is taken from the list, which others may be able to write.
+
+    Args:
+        address: as the list has it.
+        given: the sources that the user gave.
+        hosts: patterns of the hosts that may be sent this client's password.
+
+    Raises:
+        ConfigurationError: the node can't be used; why.
+    """
+    found = ADDRESS.fullmatch(address)
+    if found is None:
+        raise ConfigurationError("its address is not scheme, host, port and database alone")
+    if "rediss" not in (found["tls"], found["sentinel"]) and any(map(_is_tls, given)):
+        scheme = address.partition("://")[0]
+        raise ConfigurationError(f"{scheme}:// is without TLS, unlike the URL that was given")
+    strange = [host for host in _hosts(found) if not any(fnmatchcase(host, one) for one in hosts)]
+    if strange and any(map(_has_secret, given)):
+        raise ConfigurationError(
+            f"this client has a password or a certificate, and {strange[0]} is not among its "
+            "node_hosts: name it there, or give the URL of that node as well"
+        )
+    first = given[0]
+    return _joined(address, first) if isinstance(first, str) else _relocated(first, address)
+
+
+def _hosts(found: re.Match[str]) -> list[str]:
+    """The hosts of an address; a Unix socket is one of localhost."""
+    if found["path"]:
+        return ["localhost"]
+    many = (found["host"] or found["hosts"]).lower().split(",")
+    return [re.sub(r":[0-9]*$", "", one).strip("[]") for one in many]
+
+
+def _is_tls(source: object) -> bool:
     if isinstance(source, str):
-        _, user, _, options = _parts(source)
-        pairs = [pair for pair in parse_qsl(options or "") if pair[0] != "db"]
-    else:
-        settings = getattr(getattr(source, "connection_pool", None), "connection_kwargs", {})
-        user, pairs = _user(settings), []
-    pairs = [*parse_qsl(query or ""), *pairs]
-    text = "&".join(f"{quote(name)}={quote(value)}" for name, value in pairs)
-    return f"{scheme}{user + '@' if user else ''}{place}{'?' + text if text else ''}"
+        return source.lower().startswith("rediss")
+    kind = getattr(getattr(source, "connection_pool", None), "connection_class", None)
+    return "SSL" in getattr(kind, "__name__", "")
 
 
-def _parts(url: str) -> tuple[str, str, str, str]:
-    found = URL.fullmatch(url)
-    assert found is not None
-    scheme, user, place, query = found.groups(default="")
-    return scheme, user, place, query
+def _has_secret(source: object) -> bool:
+    """Whether a source says who its client is: by a name, a password or a certificate."""
+    if isinstance(source, str):
+        found = URL.fullmatch(source)
+        if found is None:
+            return False
+        _, user, _, query = found.groups(default="")
+        return bool(user) or any(SECRET.fullmatch(name) for name, _ in parse_qsl(query))
+    settings = _settings(source)
+    names = [name for name, value in settings.items() if value]
+    return "credential_provider" in names or any(SECRET.fullmatch(name) for name in names)
 
 
-def _user(settings: Mapping[str, Any]) -> str:
-    name, password = settings.get("username") or "", settings.get("password") or ""
-    return f"{quote(name, safe='')}:{quote(password, safe='')}" if name or password else ""
+def _settings(source: object) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = getattr(
+        getattr(source, "connection_pool", None), "connection_kwargs", {}
+    )
+    return found
 
 
-__all__ += ["check_url"]
+def _joined(address: str, source: str) -> str:
+    """The URL of an address, with the user and the options of another URL."""
+    found = URL.fullmatch(source)
+    user, query = (found[2] or "", found[4] or "") if found else ("", "")
+    options = [text for text in query.split("&") if text and not text.startswith("db=")]
+    scheme, _, place = address.partition("://")
+    place, _, number = place.partition("?")
+    text = "&".join([*([number] if number else []), *options])
+    return f"{scheme}://{user + '@' if user else ''}{place}{'?' + text if text else ''}"
+
+
+def _relocated(source: Any, address: str) -> object:
+    """A redis-py client of an address, with the settings of another client.
+
+    Raises:
+        ConfigurationError: its settings are not for other servers.
+    """
+    kinds = {kind.__name__: kind for kind in type(source).__mro__ if _is_redis(kind)}
+    pool = getattr(source, "connection_pool", None)
+    pools = [k for k in type(pool).__mro__ if k.__name__ == "ConnectionPool" and _is_redis(k)]
+    if "Redis" not in kinds or not pools:
+        name = type(source).__name__
+        raise ConfigurationError(f"the settings of a {name} are not lent to other servers")
+    place = pools[0].from_url(address)  # type: ignore[attr-defined]  # both of redis-py's have it
+    settings = {name: value for name, value in _settings(source).items() if not OWN.fullmatch(name)}
+    for name in ("host", "port", "db", "path"):
+        if name in place.connection_kwargs:
+            settings[name] = place.connection_kwargs[name]
+    made = pools[0](connection_class=place.connection_class, **settings)
+    return kinds["Redis"](connection_pool=made)
+
+
+def _is_redis(kind: type) -> bool:
+    return kind.__module__.partition(".")[0] == "redis"

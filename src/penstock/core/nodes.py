@@ -15,12 +15,24 @@ from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 
-from penstock.core.flows import AGAIN, TICK, Cancelled, Clock, Effect, Quit, Reserve, Run, take
+from penstock.core.flows import (
+    AGAIN,
+    LINGER,
+    TICK,
+    Cancelled,
+    Clock,
+    Effect,
+    Quit,
+    Reserve,
+    Run,
+    Tidy,
+    take,
+)
 from penstock.core.hints import Intent
 from penstock.core.operations import QueueOps
 from penstock.core.options import BATCH
 from penstock.core.servers import ServerFacts
-from penstock.core.views import Info, JobView, QueueStats
+from penstock.core.views import SETTING_KINDS, Info, JobView, QueueStats, number_in
 from penstock.errors import BadArgument, NodesUnavailable
 
 __all__ = [
@@ -38,6 +50,8 @@ __all__ = [
     "merged_peek",
     "merged_stats",
     "reserve",
+    "stats_of_nodes",
+    "to_store",
 ]
 
 T = TypeVar("T")
@@ -352,10 +366,11 @@ def reserve(
     """
     clock = table.clock
     deadline = math.inf if block is None else clock() + block
+    patience = max(deadline, clock() + LINGER)
     meal, lap = _Meal(), clock() + TICK
     asked: Sequence[QueueOps] = table.parts
     while True:
-        yield from _ask(table, asked, n, meal, transient)
+        yield from _ask(table, asked, n, patience, meal, transient)
         is_over = not meal.jobs and meal.over.issuperset(table.parts)
         if is_over and len(asked) < len(table.parts):
             asked = table.parts  # they were not found so at the same time
@@ -365,6 +380,7 @@ def reserve(
         until = min([lap, deadline, *meal.due.values()])
         meal.idle = True
         try:
+            yield from _tidy(table)
             heard: Heard = yield Listen(table.wanted(meal.over), until)
         except Cancelled:
             yield from _leave(table, meal, clock() + TICK)
@@ -394,10 +410,11 @@ def _ask(
     table: Table,
     asked: Sequence[QueueOps],
     n: int,
+    until: float,
     meal: _Meal,
     transient: Callable[[BaseException], bool],
 ) -> Generator[Effects, Any, None]:
-    """Ask parts for what is lacking; a part whose node fails is left out."""
+    """Ask parts for what is lacking; a part whose node fails is left out. `until` as in `take`."""
     for part in asked:
         if len(meal.jobs) >= n:
             return
@@ -406,8 +423,10 @@ def _ask(
             continue
         wanted = n - len(meal.jobs)
         meal.told.discard(part)
+        clock, idle = table.clock, meal.idle
+        took = take([part], 0, wanted, idle, (), transient, clock=clock, until=until)
         try:
-            taken = yield from at(part.home, take([part], 0, wanted, meal.idle, (), transient))
+            taken = yield from at(part.home, took)
         except Cancelled:
             yield from _give_back(meal.jobs)
             raise
@@ -427,6 +446,17 @@ def _ask(
             if taken.deliveries or taken.next_ms <= 0
             else table.clock() + taken.next_ms / 1000
         )
+
+
+def _tidy(table: Table) -> Generator[Effects, Any, None]:
+    """Sweep what is due on each node that is up."""
+    parts: dict[Any, list[QueueOps]] = {}
+    for part in table.parts:
+        if table.is_up(part.home):
+            parts.setdefault(part.home, []).append(part)
+    for home, own in parts.items():
+        with suppress(Exception):  # whoever carries it out has noted it
+            yield At(home, Tidy(tuple(own)))
 
 
 def _leave(table: Table, meal: _Meal, tick: float) -> Generator[Effects, Any, None]:
@@ -469,19 +499,19 @@ class Partial(list[T]):
 SUMMED = (
     "ready", "scheduled", "active", "dead", "expired", "enqueued", "deliveries", "acked", "nacked",
     "released", "crashed", "died", "redriven", "trimmed", "swept", "deleted", "purged", "promoted",
-    "dequeued", "withdrawn", "evicted", "dangling",
+    "dequeued", "withdrawn", "evicted", "dangling", "expired_active",
 )  # fmt: skip
 
 
 def merged_stats(found: Sequence[QueueStats], unreachable: Iterable[str] = ()) -> QueueStats:
-    """The figures of a queue that has parts; settings are those of the first part that exists.
+    """The figures of a queue that has parts; settings are those that were stored last.
 
     Args:
         found: at least one, in the order of preference.
         unreachable: addresses of nodes that did not answer.
     """
     there = [stats for stats in found if stats.exists]
-    first, is_one = (there or found)[0], len(found) == 1
+    first, is_one = max(there or found, key=_age_of_settings), len(found) == 1
     sums = {name: sum(getattr(stats, name) for stats in found) for name in SUMMED}
     return replace(
         first,
@@ -495,6 +525,55 @@ def merged_stats(found: Sequence[QueueStats], unreachable: Iterable[str] = ()) -
         unreachable=tuple(unreachable),
         **sums,
     )
+
+
+def stats_of_nodes(
+    found: Mapping[str, Sequence[QueueStats]], unreachable: Iterable[str] = ()
+) -> QueueStats:
+    """The figures of a queue on several nodes, those of each, and which settings differ.
+
+    Args:
+        found: address of each node -> the figures of its parts there.
+        unreachable: addresses of nodes that did not answer.
+    """
+    nodes = {address: merged_stats(parts) for address, parts in found.items()}
+    every = [stats for parts in found.values() for stats in parts]
+    whole, latest = merged_stats(every, unreachable), max(every, key=_age_of_settings)
+    wanted = (latest.settings, latest.closed)
+    differing = [
+        address
+        for address, parts in found.items()
+        if any((stats.settings, stats.closed) != wanted for stats in parts)
+    ]
+    return replace(whole, nodes=nodes, differing=tuple(differing))
+
+
+def _age_of_settings(stats: QueueStats) -> float:
+    return stats.configured or 0
+
+
+STORED = ("configured", "paused", "closed", *SETTING_KINDS)
+"""Fields of `meta` that are the same on every node, behind the time at which they were stored."""
+
+
+def to_store(found: Mapping[T, Sequence[bytes | None]]) -> dict[T, list[Any]]:
+    """Return what to configure on which nodes, so that all have the settings stored last.
+
+    Args:
+        found: node -> its values of `STORED`.
+    """
+
+    def age(values: Sequence[bytes | None]) -> int:
+        return number_in((values[0] or b"").decode("utf-8", "replace")) or 0
+
+    latest = max(found.values(), key=lambda values: (age(values), [one or b"" for one in values]))
+    fields = [(name, value or b"") for name, value in zip(STORED, latest, strict=True)][1:]
+    result: dict[T, list[Any]] = {}
+    for node, values in found.items():
+        if age(latest) and list(values[1:]) != list(latest[1:]):
+            since = max(age(latest), age(values) + 1)  # of two of one ms one has to be younger
+            result[node] = ["configured", since, *(text for pair in fields for text in pair)]
+    return result
 
 
 def _best(choose: Callable[..., float], values: Iterable[float | None]) -> float | None:

@@ -7,10 +7,11 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from penstock.core.calls import NOTHING, Call, Confirmed, Wait
+from penstock.core.codec import Codec
 from penstock.core.ids import encode_id, number_after, parse_id, ttl_code
 from penstock.core.job import Batch, Delivery, Enqueued, Place, Settled
 from penstock.core.partitions import read_mark
-from penstock.core.record import escaped, parse_record
+from penstock.core.record import escaped, parse_record, stable_id_of
 from penstock.core.roles import Tenure
 from penstock.core.views import (
     DedupStatus,
@@ -45,10 +46,11 @@ from penstock.wire.scripts import script
 __all__ = ["QueueOps", "Staged", "Taken"]
 
 GONE = 0
+SWEPT = 0
+"""Of peek: expired jobs were in the way and are removed."""
 ENDED = 2
 REFUSED = -2
 MISSING = -5
-TOO_FAR = -12
 DAMAGED = -8
 FULL = -3
 CLOSED = -14
@@ -104,6 +106,7 @@ class QueueOps:
         known_nodes: ids of the nodes that this client knows, 8 hex digits each; kept by the client.
         queue: the object that jobs call their queue.
         make: builds a job from the arguments of `Delivery`.
+        codec: of bodies; None = plain JSON.
 
     Attributes:
         home: where they are carried out; None = the client has one node alone.
@@ -117,11 +120,13 @@ class QueueOps:
         known_nodes: Sequence[str],
         queue: Any = None,
         make: Callable[..., Any] = Delivery,
+        codec: Codec | None = None,
     ) -> None:
         self.keys = keys
         self.owner = owner
         self.queue = queue
         self.make = make
+        self.codec = codec
         self.home: Any = None
         self.partitions: int | None = None
         self.crc = queue_crc(keys.name)
@@ -156,7 +161,7 @@ class QueueOps:
         if head is None:
             kinds = tuple(kind for kind in found.keys if kind not in APART)
             head = self._heads[name] = (len(found.keys), *self.keys.of(kinds))
-        return Call(found, head, args, self.keys if name in PRODUCING else None)
+        return Call(found, head, args, self.keys if name in PRODUCING else None, ops=self)
 
     def place(self, node: str, epoch: bytes) -> Place:
         """What ids of this queue carry; built once an epoch."""
@@ -188,19 +193,38 @@ class QueueOps:
         if code == -7:
             raise StaleCall(f"call {int(reply[1])} came after call {int(reply[2])}")
         if code == -10:
-            raise BadArgument("records", reply[2], "not a record of this version of the protocol")
+            text = "not a record of this version, or its header is above 16384 bytes"
+            raise BadArgument("records", reply[2], text)
         if code == -9:
             raise WrongEpoch(
                 "id", "<ids of another epoch>", f"queue {self.name!r} has been made anew since"
             )
         return reply
 
+    def repair(self, epochs: Sequence[str], call: Call) -> Call:
+        """Make lost meta anew, with the epoch of the job ids that are out.
+
+        Args:
+            epochs: those under which the registry lists the queue.
+            call: the one that met the damage; the ids that it names count first, then those that
+                this client has seen.
+
+        Raises:
+            MetaLost: it can't be told which epoch that is; a wrong one makes all ids invalid.
+        """
+        seen = "" if self._place is None else self._place.epoch
+        known = [epoch for epoch in (call.epoch, seen) if epoch in epochs]
+        if not known and len(epochs) != 1:
+            raise MetaLost(_no_epoch(self.name, epochs))
+        return self._call("configure", f"!{(known or epochs)[0]}")
+
     def _foreign(self, version: bytes) -> Exception:
         """The error of a queue that is none of this version."""
         count = read_mark(version)
         if count is not None:
             return QueuePartitioned(self.name, count)
-        text = f"queue {self.name!r} was written by version {int(version)} of the protocol"
+        shown = version.decode("utf-8", "replace")
+        text = f"queue {self.name!r} was written by version {shown} of the protocol"
         return UnsupportedVersion(text)
 
     # -- producing -------------------------------------------------------------------------
@@ -268,7 +292,7 @@ class QueueOps:
         return (reply[8] if wait.replicas is None else wait.replicas), reply[-1]
 
     def claimed(
-        self, reply: list[Any], count: int, node: str, ttl: str, replicas: int
+        self, reply: list[Any], records: Sequence[bytes], node: str, ttl: str, replicas: int
     ) -> list[Enqueued]:
         """The answers to jobs with dedup ids: those that were added, and the others among them."""
         place = self.place(node, reply[4])
@@ -276,18 +300,19 @@ class QueueOps:
         others = {reply[i]: reply[i + 1 : i + 5] for i in range(9, len(reply) - 4, 5)}
         found: list[Enqueued] = []
         added = 0
-        for at in range(1, count + 1):
+        for at, record in enumerate(records, 1):
             if at in others:
-                found.append(self._other(place, others[at], replicas))
+                found.append(self._other(place, others[at], replicas, record))
                 added += found[-1].action == "requeued"
             else:
                 number = number_after(first, added)
                 job_id = encode_id(node, place.packed, number, ttl)
-                found.append(Enqueued(job_id, state, False, replicas))
+                stable_id = stable_id_of(record)
+                found.append(Enqueued(job_id, state, False, replicas, stable_id=stable_id))
                 added += 1
         return found
 
-    def _other(self, place: Place, parts: list[Any], replicas: int) -> Enqueued:
+    def _other(self, place: Place, parts: list[Any], replicas: int, given: bytes) -> Enqueued:
         what, number, state, header = parts
         record = parse_record(header + b"\n")
         ttl = ttl_code(record.ttl_ms, at_most_once=record.lease_ms == 0)
@@ -297,6 +322,7 @@ class QueueOps:
             what != 3,
             replicas if what == 3 else 0,
             ACTIONS[what],
+            stable_id_of(given) if what > 1 else "",
         )
 
     def updates(self, reply: list[Any]) -> int:
@@ -491,7 +517,8 @@ class QueueOps:
     def _of_checkpoint(self, name: str, consumer: str, *args: Any) -> Call:
         found = script(name)
         keys = self.keys.of(found.keys[:-1])
-        return Call(found, (len(found.keys), *keys, self.keys.checkpoint(consumer)), args)
+        head = (len(found.keys), *keys, self.keys.checkpoint(consumer))
+        return Call(found, head, args, ops=self)
 
     def assign(
         self, consumer: str, fence: str, batch: int, *, most: int, n: int, lease_ms: int
@@ -639,7 +666,7 @@ class QueueOps:
         self.check(reply)
         place = self.place(node, reply[4])
         return [
-            read_view(place, entry, reply[3], reply[2]) if entry else None
+            read_view(place, entry, reply[3], reply[2], self.codec) if entry else None
             for entry in reply[start:]
         ]
 
@@ -651,6 +678,17 @@ class QueueOps:
     def stats_of(self, reply: list[Any]) -> QueueStats:
         """Read the reply of stats."""
         return read_stats(self.name, self.check(reply))
+
+
+def _no_epoch(queue: str, epochs: Sequence[str]) -> str:
+    """Say why lost meta can't be made anew."""
+    text = f"queue {queue!r} has jobs but no meta, and the registry"
+    if not epochs:
+        return f"{text} does not list it, so the epoch of its job ids is not known"
+    return (
+        f"{text} lists it with the epochs {', '.join(sorted(epochs))}: call ack, extend or show"
+        " with a job id that is out, which tells the right one"
+    )
 
 
 def staged_chunk(delay: int | str, records: Sequence[bytes]) -> bytes:

@@ -28,7 +28,7 @@ Moment: TypeAlias = int | float | datetime
 """Seconds since 1970 as a number, or an aware datetime."""
 
 JOB_CURSOR = r"0|r[0-9]{1,16}-[0-9]{10}:(\+|[0-9]{1,16}-[0-9]{10})|h(0|[1-9][0-9]{0,18})"
-QUEUE_CURSOR = r"0|[1-9][0-9]{0,18}"
+QUEUE_CURSOR = r"(0|[1-9][0-9]{0,18})(\.[0-9a-f]{16})?"
 MAX_LEASE_MS = 24 * 86_400_000
 MAX_LABEL_BYTES = 1024
 MAX_DURATION_MS = 100 * 366 * 86_400_000

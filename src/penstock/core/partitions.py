@@ -16,7 +16,7 @@ __all__ = ["MOST", "Turns", "check_partitions", "mark", "partition_of", "read_ma
 
 MOST = 256
 """Partitions of a queue: each that is waited for costs a consumer a look every few seconds."""
-MARK = b"1/"
+MARK = b"2/"
 """What the version of a queue with partitions begins with, in the `meta` of its own name."""
 
 

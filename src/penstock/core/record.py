@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 from urllib.parse import quote, unquote
 
+from penstock.core.codec import Codec
 from penstock.core.options import MAX_DURATION_MS, duration_ms
 from penstock.core.policy import MAX_ATTEMPTS, RetryPolicy
 from penstock.errors import BadArgument, UndecodableBody
@@ -26,32 +27,68 @@ __all__ = [
     "encode_head",
     "escaped",
     "parse_record",
+    "stable_id_of",
 ]
 
 MAX_RECORD = 512 * 1024 * 1024
+MAX_HEADER = 16384
+"""Bytes of a record before its body; the scripts refuse more."""
+STABLE_ID = len(";i=") + 16
+"""Most bytes of it that a stable id takes."""
 POLICY = re.compile(rb"1[;lt=0-9]*;p=([^,;]*),?([^,;]*),?([^,;]*)")
 """Where the scripts look for it, and how."""
+USUAL = re.compile(rb"1(;c=json)?(?:;i=([-0-9A-Z_a-z]*))?")
 PLAIN = b"1\n"
 PLAIN_JSON = b"1;c=json\n"
 _SAFE = " !\"#$&'()*+,-./:<>?@[]^_`{|}~"
 
+_TEXT = frozenset((str,))
+_SCALARS = frozenset((str, int, float, bool, type(None)))
 _dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 
 
-def encode_body(body: Any) -> tuple[bytes, bool]:
-    """The body's bytes, and whether they are JSON. bytes pass untouched.
+def encode_body(body: Any, codec: Codec | None = None) -> tuple[bytes, bool]:
+    """The body's bytes, and whether a codec made them: JSON, or this one. bytes pass untouched.
 
     Raises:
-        BadArgument: JSON can't express the object.
+        BadArgument: the codec can't express the object.
     """
     if isinstance(body, bytes):
         return body, False
     if isinstance(body, (bytearray, memoryview)):
         return bytes(body), False
+    if codec is not None:
+        return codec.encoded(body), True
     try:
-        return _dumps(body).encode(), True
+        raw = _dumps(body).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise BadArgument("body", body, f"not bytes, and JSON can't express it: {error}") from error
+    if b"{" in raw:
+        _check_keys(body)
+    return raw, True
+
+
+def _check_keys(body: Any) -> None:
+    """Refuse keys that JSON would turn into text: `{1: 2}` would come back as `{"1": 2}`.
+
+    Raises:
+        BadArgument: a key of some dict is no str.
+    """
+    left = [body]
+    for one in left:  # it grows meanwhile
+        if isinstance(one, dict):
+            if not _TEXT.issuperset(map(type, one)):
+                _check_each(body, one)
+            one = one.values()
+        if not _SCALARS.issuperset(map(type, one)):
+            left += [part for part in one if isinstance(part, (dict, list, tuple))]
+
+
+def _check_each(body: Any, keys: Iterable[Any]) -> None:
+    for key in keys:
+        if not isinstance(key, str):
+            reason = f"the key {key!r} is no str, and JSON has no other keys: str({key!r})?"
+            raise BadArgument("body", body, reason)
 
 
 def check_size(size: int) -> None:
@@ -71,19 +108,21 @@ def encode_head(
     headers: Mapping[str, str] | None = None,
     dedup: str = "",
     retry: RetryPolicy | None = None,
+    codec: str = "json",
 ) -> tuple[bytes, bytes]:
-    """The part of a record before its body, for bytes and for JSON.
+    """The part of a record before its body, for bytes and for what a codec has made.
 
     Args:
         lease_ms, ttl_ms, headers: as a record has them.
         dedup: its fields `d`, `w` and `u`, as `encode_dedup` gives them.
         retry: the job's own policy; its rules do not go on the wire.
+        codec: the name of the codec.
 
     Raises:
-        BadArgument: a header that is not str -> str, or has an empty name.
+        BadArgument: a header that is not str -> str, or has an empty name, or too much of them.
     """
     if lease_ms is None and ttl_ms is None and retry is None and not headers and not dedup:
-        return PLAIN, PLAIN_JSON
+        return PLAIN, PLAIN_JSON if codec == "json" else f"1;c={codec}\n".encode()
     front = "1"
     if lease_ms is not None:
         front += f";l={lease_ms}"
@@ -100,7 +139,12 @@ def encode_head(
             tail += f";h.{quote(name, safe=_SAFE)}={quote(value, safe=_SAFE)}"
         except UnicodeEncodeError:
             raise BadArgument("headers", headers, "must be encodable as UTF-8") from None
-    return f"{front}{tail}\n".encode(), f"{front};c=json{tail}\n".encode()
+    if len(front) + len(tail) > MAX_HEADER - len(f";c={codec}\n") - STABLE_ID:
+        text = (
+            f"headers have at most {MAX_HEADER - 100} bytes together; put larger data into the body"
+        )
+        raise BadArgument("headers", f"<{len(tail)} bytes>", text)
+    return f"{front}{tail}\n".encode(), f"{front};c={codec}{tail}\n".encode()
 
 
 def _policy_text(policy: RetryPolicy) -> str:
@@ -142,38 +186,60 @@ class Record:
     Attributes:
         lease_ms: the job's own lease, None = the queue's, 0 = at most once.
         ttl_ms: the job's ttl, None = none.
-        codec: "json" or "" for bytes.
+        stable_id: names the enqueue, whatever the job's number is; '' = its producer gave none.
+        codec: "json", the name of another codec, or "" for bytes.
         headers: str -> str.
         retry: the job's own policy, None = the queue's.
         dedup_id: the id by which it is kept apart from its like, empty = none.
         raw: the body's bytes.
     """
 
-    __slots__ = ("codec", "dedup_id", "headers", "lease_ms", "raw", "retry", "ttl_ms")
+    __slots__ = ("codec", "dedup_id", "headers", "lease_ms", "raw", "retry", "stable_id", "ttl_ms")
+
+    def span_ms(self, usual: int) -> int:
+        """The lease of a delivery: the job's own, or the queue's; with a ttl at most a tenth of it.
+
+        Args:
+            usual: the queue's lease, ms.
+        """
+        if self.lease_ms is not None:
+            return self.lease_ms
+        return usual if self.ttl_ms is None else min(usual, max(1000, self.ttl_ms // 10))
 
     def __init__(self, raw: bytes) -> None:
         self.lease_ms: int | None = None
         self.ttl_ms: int | None = None
         self.codec = ""
         self.dedup_id = ""
+        self.stable_id = ""
         self.retry: RetryPolicy | None = None
         self.headers: dict[str, str] = {}
         self.raw = raw
 
-    def body(self) -> Any:
-        """The body as its producer gave it: bytes, or what the JSON says.
+    def body(self, codec: Codec | None = None) -> Any:
+        """The body as its producer gave it: bytes, or what the codec says.
+
+        Args:
+            codec: that of the client; of jobs with its name.
 
         Raises:
             UndecodableBody: the bytes are not what the codec says, or the codec is unknown.
         """
         if not self.codec:
             return self.raw
+        if codec is not None and codec.name == self.codec:
+            return codec.decoded(self.raw)
         if self.codec != "json":
-            raise UndecodableBody(f"unknown codec {self.codec!r}")
+            raise UndecodableBody(f"unknown codec {self.codec!r}: see Penstock(codec=...)")
         try:
             return json.loads(self.raw)
         except (ValueError, RecursionError) as error:
             raise UndecodableBody(str(error)) from error
+
+
+def stable_id_of(record: bytes) -> str:
+    """The stable id of a record that was just encoded: it ends its header."""
+    return record[: record.index(b"\n")].rpartition(b";i=")[2].decode()
 
 
 def _whole(value: str) -> int | None:
@@ -186,10 +252,9 @@ def parse_record(data: bytes) -> Record:
     """Take a record apart."""
     head, _, body = data.partition(b"\n")
     record = Record(body)
-    if head == b"1":  # these two are nearly every record
-        return record
-    if head == b"1;c=json":
-        record.codec = "json"
+    if usual := USUAL.fullmatch(head):  # nearly every record
+        record.codec = "json" if usual[1] else ""
+        record.stable_id = (usual[2] or b"").decode()
         return record
     for field in head.decode("utf-8", "replace").split(";")[1:]:
         name, _, value = field.partition("=")
@@ -204,6 +269,8 @@ def parse_record(data: bytes) -> Record:
             record.retry = parse_policy(*found.groups()) if found else None
         elif name == "d":
             record.dedup_id = unquote(value)
+        elif name == "i":
+            record.stable_id = value
         elif name.startswith("h."):
             record.headers[unquote(name[2:])] = unquote(value)
     return record

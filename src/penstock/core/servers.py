@@ -20,7 +20,7 @@ __all__ = [
     "unsynced",
 ]
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 OLDEST = (6, 2)
 TELLS_SYNCS = (8, 0)
 NEEDED = "this needs Redis 8.0 or newer"

@@ -3,6 +3,7 @@
 PROTOCOL.md shows this table, and the tests run every pair of it against the scripts. A *place* is a
 state together with a time that has come or not: a scheduled job whose due time has passed is still
 in `scheduled`, but reserve takes it; a job whose ttl has ended stays until somebody removes it.
+"Delivery ended": the lease has ended, and then a claim of the same dedup id has ended the delivery.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ class Condition(str, enum.Enum):
     PLAIN = ""
     DUE = "due"
     LEASE_ENDED = "lease ended"
+    DELIVERY_ENDED = "delivery ended"
     TTL_ENDED = "ttl ended"
 
 
@@ -62,6 +64,7 @@ class Place(enum.Enum):
     SCHEDULED_EXPIRED = ("S!", State.SCHEDULED, Condition.TTL_ENDED)
     ACTIVE = ("A", State.ACTIVE, Condition.PLAIN)
     LEASE_ENDED = ("A*", State.ACTIVE, Condition.LEASE_ENDED)
+    DELIVERY_ENDED = ("A~", State.ACTIVE, Condition.DELIVERY_ENDED)
     ACTIVE_EXPIRED = ("A!", State.ACTIVE, Condition.TTL_ENDED)
     ONCE = ("O", State.ONCE, Condition.PLAIN)
     ONCE_EXPIRED = ("O!", State.ONCE, Condition.TTL_ENDED)
@@ -184,9 +187,8 @@ CODES: Mapping[int, str] = {
     -7: "stale call of a producer; nothing changed",
     -8: "damaged: jobs, but no meta; nothing changed",
     -9: "another epoch: the ids are of an earlier life of the queue; nothing changed",
-    -10: "a record is not of this version; nothing changed",
+    -10: "a record is not of this version, or its header is too long; nothing changed",
     -11: "too late: more than half of its ttl has passed; nothing changed",
-    -12: "too far, or too much: more than 8 MiB of bodies would have to be read",
     -13: "its dedup id is taken by another job; nothing changed",
     -14: "closed for producers; nothing changed",
     -15: "another party has the exclusive role; nothing changed",
@@ -216,87 +218,87 @@ class Cell:
 # A cell: `.` the job is not touched and not named; `-` can't happen; `-2` the reply's code, nothing
 # changed; `1>S` code and next place; `>A/O` next place, not named, after the slash for lease 0,
 # which may have a code of its own: `1>S/-2`.
-_COLUMNS = "N R R! S S* S! A A* A! O O! D D!"
+_COLUMNS = "N R R! S S* S! A A* A~ A! O O! D D!"
 _ROWS = """
-enqueue                   | 1>R  .     >N    .    .     >N    .     .     >N    .    >N    .     .
-enqueue, delayed          | 1>S  .     >N    .    .     >N    .     .     >N    .    >N    .     .
-enqueue, repeated call    | 1    1     1     1    1     1     1     1     1     1    1     1     1
-enqueue, stale call       | -7   -7    -7    -7   -7    -7    -7    -7    -7    -7   -7    -7    -7
-enqueue, queue full       | -3   .     >N    .    .     >N    .     .     >N    .    >N    .     .
-enqueue, paused in        | -4   .     .     .    .     .     .     .     .     .    .     .     .
-enqueue, closed           | -14  .     .     .    .     .     .     .     .     .    .     .     .
-enqueue, role taken       | -15  .     .     .    .     .     .     .     .     .    .     .     .
-enqueue, role lost        | -16  .     .     .    .     .     .     .     .     .    .     .     .
-claim                     | 1>R  .     >N    .    .     >N    .     .     >N    .    >N    .     .
-claim, its dedup id       | 1>R  .     >N    .    .     >N    .     .     >N    .    >N    .     .
-claim, its dedup id, update | 1>R >S*  >N    .    .     >N    .     .     >N    .    >N    .     .
-claim, its dedup id, closed | -14 .    .     .    .     .     .     .     .     .    .     .     .
-publish                   | 1>R  .     >N    .    .     >N    .     .     >N    .    >N    .     .
-publish, delayed          | 1>S  .     >N    .    .     >N    .     .     >N    .    >N    .     .
-publish, its dedup id     | 1>R  .     >N    .    .     >N    .     .     >N    .    >N    .     .
-publish, closed           | -14  .     .     .    .     .     .     .     .     .    .     .     .
-reserve                   | .    >A/O  >N    .    >A/O  >N    .     >A    >N    .    >N    .     .
-reserve, crashes used up  | .    >A/O  >N    .    >A/O  >N    .     >D    >N    .    >N    .     .
-reserve, paused out       | .    .     >N    .    .     >N    .     .     >N    .    >N    .     .
-reserve, paused in        | .    >A/O  >N    .    .     >N    .     .     >N    .    >N    .     .
-reserve, closed           | .    >A/O  >N    .    >A/O  >N    .     >A    >N    .    >N    .     .
-reserve, role taken       | .    .     .     .    .     .     .     .     .     .    .     .     .
-reserve, role lost        | .    .     .     .    .     .     .     .     .     .    .     .     .
-assign                    | .    >A/O  >N    .    >A/O  >N    .     >A    >N    .    >N    .     .
-assign, crashes used up   | .    >A/O  >N    .    >A/O  >N    .     >D    >N    .    >N    .     .
-assign, paused out        | .    .     >N    .    .     >N    .     .     >N    .    >N    .     .
-assign, closed            | .    >A/O  >N    .    >A/O  >N    .     >A    >N    .    >N    .     .
-assign, role taken        | .    .     .     .    .     .     .     .     .     .    .     .     .
-recover                   | .    .     .     .    .     .     1>A   1>A   .     .    .     .     .
-recover, crashes used up  | .    .     .     .    .     .     >D    >D    .     .    .     .     .
-recover, paused           | .    .     .     .    .     .     .     .     .     .    .     .     .
-recover, closed           | .    .     .     .    .     .     1>A   1>A   .     .    .     .     .
-recover, role taken       | .    .     .     .    .     .     .     .     .     .    .     .     .
-ack, receipt              | 0    -1    -1    2    2     2     1>N   1>N   1>N   1>N  1>N   2     2
-ack, older receipt        | 0    -1    -1    -1   -1    -1    -1    -1    -1    -1   -1    -1    -1
-ack, by id                | 0    1>N   1>N   1>N  1>N   1>N   1>N   1>N   1>N   1>N  1>N   -2    -2
-settle, receipt           | 0    -1    -1>N  2    2     2>N   1>N   1>N   1>N   1>N  1>N   2     2
-settle, older receipt     | 0    -1    -1>N  -1   -1    -1>N  -1    -1    -1>N  -1   -1>N  -1    -1
-settle, by id             | 0    1>N   1>N   1>N  1>N   1>N   1>N   1>N   1>N   1>N  1>N   -2    -2
-settle, role taken        | -15  -15   -15   -15  -15   -15   -15   -15   -15   -15  -15   -15   -15
-nack, receipt             | 0    -1    -1    2    2     2     1>S   1>S   1>S!  -2   -2    2     2
-nack, older receipt       | 0    -1    -1    -1   -1    -1    -1    -1    -1    -1   -1    -1    -1
-nack, by id               | 0    -2    -2    -2   -2    -2    1>S   1>S   1>S!  -2   -2    -2    -2
-nack, attempts used up    | 0    -1    -1    2    2     2     3>D   3>D   3>D!  -2   -2    2     2
-nack, closed              | 0    -1    -1    2    2     2     1>S   1>S   1>S!  -2   -2    2     2
-release, receipt          | 0    -1    -1    2    2     2     1>S*  1>S*  1>S!  -2   -2    2     2
-release, older receipt    | 0    -1    -1    -1   -1    -1    -1    -1    -1    -1   -1    -1    -1
-release, by id            | 0    -2    -2    -2   -2    -2    1>S*  1>S*  1>S!  -2   -2    -2    -2
-release, releases used up | 0    -1    -1    2    2     2     3>D   3>D   3>D!  -2   -2    2     2
-release, closed           | 0    -1    -1    2    2     2     1>S*  1>S*  1>S!  -2   -2    2     2
-bury, receipt             | 0    -1    -1    2    2     2     1>D   1>D   1>D!  -2   -2    2     2
-bury, older receipt       | 0    -1    -1    -1   -1    -1    -1    -1    -1    -1   -1    -1    -1
-bury, by id               | 0    1>D   1>D!  1>D  1>D   1>D!  1>D   1>D   1>D!  -2   -2    -2    -2
-extend, receipt           | 0    -1    -1    2    2     2     1     1>A   0     -2   -2    2     2
-extend, older receipt     | 0    -1    -1    -1   -1    -1    -1    -1    -1    -1   -1    -1    -1
-extend, by id             | 0    -2    -2    -2   -2    -2    1     1>A   0     -2   -2    -2    -2
-promote                   | 0    -2    -3    1>S* 1     -3    1>S*  1>S*  -3    -2   -2    -2    -2
-dequeue                   | 0    1>S/-2 -3   -2   1>S/-2 -3   -2    1>S   -3    -2   -2    -2    -2
-withdraw                  | 0    1>N   1>N   -2/1>N -2/1>N -2/1>N -2  -2   -2    -2   -2    -2    -2
-redrive, by id            | 0    -2    -2    -2   -2    -2    -2    -2    -2    -2   -2    1>S*  -3
-redrive, the oldest       | .    .     .     .    .     .     .     .     .     .    .     >S*   .
-redrive, closed           | 0    -2    -2    -2   -2    -2    -2    -2    -2    -2   -2    1>S*  -3
-delete                    | 0    1>N   1>N   1>N  1>N   1>N   1>N   1>N   1>N   1>N  1>N   1>N   1>N
-purge, of its state       | .    >N    >N    >N   >N    >N    >N    >N    >N    >N   .     >N    >N
-sweep                     | .    .     >N    .    .     >N    .     .     >N    .    >N    .     .
-sweep, too many dead      | .    .     >N    .    .     >N    .     .     >N    .    >N    >N    >N
-clear                     | .    >N    >N    >N   >N    >N    >N    >N    >N    >N   >N    >N    >N
-evict                     | .    .     .     .    .     .     .     .     .     >N   >N    >N    >N
-stats                     | .    .     >N    .    .     >N    .     .     >N    .    >N    .     .
-peek                      | .    .     >N    .    .     >N    .     .     >N    .    >N    .     .
-show, scan, survey, pending, lookup | . . .  .    .     .     .     .     .     .    .     .     .
-assigned, fetch, dismiss  | .    .     .     .    .     .     .     .     .     .    .     .     .
-configure, paused         | .    .     .     .    .     .     .     .     .     .    .     .     .
-configure, closed         | .    .     .     .    .     .     .     .     .     .    .     .     .
-acquire, resign           | .    .     .     .    .     .     .     .     .     .    .     .     .
-(its due time comes)      | -    -     -     >S*  -     -     -     -     -     -    -     -     -
-(its lease ends)          | -    -     -     -    -     -     >A*   -     -     -    -     -     -
-(its ttl ends)            | -    >R!   -     >S!  >S!   -     >A!   >A!   -     >O!  -     >D!   -
+enqueue                   | 1>R  .     >N    .    .     >N    .    .    .    >N    .    >N   .    .
+enqueue, delayed          | 1>S  .     >N    .    .     >N    .    .    .    >N    .    >N   .    .
+enqueue, repeated call    | 1    1     1     1    1     1     1    1    1    1     1    1    1    1
+enqueue, stale call       | -7   -7    -7    -7   -7    -7    -7   -7   -7   -7    -7   -7   -7   -7
+enqueue, queue full       | -3   .     >N    .    .     >N    .    .    .    >N    .    >N   .    .
+enqueue, paused in        | -4   .     .     .    .     .     .    .    .    .     .    .    .    .
+enqueue, closed           | -14  .     .     .    .     .     .    .    .    .     .    .    .    .
+enqueue, role taken       | -15  .     .     .    .     .     .    .    .    .     .    .    .    .
+enqueue, role lost        | -16  .     .     .    .     .     .    .    .    .     .    .    .    .
+claim                     | 1>R  .     >N    .    .     >N    .    .    .    >N    .    >N   .    .
+claim, its dedup id       | 1>R  .     >N    .    .     >N    .    >A~  .    >N    .    >N   .    .
+claim, its dedup id, update | 1>R  >S*  >N   .    .    >N   .    >A~  .    >N   .    >N   .    .
+claim, its dedup id, closed | -14  .    .    .    .    .    .    .    .    .    .    .    .    .
+publish                   | 1>R  .     >N    .    .     >N    .    .    .    >N    .    >N   .    .
+publish, delayed          | 1>S  .     >N    .    .     >N    .    .    .    >N    .    >N   .    .
+publish, its dedup id     | 1>R  .     >N    .    .     >N    .    >A~  .    >N    .    >N   .    .
+publish, closed           | -14  .     .     .    .     .     .    .    .    .     .    .    .    .
+reserve                   | .    >A/O  >N    .    >A/O  >N    .    >A   >A   >N    .    >N   .    .
+reserve, crashes used up  | .    >A/O  >N    .    >A/O  >N    .    >D   >D   >N    .    >N   .    .
+reserve, paused out       | .    .     >N    .    .     >N    .    .    .    >N    .    >N   .    .
+reserve, paused in        | .    >A/O  >N    .    .     >N    .    .    .    >N    .    >N   .    .
+reserve, closed           | .    >A/O  >N    .    >A/O  >N    .    >A   >A   >N    .    >N   .    .
+reserve, role taken       | .    .     .     .    .     .     .    .    .    .     .    .    .    .
+reserve, role lost        | .    .     .     .    .     .     .    .    .    .     .    .    .    .
+assign                    | .    >A/O  >N    .    >A/O  >N    .    >A   >A   >N    .    >N   .    .
+assign, crashes used up   | .    >A/O  >N    .    >A/O  >N    .    >D   >D   >N    .    >N   .    .
+assign, paused out        | .    .     >N    .    .     >N    .    .    .    >N    .    >N   .    .
+assign, closed            | .    >A/O  >N    .    >A/O  >N    .    >A   >A   >N    .    >N   .    .
+assign, role taken        | .    .     .     .    .     .     .    .    .    .     .    .    .    .
+recover                   | .    .     .     .    .     .     1>A  1>A  .    .     .    .    .    .
+recover, crashes used up  | .    .     .     .    .     .     >D   >D   .    .     .    .    .    .
+recover, paused           | .    .     .     .    .     .     .    .    .    .     .    .    .    .
+recover, closed           | .    .     .     .    .     .     1>A  1>A  .    .     .    .    .    .
+recover, role taken       | .    .     .     .    .     .     .    .    .    .     .    .    .    .
+ack, receipt              | 0    -1    -1    2    2     2     1>N  1>N  -1   1>N   1>N  1>N  2    2
+ack, older receipt        | 0    -1    -1    -1   -1    -1    -1   -1   -1   -1    -1   -1   -1   -1
+ack, by id                | 0    1>N   1>N   1>N  1>N   1>N   1>N  1>N  1>N  1>N   1>N  1>N  -2   -2
+settle, receipt           | 0    -1    -1>N  2    2     2>N   1>N  1>N  -1   1>N   1>N  1>N  2    2
+settle, older receipt     | 0    -1    -1>N  -1   -1    -1>N  -1   -1   -1   -1>N  -1   -1>N -1   -1
+settle, by id             | 0    1>N   1>N   1>N  1>N   1>N   1>N  1>N  1>N  1>N   1>N  1>N  -2   -2
+settle, role taken        | -15  -15  -15  -15  -15  -15  -15  -15  -15  -15  -15  -15  -15  -15
+nack, receipt             | 0    -1    -1    2    2     2     1>S  1>S  -1   1>S!  -2   -2   2    2
+nack, older receipt       | 0    -1    -1    -1   -1    -1    -1   -1   -1   -1    -1   -1   -1   -1
+nack, by id               | 0    -2    -2    -2   -2    -2    1>S  1>S  1>S  1>S!  -2   -2   -2   -2
+nack, attempts used up    | 0    -1    -1    2    2     2     3>D  3>D  -1   3>D!  -2   -2   2    2
+nack, closed              | 0    -1    -1    2    2     2     1>S  1>S  -1   1>S!  -2   -2   2    2
+release, receipt          | 0    -1    -1    2    2     2     1>S* 1>S* -1   1>S!  -2   -2   2    2
+release, older receipt    | 0    -1    -1    -1   -1    -1    -1   -1   -1   -1    -1   -1   -1   -1
+release, by id            | 0    -2    -2    -2   -2    -2    1>S* 1>S* 1>S* 1>S!  -2   -2   -2   -2
+release, releases used up | 0    -1    -1    2    2     2     3>D  3>D  -1   3>D!  -2   -2   2    2
+release, closed           | 0    -1    -1    2    2     2     1>S* 1>S* -1   1>S!  -2   -2   2    2
+bury, receipt             | 0    -1    -1    2    2     2     1>D  1>D  -1   1>D!  -2   -2   2    2
+bury, older receipt       | 0    -1    -1    -1   -1    -1    -1   -1   -1   -1    -1   -1   -1   -1
+bury, by id               | 0    1>D   1>D!  1>D  1>D   1>D!  1>D  1>D  1>D  1>D!  -2   -2   -2   -2
+extend, receipt           | 0    -1    -1    2    2     2     1    1>A  -1   0     -2   -2   2    2
+extend, older receipt     | 0    -1    -1    -1   -1    -1    -1   -1   -1   -1    -1   -1   -1   -1
+extend, by id             | 0    -2    -2    -2   -2    -2    1    1>A  -2   0     -2   -2   -2   -2
+promote                   | 0    -2    -3    1>S* 1     -3    1>S* 1>S* 1>S* -3    -2   -2   -2   -2
+dequeue                   | 0    1>S/-2 -3   -2   1>S/-2 -3   -2   1>S  1>S  -3   -2   -2   -2   -2
+withdraw                  | 0 1>N 1>N -2/1>N -2/1>N -2/1>N -2 -2 -2 -2 -2 -2 -2 -2
+redrive, by id            | 0    -2    -2    -2   -2    -2    -2   -2   -2   -2    -2   -2   1>S* -3
+redrive, the oldest       | .    .     .     .    .     .     .    .    .    .     .    .    >S*  .
+redrive, closed           | 0    -2    -2    -2   -2    -2    -2   -2   -2   -2    -2   -2   1>S* -3
+delete                    | 0    1>N  1>N  1>N  1>N  1>N  1>N  1>N  1>N  1>N  1>N  1>N  1>N  1>N
+purge, of its state       | .    >N    >N    >N   >N    >N    >N   >N   >N   >N    >N   .    >N   >N
+sweep                     | .    .     >N    .    .     >N    .    .    .    >N    .    >N   .    .
+sweep, too many dead      | .    .     >N    .    .     >N    .    .    .    >N    .    >N   >N   >N
+clear                     | .    >N    >N    >N   >N    >N    >N   >N   >N   >N    >N   >N   >N   >N
+evict                     | .    .     .     .    .     .     .    .    .    .     >N   >N   >N   >N
+stats                     | .    .     >N    .    .     >N    .    .    .    >N    .    >N   .    .
+peek                      | .    .     >N    .    .     >N    .    .    .    >N    .    >N   .    .
+show, scan, survey, pending, lookup | . . . . . . . . . . . . . .
+assigned, fetch, dismiss  | .    .     .     .    .     .     .    .    .    .     .    .    .    .
+configure, paused         | .    .     .     .    .     .     .    .    .    .     .    .    .    .
+configure, closed         | .    .     .     .    .     .     .    .    .    .     .    .    .    .
+acquire, resign           | .    .     .     .    .     .     .    .    .    .     .    .    .    .
+(its due time comes)      | -    -     -     >S*  -     -     -    -    -    -     -    -    -    -
+(its lease ends)          | -    -     -     -    -     -     >A*  -    -    -     -    -    -    -
+(its ttl ends)            | -    >R!   -     >S!  >S!   -     >A!  >A!  >A!  -     >O!  -    >D!  -
 """
 _BY_LETTER = {place.letter: place for place in Place}
 IMPOSSIBLE, UNTOUCHED = "-", "."

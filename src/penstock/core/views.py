@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from penstock.core.codec import Codec
 from penstock.core.ids import encode_id, ttl_code
 from penstock.core.job import Place, parse_counters
 from penstock.core.policy import RetryPolicy
@@ -24,6 +25,7 @@ __all__ = [
     "QueueStats",
     "ScanPage",
     "Settings",
+    "number_in",
     "read_settings",
     "read_stats",
     "read_view",
@@ -57,7 +59,7 @@ class JobView:
         queue: its queue's name.
         state: ready, scheduled, active, dead or expired (ttl ended, not swept yet).
         raw: the body's bytes.
-        codec: "json", or "" for bytes.
+        codec: "json", the name of another codec, or "" for bytes.
         headers: as the producer gave them.
         dedup_id: the id by which it is kept apart from its like, or None.
         retry: its own retry policy, or None: the queue's applies.
@@ -99,13 +101,18 @@ class JobView:
     crashes: int
     releases: int
     error: str
+    _codec: Codec | None = field(default=None, repr=False, compare=False)
 
     @property
     def body(self) -> Any:
-        """What the producer gave: bytes, or the object that JSON says."""
+        """What the producer gave: bytes, or the object that JSON (or the client's codec) says.
+
+        Raises:
+            UndecodableBody: the bytes are not what the codec says, or it is unknown; see `raw`.
+        """
         record = Record(self.raw)
         record.codec = self.codec
-        return record.body()
+        return record.body(self._codec)
 
     @property
     def attempt(self) -> int:
@@ -228,6 +235,8 @@ class QueueStats:
         redriven: total of dead letters brought back.
         trimmed: total of dead letters dropped by age or number.
         swept: total of jobs whose ttl ended.
+        expired_active: of those, jobs that were delivered and not finished when their ttl ended:
+            it is too short for the work, or their consumers died.
         deleted: total of jobs deleted one by one.
         purged: total of jobs purged.
         promoted: total of jobs brought forward by `promote`.
@@ -236,8 +245,13 @@ class QueueStats:
         evicted: total of jobs removed to make room.
         dangling: total of index entries found without a job: evicted, or a damaged restore.
         settings: what is stored on the queue.
+        configured: when settings, pause or `closed` were changed last, seconds since 1970 by the
+            server's clock; None = never.
         unreachable: addresses of nodes that did not answer: their jobs are in no figure.
         partitions: of how many it is made; None = it is an ordinary queue.
+        nodes: of a queue on several nodes, address -> its figures there.
+        differing: addresses of those nodes whose settings, pause or `closed` are not those shown
+            here, which were set last; clients that use the queue correct that within 30 s.
     """
 
     name: str
@@ -264,6 +278,7 @@ class QueueStats:
     redriven: int
     trimmed: int
     swept: int
+    expired_active: int
     deleted: int
     purged: int
     promoted: int
@@ -272,8 +287,11 @@ class QueueStats:
     evicted: int
     dangling: int
     settings: Settings
+    configured: float | None = None
     unreachable: tuple[str, ...] = ()
     partitions: int | None = None
+    nodes: Mapping[str, QueueStats] = field(default_factory=dict)
+    differing: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -422,7 +440,9 @@ class Info:
     waiting_jobs: int
 
 
-def read_view(place: Place, entry: list[Any], lease_ms: int, now: int) -> JobView:
+def read_view(
+    place: Place, entry: list[Any], lease_ms: int, now: int, codec: Codec | None = None
+) -> JobView:
     """A job as scripts describe it: number, state, score, delivered, owner, counters, record …"""
     number, state, score, delivered, owner, counts, data = entry[:7]
     record = parse_record(data)
@@ -445,7 +465,7 @@ def read_view(place: Place, entry: list[Any], lease_ms: int, now: int) -> JobVie
         now=now / 1000,
         created=created / 1000,
         due=at if name == "scheduled" and at < NEVER else None,
-        lease=(lease_ms if record.lease_ms is None else record.lease_ms) / 1000,
+        lease=record.span_ms(lease_ms) / 1000,
         lease_until=at if state == b"active" else None,
         expires=None if record.ttl_ms is None else (created + record.ttl_ms) / 1000,
         died=at if name == "dead" else None,
@@ -456,6 +476,7 @@ def read_view(place: Place, entry: list[Any], lease_ms: int, now: int) -> JobVie
         crashes=counters.crashes,
         releases=counters.releases,
         error=counters.error,
+        _codec=codec,
     )
 
 
@@ -464,10 +485,13 @@ def read_stats(name: str, reply: list[Any]) -> QueueStats:
     fields = {reply[i].decode(): reply[i + 1].decode() for i in range(9, len(reply), 2)}
 
     def total(field: str) -> int:
-        return int(fields.get(field, 0))
+        return number_in(fields.get(field, "")) or 0
+
+    configured = number_in(fields.get("configured", ""))
 
     def since(field: str) -> float | None:
-        return max(0, reply[2] - int(fields[field])) / 1000 if field in fields else None
+        at = number_in(fields.get(field, ""))
+        return None if at is None else max(0, reply[2] - at) / 1000
 
     return QueueStats(
         name=name,
@@ -494,6 +518,7 @@ def read_stats(name: str, reply: list[Any]) -> QueueStats:
         redriven=total("redriven"),
         trimmed=total("trimmed"),
         swept=total("expired"),
+        expired_active=total("expired_active"),
         deleted=total("deleted"),
         purged=total("purged"),
         promoted=total("promoted"),
@@ -502,6 +527,7 @@ def read_stats(name: str, reply: list[Any]) -> QueueStats:
         evicted=total("evicted"),
         dangling=total("dangling"),
         settings=read_settings(fields),
+        configured=None if configured is None else configured / 1000,
     )
 
 
@@ -511,17 +537,26 @@ def _holder(text: str, now: int) -> Holder | None:
     The number of a taking is its time in microseconds, or a little above the one before.
     """
     parts = text.split(" ", 3)
-    if len(parts) < 4 or int(parts[1]) <= now:
+    ends, fence = (
+        (number_in(parts[1]), number_in(parts[0].partition("-")[0]))
+        if len(parts) == 4
+        else (None, None)
+    )
+    if ends is None or fence is None or ends <= now:
         return None
-    fence = int(parts[0].partition("-")[0])
-    return Holder(parts[3], fence, max(0, now - fence // 1000) / 1000, (int(parts[1]) - now) / 1000)
+    return Holder(parts[3], fence, max(0, now - fence // 1000) / 1000, (ends - now) / 1000)
+
+
+def number_in(text: str) -> int | None:
+    """Parse a number of meta; anything else counts as absent, as it does for the scripts."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 17 else None
 
 
 def read_settings(fields: Mapping[str, str]) -> Settings:
     """The settings among the fields of meta."""
     values: dict[str, Any] = {"paused": fields.get("paused")}
     for name, kind in SETTING_KINDS.items():
-        if name in fields:
-            number = int(fields[name])
+        number = number_in(fields.get(name, ""))
+        if number is not None:
             values[name] = number if kind in ("count", "limit") else number / 1000
     return Settings(**values)

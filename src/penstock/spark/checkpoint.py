@@ -9,7 +9,6 @@ A lane that is not among `nodes` is where `n` says, or has not begun.
 
 from __future__ import annotations
 
-import logging
 import re
 import secrets
 import threading
@@ -19,6 +18,7 @@ from functools import partial
 from typing import Any
 
 from penstock._sync.connection import passing
+from penstock.core.logs import get_logger
 from penstock.core.options import MAX_LEASE_MS
 from penstock.errors import BadArgument, BatchLost, NodesUnavailable, QueuePartitioned
 from penstock.spark.lanes import Lane, Lanes, Site, lanes
@@ -26,7 +26,7 @@ from penstock.spark.options import Stream
 
 __all__ = ["Consumer", "Part"]
 
-logger = logging.getLogger("penstock")
+logger = get_logger("penstock")
 
 STEP = 500
 """Jobs that one script puts into a batch: some ms of the server."""

@@ -22,6 +22,7 @@ from penstock.core.record import Record, parse_record
 from penstock.errors import UndecodableBody
 from penstock.spark.errors import OptionError
 from penstock.spark.schema import SCHEMA
+from penstock.wire.keys import end_of
 
 __all__ = ["Origin", "Page", "Shape", "pages"]
 
@@ -223,7 +224,7 @@ class Page:
                 self._times = self.made[0]
             else:
                 scores: Any = np.fromiter(map(int, self.scores), np.int64, self.count)
-                self._times = scores // 4096 if self.is_delivered else scores
+                self._times = end_of(scores) if self.is_delivered else scores
         return self._times
 
     @property
@@ -245,6 +246,8 @@ class Page:
         """What the headers say."""
         if self._kinds is None:
             heads, names = self.split.heads, None
+            if pc.any(pc.match_substring(heads, b";i=")).as_py():  # else no two would be alike
+                heads = pc.replace_substring_regex(heads, rb";i=[-0-9A-Z_a-z]*", b"")
             if pc.any(pc.match_substring(heads, b";d=")).as_py():
                 # With one more of them behind it, each header has two parts to be cut off.
                 padded = pc.binary_join_element_wise(heads, b"", b";d=;")

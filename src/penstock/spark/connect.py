@@ -5,7 +5,6 @@ Spark pickles readers and writers, so they hold options and never a client.
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import ssl
@@ -21,7 +20,9 @@ from redis.exceptions import RedisError
 from penstock import Penstock
 from penstock._sync.composite import CompositeQueue
 from penstock._sync.queue import Queue
-from penstock.core.members import URL
+from penstock.core.logs import get_logger
+from penstock.core.members import URL, others
+from penstock.core.urls import check_url
 from penstock.errors import BadArgument, NodesUnavailable, QueueMissing
 from penstock.spark.errors import HIDDEN, OptionError, Unreachable, WrongServer
 from penstock.spark.options import Connection
@@ -39,7 +40,7 @@ __all__ = [
     "shares",
 ]
 
-logger = logging.getLogger("penstock")
+logger = get_logger("penstock")
 VARIABLE = re.compile("[A-Z_][A-Z0-9_]*")
 """How variables of the environment are called; nobody's passwords, as a rule."""
 ASKED = "option 'sslCertFile': the server may ask for a certificate that it trusts"
@@ -169,7 +170,17 @@ def identity(options: Connection) -> tuple[str, ...]:
     """
     found = parts(options)
     check_queue(options, options.queue, found.values())
+    _tell_others(options, found)
     return tuple(sorted(found))
+
+
+def _tell_others(options: Connection, found: dict[str, Queue]) -> None:
+    """Warn of the nodes that a single one lists: what lies there is neither read nor written."""
+    text = "queue %r: option 'url' names one node of several, and only it is used: see 'nodes'; %s"
+    for part in found.values() if not options.nodes else ():
+        listed = others(part._node.listed(), part._node.whole_id())
+        if listed:
+            logger.warning(text, options.queue, ", ".join(map(repr, listed)))
 
 
 def check_reached(options: Connection) -> None:
@@ -234,17 +245,20 @@ def _made(options: Connection) -> Penstock:
     try:
         return Penstock(
             sources if options.nodes else sources[0],
+            federation=bool(options.nodes),
             prefix=options.prefix,
             retry_for=options.retry_for / 1000,
         )
-    except BadArgument as error:  # its text may have the URL, and with it the password
-        reason = "can't be used" if "@" in error.reason else error.reason
-        raise OptionError(name, HIDDEN, reason) from None
+    except BadArgument as error:
+        raise OptionError(name, HIDDEN, error.reason) from None
 
 
 def _completed(name: str, url: str, options: Connection) -> str:
     """A URL with the user and the settings that other options give."""
-    found = URL.fullmatch(url)
+    try:
+        found = URL.fullmatch(check_url(name, url))
+    except BadArgument as error:
+        raise OptionError(name, HIDDEN, error.reason) from None
     if found is None:
         raise OptionError(name, HIDDEN, "a URL such as redis://host:6379/0")
     scheme, user, place, query = found.groups(default="")

@@ -6,7 +6,6 @@ client each: a batch is bound to the node that has its jobs, so nothing is to be
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -15,6 +14,7 @@ from penstock import Penstock
 from penstock._sync.connection import passing
 from penstock._sync.queue import Queue
 from penstock.core.calls import Call
+from penstock.core.logs import get_logger
 from penstock.core.operations import QueueOps
 from penstock.errors import QueueMissing
 from penstock.spark.connect import check_identity, client, reaching
@@ -23,7 +23,7 @@ from penstock.spark.options import Connection
 
 __all__ = ["Lane", "Lanes", "Site", "lane", "lanes"]
 
-logger = logging.getLogger("penstock")
+logger = get_logger("penstock")
 C = TypeVar("C", bound=Connection)
 
 
@@ -68,8 +68,8 @@ class Lane:
         return self.node if self.site.number is None else f"{self.node}/{self.site.number}"
 
     def run(self, call: Call) -> list[Any]:
-        """The reply of a script, with lost meta restored first."""
-        reply, _ = self._driver.run(self.ops, call)
+        """The reply of a script."""
+        reply, _ = self._driver.node.run(call)
         return reply
 
     def command(self, *args: Any) -> Any:

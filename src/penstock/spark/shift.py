@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -14,18 +13,18 @@ from typing import Any
 from penstock._sync.connection import monotonic
 from penstock._sync.queue import Queue
 from penstock.core.job import Delivery, Outcome, Settled
-from penstock.core.logs import Fields
+from penstock.core.logs import ONCE, Fields, get_logger, log_failure
 from penstock.errors import QueueClosed
 from penstock.spark.connect import check_identity, client
 from penstock.spark.held import Held
 from penstock.spark.options import Connection
 from penstock.worker.arguments import Unfit
 from penstock.worker.handlers import Handler, Handlers
-from penstock.worker.results import ACK, Result, Verdict
+from penstock.worker.results import ACK, Result, Verdict, described
 
 __all__ = ["COUNTS", "KEYS", "Acking", "Tally", "Working"]
 
-logger = logging.getLogger("penstock")
+logger = get_logger("penstock")
 
 KEYS = "id string, receipt string, attempt int, dedup_window_ms bigint"
 """What stands before the results in the output."""
@@ -393,11 +392,14 @@ class Turn:
     def _failed(
         self, handler: Handler[..., Any], jobs: Sequence[Delivery], error: BaseException
     ) -> None:
+        verdicts = [handler.failed(job, error) for job in jobs]
         if not isinstance(error, Result):
+            job, is_last = jobs[0], verdicts[0].kind == "bury"
+            ending = ONCE if job.at_most_once else "a dead letter" if is_last else ""
             with suppress(Exception):  # a filter of the user's log
-                logger.error("%r failed", jobs[0], exc_info=error, extra=Fields(jobs[0]))
-        for job in jobs:
-            self._finished(job, handler.failed(job, error), None)
+                log_failure(job, described(error), error, ending=ending)
+        for job, verdict in zip(jobs, verdicts, strict=True):
+            self._finished(job, verdict, None)
 
     def _finished(self, job: Delivery, verdict: Verdict, value: Any) -> None:
         """Note what is to become of a job; one that its handler has settled is left alone."""

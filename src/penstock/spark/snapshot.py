@@ -7,7 +7,6 @@ where it is lies in one part, whatever comes and goes around it.
 from __future__ import annotations
 
 import itertools
-import logging
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,15 +17,18 @@ from typing import Any
 import pyarrow.compute
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from penstock.core.ids import MAX_SEQ, SEQ_BASE
+from penstock.core.logs import get_logger
 from penstock.errors import NodesUnavailable, WrongEpoch
 from penstock.spark.columns import COLUMNS, Origin, Page, Shape, pages
 from penstock.spark.errors import OptionError
 from penstock.spark.lanes import Lane, Site, lane, lanes
 from penstock.spark.options import Read
+from penstock.wire.keys import score_of
 
 __all__ = ["FilteringReader", "Range", "SnapshotReader", "reader"]
 
-logger = logging.getLogger("penstock")
+logger = get_logger("penstock")
 
 ROWS_A_PART = 100_000
 """Jobs of a Spark partition, unless `numPartitions` says otherwise."""
@@ -39,9 +41,8 @@ SHOWN_BYTES = 1 << 20
 HIGHEST = "9999999999999-9999999999"
 """Behind every number."""
 MOST_MS = 10**13 - 1
-SEQ = 1_000_000_000
-FINE = 10_000
-"""Places within a ms that are told apart when the stream is cut."""
+FINE = MAX_SEQ + 1 - SEQ_BASE
+"""Places within a ms."""
 
 
 @dataclass(frozen=True)
@@ -313,9 +314,9 @@ def unlisted(numbers: bytes) -> frozenset[bytes]:
 
 
 def place_of(number: str) -> int:
-    """A number's place in the stream, coarse within a ms."""
+    """A number's place in the stream."""
     ms, _, seq = number.partition("-")
-    return int(ms) * FINE + min(max(int(seq) - SEQ, 0), FINE - 1)
+    return int(ms) * FINE + min(max(int(seq) - SEQ_BASE, 0), FINE - 1)
 
 
 def number_at(place: int, *, is_last: bool = False) -> str:
@@ -323,7 +324,7 @@ def number_at(place: int, *, is_last: bool = False) -> str:
     ms, seq = divmod(place, FINE)
     if is_last and seq == FINE - 1:
         return f"{ms}-{HIGHEST[14:]}"
-    return f"{ms}-{SEQ + seq if seq else 0 if not is_last else SEQ:010d}"
+    return f"{ms}-{SEQ_BASE + seq if seq else 0 if not is_last else SEQ_BASE:010d}"
 
 
 def _shared(pieces: Sequence[tuple[int, int]], parts: int) -> list[str]:
@@ -424,7 +425,7 @@ class SnapshotReader(DataSourceReader):
         while at < len(part.numbers):
             named = part.numbers[at : at + step]
             reply = ops.check(found.run(ops.show_numbers(part.epoch, named)))
-            at += len(named)
+            at += len(reply) - 5  # fewer than named when their bodies are large
             sorted_out: dict[str, list[bytes]] = {}
             for job in filter(None, reply[5:]):
                 place = _place(job)
@@ -433,7 +434,7 @@ class SnapshotReader(DataSourceReader):
             for place, parts in sorted_out.items():
                 origin = Origin(self.options.queue, found.node, packed, place, part.asof)
                 yield origin, parts
-            size = sum(len(job[6]) for job in filter(None, reply[5:])) // len(named)
+            size = sum(len(job[6]) for job in filter(None, reply[5:])) // (len(reply) - 5)
             step = max(1, min(SHOWN, SHOWN_BYTES // (size + 1)))
 
     def _kept(self, page: Page, part: Range) -> Page:
@@ -488,7 +489,7 @@ def _row(job: Sequence[bytes], place: str) -> tuple[bytes, ...]:
     """A job of `show` as `survey` would have answered it."""
     number, _, score, delivered, owner, counters, record, receipt = job
     if place in ("active", "once"):
-        score = b"%d" % (int(score) * 4096 + int(receipt[-3:], 16))
+        score = b"%d" % score_of(int(score), int(receipt[-3:], 16))
     note = b"@%b %b\n" % (delivered, owner) if delivered != b"0" else b""
     return number, score, counters, note + record
 

@@ -12,7 +12,6 @@ which the next commit of the same writer keeps: the same batch repeated, or a la
 
 from __future__ import annotations
 
-import logging
 import secrets
 from collections.abc import Iterable, Sequence
 from time import monotonic
@@ -21,6 +20,7 @@ from typing import Any, NamedTuple
 from penstock._sync.queue import Queue
 from penstock.core import flows
 from penstock.core.calls import Call, Confirmed, Wait
+from penstock.core.logs import get_logger
 from penstock.core.operations import UNSTAGED, Staged, staged_chunk
 from penstock.errors import NodesUnavailable, NotReplicated
 from penstock.spark.connect import shares
@@ -31,7 +31,7 @@ from penstock.spark.sink import Packer, patiently
 
 __all__ = ["Commit", "Stage", "StageName"]
 
-logger = logging.getLogger("penstock")
+logger = get_logger("penstock")
 KEPT_MS = 30 * 86_400_000
 """For which a batch is known to be done, at least: a query may stand still for that long."""
 WHOLE = 1000

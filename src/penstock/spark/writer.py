@@ -7,7 +7,6 @@ another one is committed, so all that counts is that both put the same: see `row
 
 from __future__ import annotations
 
-import logging
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from typing import Any
 from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
+from penstock.core.logs import get_logger
 from penstock.core.operations import Staged
 from penstock.errors import QueueFull
 from penstock.spark.connect import check_identity, check_reached, identity
@@ -29,7 +29,7 @@ from penstock.spark.tasks import Task, batches, task, type_name, write_name
 
 __all__ = ["BatchWriter", "Job", "Report", "StreamWriter"]
 
-logger = logging.getLogger("penstock")
+logger = get_logger("penstock")
 StreamBase: Any = getattr(
     datasource, "DataSourceStreamArrowWriter", datasource.DataSourceStreamWriter
 )

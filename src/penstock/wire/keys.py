@@ -18,10 +18,12 @@ from penstock.errors import BadArgument
 __all__ = [
     "DEFAULT_PREFIX",
     "KINDS",
+    "SCORE_ORIGIN_MS",
     "SLOTS",
     "QueueKeys",
     "check_prefix",
     "check_queue_name",
+    "end_of",
     "hints_key",
     "key_slot",
     "node_key",
@@ -29,6 +31,7 @@ __all__ = [
     "partition_name",
     "queue_crc",
     "registry_key",
+    "score_of",
     "split_name",
     "tag",
 ]
@@ -39,6 +42,8 @@ KINDS = (
     "tally", "expiry", "dedup", "windows", "meta", "wake", "space",
 )  # fmt: skip
 MAX_NAME_BYTES = 1024
+SCORE_ORIGIN_MS = 1_735_689_600_000
+"""2025-01-01: scores of `active` and `once` count from there, so they are exact until 2094."""
 SLOTS = 16384
 """Of a Redis Cluster."""
 
@@ -185,6 +190,16 @@ def registry_key(prefix: str) -> bytes:
 def node_key(prefix: str) -> bytes:
     """The hash that holds this node's id."""
     return f"{prefix}:node".encode()
+
+
+def score_of(end_ms: int, tag: int) -> int:
+    """Return the score in `active` or `once` of a delivery that ends at this time."""
+    return (end_ms - SCORE_ORIGIN_MS) * 4096 + tag
+
+
+def end_of(score: int) -> int:
+    """Return the time in ms at which a delivery with this score ends."""
+    return score // 4096 + SCORE_ORIGIN_MS
 
 
 def nodes_key(prefix: str) -> bytes:

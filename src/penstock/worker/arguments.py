@@ -110,10 +110,13 @@ def decoded(job: Delivery) -> Any:
     try:
         if not head.endswith(b";c=json") and b";c=json;" not in head:  # else nothing is parsed
             codec = job.record.codec
+            ops = job.batch.ops
+            if codec and ops is not None and ops.codec is not None and ops.codec.name == codec:
+                return job.body
             if codec:
                 raise Unfit(f"body can't be decoded: unknown codec {shown(codec)}")
         return _loads(raw.decode())
-    except (ValueError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # UndecodableBody too
         raise Unfit(f"body can't be decoded: {error}") from error
 
 

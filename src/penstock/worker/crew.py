@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from penstock.core.flows import TICK
+from penstock.core.logs import get_logger
 from penstock.core.operations import QueueOps, Taken
 from penstock.core.options import duration_ms
 from penstock.errors import QueueInUse, QueuePartitioned
@@ -24,11 +25,11 @@ from penstock.worker.keeper import Keeper
 from penstock.worker.options import WorkerOptions
 from penstock.worker.results import ACK, Verdict
 from penstock.worker.statistics import Statistics
-from penstock.worker.terms import Term, term_of
+from penstock.worker.terms import LEFT, NEAR, OVER, Term, lengthened, term_of
 
 __all__ = ["ASIDE", "HANDED_BACK", "KEPT", "OUTCOMES", "Crew", "Finished", "Source", "Todo"]
 
-logger = logging.getLogger("penstock")
+logger = get_logger("penstock")
 
 TRIP = 300
 """Most jobs that are taken in one trip, and most that are reported in it unless one batch has more.
@@ -43,6 +44,8 @@ PATIENCE = 0.25
 """Most seconds for which a busy worker does not ask a queue that was empty."""
 HEALTHY = 15.0
 """Seconds without an answer of the server after which a worker calls itself unwell."""
+FAR = 1 / 2
+"""The part of a lease that a round trip may not exceed: jobs would come with too little of it."""
 RECHECK = 4.0
 """Most seconds between two looks at a queue that is damaged."""
 
@@ -56,17 +59,28 @@ OUTCOMES = {
 """What a job that was reported so is counted as."""
 HANDED_BACK = Verdict("release", 0, "not begun with")
 ASIDE_S = 1.0
-ASIDE = Verdict("release", round(ASIDE_S * 1000), "another one has to be done with first")
+"""Seconds for which a suspect is given back that can't run alone now."""
+ASIDE = Verdict("release", round(ASIDE_S * 1000), "it runs apart from other jobs")
+FORGET = 60.0
+"""Seconds without a suspect after which it counts for nothing how long the last one waited."""
 KEPT = Verdict("none")
 """Nothing is reported: the handler did it itself, or somebody else has the job."""
 
 
 class Finished(NamedTuple):
-    """Jobs that a handler has done with, and what is to become of them."""
+    """Jobs that a handler has done with, and what is to become of them.
+
+    Attributes:
+        jobs: of one run.
+        verdict: what is reported.
+        seconds: that the handler took; 0 = none has run.
+        error: what it raised, kept until it is known that the job is not tried again.
+    """
 
     jobs: Sequence[Any]
     verdict: Verdict
     seconds: float
+    error: BaseException | None = None
 
 
 @dataclass(slots=True)
@@ -90,6 +104,9 @@ class Source:
         unsure: whether a report may have got through although it failed.
         drained: when it was found closed and drained by the clock; -inf = it was not, when it was
             asked last.
+        lease: shortest lease of its last jobs in seconds, or what the queue says; 0 = not known.
+        trip: seconds that the last call to it took.
+        is_slow: whether that is too long for the lease: it is not asked for jobs.
     """
 
     ops: QueueOps
@@ -105,6 +122,9 @@ class Source:
     refusals: int = 0
     unsure: bool = False
     drained: float = -math.inf
+    lease: float = 0.0
+    trip: float = 0.0
+    is_slow: bool = False
 
     @property
     def home(self) -> Any:
@@ -114,7 +134,7 @@ class Source:
     @property
     def is_usable(self) -> bool:
         """Whether it may give this worker jobs, as far as is known."""
-        return not self.failures and not self.refusals
+        return not self.failures and not self.refusals and not self.is_slow
 
 
 @dataclass(slots=True)
@@ -149,6 +169,7 @@ class Crew:
         unsettled: the same by queue, taken up by the loop; it stays until the server has it.
         stopping: whether no more jobs are taken.
         waiting: whether a BLPOP is pending.
+        moved: whether the queues lie on several nodes since the loop has begun.
         apart: whether queues lie on several servers: each has a BLPOP of its own, so that others
             stay when one is told, and one that is not there does not hold up others.
         awaited: the keys it waits for.
@@ -159,10 +180,12 @@ class Crew:
         next_ask: when jobs may be taken again, by the throttle.
         lap: when to look at every queue, whatever was heard.
         sample_at: when to look at their sizes.
-        aside_until: until when jobs that were put aside are not to be had.
+        aside_until: until when suspects that were given back are expected: the worker holds one job
+            at a time, so that it can take one of them alone.
         beat_at: when the renewer will look at the leases again.
         poke: makes it look now; callable from signal handlers.
         keeper: the helper process that renews leases, if there is one.
+        abandoned: jobs that could be neither reported nor given back at the end.
         learned: how many partitions those queues have that turned out to have some.
     """
 
@@ -191,6 +214,7 @@ class Crew:
         self.stopping = False
         self._deadlines: list[float] = []
         self.waiting = False
+        self.moved = False
         self.apart = False
         self.awaited: Collection[tuple[Any, bytes]] = ()
         self.taken = 0
@@ -202,9 +226,11 @@ class Crew:
         self.lap = clock() + TICK
         self.sample_at = 0.0
         self.aside_until = 0.0
+        self._caution = 2 * ASIDE_S
         self.beat_at = math.inf
         self.poke: Callable[[], None] = _nothing
         self.keeper: Keeper | None = None
+        self.abandoned: set[Any] = set()
         self.learned: dict[str, int] = {}
         self._drained = False
         self._confirmed = math.inf
@@ -303,15 +329,21 @@ class Crew:
     @property
     def free(self) -> int:
         """How many more jobs may be held now."""
-        return self.capacity - len(self.held)
+        most = 1 if self.clock() < self.aside_until else self.capacity
+        return most - len(self.held)
 
     def room(self) -> int:
         """How many more jobs may be taken, when what is finished is reported in the same trip."""
-        if self.stopping:
+        if self.stopping or self._has_suspect():
             return 0
         free = self.free + sum(todo.jobs for todo in self.unsettled.values())
         most = self.options.max_jobs
         return free if most is None else min(free, most - self.taken)
+
+    def _has_suspect(self) -> bool:
+        """Whether a suspect is in hand: it runs alone."""
+        suspect = self.desk.suspect
+        return suspect in self.held and not suspect.lost
 
     def shares(self) -> dict[int, int]:
         """How many jobs to ask each queue for now; only queues that may have some."""
@@ -322,6 +354,7 @@ class Crew:
             i
             for i, source in enumerate(self.sources)
             if source.barred <= now
+            and not source.is_slow
             and (source.at <= now or (not self.waiting and source.poll <= now))
         ]
         if len(asked) <= 1:
@@ -362,6 +395,8 @@ class Crew:
 
     def _next(self, source: Source) -> float:
         """When to ask a queue next."""
+        if source.is_slow:
+            return math.inf  # a look at its size tells when its trips are shorter
         at = source.at if self.may_wait else min(source.at, source.poll)
         return max(at, source.barred)
 
@@ -430,14 +465,36 @@ class Crew:
 
     def sample_pause(self, *, busy: bool) -> float:
         """Seconds until the sizes are looked at again; under a long throttle a sign of life."""
+        if any(source.is_slow for source in self.sources):
+            return SAMPLE
         if self.next_ask > self.clock() + HEALTHY / 3:
             return HEALTHY / 3
         return SAMPLE if busy else IDLE_SAMPLE
 
-    def heard(self) -> None:
-        """The server has answered."""
+    def heard(self, ops: QueueOps, sent: float) -> None:
+        """The server has answered a call to one of the queues."""
         self.answered = self.clock()
         self.failures = 0
+        source = self.sources[self._places[ops]]
+        source.trip = self.answered - sent
+        self.judge(source)
+
+    def judge(self, source: Source) -> None:
+        """Stop asking a queue for jobs whose leases would end on the way, or ask it again."""
+        was_slow = source.is_slow
+        source.is_slow = source.trip > source.lease * (NEAR if was_slow else FAR) > 0
+        name, trip, lease = source.ops.name, source.trip, source.lease
+        if source.is_slow and not was_slow:
+            text = (
+                "queue %r: a round trip takes %.2f s, too long for leases of %.2f s: no jobs are "
+                "taken until it is shorter; configure(lease=...) makes leases longer"
+            )
+            logger.warning(text, name, trip, lease, extra=self.fields)
+            self.sample_at = min(self.sample_at, self.clock() + SAMPLE)
+        elif was_slow and not source.is_slow:
+            text = "queue %r: a round trip takes %.2f s: jobs are taken again"
+            logger.warning(text, name, trip, extra=self.fields)
+            source.at = 0.0
 
     def found_damaged(self, source: Source, error: Exception, level: int = logging.ERROR) -> None:
         """A queue can't be used: it is left alone for a while, and others are not held up."""
@@ -481,7 +538,7 @@ class Crew:
         source.poll = now + source.pause if several else math.inf
         if taken.deliveries:
             self.sample_at = min(self.sample_at, now + SAMPLE)
-            self._hold(taken.deliveries, sent)
+            self._hold(source, taken.deliveries, sent, now)
         if wanted > 0:
             self.next_ask = now + self._pause()
             self.sample_at = min(self.sample_at, now + self.sample_pause(busy=False))
@@ -509,43 +566,89 @@ class Crew:
 
     def complain(self, what: str, error: Exception) -> None:
         """A function of the user's has failed; said once a minute, as it may do so all the time."""
-        if self.clock() >= self._complaints.get(what, -math.inf) + 60:
-            self._complaints[what] = self.clock()
+        if self._may_complain(what):
             text = "%s failed; the worker goes on"
             logger.error(text, what, exc_info=error, extra=self.fields)
 
-    def _hold(self, jobs: Sequence[Any], sent: float) -> None:
-        lease = jobs[0].batch.lease_ms / 1000
-        common = Term(sent + lease, lease)
-        soonest = lease
+    def _may_complain(self, what: str) -> bool:
+        """Whether nothing was said of this for a minute."""
+        if self.clock() < self._complaints.get(what, -math.inf) + 60:
+            return False
+        self._complaints[what] = self.clock()
+        return True
+
+    def _hold(self, source: Source, jobs: Sequence[Any], sent: float, now: float) -> None:
+        trip, lease = now - sent, jobs[0].batch.lease_ms / 1000
+        common = Term(sent + lease, lengthened(lease, trip))
+        is_alone = not self.held
         for job in jobs:
-            if job._data[2:3] in b"lt":  # its own lease, or a ttl
-                job.term = term = term_of(job, sent)
-                soonest = min(soonest, term.lease or max(term.until - sent, 0.0) * 3)
-            else:
-                job.term = common
-            self.held[job] = None
+            is_special = job._data[2:3] in b"lt"  # its own lease, or a ttl
+            job.term = term_of(job, sent, trip) if is_special else common
+            if is_special and job.term.lease:
+                lease = min(lease, job.lease)
+        source.lease = lease
+        self.judge(source)
+        jobs = self._in_time(jobs, now)
+        if not jobs:
+            return
+        self._warn_of(source, trip)
+        self.held.update(dict.fromkeys(jobs))
         self.taken += len(jobs)
-        if sent + soonest / 3 < self.beat_at:
+        if min(job.term.renewal(LEFT) for job in jobs) < self.beat_at:
             self.poke()
         if self.keeper is not None:
             self.keeper.hold(jobs)
             if self.keeper.pid is None:
                 self.poke()
-        self.desk.hand(jobs)
+        self.desk.hand(jobs, is_alone=is_alone)
+        if self._has_suspect():
+            self._caution = 2 * ASIDE_S
+            self.aside_until = min(self.aside_until, self.clock() + self._caution)
+
+    def _in_time(self, jobs: Sequence[Any], now: float) -> Sequence[Any]:
+        """The jobs whose lease has not ended on the way here; the others are lost."""
+        found = [job for job in jobs if not job.term.is_over(now)]
+        if len(found) < len(jobs):
+            late = len(jobs) - len(found)
+            self.statistics.finished("lost", late, None, None)
+            text = "the leases of %d jobs ended before the jobs arrived; they are not run"
+            logger.warning(text, late, extra=self.fields)
+        return found
+
+    def _warn_of(self, source: Source, trip: float) -> None:
+        """Say, once a minute, that leases are lengthened."""
+        longer = lengthened(source.lease, trip)
+        key = f"trips to {source.ops.name}"
+        if longer > source.lease and self._may_complain(key):
+            text = (
+                "queue %r: a round trip took %.2f s, long for leases of %.2f s: they are "
+                "lengthened to %.2f s, after which jobs of a dead worker come back"
+            )
+            told = (source.ops.name, trip, source.lease, longer)
+            logger.warning(text, *told, extra=self.fields)
 
     def count(self, done: Finished, outcome: str, count: int) -> None:
         """A handler has done with these jobs, and the server has said what became of so many."""
         job = done.jobs[0]
         waited = (job.batch.now - int(job.number[:-11])) / 1000 if job.first else None
         self.statistics.finished(outcome, count, done.seconds or None, waited)  # 0 = none has run
+        if done.verdict.is_asked and outcome in ("retried", "dead"):
+            self.statistics.backed_off(count)
 
     def put_aside(self, source: Source, count: int) -> None:
-        """So many jobs were given back for a moment; they are this worker's to come back to."""
-        self.desk.aside -= count
+        """So many suspects were given back for a moment.
+
+        Until they come again the worker holds one job at a time. If it could not be alone in that
+        time, as its handlers take long, it waits twice as long the next time.
+        """
+        now = self.clock()
         self.taken -= count
-        source.at = min(source.at, self.clock() + ASIDE_S)
-        self.aside_until = self.clock() + 2 * ASIDE_S
+        source.at = min(source.at, now + ASIDE_S)
+        if self.aside_until <= now < self.aside_until + FORGET:
+            self._caution *= 2
+        elif now >= self.aside_until:
+            self._caution = 2 * ASIDE_S
+        self.aside_until = max(self.aside_until, now + self._caution)
 
     def abandon(self, source: Source) -> list[Any]:
         """Unfinished jobs of a queue that are to be given back; their handlers are told."""
@@ -559,10 +662,17 @@ class Crew:
         self.desk.lose(jobs)
         return jobs
 
+    def leased(self) -> set[Any]:
+        """The jobs that it holds under a lease, as far as is known."""
+        held = list(self.held)
+        return {job for job in held if job.term is not OVER and not job.at_most_once}
+
     def drop(self, jobs: Sequence[Any]) -> None:
         """These jobs are not this worker's any more."""
         for job in jobs:
             self.held.pop(job, None)
+        if self.desk.aside:
+            self.desk.aside.difference_update(jobs)
         if self.keeper is not None:
             self.keeper.drop(jobs)
 

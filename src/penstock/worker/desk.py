@@ -34,12 +34,13 @@ class Desk:
         handlers: which there are.
         runners: who runs them.
         unknown: is given each job for which there is no handler.
-        later: is given each job that has to wait until another one is done with.
+        later: is given each suspect that can't run now.
         clock: monotonic seconds.
 
     Attributes:
         size: most jobs of one call of a handler.
-        aside: how many jobs are to be given back before a suspect may begin.
+        aside: suspects that are being given back; nothing begins before they are.
+        suspect: the last one that was given out, alone.
     """
 
     def __init__(
@@ -51,32 +52,61 @@ class Desk:
         clock: Callable[[], float],
     ) -> None:
         self.size = max(handler.size or 1 for handler in handlers)
-        self.aside = 0
+        self.aside: set[Any] = set()
+        self.suspect: Any = None
+        self._waiting: list[Any] = []
         self._opened = math.inf
         self._handlers = handlers
         self._runners = runners
         self._unknown = unknown
         self._later = later
-        self._suspect: Any = None
-        self._next: tuple[Handler[..., Any], Sequence[Any]] | None = None
         self._clock = clock
         self._open: dict[tuple[Handler[..., Any], str, str], tuple[float, list[Any]]] = {}
 
     @property
     def flush_at(self) -> float:
         """When there is something to give out that has had to wait."""
-        is_alone = self._next is not None and self.aside == 0
-        return -math.inf if is_alone else self._opened
+        return -math.inf if self._waiting and not self.aside else self._opened
 
-    def hand(self, jobs: Sequence[Any]) -> None:
-        """Give out what one reserve has brought."""
+    def hand(self, jobs: Sequence[Any], *, is_alone: bool = True) -> None:
+        """Give out what one reserve has brought.
+
+        Args:
+            jobs: all of them.
+            is_alone: whether the worker holds nothing else.
+        """
+        suspects = [job for job in jobs if job._counts and job.crashes >= SUSPECT]
+        if suspects:
+            jobs = self._without(suspects, jobs, is_alone)
+        if self.aside or self._waiting:
+            self._waiting += jobs
+        else:
+            self._give(jobs)
+
+    def _without(self, suspects: list[Any], jobs: Sequence[Any], is_alone: bool) -> Sequence[Any]:
+        """Put suspects aside; which jobs are left to run.
+
+        A suspect killed or stalled its workers, or ran beside a job that did. Beside other jobs an
+        innocent one would have its last crash, or cause that of others. So it runs only while the
+        worker has no other job, and nothing begins before the others are given back.
+        """
+        suspects = [job for job in suspects if self._handlers.find(job) is not None]
+        chosen = set(suspects)
+        rest = [job for job in jobs if job not in chosen]
+        if is_alone and not rest and suspects:
+            self.suspect = suspects.pop(0)
+            rest = [self.suspect]
+        self.aside.update(suspects)
+        for job in suspects:
+            self._later(job)
+        return rest
+
+    def _give(self, jobs: Sequence[Any]) -> None:
         find, put = self._handlers.find, self._runners.put
         for job in jobs:
             handler = find(job)
             if handler is None:
                 self._unknown(job)
-            elif job._counts and job.crashes >= SUSPECT:
-                self._hand_suspect(handler, job)
             elif handler.size is None:
                 put((handler, (job,)))
             else:
@@ -84,26 +114,11 @@ class Desk:
         if self._open:
             self.flush()
 
-    def _hand_suspect(self, handler: Handler[..., Any], job: Any) -> None:
-        """A job that may have killed its workers runs without others of its kind.
-
-        Those that merely ran beside it come back together with it each time: run together again,
-        all of them would have their last crash. So they are given back before it begins.
-        """
-        if self._suspect is not None and not self._suspect.settled and not self._suspect.lost:
-            self.aside += 1
-            self._later(job)
-            return
-        if self._next is not None:  # lost before it began: a runner lets go of it
-            self._runners.put(self._next)
-        self._suspect = job
-        self._next = (handler, (job,) if handler.size is None else [job])
-
     def tend(self) -> None:
-        """Give out what has had to wait: batches whose time has come, a suspect that is alone."""
-        if self._next is not None and self.aside == 0:
-            item, self._next = self._next, None
-            self._runners.put(item)
+        """Give out what has had to wait: for suspects to be given back, or for more of a batch."""
+        if self._waiting and not self.aside:
+            jobs, self._waiting = self._waiting, []
+            self._give(jobs)
         self.flush()
 
     def _gather(self, handler: Handler[..., Any], job: Any) -> None:
@@ -133,9 +148,14 @@ class Desk:
         """
         items = self._runners.drain()
         items += [(handler, jobs) for (handler, *_), (_, jobs) in self._open.items()]
-        items += [] if self._next is None else [self._next]
+        waiting, self._waiting = self._waiting, []
+        for job in waiting:
+            handler = self._handlers.find(job)
+            if handler is None:
+                self._unknown(job)
+            else:
+                items.append((handler, (job,) if handler.size is None else [job]))
         self._open.clear()
-        self._next = None
         found: list[Any] = []
         for handler, jobs in items:
             once = [job for job in jobs if job.at_most_once]

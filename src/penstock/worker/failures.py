@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import random
 from typing import TYPE_CHECKING, Any
 
 from penstock.core.job import Delivery
-from penstock.core.logs import Fields
+from penstock.core.logs import Fields, get_logger
 from penstock.core.options import MAX_DURATION_MS
 from penstock.core.policy import RetryPolicy
 from penstock.errors import BadArgument
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Backoff"]
 
-logger = logging.getLogger("penstock.worker")
+logger = get_logger("penstock.worker")
 
 UNSAID = -1
 """As a delay: somebody else decides."""

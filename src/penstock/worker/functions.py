@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import functools
 import inspect
-import logging
 import types
 import typing
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
+from penstock.core.logs import get_logger
 from penstock.errors import BadArgument
 
 __all__ = ["checked", "hints", "is_async", "qualified"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-logger = logging.getLogger("penstock.worker")
+logger = get_logger("penstock.worker")
 
 
 def qualified(function: Any) -> str:

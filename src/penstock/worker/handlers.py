@@ -8,7 +8,8 @@
     queue.enqueue(**welcome.job(7, lang="de"), delay=30)
 
 A job says which handler it is for in its header `handler` (PROTOCOL.md, Jobs with a name). One
-without that header goes to the default handler, which gets the job itself.
+without that header goes to the handler without a name, which gets the job itself. The default
+handler gets every job that no other handler takes.
 """
 
 from __future__ import annotations
@@ -82,11 +83,12 @@ class JobArgs(_Options):
 class Handler(Generic[P, R_co]):
     """A function and what is known of it. It can be called as the function, in tests for example.
 
-    This one gets jobs as they are: the default handler, and every batch handler. `NamedHandler`
-    gets arguments.
+    This one gets jobs as they are: the handler without a name, the default handler, and every batch
+    handler. `NamedHandler` gets arguments.
 
     Attributes:
-        name: in the header of its jobs; None = the default handler.
+        name: in the header of its jobs; None = it has none.
+        is_default: whether it gets the jobs that no other handler takes.
         function: what was decorated.
         is_async: whether calling it gives a coroutine.
         size: most jobs that a batch handler gets in one call; None = it gets one at a time.
@@ -109,6 +111,7 @@ class Handler(Generic[P, R_co]):
         self.name = name
         self.function = function
         self.is_async = is_async(function)
+        self.is_default = False
         self.size = size
         self.wait = wait
         self.lease = lease
@@ -125,7 +128,7 @@ class Handler(Generic[P, R_co]):
         return self._backoff.retry
 
     def __repr__(self) -> str:
-        named = "default" if self.name is None else repr(self.name)
+        named = repr(self.name) if self.name else "default" if self.is_default else "without a name"
         return f"<{type(self).__name__} {named}: {qualified(self.function)}>"
 
     def job(self, /, *args: P.args, **kwargs: P.kwargs) -> JobArgs:
@@ -231,7 +234,7 @@ class Handler(Generic[P, R_co]):
         text = own.text or ("" if cause is error else described(cause))
         verdict = self._backoff.verdict(job, cause, text)
         if verdict.kind == "nack" and own.delay_ms >= 0:
-            return verdict._replace(delay_ms=own.delay_ms)
+            return verdict._replace(delay_ms=own.delay_ms, is_asked=True)
         return verdict
 
 
@@ -336,6 +339,7 @@ class Handlers:
         self._convert = convert
         self._all: dict[str | None, Handler[..., Any]] = {}
         self._default: Handler[..., Any] | None = None
+        self._nameless: Handler[..., Any] | None = None
         self._routes: dict[bytes, Handler[..., Any]] = {}
 
     @overload
@@ -378,7 +382,7 @@ class Handlers:
 
         Args:
             name: the function gets arguments, from jobs whose header `handler` is this name. None =
-                it is the default handler: its only argument is the job, of those without a name.
+                its only argument is the job, of those without a name.
                 A `Handler` of another set is taken as it is.
             retry: when its failures are tried again. What can be stored is stored with each job
                 that `Handler.job` describes, so that every client applies it.
@@ -398,7 +402,7 @@ class Handlers:
         _check_name(name)
         _check_lease(lease)
         backoff = Backoff(retry, wait, stop)
-        self._free(name)
+        self._free_name(name)
 
         def decorate(function: Callable[..., Any]) -> Handler[..., Any]:
             _refuse_handler(function)
@@ -412,6 +416,51 @@ class Handlers:
             return self._add(made)
 
         return decorate
+
+    @overload
+    def default(self, function: Callable[[J], R], /) -> Handler[[Any], R]: ...
+    @overload
+    def default(
+        self,
+        function: None = None,
+        /,
+        *,
+        retry: RetryPolicy | None = None,
+        wait: wait_base | None = None,
+        stop: stop_base | None = None,
+    ) -> _Bare: ...
+    def default(
+        self,
+        function: Any = None,
+        /,
+        *,
+        retry: RetryPolicy | None = None,
+        wait: wait_base | None = None,
+        stop: stop_base | None = None,
+    ) -> Any:
+        """Register the function for jobs that no other handler takes, as a decorator.
+
+        These are jobs with a name that is not known here, and jobs without a name if no handler
+        without a name is registered. Without a default handler they become dead letters. Its only
+        argument is the job; `job.headers["handler"]` is the name.
+
+        Args:
+            function: the function, as a decorator without parentheses.
+            retry, wait, stop: as in `handler`.
+
+        Raises:
+            BadArgument: an argument can't be used, there is a default handler, or the function
+                can't be a handler.
+        """
+        backoff = Backoff(retry, wait, stop)
+
+        def decorate(function: Callable[..., Any]) -> Handler[..., Any]:
+            _refuse_handler(function)
+            made: Handler[..., Any] = Handler(checked(function), backoff=backoff)
+            made.is_default = True
+            return self._add(made)
+
+        return decorate if function is None else decorate(function)
 
     def batch(
         self,
@@ -442,7 +491,7 @@ class Handlers:
         check_count("size", size, high=BATCH)
         seconds = duration_ms("wait", wait) / 1000
         backoff = Backoff(retry)
-        self._free(name)
+        self._free_name(name)
 
         def decorate(function: Callable[..., Any]) -> Handler[..., Any]:
             _refuse_handler(function)
@@ -460,7 +509,7 @@ class Handlers:
             BadArgument: a name is in both; nothing was taken.
         """
         for handler in other:
-            self._free(handler.name)
+            self._free(handler)
         for handler in other:
             self._add(handler)
 
@@ -477,10 +526,11 @@ class Handlers:
                 handler.check()
 
     def __iter__(self) -> Iterator[Handler[..., Any]]:
-        return iter(list(self._all.values()))
+        return iter([*self._all.values(), *([self._default] if self._default else [])])
 
     def __repr__(self) -> str:
-        return f"<Handlers {', '.join(name or 'default' for name in self._all)}>"
+        names = [name or "without a name" for name in self._all]
+        return f"<Handlers {', '.join([*names, *(['default'] if self._default else [])])}>"
 
     def find(self, job: Delivery) -> Handler[..., Any] | None:
         """The handler for a job, None if there is none: `missing` says why.
@@ -489,11 +539,11 @@ class Handlers:
         """
         data = job._data
         if data.startswith(_BARE):
-            return self._default
+            return self._nameless
         written = _written(data)
         if written is None:
-            return self._default
-        return self._routes.get(written) or self._all.get(_read(written))
+            return self._nameless
+        return self._routes.get(written) or self._all.get(_read(written)) or self._default
 
     def missing(self, job: Delivery) -> str:
         """The reason for a dead letter for which `find` found no handler."""
@@ -503,18 +553,28 @@ class Handlers:
         return f'no handler "{_read(written)[:MAX_NAME]}"'
 
     def _add(self, handler: Handler[P, R]) -> Handler[P, R]:
-        self._free(handler.name)
-        self._all[handler.name] = handler
-        if handler.name is None:
+        self._free(handler)
+        if handler.is_default:
             self._default = handler
         else:
+            self._all[handler.name] = handler
+        if handler.name is not None:
             self._routes[escaped(handler.name).encode()] = handler
+        self._nameless = self._all.get(None) or self._default
         return handler
 
-    def _free(self, name: str | None) -> None:
+    def _free(self, handler: Handler[..., Any]) -> None:
+        if handler.is_default:
+            if self._default is not None:
+                told = f"there is a default handler: {qualified(self._default.function)}"
+                raise BadArgument("function", handler.function, told)
+        else:
+            self._free_name(handler.name)
+
+    def _free_name(self, name: str | None) -> None:
         there = self._all.get(name)
         if there is not None:
-            what = "a default handler" if name is None else "a handler with this name"
+            what = "a handler without a name" if name is None else "a handler with this name"
             raise BadArgument("name", name, f"there is {what}: {qualified(there.function)}")
 
 

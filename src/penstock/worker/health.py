@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import os
 import socket
 import socketserver
@@ -16,10 +15,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from penstock.core.logs import get_logger
+
 __all__ = ["HealthFile", "HealthServer", "Probed", "ailment", "document"]
 
 C = TypeVar("C", bound="_Closed")
-LOG = logging.getLogger(__name__)
+LOG = get_logger(__name__)
 EVERY = 1.0
 """Seconds between two writings of a file."""
 POLL = 0.25

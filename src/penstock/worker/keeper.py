@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import logging
 import math
 import os
 import select
@@ -30,6 +29,7 @@ from penstock._sync.connection import monotonic
 from penstock._sync.driver import Driver
 from penstock._sync.node import Node
 from penstock.core.job import Batch, Delivery, Place
+from penstock.core.logs import get_logger
 from penstock.core.operations import QueueOps
 from penstock.core.options import BATCH
 from penstock.errors import BadArgument, WrongEpoch
@@ -39,7 +39,7 @@ from penstock.worker.terms import Term
 
 __all__ = ["Keeper"]
 
-logger = logging.getLogger("penstock")
+logger = get_logger("penstock")
 
 LEFT = 3 / 4
 """What is left of a lease when the helper extends it; the worker's thread waits until 2/3."""
@@ -352,7 +352,8 @@ class _Helper:
         assert self._driver is not None
         sent, jobs = monotonic(), [self._held[key] for key in keys]
         try:
-            reply, _ = self._driver.run(ops, ops.extend(jobs, round(lease * 1000), late=True))
+            call = ops.extend(jobs, round(lease * 1000), late=True)
+            reply, resent = self._driver.node.run(call)
             ops.check(reply)
         except WrongEpoch:  # the queue has been made anew: none of these is in it
             for key in keys:
@@ -363,8 +364,9 @@ class _Helper:
             self._driver.node.close()
             self._next = monotonic() + RETRY
             return
+        sent, heard = resent or sent, monotonic()
         for job, key, code in zip(jobs, keys, reply[3:], strict=True):
-            term = job.term.renewed(sent, reply[2], code)
+            term = job.term.renewed(sent, heard, reply[2], code)
             if term is None:
                 self._lose(key)
             else:

@@ -30,13 +30,13 @@ from penstock.core.flows import (
     Quit,
     Rest,
     Run,
-    restore,
+    Tidy,
 )
 from penstock.core.hints import Intent
 from penstock.core.job import Outcome, Settled
-from penstock.core.logs import Fields
-from penstock.core.nodes import At, Effects, Heard, Keep, Listen, at
-from penstock.core.operations import DAMAGED, TOO_FAR, QueueOps
+from penstock.core.logs import Fields, get_logger
+from penstock.core.nodes import At, Effects, Heard, Keep, Listen
+from penstock.core.operations import QueueOps
 from penstock.core.options import BATCH
 from penstock.errors import (
     QueueDamaged,
@@ -60,7 +60,7 @@ from penstock.worker.results import ACK, Verdict
 
 __all__ = ["leave", "work"]
 
-logger = logging.getLogger("penstock")
+logger = get_logger("penstock")
 
 DAMAGES = (QueueDamaged, UnsupportedVersion, NoPermissionError)
 """What is wrong with one queue, and not with the server."""
@@ -73,6 +73,8 @@ Count = Generator[Step, Any, int]
 def work(crew: Crew, node: Callable[[], str], looped: Callable[[int], None]) -> Flow:
     """Take and report jobs until the crew is over, whatever the server or the network does.
 
+    Ends as well, with everything held, when the queues have moved: the caller begins it anew.
+
     Args:
         crew: the worker's state.
         node: the id of the node, known once it has answered.
@@ -81,6 +83,10 @@ def work(crew: Crew, node: Callable[[], str], looped: Callable[[int], None]) -> 
     try:
         while not crew.is_over:
             looped((yield from _lap(crew, node)))
+            if crew.moved:
+                with suppress(Exception):  # the connection of the wait is dropped all the same
+                    yield from _stand_up(crew)
+                return
     except Cancelled:
         crew.stop(0)
         yield from leave(crew)
@@ -215,6 +221,8 @@ def _exchange(
 ) -> Count:
     """The same, in as few trips as can be."""
     got = 0
+    if n and not source.lease:
+        n = yield from _measured(crew, source, n)
     from_wait = source.woken or crew.waiting
     if from_wait and n and crew.free > 0:
         # It says so, for which the trip that does both has no room.
@@ -242,14 +250,11 @@ def _report(crew: Crew, source: Source, part: Todo) -> Flow:
 
 
 def _call(crew: Crew, ops: QueueOps, call: Call) -> Generator[Step, Any, tuple[list[Any], float]]:
-    """Run a script, with lost meta restored first; its reply, and when it was sent again, or 0."""
-    run = Run(call, told=True, brief=crew.is_spread)
+    """Run a script; its reply, and when it was sent again, or 0."""
+    run, sent = Run(call, told=True, brief=crew.is_spread), crew.clock()
     reply, resent = yield (run if ops.home is None else At(ops.home, run))
-    if reply[0] == DAMAGED:
-        yield from restore(ops) if ops.home is None else at(ops.home, restore(ops))
-        reply, resent = yield (run if ops.home is None else At(ops.home, run))
     ops.check(reply)
-    crew.heard()
+    crew.heard(ops, resent or sent)
     if resent:
         # The connection failed; the one that waits may be as dead, and swallow every token.
         crew.waiting = False
@@ -310,6 +315,18 @@ def _ack(crew: Crew, source: Source, part: Todo) -> Flow:
     _ended(crew, finished, source.ops.codes(names, reply), ACK, resent or source.unsure)
 
 
+def _measured(crew: Crew, source: Source, n: int) -> Count:
+    """Learn the lease of a queue and how long a trip takes, before it gives the first job.
+
+    How many jobs to ask it for then.
+    """
+    call, _ = source.ops.reserve(0, idle=False)
+    reply, _ = yield from _call(crew, source.ops, call)
+    source.lease = reply[4] / 1000
+    crew.judge(source)
+    return 0 if source.is_slow else n
+
+
 def _reserve(crew: Crew, source: Source, n: int, node: Callable[[], str]) -> Count:
     """Take up to n jobs; how many came."""
     sent = crew.clock()
@@ -348,14 +365,9 @@ def _report_other(crew: Crew, source: Source, part: Todo) -> Flow:
 def _told(
     crew: Crew, ops: QueueOps, names: Sequence[Any], verdict: Verdict
 ) -> Generator[Step, Any, tuple[Settled, float]]:
-    """Report jobs, in halves where their records are too much for one script."""
+    """Report jobs."""
     reply, resent = yield from _call(crew, ops, _verdict_call(ops, names, verdict))
-    if reply[0] != TOO_FAR:
-        return ops.codes(names, reply), resent
-    half = len(names) // 2
-    first, early = yield from _told(crew, ops, names[:half], verdict)
-    second, late = yield from _told(crew, ops, names[half:], verdict)
-    return first.joined(second), max(early, late)
+    return ops.codes(names, reply), resent
 
 
 def _verdict_call(ops: QueueOps, names: Sequence[Any], verdict: Verdict) -> Call:
@@ -377,6 +389,8 @@ def _ended(
             source.at = 0.0
     for done in finished:
         crew.drop(done.jobs)
+        if verdict.kind != "none":
+            crew.abandoned.difference_update(done.jobs)
     if outcomes.all_done:
         for done in finished:
             crew.count(done, _usual(verdict, done.jobs[0]), len(done.jobs))
@@ -384,7 +398,7 @@ def _ended(
     found = iter(outcomes)
     for done in finished:
         fates = Counter(
-            _fate(job, next(found), verdict, bool(resent) or crew.unsure) for job in done.jobs
+            _fate(done, job, next(found), bool(resent) or crew.unsure) for job in done.jobs
         )
         for fate, count in fates.items():
             crew.count(done, fate, count)
@@ -407,17 +421,22 @@ def _usual(verdict: Verdict, job: Any) -> str:
     return OUTCOMES[verdict.kind]
 
 
-def _fate(job: Any, outcome: Outcome, verdict: Verdict, unsure: bool) -> str:
+def _fate(done: Finished, job: Any, outcome: Outcome, unsure: bool) -> str:
     """What became of a job by the answer to the call.
 
     Args:
+        done: what was reported.
+        job: one of its jobs.
+        outcome: the answer for it.
         unsure: whether the call may have been run before, without an answer.
     """
+    verdict = done.verdict
     repeated = outcome is Outcome.ENDED or (outcome is Outcome.GONE and verdict.kind == "ack")
     if outcome is Outcome.DONE or (unsure and repeated):
         return _usual(verdict, job)
     if outcome is Outcome.DEAD:
-        logger.error("%s has used up its attempts: a dead letter", job.id, extra=Fields(job))
+        text = "%s has used up its attempts: a dead letter"
+        logger.error(text, job.id, exc_info=done.error, extra=Fields(job))
         return "dead"
     if outcome is Outcome.REFUSED:
         text = "%s is delivered at most once, so %s is not possible"
@@ -449,6 +468,8 @@ def _rest(crew: Crew, node: Callable[[], str]) -> Count:
 
     Returns how many jobs a token brought.
     """
+    if not crew.held:
+        yield from _tidy(crew)
     until, wakes = crew.until(), crew.wakes
     if wakes.keys() != crew.awaited:
         yield from _stand_up(crew)
@@ -467,6 +488,18 @@ def _rest(crew: Crew, node: Callable[[], str]) -> Count:
         crew.waiting = False
         crew.look_everywhere()
     return 0
+
+
+def _tidy(crew: Crew) -> Flow:
+    """Sweep the queues whose turn it is: about once a minute, at times that workers draw."""
+    parts: dict[Any, list[QueueOps]] = {}
+    for source in crew.sources:
+        if source.is_usable:
+            parts.setdefault(source.home, []).append(source.ops)
+    for home, own in parts.items():
+        with suppress(Exception):  # it is the next client's turn as well
+            effect = Tidy(tuple(own))
+            yield effect if home is None else At(home, effect)
 
 
 def _listen(
@@ -494,7 +527,7 @@ def _woken(crew: Crew, source: Source, node: Callable[[], str]) -> Count:
     crew.waiting = crew.is_spread and len(crew.awaited) > 1
     source.at, source.woken = 0.0, True
     room = crew.room()
-    if room <= 0:
+    if room <= 0 or source.is_slow:
         yield from _hand_on(crew, source)
         return 0
     asked = _reserve(crew, source, min(room, TRIP), node)
@@ -541,6 +574,7 @@ def leave(crew: Crew) -> Flow:
     except Exception as error:  # noqa: BLE001  # it ends all the same
         text = "worker: %s: %s; leases are left to end"
         logger.warning(text, type(error).__name__, error, extra=crew.fields)
+    crew.abandoned |= crew.leased()
     for source in crew.sources:
         crew.abandon(source)
 
@@ -548,12 +582,14 @@ def leave(crew: Crew) -> Flow:
 def _hand_back(crew: Crew) -> Flow:
     for source in crew.sources:
         jobs = crew.abandon(source)
+        crew.abandoned.update(jobs)
         jobs.sort(key=lambda job: job.epoch)
         lives = [list(life) for _, life in groupby(jobs, key=lambda job: job.epoch)]
         for chunk in (life[i : i + BATCH] for life in lives for i in range(0, len(life), BATCH)):
             with _unless_refused(crew):
                 yield from _call(crew, source.ops, source.ops.release(chunk, 0))
                 crew.drop(chunk)
+                crew.abandoned.difference_update(chunk)
                 crew.statistics.finished("handed back", len(chunk), None, None)
                 text = "%d unfinished jobs were given back"
                 logger.warning(text, len(chunk), extra=crew.fields)

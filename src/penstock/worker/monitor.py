@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -10,11 +9,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TypeAlias
 
+from penstock.core.logs import get_logger
 from penstock.core.options import Duration, check_count, duration_ms
 
 __all__ = ["LoopEvent", "Monitor", "size_monitor"]
 
-logger = logging.getLogger("penstock")
+logger = get_logger("penstock")
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import Any
 from penstock.core.options import BATCH, Duration, check_count, duration_ms
 from penstock.errors import BadArgument
 from penstock.wire.keys import check_queue_name
+from penstock.worker.functions import qualified
 from penstock.worker.handlers import Handlers
 from penstock.worker.monitor import Monitor
 
@@ -53,6 +54,12 @@ class WorkerOptions:
     def grace_s(self) -> float:
         """The grace in seconds."""
         return duration_ms("grace", self.grace) / 1000
+
+    def shown(self) -> dict[str, Any]:
+        """All of them as JSON takes them: durations in seconds, functions by their names."""
+        found = {name: getattr(self, name) for name in self.__slots__}
+        named = {name: qualified(value) for name, value in found.items() if callable(value)}
+        return {**found, **named, "queues": dict(self.queues), "grace": self.grace_s}
 
     def changed(self, **options: Any) -> WorkerOptions:
         """The same with other values.
@@ -101,7 +108,7 @@ def check_handlers(handlers: Any) -> Handlers:
         found = handlers
     elif callable(handlers):
         found = Handlers()
-        found.handler(handlers)
+        found.default(handlers)
     else:
         raise BadArgument("handlers", handlers, "Handlers, or a function")
     if not list(found):

@@ -24,12 +24,14 @@ class Verdict(NamedTuple):
         delay_ms: until the next try; -1 = the script decides, by the job's or the queue's policy.
         text: error or reason, at most 1024 bytes.
         window_ms: of an ack: the window of the job's dedup id for this end; None = the job's own.
+        is_asked: whether the handler has said when the next try is due.
     """
 
     kind: str
     delay_ms: int = -1
     text: str = ""
     window_ms: int | None = None
+    is_asked: bool = False
 
 
 ACK = Verdict("ack")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import logging
+import os
 import queue
 import sys
 import threading
@@ -17,14 +17,45 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any
 
+from penstock.core.logs import get_logger
 from penstock.worker.handlers import Handler
 
-__all__ = ["Activity", "AsyncActivity", "AsyncRunners", "Item", "Runners"]
+__all__ = ["Activity", "AsyncActivity", "AsyncRunners", "Here", "Item", "Runners"]
 
-logger = logging.getLogger("penstock")
+logger = get_logger("penstock")
+
+PATIENCE = 2.0
+"""Seconds that an event loop gets to end when its tasks are cancelled."""
 
 Item = tuple[Handler[..., Any], Sequence[Any]]
 """A handler and the jobs of one run of it."""
+
+
+class Here:
+    """The process of a worker, as a context around each call of a handler.
+
+    A child that a handler forks and that comes back from the handler is ended by `os._exit`: it
+    would go on as a second worker, with the connections and the jobs of the first. Its exit code is
+    0 if the handler returned, that of `sys.exit`, or 1 for any other exception.
+    """
+
+    __slots__ = ("_pid",)
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if os.getpid() != self._pid:
+            os._exit(_exit_code(error))
+
+
+def _exit_code(error: BaseException | None) -> int:
+    if isinstance(error, SystemExit) and not isinstance(error.code, str):
+        return error.code or 0
+    return 0 if error is None else 1
 
 
 class Runners:
@@ -38,6 +69,7 @@ class Runners:
 
     def __init__(self, count: int, name: str, execute: Callable[[Item], None]) -> None:
         self._execute = execute
+        self._here = Here()
         self._inbox: queue.SimpleQueue[Item | None] = queue.SimpleQueue()
         self._threads = [
             threading.Thread(target=self._run, name=f"{name}-{i + 1}", daemon=True)
@@ -84,11 +116,15 @@ class Runners:
         kwargs: Any,
     ) -> Any:
         """Call the handler."""
-        return handler.function(*args, **kwargs)
+        with self._here:
+            return handler.function(*args, **kwargs)
 
     def has_ended(self, jobs: Sequence[Any], error: BaseException) -> bool:  # noqa: ARG002
         """Whether the worker has ended the run of these jobs: never, as it runs in a thread."""
         return False
+
+    def at_end(self, end: Callable[[], None]) -> None:
+        """Nothing is to be called: threads don't keep the process."""
 
     def close(self, timeout: float) -> bool:
         """End the threads, as their handlers end; wait at most so many seconds for all of them.
@@ -121,6 +157,7 @@ class AsyncRunners:
         self._count = count
         self._name = name
         self._execute = execute
+        self._here = Here()
         self._loop = asyncio.get_running_loop()
         self._inbox: deque[Item] = deque()
         self._idle: deque[asyncio.Future[None]] = deque()
@@ -130,6 +167,7 @@ class AsyncRunners:
         self._end: asyncio.Future[None] = self._loop.create_future()
         self._watch: asyncio.Task[None] | None = None
         self._threads: Threads | None = None
+        self._last: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Start the tasks."""
@@ -205,9 +243,10 @@ class AsyncRunners:
             self._running[job] = task
         try:
             if handler.is_async:
-                return await handler.function(*args, **kwargs)
+                with self._here:
+                    return await handler.function(*args, **kwargs)
             if self._threads is None:
-                self._threads = Threads(self._count, self._name)
+                self._threads = Threads(self._count, self._name, self._here)
             return await self._threads.call(lambda: handler.function(*args, **kwargs))
         finally:
             for job in jobs:
@@ -239,6 +278,27 @@ class AsyncRunners:
         left = self._tasks if self._watch is None else {*self._tasks, self._watch}
         return not left or not (await asyncio.wait(left, timeout=timeout))[1]
 
+    def at_end(self, end: Callable[[], None]) -> None:
+        """Call this when the event loop is told to end and does not, some seconds later.
+
+        A coroutine that refuses to be cancelled keeps `asyncio.run` for ever.
+        """
+        self._last = self._loop.create_task(self._wait_for_end(end), name=f"{self._name}-end")
+
+    async def _wait_for_end(self, end: Callable[[], None]) -> None:
+        try:
+            await self._loop.create_future()
+        finally:  # asyncio.run cancels every task
+            in_thread(lambda: self._end_unless_closed(end), f"{self._name}-end")
+
+    def _end_unless_closed(self, end: Callable[[], None]) -> None:
+        until = time.monotonic() + PATIENCE
+        while not self._loop.is_closed():
+            if time.monotonic() > until:
+                end()
+                return
+            time.sleep(0.02)
+
 
 def _is_cancelled(task: asyncio.Task[None] | None) -> bool:
     """Whether somebody has asked the task to end; before Python 3.11 it keeps no trace of that."""
@@ -259,9 +319,11 @@ class Threads:
     Args:
         count: how many at most.
         name: of the worker, for their names.
+        here: the process that they belong to.
     """
 
-    def __init__(self, count: int, name: str) -> None:
+    def __init__(self, count: int, name: str, here: Here) -> None:
+        self._here = here
         self._loop = asyncio.get_running_loop()
         self._inbox: queue.SimpleQueue[_Order | None] = queue.SimpleQueue()
         self._count = count
@@ -293,7 +355,9 @@ class Threads:
         found: tuple[Any, BaseException | None]
         try:
             # As a pair: a future takes no StopIteration, and whoever awaits it would wait for ever.
-            found = (context.run(function), None)
+            with self._here:
+                value = context.run(function)
+            found = (value, None)
         except BaseException as error:  # noqa: BLE001  # it is raised in the task
             found = (None, error)
         with suppress(RuntimeError):  # the loop is closed: nobody waits

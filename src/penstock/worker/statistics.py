@@ -55,11 +55,12 @@ class WorkerStats:
         counts: jobs by outcome, since the worker began: done, retried, dead (retried too often, by
             the limit of the job or the queue), snoozed, rejected (given up by the handler, its
             policy, or as there is none), settled (by the handler itself), failed (at most once),
-            handed back (at a stop, or beside a suspect), lost (with the lease).
+            handed back (at a stop, or suspects beside other jobs), lost (with the lease).
         queue_size: jobs that could be reserved, in all the worker's queues together.
         queue_sizes: the same, queue by queue.
         queueing: seconds from enqueue to delivery, of first attempts.
         handling: seconds a handler took; a batch counts once.
+        backoffs: failed attempts whose handler said when the next one is due: `Retry(after=...)`.
     """
 
     counts: Mapping[str, int] = field(default_factory=dict)
@@ -67,6 +68,7 @@ class WorkerStats:
     queue_sizes: Mapping[str, Summary] = field(default_factory=dict)
     queueing: Summary = NO_SAMPLES
     handling: Summary = NO_SAMPLES
+    backoffs: int = 0
 
     @property
     def jobs(self) -> int:
@@ -85,6 +87,7 @@ class Statistics:
         # Reentrant: a signal handler may ask for the figures while its own thread adds to them.
         self._lock = threading.RLock()
         self._counts: dict[str, int] = {}
+        self._backoffs = 0
         self._handling: deque[float] = deque(maxlen=WINDOW)
         self._queueing: deque[float] = deque(maxlen=WINDOW)
         self._total: deque[float] = deque(maxlen=WINDOW)
@@ -108,6 +111,11 @@ class Statistics:
             if queueing is not None:
                 self._queueing.append(queueing)
 
+    def backed_off(self, count: int) -> None:
+        """Handlers have asked for the delay of the next attempts at so many jobs."""
+        with self._lock:
+            self._backoffs += count
+
     def sized(self, queue: str, size: int) -> None:
         """A queue was seen to hold so many jobs that could be reserved.
 
@@ -125,7 +133,7 @@ class Statistics:
     def snapshot(self) -> WorkerStats:
         """The figures now."""
         with self._lock:  # copies only: who records does not wait for the arithmetic
-            counts = dict(self._counts)
+            counts, backoffs = dict(self._counts), self._backoffs
             total, queueing, handling = map(list, (self._total, self._queueing, self._handling))
             sizes = {queue: list(samples) for queue, samples in self._sizes.items()}
         return WorkerStats(
@@ -134,6 +142,7 @@ class Statistics:
             {queue: summary(samples) for queue, samples in sizes.items()},
             summary(queueing),
             summary(handling),
+            backoffs,
         )
 
 

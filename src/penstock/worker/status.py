@@ -40,6 +40,8 @@ class WorkerStatus:
         healthy: whether the server has answered in the last 15 seconds.
         queues: their names, with the number of jobs that could be taken when last looked at.
         concurrency: how many handlers run at once.
+        options: all options that it was made with or changed to, durations in seconds; a function
+            is shown by its name.
         held: how many jobs it has under a lease.
         taken: how many it has taken since it began.
         running: those a handler is at, the oldest first.
@@ -53,6 +55,7 @@ class WorkerStatus:
     healthy: bool
     queues: Mapping[str, int]
     concurrency: int
+    options: Mapping[str, Any]
     held: int
     taken: int
     running: tuple[RunningJob, ...]

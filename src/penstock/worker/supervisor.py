@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import selectors
 import signal
@@ -15,11 +14,12 @@ from dataclasses import asdict, dataclass
 from types import FrameType
 from typing import Any
 
+from penstock.core.logs import get_logger
 from penstock.worker.children import Child
 
 __all__ = ["BROKEN", "DRAINED", "ProcessStatus", "Supervisor", "SupervisorStatus"]
 
-LOG = logging.getLogger(__name__)
+LOG = get_logger(__name__)
 
 BROKEN = 2
 """The exit code of an app that can't be loaded."""

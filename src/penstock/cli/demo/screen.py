@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from penstock.core.logs import printable
+
 __all__ = ["Lines", "Screen", "screen"]
 
 
@@ -62,7 +64,7 @@ class Bar:
 
     def say(self, text: str) -> None:
         """A line above the bar."""
-        self._bar.console.print(escape(text), highlight=False)
+        self._bar.console.print(escape(printable(text)), highlight=False)
 
     def progress(self, done: int, total: int, workers: Mapping[str, str]) -> None:
         """The bar, with the workers behind it."""

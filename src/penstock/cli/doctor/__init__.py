@@ -11,6 +11,7 @@ from penstock.cli import output
 from penstock.cli.app import Session, command
 from penstock.cli.doctor import cluster, keys, server
 from penstock.cli.doctor.findings import Finding, Level, Patient, examined, examined_apart
+from penstock.core.urls import shown
 
 __all__ = ["doctor"]
 
@@ -29,7 +30,7 @@ def doctor(session: Session) -> None:
         ]
     healthy = all(finding.level is not Level.BROKEN for finding in findings)
     document = {
-        "url": without_password(session.url),
+        "url": shown(session.url),
         "prefix": session.prefix,
         "healthy": healthy,
         "findings": [_document(finding) for finding in findings],
@@ -37,13 +38,6 @@ def doctor(session: Session) -> None:
     session.answer(document, lambda: _print(findings))
     if not healthy:
         raise typer.Exit(1)
-
-
-def without_password(url: str) -> str:
-    """The address alone, as it may be shown."""
-    scheme, _, rest = url.partition("://")
-    place = rest.partition("?")[0].rpartition("@")[2]
-    return f"{scheme}://{place}"
 
 
 def _document(finding: Finding) -> dict[str, Any]:

@@ -16,6 +16,8 @@ from urllib.parse import unquote
 
 from penstock.cli.doctor.findings import Check, Finding, Level, Patient
 from penstock.core.partitions import read_mark
+from penstock.core.servers import PROTOCOL_VERSION
+from penstock.core.views import SETTING_KINDS, number_in
 from penstock.wire.keys import KINDS, QueueKeys, node_key, queue_crc, registry_key, split_name
 
 __all__ = ["CHECKS"]
@@ -31,9 +33,18 @@ TYPES = {
     "meta": "hash", "wake": "list", "space": "list",
 }  # fmt: skip
 NUMBER = re.compile(rb"\d+-\d+")
-DEDUP_ID = re.compile(rb"\A(?:@[^\n]*\n)?1[^\n]*?;d=([^;\n]+)")
+DEDUP_ID = re.compile(rb"\A(?:@[^\n]*\n)?[1+][^\n]*?;d=([^;\n]+)")
+MARKED = re.compile(rb"\A(?:@[^\n]*\n)?\+")
+"""A record whose body lies apart (PROTOCOL.md, Large bodies)."""
 NEVER_MS = 2**53 - 1
 """The due time of a job that waits for another one's end (PROTOCOL.md, Dedup ids)."""
+NUMBERS = (
+    *SETTING_KINDS, "enqueued", "delivered", "acked", "nacked", "released", "crashed", "died",
+    "redriven", "trimmed", "expired", "expired_active", "deleted", "purged", "promoted",
+    "dequeued", "withdrawn",
+    "evicted", "dangling", "made", "seen",
+)  # fmt: skip
+"""Fields of meta that are numbers."""
 INDEXES = ("active", "once", "scheduled", "dead")
 JOBS = ("ready", "held")
 
@@ -162,17 +173,32 @@ def _queue(patient: Patient, name: str, fields: list[str]) -> Iterator[Finding]:
     if epoch is None:
         yield from _without_meta(patient, keys, fields)
         return
-    if protocol != b"1":
+    if protocol != b"%d" % PROTOCOL_VERSION:
         text = f"queue {name!r} was written by version {protocol!r} of the protocol."
         yield Finding("queues", Level.BROKEN, text, data)
         return
     if f"{crc:08x}{epoch.decode()}" not in fields:
         text = f"queue {name!r} is not in the registry: `penstock queues` does not show it."
         yield Finding("queues", Level.WARNING, text, data)
-    if dangling:
-        text = f"queue {name!r}: {int(dangling)} entries had lost their jobs and were dropped."
-        yield Finding("queues", Level.WARNING, text, {**data, "dangling": int(dangling)})
+    count = number_in((dangling or b"").decode("utf-8", "replace"))
+    if count:
+        text = f"queue {name!r}: {count} entries had lost their jobs and were dropped."
+        yield Finding("queues", Level.WARNING, text, {**data, "dangling": count})
+    yield from _no_numbers(patient, keys)
     yield from _damage(patient, keys)
+
+
+def _no_numbers(patient: Patient, keys: QueueKeys) -> Iterator[Finding]:
+    """Settings and counters that are no numbers: the scripts take the default for them."""
+    values = patient.ask("HMGET", keys["meta"], *NUMBERS)
+    for name, value in zip(NUMBERS, values, strict=True):
+        if value is not None and not value.isdigit():
+            text = (
+                f"queue {_shown(keys)!r}: {name} of meta is no number ({value!r}) and counts as "
+                f"absent: HDEL {keys['meta'].decode()} {name}"
+            )
+            data = {"queue": _shown(keys), "field": name}
+            yield Finding("queues", Level.WARNING, text, data)
 
 
 def _shown(keys: QueueKeys) -> str:
@@ -212,6 +238,7 @@ def _damage(patient: Patient, keys: QueueKeys) -> Iterator[Finding]:
     examples: dict[str, str] = {}
     for number, fault in chain(
         _held(patient, keys),
+        _bodies(patient, keys),
         _entries(patient, keys),
         _in_ready(patient, keys),
         _named(patient, keys),
@@ -228,7 +255,7 @@ def _damage(patient: Patient, keys: QueueKeys) -> Iterator[Finding]:
 
 def _held(patient: Patient, keys: QueueKeys) -> Iterator[tuple[str, str]]:
     page = patient.ask("HSCAN", keys["held"], "0", "COUNT", SAMPLE)[1]
-    numbers = page[: 2 * SAMPLE : 2]
+    numbers = [name for name in page[: 2 * SAMPLE : 2] if not name.startswith(b"=")]
     width = 1 + len(INDEXES)
     replies = patient.together(
         [
@@ -246,6 +273,30 @@ def _held(patient: Patient, keys: QueueKeys) -> Iterator[tuple[str, str]]:
         if exists and places != 1:
             kind = "held jobs in no index" if not places else "held jobs in several indexes"
             yield number.decode(), kind
+
+
+def _bodies(patient: Patient, keys: QueueKeys) -> Iterator[tuple[str, str]]:
+    """A body that lies apart, and the header that says so, are both there."""
+    names = patient.ask("HSCAN", keys["held"], "0", "COUNT", FEW)[1][: 2 * FEW : 2]
+    entries = patient.ask("XRANGE", keys["ready"], "-", "+", "COUNT", FEW)
+    for number in {*(name.removeprefix(b"=") for name in names), *(entry[0] for entry in entries)}:
+        value, waiting, size = patient.together(
+            [
+                ("HGET", keys["held"], number),
+                ("XRANGE", keys["ready"], number, number),
+                ("HSTRLEN", keys["held"], b"=" + number),
+            ]
+        )
+        is_marked = _is_marked(value) or any(_is_marked(entry[1][1]) for entry in waiting)
+        if is_marked and not size:
+            yield number.decode(), "jobs whose body is gone"
+        elif size and not is_marked:
+            yield number.decode(), "bodies of jobs that are not there"
+
+
+def _is_marked(value: bytes | None) -> bool:
+    """Whether a value says that the body lies apart."""
+    return MARKED.match(value or b"") is not None
 
 
 def _entries(patient: Patient, keys: QueueKeys) -> Iterator[tuple[str, str]]:
@@ -268,7 +319,8 @@ def _entries(patient: Patient, keys: QueueKeys) -> Iterator[tuple[str, str]]:
 
 def _in_ready(patient: Patient, keys: QueueKeys) -> Iterator[tuple[str, str]]:
     """Ready gives a whole body for each number asked for, so few are."""
-    held = patient.ask("HSCAN", keys["held"], "0", "COUNT", FEW)[1][: 2 * FEW : 2]
+    page = patient.ask("HSCAN", keys["held"], "0", "COUNT", FEW)[1][: 2 * FEW : 2]
+    held = [name for name in page if not name.startswith(b"=")]
     ending = patient.ask("ZRANGE", keys["expiry"], 0, FEW - 1)
     for number in {*held, *ending}:
         exists, score, waiting = patient.together(

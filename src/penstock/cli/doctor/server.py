@@ -139,8 +139,26 @@ def replicas(patient: Patient) -> Iterator[Finding]:
     if not count:
         text = "no replica is connected: if this server is lost, so are its jobs."
         yield Finding("replicas", Level.OK, text, {"role": "master", "replicas": []})
+    if count:
+        yield _restarted(patient)
     for number in range(count):
         yield _replica(fields.get(f"slave{number}", ""))
+
+
+def _restarted(patient: Patient) -> Finding:
+    """What a restart of the primary makes of copies that replicas have confirmed."""
+    kept = patient.config("appendfsync") if patient.facts.fields.get("aof_enabled") == "1" else ""
+    data = {"role": "master", "appendfsync": kept}
+    if kept == "always":
+        text = "confirmed copies survive a restart of this primary: its file has every write."
+        return Finding("replicas", Level.OK, text, data)
+    lack = "may lack up to 2 s of writes" if kept else "has no append-only file"
+    text = (
+        f"this primary {lack}: if it restarts as the primary, replicas copy what it has left, and "
+        "confirmed jobs are lost. What holds: fsynced=True, or let a replica take over before it "
+        "comes back."
+    )
+    return Finding("replicas", Level.OK if kept else Level.WARNING, text, data)
 
 
 def _replica(line: str) -> Finding:

@@ -29,8 +29,11 @@ if bequeath then
 end
 local alarm = tonumber(m[9]) or 0
 local hungry = freed > 0 and (tonumber(m[4]) or 0) > now and redis.call('LLEN', space) == 0
+local reach = 100 + 2 * count
+--@include lib/panes
 if acked > 0 then
   --@include lib/finish
+  --@include lib/shut
   --@include lib/bequests
   local token, asleep = false, heir_asleep
   if heir_token and m[8] ~= 'out' and m[8] ~= 'all' then

@@ -19,15 +19,17 @@ local epoch, changes, created, uses, full = m[2], {}, 0, m[5] or '', tonumber(m[
 local seen, off = tonumber(m[3]) or 0, tonumber(m[4]) or 0
 --@include lib/now
 local before = (kind == 'producer' and m[7] or kind == 'consumer' and m[8]) or ''
-local id, ends, who = string.match(before, '^(%S+) (%d+) %d+ (.*)$')
-local runs, ours = ends and tonumber(ends) > now, nil
+local id, ends, span, who = string.match(before, '^(%S+) (%d+) (%d+) (.*)$')
+--@include lib/left
+local left, ours = left_of(ends, span), nil
+local runs = left > 0
 if fence ~= '' then
   ours = fence .. '-' .. token
   if not runs or id ~= ours then
     return {-16, nonce, kind}
   end
 elseif runs and string.match(id, '%x*$') ~= token then
-  return {-15, nonce, kind, who, ends - now}
+  return {-15, nonce, kind, who, left}
 end
 if not epoch then
   if redis.call('EXISTS', ready, held) > 0 then
@@ -36,7 +38,7 @@ if not epoch then
     return {-5, nonce}
   end
   epoch, created = create, 1
-  local made = {'v', '1', 'epoch', epoch, 'uses', uses, 'made', now}
+  local made = {'v', '2', 'epoch', epoch, 'uses', uses, 'made', now}
   for i = 1, #made do
     changes[#changes + 1] = made[i]
   end

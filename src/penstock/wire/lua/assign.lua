@@ -49,12 +49,13 @@ most, lease = tonumber(most), tonumber(lease)
 n = is_sealed == '1' and 0 or math.min(tonumber(n), math.max(0, most - jobs))
 local idle, settlings, all, finished, base = false, 0, false, {}, 0
 --@include lib/claims
+local reach = 100 + 2 * n
 --@include lib/lapsed
 --@include lib/take
 local asked = terms
 local function terms(record) -- the lease of the call
   local own, ttl = asked(record)
-  return own == 0 and own or nil, ttl
+  return own == 0 and own or lease, ttl
 end
 --@include lib/leases
 --@include lib/deliver

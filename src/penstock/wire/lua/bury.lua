@@ -18,6 +18,7 @@ local seen, off = tonumber(m[4]) or 0, tonumber(m[5]) or 0
 --@include lib/now
 local uses, paused, alarm, base = m[3] or '', m[6], tonumber(m[7]) or 0, 5
 --@include lib/settled
+--@include lib/aside
 --@include lib/listed
 local hungry = (tonumber(m[8]) or 0) > now and redis.call('LLEN', space) == 0
 local back, fallen, recount, valid, waited, moved, twice = {}, {}, {}, 0, {}, {}, {}
@@ -44,7 +45,7 @@ for i = 1, count do
     local d, rest = string.match(counts[i] or (where[i] and '1 0 0 0' or '0 0 0 0'), '^(%d+%+?)( %d+ %d+ %d+)')
     valid = valid + 1
     if not receipts[i] and where[i] then
-      d = d + 1 .. '+'
+      d = aside(d)
     end
     fallen[#fallen + 1] = id
     recount[#recount + 1] = id

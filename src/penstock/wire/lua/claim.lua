@@ -23,8 +23,9 @@
 ---          {-14, nonce}                                      as in enqueue
 ---          {-15, nonce, kind, owner, left}                   as in enqueue
 ---          {-16, nonce, kind}                                as in enqueue
---- FROM none, ready  TO ready, scheduled
+--- FROM none, ready, active  TO ready, scheduled, active
 local asked, given, skip = #ARGV - 7, ARGV, 7
+local reach = 100 + 2 * asked
 --@include lib/admission
 --@include lib/claiming
 return reply

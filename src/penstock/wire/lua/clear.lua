@@ -9,11 +9,13 @@ local m = redis.call('HMGET', meta, 'v', 'epoch', 'seen', 'off')
 --@include lib/version
 local changes, seen, off = {}, tonumber(m[3]) or 0, tonumber(m[4]) or 0
 --@include lib/now
-local jobs = redis.call('XLEN', ready) + redis.call('HLEN', held)
-for _, index in ipairs({active, scheduled, once, dead, expiry, windows}) do
-  redis.call('ZCARD', index)
+local jobs = redis.call('XLEN', ready)
+for _, index in ipairs({active, scheduled, once, dead}) do
+  jobs = jobs + redis.call('ZCARD', index)
 end
-for _, map in ipairs({tally, dedup}) do
+redis.call('ZCARD', expiry)
+redis.call('ZCARD', windows)
+for _, map in ipairs({held, tally, dedup}) do
   redis.call('HLEN', map)
 end
 for _, tokens in ipairs({wake, space}) do

@@ -4,12 +4,13 @@
 ---          create  as in enqueue: a queue may be configured before its first job; or '!' and the epoch that the registry
 ---                  knows: meta is lost while jobs exist, make it anew
 ---          field   closed (1), paused (in, out, all), lease, max_length, max_attempts, max_crashes, max_releases, replicas,
----                  backoff_base, backoff_cap, dead_max, dead_age; value '' drops the setting
+---                  backoff_base, backoff_cap, dead_max, dead_age; value '' drops the setting. 'configured' and ms: these are the settings
+---                  of another node, which got them then: nothing changes if those here are as young, or younger
 --- RETURNS  {1, nonce, epoch, created, (field, value)...}  stored; every field of meta as it is now
 ---          {-5, nonce}                   no such queue: register it, then create
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta
-local m = redis.call('HMGET', meta, 'v', 'epoch', 'seen', 'off', 'full', 'paused', 'uses')
+local m = redis.call('HMGET', meta, 'v', 'epoch', 'seen', 'off', 'full', 'paused', 'uses', 'configured')
 --@include lib/version
 local epoch, created, changes, drops = m[2], 0, {}, {}
 local seen, off, full, paused, uses = tonumber(m[3]) or 0, tonumber(m[4]) or 0, tonumber(m[5]) or 0, m[6], m[7] or ''
@@ -22,22 +23,26 @@ if not epoch then
     return {-5, nonce}
   end
   epoch, created, uses = string.sub(create, -8), 1, anew and 'trodsbp' or ''
-  local made = {'v', '1', 'epoch', epoch, 'uses', uses, 'made', now}
-  if anew and redis.call('EXISTS', ready) == 1 then
-    local info = redis.call('XINFO', 'STREAM', ready)
+  local made = {'v', '2', 'epoch', epoch, 'uses', uses, 'made', now}
+  if anew then -- above every number that is out: those of held jobs may be higher than the stream's
+    local last = string.format('%.0f-1000000000', now)
+    local info = redis.call('EXISTS', ready) == 1 and redis.call('XINFO', 'STREAM', ready) or {}
     for i = 1, #info, 2 do
-      if info[i] == 'last-generated-id' and info[i + 1] ~= '0-0' then
-        made[9], made[10] = 'last', info[i + 1]
+      if info[i] == 'last-generated-id' and tonumber(string.match(info[i + 1], '^%d+')) >= now then
+        last = info[i + 1]
       end
     end
+    made[9], made[10] = 'last', last
   end
   for i = 1, #made do
     changes[#changes + 1] = made[i]
   end
 end
-local shuts = false
+local shuts, last, given = false, tonumber(m[8]) or 0, nil
 for i = 3, #ARGV, 2 do
-  if ARGV[i + 1] == '' then
+  if ARGV[i] == 'configured' then
+    given = math.floor(tonumber(ARGV[i + 1]) or 0)
+  elseif ARGV[i + 1] == '' then
     drops[#drops + 1] = ARGV[i]
   else
     changes[#changes + 1] = ARGV[i]
@@ -50,6 +55,12 @@ for i = 3, #ARGV, 2 do
     changes[#changes + 1] = 'uses'
     changes[#changes + 1] = string.gsub(uses, 'c', '') .. (shuts and 'c' or '')
   end
+end
+if created == 0 and given and given <= last then
+  return {1, nonce, epoch, created, unpack(redis.call('HGETALL', meta))}
+elseif #ARGV > 2 then
+  changes[#changes + 1] = 'configured'
+  changes[#changes + 1] = string.format('%.0f', given or math.max(now, last + 1))
 end
 local asleep, hungry = redis.call('LLEN', wake) == 0, redis.call('LLEN', space) == 0
 redis.call('HDEL', held, '-')

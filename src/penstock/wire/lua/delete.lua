@@ -37,6 +37,7 @@ end
 local hungry = (tonumber(m[3]) or 0) > now and redis.call('LLEN', space) == 0
 if #found > 0 then
   redis.call('HDEL', held, unpack(found))
+  drop_bodies(found)
   redis.call('XDEL', ready, unpack(found))
   for _, index in ipairs({active, scheduled, once, dead, expiry}) do
     redis.call('ZREM', index, unpack(found))

@@ -15,6 +15,7 @@ local m = redis.call('HMGET', meta, 'v', 'epoch', 'uses', 'seen', 'off', 'paused
 local changes = {}
 local seen, off = tonumber(m[4]) or 0, tonumber(m[5]) or 0
 --@include lib/now
+--@include lib/aside
 local uses, paused, alarm, lease = m[3] or '', m[6], tonumber(m[7]) or 0, tonumber(m[8]) or 30000
 --@include lib/terms
 local codes, back, fallen, recount, first, refused, moved, left = {}, {}, {}, {}, {}, false, {}, {}
@@ -28,20 +29,20 @@ for i = 3, #ARGV do
     local ends = redis.call('ZSCORE', expiry, id)
     if ends and tonumber(ends) <= now then
       code = -3
-    elseif entry or waits and tonumber(waits) <= now or leased and math.floor(leased / 4096) <= now then
+    elseif entry or waits and tonumber(waits) <= now or leased and end_of(leased) <= now then
       local value = entry and entry[2][2] or redis.call('HGET', held, id) or ''
-      local own = terms(string.match(value, '^@[^\n]*\n(.*)$') or value)
+      local own, ttl = terms(string.match(value, '^@[^\n]*\n(.*)$') or value)
       code = own == 0 and -2 or 1
       if code == 1 then
         back[#back + 1] = id
-        back[#back + 1] = now + (own or lease)
+        back[#back + 1] = now + span_of(own, ttl, lease)
         if entry then
           moved[#moved + 1], left[#left + 1] = id, id
           moved[#moved + 1] = value
         elseif leased then
-          local d, rest = string.match(redis.call('HGET', tally, id) or '1 0 0 0', '^(%d+)(.*)$')
+          local d, rest = string.match(redis.call('HGET', tally, id) or '1 0 0 0', '^(%d+%+?)(.*)$')
           recount[#recount + 1] = id
-          recount[#recount + 1] = d + 1 .. '+' .. rest
+          recount[#recount + 1] = aside(d) .. rest
         end
       end
     else
@@ -52,6 +53,8 @@ for i = 3, #ARGV do
   codes[#codes + 1], refused = code, refused or code < 1
 end
 redis.call('ZCARD', once)
+redis.call('ZCARD', active)
+redis.call('HLEN', held)
 --@include lib/placing
 if #moved > 0 then
   redis.call('HDEL', held, '-')

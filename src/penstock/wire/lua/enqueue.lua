@@ -17,15 +17,19 @@
 ---          {-6, nonce, version}                              written by a newer protocol
 ---          {-7, nonce, last}                                 a later call of this producer came first
 ---          {-8, nonce}                                       damaged: jobs, but no meta
----          {-10, nonce, index}                               record number index is of no known version, or asks for
----                                                            lease 0 without a ttl; nothing added
+---          {-10, nonce, index}                               record number index is of no known version, asks for
+---                                                            lease 0 without a ttl, or is one too many; nothing added
 ---          {-14, nonce}                                      closed for producers; nothing added
 ---          {-15, nonce, kind, owner, left}                   another producer has the role, and unless it is
 ---                                                            renewed for so many ms; nothing added
 ---          {-16, nonce, kind}                                the role that was borne has ended; nothing added
 --- FROM none  TO ready, scheduled
 local n = #ARGV - 6
+local reach = 100 + 2 * n
 --@include lib/admission
+if n > 1000 then
+  return {-10, nonce, 1001}
+end
 --@include lib/crowded
 if n == 0 then
   if full > now and hungry and waiting < limit then
@@ -37,6 +41,7 @@ if n == 0 then
 end
 --@include lib/numbers
 local call, list, at, whence = redis.call, ARGV, 6, {}
+--@include lib/apart
 --@include lib/lives
 local token = paused ~= 'out'
 if later > 0 then
@@ -48,7 +53,7 @@ if later > 0 then
   local at = string.format('%.0f', now + later)
   for i = 1, n do
     local last = ends[ids[i]]
-    records[i * 2 - 1], records[i * 2] = ids[i], ARGV[i + 6]
+    records[i * 2 - 1], records[i * 2] = ids[i], apart(ids[i], ARGV[i + 6], bodies)
     due[i * 2 - 1], due[i * 2] = last and tonumber(last) < now + later and last or at, ids[i]
   end
   call('HSET', held, unpack(records))
@@ -57,8 +62,11 @@ if later > 0 then
   token = announce(now + later, false) and token
 else
   for i = 1, n do
-    call('XADD', ready, ids[i], 'j', ARGV[i + 6])
+    call('XADD', ready, ids[i], 'j', apart(ids[i], ARGV[i + 6], bodies))
   end
+end
+if #bodies > 0 then
+  call('HSET', held, unpack(bodies))
 end
 --@include lib/born
 call('SET', producer, nonce .. ' ' .. first .. ' ' .. n .. ' ' .. epoch .. (later > 0 and ' 1' or ' 0'), 'PX', 600000)

@@ -6,9 +6,11 @@
 ---          letters  1 = dead letters too, 0 = leave them
 --- RETURNS  {1, nonce, once, dead}        how many of either were removed
 ---          {-6, nonce, version}          written by a newer protocol
+---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 --- FROM active, dead  TO none
 local m = redis.call('HMGET', meta, 'v', 'seen', 'off', 'uses', 'paused')
 --@include lib/version
+--@include lib/damaged
 local changes, seen, off = {}, tonumber(m[2]) or 0, tonumber(m[3]) or 0
 --@include lib/now
 local most = tonumber(count)
@@ -29,6 +31,7 @@ if #spent + #old > 0 then
     gone[#gone + 1] = old[i]
   end
   redis.call('HDEL', held, unpack(gone))
+  drop_bodies(gone)
   redis.call('ZREM', once, unpack(gone))
   redis.call('ZREM', dead, unpack(gone))
   redis.call('HDEL', tally, unpack(gone))

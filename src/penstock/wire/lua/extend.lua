@@ -25,13 +25,14 @@ local asleep = redis.call('LLEN', wake) == 0
 local scored, nearest = {}, nil
 for i = 1, count do
   local id = ids[i]
-  if codes[i] == 1 and where[i] == 'once' then
-    codes[i] = -2
+  if codes[i] == 1 and (where[i] == 'once' or counts[i] and string.find(counts[i], '^%d+%+')) then
+    codes[i] = -2 -- or a claim has ended the delivery
   elseif codes[i] == 1 then
     local span = tonumber(lease)
     if span == 0 then
       local value = redis.call('HGET', held, id) or ''
-      span = terms(string.match(value, '^@[^\n]*\n(.*)$') or value) or tonumber(m[7]) or 30000
+      local own, ttl = terms(string.match(value, '^@[^\n]*\n(.*)$') or value)
+      span = span_of(own, ttl, tonumber(m[7]) or 30000)
     end
     local till = now + span
     local ends = string.find(uses, 't', 1, true) and tonumber(redis.call('ZSCORE', expiry, id))
@@ -41,7 +42,7 @@ for i = 1, count do
     elseif ends and late ~= '1' and (now - string.sub(id, 1, -12)) * 2 > ends - string.sub(id, 1, -12) then
       codes[i] = -11
     else
-      scored[#scored + 1] = string.format('%.0f', till * 4096 + (whole or scores[i]) % 4096)
+      scored[#scored + 1] = string.format('%.0f', score_of(till, (whole or scores[i]) % 4096))
       scored[#scored + 1] = id
       codes[i] = till
       nearest = math.min(nearest or till, till)

@@ -5,8 +5,10 @@
 --- RETURNS  {1, nonce, now, lease, epoch, ends, job...}  ends: of its window, 0 = none is open; job as in show: the one that
 ---                               has the id, then the one that waits for its end; none = nobody has it
 ---          {-6, nonce, version}          written by a newer protocol
+---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 local m = redis.call('HMGET', meta, 'v', 'epoch', 'seen', 'off', 'lease')
 --@include lib/version
+--@include lib/damaged
 local changes, seen, off = {}, tonumber(m[3]) or 0, tonumber(m[4]) or 0
 --@include lib/now
 --@include lib/described

@@ -13,8 +13,6 @@
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 ---          {-9, nonce, epoch}            another epoch
----          {-12, nonce}                  some job of the queue has a policy of its own, so records are read, and those of the
----                                        named are above 8 MiB together: name fewer; a single one is always read
 --- FROM active  TO scheduled, dead
 local m = redis.call('HMGET', meta, 'v', 'epoch', 'uses', 'seen', 'off', 'paused', 'alarm', 'max_attempts',
   'backoff_base', 'backoff_cap')
@@ -28,18 +26,15 @@ local uses, paused, alarm, base = m[3] or '', m[6], tonumber(m[7]) or 0, 7
 local max_attempts, first, cap = limit(m[8], 20), tonumber(m[9]) or 5000, tonumber(m[10]) or 21600000
 --@include lib/policy
 --@include lib/settled
+--@include lib/aside
 --@include lib/listed
 local values = {} -- of held, where some job has a policy of its own
 if string.find(uses, 'p', 1, true) then
-  local large, asked, read = string.find(uses, 'b', 1, true), {}, 0
+  local asked = {}
   for i = 1, count do
     if codes[i] == 1 and where[i] == 'active' then
       asked[#asked + 1] = ids[i]
-      read = read + (large and redis.call('HSTRLEN', held, ids[i]) or 0)
     end
-  end
-  if read > 8388608 and #asked > 1 then
-    return {-12, nonce}
   end
   local found = #asked > 0 and redis.call('HMGET', held, unpack(asked)) or {}
   for i = 1, #asked do
@@ -52,11 +47,11 @@ for i = 1, count do
     codes[i] = -2
   elseif codes[i] == 1 then
     local id = ids[i]
-    local d, nacked, c, r, why = string.match(counts[i] or '1 0 0 0', '^(%d+) (%d+) (%d+) (%d+)(.*)$')
+    local d, nacked, c, r, why = string.match(counts[i] or '1 0 0 0', '^(%d+%+?) (%d+) (%d+) (%d+)(.*)$')
     nacked, valid = nacked + 1, valid + 1
     why = error == '' and why or ' ' .. string.sub(error, 1, 1024)
     if not receipts[i] then
-      d = d + 1 .. '+'
+      d = aside(d)
     end
     local most, from, top = max_attempts, first, cap
     if values[id] then

@@ -4,43 +4,64 @@
 ---          state   ready, scheduled, active (leased, then delivered at most once) or dead
 ---          start   0 to 1000 = how many to pass over; -1 to -1000 = the first one, counted from the end: further than there
 ---                  are jobs = none
----          count   1 to 1000; about 1 MiB is answered, at least one job; at most 8 MiB are passed over
+---          count   1 to 1000; about 1 MiB is answered, at least one job
 ---          newest  1 = from the end backwards (start is not negative then), else 0
 --- RETURNS  {1, nonce, now, lease, epoch, job...}  job as in show, without the receipt
+---          {0, nonce, removed}           1000 expired jobs, or 1 MiB of them, were in the way and are removed: call again
 ---          {-6, nonce, version}          written by a newer protocol
----          {-12, nonce}                  start is further than 8 MiB of bodies away
+---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 --- FROM ready, scheduled, active  TO none
 local m = redis.call('HMGET', meta, 'v', 'epoch', 'seen', 'off', 'lease', 'uses', 'full', 'paused')
 --@include lib/version
+--@include lib/damaged
 local changes, seen, off = {}, tonumber(m[3]) or 0, tonumber(m[4]) or 0
 --@include lib/now
 local uses, full, paused = m[6] or '', m[7], m[8]
 redis.call('ZCARD', dead)
---@include lib/tidy
+--@include lib/closed
+--@include lib/claims
+local reach = 100
+--@include lib/lapsed
+do
+  --@include lib/tidy
+end
+local removed = #lapsed
 --@include lib/facts
-local jobs, bytes, read = {}, 0, 0
+local jobs, bytes = {}, 0
 local skip, left = tonumber(start), tonumber(count)
 local tail, from_end = 0, newest == '1'
 if skip < 0 then -- gathered backwards, and turned round at the end
   tail, from_end = math.min(left, -skip), true
   skip, left = -skip - tail, tail
 end
+local found, passed, wasted = {}, 0, 0
+local function has_expired(id)
+  local ends = unlisted and not lapse[id] and redis.call('ZSCORE', expiry, id)
+  if ends and tonumber(ends) <= now then
+    lapse[id] = true
+    found[#found + 1] = id
+  end
+  passed = passed + (lapse[id] and 1 or 0)
+  return lapse[id]
+end
 local function see(id, where, score, value)
-  read = read + #value
-  local job = facts(id, where, score, value)
-  if job[2] == 'expired' then
+  if not value then -- an index entry whose record is gone
+    passed = passed + 1
     return
-  elseif skip > 0 then
+  end
+  local job = facts(id, where, score, value)
+  if skip > 0 then
     skip = skip - 1
-    read = skip > 0 and read or 0
   elseif left > 0 and (tail > 0 or bytes < 1048576) then
-    jobs[#jobs + 1] = job
-    left, bytes = left - 1, bytes + #value
+    jobs[#jobs + 1] = tail > 0 and job or filled(job)
+    left, bytes = left - 1, bytes + #job[7]
   end
 end
 local function unfinished()
-  if skip > 0 or tail > 0 then
-    return left > 0 and read < 8388608
+  if passed >= 1000 or wasted >= 1048576 then
+    return false
+  elseif skip > 0 or tail > 0 then
+    return left > 0
   end
   return left > 0 and (#jobs == 0 or bytes < 1048576)
 end
@@ -51,7 +72,7 @@ local function page_of(index, low, high, at)
   return redis.call('ZRANGE', index, low, high, 'BYSCORE', 'LIMIT', at, 100, 'WITHSCORES')
 end
 local function seen_in(index, where, low, high)
-  local scale = (index == active or index == once) and 4096 or 1
+  local leased = index == active or index == once
   local at = 0
   while unfinished() do
     local page = page_of(index, low, high, at)
@@ -59,9 +80,9 @@ local function seen_in(index, where, low, high)
       if not unfinished() then
         return
       end
-      local value = skip > 0 and '' or redis.call('HGET', held, page[i])
-      if value then -- what is passed over is not read
-        see(page[i], where, math.floor(page[i + 1] / scale), value)
+      if not has_expired(page[i]) then -- what is passed over is not read
+        local value = skip > 0 and '' or redis.call('HGET', held, page[i])
+        see(page[i], where, leased and end_of(page[i + 1]) or page[i + 1], value)
       end
     end
     if #page < 200 then
@@ -99,20 +120,23 @@ local function merged() -- what is due and what lies in the stream, by due time 
       end
     end
     if id then
-      local value = skip > 0 and '' or redis.call('HGET', held, id)
-      if value then
-        see(id, 'ready', due[d + 1], value)
+      if not has_expired(id) then
+        see(id, 'ready', due[d + 1], skip > 0 and '' or redis.call('HGET', held, id))
       end
       d = d + 2
     elseif entry then
-      see(entry[1], 'ready', string.sub(entry[1], 1, -12), entry[2][2])
+      if has_expired(entry[1]) then
+        wasted = wasted + #entry[2][2]
+      else
+        see(entry[1], 'ready', string.sub(entry[1], 1, -12), entry[2][2])
+      end
       e = e + 1
     else
       break
     end
   end
 end
-local over = string.format('%.0f', now * 4096 + 4095)
+local over = string.format('%.0f', score_of(now, 4095))
 if state == 'ready' then
   if not from_end then
     seen_in(active, 'ready', '-inf', over)
@@ -134,8 +158,15 @@ else
     seen_in(once, 'once', '(' .. over, '+inf')
   end
 end
-if read >= 8388608 and (skip > 0 or #jobs < tail) then
-  return {-12, nonce}
+if #found > 0 then
+  if bequeath then
+    bequeath(found, false)
+  end
+  lapsed, spent, removed = found, {}, removed + #found
+  --@include lib/tidy
+end
+if removed > 0 and (passed >= 1000 or wasted >= 1048576) then
+  return {0, nonce, removed}
 end
 local reply = {1, nonce, now, tonumber(m[5]) or 30000, m[2] or ''}
 if tail == 0 then
@@ -145,7 +176,7 @@ if tail == 0 then
 elseif #jobs == tail then
   for i = tail, 1, -1 do
     if i == tail or bytes < 1048576 then
-      reply[#reply + 1] = jobs[i]
+      reply[#reply + 1] = filled(jobs[i])
       bytes = (i == tail and 0 or bytes) + #jobs[i][7]
     end
   end

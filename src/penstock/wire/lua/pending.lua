@@ -5,36 +5,37 @@
 ---          skip   0 on the first page, then the answer of the page before
 ---          idle   ms: only deliveries made at least so long ago
 --- RETURNS  {1, nonce, now, epoch, score, skip, (number, receipt, delivered)...}  score: '' on the last page; up to 2000
----                                        deliveries a page, about 8 MiB are read; some come twice
+---                                        deliveries a page; some come twice
 ---          {-6, nonce, version}          written by a newer protocol
+---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 local m = redis.call('HMGET', meta, 'v', 'epoch', 'uses', 'seen', 'off')
 --@include lib/version
+if not m[1] and redis.call('EXISTS', held) > 0 then
+  return {-8, nonce}
+end
 local changes, seen, off = {}, tonumber(m[4]) or 0, tonumber(m[5]) or 0
 --@include lib/now
 local uses = m[3] or ''
 local reply = {1, nonce, now, m[2] or '', '', 0}
 local page = redis.call('ZRANGE', active, score, '+inf', 'BYSCORE', 'LIMIT', skip, 2000, 'WITHSCORES')
-local read, last, same, complete = 0, score, tonumber(skip), #page < 4000
+local last, same = score, tonumber(skip)
 local counted, mortal = string.find(uses, 'r', 1, true), string.find(uses, 't', 1, true)
 for i = 1, #page, 2 do
-  if read >= 8388608 then
-    complete = false
-    break
-  end
   local id, at = page[i], page[i + 1]
   same, last = at == last and same + 1 or 1, at
   local value = redis.call('HGET', held, id) or ''
-  read = read + #value
   local delivered = tonumber(string.match(value, '^@(%d+)'))
   local ends = mortal and redis.call('ZSCORE', expiry, id)
   if delivered and now - delivered >= tonumber(idle) and not (ends and tonumber(ends) <= now) then
-    local number = counted and string.match(redis.call('HGET', tally, id) or '', '^%d+') or '1'
-    reply[#reply + 1] = id
-    reply[#reply + 1] = number .. string.format('-%03x', at % 4096)
-    reply[#reply + 1] = string.format('%.0f', delivered)
+    local number, ended = string.match(counted and redis.call('HGET', tally, id) or '1', '^(%d+)(%+?)')
+    if ended == '' then -- else a claim has ended it: the job is for the next reserve
+      reply[#reply + 1] = id
+      reply[#reply + 1] = number .. string.format('-%03x', at % 4096)
+      reply[#reply + 1] = string.format('%.0f', delivered)
+    end
   end
 end
-if not complete then -- those of one score are gone through again, unless they are all that this page held
+if #page == 4000 then -- those of one score are gone through again, unless they are all that this page held
   reply[5], reply[6] = last, last == page[2] and same or 0
 end
 return reply

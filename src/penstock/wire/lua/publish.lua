@@ -16,7 +16,7 @@
 ---          {-14, nonce}                                      as in enqueue
 ---          {-15, nonce, kind, owner, left}                   as in enqueue
 ---          {-16, nonce, kind}                                as in enqueue
---- FROM none  TO ready, scheduled
+--- FROM none, active  TO ready, scheduled, active
 local mode, chunk = '', redis.call('HGET', stage, field)
 local delay, asked, given, skip, rest = '0', 0, {}, 0, nil
 if chunk then
@@ -33,6 +33,7 @@ if chunk then
     ends = ends + size
   end
 end
+local reach = 100 + 2 * asked
 --@include lib/admission
 --@include lib/claiming
 if rest then

@@ -8,9 +8,11 @@
 ---          skip   '0', then the answer of the step before: jobs of the state that were seen and lie above the fence
 --- RETURNS  {1, nonce, removed, more, fence, skip}  more: 1 = call again
 ---          {-6, nonce, version}          written by a newer protocol
+---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 --- FROM ready, scheduled, active, dead  TO none
 local m = redis.call('HMGET', meta, 'v', 'last', 'full', 'seen', 'off', 'uses', 'paused')
 --@include lib/version
+--@include lib/damaged
 local changes, seen, off = {}, tonumber(m[4]) or 0, tonumber(m[5]) or 0
 --@include lib/now
 if fence == '' then
@@ -22,7 +24,7 @@ for _, index in ipairs({active, scheduled, once, dead, expiry}) do
 end
 redis.call('HLEN', tally)
 local removed, more, passed = 0, 0, tonumber(skip)
-local over, index, low, high = string.format('%.0f', now * 4096 + 4095), nil, '-inf', '+inf'
+local over, index, low, high = string.format('%.0f', score_of(now, 4095)), nil, '-inf', '+inf'
 if state == 'due' then
   index, high = scheduled, now
 elseif state == 'scheduled' then
@@ -41,7 +43,10 @@ local uses, paused = m[6] or '', m[7]
 --@include lib/closed
 redis.call('HDEL', held, '-')
 if index then
-  local ids, old = redis.call('ZRANGE', index, low, high, 'BYSCORE', 'LIMIT', passed, 1000), {}
+  local upto = redis.call('ZCOUNT', index, '-inf', high)
+  local first = upto - redis.call('ZCOUNT', index, low, high) + passed
+  local last = math.min(first + 999, upto - 1)
+  local ids, old = first <= last and redis.call('ZRANGE', index, first, last) or {}, {}
   for i = 1, #ids do
     if ids[i] <= fence then
       old[#old + 1] = ids[i]
@@ -54,18 +59,19 @@ if index then
   if #old > 0 then
     redis.call('ZREM', index, unpack(old))
     redis.call('HDEL', held, unpack(old))
+    drop_bodies(old)
     redis.call('HDEL', tally, unpack(old))
     redis.call('ZREM', expiry, unpack(old))
   end
 elseif state ~= 'ready' then -- not a state: nothing is removed
   more = 0
-elseif redis.call('ZCARD', expiry) == 0 and not bequeath then
+elseif redis.call('ZCARD', expiry) == 0 and not bequeath and not large then
   local above = string.match(fence, '^%d+-') .. string.format('%.0f', string.match(fence, '%d+$') + 1)
   removed, more = redis.call('XTRIM', ready, 'MINID', '~', above, 'LIMIT', 2000), 1
   if removed == 0 then
     removed, more = redis.call('XTRIM', ready, 'MINID', above), 0
   end
-else -- ends of ttl are indexed by number, so each is named; about 1 MiB is read
+else -- ends of ttl and bodies are found by number, so each job is named; about 1 MiB is read
   local step, bytes, ids = 16, 0, {}
   while step > 0 and bytes < 1048576 and #ids < 1000 do
     local entries = redis.call('XRANGE', ready, '-', fence, 'COUNT', step)
@@ -79,6 +85,7 @@ else -- ends of ttl are indexed by number, so each is named; about 1 MiB is read
     end
     if #part > 0 then
       redis.call('XDEL', ready, unpack(part))
+      drop_bodies(part)
     end
     more = #part == step and 1 or 0
     step = more == 1 and math.min(1000 - #ids, math.floor((1048576 - bytes) * #ids / (bytes + 1))) or 0

@@ -32,6 +32,7 @@ if taken_by then
 end
 local max_attempts, max_crashes = limit(m[10], 20), limit(m[11], 3)
 --@include lib/crash
+--@include lib/joined
 local decided = (#ARGV - base + 1) / 2
 local reply = {1, nonce, decided, m[2] or '', lease, now}
 if m[6] or decided == 0 then -- paused: nothing is delivered again
@@ -41,7 +42,7 @@ end
 --@include lib/settled
 local tallied = counts
 local numbers, records, counts = {}, {}, {}
-local due, cut, dropped, fallen, crashes, lapsed, spent = {}, nil, {}, {}, 0, {}, {}
+local due, cut, dropped, fallen, crashes, lapsed, lapse, spent, unlisted = {}, nil, {}, {}, 0, {}, {}, {}, false
 local bytes, soonest, named = 0, false, {}
 for i = 1, decided do
   local id = ids[i]
@@ -53,9 +54,10 @@ for i = 1, decided do
     named[id] = true
     local value = redis.call('HGET', held, id)
     local ends = redis.call('ZSCORE', expiry, id)
-    bytes = bytes + (value and #value or 0)
-    if value and not (ends and tonumber(ends) <= now) then
-      local record = string.match(value, '^@[^\n]*\n(.*)$') or value
+    local record = value and (string.match(value, '^@[^\n]*\n(.*)$') or value)
+    local size = record and size_of(id, record)
+    bytes = bytes + (size or 0)
+    if size and not (ends and tonumber(ends) <= now) then
       local count, dies = crash(tallied[i], record, value)
       crashes = crashes + 1
       if dies then
@@ -75,6 +77,7 @@ local asleep = redis.call('LLEN', wake) == 0
 --@include lib/closed
 --@include lib/claims
 --@include lib/leases
+local reach = 100 + 2 * decided
 --@include lib/deliver
 --@include lib/announce
 local token = soonest and announce(soonest, false)
@@ -93,6 +96,6 @@ if wrote then
 end
 for i = 1, #numbers do
   local at = i * 3 + 4
-  reply[at], reply[at + 1], reply[at + 2] = numbers[i], counts[i], records[i]
+  reply[at], reply[at + 1], reply[at + 2] = numbers[i], counts[i], joined(numbers[i], records[i])
 end
 return reply

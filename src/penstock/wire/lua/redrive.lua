@@ -26,7 +26,7 @@ local function lives(id) -- it is there, and its ttl has not ended
   if ends then
     return tonumber(ends) > now
   elseif score then
-    return math.floor(score / 4096) > now
+    return end_of(score) > now
   end
   return redis.call('HEXISTS', held, id) == 1 or #redis.call('XRANGE', ready, id, id) == 1
 end
@@ -52,7 +52,7 @@ for i = 1, #ids do
     codes[i] = -2
   elseif redis.call('ZSCORE', dead, id) then
     local count = redis.call('HGET', tally, id) or '1 0 0 0'
-    local value, created = redis.call('HGET', held, id) or '', tonumber(string.sub(id, 1, -12))
+    local value, created = redis.call('HGET', held, id) or '', math.min(now, tonumber(string.sub(id, 1, -12)))
     local _, ttl = terms(string.match(value, '^@[^\n]*\n(.*)$') or value)
     local header = string.match(value, '^@[^\n]*\n([^\n]*)') or string.match(value, '^[^\n]*')
     -- an id that was taken until the start, or from the enqueue on, is not the job's any more
@@ -67,16 +67,12 @@ for i = 1, #ids do
         retaken[name] = true
         marks[#marks + 1] = name
         marks[#marks + 1] = id
-        if #value > 4096 then
-          marks[#marks + 1] = '=' .. id
-          marks[#marks + 1] = string.match(header, ';d=([^;]+[;wu=%w]*)')
-        end
       end
       if ttl then
         lives[#lives + 1] = created + ttl
         lives[#lives + 1] = id
       end
-      back[#back + 1] = math.min(now, created)
+      back[#back + 1] = created
       back[#back + 1] = id
       recount[#recount + 1] = id
       recount[#recount + 1] = string.match(count, '^%d+%+?') .. ' 0 0 0'

@@ -20,6 +20,7 @@ local uses, paused, alarm, base = m[3] or '', m[6], tonumber(m[7]) or 0, 5
 --@include lib/limit
 local most, later = limit(m[8], 1000), tonumber(delay)
 --@include lib/settled
+--@include lib/aside
 --@include lib/listed
 local back, fallen, recount, valid = {}, {}, {}, 0
 for i = 1, count do
@@ -27,10 +28,10 @@ for i = 1, count do
     codes[i] = -2
   elseif codes[i] == 1 then
     local id = ids[i]
-    local d, nacked, c, r, why = string.match(counts[i] or '1 0 0 0', '^(%d+) (%d+) (%d+) (%d+)(.*)$')
+    local d, nacked, c, r, why = string.match(counts[i] or '1 0 0 0', '^(%d+%+?) (%d+) (%d+) (%d+)(.*)$')
     valid = valid + 1
     if not receipts[i] then
-      d = d + 1 .. '+'
+      d = aside(d)
     end
     if later == 0 then
       r = r + 1

@@ -42,6 +42,7 @@ local alarm, full, lease = tonumber(m[7]) or 0, tonumber(m[8]) or 0, tonumber(m[
 n, idle = tonumber(n), idle == '1'
 local settlings, all, finished, base = 0, false, {}, 0
 --@include lib/claims
+local reach = 100 + 2 * n
 --@include lib/lapsed
 --@include lib/take
 --@include lib/leases
@@ -53,6 +54,6 @@ end
 local reply = {1, nonce, drained and -2 or more and 0 or soonest and soonest - now or -1, epoch or '', lease, now}
 for i = 1, #numbers do
   local at = i * 3 + 4
-  reply[at], reply[at + 1], reply[at + 2] = numbers[i], counts[i], records[i]
+  reply[at], reply[at + 1], reply[at + 2] = numbers[i], counts[i], joined(numbers[i], records[i])
 end
 return reply

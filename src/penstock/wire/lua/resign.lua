@@ -12,7 +12,8 @@ local before, other = m[5] or '', m[6] or ''
 if kind == 'consumer' then
   before, other = other, before
 end
-local fence, ours, ends = string.match(before, '^(%d+)%-(%x+) (%d+) ')
+local fence, ours, ends, span = string.match(before, '^(%d+)%-(%x+) (%d+) (%d+)')
+--@include lib/left
 if ours ~= token then
   return {1, nonce, 0}
 end
@@ -24,4 +25,4 @@ if not string.find(other, ' ', 1, true) then -- nobody has the other one
 end
 redis.call('HDEL', held, '-')
 redis.call('HSET', meta, unpack(changes))
-return {1, nonce, tonumber(ends) > now and 1 or 0}
+return {1, nonce, left_of(ends, span) > 0 and 1 or 0}

@@ -2,19 +2,22 @@
 --- KEYS     ready held active scheduled once dead tally expiry meta
 --- ARGV     nonce cursor count full [state...]
 ---          cursor  '0' at first, then the answer of the step before, until that is '0' again
----          count   1 to 1000: about so many jobs are answered, and at most ten times as many are looked at
+---          count   1 to 1000: about so many jobs are answered, and at most ten times as many are looked at, and 1000
 ---          full    1 = with their bodies, of which about 1 MiB is answered; 0 = with the header of each record alone
 ---          state   ready, scheduled, active, dead: only jobs in one of them; none given = all
 --- RETURNS  {1, nonce, now, lease, epoch, cursor, job...}  job as in show, without the receipt; jobs whose ttl has
 ---                               ended are left out
 ---          {-6, nonce, version}          written by a newer protocol
+---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 local m = redis.call('HMGET', meta, 'v', 'epoch', 'seen', 'off', 'lease', 'last')
 --@include lib/version
+--@include lib/damaged
 local changes, seen, off = {}, tonumber(m[3]) or 0, tonumber(m[4]) or 0
 --@include lib/now
 --@include lib/facts
 --@include lib/state
 local wanted, most = {}, tonumber(count)
+local reach = math.min(most * 10, 1000)
 for i = 5, #ARGV do
   wanted[ARGV[i]] = true
 end
@@ -25,18 +28,22 @@ local function see(id, state, score, value)
     local job = facts(id, state, score, value)
     if job[2] ~= 'expired' then
       found = found + 1
-      job[7] = full == '1' and job[7] or string.match(job[7], '^[^\n]*\n') or ''
+      if full == '1' then
+        bytes = bytes - #job[7] + #filled(job)[7]
+      else
+        job[7] = '1' .. (string.match(job[7], '^.([^\n]*\n)') or '')
+      end
       reply[#reply + 1] = job
     end
   end
 end
 local function step()
-  local room = math.min(most - found, most * 10 - looked)
+  local room = math.min(most - found, reach - looked)
   local size = looked > 0 and bytes / looked or 1048575
   return math.max(1, math.min(room, math.floor((1048576 - bytes) / (size + 1)), 100))
 end
 local function unfinished()
-  return found < most and looked < most * 10 and bytes < 1048576
+  return found < most and looked < reach and bytes < 1048576
 end
 local where, at = string.match(cursor, '^([rh])(.*)$')
 local fence = m[6] or '+' -- jobs that are added meanwhile are left out, or a scan beside a producer had no end
@@ -69,10 +76,15 @@ end
 local over = false
 while where == 'h' and not over and unfinished() do
   local page = redis.call('HSCAN', held, at, 'COUNT', math.min(step(), 10)) -- it can't stop midway
-  at, over = page[1], page[1] == '0'
+  at, over, looked = page[1], page[1] == '0', looked + 1 -- a page may be empty
   for i = 1, #page[2], 2 do
-    local state, score = state_of(page[2][i])
-    see(page[2][i], state, score, page[2][i + 1])
+    local id, value = page[2][i], page[2][i + 1]
+    if string.byte(id) == 61 then -- a body that lies apart
+      looked, bytes = looked + 1, bytes + #value
+    else
+      local state, score = state_of(id)
+      see(id, state, score, value)
+    end
   end
 end
 if not over then

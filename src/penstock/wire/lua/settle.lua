@@ -45,6 +45,8 @@ local settlings = acked
 if bequeath then
   bequeath(all and {unpack(ARGV, base)} or finished, true)
 end
+local reach = 100 + 2 * math.max(n, count)
+--@include lib/panes
 --@include lib/lapsed
 if acked > 0 and #lapsed + #spent > 0 then -- what is finished here has not expired
   local ending, left, kept = {}, {}, {}
@@ -65,13 +67,17 @@ if acked > 0 and #lapsed + #spent > 0 then -- what is finished here has not expi
 end
 --@include lib/take
 --@include lib/leases
+if #panes > 0 then
+  redis.call('HDEL', held, '-')
+  --@include lib/shut
+end
 if acked > 0 then
   --@include lib/finish
   changes[#changes + 1] = 'acked'
   changes[#changes + 1] = (m[11] or 0) + removed
 end
 --@include lib/deliver
-wrote = wrote or acked > 0
+wrote = wrote or acked + #panes > 0
 --@include lib/rest
 if hungry and #numbers + freed + #lapsed > 0 then
   redis.call('RPUSH', space, '1')
@@ -80,6 +86,6 @@ local outcome = acked == count and '' or table.concat(codes, ' ')
 local reply = {1, nonce, drained and -2 or more and 0 or soonest and soonest - now or -1, epoch, lease, now, acked, outcome}
 for i = 1, #numbers do
   local at = i * 3 + 6
-  reply[at], reply[at + 1], reply[at + 2] = numbers[i], counts[i], records[i]
+  reply[at], reply[at + 1], reply[at + 2] = numbers[i], counts[i], joined(numbers[i], records[i])
 end
 return reply

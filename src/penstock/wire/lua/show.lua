@@ -6,7 +6,8 @@
 ---                                        receipt};
 ---                                        state: ready, scheduled, active, once, dead, expired, or dangling = in no index,
 ---                                        damaged; score: due time, end of lease, time of death; delivered and owner: of
----                                        the last delivery; receipt: of a delivery that nobody has ended, '' = there is none
+---                                        the last delivery; receipt: of a delivery that nobody has ended, '' = there is none.
+---                                        About 1 MiB is answered, at least one job; name those that are missing at the end again
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 ---          {-9, nonce, epoch}            another epoch
@@ -17,7 +18,12 @@ local changes, seen, off = {}, tonumber(m[3]) or 0, tonumber(m[4]) or 0
 --@include lib/now
 --@include lib/described
 local reply = {1, nonce, now, tonumber(m[5]) or 30000, m[2] or ''}
+local bytes = 0
 for i = 3, #ARGV do
-  reply[#reply + 1] = described(ARGV[i])
+  if bytes >= 1048576 then
+    break
+  end
+  local job = described(ARGV[i])
+  reply[#reply + 1], bytes = job, bytes + (job[7] and #job[7] or 0)
 end
 return reply

@@ -5,18 +5,24 @@
 ---                     be reserved now; expired: ttl ended, not swept yet, in no other figure; oldest: ms for which the one
 ---                     that has waited longest could have been reserved, -1 = none; then every field of meta
 ---          {-6, nonce, version}          written by a newer protocol
+---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 --- FROM ready, scheduled, active  TO none
 local m = redis.call('HMGET', meta, 'v', 'epoch', 'seen', 'off', 'uses', 'full', 'paused')
 --@include lib/version
+--@include lib/damaged
 local changes, seen, off = {}, tonumber(m[3]) or 0, tonumber(m[4]) or 0
 --@include lib/now
 local uses, full, paused = m[5] or '', m[6], m[7]
 redis.call('ZCARD', dead)
+--@include lib/closed
+--@include lib/claims
+local reach = 100
+--@include lib/lapsed
 --@include lib/tidy
 local fields = redis.call('HGETALL', meta)
 local stream, due = redis.call('XLEN', ready), redis.call('ZCOUNT', scheduled, '-inf', now)
-local over, lapsed = redis.call('ZCOUNT', active, '-inf', now * 4096 + 4095), redis.call('ZCOUNT', expiry, '-inf', now)
-local spent = redis.call('ZCOUNT', once, '-inf', now * 4096 + 4095)
+local over, lapsed = redis.call('ZCOUNT', active, '-inf', score_of(now, 4095)), redis.call('ZCOUNT', expiry, '-inf', now)
+local spent = redis.call('ZCOUNT', once, '-inf', score_of(now, 4095))
 -- The expired lie among the ready, the due and the ended leases, and nowhere else: a score is never later than the end
 -- of the ttl. So the three together less the expired are what can be reserved.
 local oldest = -1
@@ -25,7 +31,7 @@ if head then
   oldest = math.max(0, now - string.sub(head[1], 1, -12))
 end
 local first, ended = redis.call('ZRANGE', scheduled, 0, 0, 'WITHSCORES'), redis.call('ZRANGE', active, 0, 0, 'WITHSCORES')
-oldest = math.max(oldest, first[2] and now - first[2] or -1, ended[2] and now - math.floor(ended[2] / 4096) or -1)
+oldest = math.max(oldest, first[2] and now - first[2] or -1, ended[2] and now - end_of(ended[2]) or -1)
 local available = stream + due + over - lapsed
 if available == 0 then -- what lies there has ended
   oldest = -1

@@ -1,4 +1,4 @@
---- A page of the jobs that lie in one structure, in its order, between two places in it; nothing changes.
+--- A page of the jobs that lie in one structure, in its order, between two places in it; no job changes.
 --- KEYS     ready held active scheduled once dead tally expiry meta
 --- ARGV     nonce wanted place from to count full
 ---          wanted  epoch of the queue that was looked at first; '' = not checked
@@ -14,7 +14,7 @@
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 ---          {-9, nonce, epoch}            another epoch
-local m = redis.call('HMGET', meta, 'v', 'epoch', 'uses', 'seen', 'off')
+local m = redis.call('HMGET', meta, 'v', 'epoch', 'uses', 'seen', 'off', 'surveyed')
 --@include lib/version
 --@include lib/epoch
 local changes, seen, off = {}, tonumber(m[4]) or 0, tonumber(m[5]) or 0
@@ -43,16 +43,23 @@ local function stream()
     end
     local ends = ends_of(ids)
     looked = looked + #entries
+    local last = #entries
     for i = 1, #entries do
       local entry = entries[i]
+      if bytes >= 1048576 then
+        last, over = i - 1, false
+        break
+      end
       if not (ends[i] and tonumber(ends[i]) <= now) then
-        local value = entry[2][2]
-        reply[at + 1], reply[at + 2] = entry[1], full == '2' and value or shown(value)
-        at, bytes = at + 2, bytes + #value
+        local value, text = entry[2][2], shown(entry[1], entry[2][2])
+        if text then
+          reply[at + 1], reply[at + 2] = entry[1], text
+          at, bytes = at + 2, bytes + math.max(#value, #text)
+        end
       end
     end
     if not over then
-      reply[5] = entries[#entries][1]
+      reply[5] = entries[last][1]
       first = string.sub(reply[5], 1, -11) .. string.format('%.0f', string.sub(reply[5], -10) + 1)
     end
   end
@@ -88,7 +95,7 @@ local function sorted()
   local ends = ends_of(ids)
   local kept, kept_scores, places = {}, {}, {}
   for i = 1, #ids do
-    if not (ends[i] and tonumber(ends[i]) <= now or place == 'once' and math.floor(scores[i] / 4096) <= now) then
+    if not (ends[i] and tonumber(ends[i]) <= now or place == 'once' and end_of(scores[i]) <= now) then
       local at = #kept + 1
       kept[at], kept_scores[at], places[at] = ids[i], scores[i], i
     end
@@ -103,5 +110,9 @@ if index then
   sorted()
 else
   stream()
+end
+if m[2] and now - (tonumber(m[6]) or 0) >= 10000 then -- sweep moves no jobs between structures while they are read
+  redis.call('HDEL', held, '-')
+  redis.call('HSET', meta, 'surveyed', now)
 end
 return reply

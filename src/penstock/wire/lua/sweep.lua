@@ -1,30 +1,36 @@
---- Give back what has ended: jobs past their ttl, old dead letters, and the queue itself when it has long been idle.
+--- Give back what has ended: jobs past their ttl, old dead letters, sparse nodes, and the queue when nothing needs it any more.
 --- KEYS     ready held active scheduled once dead tally expiry meta wake space dedup windows
 --- ARGV     nonce idle
----          idle   ms without a write after which an empty queue without settings is removed, at least 900000: producer
----                 keys live 600000 ms
---- RETURNS  {1, nonce, expired, trimmed, more, removed}  more: 1 = call again; removed: epoch of the queue that was
----                                        removed, to be taken out of the registry, else ''
+---          idle   ms without a write after which an empty queue without settings is removed, at least 60000
+--- RETURNS  {1, nonce, expired, trimmed, more, removed, epoch}  more: 1 = call again; removed: epoch of the queue that was
+---                                        removed, to be taken out of the registry, else ''; epoch: of the queue that
+---                                        exists now, '' = none
 ---          {-6, nonce, version}          written by a newer protocol
+---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 --- FROM ready, scheduled, active, dead  TO none
 local m = redis.call('HMGET', meta, 'v', 'epoch', 'seen', 'off', 'uses', 'paused', 'lease', 'max_length',
   'max_attempts', 'max_crashes', 'max_releases', 'backoff_base', 'backoff_cap', 'dead_max', 'dead_age', 'replicas',
-  'closed', 'full', 'producer', 'consumer')
+  'closed', 'full', 'producer', 'consumer', 'surveyed')
 --@include lib/version
+--@include lib/damaged
 local changes, seen, off = {}, tonumber(m[3]) or 0, tonumber(m[4]) or 0
 if not m[2] then
-  return {1, nonce, 0, 0, 0, ''}
+  return {1, nonce, 0, 0, 0, '', ''}
 end
 local quiet = seen
 --@include lib/now
 local uses, paused = m[5] or '', m[6]
 --@include lib/closed
 --@include lib/claims
+local reach = 1000
 --@include lib/panes
 --@include lib/lapsed
 local letters, hungry = redis.call('ZCARD', dead), (tonumber(m[18]) or 0) > now and redis.call('LLEN', space) == 0
 redis.call('HLEN', tally)
 redis.call('HDEL', held, '-')
+if quiet > raw + 2592000000 then -- a wrong time is not kept, or the queue would never be idle
+  redis.call('HSET', meta, unpack(changes))
+end
 --@include lib/expire
 --@include lib/shut
 --@include lib/bequests
@@ -37,12 +43,14 @@ if hungry and #lapsed > 0 then
 end
 --@include lib/heir
 --@include lib/drained
+local surveyed = tonumber(m[21]) or 0
+--@include lib/sparse
 local removed = ''
 if #lapsed + #spent + letters + #panes == 0 then
   local borne = false
+  --@include lib/left
   for i = 19, 20 do
-    local ends = string.match(m[i] or '', '^%S+ (%d+) ')
-    borne = borne or ends and tonumber(ends) > now
+    borne = borne or left_of(string.match(m[i] or '', '^%S+ (%d+) (%d+)')) > 0
   end
   local set = borne
   for i = 6, 17 do
@@ -54,7 +62,7 @@ if #lapsed + #spent + letters + #panes == 0 then
   else -- structures that have emptied cost nothing any more
     local kept = ''
     for letter in string.gmatch(uses, '%a') do
-      local key = ({t = expiry, r = tally, o = once, d = dedup, s = dedup})[letter]
+      local key = ({t = expiry, r = tally, o = once, d = dedup, s = dedup, b = held})[letter]
       if letter == 'x' then
         kept = kept .. (borne and letter or '')
       elseif not key or redis.call('EXISTS', key) == 1 or key == dedup and redis.call('EXISTS', windows) == 1 then
@@ -66,4 +74,6 @@ if #lapsed + #spent + letters + #panes == 0 then
     end
   end
 end
-return {1, nonce, #lapsed + #spent, letters, (#lapsed == 100 or #spent == 100 or letters == 100 or #panes == 100) and 1 or 0, removed}
+return {1, nonce, #lapsed + #spent, letters, (#lapsed == reach or #spent == reach or letters == reach or #panes == reach or moved >= 1000 or
+  heavy >= 1048576) and 1 or 0, removed,
+  removed == '' and m[2] or ''}

@@ -44,6 +44,7 @@ end
 local hungry = (tonumber(m[3]) or 0) > now and redis.call('LLEN', space) == 0
 if #found > 0 then
   redis.call('HDEL', held, unpack(found))
+  drop_bodies(found)
   redis.call('XDEL', ready, unpack(found))
   redis.call('ZREM', scheduled, unpack(found))
   redis.call('ZREM', expiry, unpack(found))

@@ -7,7 +7,6 @@ worker believes to hold it does hold.
 
 from __future__ import annotations
 
-import logging
 import math
 import threading
 from collections.abc import Callable, Sequence
@@ -18,7 +17,7 @@ from penstock._acompat import Signal
 from penstock._async.connection import monotonic
 from penstock._async.driver import AsyncDriver
 from penstock._async.node import AsyncNode
-from penstock.core.logs import Fields
+from penstock.core.logs import Fields, get_logger
 from penstock.core.operations import QueueOps
 from penstock.core.options import BATCH
 from penstock.errors import WrongEpoch
@@ -27,23 +26,22 @@ from penstock.worker.crew import Crew
 from penstock.worker.keeper import Keeper
 from penstock.worker.loop import leave
 from penstock.worker.runners import ain_thread
-from penstock.worker.terms import OVER
+from penstock.worker.terms import LEFT, OVER
 
 __all__ = ["AsyncRenewer"]
 
-logger = logging.getLogger("penstock")
+logger = get_logger("penstock")
 
 PAUSE = 10.0
 """Most seconds between two looks at the leases."""
-LEFT = 2 / 3
-"""What is left of a lease when it is renewed."""
 SHORTEST = 0.01
 """Fewest seconds between two looks."""
 GONE = "it expired, was removed, or somebody else has it"
 AGAIN = 1.0
 """Most seconds until leases that could not be renewed are tried again."""
 OVERDUE = 2.0
-"""Seconds after the grace at which a worker that has not ended is ended by its renewer."""
+"""Seconds after the grace at which a worker that has not ended is left behind by `run`, and its
+renewer gives back its jobs; and the same again, after which the renewer ends the process."""
 
 
 class AsyncRenewer:
@@ -55,7 +53,8 @@ class AsyncRenewer:
             None.
         prefix: prefix of all keys.
         name: of the thread.
-        overdue: called when the worker should have ended some time ago and has not.
+        overdue: called, once, when the worker should have ended some time ago and has not; it may
+            end the process.
         keeper: a helper process that does it, so that this one has little to do.
     """
 
@@ -79,6 +78,7 @@ class AsyncRenewer:
         self._poked = Signal()  # an Event may not be set in a signal handler: it has a lock
         self._closed = False
         self._failures = 0
+        self._has_left = False
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -127,11 +127,23 @@ class AsyncRenewer:
         for (ops, _, lease), jobs in self._due().items():
             failed |= not await self._renewed(ops, lease, jobs)
         self._failures = self._failures + 1 if failed else 0
-        if self._overdue is not None and monotonic() > self._crew.deadline + OVERDUE:
-            # What its worker, whose event loop does not move, could not do.
-            if self._crew.sources[0].home is None:  # of several nodes the leases end by themselves
-                await self._driver(None).drive(leave(self._crew))
-            self._overdue()
+        if self._overdue is not None and monotonic() > self._end_at:
+            await self._end(self._overdue)
+
+    @property
+    def _end_at(self) -> float:
+        """When to do what the worker, which has not ended, can't do."""
+        return self._crew.deadline + (2 * OVERDUE if self._has_left else OVERDUE)
+
+    async def _end(self, overdue: Callable[[], None]) -> None:
+        """Give back the jobs of a worker whose event loop does not move; then end the process."""
+        if self._has_left:
+            self._overdue = None
+            overdue()
+            return
+        self._has_left = True
+        if self._crew.sources[0].home is None:  # of several nodes the leases end by themselves
+            await self._driver(None).drive(leave(self._crew))
 
     async def _renewed(self, ops: QueueOps, lease: float, jobs: Sequence[Any]) -> bool:
         """Whether the leases of one queue were renewed; those of others are another matter."""
@@ -172,11 +184,11 @@ class AsyncRenewer:
     async def _extend(self, ops: QueueOps, lease: float, jobs: Sequence[Any]) -> None:
         sent = monotonic()
         call = ops.extend(jobs, round(lease * 1000), late=True)
-        reply, _ = await self._driver(ops.home).run(ops, call)
+        reply, resent = await self._driver(ops.home).node.run(call)
         ops.check(reply)
-        gone = []
+        sent, heard, gone = resent or sent, monotonic(), []
         for job, code in zip(jobs, reply[3:], strict=True):
-            term = job.term.renewed(sent, reply[2], code)
+            term = job.term.renewed(sent, heard, reply[2], code)
             if term is None:
                 gone.append(job)
             else:
@@ -202,7 +214,7 @@ class AsyncRenewer:
                 at = job.term.until if _is_away(job) else job.term.renewal(LEFT)
                 nearest = min(nearest, at)
         if self._overdue is not None:
-            nearest = min(nearest, self._crew.deadline + OVERDUE)
+            nearest = min(nearest, self._end_at)
         shortest = min(SHORTEST * 2.0 ** min(self._failures, 10), AGAIN)
         return min(max(nearest - monotonic(), shortest), PAUSE)
 

@@ -3,25 +3,25 @@
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from penstock._sync.connection import monotonic
-from penstock.core.logs import Fields
+from penstock.core.logs import ONCE, Fields, get_logger, log_failure
 from penstock.core.middleware import Middleware, RunEvent, running
 from penstock.worker.arguments import Unfit
 from penstock.worker.crew import ASIDE, KEPT, OUTCOMES, Finished
 from penstock.worker.handlers import Handler, Handlers
-from penstock.worker.results import ACK, Result, Verdict
+from penstock.worker.results import ACK, Result, Verdict, described
 from penstock.worker.runners import Item, Runners
 from penstock.worker.status import RunningJob
 
 __all__ = ["Bench"]
 
-logger = logging.getLogger("penstock")
+logger = get_logger("penstock")
 
 
 class Bench:
@@ -63,7 +63,7 @@ class Bench:
         self._finish((job,), self._unfit(job, self._handlers.missing(job)), 0.0)
 
     def later(self, job: Any) -> None:
-        """Another one is to be done with first; it is given back for a moment."""
+        """Give a suspect back for a moment: it can't run beside other jobs."""
         self._finish((job,), ASIDE, 0.0)
 
     def _unfit(self, job: Any, reason: str) -> Verdict:
@@ -82,12 +82,13 @@ class Bench:
                 self._wake()
                 return
         began = monotonic()
+        run = _Run()
         self._at_work[id(item)] = (item, began)
         verdicts: list[Verdict] | None
         try:
-            verdicts = self._hooked(handler, jobs)
+            verdicts = self._hooked(handler, jobs, run)
         except BaseException as error:  # noqa: BLE001  # a runner outlives every handler
-            verdicts = self._broken(handler, jobs, error)
+            verdicts = self._broken(handler, jobs, error, run)
         del self._at_work[id(item)]
         seconds = monotonic() - began
         if verdicts is None:
@@ -97,21 +98,30 @@ class Bench:
             for job, verdict in zip(jobs, verdicts, strict=True):
                 alike.setdefault(verdict, []).append(job)
             for verdict, part in alike.items():
-                self._finish(part, verdict, seconds)
+                self._finish(part, verdict, seconds, run.error)
+        run.error = None  # its traceback leads back here
         self._wake()
 
     def _broken(
-        self, handler: Handler[..., Any], jobs: Sequence[Any], error: BaseException
+        self, handler: Handler[..., Any], jobs: Sequence[Any], error: BaseException, run: _Run
     ) -> list[Verdict]:
         """A run was ended from outside, or its handler wanted to end more than itself."""
         try:
             if self.runners.has_ended(jobs, error):
                 return [KEPT if job.lost else LATER for job in jobs]
-            return self._failed(handler, jobs, error)
+            return self._failed(handler, jobs, error, run)
         except BaseException:  # noqa: BLE001  # somebody's __str__: the jobs must not be held for it
+            with suppress(Exception):
+                logger.warning("%r: %s", jobs[0], UNCLEAR.text, extra=Fields(jobs[0]))
             return [UNCLEAR] * len(jobs)
 
-    def _finish(self, jobs: Sequence[Any], verdict: Verdict, seconds: float) -> None:
+    def _finish(
+        self,
+        jobs: Sequence[Any],
+        verdict: Verdict,
+        seconds: float,
+        error: BaseException | None = None,
+    ) -> None:
         """Put jobs where the loop finds them.
 
         What a handler has settled itself is done with. One that was told that it has lost its job
@@ -123,12 +133,15 @@ class Bench:
             parts.setdefault(kind, []).append(job)
             job.settled = True
         for kind, part in parts.items():
-            self.finished.append(Finished(part, verdict if kind == "told" else KEPT, seconds))
+            told = verdict if kind == "told" else KEPT
+            self.finished.append(Finished(part, told, seconds, error))
 
-    def _hooked(self, handler: Handler[..., Any], jobs: Sequence[Any]) -> list[Verdict] | None:
+    def _hooked(
+        self, handler: Handler[..., Any], jobs: Sequence[Any], run: _Run
+    ) -> list[Verdict] | None:
         """Call a handler within the hooks; None = every job is done."""
         if not self._middleware:
-            return self._call(handler, jobs, None)
+            return self._call(handler, jobs, None, run)
         event = RunEvent(jobs[0].queue_name, tuple(jobs), handler.name)
         found: list[Verdict] | None = None
 
@@ -137,18 +150,22 @@ class Bench:
             nonlocal found
             if not isinstance(error, Exception):
                 return "lost" if any(job.lost for job in jobs) else "failed"
-            found = self._failed(handler, jobs, error)
+            found = self._failed(handler, jobs, error, run)
             _note(event, jobs, found)
             return event.outcome
 
         with suppress(Exception), running(self._middleware, event, judge):
-            found = self._call(handler, jobs, event)
+            found = self._call(handler, jobs, event, run)
             if event.error is not None:
                 raise event.error
         return found
 
     def _call(
-        self, handler: Handler[..., Any], jobs: Sequence[Any], event: RunEvent | None
+        self,
+        handler: Handler[..., Any],
+        jobs: Sequence[Any],
+        event: RunEvent | None,
+        run: _Run,
     ) -> list[Verdict] | None:
         job = jobs[0]
         verdicts: list[Verdict] | None
@@ -163,7 +180,7 @@ class Bench:
         except Unfit as error:
             verdicts = [self._unfit(job, str(error))]
         except Exception as error:  # noqa: BLE001  # whatever a handler raises is its failure
-            verdicts = self._failed(handler, jobs, error)
+            verdicts = self._failed(handler, jobs, error, run)
             if event is not None:
                 event.error = error
         if event is not None:
@@ -171,12 +188,28 @@ class Bench:
         return verdicts
 
     def _failed(
-        self, handler: Handler[..., Any], jobs: Sequence[Any], error: BaseException
+        self, handler: Handler[..., Any], jobs: Sequence[Any], error: BaseException, run: _Run
     ) -> list[Verdict]:
+        """What becomes of the jobs of a run that raised; the failure is logged once for all."""
+        verdicts = [handler.failed(job, error) for job in jobs]
         if not isinstance(error, Result):
+            run.error = error
+            final = [
+                job
+                for job, verdict in zip(jobs, verdicts, strict=True)
+                if verdict.kind == "bury" or job.at_most_once
+            ]
+            ending = "" if not final else ONCE if final[0].at_most_once else "a dead letter"
             with suppress(Exception):  # a filter of the user's log: it must not cost a runner
-                logger.error("%r failed", jobs[0], exc_info=error, extra=Fields(jobs[0]))
-        return [handler.failed(job, error) for job in jobs]
+                log_failure((final or jobs)[0], described(error), error, ending=ending)
+        return verdicts
+
+
+@dataclass(slots=True)
+class _Run:
+    """One run of a handler; what it raised, unless that was a `Result`."""
+
+    error: BaseException | None = None
 
 
 LATER = Verdict("release", 0)

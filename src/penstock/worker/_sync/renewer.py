@@ -8,7 +8,6 @@ worker believes to hold it does hold.
 
 from __future__ import annotations
 
-import logging
 import math
 import threading
 from collections.abc import Callable, Sequence
@@ -19,7 +18,7 @@ from penstock._acompat import Signal
 from penstock._sync.connection import monotonic
 from penstock._sync.driver import Driver
 from penstock._sync.node import Node
-from penstock.core.logs import Fields
+from penstock.core.logs import Fields, get_logger
 from penstock.core.operations import QueueOps
 from penstock.core.options import BATCH
 from penstock.errors import WrongEpoch
@@ -28,23 +27,22 @@ from penstock.worker.crew import Crew
 from penstock.worker.keeper import Keeper
 from penstock.worker.loop import leave
 from penstock.worker.runners import in_thread
-from penstock.worker.terms import OVER
+from penstock.worker.terms import LEFT, OVER
 
 __all__ = ["Renewer"]
 
-logger = logging.getLogger("penstock")
+logger = get_logger("penstock")
 
 PAUSE = 10.0
 """Most seconds between two looks at the leases."""
-LEFT = 2 / 3
-"""What is left of a lease when it is renewed."""
 SHORTEST = 0.01
 """Fewest seconds between two looks."""
 GONE = "it expired, was removed, or somebody else has it"
 AGAIN = 1.0
 """Most seconds until leases that could not be renewed are tried again."""
 OVERDUE = 2.0
-"""Seconds after the grace at which a worker that has not ended is ended by its renewer."""
+"""Seconds after the grace at which a worker that has not ended is left behind by `run`, and its
+renewer gives back its jobs; and the same again, after which the renewer ends the process."""
 
 
 class Renewer:
@@ -56,7 +54,8 @@ class Renewer:
             None.
         prefix: prefix of all keys.
         name: of the thread.
-        overdue: called when the worker should have ended some time ago and has not.
+        overdue: called, once, when the worker should have ended some time ago and has not; it may
+            end the process.
         keeper: a helper process that does it, so that this one has little to do.
     """
 
@@ -80,6 +79,7 @@ class Renewer:
         self._poked = Signal()  # an Event may not be set in a signal handler: it has a lock
         self._closed = False
         self._failures = 0
+        self._has_left = False
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -128,11 +128,23 @@ class Renewer:
         for (ops, _, lease), jobs in self._due().items():
             failed |= not self._renewed(ops, lease, jobs)
         self._failures = self._failures + 1 if failed else 0
-        if self._overdue is not None and monotonic() > self._crew.deadline + OVERDUE:
-            # What its worker, whose event loop does not move, could not do.
-            if self._crew.sources[0].home is None:  # of several nodes the leases end by themselves
-                self._driver(None).drive(leave(self._crew))
-            self._overdue()
+        if self._overdue is not None and monotonic() > self._end_at:
+            self._end(self._overdue)
+
+    @property
+    def _end_at(self) -> float:
+        """When to do what the worker, which has not ended, can't do."""
+        return self._crew.deadline + (2 * OVERDUE if self._has_left else OVERDUE)
+
+    def _end(self, overdue: Callable[[], None]) -> None:
+        """Give back the jobs of a worker whose event loop does not move; then end the process."""
+        if self._has_left:
+            self._overdue = None
+            overdue()
+            return
+        self._has_left = True
+        if self._crew.sources[0].home is None:  # of several nodes the leases end by themselves
+            self._driver(None).drive(leave(self._crew))
 
     def _renewed(self, ops: QueueOps, lease: float, jobs: Sequence[Any]) -> bool:
         """Whether the leases of one queue were renewed; those of others are another matter."""
@@ -173,11 +185,11 @@ class Renewer:
     def _extend(self, ops: QueueOps, lease: float, jobs: Sequence[Any]) -> None:
         sent = monotonic()
         call = ops.extend(jobs, round(lease * 1000), late=True)
-        reply, _ = self._driver(ops.home).run(ops, call)
+        reply, resent = self._driver(ops.home).node.run(call)
         ops.check(reply)
-        gone = []
+        sent, heard, gone = resent or sent, monotonic(), []
         for job, code in zip(jobs, reply[3:], strict=True):
-            term = job.term.renewed(sent, reply[2], code)
+            term = job.term.renewed(sent, heard, reply[2], code)
             if term is None:
                 gone.append(job)
             else:
@@ -203,7 +215,7 @@ class Renewer:
                 at = job.term.until if _is_away(job) else job.term.renewal(LEFT)
                 nearest = min(nearest, at)
         if self._overdue is not None:
-            nearest = min(nearest, self._crew.deadline + OVERDUE)
+            nearest = min(nearest, self._end_at)
         shortest = min(SHORTEST * 2.0 ** min(self._failures, 10), AGAIN)
         return min(max(nearest - monotonic(), shortest), PAUSE)
 

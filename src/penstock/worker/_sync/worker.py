@@ -15,11 +15,13 @@ from typing import Any, cast
 from penstock._acompat import Signal
 from penstock._sync.client import Penstock
 from penstock._sync.connection import monotonic, passing
+from penstock._sync.home import Errands
 from penstock._sync.node import Node
+from penstock.core.logs import get_logger
 from penstock.core.options import Duration, duration_ms
 from penstock.errors import BadArgument, OutOfMemory
 from penstock.worker._sync.bench import Bench
-from penstock.worker._sync.renewer import Renewer
+from penstock.worker._sync.renewer import OVERDUE, Renewer
 from penstock.worker.crew import Crew, Source
 from penstock.worker.desk import Desk
 from penstock.worker.handlers import Handlers
@@ -33,7 +35,7 @@ from penstock.worker.status import WorkerStatus
 
 __all__ = ["Worker"]
 
-logger = logging.getLogger("penstock")
+logger = get_logger("penstock")
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 SIGHT = 1.0
@@ -55,8 +57,8 @@ class Worker:
             redis-py client, or a list of these: several nodes.
         queues: a name, several, or names with weights: `{"mail": 8, "low": 2}` takes eight jobs of
             ten from `mail` while both have some. It is a share, not a priority.
-        handlers: `Handlers`, or a function alone, the default handler: it gets the jobs that bear
-            no name. Coroutine functions run in an event loop only, plain functions in threads.
+        handlers: `Handlers`, or a function alone, the default handler: it gets every job, whatever
+            its name. Coroutine functions run in an event loop only, plain functions in threads.
         concurrency: how many handlers run at once.
         prefetch: how many jobs are held besides, so that the next one is at hand. They are not
             there for other workers meanwhile.
@@ -108,13 +110,19 @@ class Worker:
         self.handlers = check_handlers(handlers)
         refuse_coroutines(self.handlers)
         self._origin = source if isinstance(source, Penstock) else Penstock(source)
-        self._client = self._origin.twin(owner=name)
+        self._client = self._twinned(name)
         self._statistics = Statistics()
         self._stops: list[float | None] = []
         self._owns_process = False
         self._crew: Crew | None = None
         self._bench: Bench | None = None
         self._activity: Activity | None = None
+        self._looking = Errands()
+
+    def _twinned(self, name: str | None) -> Penstock:
+        """A client of its own; of one node where a helper process, which has one, renews leases."""
+        is_alone = self.options.heartbeat == "process" and isinstance(self._origin._source, str)
+        return self._origin.twin(owner=name, federation=False if is_alone else None)
 
     @property
     def name(self) -> str:
@@ -127,17 +135,17 @@ class Worker:
         return {"worker": self.name}
 
     def change(self, **options: Any) -> None:
-        """Change options before the worker is started; None leaves one as it is.
+        """Change options while the worker does not run; None leaves one as it is.
 
         Raises:
-            BadArgument: no such option, a value that can't be used, or it has been started.
+            BadArgument: no such option, a value that can't be used, or it runs.
         """
         given = {name: value for name, value in options.items() if value is not None}
-        if self._activity is not None and given:
-            raise BadArgument(*next(iter(given.items())), "the worker has been started")
+        if self.state in ("running", "stopping") and given:
+            raise BadArgument(*next(iter(given.items())), "the worker runs")
         self.options = self.options.changed(**given)
         if "name" in given:
-            self._client = self._origin.twin(owner=self.options.name)
+            self._client = self._twinned(self.options.name)
 
     # -- life ------------------------------------------------------------------------------
 
@@ -152,13 +160,19 @@ class Worker:
         Args:
             signals: whether to listen to signals.
 
+        A worker that can't end, because a call to the server does not come back, is left behind
+        some seconds after that: this call returns, and `abandoned` tells what it still holds. Only
+        if a handler blocks the event loop itself, so that nothing can return, or coroutines that
+        refuse to be cancelled keep the event loop from ending, the process is ended, with exit code
+        1.
+
         Raises:
             ConfigurationError, AuthenticationError: the server can't be used.
         """
         with self._listening(signals):
             self.start()
             try:
-                while not self.join(SIGHT):
+                while not (self.join(SIGHT) or self._is_overdue()):
                     pass
             except BaseException:  # a cancellation, or Ctrl-C where nobody listens
                 self.stop(0)
@@ -168,13 +182,20 @@ class Worker:
     def start(self) -> None:
         """Begin to work in the background; one that works already goes on.
 
+        A worker that has ended starts again, with new figures. One that is stopping is waited for,
+        for its grace at most, and started again. `stop` before the first start is not forgotten:
+        the worker ends at once.
+
         Raises:
-            BadArgument: it has ended, or an annotation of a handler can't be resolved.
+            BadArgument: an annotation of a handler can't be resolved.
+            ConfigurationError, AuthenticationError: it was stopping, and has ended because of that.
         """
-        if self._activity is not None and not self._activity.is_over:
-            return
         if self._activity is not None:
-            raise BadArgument("worker", self, "it was started before; make another one")
+            if not self._activity.is_over:
+                if not self.stopping:
+                    return
+                self.join()
+            self._renew()
         self.handlers.check()
         wake, options = Signal(), self.options
         bench = Bench(self.handlers, self._client.middleware, wake.set)
@@ -194,6 +215,12 @@ class Worker:
         for grace in self._stops:
             crew.stop(grace)
         self._activity = Activity(lambda: self._main(crew, runners, wake), self.name)
+
+    def _renew(self) -> None:
+        """Forget the run that has ended."""
+        self._stops.clear()
+        self._crew, self._statistics = None, Statistics()
+        self._client = self._origin.twin(owner=self.options.name)
 
     def stop(self, grace: Duration | None = None) -> None:
         """Take no more jobs, and end when the handlers have finished; returns at once.
@@ -236,6 +263,15 @@ class Worker:
         self.stop()
         self.join()
 
+    def _is_overdue(self) -> bool:
+        """Whether it should have ended some time ago, and is left behind."""
+        crew = self._crew
+        if crew is None or monotonic() < crew.deadline + OVERDUE:
+            return False
+        text = "%s does not come to an end, and is left behind"
+        logger.error(text, self.name, extra=self._fields)
+        return True
+
     @contextmanager
     def _listening(self, wanted: bool) -> Iterator[None]:
         """Signals stop the worker, where Python can listen to them."""
@@ -247,6 +283,7 @@ class Worker:
         try:
             yield
         finally:
+            self._owns_process = False
             for number, handler in before.items():
                 # None: it was not set by Python, and can't be set again.
                 signal.signal(number, signal.SIG_DFL if handler is None else handler)
@@ -275,6 +312,17 @@ class Worker:
         """Whether it has found all its queues closed and drained, and therefore ended."""
         return self._crew is not None and self._crew.is_drained
 
+    @property
+    def abandoned(self) -> int:
+        """How many jobs it could neither report nor give back when it ended.
+
+        Their leases end by themselves. Jobs delivered at most once are not among them.
+        """
+        crew = self._crew
+        if crew is None or not crew.is_over:
+            return 0
+        return len(crew.abandoned | crew.leased())
+
     def healthy(self) -> bool:
         """Whether it works: it is running, and the server has answered in the last 15 seconds."""
         is_alive = self.state in ("running", "stopping")
@@ -292,6 +340,7 @@ class Worker:
             healthy=self.healthy(),
             queues=sizes,
             concurrency=self.options.concurrency,
+            options=self.options.shown() | {"name": self.name},
             held=0 if crew is None else len(crew.held),
             taken=0 if crew is None else crew.taken,
             running=() if bench is None else bench.at_work(),
@@ -322,10 +371,9 @@ class Worker:
             if self._connected(crew, wake):
                 text = "%s takes jobs of %s"
                 logger.info(text, self.name, ", ".join(self.options.queues), extra=self._fields)
-                crew.apart = self._client._home.is_apart
-                flow = work(crew, lambda: self._client._node.id, self._looped)
-                self._client._home.drive(flow, wake)
+                self._work(crew, wake)
         finally:
+            self._looking.close()
             renewer.close()
             if keeper is not None:
                 keeper.close()
@@ -334,7 +382,27 @@ class Worker:
             wake.close()
             logger.info("%s has ended", self.name, extra=self._fields)
             if not is_free and self._owns_process:
-                self._end_process()
+                runners.at_end(_end_process)
+
+    def _work(self, crew: Crew, wake: Signal) -> None:
+        """Drive the loop to its end, over several nodes as soon as its node lists others."""
+        while True:
+            home = self._client._home
+            crew.apart, crew.moved = home.is_apart, False
+            flow = work(crew, lambda: self._client._node.id, self._looped)
+            home.drive(flow, wake)
+            if not crew.moved:
+                return
+            self._client._join()
+            self._connected(crew, wake)
+            logger.info("%s takes jobs of several nodes", self.name, extra=self._fields)
+
+    def _look(self) -> None:
+        """See whether the node lists others by now, beside the loop, which ends if it does."""
+        crew = self._crew
+        if crew is not None and self._client._has_others():
+            crew.moved = True
+            crew.wake()
 
     def _twin(self, home: Any) -> Node:
         """Connections for the renewer to a node, one of several, or to the only one: None."""
@@ -390,6 +458,8 @@ class Worker:
         crew, monitor = self._crew, self.options.monitor
         assert crew is not None
         crew.idle_rounds = 0 if got else crew.idle_rounds + 1
+        if self._client._is_look_due and not self._looking.under_way:
+            self._looking.begin(self._look)
         learned, crew.learned = crew.learned, {}
         for name, partitions in learned.items():
             self._client.queue(name, partitions=partitions)
@@ -405,8 +475,13 @@ class Worker:
             crew.complain("monitor", error)
 
     def _end_process(self) -> None:
-        """The grace is long over, and a handler or a call keeps the worker: end without it."""
-        text = "%s can't come to an end; the process is ended"
-        logger.error(text, self.name, extra=self._fields)
-        logging.shutdown()
-        os._exit(0)
+        """End the process, unless `run` has returned: its event loop does not move."""
+        if self._owns_process:
+            _end_process()
+
+
+def _end_process() -> None:
+    """End this process, as its worker can't come to an end: that is a failure."""
+    logger.error("a worker can't come to an end; the process is ended")
+    logging.shutdown()
+    os._exit(1)

@@ -14,6 +14,7 @@ from penstock import AsyncPenstock, AsyncQueue
 from penstock._async.connection import AsyncLane
 from penstock.core.cluster import Address
 from penstock.wire.keys import SLOTS, key_slot, registry_key, tag
+from tests.support.busy import busy
 from tests.support.cluster import Cluster, names_apart, slot_of_queue
 from tests.support.twins import aspawn, await_for
 
@@ -85,6 +86,24 @@ async def test_a_slot_on_its_way_is_waited_for(
         await adding.result()
     assert await bodies(q) == ["before", 0, 1, None]
     assert (await q.stats()).enqueued == 4
+
+
+async def test_a_busy_server_is_waited_for(
+    q: AsyncQueue, cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """BUSY of one of the servers, to the call or to the question where slots are."""
+    caplog.set_level("INFO", "penstock")
+    await q.enqueue("before")
+    async with AsyncPenstock(cluster.url, retry_for=60) as patient:
+        with busy(cluster.owner(slot_of_queue(q.name)).url):
+            adding = aspawn(patient.queue(q.name).enqueue, "after")
+            taking = aspawn(patient.queue(q.name).reserve, block=0)
+            await await_for(lambda: sum("BUSY" in text for text in caplog.messages) >= 4)
+            assert not adding.is_done
+            assert not taking.is_done
+        await adding.result()
+        await taking.result()
+    assert (await q.stats()).enqueued == 2
 
 
 async def test_patience_lasts_as_long_as_keys_move(q: AsyncQueue, cluster: Cluster) -> None:

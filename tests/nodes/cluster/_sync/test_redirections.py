@@ -15,6 +15,7 @@ from penstock import Penstock, Queue
 from penstock._sync.connection import Lane
 from penstock.core.cluster import Address
 from penstock.wire.keys import SLOTS, key_slot, registry_key, tag
+from tests.support.busy import busy
 from tests.support.cluster import Cluster, names_apart, slot_of_queue
 from tests.support.twins import spawn, wait_for
 
@@ -82,6 +83,24 @@ def test_a_slot_on_its_way_is_waited_for(ps: Penstock, q: Queue, cluster: Cluste
         adding.result()
     assert bodies(q) == ["before", 0, 1, None]
     assert q.stats().enqueued == 4
+
+
+def test_a_busy_server_is_waited_for(
+    q: Queue, cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """BUSY of one of the servers, to the call or to the question where slots are."""
+    caplog.set_level("INFO", "penstock")
+    q.enqueue("before")
+    with Penstock(cluster.url, retry_for=60) as patient:
+        with busy(cluster.owner(slot_of_queue(q.name)).url):
+            adding = spawn(patient.queue(q.name).enqueue, "after")
+            taking = spawn(patient.queue(q.name).reserve, block=0)
+            wait_for(lambda: sum("BUSY" in text for text in caplog.messages) >= 4)
+            assert not adding.is_done
+            assert not taking.is_done
+        adding.result()
+        taking.result()
+    assert q.stats().enqueued == 2
 
 
 def test_patience_lasts_as_long_as_keys_move(q: Queue, cluster: Cluster) -> None:

@@ -1,5 +1,5 @@
--- Whether jobs may be added at all, and how many. A call that is repeated gets its first answer, and writes: WAIT would lie
--- otherwise. What has lapsed is looked up. Gives later: ms until they may be delivered.
+-- Whether jobs may be added at all, and how many. A call that is repeated gets its first answer, also when the queue has been
+-- removed since, and writes: WAIT would lie otherwise. What has lapsed is looked up. Gives later: ms until they may be delivered.
 local m = redis.call('HMGET', meta, 'v', 'epoch', 'last', 'seen', 'off', 'paused', 'uses', 'max_length',
   'full', 'alarm', 'enqueued', 'replicas')
 --@include lib/version
@@ -15,12 +15,12 @@ if before then
     return {-7, nonce, string.match(before, '^%d+')}
   elseif number == wanted then
     local from, total, of, later, items = string.match(before, '^%d+ (%S*) (%d+) (%x+) (%d)\n?(.*)$')
-    if of == epoch and from then
+    if from then
       redis.call('PEXPIRE', producer, 600000)
-      if #changes > 0 then
+      if epoch and #changes > 0 then
         redis.call('HSET', meta, unpack(changes))
       end
-      local reply = {1, nonce, from, tonumber(total), epoch, 0, 1, tonumber(later), replicas}
+      local reply = {1, nonce, from, tonumber(total), of, 0, 1, tonumber(later), replicas}
       for at, what, id, state, header in string.gmatch(items, '(%d+) (%-?%d) (%S*) (%a+) ([^\n]*)\n') do -- of claim
         local i = #reply
         reply[i + 1], reply[i + 2], reply[i + 3], reply[i + 4] = tonumber(at), tonumber(what), id, state

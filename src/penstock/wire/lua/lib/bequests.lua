@@ -12,14 +12,11 @@ if bequeath then
       passed[#passed + 1] = value
     end
   end
-  for i = 1, #briefs do
-    freed[#freed + 1] = briefs[i]
+  for i = 1, #freed, 4000 do -- unpack has a limit near 8000
+    redis.call('HDEL', dedup, unpack(freed, i, math.min(i + 3999, #freed)))
   end
-  if #freed > 0 then
-    redis.call('HDEL', dedup, unpack(freed))
-  end
-  if #passed > 0 then
-    redis.call('HSET', dedup, unpack(passed))
+  for i = 1, #passed, 4000 do
+    redis.call('HSET', dedup, unpack(passed, i, math.min(i + 3999, #passed)))
   end
   for i = 1, #heirs, 2 do
     if redis.call('ZSCORE', scheduled, heirs[i]) then -- it may have ended in this very call

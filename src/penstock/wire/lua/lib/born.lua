@@ -7,7 +7,7 @@ if lives then
     changes[#changes + 1] = uses
   end
 end
-if big and not string.find(uses, 'b', 1, true) then
+if #bodies > 0 and not string.find(uses, 'b', 1, true) then
   uses = uses .. 'b'
   changes[#changes + 1] = 'uses'
   changes[#changes + 1] = uses
@@ -19,7 +19,7 @@ if ruled and not string.find(uses, 'p', 1, true) then
 end
 if created == 1 then
   changes[#changes + 1] = 'v'
-  changes[#changes + 1] = '1'
+  changes[#changes + 1] = '2'
   changes[#changes + 1] = 'epoch'
   changes[#changes + 1] = epoch
   changes[#changes + 1] = 'uses'

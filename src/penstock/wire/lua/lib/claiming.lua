@@ -1,12 +1,17 @@
 -- Records with dedup ids: `asked` of them in `given`, behind the first `skip`. Gives reply.
 --@include lib/panes
+--@include lib/apart
 -- Who has each id, and where is it?
+if asked > 1000 then
+  return {-10, nonce, 1001}
+end
+redis.call('HLEN', held)
 local names, owners, latest, notes, usual = {}, {}, {}, {}, mode == '' and later <= 0
 local match = string.match
 for i = 1, asked do
   local record = given[i + skip]
   local name = match(record, '^1;d=([^;\n]+)') or match(record, '^1[^\n]-;d=([^;\n]+)')
-  if not name then
+  if not name or not headed(record) then
     return {-10, nonce, i}
   elseif latest[name] then
     usual = false
@@ -48,14 +53,14 @@ local function looked_up(id) -- state, record, key; nil = it is not there any mo
   notes[id], record = note or '', record or value
   local score = redis.call('ZSCORE', active, id)
   if score then
-    return math.floor(score / 4096) > now and 'active' or 'ready', record, active
+    return end_of(score) > now and 'active' or 'ready', record, active
   end
   score = redis.call('ZSCORE', scheduled, id)
   if score then
     return tonumber(score) > now and 'scheduled' or 'ready', record, scheduled
   end
   score = redis.call('ZSCORE', once, id)
-  if score and math.floor(score / 4096) > now then
+  if score and end_of(score) > now then
     return 'once', record, once
   end
 end
@@ -64,20 +69,20 @@ local function place_of(id) -- the same, read once a call
   return places[id][1], places[id][2], places[id][3]
 end
 local function header_of(record) -- as much of it as a job's id needs
-  return '1' .. (string.match(record, '^1(;l=%d+)') or '') .. (string.match(record, '^1[;l=%d]*(;t=%d+)') or '')
+  return '1' .. (string.match(record, '^[1+](;l=%d+)') or '') .. (string.match(record, '^[1+][;l=%d]*(;t=%d+)') or '')
 end
 local function merged(record, old) -- the new content under the old ttl; the old lease, policy and window unless they are given
-  local lease, was = string.match(record, '^1;l=(%d+)'), string.match(old, '^1;l=(%d+)')
+  local lease, was = string.match(record, '^1;l=(%d+)'), string.match(old, '^[1+];l=(%d+)')
   if lease and (lease == '0') ~= (was == '0') then
     return nil
   end
-  local ttl = string.match(old, '^1[;l=%d]*;t=(%d+)')
+  local ttl = string.match(old, '^[1+][;l=%d]*;t=(%d+)')
   lease = lease or was
-  local own, was_own = string.match(record, '^1[;lt=%d]*(;p=[^;\n]*)'), string.match(old, '^1[;lt=%d]*(;p=[^;\n]*)')
+  local own, was_own = string.match(record, '^1[;lt=%d]*(;p=[^;\n]*)'), string.match(old, '^[1+][;lt=%d]*(;p=[^;\n]*)')
   local name, rest = string.match(record, '^1[^\n]-;d=([^;\n]+)(.*)$')
   local span, till = string.match(rest, '^;w=(%d+)'), string.match(rest, '^[;w=%d]*;u=(%a)')
   rest = string.gsub(string.gsub(rest, '^;w=%d+', ''), '^;u=%a', '')
-  local was_till = string.match(old, '^1[^\n]-;d=[^;\n]+([;wu=%w]*)') or ''
+  local was_till = string.match(old, '^[1+][^\n]-;d=[^;\n]+([;wu=%w]*)') or ''
   span, till = span or string.match(was_till, ';w=(%d+)'), till or string.match(was_till, ';u=(%a)')
   return '1' .. (lease and ';l=' .. lease or '') .. (ttl and ';t=' .. ttl or '') .. (own or was_own or '') .. ';d=' .. name ..
     (span and ';w=' .. span or '') .. (till and ';u=' .. till or '') .. rest
@@ -93,16 +98,20 @@ local function add(what, due, form)
   dues[at], forms[at] = due, form
   return {what, at, due > now and 'scheduled' or 'ready', ''}
 end
-local function rewrite(id, state, old, key, record)
+local function own_place(id) -- that of its creation, when it is due at once
+  return math.min(now, tonumber(string.sub(id, 1, -12)))
+end
+local wanted = later > 0 and string.format(' %.0f', now + later) or '' -- when a successor is due, behind its number
+local function rewrite(id, state, old, key, record, ends) -- ends: of the window for whose end it waits
   local content = merged(record, rewritten[id] or old)
   if not content then
     return {-2, id, state, header_of(old)}
   end
   rewritten[id] = content
   if key == scheduled and begins then
-    moved[id] = later > 0 and now + later or math.min(now, tonumber(string.sub(id, 1, -12)))
+    moved[id] = math.max(ends > now and ends or 0, later > 0 and now + later or own_place(id))
   elseif key == ready then
-    moved[id] = begins and later > 0 and now + later or math.min(now, tonumber(string.sub(id, 1, -12)))
+    moved[id] = begins and later > 0 and now + later or own_place(id)
   end
   if moved[id] then
     state = moved[id] > now and 'scheduled' or 'ready'
@@ -110,39 +119,56 @@ local function rewrite(id, state, old, key, record)
   return {2, id, state, header_of(content)}
 end
 local when = later > 0 and now + later or 0
+-- A delivery whose lease has ended is ended by the answer that its job is ready: what its holder says later is stale. The
+-- job stays where it is, so the next reserve counts the crash.
+local recount, ended = {}, {}
+local function end_delivery(id)
+  if not ended[id] then
+    ended[id] = true
+    local d, rest = match(redis.call('HGET', tally, id) or '1 0 0 0', '^(%d+)( .*)$')
+    if d then -- no number is set aside yet
+      recount[#recount + 1] = id
+      recount[#recount + 1] = d + 1 .. '+' .. rest
+    end
+  end
+end
 local function decided(name, value, record) -- what becomes of a record whose id is not free
   local ends = tonumber(string.match(value, '@(%d+)$')) or 0
-  local owner, heir = string.match(value, '^(%d+%-%d+) ?([%d-]*)')
-  local state, old, key
+  local owner, heir, wait = string.match(value, '^(%d+%-%d+) ?([%d-]*) ?(%d*)')
+  local state, old, key, waits, words
   if owner then
     state, old, key = place_of(owner)
   end
-  if heir and heir ~= '' and not state then -- its ttl has ended, or it was evicted: the next one is due
-    state, old, key = place_of(heir)
-    owner, heir = heir, ''
-    if state then
-      state = 'ready'
-      orphans[#orphans + 1] = owner
-      marks[#marks + 1] = name
-      marks[#marks + 1] = owner
-    end
+  if heir and heir ~= '' then
+    waits, words = place_of(heir)
   end
-  if key == active and state == 'active' or key == once then
-    local waits, words, where
-    if heir ~= '' then
-      waits, words, where = place_of(heir)
+  if waits and not state then -- its ttl has ended, or it was evicted: the next one is due
+    local at = math.max(own_place(heir), tonumber(wait) or 0)
+    owner, state, old, key, waits = heir, at > now and 'scheduled' or 'ready', words, scheduled, nil
+    orphans[owner] = at
+    marks[#marks + 1] = name
+    marks[#marks + 1] = owner
+  end
+  if key == active and state == 'ready' then
+    end_delivery(owner)
+  end
+  local busy = key == active and state == 'active' or key == once
+  if waits and updates and (requeues or not busy) then -- of the two it has the last word
+    local item = rewrite(heir, waits, words, nil, record)
+    if begins and item[1] == 2 then
+      marks[#marks + 1] = name
+      marks[#marks + 1] = owner .. ' ' .. heir .. wanted
     end
-    if requeues and not waits then
-      behind[#fresh + 1] = {0, owner, state, header_of(old)}
-      return add(3, 9007199254740991, owner .. ' %s')
-    elseif requeues and updates then
-      return rewrite(heir, waits, words, where, record)
-    end
+    return item
+  elseif busy and requeues and not waits then
+    behind[#fresh + 1] = {0, owner, state, header_of(old)}
+    return add(3, 9007199254740991, owner .. ' %s' .. wanted)
+  elseif busy then
     return {0, owner, state, header_of(old)}
   elseif state and ends > now and not requeues then
     return {0, owner, 'window', header_of(old)}
   elseif state then
-    return updates and rewrite(owner, state, old, key, record) or {0, owner, state, header_of(old)}
+    return updates and rewrite(owner, state, old, key, record, ends) or {0, owner, state, header_of(old)}
   elseif ends > now then
     return requeues and add(3, math.max(ends, now + later), '%s @' .. string.format('%.0f', ends)) or
       {0, '', 'window', ''}
@@ -195,10 +221,12 @@ end
 local list, at, whence = usual and given or fresh, usual and skip or 0, origins
 --@include lib/lives
 local stops, records, due, gone, soonest, token = {}, {}, {}, {}, nil, false
-for i = 1, #orphans do
-  due[#due + 1] = string.format('%.0f', math.min(now, tonumber(string.sub(orphans[i], 1, -12))))
-  due[#due + 1] = orphans[i]
-  token = true
+for id, at in pairs(orphans) do
+  local ends = mortal and tonumber(redis.call('ZSCORE', expiry, id))
+  local when = ends and math.min(ends, at) or at
+  soonest = math.min(soonest or when, when)
+  due[#due + 1] = string.format('%.0f', when)
+  due[#due + 1] = id
 end
 for i = 2, lives and #lives or 0, 2 do
   stops[lives[i]] = tonumber(lives[i - 1])
@@ -208,7 +236,7 @@ if usual then
   for i = 1, n do
     local id = ids[i]
     marks[i * 2 - 1], marks[i * 2] = names[i], id
-    call('XADD', ready, id, 'j', given[i + skip])
+    call('XADD', ready, id, 'j', apart(id, given[i + skip], bodies))
   end
   token = true
 end
@@ -219,18 +247,23 @@ for i = 1, usual and 0 or n do
     local when = math.min(dues[i], stops[ids[i]] or dues[i])
     soonest = math.min(soonest or when, when)
     records[#records + 1] = ids[i]
-    records[#records + 1] = fresh[i]
+    records[#records + 1] = apart(ids[i], fresh[i], bodies)
     due[#due + 1] = string.format('%.0f', when)
     due[#due + 1] = ids[i]
   else
     token = true
-    redis.call('XADD', ready, ids[i], 'j', fresh[i])
+    redis.call('XADD', ready, ids[i], 'j', apart(ids[i], fresh[i], bodies))
   end
 end
+local shrunk = {} -- they have a new body, which does not lie apart
 for id, content in pairs(rewritten) do
   records[#records + 1] = id
-  records[#records + 1] = notes[id] .. content
-  big, ruled = big or #content > 4096, ruled or string.find(string.match(content, '^[^\n]*'), ';p=', 1, true)
+  local size = #bodies
+  records[#records + 1] = notes[id] .. apart(id, content, bodies)
+  if #bodies == size then
+    shrunk[#shrunk + 1] = id
+  end
+  ruled = ruled or string.find(string.match(content, '^[^\n]*'), ';p=', 1, true)
   if moved[id] then
     local ends = mortal and tonumber(redis.call('ZSCORE', expiry, id))
     local when = ends and math.min(ends, moved[id]) or moved[id]
@@ -243,10 +276,20 @@ end
 if #records > 0 then
   redis.call('HSET', held, unpack(records))
 end
+if #bodies > 0 then
+  redis.call('HSET', held, unpack(bodies))
+end
+drop_bodies(shrunk)
 if #gone > 0 then
   redis.call('XDEL', ready, unpack(gone))
 end
+if #recount > 0 then
+  redis.call('HSET', tally, unpack(recount))
+end
 local used = uses
+if #recount > 0 and not string.find(uses, 'r', 1, true) then
+  used = used .. 'r'
+end
 if n > 0 and not string.find(uses, 'd', 1, true) then
   used = used .. 'd'
 end
@@ -283,22 +326,6 @@ redis.call('SET', producer, nonce .. ' ' .. first .. ' ' .. n .. ' ' .. epoch ..
 --@include lib/expire
 --@include lib/shut
 --@include lib/bequests
--- A record above 4096 bytes is not read again for its id.
-for i = 1, big and n or 0 do
-  local record = usual and given[i + skip] or fresh[i]
-  if #record > 4096 then
-    marks[#marks + 1] = '=' .. ids[i]
-    marks[#marks + 1] = match(record, '^1[^\n]-;d=([^;\n]+[;wu=%w]*)')
-  end
-end
-for id, content in pairs(rewritten) do
-  if #content > 4096 then
-    marks[#marks + 1] = '=' .. id
-    marks[#marks + 1] = match(content, '^1[^\n]-;d=([^;\n]+[;wu=%w]*)')
-  elseif string.find(uses, 'b', 1, true) then
-    redis.call('HDEL', dedup, '=' .. id)
-  end
-end
 if #due > 0 then
   redis.call('ZADD', scheduled, unpack(due))
 end

@@ -1,39 +1,25 @@
 -- Dedup ids of jobs that end here: each is freed, or goes to the job that waits for this end, or stays taken for its window.
 -- bequeath(numbers, done, window) only looks; lib/bequests writes. A window stands instead of those in the records. An id's
--- value: `number`, `number heir`, `number @end` (a job that waits for the end of a window) or `@end`. Keys are looked at here,
+-- value: `number`, `number heir`, `number heir due`, `number @end` (a job that waits for the end of a window) or `@end`. Keys are looked at here,
 -- before anything is written, and only those that matter.
-local heirs, open, known, touched, loose, briefs, bequeath, heir_asleep = nil, nil, nil, nil, nil, nil, nil, false
+--@include lib/bodies
+local heirs, open, known, touched, loose, bequeath, heir_asleep = nil, nil, nil, nil, nil, nil, false
 if string.find(uses, 'd', 1, true) then
-  heirs, open, known, touched, loose, briefs = {}, {}, {}, {}, {}, {}
+  heirs, open, known, touched, loose = {}, {}, {}, {}, {}
   local spans, stops = {[''] = 0}, {} -- of what jobs mostly have in common
   bequeath = function(numbers, done, window)
     if #numbers == 0 then
       return
     end
-    local values, named, rests, all = nil, {}, {}, numbers
+    local values, named, rests, all = redis.call('HMGET', held, unpack(numbers)), {}, {}, numbers
     local match, n = string.match, 0
-    if string.find(uses, 'b', 1, true) then -- large records are not read: `=number` in dedup says what is in theirs
-      values = {}
-      for i = 1, #numbers do
-        local size = redis.call('HSTRLEN', held, numbers[i])
-        local brief = (size == 0 or size > 4096) and redis.call('HGET', dedup, '=' .. numbers[i])
-        if brief then
-          values[i] = '1;d=' .. brief
-          briefs[#briefs + 1] = '=' .. numbers[i]
-        else
-          values[i] = size > 4352 and '' or size > 0 and redis.call('HGET', held, numbers[i])
-        end
-      end
-    else
-      values = redis.call('HMGET', held, unpack(numbers))
-    end
     for i = 1, #numbers do
       local value = values[i]
       if not value then
         local entry = redis.call('XRANGE', ready, numbers[i], numbers[i])[1]
         value = entry and entry[2][2] or ''
       end
-      local name, rest = match(value, '^@[^\n]*\n1;d=([^;\n]+)([^\n]*)')
+      local name, rest = match(value, '^@[^\n]*\n[1+];d=([^;\n]+)([^\n]*)')
       if not name then
         name, rest = match(match(value, '^@[^\n]*\n([^\n]*)') or match(value, '^[^\n]*'), ';d=([^;]+)(.*)')
       end
@@ -72,11 +58,12 @@ if string.find(uses, 'd', 1, true) then
         end
       elseif value then
         touched[#touched + 1] = name
-        local owner, heir = string.match(value, '^(%d+%-%d+) ?([%d-]*)')
+        local owner, heir, wait = string.match(value, '^(%d+%-%d+) ?([%d-]*) ?(%d*)')
         if owner == number and heir ~= '' then
           known[name] = heir .. (span and ' @' .. stop or '')
           heirs[#heirs + 1] = heir
-          heirs[#heirs + 1] = span and now + span or math.min(now, tonumber(string.sub(heir, 1, -12)))
+          local at = span and now + span or math.min(now, tonumber(string.sub(heir, 1, -12)))
+          heirs[#heirs + 1] = math.max(at, tonumber(wait) or 0)
         elseif owner == number then
           local ends = tonumber(string.match(value, '@(%d+)$')) or 0 -- it waited for the end of a window
           known[name] = span and '@' .. stop or ends > now and string.format('@%.0f', ends) or ''

@@ -30,6 +30,7 @@ if #numbers + #due + #lapsed + #spent + #dropped + #fallen > 0 or cut then
     call('XTRIM', ready, 'MINID', string.sub(cut, 1, -11) .. string.format('%.0f', string.sub(cut, -10) + 1))
   end
   if #dropped > 0 then -- an index entry whose record is gone: evicted, or a damaged restore
+    call('HDEL', held, unpack(dropped))
     call('ZREM', active, unpack(dropped))
     call('HDEL', tally, unpack(dropped))
     call('ZREM', expiry, unpack(dropped))

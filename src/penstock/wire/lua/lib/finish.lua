@@ -3,6 +3,7 @@
 local removed = 0
 if all then
   removed = redis.call('HDEL', held, unpack(ARGV, base))
+  drop_bodies(ARGV, base)
   if whole then
     redis.call('ZREMRANGEBYSCORE', active, whole, whole)
   else
@@ -13,6 +14,7 @@ if all then
   end
 elseif #finished > 0 then
   removed = redis.call('HDEL', held, unpack(finished))
+  drop_bodies(finished)
   redis.call('ZREM', active, unpack(finished))
   redis.call('ZREM', once, unpack(finished))
   redis.call('HDEL', tally, unpack(finished))

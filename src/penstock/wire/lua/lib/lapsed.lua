@@ -1,14 +1,16 @@
--- Jobs whose ttl has ended, at most 100 a call: a list, and the same as a set; and spent, at most 100 of those that were
--- delivered at most once.
-local lapsed, lapse, spent = {}, {}, {}
+-- Jobs whose ttl has ended, at most `reach` a call: a list, and the same as a set; and spent, at most `reach` of those that were
+-- delivered at most once. `reach` grows with the call: 100 and two for each job that it adds, asks for or ends, so that a client
+-- that repeats a call leaves no more behind than it removes.
+local lapsed, lapse, spent, unlisted = {}, {}, {}, false -- unlisted: there may be more of the former
 if uses ~= '' and string.find(uses, 't', 1, true) then
-  lapsed = redis.call('ZRANGE', expiry, '-inf', now, 'BYSCORE', 'LIMIT', 0, 100)
+  lapsed = redis.call('ZRANGE', expiry, '-inf', now, 'BYSCORE', 'LIMIT', 0, reach)
   for i = 1, #lapsed do
     lapse[lapsed[i]] = true
   end
+  unlisted = #lapsed == reach
 end
 if uses ~= '' and string.find(uses, 'o', 1, true) then
-  spent = redis.call('ZRANGE', once, '-inf', now * 4096 + 4095, 'BYSCORE', 'LIMIT', 0, 100)
+  spent = redis.call('ZRANGE', once, '-inf', string.format('%.0f', score_of(now, 4095)), 'BYSCORE', 'LIMIT', 0, reach)
 end
 if #lapsed + #spent > 0 then -- nothing is written before every key is known to be of its type
   redis.call('ZCARD', active)

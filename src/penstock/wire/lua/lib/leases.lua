@@ -3,7 +3,7 @@ local scored, onces, recount, sets = {}, {}, {}, {}
 if #numbers > 0 then
   local fmt, byte = string.format, string.byte
   local note = '@' .. fmt('%.0f', now) .. ' ' .. owner .. '\n'
-  local plain = fmt('%.0f', (now + lease) * 4096 + tag)
+  local plain = fmt('%.0f', score_of(now + lease, tag))
   local at, usual = 1, false
   local head, own, ttl, last, written = nil, nil, nil, nil, nil
   soonest = math.huge
@@ -15,15 +15,15 @@ if #numbers > 0 then
         head = string.match(record, '^[^\n]*\n')
         own, ttl = terms(record)
       end
-      local stop = ttl and string.sub(id, 1, -12) + ttl
+      local stop = ttl and math.min(now, tonumber(string.sub(id, 1, -12))) + ttl
       if own == 0 then
         score = nil
-        onces[#onces + 1] = fmt('%.0f', math.min(stop or now + 86400000, 2199023255551) * 4096 + tag)
+        onces[#onces + 1] = fmt('%.0f', score_of(math.min(stop or now + 86400000, 3934712855551), tag))
         onces[#onces + 1] = id
       else
-        local till = math.min(now + (own or lease), stop or math.huge)
+        local till = math.min(now + span_of(own, ttl, lease), stop or math.huge)
         if till ~= last then
-          last, written = till, fmt('%.0f', till * 4096 + tag)
+          last, written = till, fmt('%.0f', score_of(till, tag))
           soonest = math.min(soonest, till)
         end
         score = written

@@ -1,5 +1,5 @@
--- Are the records of this version, when does the ttl of each end, and has one a policy of its own? They are list[at + 1] to
--- list[at + n].
+-- Checks the records list[at + 1] to list[at + n], whose version is 1 and whose headers are at most 16384 bytes long. Gives lives (ends of
+-- ttl), big (some body may lie apart) and ruled (some job has a policy of its own).
 local head, ttl, stop, big, ruled = nil, nil, nil, false, false
 for i = 1, n do
   local record = list[i + at]
@@ -8,11 +8,11 @@ for i = 1, n do
   if own and not (head and string.sub(record, 1, #head) == head) then -- mostly the same as that of the record before
     head = string.match(record, '^[^\n]*\n')
     ttl = string.match(record, '^1[;l=%d]*;t=(%d+)')
-    stop = ttl and string.format('%.0f', ms + ttl)
+    stop = ttl and string.format('%.0f', (ms - now > 2592000000 and now or ms) + ttl)
     ruled = ruled or string.find(head, ';p=', 1, true)
   end
   -- at most once (l=0) needs an end: nothing else would ever remove a job that nobody acknowledges
-  if version ~= 49 or third == 108 and zero == 48 and not ttl then
+  if version ~= 49 or third == 108 and zero == 48 and not ttl or not headed(record) then
     return {-10, nonce, whence[i] or i}
   end
   big, ruled = big or #record > 4096, ruled or third == 112
@@ -25,3 +25,7 @@ end
 if lives then
   redis.call('ZCARD', expiry)
 end
+if big then
+  redis.call('HLEN', held)
+end
+local bodies = {} -- that lie apart

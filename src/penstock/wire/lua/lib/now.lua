@@ -1,20 +1,32 @@
--- The queue's clock: TIME, kept from running back by an offset that shrinks again (PROTOCOL.md, Clock).
+-- The queue's clock: TIME, kept from running back by an offset of at most 30 days that shrinks again (PROTOCOL.md, Clock).
 -- Needs seen and off (from meta) and changes (pairs for one HSET of meta at the end).
 local time = redis.call('TIME')
 local raw = time[1] * 1000 + (time[2] - time[2] % 1000) / 1000
-local now = raw + off
-if now < seen then
-  off = seen - raw
-  now = seen
+local now, behind = raw, seen - raw
+if behind > 2592000000 then -- this reading of TIME is wrong, or an earlier one was: the queue follows it
+  off = 0
+  changes[#changes + 1] = 'off'
+  changes[#changes + 1] = 0
+elseif behind > off then
+  now, off = seen, behind
   changes[#changes + 1] = 'off'
   changes[#changes + 1] = off
-end
-if now - seen >= 1000 then
-  if off > 0 then
-    off = math.max(0, off - math.floor((now - seen) / 10))
+else -- a tenth of the time that has passed since seen is taken from the offset
+  local shrunk = math.min(off, math.floor((off - behind) / 10))
+  now = raw + off - shrunk
+  if shrunk > 0 and now - seen >= 1000 then
     changes[#changes + 1] = 'off'
-    changes[#changes + 1] = off
+    changes[#changes + 1] = off - shrunk
   end
+end
+if behind > 2592000000 or now - seen >= 1000 then
   changes[#changes + 1] = 'seen'
   changes[#changes + 1] = now
+end
+-- Scores of active and once: (end - 2025-01-01) * 4096 + the receipt's tag, exact until 2094.
+local function score_of(ms, tag)
+  return (ms - 1735689600000) * 4096 + tag
+end
+local function end_of(score)
+  return math.floor(score / 4096) + 1735689600000
 end

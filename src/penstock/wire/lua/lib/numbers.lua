@@ -1,5 +1,7 @@
--- Numbers: this ms, or the last one's, never lower. seq starts at 1000000000: it always has ten digits.
-local ms, seq = now, 1000000000
+-- Numbers: this ms, or the last one's, never lower. seq has ten digits. It begins at random in each ms, and each call in it leaves
+-- a gap at random, so that a number which a failover has lost is not given to another job. Needs producer and nonce.
+local draw = tonumber(string.sub(producer, -16, -9), 16) * (nonce % 1048576) % 8388593
+local ms, seq = math.max(now, 1000000000000), 1000000000 + draw
 if last then
   local s = tonumber(string.sub(last, 1, -12))
   if not s or s >= ms then
@@ -7,9 +9,9 @@ if last then
     s, q = string.match(last, '^(%d+)-(%d+)$')
     s, q = tonumber(s), tonumber(q)
     if s >= ms then
-      ms, seq = s, q + 1
-      if seq < 1000000000 or seq + n > 4294967295 then
-        ms, seq = s + 1, 1000000000
+      ms = s + 1
+      if q >= 1000000000 and q + draw % 1048576 + n < 4294967295 then
+        ms, seq = s, q + 1 + draw % 1048576
       end
     end
   end

@@ -1,7 +1,7 @@
--- Windows that have ended, at most 100 a call: their ids are free, or are those of the jobs that waited for the end.
+-- Windows that have ended, at most `reach` a call (lib/lapsed): their ids are free, or are those of the jobs that waited for the end.
 local panes, shut, kept_by = {}, {}, {}
 if string.find(uses, 'd', 1, true) then
-  panes = redis.call('ZRANGE', windows, '-inf', now, 'BYSCORE', 'LIMIT', 0, 100)
+  panes = redis.call('ZRANGE', windows, '-inf', now, 'BYSCORE', 'LIMIT', 0, reach)
   local values = #panes > 0 and redis.call('HMGET', dedup, unpack(panes)) or {}
   for i = 1, #panes do
     local number, ends = string.match(values[i] or '', '^(%S*) ?@(%d+)$')

@@ -5,6 +5,6 @@ local function part(text, least, most)
   return value and value >= least and value <= most and value or nil
 end
 local function policy(value, at)
-  local a, b, c = string.match(value, '^1[;lt=%d]*;p=([^,;\n]*),?([^,;\n]*),?([^,;\n]*)', at)
+  local a, b, c = string.match(value, '^[1+][;lt=%d]*;p=([^,;\n]*),?([^,;\n]*),?([^,;\n]*)', at)
   return part(a, 0, 1000000000), part(b, 1, 3162240000000), part(c, 1, 3162240000000)
 end

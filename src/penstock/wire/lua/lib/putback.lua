@@ -27,6 +27,7 @@ if #back + #fallen > 0 then
   end
   if #fallen > 0 then
     redis.call('HINCRBY', meta, 'died', #fallen)
+    local reach = 100 + 2 * #fallen
     --@include lib/trim
   end
   --@include lib/bequests

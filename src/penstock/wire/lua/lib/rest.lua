@@ -8,12 +8,12 @@ if delivers then
     end
     soonest = false
   end
-  local a, s = head[2] and math.floor(head[2] / 4096), tonumber(first[2])
+  local a, s = head[2] and end_of(head[2]), tonumber(first[2])
   more = a and a <= now or s and s <= now or not (exhausted and entries_left == 0) and redis.call('XLEN', ready) > 0
   if a and not (soonest and soonest <= a) then
     soonest = a
   end
-  if s and not (soonest and soonest <= s) then
+  if s and s < 9007199254740991 and not (soonest and soonest <= s) then -- a successor has no time yet
     soonest = s
   end
 end
@@ -22,6 +22,12 @@ local token = more
 if heir_token and delivers then
   more = more or heir_token <= now
   token = more or announce(heir_token, false)
+end
+if not more and alarm > now and (idle or #numbers == 0) and not (soonest and soonest <= alarm) then
+  -- The event of the alarm is gone. A caller that goes on waiting keeps a timer for the next one.
+  alarm = idle and n > 0 and #numbers == 0 and soonest and soonest - now <= 4000 and soonest or 0
+  changes[#changes + 1] = 'alarm'
+  changes[#changes + 1] = alarm
 end
 if not more and soonest and (#numbers > 0 or n == 0) then
   token = announce(soonest, idle) or token

@@ -1,9 +1,10 @@
 -- Exclusive roles: whoever bears one must have it still, and its lease begins anew; while somebody has it nobody else does its
 -- work: taken_by; whose role has ended has lost it. Needs role (of ARGV) and kind. (PROTOCOL.md, Exclusive roles)
 local taken_by, left, lost = nil, 0, false
+--@include lib/left
 if role ~= '' or uses ~= '' and string.find(uses, 'x', 1, true) then
   local id, ends, span, who = string.match(redis.call('HGET', meta, kind) or '', '^(%S+) (%d+) (%d+) (.*)$')
-  left = (tonumber(ends) or now) - now
+  left = left_of(ends, span)
   lost = role ~= '' and (role ~= id or left <= 0)
   if role ~= '' and not lost then
     changes[#changes + 1] = kind

@@ -2,20 +2,24 @@
 -- for. rows(ids, scores, counts) adds what held has of these jobs to the reply, until that carries 1 MiB; and says how many it
 -- has gone through. Needs reply and full; counts are those of tally, or {}.
 local bytes, at = 0, #reply
-local function shown(value)
+--@include lib/joined
+local function shown(id, value) -- nil = its body is gone
   if full == '0' then
     return ''
   end
-  local from = 1
-  if string.byte(value) == 64 then
-    from = (string.find(value, '\n', 1, true) or 0) + 1
+  local from = string.byte(value) == 64 and (string.find(value, '\n', 1, true) or 0) + 1 or 1
+  if string.byte(value, from) ~= 43 then
+    return full == '2' and value or string.sub(value, 1, string.find(value, '\n', from, true) or 0)
   end
-  return string.sub(value, 1, string.find(value, '\n', from, true) or 0)
+  local record = full == '2' and joined(id, string.sub(value, from)) or full == '1' and '1' .. string.sub(value, from + 1)
+  return record and string.sub(value, 1, from - 1) .. record
 end
 local function row(id, score, count, value)
-  reply[at + 1], reply[at + 2], reply[at + 3] = id, score, count
-  reply[at + 4] = full == '2' and value or shown(value)
-  at, bytes = at + 4, bytes + #value
+  local text = shown(id, value)
+  if text then
+    reply[at + 1], reply[at + 2], reply[at + 3], reply[at + 4] = id, score, count, text
+    at, bytes = at + 4, bytes + math.max(#value, #text)
+  end
 end
 local function rows(ids, scores, counts)
   local i = 0

@@ -25,7 +25,7 @@ if count > 0 then
       end
     end
     if all and till ~= '' and count > 4 then -- a whole reservation, in order: one range instead of a score each
-      whole = string.format('%.0f', till * 4096 + low)
+      whole = string.format('%.0f', score_of(till, low))
       local there = redis.call('ZRANGE', active, whole, whole, 'BYSCORE', 'LIMIT', 0, count + 1)
       for i = 1, math.max(count, #there) do
         if there[i] ~= ARGV[base + i - 1] then

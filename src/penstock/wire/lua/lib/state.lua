@@ -6,7 +6,7 @@ local function state_of(id)
     local score = redis.call('ZSCORE', index, id)
     if score then
       lasting = (name == 'active' or name == 'once') and score
-      state, at = name, lasting and math.floor(score / 4096) or tonumber(score)
+      state, at = name, lasting and end_of(score) or tonumber(score)
       if at <= now and name ~= 'dead' then
         state = name == 'once' and 'expired' or 'ready'
       end

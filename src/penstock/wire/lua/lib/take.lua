@@ -1,6 +1,8 @@
 -- Choose what reserve delivers; nothing is written here. Ended leases first, then due jobs and the head of ready
 -- merged by one key (due time or creation ms, ties by number). Needs n, and of the jobs that this same call finishes: settlings (how many), all, finished, base.
--- Gives numbers, records, counts ('' = first delivery) in order of delivery, and what else has to be written.
+-- Gives numbers, records, counts ('' = first delivery) in order of delivery, and what else has to be written. Expired candidates
+-- are passed over and added to lapsed: about 1,000 a call, those that it has listed included, and at least 100 more.
+--@include lib/joined
 --@include lib/terms
 --@include lib/limit
 local numbers, records, counts = {}, {}, {}
@@ -10,16 +12,17 @@ local head, first, reread, exhausted, entries_left = {}, {}, false, false, 0
 local delivers = paused ~= 'out' and paused ~= 'all'
 --@include lib/closed
 local asleep, hungry = redis.call('LLEN', wake) == 0, full > now and redis.call('LLEN', space) == 0
-if delivers and #lapsed == 100 then
-  more, delivers = true, false
+if not delivers or paused == 'in' then -- types, where nothing below reads these keys
+  redis.call('ZCARD', active)
+  redis.call('XLEN', ready)
 end
 if delivers then
   local call, sub = redis.call, string.sub
-  local took, bytes = 0, 0
+  local took, bytes, passed, skipped = 0, 0, 0, 0
   if paused ~= 'in' then
     head, first = call('ZRANGE', active, 0, 0, 'WITHSCORES'), call('ZRANGE', scheduled, 0, 0, 'WITHSCORES')
   end
-  local a, s = head[2] and math.floor(head[2] / 4096), tonumber(first[2])
+  local a, s = head[2] and end_of(head[2]), tonumber(first[2])
   reread = a and (a <= now or settlings > 0 and a - now <= 4000) or s and s <= now
   if settlings > 0 and (reread or not all) then -- they are not there any more
     for i = 1, settlings do
@@ -27,60 +30,92 @@ if delivers then
     end
   end
   local counted = string.find(uses, 'r', 1, true)
-  local function unpacked(id) -- the record without the note of its last delivery, its counters, and the value with the note
+  local function unpacked(id) -- the record without the note of its last delivery, its size, its counters, and the value with the note
     local value = call('HGET', held, id)
     local record = value
     if value and string.byte(value) == 64 then
       record = sub(value, (string.find(value, '\n', 1, true) or 0) + 1)
     end
-    return record, counted and call('HGET', tally, id) or nil, value
+    local size = record and size_of(id, record)
+    return size and record, size, counted and call('HGET', tally, id) or nil, value
   end
-  if n > 0 and a and a <= now then
-    local over = call('ZRANGE', active, '-inf', now * 4096 + 4095, 'BYSCORE', 'LIMIT', 0, n + #lapsed + settlings + 16)
-    local policy = call('HMGET', meta, 'max_attempts', 'max_crashes')
-    local max_attempts, max_crashes = limit(policy[1], 20), limit(policy[2], 3)
-    --@include lib/crash
-    for i = 1, #over do
-      local id = over[i]
-      if took == n or bytes >= 1048576 then
-        break
-      elseif not lapse[id] then
-        local record, count, value = unpacked(id)
-        if not record then
-          dropped[#dropped + 1] = id
-        else
-          local after, dies = crash(count, record, value)
-          crashes, bytes = crashes + 1, bytes + #record
-          if dies then
-            fallen[#fallen + 1] = id
-            fallen[#fallen + 1] = after
-          else
-            took = took + 1
-            numbers[took], records[took], counts[took] = id, record, after
-          end
-        end
+  local found, page, allowed = {}, math.min(100, n + #lapsed + settlings), math.max(100, 1000 - #lapsed)
+  local function screen(ids) -- note which candidates have expired
+    local ends = unlisted and #ids > 0 and call('ZMSCORE', expiry, unpack(ids)) or {}
+    for i = 1, #ends do
+      if ends[i] and tonumber(ends[i]) <= now and not lapse[ids[i]] then
+        lapse[ids[i]] = true
+        found[#found + 1] = ids[i]
+        passed = passed + 1
       end
     end
   end
-  local waiting, w = {}, 1
-  if n > took and s and s <= now then
-    waiting = call('ZRANGE', scheduled, '-inf', now, 'BYSCORE', 'LIMIT', 0, n + #lapsed + settlings, 'WITHSCORES')
+  if n > 0 and a and a <= now then
+    local high, at, over = string.format('%.0f', score_of(now, 4095)), 0, nil
+    local policy = call('HMGET', meta, 'max_attempts', 'max_crashes')
+    local max_attempts, max_crashes = limit(policy[1], 20), limit(policy[2], 3)
+    --@include lib/crash
+    repeat
+      over = call('ZRANGE', active, '-inf', high, 'BYSCORE', 'LIMIT', at, page)
+      at = at + page
+      screen(over)
+      for i = 1, #over do
+        local id = over[i]
+        if took == n or bytes >= 1048576 then
+          break
+        elseif not lapse[id] then
+          local record, size, count, value = unpacked(id)
+          if not record then
+            dropped[#dropped + 1] = id
+            passed = passed + 1
+          else
+            local after, dies = crash(count, record, value)
+            crashes, bytes = crashes + 1, bytes + size
+            if dies then
+              fallen[#fallen + 1] = id
+              fallen[#fallen + 1] = after
+              passed, skipped = passed + 1, skipped + 1
+            else
+              took = took + 1
+              numbers[took], records[took], counts[took] = id, record, after
+            end
+          end
+        end
+      end
+    until #over < page or took == n or bytes >= 1048576 or passed >= allowed
   end
+  local waiting, w, place = {}, 1, s and s <= now and 0
   local from = '-'
   local entries, e = {}, 1
-  while took < n and bytes < 1048576 do
+  while took < n and bytes < 1048576 and passed < allowed do
+    if w > #waiting and place then
+      waiting, w = call('ZRANGE', scheduled, '-inf', now, 'BYSCORE', 'LIMIT', place, page, 'WITHSCORES'), 1
+      place = #waiting == page * 2 and place + page
+      local ids = {}
+      for i = 1, #waiting, 2 do
+        ids[#ids + 1] = waiting[i]
+      end
+      screen(ids)
+    end
     if e > #entries and not exhausted then
       -- One, then 16, then up to 100 as their size lets the call carry: it delivers about 1 MiB.
-      local step = 1
-      if took > 0 then
-        step = math.max(1, math.floor((1048576 - bytes) * took / (bytes + 1)))
-        step = math.min(step, n - took, took < 16 and 16 or 100)
+      local step, looked = 1, took + skipped
+      if looked > 0 then
+        step = math.max(1, math.floor((1048576 - bytes) * looked / (bytes + 1)))
+        step = math.min(step, math.max(n - took, skipped), looked < 16 and 16 or 100)
       end
       entries, e = call('XRANGE', ready, from, '+', 'COUNT', step), 1
       exhausted = #entries < step
       if #entries > 0 then
         local last = entries[#entries][1]
         from = sub(last, 1, -11) .. string.format('%.0f', sub(last, -10) + 1)
+      end
+      if unlisted then
+        local ids = {}
+        for i = 1, #entries do
+          ids[i] = entries[i][1]
+        end
+        screen(ids)
       end
     end
     local entry, id = entries[e], waiting[w]
@@ -94,11 +129,12 @@ if delivers then
       w = w + 2
       if not lapse[id] then
         due[#due + 1] = id
-        local record, count = unpacked(id)
+        local record, size, count = unpacked(id)
         if not record then
           dropped[#dropped + 1] = id
+          passed = passed + 1
         else
-          took, bytes = took + 1, bytes + #record
+          took, bytes = took + 1, bytes + size
           numbers[took], records[took], counts[took] = id, record, ''
           if count then
             local d, rest = string.match(count, '^(%d+) (.*)$')
@@ -107,14 +143,14 @@ if delivers then
           end
         end
       end
-    elseif entry and #waiting + #lapsed + settlings == 0 then -- the usual case: nothing to merge or leave out
+    elseif entry and #waiting + #lapsed + settlings == 0 and not large then -- the usual case: nothing to merge or leave out
       for i = e, #entries do
         local job = entries[i]
         local record = job[2][2]
         took, e = took + 1, i + 1
         numbers[took], records[took], counts[took] = job[1], record, ''
         bytes = bytes + #record
-        if bytes >= 1048576 then
+        if bytes >= 1048576 or took == n then
           break
         end
       end
@@ -122,14 +158,30 @@ if delivers then
     elseif entry then
       e = e + 1
       cut = entry[1]
-      if not lapse[cut] then
+      local record = entry[2][2]
+      local size = lapse[cut] and #record or size_of(cut, record)
+      bytes = bytes + (size or 0)
+      if lapse[cut] then
+        skipped = skipped + 1
+      elseif not size then
+        dropped[#dropped + 1] = cut
+        passed = passed + 1
+      else
         took = took + 1
-        numbers[took], records[took], counts[took] = cut, entry[2][2], ''
-        bytes = bytes + #entry[2][2]
+        numbers[took], records[took], counts[took] = cut, record, ''
       end
     else
       break
     end
   end
+  if from == '-' then
+    call('XLEN', ready) -- its type
+  end
   entries_left = #entries - e + 1
+  if bequeath then
+    bequeath(found, false)
+  end
+  for i = 1, #found do
+    lapsed[#lapsed + 1] = found[i]
+  end
 end

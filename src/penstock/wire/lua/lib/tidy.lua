@@ -1,7 +1,4 @@
--- A look gives back memory, too: at most 100 jobs whose ttl has ended. HDEL first, it passes on a full server.
---@include lib/closed
---@include lib/claims
---@include lib/lapsed
+-- A look gives back memory, too: it removes the lapsed. HDEL first, it passes on a full server.
 local roomless = #lapsed > 0 and (tonumber(full) or 0) > now and redis.call('LLEN', space) == 0
 if #lapsed + #spent > 0 then
   redis.call('HDEL', held, '-')

@@ -1,0 +1,82 @@
+"""Codecs: how bodies that are not bytes become bytes, and the bytes bodies again."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.errors import BadArgument, UndecodableBody
+
+__all__ = ["Codec", "check_codec"]
+
+NAME = re.compile(r"json|x-[a-z0-9][a-z0-9._-]{0,61}")
+
+
+@dataclass(frozen=True, slots=True)
+class Codec:
+    """What a client makes of bodies that are not bytes, in place of plain JSON.
+
+    Pickling a `JobView` of such a client pickles its codec: give functions of a module then.
+
+    Args:
+        name: kept with each job. "json" = what `encode` returns is JSON, which every client in
+            every language can read; any other name begins with "x-", and is read by clients that
+            have a codec of this name.
+        encode: makes bytes of a body. What it raises becomes a `BadArgument`.
+        decode: makes a body of the bytes of a job with this name. What it raises becomes an
+            `UndecodableBody`.
+
+    Raises:
+        BadArgument: an argument can't be used.
+    """
+
+    name: str
+    encode: Callable[[Any], bytes]
+    decode: Callable[[bytes], Any]
+
+    def __post_init__(self) -> None:
+        name: object = self.name
+        if not isinstance(name, str) or NAME.fullmatch(name) is None:
+            raise BadArgument("name", self.name, 'json, or "x-" and 1 to 62 of a-z 0-9 . _ -')
+        for one in ("encode", "decode"):
+            if not callable(getattr(self, one)):
+                raise BadArgument(one, getattr(self, one), "a function")
+
+    def encoded(self, body: Any) -> bytes:
+        """The bytes of a body.
+
+        Raises:
+            BadArgument: the codec can't express it.
+        """
+        try:
+            raw: Any = self.encode(body)
+        except Exception as error:
+            raise BadArgument("body", body, f"codec {self.name}: {error}") from error
+        if not isinstance(raw, bytes):
+            found = type(raw).__name__
+            raise BadArgument("body", body, f"codec {self.name} returned {found}, not bytes")
+        return raw
+
+    def decoded(self, raw: bytes) -> Any:
+        """The body that the bytes say.
+
+        Raises:
+            UndecodableBody: the codec can't read them.
+        """
+        try:
+            return self.decode(raw)
+        except Exception as error:
+            raise UndecodableBody(f"codec {self.name}: {error}") from error
+
+
+def check_codec(value: object) -> Codec | None:
+    """A client's codec.
+
+    Raises:
+        BadArgument: it is none.
+    """
+    if value is not None and not isinstance(value, Codec):
+        raise BadArgument("codec", value, "a penstock.Codec, or None for plain JSON")
+    return value

@@ -1,0 +1,69 @@
+"""When a client that waits sweeps: its own queues, and a few of those that the registry lists."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+__all__ = ["IDLE_MS", "Turns"]
+
+IDLE_MS = 60_000
+"""ms without a write after which an empty queue without settings is removed."""
+SHORTEST, LONGEST = 30.0, 90.0
+"""Seconds between two sweeps of one queue, drawn anew each time: clients spread by themselves."""
+FEW, MANY = 2, 16
+"""How many listed queues are swept at a time; many after a time that removed one."""
+SOON = 4.0
+"""Seconds until the next time, after one that removed a queue."""
+MADE = 8
+"""A client that makes queues sweeps listed ones whenever it has made so many."""
+MOST = 10_000
+"""Most queues whose turns are kept."""
+
+
+class Turns:
+    """When a client sweeps which queue next.
+
+    Args:
+        draw: gives the seconds until the next sweep of a queue.
+    """
+
+    def __init__(self, draw: Callable[[], float] | None = None) -> None:
+        self._draw = draw or (lambda: random.uniform(SHORTEST, LONGEST))
+        self._at: dict[str, float] = {}
+        self._listed_at: float | None = None
+        self._count = FEW
+        self._made = 0
+
+    def is_due(self, name: str, now: float) -> bool:
+        """Whether to sweep a queue that the client waits for; if so its next turn is drawn."""
+        at = self._at.get(name)
+        if at is not None and now < at:
+            return False
+        if at is None and len(self._at) >= MOST:
+            self._at.clear()
+        self._at[name] = now + self._draw()
+        return at is not None
+
+    def again(self, name: str, now: float) -> None:
+        """A queue had more to remove than one turn may: the next one is soon."""
+        self._at[name] = now + SOON
+
+    def listed(self, now: float) -> int:
+        """How many listed queues to sweep now; 0 = it is not time yet."""
+        at, self._listed_at = self._listed_at, self._listed_at or now + self._draw()
+        if at is None or now < at:
+            return 0
+        self._listed_at = now + self._draw()
+        return self._count
+
+    def found(self, removed: int, now: float) -> None:
+        """How many of the listed queues were removed: if any, more of them are swept soon."""
+        self._count = MANY if removed else FEW
+        if removed:
+            self._listed_at = now + SOON
+
+    def made(self) -> int:
+        """A queue was made; how many listed queues to sweep for that."""
+        self._made = (self._made + 1) % MADE
+        return 0 if self._made else 2 * MADE

@@ -1,0 +1,95 @@
+"""URLs of servers: which are refused before they are used, and what an error may show of them.
+
+A password that is not percent-encoded moves the borders of a URL: a part of it is then taken for a
+port, a path or an option, and shown by whatever complains of that. So such a URL is refused first.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from penstock.errors import BadArgument
+
+__all__ = ["check_url", "redacted", "shown", "unusable"]
+
+SCHEMES = ("redis://", "rediss://", "unix://", "redis+sentinel://", "rediss+sentinel://")
+PARTS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)([^/?#]*)([^?#]*)(.*)", re.DOTALL)
+PLACE = re.compile(r"(?:\[[0-9A-Fa-f:.%]+\]|[\w.-]*)(?::\d{1,5})?")
+HIDDEN = "<not shown>"
+IN_TEXT = re.compile(r"(?<![^\s'\"(\[])([A-Za-z][A-Za-z0-9+.-]*:/+|:).*@", re.DOTALL)
+"""A URL that begins a word, or what is left of one, up to the last @ of the text."""
+
+
+def shown(source: object) -> str:
+    """What an error may show of a source: the place of a sound URL, never a name or a password."""
+    if isinstance(source, (bytes, bytearray)):
+        source = source.decode("utf-8", "replace")
+    if isinstance(source, str):
+        found = PARTS.fullmatch(source)
+        if found is None or _fault(source):
+            scheme = found[1].lower() if found else ""
+            return f"{scheme if scheme in SCHEMES else ''}{HIDDEN}"
+        return f"{found[1]}{found[2].rpartition('@')[2]}{found[3]}"
+    if isinstance(source, Sequence):
+        return f"[{', '.join(map(shown, source))}]"
+    return f"<{type(source).__module__}.{type(source).__qualname__}>"
+
+
+def redacted(text: str) -> str:
+    """A text of any kind without the names and passwords of a URL in it."""
+    return IN_TEXT.sub(rf"\1{HIDDEN}@", text)
+
+
+def check_url(argument: str, url: object) -> str:
+    """A URL of a node, of a form in which no part of a password is taken for another part.
+
+    Raises:
+        BadArgument: it is none; neither its text nor its attributes have more than its place.
+    """
+    fault = _fault(url) if isinstance(url, str) else "a URL of a node, as a str"
+    if fault:
+        raise BadArgument(argument, shown(url), fault)
+    return str(url)
+
+
+def _fault(url: str) -> str:
+    found = PARTS.fullmatch(url)
+    if found is None or found[1].lower() not in SCHEMES:
+        return f"a URL that begins with {', '.join(SCHEMES[:-1])} or {SCHEMES[-1]}"
+    _, authority, path, options = found.groups()
+    if "@" in path + options:
+        return (
+            "in a URL the characters / ? # @ % of a user name, a password, a path or an option "
+            "must be percent-encoded, as urllib.parse.quote(password, safe='') does"
+        )
+    if not all(PLACE.fullmatch(place) for place in authority.rpartition("@")[2].split(",")):
+        return "a URL with a host name and a port such as redis://host:6379/0"
+    return ""
+
+
+def unusable(url: str, complaint: str) -> str:
+    """Why redis-py can't use a URL whose form is sound, without any value of it.
+
+    Args:
+        url: the URL.
+        complaint: what redis-py says, which may quote a value.
+    """
+    found = re.search(r"(?:keyword argument|Invalid value for) '(\w+)'", complaint)
+    name = _named(url, found[1]) if found else ""
+    if not name:
+        return "redis-py can't use it: look at the port, the database and the options"
+    if "keyword" in complaint:
+        return f"unknown option {name!r}: the options are those of redis-py's connections"
+    return f"the value of option {name!r} can't be used"
+
+
+def _named(url: str, option: str) -> str:
+    """The option as the URL names it; '' behind a password, of which it may be a part."""
+    for pair in url.partition("?")[2].split("&"):
+        name = pair.partition("=")[0]
+        if name in (option, f"sentinel_{option}"):
+            return name
+        if "password" in name:
+            break
+    return ""

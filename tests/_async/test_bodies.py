@@ -1,0 +1,135 @@
+"""Bodies of a client with a codec of its own: enqueued, taken, looked at, and run by workers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+import pytest
+from pydantic import TypeAdapter
+
+from penstock import AsyncPenstock, AsyncQueue, BadArgument, Codec, UndecodableBody
+from penstock.worker import AsyncWorker, Handlers
+from tests.support.backends import Backend
+from tests.support.keyspace import Raw
+
+
+@dataclass
+class Order:
+    """A body that JSON has no words for."""
+
+    at: datetime
+    total: Decimal
+    lines: tuple[int, ...]
+
+
+ORDER = Order(datetime(2026, 1, 2, 3, 4, tzinfo=timezone.utc), Decimal("19.90"), (1, 2))
+ADAPTER: TypeAdapter[Order] = TypeAdapter(Order)
+CODECS = {
+    "pydantic": Codec("json", ADAPTER.dump_json, ADAPTER.validate_json),
+    "msgspec": Codec("json", msgspec.json.encode, msgspec.json.Decoder(Order).decode),
+    "msgpack": Codec("x-msgpack", msgspec.msgpack.encode, msgspec.msgpack.Decoder(Order).decode),
+}
+
+
+@pytest.fixture(params=CODECS.values(), ids=CODECS)
+async def shop(backend: Backend, request: pytest.FixtureRequest) -> AsyncIterator[AsyncPenstock]:
+    """A client with a codec."""
+    async with backend.async_client() as lent, AsyncPenstock(lent, codec=request.param) as client:
+        yield client
+
+
+@pytest.fixture
+def orders(shop: AsyncPenstock) -> AsyncQueue:
+    """Its queue."""
+    return shop.queue("q")
+
+
+async def test_bodies_come_back_as_they_were(orders: AsyncQueue) -> None:
+    """Dates, decimals, dataclasses and tuples: one, many, with options, and as views."""
+    await orders.enqueue(ORDER)
+    await orders.enqueue(ORDER, lease=60, headers={"a": "b"})
+    await orders.enqueue(ORDER, dedup_id="one")
+    await orders.enqueue_many([ORDER, ORDER])
+    await orders.enqueue_many([ORDER], dedup_id=lambda body: str(body.total), delay=60)
+    await orders.enqueue(b"raw")
+    assert [view.body for view in await orders.peek()] == [ORDER] * 5 + [b"raw"]
+    assert [view.body for view in await orders.peek(state="scheduled")] == [ORDER]
+    assert [view.body async for view in orders.scan_iter()].count(ORDER) == 6
+    jobs = await orders.reserve(5, block=0)
+    assert [job.body for job in jobs] == [ORDER] * 5
+    found = await orders.show(jobs[0])
+    assert found is not None
+    assert (found.body, found.codec) == (ORDER, orders.ops.codec.name)  # type: ignore[union-attr]  # it has one
+
+
+async def test_partitions_have_the_codec_too(shop: AsyncPenstock) -> None:
+    """In a queue made of several, and in a twin of the client."""
+    queue = shop.queue("p", partitions=3)
+    await queue.enqueue_many([ORDER] * 5, key=lambda body: str(body.total))
+    assert [job.body for job in await queue.reserve(5, block=0)] == [ORDER] * 5
+    await queue.enqueue(ORDER)
+    assert [view.body for view in await queue.peek()] == [ORDER]
+    async with shop.twin() as twin:
+        (job,) = await twin.queue("p", partitions=3).reserve(block=0)
+        assert job.body == ORDER
+
+
+async def test_what_the_codec_can_not_do(orders: AsyncQueue, raw: Raw) -> None:
+    """Nothing is added; bytes that it can't read are in reach."""
+    with pytest.raises(BadArgument, match="codec"):
+        await orders.enqueue(object())
+    assert raw.exists("penstock:{q}:ready") == 0
+    await orders.enqueue(ORDER)
+    (entry,) = raw.xrange("penstock:{q}:ready")
+    head = entry[1][b"j"].partition(b"\n")[0]
+    raw.xadd("penstock:{q}:ready", {"j": head + b"\nnonsense"}, id="9999999999999-1000000000")
+    jobs = await orders.reserve(2, block=0)
+    with pytest.raises(UndecodableBody, match="codec"):
+        jobs[1].body  # noqa: B018  # it raises
+    assert jobs[1].raw == b"nonsense"
+
+
+async def test_other_clients(orders: AsyncQueue, ps: AsyncPenstock) -> None:
+    """Read what is JSON, and say which codec they lack."""
+    await orders.enqueue(ORDER)
+    (job,) = await ps.queue("q").reserve(block=0)
+    if orders.ops.codec.name == "json":  # type: ignore[union-attr]  # it has one
+        assert job.body == json.loads(job.raw)
+        assert job.body["lines"] == [1, 2]
+    else:
+        with pytest.raises(UndecodableBody, match="unknown codec 'x-msgpack'"):
+            job.body  # noqa: B018  # it raises
+
+
+async def test_a_worker_with_a_codec(backend: Backend) -> None:
+    """Handlers get bodies as they were, and named ones their arguments."""
+    codec = Codec("x-msgpack", msgspec.msgpack.encode, msgspec.msgpack.decode)
+    handlers, seen = Handlers(), list[Any]()
+
+    @handlers.handler("add")
+    async def add(a: int, b: int) -> None:
+        seen.append(a + b)
+
+    async with backend.async_client() as lent, AsyncPenstock(lent, codec=codec) as ps:
+        q = ps.queue("q")
+        await q.enqueue(**add.job(1, b=2))
+        await AsyncWorker(ps, "q", handlers, burst=True).run()
+        stats = await q.stats()
+        assert (seen, stats.acked, stats.dead) == ([3], 1, 0)
+
+
+async def test_plain_json(q: AsyncQueue) -> None:
+    """Without a codec: keys are text, and tuples come back as lists."""
+    with pytest.raises(BadArgument, match="the key 1 is no str"):
+        await q.enqueue({1: 2})
+    with pytest.raises(BadArgument, match="the key 1 is no str"):
+        await q.enqueue_many([{"a": [{1: 2}]}])
+    await q.enqueue({"a": (1, 2)})
+    (job,) = await q.reserve(block=0)
+    assert job.body == {"a": [1, 2]}

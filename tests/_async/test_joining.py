@@ -1,0 +1,319 @@
+"""A client of one source: alone, or of all nodes that the one which was given lists."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+import redis
+
+from penstock import (
+    AsyncPenstock,
+    BadArgument,
+    ConfigurationError,
+    NodesUnavailable,
+    Outcome,
+    WrongNode,
+    parse_id,
+)
+from penstock._async import federation, single
+from penstock.embedded import EmbeddedServer
+from tests.connection.stub import Stub
+from tests.support.twins import aspawn, await_for
+
+Urls = list[str]
+
+
+@pytest.fixture
+def urls() -> Iterator[Urls]:
+    """Three nodes: databases of one server."""
+    with EmbeddedServer(tcp=True) as server:
+        base = server.url.removesuffix("/0")
+        yield [f"{base}/{number}" for number in range(3)]
+
+
+@pytest.fixture
+async def listed(urls: Urls) -> Urls:
+    """The same, each of which lists all."""
+    async with AsyncPenstock(urls[0]) as ps:
+        for url in urls[1:]:
+            await ps.nodes.add(url)
+    return urls
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients read the list before each call and each wait."""
+    monkeypatch.setattr(single, "REFRESH", 0.05)
+    monkeypatch.setattr(federation, "REFRESH", 0.05)
+
+
+def alone(url: str) -> AsyncPenstock:
+    """A client of this node and of no other one."""
+    return AsyncPenstock(url, federation=False)
+
+
+async def ids_of(ps: AsyncPenstock) -> list[str]:
+    """The first digits of the ids of its nodes."""
+    return [node.id[:8] for node in (await ps.hello()).nodes]
+
+
+async def id_of(url: str) -> str:
+    """The first digits of the id of this very node."""
+    async with alone(url) as ps:
+        return (await ids_of(ps))[0]
+
+
+async def one_on(url: str, body: Any = "x") -> str:
+    """Add a job on this very node; its id."""
+    async with alone(url) as ps:
+        return (await ps.queue("q").enqueue(body)).id
+
+
+async def leave(url: str) -> None:
+    """Let this node take no more jobs, as another client sees to it."""
+    async with AsyncPenstock(url) as ps:
+        await ps.nodes.leave(await id_of(url))
+
+
+async def test_one_url_is_enough(listed: Urls) -> None:
+    """All nodes are seen, jobs of all are found, taken, and finished by their ids alone."""
+    added = [await one_on(url) for url in listed]
+    for url in listed:
+        async with AsyncPenstock(url) as ps:
+            assert len(await ids_of(ps)) == 3
+            assert (await ps.queue("q").stats()).ready == 3
+            assert {view.id async for view in ps.queue("q").scan_iter()} == set(added)
+            assert await ps.queues() == ["q"]
+    ps = AsyncPenstock(listed[1])
+    assert list(await ps.queue("q").ack(added)) == [Outcome.DONE] * 3
+    await ps.close()
+
+
+async def test_a_node_that_joins_gets_the_settings(urls: Urls) -> None:
+    """All settings and pauses of all queues, at once, before any client uses it."""
+    async with AsyncPenstock(urls[0]) as ps:
+        await ps.queue("q").configure(lease=7, max_length=3)
+        await ps.queue("q").pause("out")
+        await ps.queue("parts", partitions=2).configure(lease=8)
+        await ps.queue("plain").enqueue("x")
+        await ps.nodes.add(urls[1])
+    async with alone(urls[1]) as ps:
+        found = (await ps.queue("q").stats()).settings
+        assert (found.lease, found.max_length, found.paused) == (7, 3, "out")
+        assert (await ps.queue("parts", partitions=2).stats()).settings.lease == 8
+        assert not (await ps.queue("plain").stats()).exists
+
+
+@pytest.mark.parametrize("first", ["show", "reserve", "stats", "enqueue", "open", "hello"])
+async def test_the_first_call_joins(listed: Urls, first: str) -> None:
+    """Whichever it is, on an object that was made before anything was sent."""
+    foreign = await one_on(listed[2])
+    ps = AsyncPenstock(listed[0])
+    q = ps.queue("q")
+    calls = {
+        "show": lambda: q.show(foreign), "reserve": lambda: q.reserve(block=0), "stats": q.stats,
+        "enqueue": lambda: q.enqueue("y"), "open": lambda: ps.open("q"), "hello": ps.hello,
+    }  # fmt: skip
+    assert await calls[first]()
+    assert (await q.show(foreign)).id == foreign  # type: ignore[union-attr]  # it is there
+    await ps.close()
+
+
+async def test_jobs_are_not_added_behind_the_back_of_others(listed: Urls) -> None:
+    """A node that is leaving gets no more of them from a client that was given its URL alone."""
+    await leave(listed[0])
+    async with AsyncPenstock(listed[0]) as ps:
+        own = parse_id(await one_on(listed[1])).node
+        assert {(await ps.hello()).nodes[0].leaving, len(await ids_of(ps))} == {True, 3}
+        jobs = [await ps.queue("q").enqueue("x"), *await ps.queue("q").enqueue_many(["y", "z"])]
+        assert own in await ids_of(ps)
+        left = await id_of(listed[0])
+        assert left not in {parse_id(one.id).node for one in jobs}
+        assert await ps.nodes.drained(left)
+
+
+async def test_alone_on_request(listed: Urls) -> None:
+    """It sees one node, whose flag it shows and obeys; ids of others are foreign."""
+    foreign = await one_on(listed[1])
+    async with alone(listed[0]) as ps:
+        q = ps.queue("q")
+        mine = await q.enqueue("x")
+        await leave(listed[0])
+        [view] = (await ps.hello()).nodes
+        assert (view.leaving, view.priority) == (True, 100)
+        for call in (lambda: q.enqueue("y"), lambda: q.enqueue_many(["y"])):
+            while not await _refused(call):
+                pass  # what it has seen may be believed for a moment
+        assert list(await q.ack([mine.id])) == [Outcome.DONE]
+        with pytest.raises(WrongNode):
+            await q.ack([foreign])
+        with pytest.raises(ConfigurationError, match="federation"):
+            assert ps.nodes
+    with pytest.raises(BadArgument, match="federation"):
+        AsyncPenstock(listed, federation=False)
+    with pytest.raises(BadArgument, match="federation"):
+        AsyncPenstock(listed[0], federation="no")  # type: ignore[arg-type]  # on purpose
+
+
+async def _refused(call: Any) -> bool:
+    try:
+        await call()
+    except NodesUnavailable as error:
+        return "leaving" in str(error)
+    return False
+
+
+async def test_a_node_that_leaves_and_lists_no_other(urls: Urls) -> None:
+    """There is nowhere else to go, which the producer is told."""
+    async with AsyncPenstock(urls[0]) as ps, AsyncPenstock(urls[0]) as steering:
+        await steering.nodes.leave((await ids_of(steering))[0])
+        with pytest.raises(NodesUnavailable, match="leaving"):
+            await ps.queue("q").enqueue("x")
+        await steering.nodes.join((await ids_of(steering))[0])
+        assert (await ps.queue("q").enqueue("x")).state == "ready"
+
+
+@pytest.mark.usefixtures("hasty")
+async def test_a_client_that_runs_joins(urls: Urls) -> None:
+    """What it took before is finished afterwards, and a wait that began before hears of others."""
+    async with AsyncPenstock(urls[0]) as ps:
+        q = ps.queue("q")
+        await q.enqueue_many(["a", "b"])
+        first, second = await q.reserve(2)
+        assert len(await ids_of(ps)) == 1
+        waiting = aspawn(q.reserve, 1, block=None)
+        async with AsyncPenstock(urls[0]) as other:
+            await other.nodes.add(urls[1])
+        added = await one_on(urls[1])
+        [job] = await waiting.result()
+        assert job.id == added
+        assert job.queue is q
+        assert await first.extend(30) > 0
+        assert list(await q.ack([job, first, second.id])) == [Outcome.DONE] * 3
+        assert len(await ids_of(ps)) == 2
+
+
+@pytest.mark.usefixtures("hasty")
+async def test_a_loop_that_consumes_joins(urls: Urls) -> None:
+    """Between two jobs, or while it waits."""
+    async with AsyncPenstock(urls[0]) as ps:
+        q = ps.queue("q")
+        await q.enqueue("here")
+        seen = []
+        async for job in q.consume():
+            async with job:
+                seen.append(job.body)
+            if len(seen) == 2:
+                break
+            await ps.nodes.list()
+            async with AsyncPenstock(urls[0]) as other:
+                await other.nodes.add(urls[1])
+            await one_on(urls[1], "there")
+        assert seen == ["here", "there"]
+
+
+@pytest.mark.usefixtures("hasty")
+async def test_who_waits_for_room_goes_elsewhere(urls: Urls) -> None:
+    """The node was full, and begins to leave meanwhile."""
+    async with AsyncPenstock(urls[0]) as ps:
+        q = ps.queue("q")
+        await q.configure(max_length=1)
+        first = await q.enqueue("x")
+        waiting = aspawn(q.enqueue, "y", block=20)
+        async with AsyncPenstock(urls[0]) as other:
+            await other.nodes.add(urls[1])
+        await leave(urls[0])
+        added = await waiting.result()
+        assert parse_id(added.id).node != parse_id(first.id).node
+
+
+async def test_partitions_are_on_all_nodes(listed: Urls) -> None:
+    """A queue in partitions joins as well."""
+    await leave(listed[0])
+    left = await id_of(listed[0])
+    async with AsyncPenstock(listed[0]) as ps:
+        q = ps.queue("parts", partitions=2)
+        added = await q.enqueue_many([{"n": n} for n in range(9)], key=lambda body: str(body["n"]))
+        assert left not in {parse_id(one.id).node for one in added}
+        assert len(await q.reserve(9, block=5)) >= 1
+
+
+async def test_a_role_is_held_on_one_node(listed: Urls, urls: Urls) -> None:
+    """A client that was given one of several is told so; one that stays alone may have it."""
+    async with AsyncPenstock(listed[0]) as ps:
+        with pytest.raises(ConfigurationError, match="role"):
+            await ps.queue("q").exclusive("consumer").take()
+        with pytest.raises(ConfigurationError, match="role"):
+            ps.queue("q").exclusive("consumer")
+    async with alone(urls[0]) as ps, ps.queue("q").exclusive("consumer") as role:
+        assert role.fence
+
+
+async def test_a_list_that_may_not_be_read(listed: Urls) -> None:
+    """Is no list: the client stays with the node that it was given."""
+    with redis.Redis.from_url(listed[0]) as raw:
+        raw.acl_setuser(
+            "plain", enabled=True, passwords=["+pw"], commands=["+@all"],
+            keys=["penstock:{*", "penstock:node", "penstock:queues"],
+        )  # fmt: skip
+    async with AsyncPenstock(listed[0].replace("://", "://plain:pw@")) as ps:
+        await ps.queue("q").enqueue("x")
+        assert len(await ids_of(ps)) == 1
+
+
+class Thief(Stub):
+    """A stranger who listens, and keeps what he is told."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda _: b"-ERR no\r\n")
+
+    @property
+    def secrets(self) -> list[bytes]:
+        """What looks like a password."""
+        return [one[-1] for one in self.commands if one[0] == b"AUTH"]
+
+
+@pytest.mark.parametrize("many", [False, True], ids=["one URL", "a list"])
+async def test_a_password_is_not_sent_to_whom_the_list_names(many: bool) -> None:
+    """Same scheme, foreign host: it is not even called, and told with the reason."""
+    with Thief() as thief, EmbeddedServer(tcp=True) as server:
+        url = server.url.replace("://", "://:hunter2@")
+        with redis.Redis.from_url(server.url) as raw:
+            raw.config_set("requirepass", "hunter2")
+        foreign = thief.url.replace("127.0.0.1", "localhost")
+        with redis.Redis.from_url(url) as raw:
+            raw.hset("penstock:nodes", "e" * 40, f"1 {foreign}")
+            raw.hset("penstock:nodes", "f" * 40, f"1 {foreign}?password=x")
+        source = [url] if many else url
+        async with AsyncPenstock(source) as ps:
+            await ps.queue("q").enqueue("x")
+            assert await ps.queue("q").reserve()
+            own, *others = (await ps.hello()).nodes
+            assert (own.error, own.leaving) == ("", False)
+            assert {node.id[:1] for node in others} == {"e", "f"}
+            told = {node.id[:1]: node.error for node in others}
+            assert "localhost is not among its node_hosts" in told["e"]
+            assert "alone" in told["f"]
+            assert not any("hunter2" in node.address + node.error for node in others)
+            mine = await ps.queue("q").enqueue("y")
+            with pytest.raises(WrongNode, match="node_hosts"):
+                await ps.queue("q").ack([f"D-eeeeeeee{mine.id[10:]}"])
+            await ps.nodes.forget("eeeeeeee")
+            assert {node.id[:1] for node in (await ps.hello()).nodes} == {own.id[:1], "f"}
+            assert thief.connections == 0
+            await ps.nodes.forget("f" * 40)
+        with redis.Redis.from_url(url) as raw:
+            raw.hset("penstock:nodes", "e" * 40, f"9999999999999 {foreign}")
+        async with AsyncPenstock(source, node_hosts=["localhost"], retry_for=0.1) as ps:
+            with suppress(NodesUnavailable):
+                await ps.hello()
+            await await_for(lambda: b"hunter2" in thief.secrets)
+
+
+async def test_without_a_password_there_is_none_to_steal(listed: Urls) -> None:
+    """So the nodes are used wherever they are."""
+    async with AsyncPenstock(listed[0].replace("127.0.0.1", "localhost")) as ps:
+        assert [node.error for node in (await ps.hello()).nodes] == [""] * 3

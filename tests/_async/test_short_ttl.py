@@ -1,0 +1,102 @@
+"""Jobs with a ttl: the lease that they have without one of their own, and what expires at work."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from penstock import AsyncPenstock, AsyncQueue
+from penstock.core.bulk import _warn_of_lease
+from tests.support.keyspace import Raw, advance
+
+
+@pytest.fixture
+def q(ps: AsyncPenstock) -> AsyncQueue:
+    """A queue that does not exist yet."""
+    return ps.queue("q")
+
+
+@pytest.mark.parametrize("many", [False, True])
+async def test_a_short_ttl_leaves_time_for_another_delivery(
+    q: AsyncQueue, raw: Raw, many: bool
+) -> None:
+    """The consumer dies, and the job is delivered again before its ttl ends."""
+    if many:
+        await q.enqueue_many(["x"], ttl=40)
+    else:
+        await q.enqueue("x", ttl=40)
+    (job,) = await q.reserve(block=0)
+    assert job.lease == 4
+    advance(raw, q.ops, 4.1)
+    (again,) = await q.reserve(block=0)
+    assert (again.body, again.deliveries, again.crashes) == ("x", 2, 1)
+    assert await again.ack()
+
+
+@pytest.mark.parametrize(
+    "ttl, lease, queue, wanted",
+    [
+        (9, None, None, 1),
+        (100, None, None, 10),
+        (3600, None, None, 30),
+        (3600, None, 5, 5),
+        (100, 50, None, 50),
+        (None, None, 5, 5),
+    ],
+)
+async def test_the_lease_of_a_job_with_a_ttl(
+    q: AsyncQueue,
+    raw: Raw,
+    ttl: float | None,
+    lease: float | None,
+    queue: float | None,
+    wanted: float,
+) -> None:
+    """A tenth of the ttl, at least 1 s, at most the queue's lease; the job's own stands."""
+    await q.configure(lease=queue)
+    await q.enqueue("x", ttl=ttl, lease=lease)
+    (view,) = await q.peek()
+    (job,) = await q.reserve(block=0)
+    assert view.lease == job.lease == wanted
+    (held,) = await q.peek(state="active")
+    assert held.delivered is not None
+    assert held.lease_until == pytest.approx(held.delivered + wanted, abs=0.01)
+    assert await q.extend([job], late=True) == [wanted]
+    assert await q.ack([job])
+
+
+async def test_the_hint_of_a_whole_reservation_fits(q: AsyncQueue, raw: Raw) -> None:
+    """A client reckons the end of such a lease as the server does."""
+    await q.enqueue_many(range(20), ttl=100)
+    jobs = await q.reserve(20, block=0)
+    (view,) = await q.peek(1, state="active")
+    assert view.lease_until is not None
+    assert {job.hinted.partition("@")[2] for job in jobs} == {str(round(view.lease_until * 1000))}
+    assert (await q.ack(jobs)).done == 20
+
+
+async def test_what_expires_at_work_is_counted(q: AsyncQueue, raw: Raw) -> None:
+    """A job that was delivered and not finished in time, beside one that was never delivered."""
+    await q.enqueue("delivered", ttl=60)
+    assert len(await q.reserve(block=0)) == 1
+    await q.enqueue("waits", ttl=60)
+    advance(raw, q.ops, 61)
+    assert await q.sweep() == 2
+    stats = await q.stats()
+    assert (stats.swept, stats.expired_active) == (2, 1)
+
+
+async def test_a_lease_as_long_as_the_ttl_is_told_once(
+    q: AsyncQueue, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Such a job is not delivered again when its consumer dies; lease 0 says so itself."""
+    _warn_of_lease.cache_clear()
+    with caplog.at_level(logging.WARNING, "penstock"):
+        for _ in range(3):
+            await q.enqueue("x", ttl=7, lease=7)
+            await q.enqueue_many(["x"], ttl=7, lease=7)
+        await q.enqueue("x", ttl=7, lease=6)
+        await q.enqueue("x", ttl=7, lease=0)
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert message.startswith("lease=7.0 s is not shorter than ttl=7.0 s: ")

@@ -1,0 +1,76 @@
+"""Stable ids of jobs: what a handler makes its work idempotent by."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock import AsyncPenstock, AsyncQueue
+from tests.support.keyspace import Raw, dump
+
+
+@pytest.fixture
+def q(ps: AsyncPenstock) -> AsyncQueue:
+    """A queue that does not exist yet."""
+    return ps.queue("q")
+
+
+async def test_producer_and_consumer_see_the_same(q: AsyncQueue) -> None:
+    """One job, several, and jobs with a dedup id; every delivery has it."""
+    told = [await q.enqueue("a"), *await q.enqueue_many(["b", b"c"])]
+    told += [await q.enqueue("d", dedup_id="d"), *await q.enqueue_many(["e"], dedup_id="e")]
+    jobs = await q.reserve(9, block=0)
+    assert [job.id for job in jobs] == [one.id for one in told]
+    assert [job.stable_id for job in jobs] == [one.stable_id for one in told]
+    assert len({job.stable_id for job in jobs}) == 5
+    await q.release(jobs)
+    again = await q.reserve(9, block=0)
+    assert [job.stable_id for job in again] == [one.stable_id for one in told]
+
+
+async def test_a_repeat_on_a_primary_without_the_call_keeps_it(q: AsyncQueue, raw: Raw) -> None:
+    """The old primary delivers the job, the new one does not know it: two ids, one stable id."""
+    call = q.ops.enqueue
+    sent: list[object] = []
+
+    def kept(records: object, **options: object) -> object:
+        sent.append(call(records, **options))  # type: ignore[arg-type]
+        return sent[-1]
+
+    await q.enqueue("first")
+    await q.reserve(1, block=0)
+    q.ops.enqueue = kept  # type: ignore[method-assign,assignment]
+    told = await q.enqueue("work")
+    (old,) = await q.reserve(1, block=0)
+    await old.ack()
+    for key in dump(raw):
+        if b":producer:" in key:
+            raw.delete(key)  # as a replica that lags: it has neither the job nor the call
+    reply, _ = await q._node.run(sent[-1])  # type: ignore[arg-type]
+    assert reply[6] == 0
+    (new,) = await q.reserve(1, block=0)
+    assert new.id != old.id == told.id
+    assert new.stable_id == old.stable_id == told.stable_id
+    assert (new.body, new.deliveries) == ("work", 1)
+
+
+async def test_a_refused_duplicate_has_none(q: AsyncQueue) -> None:
+    """An update brings that of the new content; what is refused is not there."""
+    first = await q.enqueue("a", dedup_id="x")
+    assert first.stable_id
+    assert (await q.enqueue("b", dedup_id="x")).stable_id == ""
+    update = await q.enqueue("c", dedup_id="x", on_duplicate="update")
+    (job,) = await q.reserve(1, block=0)
+    assert job.stable_id == update.stable_id != first.stable_id
+    after = await q.enqueue("d", dedup_id="x", on_duplicate="requeue")
+    await job.ack()
+    (job,) = await q.reserve(1, block=0)
+    assert job.stable_id == after.stable_id
+
+
+async def test_a_job_without_one_has_its_id(q: AsyncQueue, raw: Raw) -> None:
+    """A producer of another kind gave none: nothing better is known than the id."""
+    await q.enqueue("made")
+    await q.purge()
+    raw.xadd(q.ops.keys["ready"], {"j": b"1\nplain"}, id=b"1900000000000-1000000000")
+    (job,) = await q.reserve(1, block=0)
+    assert job.stable_id == job.id

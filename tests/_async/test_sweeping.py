@@ -1,0 +1,231 @@
+"""Clients that wait give back memory that nobody needs any more (PROTOCOL.md, Sweeping)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from penstock import AsyncPenstock, AsyncQueue
+from penstock.core.sweeping import Turns
+from tests.support.keyspace import advance, check_invariant, evalshas
+
+Raw = Any
+MOMENT = 0.01
+MINUTE = 90
+
+
+def hurried(client: AsyncPenstock) -> None:
+    """From its second wait on the client sweeps at each."""
+    client._driver._turns = Turns(lambda: 0.0)
+
+
+async def used_up(client: AsyncPenstock, raw: Raw, name: str) -> None:
+    """A queue that had one job, and was left alone for more than a minute since."""
+    queue = client.queue(name)
+    await queue.enqueue("only")
+    assert await queue.ack(await queue.reserve(block=0))
+    advance(raw, queue.ops, MINUTE)
+
+
+async def test_a_consumer_that_waits_sweeps_its_queues(
+    ps: AsyncPenstock, q: AsyncQueue, raw: Raw
+) -> None:
+    """Windows that have ended, jobs whose ttl has, and dead letters that are too old."""
+    hurried(ps)
+    await q.configure(dead_age=100)
+    for number in range(150):
+        await q.enqueue(number, dedup_id=str(number), dedup_window=50)
+    jobs = await q.reserve(150, block=0)
+    await q.bury(jobs[:20], "no")
+    await q.ack(jobs[20:])
+    await q.enqueue_many([b""] * 150, lease=0, ttl=50)
+    await q.reserve(150, block=0)
+    advance(raw, q.ops, 200)
+    assert await q.reserve(block=MOMENT) == []
+    assert await q.reserve(block=MOMENT) == []
+    left = [
+        kind
+        for kind in ("windows", "dedup", "dead", "once", "held")
+        if raw.exists(q.ops.keys[kind])
+    ]
+    assert left == []
+    check_invariant(raw)
+
+
+async def test_a_consumer_of_several_queues_sweeps_all(ps: AsyncPenstock, raw: Raw) -> None:
+    """Each has turns of its own."""
+    hurried(ps)
+    queues = [ps.queue(name) for name in ("a", "b", "c")]
+    for queue in queues:
+        await queue.enqueue("x", lease=0, ttl=50)
+        await queue.reserve(block=0)
+        advance(raw, queue.ops, 100)
+    for _ in range(2):
+        assert await ps.reserve(queues, block=MOMENT) == []
+    assert [(await queue.stats()).expired for queue in queues] == [0, 0, 0]
+    assert not any(raw.exists(queue.ops.keys["held"]) for queue in queues)
+
+
+async def test_a_short_wait_costs_nothing(real_q: AsyncQueue, real_raw: Raw) -> None:
+    """The first sweep of a client is half a minute away: until then a wait is two scripts."""
+    await real_q.reserve(block=0)
+    before = evalshas(real_raw)
+    for _ in range(3):
+        assert await real_q.reserve(block=MOMENT) == []
+    assert evalshas(real_raw) - before == 6
+
+
+async def test_a_queue_with_a_consumer_stays(ps: AsyncPenstock, q: AsyncQueue, raw: Raw) -> None:
+    """Whoever waits needs it; its counters are kept."""
+    hurried(ps)
+    await used_up(ps, raw, q.name)
+    await q.reserve(block=0)
+    for _ in range(3):
+        assert await q.reserve(block=MOMENT) == []
+    assert (await q.stats()).acked == 1
+
+
+async def test_used_up_queues_of_others_are_removed(ps: AsyncPenstock, raw: Raw) -> None:
+    """Forty queues that nobody uses go while a consumer waits for another one."""
+    for number in range(40):
+        await used_up(ps, raw, f"used {number}")
+    hurried(ps)
+    q = ps.queue("waited for")
+    await q.enqueue("later", delay=10**6)
+    for _ in range(42):
+        if len(await ps.queues()) == 1:
+            break
+        assert await q.reserve(block=MOMENT) == []
+        if ps._driver._turns._listed_at is not None:  # the next turn is due
+            ps._driver._turns._listed_at = 0.0
+    assert await ps.queues() == ["waited for"]
+    assert raw.hlen("penstock:queues") == 1
+    assert len(raw.keys("penstock:{used*")) == 40  # the producer's notes, which end by themselves
+
+
+async def test_whoever_makes_queues_removes_others(ps: AsyncPenstock, raw: Raw) -> None:
+    """A queue for each request, used once and left: their number does not grow."""
+    most = 0
+    for number in range(150):
+        await used_up(ps, raw, f"request {number}")
+        most = max(most, raw.hlen("penstock:queues"))
+    assert most <= 40
+
+
+@pytest.mark.parametrize("why", ["damaged", "newer", "no name"])
+async def test_what_cannot_be_swept_stops_nothing(ps: AsyncPenstock, raw: Raw, why: str) -> None:
+    """A listed queue that is damaged or of a newer protocol, or an entry that is no queue."""
+    await used_up(ps, raw, "used")
+    if why == "no name":
+        raw.hset("penstock:queues", "0" * 16, b"")
+    else:
+        other = ps.queue("other")
+        await other.enqueue("x")
+        if why == "damaged":
+            raw.delete(other.ops.keys["meta"])
+            raw.hset("penstock:queues", f"{other.ops.crc:08x}00000001", "other")
+        else:
+            raw.hset(other.ops.keys["meta"], "v", "3")
+    removed = sum([await ps._driver.sweep_listed(1) for _ in range(6)])
+    assert removed == 1
+    assert not raw.exists(ps.queue("used").ops.keys["meta"])
+    raw.flushdb()  # what is damaged on purpose
+
+
+async def test_an_entry_of_another_life_goes(ps: AsyncPenstock, q: AsyncQueue, raw: Raw) -> None:
+    """Where a client died before it took the entry out."""
+    await q.enqueue("x")
+    raw.hset("penstock:queues", f"{q.ops.crc:08x}00000001", q.name)
+    for _ in range(4):
+        await ps._driver.sweep_listed(1)
+    assert raw.hlen("penstock:queues") == 1
+    assert await ps.queues() == [q.name]
+
+
+# -- sparse streams ----------------------------------------------------------------------------
+
+
+async def sparse(q: AsyncQueue, **options: Any) -> list[Any]:
+    """A queue of 20,000 jobs of which each hundredth is left; their bodies."""
+    added = await q.enqueue_many(range(20_000), **options)
+    await q.delete([one.id for number, one in enumerate(added) if number % 100])
+    return list(range(0, 20_000, 100))
+
+
+def memory(raw: Raw, q: AsyncQueue) -> int:
+    """Bytes of the structures in which waiting jobs lie."""
+    return sum(raw.memory_usage(q.ops.keys[kind]) or 0 for kind in ("ready", "held", "scheduled"))
+
+
+async def test_a_sparse_stream_is_compacted(real_q: AsyncQueue, real_raw: Raw) -> None:
+    """Its jobs stay ready, in their order, between those of others, in a fifth of the memory."""
+    wanted = await sparse(real_q)
+    before, stats = memory(real_raw, real_q), await real_q.stats()
+    shown = await real_q.peek(200)
+    assert await real_q.sweep() == 0
+    assert memory(real_raw, real_q) < before / 5
+    assert real_raw.xlen(real_q.ops.keys["ready"]) == 0
+    after = await real_q.stats()
+    assert (after.ready, after.scheduled) == (stats.ready, 0) == (200, 0)
+    assert [view.id for view in await real_q.peek(200)] == [view.id for view in shown]
+    check_invariant(real_raw)
+    await real_q.enqueue_many(["new 1", "new 2"])
+    jobs = await real_q.reserve(300, block=0)
+    assert [job.body for job in jobs] == [*wanted, "new 1", "new 2"]
+    assert [job.id for job in jobs[:200]] == [view.id for view in shown]
+    assert all(await real_q.ack(jobs))
+    check_invariant(real_raw)
+
+
+async def test_what_is_compacted_keeps_its_ttl_and_dedup_id(
+    real_q: AsyncQueue, real_raw: Raw
+) -> None:
+    """It is a duplicate's other job, can be withdrawn, and goes at the end of its ttl."""
+    await sparse(real_q, ttl=500, dedup_id=str)
+    await real_q.sweep()
+    assert real_raw.xlen(real_q.ops.keys["ready"]) == 0
+    check_invariant(real_raw)
+    again = await real_q.enqueue("other", dedup_id="700")
+    assert again.action == "refused"
+    assert again.state == "ready"
+    assert (await real_q.withdraw([again.id])).done == 1
+    assert (await real_q.enqueue("other", dedup_id="700")).action == "added"
+    advance(real_raw, real_q.ops, 600)
+    assert [job.body for job in await real_q.reserve(300, block=0)] == ["other"]
+    check_invariant(real_raw)
+
+
+@pytest.mark.parametrize("side", ["in", "out", "all"])
+async def test_a_paused_queue_is_not_compacted(
+    real_q: AsyncQueue, real_raw: Raw, side: str
+) -> None:
+    """A pause is not the same for both structures; behind it jobs move."""
+    await sparse(real_q)
+    await real_q.pause(side)
+    await real_q.sweep()
+    assert real_raw.xlen(real_q.ops.keys["ready"]) == 200
+    await real_q.resume()
+    await real_q.sweep()
+    assert real_raw.xlen(real_q.ops.keys["ready"]) == 0
+
+
+async def test_a_survey_keeps_jobs_in_their_places(real_q: AsyncQueue, real_raw: Raw) -> None:
+    """For ten minutes, as others may read the structures one after the other."""
+    await sparse(real_q)
+    await real_q._node.run(real_q.ops.survey("", "scheduled", "", "", 10, 0))
+    for seconds, left in ((0, 200), (590, 200), (120, 0)):
+        advance(real_raw, real_q.ops, seconds)
+        await real_q.sweep()
+        assert real_raw.xlen(real_q.ops.keys["ready"]) == left
+
+
+@pytest.mark.parametrize("size, keep", [(1, 1), (1, 5), (300, 1), (2000, 2)])
+async def test_a_stream_that_is_dense_enough_stays(
+    real_q: AsyncQueue, real_raw: Raw, size: int, keep: int
+) -> None:
+    """Where jobs would take as much elsewhere they are left where they are."""
+    added = await real_q.enqueue_many(["x" * size] * 3000)
+    await real_q.delete([one.id for number, one in enumerate(added) if number % keep])
+    await real_q.sweep()
+    assert real_raw.xlen(real_q.ops.keys["ready"]) == 3000 // keep

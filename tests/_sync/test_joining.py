@@ -1,0 +1,320 @@
+# Generated from tests/_async/test_joining.py by tools/unasync.py; do not edit.
+"""A client of one source: alone, or of all nodes that the one which was given lists."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+import redis
+
+from penstock import (
+    BadArgument,
+    ConfigurationError,
+    NodesUnavailable,
+    Outcome,
+    Penstock,
+    WrongNode,
+    parse_id,
+)
+from penstock._sync import federation, single
+from penstock.embedded import EmbeddedServer
+from tests.connection.stub import Stub
+from tests.support.twins import spawn, wait_for
+
+Urls = list[str]
+
+
+@pytest.fixture
+def urls() -> Iterator[Urls]:
+    """Three nodes: databases of one server."""
+    with EmbeddedServer(tcp=True) as server:
+        base = server.url.removesuffix("/0")
+        yield [f"{base}/{number}" for number in range(3)]
+
+
+@pytest.fixture
+def listed(urls: Urls) -> Urls:
+    """The same, each of which lists all."""
+    with Penstock(urls[0]) as ps:
+        for url in urls[1:]:
+            ps.nodes.add(url)
+    return urls
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients read the list before each call and each wait."""
+    monkeypatch.setattr(single, "REFRESH", 0.05)
+    monkeypatch.setattr(federation, "REFRESH", 0.05)
+
+
+def alone(url: str) -> Penstock:
+    """A client of this node and of no other one."""
+    return Penstock(url, federation=False)
+
+
+def ids_of(ps: Penstock) -> list[str]:
+    """The first digits of the ids of its nodes."""
+    return [node.id[:8] for node in ps.hello().nodes]
+
+
+def id_of(url: str) -> str:
+    """The first digits of the id of this very node."""
+    with alone(url) as ps:
+        return ids_of(ps)[0]
+
+
+def one_on(url: str, body: Any = "x") -> str:
+    """Add a job on this very node; its id."""
+    with alone(url) as ps:
+        return ps.queue("q").enqueue(body).id
+
+
+def leave(url: str) -> None:
+    """Let this node take no more jobs, as another client sees to it."""
+    with Penstock(url) as ps:
+        ps.nodes.leave(id_of(url))
+
+
+def test_one_url_is_enough(listed: Urls) -> None:
+    """All nodes are seen, jobs of all are found, taken, and finished by their ids alone."""
+    added = [one_on(url) for url in listed]
+    for url in listed:
+        with Penstock(url) as ps:
+            assert len(ids_of(ps)) == 3
+            assert ps.queue("q").stats().ready == 3
+            assert {view.id for view in ps.queue("q").scan_iter()} == set(added)
+            assert ps.queues() == ["q"]
+    ps = Penstock(listed[1])
+    assert list(ps.queue("q").ack(added)) == [Outcome.DONE] * 3
+    ps.close()
+
+
+def test_a_node_that_joins_gets_the_settings(urls: Urls) -> None:
+    """All settings and pauses of all queues, at once, before any client uses it."""
+    with Penstock(urls[0]) as ps:
+        ps.queue("q").configure(lease=7, max_length=3)
+        ps.queue("q").pause("out")
+        ps.queue("parts", partitions=2).configure(lease=8)
+        ps.queue("plain").enqueue("x")
+        ps.nodes.add(urls[1])
+    with alone(urls[1]) as ps:
+        found = ps.queue("q").stats().settings
+        assert (found.lease, found.max_length, found.paused) == (7, 3, "out")
+        assert ps.queue("parts", partitions=2).stats().settings.lease == 8
+        assert not ps.queue("plain").stats().exists
+
+
+@pytest.mark.parametrize("first", ["show", "reserve", "stats", "enqueue", "open", "hello"])
+def test_the_first_call_joins(listed: Urls, first: str) -> None:
+    """Whichever it is, on an object that was made before anything was sent."""
+    foreign = one_on(listed[2])
+    ps = Penstock(listed[0])
+    q = ps.queue("q")
+    calls = {
+        "show": lambda: q.show(foreign), "reserve": lambda: q.reserve(block=0), "stats": q.stats,
+        "enqueue": lambda: q.enqueue("y"), "open": lambda: ps.open("q"), "hello": ps.hello,
+    }  # fmt: skip
+    assert calls[first]()
+    assert q.show(foreign).id == foreign  # type: ignore[union-attr]  # it is there
+    ps.close()
+
+
+def test_jobs_are_not_added_behind_the_back_of_others(listed: Urls) -> None:
+    """A node that is leaving gets no more of them from a client that was given its URL alone."""
+    leave(listed[0])
+    with Penstock(listed[0]) as ps:
+        own = parse_id(one_on(listed[1])).node
+        assert {ps.hello().nodes[0].leaving, len(ids_of(ps))} == {True, 3}
+        jobs = [ps.queue("q").enqueue("x"), *ps.queue("q").enqueue_many(["y", "z"])]
+        assert own in ids_of(ps)
+        left = id_of(listed[0])
+        assert left not in {parse_id(one.id).node for one in jobs}
+        assert ps.nodes.drained(left)
+
+
+def test_alone_on_request(listed: Urls) -> None:
+    """It sees one node, whose flag it shows and obeys; ids of others are foreign."""
+    foreign = one_on(listed[1])
+    with alone(listed[0]) as ps:
+        q = ps.queue("q")
+        mine = q.enqueue("x")
+        leave(listed[0])
+        [view] = ps.hello().nodes
+        assert (view.leaving, view.priority) == (True, 100)
+        for call in (lambda: q.enqueue("y"), lambda: q.enqueue_many(["y"])):
+            while not _refused(call):
+                pass  # what it has seen may be believed for a moment
+        assert list(q.ack([mine.id])) == [Outcome.DONE]
+        with pytest.raises(WrongNode):
+            q.ack([foreign])
+        with pytest.raises(ConfigurationError, match="federation"):
+            assert ps.nodes
+    with pytest.raises(BadArgument, match="federation"):
+        Penstock(listed, federation=False)
+    with pytest.raises(BadArgument, match="federation"):
+        Penstock(listed[0], federation="no")  # type: ignore[arg-type]  # on purpose
+
+
+def _refused(call: Any) -> bool:
+    try:
+        call()
+    except NodesUnavailable as error:
+        return "leaving" in str(error)
+    return False
+
+
+def test_a_node_that_leaves_and_lists_no_other(urls: Urls) -> None:
+    """There is nowhere else to go, which the producer is told."""
+    with Penstock(urls[0]) as ps, Penstock(urls[0]) as steering:
+        steering.nodes.leave(ids_of(steering)[0])
+        with pytest.raises(NodesUnavailable, match="leaving"):
+            ps.queue("q").enqueue("x")
+        steering.nodes.join(ids_of(steering)[0])
+        assert ps.queue("q").enqueue("x").state == "ready"
+
+
+@pytest.mark.usefixtures("hasty")
+def test_a_client_that_runs_joins(urls: Urls) -> None:
+    """What it took before is finished afterwards, and a wait that began before hears of others."""
+    with Penstock(urls[0]) as ps:
+        q = ps.queue("q")
+        q.enqueue_many(["a", "b"])
+        first, second = q.reserve(2)
+        assert len(ids_of(ps)) == 1
+        waiting = spawn(q.reserve, 1, block=None)
+        with Penstock(urls[0]) as other:
+            other.nodes.add(urls[1])
+        added = one_on(urls[1])
+        [job] = waiting.result()
+        assert job.id == added
+        assert job.queue is q
+        assert first.extend(30) > 0
+        assert list(q.ack([job, first, second.id])) == [Outcome.DONE] * 3
+        assert len(ids_of(ps)) == 2
+
+
+@pytest.mark.usefixtures("hasty")
+def test_a_loop_that_consumes_joins(urls: Urls) -> None:
+    """Between two jobs, or while it waits."""
+    with Penstock(urls[0]) as ps:
+        q = ps.queue("q")
+        q.enqueue("here")
+        seen = []
+        for job in q.consume():
+            with job:
+                seen.append(job.body)
+            if len(seen) == 2:
+                break
+            ps.nodes.list()
+            with Penstock(urls[0]) as other:
+                other.nodes.add(urls[1])
+            one_on(urls[1], "there")
+        assert seen == ["here", "there"]
+
+
+@pytest.mark.usefixtures("hasty")
+def test_who_waits_for_room_goes_elsewhere(urls: Urls) -> None:
+    """The node was full, and begins to leave meanwhile."""
+    with Penstock(urls[0]) as ps:
+        q = ps.queue("q")
+        q.configure(max_length=1)
+        first = q.enqueue("x")
+        waiting = spawn(q.enqueue, "y", block=20)
+        with Penstock(urls[0]) as other:
+            other.nodes.add(urls[1])
+        leave(urls[0])
+        added = waiting.result()
+        assert parse_id(added.id).node != parse_id(first.id).node
+
+
+def test_partitions_are_on_all_nodes(listed: Urls) -> None:
+    """A queue in partitions joins as well."""
+    leave(listed[0])
+    left = id_of(listed[0])
+    with Penstock(listed[0]) as ps:
+        q = ps.queue("parts", partitions=2)
+        added = q.enqueue_many([{"n": n} for n in range(9)], key=lambda body: str(body["n"]))
+        assert left not in {parse_id(one.id).node for one in added}
+        assert len(q.reserve(9, block=5)) >= 1
+
+
+def test_a_role_is_held_on_one_node(listed: Urls, urls: Urls) -> None:
+    """A client that was given one of several is told so; one that stays alone may have it."""
+    with Penstock(listed[0]) as ps:
+        with pytest.raises(ConfigurationError, match="role"):
+            ps.queue("q").exclusive("consumer").take()
+        with pytest.raises(ConfigurationError, match="role"):
+            ps.queue("q").exclusive("consumer")
+    with alone(urls[0]) as ps, ps.queue("q").exclusive("consumer") as role:
+        assert role.fence
+
+
+def test_a_list_that_may_not_be_read(listed: Urls) -> None:
+    """Is no list: the client stays with the node that it was given."""
+    with redis.Redis.from_url(listed[0]) as raw:
+        raw.acl_setuser(
+            "plain", enabled=True, passwords=["+pw"], commands=["+@all"],
+            keys=["penstock:{*", "penstock:node", "penstock:queues"],
+        )  # fmt: skip
+    with Penstock(listed[0].replace("://", "://plain:pw@")) as ps:
+        ps.queue("q").enqueue("x")
+        assert len(ids_of(ps)) == 1
+
+
+class Thief(Stub):
+    """A stranger who listens, and keeps what he is told."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda _: b"-ERR no\r\n")
+
+    @property
+    def secrets(self) -> list[bytes]:
+        """What looks like a password."""
+        return [one[-1] for one in self.commands if one[0] == b"AUTH"]
+
+
+@pytest.mark.parametrize("many", [False, True], ids=["one URL", "a list"])
+def test_a_password_is_not_sent_to_whom_the_list_names(many: bool) -> None:
+    """Same scheme, foreign host: it is not even called, and told with the reason."""
+    with Thief() as thief, EmbeddedServer(tcp=True) as server:
+        url = server.url.replace("://", "://:hunter2@")
+        with redis.Redis.from_url(server.url) as raw:
+            raw.config_set("requirepass", "hunter2")
+        foreign = thief.url.replace("127.0.0.1", "localhost")
+        with redis.Redis.from_url(url) as raw:
+            raw.hset("penstock:nodes", "e" * 40, f"1 {foreign}")
+            raw.hset("penstock:nodes", "f" * 40, f"1 {foreign}?password=x")
+        source = [url] if many else url
+        with Penstock(source) as ps:
+            ps.queue("q").enqueue("x")
+            assert ps.queue("q").reserve()
+            own, *others = ps.hello().nodes
+            assert (own.error, own.leaving) == ("", False)
+            assert {node.id[:1] for node in others} == {"e", "f"}
+            told = {node.id[:1]: node.error for node in others}
+            assert "localhost is not among its node_hosts" in told["e"]
+            assert "alone" in told["f"]
+            assert not any("hunter2" in node.address + node.error for node in others)
+            mine = ps.queue("q").enqueue("y")
+            with pytest.raises(WrongNode, match="node_hosts"):
+                ps.queue("q").ack([f"D-eeeeeeee{mine.id[10:]}"])
+            ps.nodes.forget("eeeeeeee")
+            assert {node.id[:1] for node in ps.hello().nodes} == {own.id[:1], "f"}
+            assert thief.connections == 0
+            ps.nodes.forget("f" * 40)
+        with redis.Redis.from_url(url) as raw:
+            raw.hset("penstock:nodes", "e" * 40, f"9999999999999 {foreign}")
+        with Penstock(source, node_hosts=["localhost"], retry_for=0.1) as ps:
+            with suppress(NodesUnavailable):
+                ps.hello()
+            wait_for(lambda: b"hunter2" in thief.secrets)
+
+
+def test_without_a_password_there_is_none_to_steal(listed: Urls) -> None:
+    """So the nodes are used wherever they are."""
+    with Penstock(listed[0].replace("127.0.0.1", "localhost")) as ps:
+        assert [node.error for node in ps.hello().nodes] == [""] * 3

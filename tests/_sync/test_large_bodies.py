@@ -1,0 +1,203 @@
+# Generated from tests/_async/test_large_bodies.py by tools/unasync.py; do not edit.
+"""Bodies above 4096 bytes: written once, wherever their jobs go, and removed with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import pytest
+
+from penstock import BadArgument, Outcome, Penstock, Queue, RetryPolicy
+from penstock.core.operations import Staged, staged_chunk
+from tests.support.keyspace import Raw, advance, check_invariant, numbers
+
+SIZES = pytest.mark.parametrize("size", [4096, 4097, 50_000])
+
+
+def stored(raw: Raw, q: Queue) -> list[bytes]:
+    """The numbers of the jobs whose bodies lie apart."""
+    names = raw.hkeys(q.ops.keys["held"])
+    return sorted(name[1:] for name in names if name.startswith(b"="))
+
+
+@SIZES
+def test_a_whole_life(q: Queue, raw: Raw, size: int) -> None:
+    """The body is the same at each delivery, and gone when the job is acknowledged."""
+    body = b"x" * size
+    job_id = q.enqueue(body, headers={"trace": "abc"}, retry=RetryPolicy(5)).id
+    ends: list[Callable[[Any], Any]] = [
+        lambda job: q.nack([job], delay=0),
+        lambda job: q.release([job]),
+        lambda _: q.promote([job_id]),
+        lambda job: q.bury([job], "no use"),
+        lambda _: q.bury([job_id], "no use"),
+    ]
+    for end in ends:
+        check_invariant(raw)
+        (job,) = q.reserve(block=0)
+        assert (job.body, job.headers, job.retry) == (body, {"trace": "abc"}, RetryPolicy(5))
+        view = q.show(job_id)
+        assert view is not None
+        assert (view.body, view.headers) == (body, {"trace": "abc"})
+        end(job)
+        check_invariant(raw)
+        if q.stats().dead:
+            assert [letter.body for letter in q.peek(state="dead")] == [body]
+            assert q.redrive([job_id]) == 1
+    assert len(stored(raw, q)) == (size > 4096)
+    (job,) = q.reserve(block=0)
+    assert job.ack()
+    assert not raw.exists(q.ops.keys["held"])
+    q.sweep()
+    assert b"b" not in raw.hget(q.ops.keys["meta"], "uses")
+
+
+Ending: TypeAlias = Callable[[Queue, list[str]], Any]
+ENDINGS: dict[str, Ending] = {
+    "ack": lambda q, ids: q.ack(ids),
+    "settle": lambda q, ids: q.settle(ids, 1),
+    "delete": lambda q, ids: q.delete(ids),
+    "withdraw": lambda q, ids: q.withdraw(ids),
+    "purge": lambda q, _: q.purge(),
+    "clear": lambda q, _: q.clear(),
+}
+
+
+@pytest.mark.parametrize("delay", [0, 60])
+@pytest.mark.parametrize("end", ENDINGS)
+def test_what_ends_waiting_jobs_by_id(q: Queue, raw: Raw, end: str, delay: int) -> None:
+    """The bodies of these jobs go, those of others stay; ready has headers alone."""
+    ids = [q.enqueue(body, delay=delay).id for body in (b"x" * 5000, b"small", b"y" * 5000)]
+    ends_all = end in ("purge", "clear")
+    if not ends_all:
+        q.enqueue(b"z" * 6000, delay=60)
+    assert sum(len(fields[b"j"]) for _, fields in raw.xrange(q.ops.keys["ready"])) < 100
+    ENDINGS[end](q, ids)
+    assert len(stored(raw, q)) == (0 if ends_all else 1)
+    check_invariant(raw)
+
+
+@pytest.mark.parametrize("place", ["ready", "scheduled", "active", "once", "dead"])
+def test_an_evicted_and_an_expired_job(q: Queue, raw: Raw, place: str) -> None:
+    """The end of a ttl, a dead letter too many, an eviction: the body goes as well."""
+    body = b"x" * 5000
+    q.enqueue(
+        body,
+        delay=1 if place == "scheduled" else 0,
+        ttl=None if place == "dead" else 5,
+        lease=0 if place == "once" else None,
+    )
+    if place in ("active", "once", "dead"):
+        (job,) = q.reserve(block=0)
+        assert job.body == body
+        if place == "dead":
+            job.bury("no use")
+            q.configure(dead_age=1)
+    assert len(stored(raw, q)) == 1
+    advance(raw, q.ops, 12)
+    q.sweep()
+    assert stored(raw, q) == []
+    check_invariant(raw)
+    q.enqueue(body, lease=0, ttl=60)
+    q.reserve(block=0)
+    assert q.evict() == 1
+    assert not raw.exists(q.ops.keys["held"])
+
+
+@pytest.mark.parametrize("where", ["ready", "scheduled", "lease ended"])
+def test_an_update_changes_the_size(q: Queue, raw: Raw, where: str) -> None:
+    """A large body replaces a small one, a small one a large one, wherever the job waits."""
+    delay = 60 if where == "scheduled" else 0
+    q.enqueue(b"first", dedup_id="a", delay=delay, lease=1)
+    if where == "lease ended":
+        q.reserve(block=0)
+        advance(raw, q.ops, 5)
+    for body in (b"x" * 5000, b"small", b"y" * 6000, b"z" * 7000):
+        answer = q.enqueue(body, dedup_id="a", on_duplicate="update")
+        assert answer.action == "updated"
+        check_invariant(raw)
+        status = q.status("a")
+        assert status is not None
+        assert status.job is not None
+        assert status.job.body == body
+    q.promote([answer.id])
+    (job,) = q.reserve(block=0)
+    assert job.body == b"z" * 7000
+    assert job.ack()
+    assert not raw.exists(q.ops.keys["held"])
+
+
+def test_staged_jobs(q: Queue, raw: Raw) -> None:
+    """Large bodies are split when they are moved into the queue."""
+    bodies = [b"x" * 5000, b"small", b"y" * 9000]
+    at = Staged("writer", 0)
+    q.enqueue(b"before")
+    records = [b"1;d=%d\n%b" % (i, body) for i, body in enumerate(bodies)]
+    q._node.run(q.ops.stage(at, "a:0", 60_000, staged_chunk(0, records)))
+    q._node.run(q.ops.commit(at, [("a", 1)], None))
+    for most in (2, 2):
+        call = q.ops.publish(at, "a:0", most, create="", wait_ms=0, wait=None)
+        reply, _ = q._node.run(call)
+        assert reply[0] == 1
+    check_invariant(raw)
+    assert [job.body for job in q.reserve(4, block=0)] == [b"before", *bodies]
+
+
+def test_recovered_and_redelivered(q: Queue, raw: Raw) -> None:
+    """A delivery that is taken over, or whose lease has ended, brings the body again."""
+    body = b"x" * 5000
+    q.enqueue(body, lease=5)
+    q.reserve(block=0)
+    advance(raw, q.ops, 3)
+    (job,) = q.recover(idle=1)
+    assert job.body == body
+    advance(raw, q.ops, 12)
+    (again,) = q.reserve(block=0)
+    assert (again.body, again.attempt) == (body, 3)
+    assert list(q.ack([job])) == [Outcome.STALE]
+    assert again.ack()
+    assert not raw.exists(q.ops.keys["held"])
+
+
+def test_a_body_that_is_gone(q: Queue, raw: Raw) -> None:
+    """A damaged queue delivers no empty body in its place: the entry is dropped, and counted."""
+    lost = q.enqueue(b"x" * 5000)
+    held = q.enqueue(b"y" * 5000)
+    q.dequeue([held.id])
+    q.enqueue(b"sound")
+    for number in stored(raw, q):
+        raw.hdel(q.ops.keys["held"], b"=" + number)
+    view = q.show(lost.id)
+    assert view is not None
+    assert (view.state, view.body) == ("dangling", b"")
+    advance(raw, q.ops, 60)
+    assert [job.body for job in q.reserve(9, block=0)] == [b"sound"]
+    assert raw.hget(q.ops.keys["meta"], "dangling") == b"2"
+    assert numbers(raw, q.ops, "ready") == []
+    check_invariant(raw)
+
+
+def test_a_look_finds_each_body_once(q: Queue) -> None:
+    """Pages of peek and scan hold about 1 MiB, and together every job."""
+    bodies = [bytes([65 + i]) * 400_000 for i in range(6)]
+    q.enqueue_many(bodies[:3])
+    q.bury([job.id for job in q.peek(3)], "no use")
+    q.enqueue_many(bodies[3:])
+    dead = q.peek(3, state="dead")
+    assert [job.body for job in dead] == bodies[:3]
+    found = [view.body for view in q.scan_iter()]
+    assert sorted(found) == bodies
+    assert len(q.peek(3, state="dead", start=-3)) == 3
+
+
+def test_headers_are_bounded(ps: Penstock, raw: Raw) -> None:
+    """What moves with a job at each step has a bound; the way out is the body."""
+    q = ps.queue("headers")
+    with pytest.raises(BadArgument, match=r"headers=.*put larger data into the body"):
+        q.enqueue(b"", headers={"a": "x" * 16_384})
+    assert not raw.exists(q.ops.keys["meta"])
+    most = 16_384 - len("1;h.a=\n") - len(";c=json") - len(";i=") - 16
+    q.enqueue("text", headers={"a": "x" * most})
+    (job,) = q.reserve(block=0)
+    assert len(job.headers["a"]) == most

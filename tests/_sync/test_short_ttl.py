@@ -1,0 +1,101 @@
+# Generated from tests/_async/test_short_ttl.py by tools/unasync.py; do not edit.
+"""Jobs with a ttl: the lease that they have without one of their own, and what expires at work."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from penstock import Penstock, Queue
+from penstock.core.bulk import _warn_of_lease
+from tests.support.keyspace import Raw, advance
+
+
+@pytest.fixture
+def q(ps: Penstock) -> Queue:
+    """A queue that does not exist yet."""
+    return ps.queue("q")
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_a_short_ttl_leaves_time_for_another_delivery(q: Queue, raw: Raw, many: bool) -> None:
+    """The consumer dies, and the job is delivered again before its ttl ends."""
+    if many:
+        q.enqueue_many(["x"], ttl=40)
+    else:
+        q.enqueue("x", ttl=40)
+    (job,) = q.reserve(block=0)
+    assert job.lease == 4
+    advance(raw, q.ops, 4.1)
+    (again,) = q.reserve(block=0)
+    assert (again.body, again.deliveries, again.crashes) == ("x", 2, 1)
+    assert again.ack()
+
+
+@pytest.mark.parametrize(
+    "ttl, lease, queue, wanted",
+    [
+        (9, None, None, 1),
+        (100, None, None, 10),
+        (3600, None, None, 30),
+        (3600, None, 5, 5),
+        (100, 50, None, 50),
+        (None, None, 5, 5),
+    ],
+)
+def test_the_lease_of_a_job_with_a_ttl(
+    q: Queue,
+    raw: Raw,
+    ttl: float | None,
+    lease: float | None,
+    queue: float | None,
+    wanted: float,
+) -> None:
+    """A tenth of the ttl, at least 1 s, at most the queue's lease; the job's own stands."""
+    q.configure(lease=queue)
+    q.enqueue("x", ttl=ttl, lease=lease)
+    (view,) = q.peek()
+    (job,) = q.reserve(block=0)
+    assert view.lease == job.lease == wanted
+    (held,) = q.peek(state="active")
+    assert held.delivered is not None
+    assert held.lease_until == pytest.approx(held.delivered + wanted, abs=0.01)
+    assert q.extend([job], late=True) == [wanted]
+    assert q.ack([job])
+
+
+def test_the_hint_of_a_whole_reservation_fits(q: Queue, raw: Raw) -> None:
+    """A client reckons the end of such a lease as the server does."""
+    q.enqueue_many(range(20), ttl=100)
+    jobs = q.reserve(20, block=0)
+    (view,) = q.peek(1, state="active")
+    assert view.lease_until is not None
+    assert {job.hinted.partition("@")[2] for job in jobs} == {str(round(view.lease_until * 1000))}
+    assert q.ack(jobs).done == 20
+
+
+def test_what_expires_at_work_is_counted(q: Queue, raw: Raw) -> None:
+    """A job that was delivered and not finished in time, beside one that was never delivered."""
+    q.enqueue("delivered", ttl=60)
+    assert len(q.reserve(block=0)) == 1
+    q.enqueue("waits", ttl=60)
+    advance(raw, q.ops, 61)
+    assert q.sweep() == 2
+    stats = q.stats()
+    assert (stats.swept, stats.expired_active) == (2, 1)
+
+
+def test_a_lease_as_long_as_the_ttl_is_told_once(
+    q: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Such a job is not delivered again when its consumer dies; lease 0 says so itself."""
+    _warn_of_lease.cache_clear()
+    with caplog.at_level(logging.WARNING, "penstock"):
+        for _ in range(3):
+            q.enqueue("x", ttl=7, lease=7)
+            q.enqueue_many(["x"], ttl=7, lease=7)
+        q.enqueue("x", ttl=7, lease=6)
+        q.enqueue("x", ttl=7, lease=0)
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert message.startswith("lease=7.0 s is not shorter than ttl=7.0 s: ")

@@ -1,0 +1,77 @@
+# Generated from tests/_async/test_stable_id.py by tools/unasync.py; do not edit.
+"""Stable ids of jobs: what a handler makes its work idempotent by."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock import Penstock, Queue
+from tests.support.keyspace import Raw, dump
+
+
+@pytest.fixture
+def q(ps: Penstock) -> Queue:
+    """A queue that does not exist yet."""
+    return ps.queue("q")
+
+
+def test_producer_and_consumer_see_the_same(q: Queue) -> None:
+    """One job, several, and jobs with a dedup id; every delivery has it."""
+    told = [q.enqueue("a"), *q.enqueue_many(["b", b"c"])]
+    told += [q.enqueue("d", dedup_id="d"), *q.enqueue_many(["e"], dedup_id="e")]
+    jobs = q.reserve(9, block=0)
+    assert [job.id for job in jobs] == [one.id for one in told]
+    assert [job.stable_id for job in jobs] == [one.stable_id for one in told]
+    assert len({job.stable_id for job in jobs}) == 5
+    q.release(jobs)
+    again = q.reserve(9, block=0)
+    assert [job.stable_id for job in again] == [one.stable_id for one in told]
+
+
+def test_a_repeat_on_a_primary_without_the_call_keeps_it(q: Queue, raw: Raw) -> None:
+    """The old primary delivers the job, the new one does not know it: two ids, one stable id."""
+    call = q.ops.enqueue
+    sent: list[object] = []
+
+    def kept(records: object, **options: object) -> object:
+        sent.append(call(records, **options))  # type: ignore[arg-type]
+        return sent[-1]
+
+    q.enqueue("first")
+    q.reserve(1, block=0)
+    q.ops.enqueue = kept  # type: ignore[method-assign,assignment]
+    told = q.enqueue("work")
+    (old,) = q.reserve(1, block=0)
+    old.ack()
+    for key in dump(raw):
+        if b":producer:" in key:
+            raw.delete(key)  # as a replica that lags: it has neither the job nor the call
+    reply, _ = q._node.run(sent[-1])  # type: ignore[arg-type]
+    assert reply[6] == 0
+    (new,) = q.reserve(1, block=0)
+    assert new.id != old.id == told.id
+    assert new.stable_id == old.stable_id == told.stable_id
+    assert (new.body, new.deliveries) == ("work", 1)
+
+
+def test_a_refused_duplicate_has_none(q: Queue) -> None:
+    """An update brings that of the new content; what is refused is not there."""
+    first = q.enqueue("a", dedup_id="x")
+    assert first.stable_id
+    assert q.enqueue("b", dedup_id="x").stable_id == ""
+    update = q.enqueue("c", dedup_id="x", on_duplicate="update")
+    (job,) = q.reserve(1, block=0)
+    assert job.stable_id == update.stable_id != first.stable_id
+    after = q.enqueue("d", dedup_id="x", on_duplicate="requeue")
+    job.ack()
+    (job,) = q.reserve(1, block=0)
+    assert job.stable_id == after.stable_id
+
+
+def test_a_job_without_one_has_its_id(q: Queue, raw: Raw) -> None:
+    """A producer of another kind gave none: nothing better is known than the id."""
+    q.enqueue("made")
+    q.purge()
+    raw.xadd(q.ops.keys["ready"], {"j": b"1\nplain"}, id=b"1900000000000-1000000000")
+    (job,) = q.reserve(1, block=0)
+    assert job.stable_id == job.id

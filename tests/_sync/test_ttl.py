@@ -1,0 +1,197 @@
+# Generated from tests/_async/test_ttl.py by tools/unasync.py; do not edit.
+"""Jobs with a ttl: what has expired never stands in the way of other jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from penstock import Queue
+from penstock.wire.keys import score_of
+from tests.support.keyspace import Raw, advance, evalshas, load_scripts, numbers
+
+LIVE = ["a", "b", "c"]
+START_MS = 1_800_000_000_000
+Place = Callable[[Queue, Raw], None]
+
+
+def behind_in_ready(q: Queue, raw: Raw) -> None:
+    """350 expired jobs, then the live ones, in ready."""
+    q.enqueue_many(range(350), ttl=10)
+    q.enqueue_many(LIVE)
+    advance(raw, q.ops, 11)
+
+
+def behind_in_scheduled(q: Queue, raw: Raw) -> None:
+    """The same in scheduled."""
+    q.enqueue_many(range(350), ttl=10, delay=5)
+    q.enqueue_many(LIVE, delay=6)
+    advance(raw, q.ops, 11)
+
+
+def behind_ended_leases(q: Queue, raw: Raw) -> None:
+    """The same among ended leases."""
+    q.enqueue_many(range(350), ttl=10)
+    q.enqueue_many(LIVE, lease=20)
+    assert len(q.reserve(353, block=0)) == 353
+    advance(raw, q.ops, 21)
+
+
+def between_in_all(q: Queue, raw: Raw) -> None:
+    """A live one in each place, behind expired ones."""
+    q.enqueue_many(range(120), ttl=10)
+    q.enqueue("a", lease=20)
+    assert len(q.reserve(121, block=0)) == 121
+    q.enqueue_many(range(120), ttl=10, delay=5)
+    q.enqueue("b", delay=5)
+    q.enqueue_many(range(120), ttl=10)
+    advance(raw, q.ops, 10)
+    q.enqueue("c")
+    advance(raw, q.ops, 11)
+
+
+class Counted:
+    """A queue on a real server, and how many scripts have been run there."""
+
+    def __init__(self, q: Queue, raw: Raw) -> None:
+        load_scripts(raw)
+        self.q, self.raw, self._before = q, raw, 0
+
+    def begin(self) -> None:
+        """Count from here on."""
+        self._before = evalshas(self.raw)
+
+    @property
+    def calls(self) -> int:
+        """How many scripts were run since then."""
+        return evalshas(self.raw) - self._before
+
+
+@pytest.fixture
+def counted(real_q: Queue, real_raw: Raw) -> Counted:
+    """A queue that does not exist yet."""
+    return Counted(real_q, real_raw)
+
+
+@pytest.mark.parametrize(
+    "place", [behind_in_ready, behind_in_scheduled, behind_ended_leases, between_in_all]
+)
+def test_live_jobs_behind_expired_ones_come_in_one_call(counted: Counted, place: Place) -> None:
+    """In order, although more jobs have expired than a call lists; none of those stays."""
+    q, raw = counted.q, counted.raw
+    place(q, raw)
+    counted.begin()
+    jobs = q.reserve(3, block=0)
+    assert [job.body for job in jobs] == LIVE
+    assert counted.calls == 1
+    assert numbers(raw, q.ops, "held") == sorted(job.number for job in jobs)
+    assert numbers(raw, q.ops, "ready") == numbers(raw, q.ops, "scheduled") == []
+    assert q.stats().swept == (360 if place is between_in_all else 350)
+
+
+def test_settle_delivers_behind_expired_jobs(counted: Counted) -> None:
+    """It finishes a job whose ttl has not ended, and takes what lives, in its one call."""
+    q, raw = counted.q, counted.raw
+    q.enqueue("first")
+    done = q.reserve(block=0)
+    behind_in_ready(q, raw)
+    counted.begin()
+    outcomes, jobs = q.settle(done, 3)
+    assert outcomes
+    assert [job.body for job in jobs] == LIVE
+    assert counted.calls == 1
+    assert numbers(raw, q.ops, "expiry") == []
+
+
+def test_live_jobs_between_expired_ones_come_in_one_call(counted: Counted) -> None:
+    """Each second job has expired: a full batch of the others comes at once."""
+    q, raw = counted.q, counted.raw
+    for i in range(400):
+        q.enqueue_many([i], ttl=10)
+        q.enqueue_many([i])
+    advance(raw, q.ops, 11)
+    counted.begin()
+    jobs = q.reserve(400, block=0)
+    assert [job.body for job in jobs] == [*range(400)]
+    assert counted.calls == 1
+
+
+def test_a_call_passes_over_a_bounded_number_of_expired_jobs(counted: Counted) -> None:
+    """About a thousand; then it is made again, and the job behind them comes."""
+    q, raw = counted.q, counted.raw
+    q.enqueue_many(range(5000), ttl=10)
+    q.enqueue("live")
+    advance(raw, q.ops, 11)
+    counted.begin()
+    (job,) = q.reserve(block=5)
+    assert job.body == "live"
+    assert 4 <= counted.calls <= 7
+    assert q.stats().swept == 5000
+
+
+def test_expired_jobs_that_are_passed_over_free_their_dedup_ids(q: Queue, raw: Raw) -> None:
+    """As those do that the call has listed."""
+    q.enqueue_many(range(300), ttl=10, dedup_id=str)
+    q.enqueue("live")
+    advance(raw, q.ops, 11)
+    assert [job.body for job in q.reserve(block=0)] == ["live"]
+    assert raw.hlen(q.ops.keys["dedup"]) == 0
+    assert raw.zcard(q.ops.keys["expiry"]) == 0
+
+
+def test_a_consumer_that_finds_only_expired_jobs_returns_with_nothing(q: Queue, raw: Raw) -> None:
+    """Each call removes about a thousand of them, so nothing is left after a few."""
+    q.enqueue_many(range(2500), ttl=10)
+    advance(raw, q.ops, 11)
+    for _ in range(3):
+        assert q.reserve(block=0) == []
+    assert numbers(raw, q.ops, "ready") == []
+
+
+def test_peek_passes_over_a_bounded_number_of_expired_jobs(counted: Counted) -> None:
+    """About a thousand a call; it is repeated until the job behind them is found."""
+    q, raw = counted.q, counted.raw
+    q.enqueue_many(range(2500), ttl=10)
+    q.enqueue_many(range(2500), ttl=10, delay=5)
+    q.enqueue("live")
+    q.enqueue("later", delay=10)
+    advance(raw, q.ops, 11)
+    counted.begin()
+    (view,) = q.peek(1)
+    assert view.body == "live"
+    assert 3 <= counted.calls <= 6
+    counted.begin()
+    assert [view.body for view in q.peek(1, newest=True)] == ["later"]
+    assert [view.body for view in q.peek(2, start=-2)] == ["live", "later"]
+    assert [view.body for view in q.peek(1, start=1)] == ["later"]
+    assert 3 <= counted.calls <= 8
+    assert q.stats().swept == 5000
+
+
+@pytest.mark.parametrize("newest", [False, True])
+def test_peek_removes_the_expired_jobs_in_its_way(q: Queue, raw: Raw, newest: bool) -> None:
+    """Those that others have listed before them included, and their dedup ids are free."""
+    q.enqueue_many(range(150), ttl=9)
+    q.enqueue_many(["a", "b"])
+    q.enqueue_many(range(300), ttl=10, dedup_id=str)
+    q.enqueue("c")
+    advance(raw, q.ops, 11)
+    views = q.peek(4, newest=newest)
+    assert [view.body for view in views] == (["c", "b", "a"] if newest else ["a", "b", "c"])
+    assert len(numbers(raw, q.ops, "ready")) == 3
+    assert raw.hlen(q.ops.keys["dedup"]) == raw.zcard(q.ops.keys["expiry"]) == 0
+
+
+@pytest.mark.parametrize("state", ["ready", "scheduled", "active", "dead"])
+def test_peek_of_a_damaged_queue_ends(counted: Counted, state: str) -> None:
+    """It looks at a thousand index entries without a job, and shows what it has found by then."""
+    q, raw = counted.q, counted.raw
+    q.enqueue("there")
+    index = {"ready": "scheduled"}.get(state, state)
+    at = {"ready": 1, "active": score_of(2 * START_MS, 0)}.get(state, 2 * START_MS)
+    raw.zadd(q.ops.keys[index], {f"{START_MS + i}-1000000000": at for i in range(3000)})
+    counted.begin()
+    assert q.peek(1, state=state) == []
+    assert counted.calls == 1
+    raw.delete(q.ops.keys[index])

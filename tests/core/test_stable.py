@@ -1,0 +1,73 @@
+"""Stable ids: no two records have the same one, in no process, whatever is forked."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+
+import pytest
+
+from penstock.core.bulk import chunks, prepared
+from penstock.core.record import parse_record, stable_id_of
+from penstock.core.stable import _Source, next_stable_id
+
+FORM = re.compile(rb"[-0-9A-Z_a-z]{12,16}")
+
+
+def test_each_is_another_one() -> None:
+    """Of 10,000 made by several threads no two are alike; each has the form of the protocol."""
+    made: list[bytes] = []
+    threads = [
+        threading.Thread(target=lambda: made.extend(next_stable_id() for _ in range(2_500)))
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(made)) == 10_000
+    assert all(FORM.fullmatch(text) for text in made)
+
+
+def test_the_count_never_repeats_another_one() -> None:
+    """It grows by two characters when two are used up."""
+    source = _Source()
+    made = [source.next() for _ in range(4_100)]
+    assert len(set(made)) == 4_100
+    assert {len(text) for text in made} == {12, 14}
+    assert len({text[:10] for text in made}) == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_forked_child_begins_anew() -> None:
+    """The child's ids do not go on where the parent's do."""
+    mine = next_stable_id()
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writer, next_stable_id())
+        os._exit(0)
+    os.waitpid(child, 0)
+    theirs = os.read(reader, 64)
+    assert FORM.fullmatch(theirs)
+    assert theirs[:10] != mine[:10]
+    assert next_stable_id()[:10] == mine[:10]
+
+
+@pytest.mark.parametrize("body", [b"x", {"a": 1}, b";i=no\n;i=no"])
+@pytest.mark.parametrize("dedup_id", [None, "x;i=no"])
+def test_every_record_has_one(body: object, dedup_id: str | None) -> None:
+    """Whatever else an enqueue says; nothing in a body or a header is taken for it."""
+    options = prepared(
+        0, None, None, 60, {"i": "no", "a;i=b": ";i=no"}, None, 0, None, None,
+        (dedup_id, None, "finished", "refuse"), many=True,
+    )  # fmt: skip
+    records = [record for chunk in chunks([body] * 3, options) for record in chunk]
+    parsed = [parse_record(record) for record in records]
+    assert [record.stable_id for record in parsed] == [stable_id_of(r) for r in records]
+    assert len({record.stable_id for record in parsed}) == 3
+    for record in parsed:
+        assert FORM.fullmatch(record.stable_id.encode())
+        assert (record.body(), record.dedup_id) == (body, dedup_id or "")
+        assert (record.ttl_ms, record.headers["a;i=b"]) == (60_000, ";i=no")

@@ -1,0 +1,199 @@
+"""URLs of servers: what is refused, and that no part of a password is ever shown."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from penstock import AsyncPenstock, BadArgument, Penstock
+from penstock.cli.app import run
+from penstock.core.urls import check_url, redacted, shown
+from penstock.pressure import AsyncQueue as AsyncPressureQueue
+from penstock.pressure import Queue as PressureQueue
+from tests.support.passwords import MARKS, URLS, seen_in
+
+THOROUGH = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+def use(source: Any) -> None:
+    """A client of the source, and a call."""
+    with contextlib.closing(Penstock(source, retry_for=0)) as ps:
+        ps.queue("q").enqueue(1)
+
+
+def ause(source: Any) -> None:
+    """An asyncio client of the source, and a call."""
+
+    async def call() -> None:
+        ps = AsyncPenstock(source, retry_for=0)
+        try:
+            await ps.queue("q").enqueue(1)
+        finally:
+            await ps.close()
+
+    asyncio.run(call())
+
+
+def admit(source: Any) -> None:
+    """A node is added to a federation, and taken out."""
+    with contextlib.closing(Penstock(["redis://127.0.0.1:1/0"], retry_for=0)) as ps:
+        for call in (ps.nodes.add, ps.nodes.forget):
+            with contextlib.suppress(OSError):
+                call(source)
+
+
+def press(source: Any) -> None:
+    """A queue of the protocol pressure."""
+    PressureQueue("q", source=source)
+
+
+def apress(source: Any) -> None:
+    """An asyncio queue of the protocol pressure."""
+    AsyncPressureQueue("q", source=source)
+
+
+ENTRIES: dict[str, Callable[[Any], None]] = {
+    "Penstock": use,
+    "AsyncPenstock": ause,
+    "federation": lambda url: use(["redis://127.0.0.1:1/0", url]),
+    "federation of asyncio": lambda url: ause([url, "redis://127.0.0.1:1/0"]),
+    "twice in a federation": lambda url: use([url, url]),
+    "bytes": lambda url: use(url.encode()),
+    "dict": lambda url: use({"url": url}),
+    "nodes.add": admit,
+    "pressure": press,
+    "pressure of asyncio": apress,
+}
+
+
+@pytest.mark.parametrize("entry", ENTRIES.values(), ids=ENTRIES)
+@THOROUGH
+@given(url=URLS)
+def test_no_part_of_a_password_is_in_an_error(
+    caplog: pytest.LogCaptureFixture, entry: Callable[[Any], None], url: str
+) -> None:
+    """Wherever a URL is given, encoded or not: text, attributes, pickle, causes and the log."""
+    caplog.clear()
+    caplog.set_level(logging.DEBUG)
+    try:
+        entry(url)
+    except Exception as error:  # noqa: BLE001  # every one of them
+        found = [mark for mark in MARKS if mark in seen_in(error)]
+        assert not found
+    assert not [mark for mark in MARKS if mark in caplog.text]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["queues"], ["stats"], ["doctor"], ["nodes"], ["--json", "doctor"]],
+    ids=" ".join,
+)
+@settings(THOROUGH, max_examples=25)
+@given(url=URLS, behind=st.booleans())
+def test_no_part_of_a_password_is_on_a_terminal(command: list[str], url: str, behind: bool) -> None:
+    """Neither on stdout nor on stderr, where `--url` stands or where it was forgotten."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        for arguments in (
+            ([*command, "--url", url], [*command, url]) if behind else [["--url", url, *command]]
+        ):
+            assert run(arguments) != 0
+    assert err.getvalue() or out.getvalue()
+    assert not [mark for mark in MARKS if mark in out.getvalue() + err.getvalue()]
+
+
+@pytest.mark.parametrize(
+    "source, expected",
+    [
+        ("redis://ada:s3cret@h:1/0", "redis://h:1/0"),
+        ("rediss://:s3cret@h", "rediss://h"),
+        ("unix:///run/s?password=s3cret", "unix:///run/s"),
+        ("redis://h:1", "redis://h:1"),
+        ("redis+sentinel://u:p@a:1,[::1]:2/jobs/3?x=1", "redis+sentinel://a:1,[::1]:2/jobs/3"),
+        ("redis://:s3cret/x@h:1/0", "redis://<not shown>"),
+        ("s3cret://h", "<not shown>"),
+        ("s3cret", "<not shown>"),
+        (b"redis://:s3cret@h", "redis://h"),
+        (["redis://:s3cret@h", 5], "[redis://h, <builtins.int>]"),
+    ],
+)
+def test_what_is_shown_of_a_source(source: object, expected: str) -> None:
+    """Its place, if that can be told from the rest."""
+    assert shown(source) == expected
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["redis://h:6379/0", "rediss://u:p%40ss%2F@h", "unix:///run/redis.sock?db=1", "redis://[::1]:6379",
+     "redis+sentinel://u:p@a,b:26379/jobs/0?sentinel_password=x", "redis://:a@b@h"],
+)  # fmt: skip
+def test_sound_urls(url: str) -> None:
+    """Are taken as they are."""
+    assert check_url("source", url) == url
+
+
+@pytest.mark.parametrize(
+    "url, reason",
+    [
+        ("redis://:pa/ss@h/0", "percent-encoded"),
+        ("redis://:12?a=b@h/0", "percent-encoded"),
+        ("redis://:12#b@h/0", "percent-encoded"),
+        ("redis://:pass", "host name and a port"),
+        ("rdis://h", "begins with redis://"),
+        ("localhost:6379", "begins with redis://"),
+    ],
+)
+def test_urls_that_are_refused(url: str, reason: str) -> None:
+    """With the way out."""
+    with pytest.raises(BadArgument, match=reason):
+        Penstock(url)
+
+
+@pytest.mark.parametrize("kind", [Penstock, AsyncPenstock])
+@pytest.mark.parametrize(
+    "query, reason",
+    [
+        ("scoket_timeout=5", "unknown option 'scoket_timeout'"),
+        ("db=0&decode_respones=1", "unknown option 'decode_respones'"),
+        ("socket_timeout=soon", "the value of option 'socket_timeout' can't be used"),
+    ],
+)
+@pytest.mark.parametrize("start", ["redis://h:1/0", "redis+sentinel://h:1/jobs"])
+def test_an_option_that_is_not_known(
+    kind: Callable[[str], Any], start: str, query: str, reason: str
+) -> None:
+    """Is a typed error that names it, before anything is sent."""
+    with pytest.raises(BadArgument, match=reason) as caught:
+        kind(f"{start}?{query}")
+    assert caught.value.argument == "source"
+    assert caught.value.value == start
+
+
+def test_an_option_for_the_sentinels_that_is_not_known() -> None:
+    """Is named as the URL has it."""
+    with pytest.raises(BadArgument, match="unknown option 'sentinel_foo'"):
+        Penstock("redis+sentinel://h:1/jobs?sentinel_foo=1")
+
+
+@pytest.mark.parametrize("value", ["", "host:6379", 5, None, "redis://h#x@"])
+def test_what_is_no_url(value: object) -> None:
+    """Is refused before anything is written."""
+    with pytest.raises(BadArgument):
+        check_url("url", value)
+
+
+def test_text_with_a_url_in_it() -> None:
+    """Loses what stands before the last @."""
+    assert redacted("Got 'redis://:a b@c@h:1'") == "Got 'redis://<not shown>@h:1'"
+    assert redacted("argument (redis:/:a@h)") == "argument (redis:/<not shown>@h)"
+    assert redacted("argument (:a@h)") == "argument (:<not shown>@h)"
+    for text in ("redis://h:1 is away", "penstock: not found: 'me@h'"):
+        assert redacted(text) == text
