@@ -138,13 +138,13 @@ class Freezer:
 
 
 def add(freezer: Freezer, body: bytes) -> str:
-    """Add a job with a client that repeats its call after a moment."""
+    """Add two jobs; the call of the second one is repeated after a moment."""
     with (
         redis.Redis.from_url(freezer.proxy.url, socket_timeout=0.3) as source,
         Penstock(source) as client,
     ):
         queue = client.queue(QUEUE)
-        queue.stats()
+        queue.enqueue(b"first " + body)
         freezer.freeze()
         return queue.enqueue(body).id
 
@@ -158,7 +158,7 @@ def add_in_a_task(freezer: Freezer, body: bytes) -> str:
             AsyncPenstock(source) as client,
         ):
             queue = client.queue(QUEUE)
-            await queue.stats()
+            await queue.enqueue(b"first " + body)
             freezer.freeze()
             return (await queue.enqueue(body)).id
 
@@ -182,9 +182,10 @@ def test_both_sendings_are_run(
             freezer = Freezer(crash_server, proxy)
             work = spawn(add_one, freezer, b"%d" % i)
             freezer.thaw()
-            assert work.result() == queue.peek(100)[i].id
-    # In each lap: stats of the client, its enqueue twice, and our peek.
+            assert work.result() == queue.peek(100)[-1].id
+    # In each lap: the client's first enqueue, its second one twice, and our peek.
     assert evalshas(raw) - scripts >= 5 * 4
-    assert queue.stats().enqueued == enqueued + 5
-    assert [view.raw for view in queue.peek(100)] == [b"%d" % i for i in range(5)]
+    assert queue.stats().enqueued == enqueued + 10
+    bodies = [view.raw for view in queue.peek(100)]
+    assert bodies == [body for i in range(5) for body in (b"first %d" % i, b"%d" % i)]
     check_invariant(raw)

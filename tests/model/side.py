@@ -68,6 +68,7 @@ class Bench:
     raw: Raw
     faults: Faults
     dice: Dice
+    is_fake: bool
 
 
 @dataclass

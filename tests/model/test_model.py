@@ -36,7 +36,7 @@ def test_queue_agrees_with_its_model(backend: Backend, monkeypatch: pytest.Monke
     monkeypatch.setattr("penstock.core.operations.random", dice)
 
     class Machine(QueueMachine):
-        bench = Bench(backend.sync_client(), Faults(monkeypatch), dice)
+        bench = Bench(backend.sync_client(), Faults(monkeypatch), dice, backend.is_fake)
 
     # The rules are the same everywhere, and fakeredis is the slowest by far.
     count = EXAMPLES or (25 if backend.is_fake else 40)
@@ -52,7 +52,7 @@ def test_dedup_ids_agree_with_their_model(
     monkeypatch.setattr("penstock.core.operations.random", dice)
 
     class Machine(IdsMachine):
-        bench = Bench(backend.sync_client(), Faults(monkeypatch), dice)
+        bench = Bench(backend.sync_client(), Faults(monkeypatch), dice, backend.is_fake)
 
     count = EXAMPLES or (20 if backend.is_fake else 30)
     run_state_machine_as_test(
