@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import fakeredis
 import pytest
 
-from penstock import Penstock, Queue, parse_id
+from penstock import BadArgument, Penstock, Queue, parse_id
 
 
 class Steps:
@@ -160,3 +160,22 @@ def test_times_of_a_job_are_the_queues(q: Queue, steps: Steps) -> None:
     steps.offset = -3600
     (job,) = q.reserve(block=0)
     assert job.delivered >= job.created == parse_id(done.id).ms / 1000
+
+
+def test_a_lease_that_can_not_be_kept_is_refused(q: Queue, steps: Steps) -> None:
+    """Near the end of the range of scores the error names lease, value and bound."""
+    q.enqueue("x", lease=0.5)
+    (job,) = q.reserve(block=0)
+    steps.offset = (3_934_712_855_551 - 5_000) / 1000 - time.time()
+    before = q.stats()
+    for call in (
+        lambda: q.enqueue("y", lease=3600),
+        lambda: q.enqueue("y", lease=3600, dedup_id="y"),
+        lambda: q.configure(lease=3600),
+        lambda: job.extend(3600),
+    ):
+        with pytest.raises(BadArgument, match=r"lease='3600000': ms, at most .*2094-09-07"):
+            call()
+    after = q.stats()
+    assert (after.enqueued, after.settings) == (before.enqueued, before.settings)
+    assert q.enqueue("y").id

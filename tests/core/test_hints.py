@@ -55,11 +55,12 @@ def test_what_is_not_worth_keeping(record: bytes) -> None:
     "field, value",
     [
         ("", ""),
-        ("e6a1c3f0 ack 1f2e3d4c 1-1 1-abc", "5 - "),
-        ("e6a1c3f0 fly 1f2e3d4c 1-1 1-abc q", "5 - "),
-        ("e6a1c3f0 ack 1f2e3d4c 1-1 1-abc q", "5 -"),
-        ("e6a1c3f0 ack 1f2e3d4c 1-1 1-abc q", "x - "),
-        ("e6a1c3f0 ack 1f2e3d4c 1-1 1-abc q", "5 x "),
+        ("e6a1c3f0 ack 1f2e3d4c 1800000000000-1000000000 1-abc", "5 - "),
+        ("e6a1c3f0 fly 1f2e3d4c 1800000000000-1000000000 1-abc q", "5 - "),
+        ("e6a1c3f0 ack 1f2e3d4c 1800000000000-1000000000 1-abc q", "5 -"),
+        ("e6a1c3f0 ack 1f2e3d4c 1800000000000-1000000000 1-abc q", "x - "),
+        ("e6a1c3f0 ack 1f2e3d4c 1800000000000-1000000000 1-abc q", "5 x "),
+        ("e6a1c3f0 ack 1f2e3d4c 1800000000000 1-abc q", "5 - "),
     ],
 )
 def test_what_nobody_understands(field: str, value: str) -> None:

@@ -6,6 +6,7 @@ says until when it is worth doing, and the rest (PROTOCOL.md, Hints).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -24,6 +25,7 @@ MOST_MS = 0xFFFF * 60_000
 SKEW_MS = 300_000
 """By how much the clocks of two nodes may differ before a hint is thrown away too early."""
 KINDS = ("ack", "delete", "bury")
+NUMBER = re.compile("[1-9][0-9]{0,14}-[1-9][0-9]{9}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +116,7 @@ def read_hint(field: str, value: str) -> Hint | None:
         return None
     node, kind, epoch, number, receipt, queue = about
     until, window, reason = rest
-    if window != "-" and not window.isdecimal():
+    if (window != "-" and not window.isdecimal()) or not NUMBER.fullmatch(number):
         return None
     return Hint(
         node,

@@ -58,6 +58,17 @@ IN_USE = -15
 ROLE_LOST = -16
 TAKEN_OVER = -17
 UNSTAGED = -18
+BAD_RECORD = -10
+MALFORMED = -19
+FORMS = {
+    "number": "the number of a job: ms, a dash, ten digits, without leading zeros",
+    "fence": "the number of a job, as the step before has answered it",
+    "from": "the number of a job",
+    "to": "the number of a job",
+    "owner": "at most 200 bytes without a line feed",
+    "lease": "ms, at most 2073600000 (24 days), and it has to end before 2094-09-07",
+}
+"""How an argument that a script has refused has to be."""
 DRAINED = -2
 """As `next` of a reserve: closed, and nothing is left that could be delivered."""
 PRODUCING = ("enqueue", "claim", "publish")
@@ -175,7 +186,7 @@ class QueueOps:
 
         Raises:
             UnsupportedVersion, QueuePartitioned, MetaLost, QueueClosed, QueuePaused, QueueInUse,
-            RoleLost, StaleCall, WrongEpoch.
+            RoleLost, StaleCall, WrongEpoch, BadArgument.
         """
         code = reply[0]
         if code == -6:
@@ -192,9 +203,8 @@ class QueueOps:
             raise RoleLost(reply[2].decode())
         if code == -7:
             raise StaleCall(f"call {int(reply[1])} came after call {int(reply[2])}")
-        if code == -10:
-            text = "not a record of this version, or its header is above 16384 bytes"
-            raise BadArgument("records", reply[2], text)
+        if code in (BAD_RECORD, MALFORMED):
+            raise _refused(reply)
         if code == -9:
             raise WrongEpoch(
                 "id", "<ids of another epoch>", f"queue {self.name!r} has been made anew since"
@@ -678,6 +688,15 @@ class QueueOps:
     def stats_of(self, reply: list[Any]) -> QueueStats:
         """Read the reply of stats."""
         return read_stats(self.name, self.check(reply))
+
+
+def _refused(reply: list[Any]) -> BadArgument:
+    """The error of an argument that a script does not take."""
+    if reply[0] == BAD_RECORD:
+        text = "not a record of this version, or its header is above 16384 bytes"
+        return BadArgument("records", reply[2], text)
+    name, value = (part.decode("utf-8", "replace") for part in reply[2:4])
+    return BadArgument(name, value, FORMS[name])
 
 
 def _no_epoch(queue: str, epochs: Sequence[str]) -> str:

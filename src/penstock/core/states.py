@@ -195,6 +195,7 @@ CODES: Mapping[int, str] = {
     -16: "the exclusive role that the call bears has ended; nothing changed",
     -17: "somebody has taken the checkpoint over; nothing changed",
     -18: "what the attempt has staged before is not there any more; nothing changed",
+    -19: "malformed argument: its name, and its value (at most 200 bytes of it); nothing changed",
 }
 """The codes of replies: of a whole call, or of one job in it."""
 

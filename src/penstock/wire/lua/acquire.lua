@@ -13,11 +13,17 @@
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 ---          {-15, nonce, kind, owner, left}  somebody else has it, and unless it is renewed for so many ms
 ---          {-16, nonce, kind}            this taking has ended
+---          {-19, nonce, name, value}     malformed argument: owner or lease
 local m = redis.call('HMGET', meta, 'v', 'epoch', 'seen', 'off', 'uses', 'full', 'producer', 'consumer')
 --@include lib/version
+--@include lib/owner
 local epoch, changes, created, uses, full = m[2], {}, 0, m[5] or '', tonumber(m[6]) or 0
 local seen, off = tonumber(m[3]) or 0, tonumber(m[4]) or 0
 --@include lib/now
+--@include lib/lease
+if not is_lease(lease, 1) then
+  return {-19, nonce, 'lease', string.sub(lease, 1, 200)}
+end
 local before = (kind == 'producer' and m[7] or kind == 'consumer' and m[8]) or ''
 local id, ends, span, who = string.match(before, '^(%S+) (%d+) (%d+) (.*)$')
 --@include lib/left

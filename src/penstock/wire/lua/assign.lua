@@ -14,13 +14,19 @@
 ---          {-8, nonce}                          damaged: jobs, but no meta; see configure
 ---          {-15, nonce, kind, owner, left}      a consumer has the exclusive role, and unless it is renewed for so many ms
 ---          {-17, nonce, fence}                  somebody has taken the checkpoint over
+---          {-19, nonce, name, value}            malformed argument: owner or lease
 --- FROM ready, scheduled, active  TO active, dead
 local m = redis.call('HMGET', meta, 'v', 'epoch', 'seen', 'off', 'paused', 'uses', 'alarm', 'full', 'delivered')
 --@include lib/version
+--@include lib/owner
 local epoch, delivered = m[2], m[9]
 local changes = {}
 local seen, off = tonumber(m[3]) or 0, tonumber(m[4]) or 0
 --@include lib/now
+--@include lib/lease
+if not is_lease(lease, 1) then
+  return {-19, nonce, 'lease', string.sub(lease, 1, 200)}
+end
 local uses, role, kind = m[6] or '', '', 'consumer'
 --@include lib/role
 if taken_by then

@@ -23,6 +23,7 @@
 ---          {-14, nonce}                                      as in enqueue
 ---          {-15, nonce, kind, owner, left}                   as in enqueue
 ---          {-16, nonce, kind}                                as in enqueue
+---          {-19, nonce, name, value}                         malformed argument: the lease of a record
 --- FROM none, ready, active  TO ready, scheduled, active
 local asked, given, skip = #ARGV - 7, ARGV, 7
 local reach = 100 + 2 * asked

@@ -10,11 +10,13 @@
 ---          {-5, nonce}                   no such queue: register it, then create
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta
+---          {-19, nonce, name, value}     malformed argument: lease
 local m = redis.call('HMGET', meta, 'v', 'epoch', 'seen', 'off', 'full', 'paused', 'uses', 'configured')
 --@include lib/version
 local epoch, created, changes, drops = m[2], 0, {}, {}
 local seen, off, full, paused, uses = tonumber(m[3]) or 0, tonumber(m[4]) or 0, tonumber(m[5]) or 0, m[6], m[7] or ''
 --@include lib/now
+--@include lib/lease
 if not epoch then
   local anew = string.sub(create, 1, 1) == '!'
   if not anew and redis.call('EXISTS', ready, held) > 0 then
@@ -40,6 +42,9 @@ if not epoch then
 end
 local shuts, last, given = false, tonumber(m[8]) or 0, nil
 for i = 3, #ARGV, 2 do
+  if ARGV[i] == 'lease' and ARGV[i + 1] ~= '' and not is_lease(ARGV[i + 1], 1) then
+    return {-19, nonce, 'lease', string.sub(ARGV[i + 1], 1, 200)}
+  end
   if ARGV[i] == 'configured' then
     given = math.floor(tonumber(ARGV[i + 1]) or 0)
   elseif ARGV[i + 1] == '' then

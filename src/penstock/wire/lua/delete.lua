@@ -7,16 +7,21 @@
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 ---          {-9, nonce, epoch}            another epoch
+---          {-19, nonce, name, value}     malformed argument: number
 --- FROM ready, scheduled, active, dead  TO none
 local m = redis.call('HMGET', meta, 'v', 'epoch', 'full', 'seen', 'off', 'uses', 'paused')
 --@include lib/version
 --@include lib/epoch
 local changes, seen, off = {}, tonumber(m[4]) or 0, tonumber(m[5]) or 0
 --@include lib/now
+--@include lib/number
 local uses, paused = m[6] or '', m[7]
 local codes, found, named = {}, {}, {}
 for i = 3, #ARGV do
   local id = ARGV[i]
+  if not is_number(id) then
+    return {-19, nonce, 'number', string.sub(id, 1, 200)}
+  end
   local there = redis.call('HEXISTS', held, id) == 1 or #redis.call('XRANGE', ready, id, id) == 1
   codes[#codes + 1] = there and 1 or 0
   if there and not named[id] then

@@ -8,6 +8,7 @@
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 ---          {-9, nonce, epoch}            another epoch
+---          {-19, nonce, name, value}     malformed argument: number
 --- FROM ready, scheduled, active  TO scheduled
 local m = redis.call('HMGET', meta, 'v', 'epoch', 'uses', 'seen', 'off', 'paused', 'alarm', 'lease')
 --@include lib/version
@@ -15,12 +16,16 @@ local m = redis.call('HMGET', meta, 'v', 'epoch', 'uses', 'seen', 'off', 'paused
 local changes = {}
 local seen, off = tonumber(m[4]) or 0, tonumber(m[5]) or 0
 --@include lib/now
+--@include lib/number
 --@include lib/aside
 local uses, paused, alarm, lease = m[3] or '', m[6], tonumber(m[7]) or 0, tonumber(m[8]) or 30000
 --@include lib/terms
 local codes, back, fallen, recount, first, refused, moved, left = {}, {}, {}, {}, {}, false, {}, {}
 for i = 3, #ARGV do
   local id = ARGV[i]
+  if not is_number(id) then
+    return {-19, nonce, 'number', string.sub(id, 1, 200)}
+  end
   local code = first[id]
   if not code then
     local entry = redis.call('XRANGE', ready, id, id)[1]

@@ -23,6 +23,7 @@
 ---          {-15, nonce, kind, owner, left}                   another producer has the role, and unless it is
 ---                                                            renewed for so many ms; nothing added
 ---          {-16, nonce, kind}                                the role that was borne has ended; nothing added
+---          {-19, nonce, name, value}                         malformed argument: the lease of a record
 --- FROM none  TO ready, scheduled
 local n = #ARGV - 6
 local reach = 100 + 2 * n

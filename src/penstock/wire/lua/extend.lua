@@ -10,6 +10,7 @@
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 ---          {-9, nonce, epoch}            another epoch
+---          {-19, nonce, name, value}     malformed argument: lease or number
 --- FROM active  TO active
 local m = redis.call('HMGET', meta, 'v', 'epoch', 'uses', 'seen', 'off', 'alarm', 'lease')
 --@include lib/version
@@ -17,6 +18,10 @@ local m = redis.call('HMGET', meta, 'v', 'epoch', 'uses', 'seen', 'off', 'alarm'
 local changes = {}
 local seen, off = tonumber(m[4]) or 0, tonumber(m[5]) or 0
 --@include lib/now
+--@include lib/lease
+if not is_lease(lease, 0) then
+  return {-19, nonce, 'lease', string.sub(lease, 1, 200)}
+end
 local uses, alarm, base = m[3] or '', tonumber(m[6]) or 0, 6
 --@include lib/settled
 --@include lib/listed

@@ -16,6 +16,7 @@
 ---          {-14, nonce}                                      as in enqueue
 ---          {-15, nonce, kind, owner, left}                   as in enqueue
 ---          {-16, nonce, kind}                                as in enqueue
+---          {-19, nonce, name, value}                         as in claim
 --- FROM none, active  TO ready, scheduled, active
 local mode, chunk = '', redis.call('HGET', stage, field)
 local delay, asked, given, skip, rest = '0', 0, {}, 0, nil

@@ -11,10 +11,12 @@
 ---          {-9, nonce, epoch}            another epoch
 ---          {-15, nonce, kind, owner, left}  another consumer has the role; nothing taken over
 ---          {-16, nonce, kind}            the role that was borne has ended; nothing taken over
+---          {-19, nonce, name, value}     malformed argument: owner or number
 --- FROM active  TO active, dead
 local m = redis.call('HMGET', meta, 'v', 'epoch', 'uses', 'seen', 'off', 'paused', 'alarm', 'lease', 'delivered',
   'max_attempts', 'max_crashes')
 --@include lib/version
+--@include lib/owner
 --@include lib/epoch
 local changes = {}
 local seen, off = tonumber(m[4]) or 0, tonumber(m[5]) or 0

@@ -13,6 +13,7 @@
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 ---          {-9, nonce, epoch}            another epoch
+---          {-19, nonce, name, value}     malformed argument: number
 --- FROM dead  TO scheduled
 local m = redis.call('HMGET', meta, 'v', 'epoch', 'uses', 'seen', 'off', 'paused')
 --@include lib/version
@@ -20,6 +21,7 @@ local m = redis.call('HMGET', meta, 'v', 'epoch', 'uses', 'seen', 'off', 'paused
 local changes = {}
 local seen, off = tonumber(m[4]) or 0, tonumber(m[5]) or 0
 --@include lib/now
+--@include lib/number
 --@include lib/terms
 local function lives(id) -- it is there, and its ttl has not ended
   local ends, score = redis.call('ZSCORE', expiry, id), redis.call('ZSCORE', once, id)
@@ -48,6 +50,9 @@ else
 end
 for i = 1, #ids do
   local id = ids[i]
+  if not is_number(id) then
+    return {-19, nonce, 'number', string.sub(id, 1, 200)}
+  end
   if twice[id] then
     codes[i] = -2
   elseif redis.call('ZSCORE', dead, id) then

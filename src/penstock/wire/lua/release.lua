@@ -9,6 +9,7 @@
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 ---          {-9, nonce, epoch}            another epoch
+---          {-19, nonce, name, value}     malformed argument: number
 --- FROM active  TO scheduled, dead
 local m = redis.call('HMGET', meta, 'v', 'epoch', 'uses', 'seen', 'off', 'paused', 'alarm', 'max_releases')
 --@include lib/version

@@ -14,10 +14,12 @@
 ---          {-15, nonce, kind, owner, left}      another consumer has the role, and unless it is renewed for so many ms;
 ---                                               nothing taken
 ---          {-16, nonce, kind}                   the role that was borne has ended; nothing taken
+---          {-19, nonce, name, value}            malformed argument: owner
 --- FROM ready, scheduled, active  TO active, dead
 local m = redis.call('HMGET', meta, 'v', 'epoch', 'seen', 'off', 'paused', 'uses', 'alarm', 'full', 'lease',
   'delivered')
 --@include lib/version
+--@include lib/owner
 local epoch, delivered = m[2], m[10]
 local changes = {}
 local seen, off = tonumber(m[3]) or 0, tonumber(m[4]) or 0

@@ -9,10 +9,12 @@
 ---          {-9, nonce, epoch}            another epoch
 ---          {-15, nonce, kind, owner, left}      as in reserve; nothing finished
 ---          {-16, nonce, kind}                   as in reserve; nothing finished
+---          {-19, nonce, name, value}            malformed argument: owner or number
 --- FROM active, ready, scheduled  TO done, active, dead
 local m = redis.call('HMGET', meta, 'v', 'epoch', 'seen', 'off', 'paused', 'uses', 'alarm', 'full', 'lease',
   'delivered', 'acked')
 --@include lib/version
+--@include lib/owner
 --@include lib/epoch
 local changes = {}
 local seen, off = tonumber(m[3]) or 0, tonumber(m[4]) or 0

@@ -14,11 +14,18 @@
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 ---          {-9, nonce, epoch}            another epoch
+---          {-19, nonce, name, value}     malformed argument: from or to, of ready
 local m = redis.call('HMGET', meta, 'v', 'epoch', 'uses', 'seen', 'off', 'surveyed')
 --@include lib/version
 --@include lib/epoch
 local changes, seen, off = {}, tonumber(m[4]) or 0, tonumber(m[5]) or 0
 --@include lib/now
+--@include lib/number
+for name, number in pairs(place == 'ready' and {from = from, to = to} or {}) do
+  if number ~= '' and not is_number(number) then
+    return {-19, nonce, name, string.sub(number, 1, 200)}
+  end
+end
 local uses = m[3] or ''
 local mortal, counted = string.find(uses, 't', 1, true), string.find(uses, 'r', 1, true)
 local index = ({scheduled = scheduled, active = active, once = once, dead = dead})[place]

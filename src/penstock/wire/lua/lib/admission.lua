@@ -6,6 +6,7 @@ local m = redis.call('HMGET', meta, 'v', 'epoch', 'last', 'seen', 'off', 'paused
 local changes = {}
 local seen, off = tonumber(m[4]) or 0, tonumber(m[5]) or 0
 --@include lib/now
+--@include lib/lease
 local epoch, last, paused, uses = m[2], m[3], m[6], m[7] or ''
 local full, alarm, replicas = tonumber(m[9]) or 0, tonumber(m[10]) or 0, tonumber(m[12]) or 0
 local before = redis.call('GET', producer)

@@ -13,6 +13,10 @@ for i = 1, asked do
   local name = match(record, '^1;d=([^;\n]+)') or match(record, '^1[^\n]-;d=([^;\n]+)')
   if not name or not headed(record) then
     return {-10, nonce, i}
+  end
+  local lease = match(record, '^1;l=([^;\n]*)')
+  if lease and not is_lease(lease, 0) then
+    return {-19, nonce, 'lease', string.sub(lease, 1, 200)}
   elseif latest[name] then
     usual = false
   end

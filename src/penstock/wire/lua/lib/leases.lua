@@ -18,7 +18,7 @@ if #numbers > 0 then
       local stop = ttl and math.min(now, tonumber(string.sub(id, 1, -12))) + ttl
       if own == 0 then
         score = nil
-        onces[#onces + 1] = fmt('%.0f', score_of(math.min(stop or now + 86400000, 3934712855551), tag))
+        onces[#onces + 1] = fmt('%.0f', score_of(stop or now + 86400000, tag))
         onces[#onces + 1] = id
       else
         local till = math.min(now + span_of(own, ttl, lease), stop or math.huge)

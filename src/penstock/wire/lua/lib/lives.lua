@@ -7,6 +7,10 @@ for i = 1, n do
   local own = third == 108 or third == 116
   if own and not (head and string.sub(record, 1, #head) == head) then -- mostly the same as that of the record before
     head = string.match(record, '^[^\n]*\n')
+    local lease = string.match(record, '^1;l=([^;\n]*)')
+    if lease and not is_lease(lease, 0) then
+      return {-19, nonce, 'lease', string.sub(lease, 1, 200)}
+    end
     ttl = string.match(record, '^1[;l=%d]*;t=(%d+)')
     stop = ttl and string.format('%.0f', (ms - now > 2592000000 and now or ms) + ttl)
     ruled = ruled or string.find(head, ';p=', 1, true)

@@ -23,9 +23,9 @@ if behind > 2592000000 or now - seen >= 1000 then
   changes[#changes + 1] = 'seen'
   changes[#changes + 1] = now
 end
--- Scores of active and once: (end - 2025-01-01) * 4096 + the receipt's tag, exact until 2094.
+-- Scores of active and once: (end - 2025-01-01) * 4096 + the receipt's tag, exact until 2094. What would end later ends then.
 local function score_of(ms, tag)
-  return (ms - 1735689600000) * 4096 + tag
+  return (math.min(ms, 3934712855551) - 1735689600000) * 4096 + tag
 end
 local function end_of(score)
   return math.floor(score / 4096) + 1735689600000

@@ -51,6 +51,7 @@ if count > 0 then
     scores = redis.call('ZMSCORE', active, unpack(ids))
   end
 end
+--@include lib/number
 if count > 0 and not all then
   if stride == 1 then
     for i = 1, count do
@@ -79,6 +80,8 @@ if count > 0 and not all then
       else
         codes[i], where[i] = 1, place
       end
+    elseif not is_number(id) then -- what is in active or once is a number
+      return {-19, nonce, 'number', string.sub(id, 1, 200)}
     elseif redis.call('HEXISTS', held, id) == 1 then
       if not mark then
         codes[i] = -2
