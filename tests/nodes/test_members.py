@@ -85,6 +85,19 @@ def test_a_node_that_comes_back_empty(three: Servers) -> None:
         assert connections(three, 0) < held + 6  # of 15 looks
 
 
+def test_a_node_that_was_restarted_is_steered(three: Servers) -> None:
+    """The first call after a restart opens a new connection, whichever call it is."""
+    listed(three)
+    with three.client() as ps:
+        ps.queue("q").reserve(1, block=0)
+        node = ps.nodes.list()[0]
+        server = three.with_id(ps, node.id)
+        for steer in (ps.nodes.leave, ps.nodes.drained, ps.nodes.join, ps.nodes.forget):
+            server.kill()
+            server.restart()
+            steer(node)
+
+
 def test_a_hint_for_a_node_that_stays_away(three: Servers) -> None:
     """Whoever keeps it is not taken for down because of it, and the home is left alone."""
     with three.client(retry_for=0.3) as ps:

@@ -187,7 +187,7 @@ class AsyncFederation:
         for home in list(self.homes):
             is_due = not home.state.is_up and now >= home.state.until
             if is_due and not home.is_looked_after:
-                home.errands.begin(partial(self._look_after, home))
+                home.errands.begin(partial(self.look_after, home))
         if now >= self.learn_at and not self._learning.under_way:
             if self.learn_at:
                 self._learning.begin(self._learn)
@@ -199,7 +199,7 @@ class AsyncFederation:
         is_learning = bool(self._learning.under_way)
         return not is_learning and all(home.state.is_up for home in list(self.homes))
 
-    async def _look_after(self, home: AsyncHome) -> None:
+    async def look_after(self, home: AsyncHome) -> None:
         """See whether a node is there; never raises."""
         try:
             await self._looked_after(home)
@@ -210,6 +210,7 @@ class AsyncFederation:
     async def _looked_after(self, home: AsyncHome) -> None:
         try:
             was = home.state.failures
+            await home.ear.reach()
             await self._meet_again(home)
             if was and home.state.is_up:
                 logger.warning("node %s is back", home.address)
@@ -361,8 +362,8 @@ class AsyncFederation:
 
     async def rest_of(self, home: AsyncHome) -> Drain:
         """What is left on a node."""
-        totals = await home.brief.totals()
-        kept = await home.brief.command("HLEN", hints_key(self.prefix))
+        totals = await home.totals()
+        kept = await home.command("HLEN", hints_key(self.prefix))
         return Drain(totals.waiting, totals.active, kept, totals.dead)
 
     async def first(self, ask: Callable[[AsyncHome], Awaitable[T]]) -> T:

@@ -96,7 +96,7 @@ class AsyncNodes:
         """
         home = await self._find(node)
         await home._node.command("HSET", node_key(home.prefix), "leaving", "1")
-        await home.look()
+        await self._federation.look_after(home)
 
     async def join(self, node: str | NodeView) -> None:
         """A node takes jobs again.
@@ -106,7 +106,7 @@ class AsyncNodes:
         """
         home = await self._find(node)
         await home._node.command("HDEL", node_key(home.prefix), "leaving")
-        await home.look()
+        await self._federation.look_after(home)
 
     async def drained(self, node: str | NodeView) -> Drain:
         """What is left on a node; true when nothing waits and nobody holds a job of it.

@@ -183,7 +183,7 @@ class Federation:
         for home in list(self.homes):
             is_due = not home.state.is_up and now >= home.state.until
             if is_due and not home.is_looked_after:
-                home.errands.begin(partial(self._look_after, home))
+                home.errands.begin(partial(self.look_after, home))
         if now >= self.learn_at and not self._learning.under_way:
             if self.learn_at:
                 self._learning.begin(self._learn)
@@ -195,7 +195,7 @@ class Federation:
         is_learning = bool(self._learning.under_way)
         return not is_learning and all(home.state.is_up for home in list(self.homes))
 
-    def _look_after(self, home: Home) -> None:
+    def look_after(self, home: Home) -> None:
         """See whether a node is there; never raises."""
         try:
             self._looked_after(home)
@@ -206,6 +206,7 @@ class Federation:
     def _looked_after(self, home: Home) -> None:
         try:
             was = home.state.failures
+            home.ear.reach()
             self._meet_again(home)
             if was and home.state.is_up:
                 logger.warning("node %s is back", home.address)
@@ -357,8 +358,8 @@ class Federation:
 
     def rest_of(self, home: Home) -> Drain:
         """What is left on a node."""
-        totals = home.brief.totals()
-        kept = home.brief.command("HLEN", hints_key(self.prefix))
+        totals = home.totals()
+        kept = home.command("HLEN", hints_key(self.prefix))
         return Drain(totals.waiting, totals.active, kept, totals.dead)
 
     def first(self, ask: Callable[[Home], T]) -> T:

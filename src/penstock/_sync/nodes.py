@@ -97,7 +97,7 @@ class Nodes:
         """
         home = self._find(node)
         home._node.command("HSET", node_key(home.prefix), "leaving", "1")
-        home.look()
+        self._federation.look_after(home)
 
     def join(self, node: str | NodeView) -> None:
         """A node takes jobs again.
@@ -107,7 +107,7 @@ class Nodes:
         """
         home = self._find(node)
         home._node.command("HDEL", node_key(home.prefix), "leaving")
-        home.look()
+        self._federation.look_after(home)
 
     def drained(self, node: str | NodeView) -> Drain:
         """What is left on a node; true when nothing waits and nobody holds a job of it.
