@@ -6,10 +6,12 @@ has no meaning for one node. The docstring of a test begins with the rows that i
 
 from __future__ import annotations
 
+import doctest
 import math
 import re
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -35,21 +37,56 @@ from tests.conformance.disque import (
     bodies,
     check_rows,
 )
+from tests.docs.test_coming_from import sessions
 from tests.support.keyspace import Raw, advance, check_invariant, dump, reach_blocked
 from tests.support.twins import spawn
 
 GUIDE = Path(__file__).parents[2] / "docs" / "coming-from-disque.md"
-NAMES = """
+ANSWERED = """
     ADDJOB REPLICATE DELAY RETRY TTL MAXLEN ASYNC GETJOB NOHANG TIMEOUT COUNT WITHCOUNTERS FROM
-    ACKJOB FASTACK WORKING NACK ENQUEUE DEQUEUE DELJOB SHOW QLEN QSTAT QPEEK QSCAN MINLEN IMPORTRATE
-    BUSYLOOP JSCAN QUEUE STATE REPLY PAUSE HELLO INFO CLUSTER LEAVING BCAST FORCE CONFIG FLUSHALL
-    LOADJOB GETJOBS SCANJOBS SCANQUEUES PING PONG FAIL REPLJOB GOTJOB QUEUEJOB WILLQUEUE QUEUED
-    SETACK GOTACK NEEDJOBS YOURJOBS ERR BADID NOREPL PAUSED NOJOB TOOLATE OOM
+    ACKJOB FASTACK WORKING NACK ENQUEUE DEQUEUE DELJOB SHOW QLEN QSTAT QPEEK QSCAN MINLEN BUSYLOOP
+    JSCAN QUEUE STATE REPLY PAUSE HELLO INFO CLUSTER MEET NODES LEAVING FORGET FLUSHALL
+    ERR BADID NOREPL PAUSED NOJOB
 """
-"""Commands, options, messages between nodes and error words of Disque, from its documentation."""
+"""Commands, options and error words of Disque that the guide has beside an answer of a server."""
+TOLD = """
+    TOOLATE OOM IMPORTRATE BCAST FORCE RESET CONFIG LOADJOB GETJOBS SCANJOBS SCANQUEUES PING PONG
+    FAIL REPLJOB GOTJOB QUEUEJOB WILLQUEUE QUEUED SETACK GOTACK DELJOB NEEDJOBS YOURJOBS
+"""
+"""Those, and messages between nodes, that stand in its tables."""
+DIFFERENT: Rows = {
+    "copies": ("ADDJOB … REPLICATE", "ADDJOB … ASYNC", "02 fails, not enough nodes available"),
+    "ttl": ("ADDJOB … TTL", "a.2 TTL end"),
+    "retry time": ("ADDJOB … RETRY", "a.2 retry clock", "a.2 jitter"),
+    "failures": ("NACK",),
+    "`NACK`": ("NACK",),
+    "order": ("a.2 put back",),
+    "`GETJOB` of several queues": ("a.2 several queues",),
+    "`GETJOB` that waits": ("GETJOB … TIMEOUT", "a.2 blocked GETJOB"),
+    "`MAXLEN`": ("ADDJOB … MAXLEN",),
+    "`ACKJOB` and other calls with ids": ("ACKJOB", "a.7 3"),
+    "an id": ("ACKJOB",),
+    "who finishes a job": ("a.2 retry clock", "ACKJOB"),
+    "an ack of an unknown id": ("ACKJOB … unknown id",),
+    "`TOOLATE`": ("WORKING … TOOLATE",),
+    "`RETRY 0`": ("ADDJOB … RETRY 0", "a.7 4"),
+    "`PAUSE in`": ("PAUSE … in",),
+    "a restart": ("a.5 crash", "PAUSE … restart"),
+    "counters": ("a.1 counters",),
+    "`OOM`": ("a.4 at 95 %", "a.4 at 100 %"),
+    "an empty queue": ("04 idle queues expire",),
+    "expired jobs": ("04 mass expiry",),
+    "ids": ("a.1 ID", "a.1 ID alphabet"),
+    "the name of a queue": ("ADDJOB",),
+    "body": ("ADDJOB",),
+}
+"""What the guide says is different -> the rows of Disque whose tests hold it."""
 
 ROWS: Rows = {
-    "Names": ("test_the_guide_has_every_name",),
+    "Names": (
+        "test_the_guide_answers_for_every_name",
+        "test_the_guide_differs_where_a_test_says_so",
+    ),
     "ADDJOB": (
         "test_the_answer_is_an_id",
         "test_a_body_is_any_bytes",
@@ -118,13 +155,43 @@ def test_every_row_is_held_or_has_a_reason() -> None:
         assert all(isinstance(rows[row], tuple) for row in theirs), what
 
 
-def test_the_guide_has_every_name() -> None:
-    """Names: each command, option, message and error word stands in the guide, beside its name here
-    or the reason why there is none.
+def test_the_guide_answers_for_every_name() -> None:
+    """Names: each command, option and error word stands in the guide beside a call whose answer is
+    shown (tests/docs runs it), or in a table that says what there is instead.
     """
-    lines = GUIDE.read_text(encoding="utf-8").splitlines()
-    first = " ".join(line.split("|")[1] for line in lines if line.startswith("|"))
-    assert set(NAMES.split()) - set(re.findall(r"\w+", first)) == set()
+    text = GUIDE.read_text(encoding="utf-8")
+    assert set(ANSWERED.split()) - answered(text) == set()
+    told = " ".join(row for rows in tables(text).values() for row in rows)
+    assert set(TOLD.split()) - set(re.findall(r"[A-Z]+", told)) == set()
+
+
+def test_the_guide_differs_where_a_test_says_so() -> None:
+    """Names: what the guide calls different is held by tests of the rows of Disque."""
+    known = {**ROWS, **settling.ROWS, **looking.ROWS, **pause.ROWS, **suite.ROWS, **promises.ROWS}
+    assert tables(GUIDE.read_text(encoding="utf-8"))["Different from Disque"] == list(DIFFERENT)
+    for what, rows in DIFFERENT.items():
+        assert all(isinstance(known[row], tuple) for row in rows), what
+
+
+def answered(text: str) -> set[str]:
+    """Disque's words in comments of calls that have an answer; or the next call has it."""
+    found: set[str] = set()
+    for session in sessions(text):
+        examples = doctest.DocTestParser().get_examples(session)
+        for example, follows in pairwise([*examples, doctest.Example("", "")]):
+            if example.want or follows.want:
+                found.update(re.findall(r"[A-Z]+", example.source.partition("#")[2]))
+    return found
+
+
+def tables(text: str) -> dict[str, list[str]]:
+    """The first cells of the tables of a page, by section."""
+    found: dict[str, list[str]] = {}
+    for section in text.split("\n## ")[1:]:
+        title, _, rest = section.partition("\n")
+        cells = [line.split("|")[1].strip() for line in rest.splitlines() if line.startswith("|")]
+        found[title] = [cell for cell in cells if cell.strip("-") not in ("", "Disque")]
+    return found
 
 
 # -- ADDJOB ------------------------------------------------------------------------------------

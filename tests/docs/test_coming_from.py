@@ -21,7 +21,7 @@ OF_SPARK = {"spark.md"}
 """Run by tests/spark, as they need it."""
 OURS = [page for page in PAGES if page not in SEEDS and page.name not in OF_SPARK]
 FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```[ \t]*$", flags=re.MULTILINE | re.DOTALL)
-LANGUAGES = {"python", "text", "sh", "redis", "mermaid"}
+LANGUAGES = {"python", "pycon", "text", "sh", "redis", "mermaid"}
 URL = "redis://localhost:6379/0"
 TESTS = "# test_app.py\n"
 
@@ -60,10 +60,32 @@ def blocks(text: str) -> list[Block]:
     return programs
 
 
+def sessions(text: str) -> list[str]:
+    """The examples of a page, one session a section (##); each line keeps its number."""
+    found, is_example = [""], False
+    for number, line in enumerate(text.splitlines()):
+        if line.startswith("## "):
+            found.append("\n" * number)
+        if line.startswith("```"):
+            is_example = line == "```pycon"
+            line = ""
+        found[-1] += (line if is_example else "") + "\n"
+    return [session for session in found if session.strip()]
+
+
 def run(block: Block, url: str) -> str:
     """What a program prints in a process of its own, with the server's URL in place of its."""
     assert URL in block.code, f"line {block.line}: a program says where its server is, {URL}"
     return printed(block, "-c", block.code.replace(URL, url))
+
+
+def run_session(session: str, url: str, directory: Path) -> str:
+    """What doctest prints of a session in a process of its own: nothing, as its answers hold."""
+    page = directory / "page.md"
+    page.write_text(session.replace(URL, url), encoding="utf-8")
+    first = session.count("\n") - session.lstrip("\n").count("\n") + 1
+    assert URL in session, f"line {first}: a session says where its server is, {URL}"
+    return printed(Block(first, session, ""), "-m", "doctest", "-o", "ELLIPSIS", str(page))
 
 
 def run_tests(block: Block, directory: Path) -> str:
@@ -116,11 +138,15 @@ def test_a_page_about_this_library_runs(page: Path, one_server: Backend, tmp_pat
 def check(page: Path, backend: Backend, directory: Path) -> None:
     """Its programs, one after the other on one server, end well and print what the page says.
 
-    A file of tests, which says so in its first line, is one for pytest, and needs no server.
+    So do the sessions of its sections. A file of tests, which says so in its first line, is one for
+    pytest, and needs no server.
     """
     assert backend.url is not None
-    programs = blocks(page.read_text(encoding="utf-8"))
-    assert programs
+    text = page.read_text(encoding="utf-8")
+    programs, examples = blocks(text), sessions(text)
+    assert programs or examples
+    for session in examples:
+        run_session(session, backend.url, directory)
     for program in programs:
         if program.code.startswith(TESTS):
             run_tests(program, directory)
@@ -160,7 +186,7 @@ echo 3
     ]
 
 
-@pytest.mark.parametrize("language", ["", "py", "python3", "python title", "pycon"])
+@pytest.mark.parametrize("language", ["", "py", "python3", "python title", "pycon title"])
 def test_programs_under_another_name_are_refused(language: str) -> None:
     """A block that looks like a program and would not be run fails the page."""
     with pytest.raises(AssertionError, match="not one of"):
@@ -172,6 +198,63 @@ def test_fences_of_another_kind_are_refused(fence: str) -> None:
     """In a list, in a quotation, of tildes, or without an end: it would not be run."""
     with pytest.raises(AssertionError, match="fence"):
         blocks(f"{fence}\nprint(1)\n")
+
+
+SECTIONS = f"""# A page
+
+```pycon
+>>> url = "{URL}"
+```
+
+So it goes on:
+
+```pycon
+>>> url[:6]
+'redis:'
+>>> int(url)
+Traceback (most recent call last):
+ValueError: invalid literal for int() with base 10: 'redis...'
+```
+
+## Another section
+
+```pycon
+>>> url = "{URL}"
+>>> len(url) > 100
+False
+```
+"""
+
+
+def test_a_session_goes_on_through_its_section(tmp_path: Path) -> None:
+    """It is one program; the next section has another one. A line keeps its number."""
+    first, second = sessions(SECTIONS)
+    assert first.splitlines()[9] == ">>> url[:6]"
+    assert second.splitlines()[20] == ">>> len(url) > 100"
+    for session in (first, second):
+        run_session(session, URL, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "said, wrong, line",
+    [
+        ("'redis:'", "'other:'", 10),
+        ("'redis:'\n", "", 10),
+        ("base 10", "base 16", 12),
+        ("ValueError", "KeyError", 12),
+        (">>> url[:6]", ">>> url[:5]", 10),
+        ("False", "True", 21),
+        (f'>>> url = "{URL}"\n>>> len', f'>>> uri = "{URL}"\n>>> len', 21),
+    ],
+)
+def test_a_wrong_answer_of_a_session_is_told(
+    said: str, wrong: str, line: int, tmp_path: Path
+) -> None:
+    """Whatever is answered otherwise than the page says, with the line of the page."""
+    assert SECTIONS.count(said) == 1
+    session = sessions(SECTIONS.replace(said, wrong))[line > 20]
+    with pytest.raises(AssertionError, match=f", line {line},"):
+        run_session(session, URL, tmp_path)
 
 
 def test_a_program_that_fails_is_told(real_backend: Backend) -> None:
