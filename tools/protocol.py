@@ -48,7 +48,7 @@ CLIENT_COMMANDS = (
 )  # fmt: skip
 PRESSURE_COMMANDS = (
     "blmove", "brpop", "evalsha", "exec", "get", "info", "llen", "multi", "ping", "script|load",
-    "unwatch", "watch",
+    "unwatch", "wait", "watch",
 )  # fmt: skip
 PLAIN = [place for place in Place if place.condition is Condition.PLAIN]
 COME = [place for place in Place if place.condition is not Condition.PLAIN]

@@ -30,10 +30,12 @@ __all__ = [
     "NodesMissed",
     "NodesUnavailable",
     "NotReplicated",
+    "OperationUnblocked",
     "OutOfMemory",
     "OutcomeUnknown",
     "PenstockError",
     "ProtocolError",
+    "PutNotReplicated",
     "QueueClosed",
     "QueueDamaged",
     "QueueEmpty",
@@ -164,6 +166,10 @@ class QueueExists(PenstockError):
 
 class QueueMissing(PenstockError):
     """There is no such queue, or it was deleted while the call waited; nothing was written."""
+
+
+class OperationUnblocked(PenstockError):
+    """`unblock` ended the call while it waited; nothing was put or taken."""
 
 
 class QueuePartitioned(PenstockError):
@@ -380,6 +386,28 @@ class AckNotReplicated(NotReplicated):
             type(self),
             (self.outcomes, self.confirmed, self.wanted, self.got, self.fsynced),
         )
+
+
+class PutNotReplicated(NotReplicated):
+    """A message was put, and fewer replicas than asked for confirmed it in time.
+
+    It stays in the queue of the primary and can be taken there: putting it again puts it twice. It
+    is lost if a replica that has not got it takes the primary's place.
+
+    Args:
+        wanted: replicas asked for.
+        got: replicas that confirmed.
+
+    `withdrawn` is False.
+    """
+
+    def __init__(self, wanted: int, got: int) -> None:
+        super().__init__(wanted, got, False)
+        text = "the message was put, and stays in the queue; do not put it again"
+        self.args = (f"{_confirmed(wanted, got, None)}: {text}",)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.wanted, self.got))
 
 
 def _confirmed(wanted: int, got: int, fsynced: bool | None) -> str:

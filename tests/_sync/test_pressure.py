@@ -26,6 +26,7 @@ from penstock import (
 from penstock._sync.connection import Lane
 from penstock.embedded import EmbeddedServer
 from penstock.errors import (
+    OperationUnblocked,
     OutcomeUnknown,
     QueueClosed,
     QueueEmpty,
@@ -200,7 +201,7 @@ RESERVED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("suffix", RESERVED)
+@pytest.mark.parametrize("suffix", [*RESERVED, "stats_produced_messages", "stats_consumed_bytes"])
 def test_names_of_keys_of_other_queues_are_refused(suffix: str) -> None:
     """`jobs:bound` would be the bound of `jobs`; so would `bound` with the prefix `p:jobs`."""
     with pytest.raises(BadArgument, match="another queue"):
@@ -259,6 +260,12 @@ def test_a_client_that_decodes_is_refused(backend: Backend) -> None:
         lambda q: q.put("x", timeout="1"),
         lambda q: q.put("x", timeout=float("nan")),
         lambda q: q.put("x", overfill=1),
+        lambda q: q.put("x", replicas=-1),
+        lambda q: q.put("x", replicas=True),
+        lambda q: q.put("x", replicas=1001),
+        lambda q: q.put("x", replicas=1, replication_timeout=0),
+        lambda q: q.put("x", replicas=1, replication_timeout="1"),
+        lambda q: q.peek_reverse(timeout=-1),
         lambda q: q.put_nowait("x", overfill="yes"),
         lambda q: q.get(timeout=-0.5),
         lambda q: q.get(timeout=True),
@@ -285,6 +292,8 @@ OPERATIONS: list[Callable[[Queue], Any]] = [
     lambda q: q.put_nowait("x"),
     lambda q: q.get(),
     lambda q: q.get_nowait(),
+    lambda q: q.peek_reverse(),
+    lambda q: q.peek_reverse_nowait(),
     lambda q: q.close(),
     lambda q: q.delete(),
     lambda q: q.free_role("producer"),
@@ -343,6 +352,42 @@ def test_messages_end_when_the_queue_is_closed(make: Make, turning: Turning) -> 
     q.close()
     assert reader.result() == ["a", "b"]
     assert all_of_them() == []
+
+
+def test_an_iteration_is_unblocked_between_two_messages(q: Queue) -> None:
+    """It ends before the next message although that is there; one that begins later goes on."""
+    q.create()
+    for message in ("a", "b"):
+        q.put(message)
+
+    def unblocked_at_the_first() -> None:
+        for _ in q:
+            q.unblock()
+
+    with pytest.raises(OperationUnblocked, match="'q'"):
+        unblocked_at_the_first()
+    assert q.length() == 1
+    for message in q:
+        assert message == b"b"
+        q.close()
+
+
+def test_unblock_leaves_closing_and_others_alone(make: Make, turning: Turning, raw: Raw) -> None:
+    """A close that waits goes on, as in the Python client; so do the waits of another object."""
+    q, other = make(), make()
+    q.create(1)
+    raw.rpop(key("producer_free"))
+    closing, getting = spawn(q.close), spawn(other.get)
+    turning.reach("", "producer_free")
+    q.unblock()
+    with pytest.raises(QueueInUse):  # a slice has passed
+        q.put("a", timeout=0.2)
+    assert not closing.is_done
+    assert not getting.is_done
+    raw.lpush(key("producer_free"), 0)
+    closing.result()
+    with pytest.raises(QueueClosed):
+        getting.result()
 
 
 def test_a_context_closes_connections_not_the_queue(one_server: Backend) -> None:

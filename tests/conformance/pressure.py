@@ -16,6 +16,7 @@ from collections.abc import Callable, Generator
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from penstock.errors import (
+    OperationUnblocked,
     QueueClosed,
     QueueEmpty,
     QueueExists,
@@ -27,6 +28,7 @@ from penstock.pressure import AsyncQueue, Queue
 from tests.support.keyspace import Raw
 
 __all__ = [
+    "GO_STATS",
     "OURS",
     "PREFIX",
     "ROLES",
@@ -47,6 +49,8 @@ Steps: TypeAlias = Generator[tuple[Any, ...], Any, T]
 PREFIX = "__pressure__"
 ROLES = ("producer", "consumer")
 STATS = ("produced_messages", "produced_bytes", "consumed_messages", "consumed_bytes")
+GO_STATS = tuple(f"stats_{name}" for name in STATS)
+"""What the Go client calls its counters."""
 SUFFIXES = (
     "",
     "bound",
@@ -68,7 +72,7 @@ class Refused(Exception):
     """An operation was refused.
 
     Args:
-        kind: exists, missing, closed, full, empty or in_use.
+        kind: exists, missing, closed, full, empty, in_use or unblocked.
         holder: of the role, when it is in use.
     """
 
@@ -106,6 +110,8 @@ class Party(Protocol):
     def put_nowait(self, message: bytes, overfill: bool = False) -> None: ...
     def get(self, timeout: float | None = None) -> bytes: ...
     def get_nowait(self) -> bytes: ...
+    def peek_reverse(self, timeout: float | None = None) -> bytes | None: ...
+    def peek_reverse_nowait(self) -> bytes | None: ...
     def close(self, timeout: float | None = None) -> None: ...
     def delete(self, timeout: float | None = None) -> None: ...
     def disconnect(self) -> None: ...
@@ -126,6 +132,7 @@ class Foreign:
             as the clients of the field do.
         old_room: after each get it says that there is room, without looking, as the older rule
             has it.
+        go: it counts under the names of the Go client, and removes those alone.
     """
 
     def __init__(
@@ -137,11 +144,13 @@ class Foreign:
         who: str = "foreign_pid1",
         remembers: bool = False,
         old_room: bool = False,
+        go: bool = False,
     ) -> None:
         self.client = client
         self.keys = Keys(name, prefix)
         self.who = who
         self.old_room = old_room
+        self._stats = GO_STATS if go else SUFFIXES[-4:]
         self._remembered: tuple[int, bool] | None = None
         if remembers:
             self._remembered = (
@@ -182,6 +191,14 @@ class Foreign:
     def get_nowait(self) -> bytes:
         """Take a message."""
         return run(self.client, self.get_steps(block=False))
+
+    def peek_reverse(self, timeout: float | None = None) -> bytes | None:
+        """Look at the newest message, and wait for the role."""
+        return run(self.client, self.peek_reverse_steps(timeout=timeout))
+
+    def peek_reverse_nowait(self) -> bytes | None:
+        """Look at the newest message."""
+        return run(self.client, self.peek_reverse_steps(block=False))
 
     def close(self, timeout: float | None = None) -> None:
         """Add the two sentinels."""
@@ -269,6 +286,20 @@ class Foreign:
             raise Refused("closed")
         return bytes(found[1])
 
+    def peek_reverse_steps(
+        self, *, block: bool = True, timeout: float | None = None
+    ) -> Steps[bytes | None]:
+        """The role of the producer, the newest message, a look at `closed` where none waits."""
+        yield from self._existing()
+        yield from self._take("producer", _Waiting(block, timeout))
+        return (yield from self._holding("producer", self._peek_reverse()))
+
+    def _peek_reverse(self) -> Steps[bytes | None]:
+        found = yield "LRANGE", self.keys(), 0, 0
+        if not found and (yield "EXISTS", self.keys("closed")):
+            raise Refused("closed")
+        return bytes(found[0]) if found else None
+
     def close_steps(self, *, timeout: float | None = None) -> Steps[None]:
         """The role of the producer, then two sentinels: a waiting consumer pops one of them."""
         yield from self._existing()
@@ -291,7 +322,7 @@ class Foreign:
         for role in ROLES:
             yield "BRPOP", keys(f"{role}_free"), 0
             yield "DEL", keys(role), keys(f"{role}_free")
-        yield "DEL", keys("not_full"), keys("closed"), *map(keys, SUFFIXES[-4:]), keys()
+        yield "DEL", keys("not_full"), keys("closed"), *map(keys, self._stats), keys()
 
     # Their parts.
 
@@ -342,8 +373,9 @@ class Foreign:
         yield "LTRIM", self.keys("not_full"), 0, 0
 
     def _count(self, what: str, message: bytes) -> Steps[None]:
-        yield "INCR", self.keys(f"stats:{what}_messages")
-        yield "INCRBY", self.keys(f"stats:{what}_bytes"), len(message)
+        first = 0 if what == "produced" else 2
+        yield "INCR", self.keys(self._stats[first])
+        yield "INCRBY", self.keys(self._stats[first + 1]), len(message)
 
 
 class _Waiting:
@@ -422,6 +454,7 @@ OURS: dict[type[Exception], str] = {
     QueueFull: "full",
     QueueEmpty: "empty",
     QueueInUse: "in_use",
+    OperationUnblocked: "unblocked",
 }
 """What our errors are called here."""
 

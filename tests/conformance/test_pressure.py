@@ -18,6 +18,7 @@ import pytest
 
 from penstock.pressure._sync.link import SLICE
 from tests.conformance.pressure import (
+    GO_STATS,
     PREFIX,
     ROLES,
     STATS,
@@ -330,6 +331,9 @@ def test_operations_on_a_missing_queue(kind: tuple[str], table: Table) -> None:
         (party.get, ()),
         (party.get, (1,)),
         (party.get_nowait, ()),
+        (party.peek_reverse, ()),
+        (party.peek_reverse, (1,)),
+        (party.peek_reverse_nowait, ()),
         (party.close, ()),
         (party.delete, ()),
         (party.length, ()),
@@ -424,8 +428,9 @@ def test_tokens_after_each_operation(pair: tuple[str, str], bound: int, table: T
     parties = table.pair()
     parties[0].create(bound)
     deeds = ["get_nowait", "get", *["put_nowait"] * 2, "put", "put_nowait"]
-    deeds += ["get", "put_nowait", *["get_nowait"] * 4, "create", "put"]
-    deeds += ["close", "put", "put_nowait", "close", "get", "get_nowait", "get", "get_nowait"]
+    deeds += ["get", "peek_reverse", "put_nowait", *["get_nowait"] * 4, "create", "put"]
+    deeds += ["peek_reverse_nowait", "close", "put", "put_nowait", "close", "peek_reverse"]
+    deeds += ["get", "get_nowait", "get", "get_nowait", "peek_reverse", "peek_reverse_nowait"]
     table.check_at_rest()
     for turn, deed in enumerate(deeds):
         party = parties[turn % 2]
@@ -450,8 +455,118 @@ def test_who_acted_last(pair: tuple[str, str], table: Table) -> None:
         getattr(party, deed)(*args)
         role = "producer" if "put" in deed else "consumer"
         assert table.raw.get(table.keys(role)) == party.who.encode()
-    parties[1].close()
-    assert table.raw.get(table.keys("producer")) == parties[1].who.encode()
+    for number, deed in enumerate(("peek_reverse", "peek_reverse_nowait", "close")):
+        party = parties[(number + 1) % 2]
+        getattr(party, deed)()
+        assert table.raw.get(table.keys("producer")) == party.who.encode()
+
+
+# -- what the Python client adds to the text ----------------------------------------------------
+
+
+def test_peek_reverse_shows_the_newest(pair: tuple[str, str], table: Table) -> None:
+    """The message stays, and nothing but the producer's id changes; closed and empty is an end."""
+    first, second = table.pair()
+    first.create(3)
+    assert second.peek_reverse() is None
+    assert second.peek_reverse_nowait() is None
+    for message in (b"old", b"", b"new \xff"):
+        first.put_nowait(message)
+        before = table.whole()
+        assert second.peek_reverse() == second.peek_reverse_nowait() == message
+        assert table.whole() == before
+    first.close()
+    assert [second.peek_reverse(), second.peek_reverse_nowait()] == [b"new \xff"] * 2
+    assert [first.get() for _ in range(3)] == [b"old", b"", b"new \xff"]
+    assert [kind_of(second.peek_reverse), kind_of(second.peek_reverse_nowait)] == ["closed"] * 2
+    table.check_at_rest()
+
+
+def test_peek_reverse_waits_for_the_producer(pair: tuple[str, str], brief_table: Table) -> None:
+    """It stands in line behind one that waits for room, and then sees what that one has put."""
+    table = brief_table
+    first, second = table.pair()
+    first.create(1)
+    first.put_nowait(b"1")
+    putting = spawn(first.put, b"2")
+    table.until_held("producer", first)
+    with pytest.raises(Refused, match="in_use") as caught:
+        second.peek_reverse_nowait()
+    assert caught.value.holder == first.who
+    assert kind_of(second.peek_reverse, BRIEF) == "in_use"
+    peeking = table.spawn(second.peek_reverse)
+    consumer = table.party("sync")
+    assert consumer.get_nowait() == b"1"
+    putting.result(SOON)
+    assert peeking.result(SOON) == b"2"
+    table.check_at_rest()
+
+
+def test_peek_reverse_in_line_while_the_queue_is_closed(
+    own: tuple[str, str], brief_table: Table
+) -> None:
+    """It goes on while messages are left, and is told that it is closed when none is."""
+    table = brief_table
+    mine, other = table.pair()
+    mine.create()
+    for message in (b"1", None):
+        if message:
+            other.put_nowait(message)
+        table.raw.rpop(table.keys("producer_free"))
+        peeking = table.spawn(mine.peek_reverse)
+        table.raw.lpush(table.keys("closed"), 0, 0)
+        if message is None:
+            assert end_of(peeking) == "closed"
+        table.raw.lpush(table.keys("producer_free"), 0)
+        if message:
+            assert peeking.result(SOON) == b"1"
+            assert other.get_nowait() == b"1"
+            table.raw.delete(table.keys("closed"))
+    table.check_at_rest()
+
+
+@pytest.mark.parametrize("verb", ["put", "get", "peek_reverse"])
+def test_unblock_ends_a_wait(verb: str, own: tuple[str, str], brief_table: Table) -> None:
+    """The role goes back to the others, nothing was put or taken, and later calls wait again."""
+    table = brief_table
+    mine, other = table.pair()
+    mine.create(1)
+    if verb == "put":
+        mine.put_nowait(b"1")
+    if verb == "peek_reverse":
+        table.raw.rpop(table.keys("producer_free"))
+    for _ in range(2):
+        waiting = table.spawn(getattr(mine, verb), *([b"2"] if verb == "put" else []))
+        if verb != "peek_reverse":
+            table.until_held("producer" if verb == "put" else "consumer", mine)
+        mine.queue.unblock()
+        assert end_of(waiting) == "unblocked"
+    if verb == "peek_reverse":
+        table.raw.lpush(table.keys("producer_free"), 0)
+    table.check_at_rest()
+    assert table.messages() == ([b"1"] if verb == "put" else [])
+    if verb == "put":
+        assert other.get_nowait() == b"1"
+    other.put_nowait(b"3")
+    assert mine.get() == b"3"
+
+
+def test_delete_removes_the_counters_of_the_go_client(own: tuple[str, str], table: Table) -> None:
+    """They are removed with the queue; what another deletion has left goes with the next queue."""
+    mine, _ = table.pair()
+    go = table.party("foreign", go=True)
+    for _ in range(2):
+        mine.create(2)
+        go.put_nowait(b"abc")
+        assert go.get_nowait() == b"abc"
+        counted = table.raw.mget([table.keys(name) for name in GO_STATS])
+        assert [int(one) for one in counted] == [1, 3, 1, 3]
+        mine.delete()
+        assert not table.raw.dbsize()
+    for name in GO_STATS:
+        table.raw.set(table.keys(name), 5)
+    mine.create()
+    assert not table.raw.exists(*map(table.keys, GO_STATS))
 
 
 # -- P-9 to P-12: waiting -----------------------------------------------------------------------

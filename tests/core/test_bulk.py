@@ -65,8 +65,8 @@ def test_the_disk_is_waited_for_longer() -> None:
 def test_an_ack_waits_for_what_it_says() -> None:
     """Never for the queue's setting; its number goes out with the call."""
     assert ack_wait(0, False, 1) is None
-    assert ack_wait(2, False, None) == Wait(2, 1000, 2)
-    assert ack_wait(0, True, None) == Wait(0, 5000, 0, fsynced=True)
+    assert ack_wait(2, False, None) == Wait(2, 1000, 2, refuses=False)
+    assert ack_wait(0, True, None) == Wait(0, 5000, 0, fsynced=True, refuses=False)
 
 
 def test_a_moment_travels_as_it_is() -> None:

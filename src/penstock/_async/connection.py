@@ -262,14 +262,42 @@ class AsyncLane(Producer):
         if not wait.fsynced and not wait.expected:
             return None, b""
         how = await self._syncing_of(call, wait) if wait.fsynced else None
+        reached = await self.require(wait, call.queue)
+        return how, question(how, reached, min(wait.timeout_ms, SLICE_MS))
+
+    async def require(
+        self, wait: Wait, queue: QueueKeys | None = None, *, afresh: bool = False
+    ) -> int:
+        """Count the connected replicas, up to those that are to confirm.
+
+        Args:
+            wait: what a call will wait for.
+            queue: whose setting says how many replicas those are, if `wait` does not.
+            afresh: whether the server is asked even if it has been for an earlier call.
+
+        Raises:
+            NotReplicated: too few, and such a call must not be sent then.
+        """
+        if afresh:
+            self._followers = 0
         reached = await self._reachable(wait.expected)
-        if reached < wait.expected and call.queue is not None and not wait.may_have_run:
-            told = wait.replicas
-            wanted = await self._setting_of(call.queue) if told is None else told
-            if reached < wanted:
+        if reached < wait.expected and wait.refuses:
+            wanted = wait.replicas
+            if wanted is None and queue is not None:
+                wanted = await self._setting_of(queue)
+            if wanted is not None and reached < wanted:
                 fsynced = False if wait.fsynced else None
                 raise NotReplicated(wanted, 0, fsynced=fsynced, connected=reached)
-        return how, question(how, reached, min(wait.timeout_ms, SLICE_MS))
+        return reached
+
+    async def confirm(self, wait: Wait) -> Confirmed:
+        """Wait until replicas have the last write of this connection, or the time is over.
+
+        Args:
+            wait: for how many and how long; the disk is not asked.
+        """
+        until = monotonic() + wait.timeout_ms / 1000
+        return await self._settled(None, wait.expected, NOTHING, wait, until)
 
     async def _reachable(self, replicas: int) -> int:
         """So many replicas, or as many as are connected if those are fewer.

@@ -240,7 +240,7 @@ def ack_wait(replicas: Any, fsynced: Any, timeout: Any) -> Wait | None:
     """
     check_count("replicas", replicas, low=0, high=1000)
     wait = _waited(replicas, fsynced, timeout)
-    return None if wait is None else wait._replace(expected=replicas)
+    return None if wait is None else wait._replace(expected=replicas, refuses=False)
 
 
 def chunks(bodies: Iterable[Any], options: Prepared) -> Iterator[list[bytes]]:

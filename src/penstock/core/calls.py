@@ -28,8 +28,8 @@ class Wait(NamedTuple):
         expected: how many this client takes the setting for; its WAIT goes out with the call.
         fsynced: whether the server, and those replicas, must have it on disk.
         is_told: whether the server has told this client of the setting.
-        may_have_run: whether the call was sent before, without an answer: then it is not refused
-            because too few replicas are connected, but judged by what they confirm.
+        refuses: whether the call is not sent where too few replicas are connected. An ack is, and
+            a call that may have run before: it is judged by what they confirm.
     """
 
     replicas: int | None
@@ -37,7 +37,7 @@ class Wait(NamedTuple):
     expected: int = 0
     fsynced: bool = False
     is_told: bool = False
-    may_have_run: bool = False
+    refuses: bool = True
 
 
 class Confirmed(NamedTuple):
@@ -85,7 +85,7 @@ class Call(NamedTuple):
         """The call as it is sent again when it may have run."""
         if self.wait is None:
             return self
-        return self._replace(wait=self.wait._replace(may_have_run=True))
+        return self._replace(wait=self.wait._replace(refuses=False))
 
     @property
     def epoch(self) -> str:

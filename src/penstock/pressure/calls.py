@@ -92,6 +92,10 @@ class PressureCalls:
         """Take a message; `held` and `wait` as in the header of the script."""
         return self._call("get", party, held, wait, role="consumer")
 
+    def peek_reverse(self, party: bytes, *, held: int) -> Call:
+        """Look at the newest message."""
+        return self._call("peek_reverse", party, held, role="producer")
+
     def leave(self, party: bytes, role: Role, *, held: int) -> Call:
         """Give a role back, if it is still this party's."""
         return self._call("leave", party, held, role=role)

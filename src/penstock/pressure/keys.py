@@ -1,4 +1,4 @@
-"""Names of the twelve keys of a pressure queue (PROTOCOL.md, The keys of pressure)."""
+"""Names of the keys of a pressure queue (PROTOCOL.md, The keys of pressure)."""
 
 from __future__ import annotations
 
@@ -22,6 +22,11 @@ SUFFIXES = {
     "produced_bytes": "stats:produced_bytes",
     "consumed_messages": "stats:consumed_messages",
     "consumed_bytes": "stats:consumed_bytes",
+    # The Go client counts under names of its own. They are removed with the queue, and not read.
+    "stats_produced_messages": "stats_produced_messages",
+    "stats_produced_bytes": "stats_produced_bytes",
+    "stats_consumed_messages": "stats_consumed_messages",
+    "stats_consumed_bytes": "stats_consumed_bytes",
 }
 
 Role: TypeAlias = Literal["producer", "consumer"]

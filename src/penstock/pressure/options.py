@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from penstock.core.options import Duration, duration_ms
+from penstock.core.calls import Wait
+from penstock.core.options import Duration, check_count, duration_ms
 from penstock.errors import BadArgument
 from penstock.pressure.keys import DEFAULT_PREFIX
 
@@ -13,6 +14,7 @@ __all__ = [
     "Counters",
     "check_client_id",
     "check_flag",
+    "check_replicas",
     "check_timeout",
     "message_bytes",
     "prefix_in",
@@ -85,6 +87,17 @@ def check_timeout(value: Duration | None) -> float | None:
         BadArgument: not a duration, or negative.
     """
     return None if value is None else duration_ms("timeout", value) / 1000
+
+
+def check_replicas(replicas: object, timeout: Duration) -> Wait | None:
+    """The confirmation that a put waits for; None = none.
+
+    Raises:
+        BadArgument: no number from 0 to 1,000, or not a duration.
+    """
+    wanted = check_count("replicas", replicas, low=0, high=1000)
+    span = duration_ms("replication_timeout", timeout, zero=False)
+    return Wait(wanted, span, wanted) if wanted else None
 
 
 def message_bytes(value: object) -> bytes:

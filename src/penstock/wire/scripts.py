@@ -20,7 +20,7 @@ NAMES = (
     "pending", "promote", "publish", "purge", "recover", "redrive", "release", "reserve", "resign",
     "scan", "settle", "show", "stage", "stats", "survey", "sweep", "unstage", "withdraw",
 )  # fmt: skip
-PRESSURE = ("close", "create", "delete", "free", "get", "leave", "put", "show")
+PRESSURE = ("close", "create", "delete", "free", "get", "leave", "peek_reverse", "put", "show")
 
 
 @dataclass(frozen=True, slots=True)

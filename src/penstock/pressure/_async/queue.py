@@ -7,7 +7,7 @@ import os
 import socket
 
 # sync only: import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from types import TracebackType
 from typing import Any
@@ -18,7 +18,12 @@ from redis.exceptions import ResponseError
 from penstock.core.calls import Call
 from penstock.core.options import Duration, check_count
 from penstock.core.servers import ServerFacts, parse_info
-from penstock.errors import ConfigurationError, QueueClosed
+from penstock.errors import (
+    ConfigurationError,
+    OperationUnblocked,
+    PutNotReplicated,
+    QueueClosed,
+)
 from penstock.pressure._async.deletion import AsyncDeletion
 from penstock.pressure._async.link import AsyncLink
 from penstock.pressure._async.turn import AsyncTurn, Errand
@@ -36,6 +41,7 @@ from penstock.pressure.options import (
     Counters,
     check_client_id,
     check_flag,
+    check_replicas,
     check_timeout,
     message_bytes,
     prefix_in,
@@ -75,6 +81,7 @@ class AsyncQueue:
         self._link = AsyncLink(url_in(os.environ) if source is None else source)
         self._calls = PressureCalls(self.name, PressureKeys(self.name, self.prefix))
         self._is_checked = False
+        self._unblocks = 0
 
     def __repr__(self) -> str:
         return f"<AsyncQueue {self.prefix}:{self.name} at {self._link.address}>"
@@ -127,7 +134,8 @@ class AsyncQueue:
         def act(held: int, _lost: int) -> Call:
             return self._calls.close(party, held=held)
 
-        await self._waited(Errand("producer", party, act), act(0, 0), timeout)
+        errand = Errand("producer", party, act, is_for_open=True, is_unblocked=lambda: False)
+        await self._waited(errand, act(0, 0), timeout)
 
     async def delete(self, timeout: Duration | None = None) -> None:
         """Remove the queue and what is in it; whoever waits is told.
@@ -168,7 +176,13 @@ class AsyncQueue:
     # -- messages --------------------------------------------------------------------------
 
     async def put(
-        self, message: bytes | str, timeout: Duration | None = None, overfill: bool = False
+        self,
+        message: bytes | str,
+        timeout: Duration | None = None,
+        overfill: bool = False,
+        *,
+        replicas: int = 0,
+        replication_timeout: Duration = 1,
     ) -> None:
         """Put a message, when it is our turn and there is room.
 
@@ -176,20 +190,31 @@ class AsyncQueue:
             message: bytes, or text, which is stored as UTF-8.
             timeout: seconds to wait; None = for ever.
             overfill: put it whether there is room or not.
+            replicas: how many replicas must confirm the message.
+            replication_timeout: seconds to wait for that, once the message is put.
 
         Raises:
             QueueFull: there was no room in time.
             QueueInUse: another party had the role of the producer all the time.
             QueueClosed, QueueMissing: or it was closed or deleted meanwhile.
+            OperationUnblocked: `unblock` ended the wait; the message was not put.
+            PutNotReplicated: the message was put, and too few replicas confirmed it in time. It
+                stays in the queue.
+            NotReplicated: too few replicas are connected; the message was not put.
             OutcomeUnknown: the connection failed, and the message may have been put or not.
         """
         party, is_over = self._id(), check_flag("overfill", overfill)
         body = message_bytes(message)
+        confirmation = check_replicas(replicas, replication_timeout)
 
         def act(held: int, lost: int, wait: int = 1) -> Call:
-            return self._calls.put(party, body, overfill=is_over, held=held, wait=wait, lost=lost)
+            call = self._calls.put(party, body, overfill=is_over, held=held, wait=wait, lost=lost)
+            return call._replace(wait=confirmation)
 
-        await self._waited(Errand("producer", party, act), act(0, 0, 0), timeout)
+        errand = Errand("producer", party, act, is_for_open=True, is_unblocked=self._unblocked())
+        reply = await self._waited(errand, act(0, 0, 0), timeout)
+        if confirmation is not None and reply[-1].replicas < replicas:
+            raise PutNotReplicated(replicas, reply[-1].replicas)
 
     async def put_nowait(self, message: bytes | str, overfill: bool = False) -> None:
         """Put a message now.
@@ -220,14 +245,19 @@ class AsyncQueue:
             QueueInUse: another party had the role of the consumer all the time.
             QueueClosed: no message is left, and none will come.
             QueueMissing: there is no queue, or it was deleted meanwhile.
+            OperationUnblocked: `unblock` ended the wait; no message was taken.
             OutcomeUnknown: the connection failed, and a message may have been taken and lost.
         """
+        return await self._got(timeout, self._unblocked())
+
+    async def _got(self, timeout: Duration | None, is_unblocked: Callable[[], bool]) -> bytes:
         party = self._id()
 
         def act(held: int, _lost: int, wait: int = 1) -> Call:
             return self._calls.get(party, held=held, wait=wait)
 
-        reply = await self._waited(Errand("consumer", party, act), act(0, 0, 0), timeout)
+        errand = Errand("consumer", party, act, is_for_open=False, is_unblocked=is_unblocked)
+        reply = await self._waited(errand, act(0, 0, 0), timeout)
         return bytes(reply[2])
 
     async def get_nowait(self) -> bytes:
@@ -241,15 +271,73 @@ class AsyncQueue:
         return bytes(reply[2])
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        """Every message, until the queue is closed and no message is left."""
+        """Take every message, until the queue is closed and no message is left.
+
+        Raises:
+            OperationUnblocked: `unblock` was called since the iteration began.
+        """
+        is_unblocked = self._unblocked()
         while True:
             try:
-                message = await self.get()
+                message = await self._got(None, is_unblocked)
             except QueueClosed:
                 return
             yield message
 
+    def unblock(self) -> None:
+        """End the waits of this object: each raises `OperationUnblocked` within 0.5 s.
+
+        Ends every `get`, `put`, `peek_reverse` and iteration that has begun, and gives their roles
+        back; nothing is put or taken. Calls that begin later wait as usual, and so do `close`,
+        `delete`, and all calls of other objects. May be called by any thread, and by the handler of
+        a signal.
+        """
+        self._unblocks += 1
+
+    def _unblocked(self) -> Callable[[], bool]:
+        """Return a function that tells whether `unblock` was called since."""
+        before = self._unblocks
+        return lambda: self._unblocks != before
+
     # -- looking ---------------------------------------------------------------------------
+
+    async def peek_reverse(self, timeout: Duration | None = None) -> bytes | None:
+        """Look at the newest message, as the producer, when it is our turn.
+
+        The message stays in the queue. No producer can put another one at that moment.
+
+        Args:
+            timeout: seconds to wait for the role of the producer; None = for ever.
+
+        Returns:
+            The message that was put last, or None: no message waits.
+
+        Raises:
+            QueueClosed: the queue is closed and no message is left.
+            QueueInUse: another party had the role all the time.
+            QueueMissing: there is no queue, or it was deleted meanwhile.
+            OperationUnblocked: `unblock` ended the wait.
+            OutcomeUnknown: the connection failed while the call waited; it may be repeated.
+        """
+        party = self._id()
+
+        def act(held: int, _lost: int) -> Call:
+            return self._calls.peek_reverse(party, held=held)
+
+        errand = Errand("producer", party, act, is_for_open=False, is_unblocked=self._unblocked())
+        return _newest(await self._waited(errand, act(0, 0), timeout))
+
+    async def peek_reverse_nowait(self) -> bytes | None:
+        """Look at the newest message now, as the producer.
+
+        Returns:
+            The message that was put last, or None: no message waits.
+
+        Raises:
+            QueueClosed, QueueInUse, QueueMissing: as in `peek_reverse`.
+            OutcomeUnknown: the connection failed; the call may be repeated.
+        """
+        return _newest(await self._once(self._calls.peek_reverse(self._id(), held=0)))
 
     async def exists(self) -> bool:
         """Whether there is such a queue."""
@@ -326,6 +414,8 @@ class AsyncQueue:
         """The same, when the time has come for it; in most cases that is now."""
         wait = check_timeout(timeout)
         await self._check()
+        if errand.is_unblocked():  # an iteration, between two of its messages
+            raise OperationUnblocked(f"queue {self.name!r}: the call was unblocked")
         reply = await self._link.once(now)
         if reply[0] in (IN_USE, FULL, EMPTY) and wait != 0:
             reply = await AsyncTurn(self._link, self._calls, errand, wait).reply()
@@ -349,7 +439,12 @@ class AsyncQueue:
         facts.check()
         if facts.number("cluster_enabled") and not self._calls.keys.is_tagged:
             raise ConfigurationError(
-                "this is a Redis Cluster, and the twelve keys of a queue must lie in one slot: put"
+                "this is a Redis Cluster, and the keys of a queue must lie in one slot: put"
                 f" a part of its name or of the prefix in braces, as in {{{self.name}}}"
             )
         self._is_checked = True
+
+
+def _newest(reply: list[Any]) -> bytes | None:
+    """The message in a reply to `peek_reverse`."""
+    return bytes(reply[2]) if len(reply) > 2 else None

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from types import TracebackType
 from typing import Any
@@ -17,7 +17,12 @@ from redis.exceptions import ResponseError
 from penstock.core.calls import Call
 from penstock.core.options import Duration, check_count
 from penstock.core.servers import ServerFacts, parse_info
-from penstock.errors import ConfigurationError, QueueClosed
+from penstock.errors import (
+    ConfigurationError,
+    OperationUnblocked,
+    PutNotReplicated,
+    QueueClosed,
+)
 from penstock.pressure._sync.deletion import Deletion
 from penstock.pressure._sync.link import Link
 from penstock.pressure._sync.turn import Errand, Turn
@@ -35,6 +40,7 @@ from penstock.pressure.options import (
     Counters,
     check_client_id,
     check_flag,
+    check_replicas,
     check_timeout,
     message_bytes,
     prefix_in,
@@ -74,6 +80,7 @@ class Queue:
         self._link = Link(url_in(os.environ) if source is None else source)
         self._calls = PressureCalls(self.name, PressureKeys(self.name, self.prefix))
         self._is_checked = False
+        self._unblocks = 0
 
     def __repr__(self) -> str:
         return f"<Queue {self.prefix}:{self.name} at {self._link.address}>"
@@ -121,7 +128,8 @@ class Queue:
         def act(held: int, _lost: int) -> Call:
             return self._calls.close(party, held=held)
 
-        self._waited(Errand("producer", party, act), act(0, 0), timeout)
+        errand = Errand("producer", party, act, is_for_open=True, is_unblocked=lambda: False)
+        self._waited(errand, act(0, 0), timeout)
 
     def delete(self, timeout: Duration | None = None) -> None:
         """Remove the queue and what is in it; whoever waits is told.
@@ -162,7 +170,13 @@ class Queue:
     # -- messages --------------------------------------------------------------------------
 
     def put(
-        self, message: bytes | str, timeout: Duration | None = None, overfill: bool = False
+        self,
+        message: bytes | str,
+        timeout: Duration | None = None,
+        overfill: bool = False,
+        *,
+        replicas: int = 0,
+        replication_timeout: Duration = 1,
     ) -> None:
         """Put a message, when it is our turn and there is room.
 
@@ -170,20 +184,31 @@ class Queue:
             message: bytes, or text, which is stored as UTF-8.
             timeout: seconds to wait; None = for ever.
             overfill: put it whether there is room or not.
+            replicas: how many replicas must confirm the message.
+            replication_timeout: seconds to wait for that, once the message is put.
 
         Raises:
             QueueFull: there was no room in time.
             QueueInUse: another party had the role of the producer all the time.
             QueueClosed, QueueMissing: or it was closed or deleted meanwhile.
+            OperationUnblocked: `unblock` ended the wait; the message was not put.
+            PutNotReplicated: the message was put, and too few replicas confirmed it in time. It
+                stays in the queue.
+            NotReplicated: too few replicas are connected; the message was not put.
             OutcomeUnknown: the connection failed, and the message may have been put or not.
         """
         party, is_over = self._id(), check_flag("overfill", overfill)
         body = message_bytes(message)
+        confirmation = check_replicas(replicas, replication_timeout)
 
         def act(held: int, lost: int, wait: int = 1) -> Call:
-            return self._calls.put(party, body, overfill=is_over, held=held, wait=wait, lost=lost)
+            call = self._calls.put(party, body, overfill=is_over, held=held, wait=wait, lost=lost)
+            return call._replace(wait=confirmation)
 
-        self._waited(Errand("producer", party, act), act(0, 0, 0), timeout)
+        errand = Errand("producer", party, act, is_for_open=True, is_unblocked=self._unblocked())
+        reply = self._waited(errand, act(0, 0, 0), timeout)
+        if confirmation is not None and reply[-1].replicas < replicas:
+            raise PutNotReplicated(replicas, reply[-1].replicas)
 
     def put_nowait(self, message: bytes | str, overfill: bool = False) -> None:
         """Put a message now.
@@ -214,14 +239,19 @@ class Queue:
             QueueInUse: another party had the role of the consumer all the time.
             QueueClosed: no message is left, and none will come.
             QueueMissing: there is no queue, or it was deleted meanwhile.
+            OperationUnblocked: `unblock` ended the wait; no message was taken.
             OutcomeUnknown: the connection failed, and a message may have been taken and lost.
         """
+        return self._got(timeout, self._unblocked())
+
+    def _got(self, timeout: Duration | None, is_unblocked: Callable[[], bool]) -> bytes:
         party = self._id()
 
         def act(held: int, _lost: int, wait: int = 1) -> Call:
             return self._calls.get(party, held=held, wait=wait)
 
-        reply = self._waited(Errand("consumer", party, act), act(0, 0, 0), timeout)
+        errand = Errand("consumer", party, act, is_for_open=False, is_unblocked=is_unblocked)
+        reply = self._waited(errand, act(0, 0, 0), timeout)
         return bytes(reply[2])
 
     def get_nowait(self) -> bytes:
@@ -235,15 +265,73 @@ class Queue:
         return bytes(reply[2])
 
     def __iter__(self) -> Iterator[bytes]:
-        """Every message, until the queue is closed and no message is left."""
+        """Take every message, until the queue is closed and no message is left.
+
+        Raises:
+            OperationUnblocked: `unblock` was called since the iteration began.
+        """
+        is_unblocked = self._unblocked()
         while True:
             try:
-                message = self.get()
+                message = self._got(None, is_unblocked)
             except QueueClosed:
                 return
             yield message
 
+    def unblock(self) -> None:
+        """End the waits of this object: each raises `OperationUnblocked` within 0.5 s.
+
+        Ends every `get`, `put`, `peek_reverse` and iteration that has begun, and gives their roles
+        back; nothing is put or taken. Calls that begin later wait as usual, and so do `close`,
+        `delete`, and all calls of other objects. May be called by any thread, and by the handler of
+        a signal.
+        """
+        self._unblocks += 1
+
+    def _unblocked(self) -> Callable[[], bool]:
+        """Return a function that tells whether `unblock` was called since."""
+        before = self._unblocks
+        return lambda: self._unblocks != before
+
     # -- looking ---------------------------------------------------------------------------
+
+    def peek_reverse(self, timeout: Duration | None = None) -> bytes | None:
+        """Look at the newest message, as the producer, when it is our turn.
+
+        The message stays in the queue. No producer can put another one at that moment.
+
+        Args:
+            timeout: seconds to wait for the role of the producer; None = for ever.
+
+        Returns:
+            The message that was put last, or None: no message waits.
+
+        Raises:
+            QueueClosed: the queue is closed and no message is left.
+            QueueInUse: another party had the role all the time.
+            QueueMissing: there is no queue, or it was deleted meanwhile.
+            OperationUnblocked: `unblock` ended the wait.
+            OutcomeUnknown: the connection failed while the call waited; it may be repeated.
+        """
+        party = self._id()
+
+        def act(held: int, _lost: int) -> Call:
+            return self._calls.peek_reverse(party, held=held)
+
+        errand = Errand("producer", party, act, is_for_open=False, is_unblocked=self._unblocked())
+        return _newest(self._waited(errand, act(0, 0), timeout))
+
+    def peek_reverse_nowait(self) -> bytes | None:
+        """Look at the newest message now, as the producer.
+
+        Returns:
+            The message that was put last, or None: no message waits.
+
+        Raises:
+            QueueClosed, QueueInUse, QueueMissing: as in `peek_reverse`.
+            OutcomeUnknown: the connection failed; the call may be repeated.
+        """
+        return _newest(self._once(self._calls.peek_reverse(self._id(), held=0)))
 
     def exists(self) -> bool:
         """Whether there is such a queue."""
@@ -320,6 +408,8 @@ class Queue:
         """The same, when the time has come for it; in most cases that is now."""
         wait = check_timeout(timeout)
         self._check()
+        if errand.is_unblocked():  # an iteration, between two of its messages
+            raise OperationUnblocked(f"queue {self.name!r}: the call was unblocked")
         reply = self._link.once(now)
         if reply[0] in (IN_USE, FULL, EMPTY) and wait != 0:
             reply = Turn(self._link, self._calls, errand, wait).reply()
@@ -343,7 +433,12 @@ class Queue:
         facts.check()
         if facts.number("cluster_enabled") and not self._calls.keys.is_tagged:
             raise ConfigurationError(
-                "this is a Redis Cluster, and the twelve keys of a queue must lie in one slot: put"
+                "this is a Redis Cluster, and the keys of a queue must lie in one slot: put"
                 f" a part of its name or of the prefix in braces, as in {{{self.name}}}"
             )
         self._is_checked = True
+
+
+def _newest(reply: list[Any]) -> bytes | None:
+    """The message in a reply to `peek_reverse`."""
+    return bytes(reply[2]) if len(reply) > 2 else None

@@ -14,6 +14,7 @@ from penstock._acompat import shield
 from penstock._sync.connection import monotonic, passing, transient
 from penstock.core.calls import Call
 from penstock.errors import (
+    OperationUnblocked,
     OutcomeUnknown,
     PenstockError,
     ProtocolError,
@@ -39,11 +40,15 @@ class Errand(NamedTuple):
         role: that it needs.
         party: who it is.
         act: the script, by how the role is held and whether the token of room was lost.
+        is_for_open: whether a closed queue refuses it even while messages are left.
+        is_unblocked: whether the wait is to end, as the caller's own program wants it.
     """
 
     role: Role
     party: bytes
     act: Callable[[int, int], Call]
+    is_for_open: bool
+    is_unblocked: Callable[[], bool]
 
 
 class Turn:
@@ -78,6 +83,8 @@ class Turn:
         Raises:
             QueueMissing, QueueClosed: the queue was deleted or closed meanwhile.
             QueueFull, QueueEmpty, QueueInUse: the time is over; the role is given back.
+            OperationUnblocked: the same, before that time.
+            NotReplicated: too few replicas are connected by now; the same.
             OutcomeUnknown: the connection failed while the script was under way.
             redis.exceptions.ConnectionError: it failed before, or leads to another server than the
                 queue's by now.
@@ -121,9 +128,14 @@ class Turn:
         """What the script says; from it we know whether we hold the role."""
         role, party, held = self._errand.role, self._errand.party, self._held
         looks = (b"GET", self._calls.keys[role]), (b"LLEN", self._calls.keys.free(role))
+        call = self._errand.act(held, int(is_token_lost))
+        if call.wait is not None:
+            line.lane.require(call.wait, afresh=True)
         self._held = held or HELD  # for all we know, until the reply is here
         try:
-            reply, seen = line.guarded(self._errand.act(held, int(is_token_lost)), *looks)
+            reply, seen = line.guarded(call, *looks)
+            if call.wait is not None and reply is not None and reply[0] == DONE:
+                reply.append(line.lane.confirm(call.wait))
         except Exception as error:
             if isinstance(error, ResponseError) or not transient(error):
                 raise  # an answer
@@ -161,6 +173,8 @@ class Turn:
         """Wait until it is worth while to try; whether the token of room was lost."""
         key, end = self._awaited()
         while True:
+            if self._errand.is_unblocked():
+                raise OperationUnblocked(f"queue {self._calls.name!r}: the call was unblocked")
             left = self._until - monotonic()
             if left <= 0:
                 raise self._late()
@@ -213,7 +227,7 @@ class Turn:
     def _check(self, seen: Seen) -> None:
         if seen.bound is None:
             raise self._deleted()
-        if seen.is_closed and (self._errand.role == "producer" or not seen.length):
+        if seen.is_closed and (self._errand.is_for_open or not seen.length):
             raise QueueClosed(f"queue {self._calls.name!r} is closed")
 
     def _is_worth(self, seen: Seen) -> bool:

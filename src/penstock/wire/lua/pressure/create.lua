@@ -1,5 +1,5 @@
 --- Make the queue, whole.
---- KEYS     queue bound producer consumer producer_free consumer_free not_full closed produced_messages produced_bytes consumed_messages consumed_bytes
+--- KEYS     queue bound producer consumer producer_free consumer_free not_full closed produced_messages produced_bytes consumed_messages consumed_bytes stats_produced_messages stats_produced_bytes stats_consumed_messages stats_consumed_bytes
 --- ARGV     nonce limit
 ---          limit  most messages; 0 = no limit
 --- RETURNS  {1, nonce}   made
@@ -12,7 +12,8 @@ if redis.call('EXISTS', queue, producer_free, consumer_free, not_full, closed) >
   return {-7, nonce}
 end
 redis.call('SET', bound, limit)
-redis.call('DEL', producer, consumer, produced_messages, produced_bytes, consumed_messages, consumed_bytes)
+redis.call('DEL', producer, consumer, produced_messages, produced_bytes, consumed_messages, consumed_bytes,
+  stats_produced_messages, stats_produced_bytes, stats_consumed_messages, stats_consumed_bytes)
 redis.call('LPUSH', producer_free, '0')
 redis.call('LPUSH', consumer_free, '0')
 redis.call('LPUSH', not_full, '0')

@@ -1,5 +1,5 @@
 --- Delete the queue: at once if both roles are free, otherwise in steps.
---- KEYS     queue bound producer consumer producer_free consumer_free not_full closed produced_messages produced_bytes consumed_messages consumed_bytes
+--- KEYS     queue bound producer consumer producer_free consumer_free not_full closed produced_messages produced_bytes consumed_messages consumed_bytes stats_produced_messages stats_produced_bytes stats_consumed_messages stats_consumed_bytes
 --- ARGV     nonce step mark
 ---          step  begin; end: what begin has begun; adopt: what a party has begun that is gone
 ---          mark  the sentinels of this deletion, to know it again
@@ -47,7 +47,8 @@ if gets == 0 then
   return {-5, nonce, 'consumer', who_gets or ''}
 end
 redis.call('DEL', queue, producer, consumer, not_full, closed,
-  produced_messages, produced_bytes, consumed_messages, consumed_bytes)
+  produced_messages, produced_bytes, consumed_messages, consumed_bytes,
+  stats_produced_messages, stats_produced_bytes, stats_consumed_messages, stats_consumed_bytes)
 if limit then
   -- A party that does not look has made the queue anew meanwhile: it gets a whole one.
   redis.call('LTRIM', producer_free, 0, 0)
