@@ -77,6 +77,68 @@ async def test_what_ends_waiting_jobs_by_id(q: AsyncQueue, raw: Raw, end: str, d
     check_invariant(raw)
 
 
+HUGE = b"x" * 5_000_000
+"""Fourteen of them are more than a call removes: 64 MiB."""
+
+
+@pytest.mark.parametrize("end", ["ack", "settle", "delete", "withdraw", "bury", "expire"])
+async def test_a_call_removes_64_mib_of_bodies(q: AsyncQueue, raw: Raw, end: str) -> None:
+    """All jobs end at once; the bodies of the last are noted, and go with the next call."""
+    ttl = 60 if end == "expire" else None
+    ids = [job.id for job in await q.enqueue_many([HUGE] * 16, ttl=ttl)]
+    if end == "bury":
+        await q.configure(dead_max=1)
+        newest = await q.enqueue(b"the newest letter")
+        await q.bury([*ids, newest.id], "no use")
+    elif end == "expire":
+        advance(raw, q.ops, 61)
+        await q.stats()
+    else:
+        await ENDINGS[end](q, ids)
+    stats = await q.stats()
+    assert stats.ready + stats.active == 0
+    left = sorted(raw.hget(q.ops.keys["held"], "=").split())
+    assert len(left) == 2
+    assert stored(raw, q) == [b"", *left]
+    check_invariant(raw)
+    await q.enqueue(b"next")
+    assert stored(raw, q) == []
+
+
+async def test_purge_and_sweep_leave_no_body(q: AsyncQueue, raw: Raw) -> None:
+    """They are called again until every body is gone."""
+    await q.enqueue_many([HUGE] * 16)
+    assert await q.purge() == 16
+    assert stored(raw, q) == []
+    await q.delete([job.id for job in await q.enqueue_many([HUGE] * 16)])
+    assert len(stored(raw, q)) == 3
+    await q.sweep()
+    assert not raw.exists(q.ops.keys["held"])
+
+
+async def test_an_eviction_takes_as_many_jobs_as_it_frees(q: AsyncQueue, raw: Raw) -> None:
+    """Jobs whose bodies would stay for a while are not evicted."""
+    await q.enqueue_many([HUGE] * 16, lease=0, ttl=600)
+    while await q.reserve(16, block=0):
+        pass
+    assert await q.evict() == 14
+    assert len(stored(raw, q)) == 2
+    assert await q.evict() == 2
+    assert not raw.exists(q.ops.keys["held"])
+
+
+async def test_a_noted_body_that_an_update_replaces_stays(q: AsyncQueue, raw: Raw) -> None:
+    """A job that is given a large body again while its first one waits for removal keeps it."""
+    await q.enqueue(b"x" * 5000, dedup_id="a")
+    (number,) = stored(raw, q)
+    raw.hset(q.ops.keys["held"], "=", number + b" ")
+    again = await q.enqueue(b"y" * 5000, dedup_id="a", on_duplicate="update")
+    assert again.action == "updated"
+    await q.enqueue(b"next")
+    assert stored(raw, q) == [number]
+    check_invariant(raw)
+
+
 @pytest.mark.parametrize("place", ["ready", "scheduled", "active", "once", "dead"])
 async def test_an_evicted_and_an_expired_job(q: AsyncQueue, raw: Raw, place: str) -> None:
     """The end of a ttl, a dead letter too many, an eviction: the body goes as well."""

@@ -78,6 +78,68 @@ def test_what_ends_waiting_jobs_by_id(q: Queue, raw: Raw, end: str, delay: int) 
     check_invariant(raw)
 
 
+HUGE = b"x" * 5_000_000
+"""Fourteen of them are more than a call removes: 64 MiB."""
+
+
+@pytest.mark.parametrize("end", ["ack", "settle", "delete", "withdraw", "bury", "expire"])
+def test_a_call_removes_64_mib_of_bodies(q: Queue, raw: Raw, end: str) -> None:
+    """All jobs end at once; the bodies of the last are noted, and go with the next call."""
+    ttl = 60 if end == "expire" else None
+    ids = [job.id for job in q.enqueue_many([HUGE] * 16, ttl=ttl)]
+    if end == "bury":
+        q.configure(dead_max=1)
+        newest = q.enqueue(b"the newest letter")
+        q.bury([*ids, newest.id], "no use")
+    elif end == "expire":
+        advance(raw, q.ops, 61)
+        q.stats()
+    else:
+        ENDINGS[end](q, ids)
+    stats = q.stats()
+    assert stats.ready + stats.active == 0
+    left = sorted(raw.hget(q.ops.keys["held"], "=").split())
+    assert len(left) == 2
+    assert stored(raw, q) == [b"", *left]
+    check_invariant(raw)
+    q.enqueue(b"next")
+    assert stored(raw, q) == []
+
+
+def test_purge_and_sweep_leave_no_body(q: Queue, raw: Raw) -> None:
+    """They are called again until every body is gone."""
+    q.enqueue_many([HUGE] * 16)
+    assert q.purge() == 16
+    assert stored(raw, q) == []
+    q.delete([job.id for job in q.enqueue_many([HUGE] * 16)])
+    assert len(stored(raw, q)) == 3
+    q.sweep()
+    assert not raw.exists(q.ops.keys["held"])
+
+
+def test_an_eviction_takes_as_many_jobs_as_it_frees(q: Queue, raw: Raw) -> None:
+    """Jobs whose bodies would stay for a while are not evicted."""
+    q.enqueue_many([HUGE] * 16, lease=0, ttl=600)
+    while q.reserve(16, block=0):
+        pass
+    assert q.evict() == 14
+    assert len(stored(raw, q)) == 2
+    assert q.evict() == 2
+    assert not raw.exists(q.ops.keys["held"])
+
+
+def test_a_noted_body_that_an_update_replaces_stays(q: Queue, raw: Raw) -> None:
+    """A job that is given a large body again while its first one waits for removal keeps it."""
+    q.enqueue(b"x" * 5000, dedup_id="a")
+    (number,) = stored(raw, q)
+    raw.hset(q.ops.keys["held"], "=", number + b" ")
+    again = q.enqueue(b"y" * 5000, dedup_id="a", on_duplicate="update")
+    assert again.action == "updated"
+    q.enqueue(b"next")
+    assert stored(raw, q) == [number]
+    check_invariant(raw)
+
+
 @pytest.mark.parametrize("place", ["ready", "scheduled", "active", "once", "dead"])
 def test_an_evicted_and_an_expired_job(q: Queue, raw: Raw, place: str) -> None:
     """The end of a ttl, a dead letter too many, an eviction: the body goes as well."""

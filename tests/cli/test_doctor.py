@@ -394,6 +394,19 @@ def test_a_damaged_queue_breaks_a_promise(
     assert "damage was found" in summary
 
 
+def test_bodies_that_later_calls_remove(cli: Cli, client: Penstock, real_backend: Backend) -> None:
+    """A noted body is no damage; and bodies are not read."""
+    raw = real_backend.sync_client()
+    client.queue("q").enqueue("x" * 5000)
+    without_its_header(raw)
+    raw.hset("penstock:{q}:held", "=", NUMBER + b" ")
+    assert cli("doctor").code == 0
+    before = raw.info("stats")["total_net_output_bytes"]
+    raw.hset("penstock:{q}:held", b"=" + NUMBER, "x" * 5_000_000)
+    assert cli("doctor").code == 0
+    assert raw.info("stats")["total_net_output_bytes"] - before < 1_000_000
+
+
 def test_a_registry_of_the_wrong_type(cli: Cli, real_backend: Backend) -> None:
     """No queue can be made then."""
     real_backend.sync_client().set("penstock:queues", "x")

@@ -84,6 +84,8 @@ def _check_queue(raw: Raw, base: bytes, listed: list[bytes]) -> None:
         return
     ready = {entry[0] for entry in raw.xrange(base + b"ready")}
     stored = raw.hgetall(base + b"held")
+    for number in stored.pop(b"=", b"").split():  # its body is removed by a later call
+        stored.pop(b"=" + number, None)
     held = {number for number in stored if not number.startswith(b"=")}
     indexes = {kind: set(raw.zrange(base + kind.encode(), 0, -1)) for kind in INDEXES}
     assert not ready & held, f"{base!r}: in ready and in held: {ready & held}"

@@ -254,8 +254,8 @@ def _damage(patient: Patient, keys: QueueKeys) -> Iterator[Finding]:
 
 
 def _held(patient: Patient, keys: QueueKeys) -> Iterator[tuple[str, str]]:
-    page = patient.ask("HSCAN", keys["held"], "0", "COUNT", SAMPLE)[1]
-    numbers = [name for name in page[: 2 * SAMPLE : 2] if not name.startswith(b"=")]
+    names = patient.ask("HRANDFIELD", keys["held"], SAMPLE)
+    numbers = [name for name in names if not name.startswith(b"=")]
     width = 1 + len(INDEXES)
     replies = patient.together(
         [
@@ -277,9 +277,11 @@ def _held(patient: Patient, keys: QueueKeys) -> Iterator[tuple[str, str]]:
 
 def _bodies(patient: Patient, keys: QueueKeys) -> Iterator[tuple[str, str]]:
     """A body that lies apart, and the header that says so, are both there."""
-    names = patient.ask("HSCAN", keys["held"], "0", "COUNT", FEW)[1][: 2 * FEW : 2]
+    names = patient.ask("HRANDFIELD", keys["held"], FEW)
     entries = patient.ask("XRANGE", keys["ready"], "-", "+", "COUNT", FEW)
-    for number in {*(name.removeprefix(b"=") for name in names), *(entry[0] for entry in entries)}:
+    owed = (patient.ask("HGET", keys["held"], "=") or b"").split()  # they go later
+    found = {*(name.removeprefix(b"=") for name in names), *(entry[0] for entry in entries)}
+    for number in found - {b"", *owed}:
         value, waiting, size = patient.together(
             [
                 ("HGET", keys["held"], number),
@@ -319,8 +321,8 @@ def _entries(patient: Patient, keys: QueueKeys) -> Iterator[tuple[str, str]]:
 
 def _in_ready(patient: Patient, keys: QueueKeys) -> Iterator[tuple[str, str]]:
     """Ready gives a whole body for each number asked for, so few are."""
-    page = patient.ask("HSCAN", keys["held"], "0", "COUNT", FEW)[1][: 2 * FEW : 2]
-    held = [name for name in page if not name.startswith(b"=")]
+    names = patient.ask("HRANDFIELD", keys["held"], FEW)
+    held = [name for name in names if not name.startswith(b"=")]
     ending = patient.ask("ZRANGE", keys["expiry"], 0, FEW - 1)
     for number in {*held, *ending}:
         exists, score, waiting = patient.together(

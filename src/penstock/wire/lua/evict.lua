@@ -1,8 +1,8 @@
 --- Make room on a full server: remove what nobody will be given again.
 --- KEYS     held once dead tally meta ready scheduled expiry wake dedup windows
 --- ARGV     nonce count letters
----          count    1 to 1000: at most so many; first jobs that were delivered at most once, nearest end of ttl first, then
----                   dead letters, the oldest first
+---          count    1 to 1000: at most so many, and about 64 MiB of large bodies; first jobs that were delivered at most once,
+---                   nearest end of ttl first, then dead letters, the oldest first
 ---          letters  1 = dead letters too, 0 = leave them
 --- RETURNS  {1, nonce, once, dead}        how many of either were removed
 ---          {-6, nonce, version}          written by a newer protocol
@@ -22,16 +22,24 @@ end
 redis.call('HLEN', tally)
 local uses, paused = m[4] or '', m[5]
 --@include lib/claims
+local gone, bytes = {unpack(spent)}, 0
+for i = 1, #old do
+  gone[#gone + 1] = old[i]
+end
+for i = 1, large and #gone or 0 do -- no more jobs than the bodies that this call removes
+  if bytes >= room then
+    spent, old = {unpack(spent, 1, math.min(#spent, i - 1))}, {unpack(old, 1, i - 1 - #spent)}
+    gone = {unpack(gone, 1, i - 1)}
+    break
+  end
+  bytes = bytes + redis.call('HSTRLEN', held, '=' .. gone[i])
+end
 if bequeath then
   bequeath(spent, false)
 end
-if #spent + #old > 0 then
-  local gone = {unpack(spent)}
-  for i = 1, #old do
-    gone[#gone + 1] = old[i]
-  end
+drop_bodies(gone)
+if #gone > 0 then
   redis.call('HDEL', held, unpack(gone))
-  drop_bodies(gone)
   redis.call('ZREM', once, unpack(gone))
   redis.call('ZREM', dead, unpack(gone))
   redis.call('HDEL', tally, unpack(gone))

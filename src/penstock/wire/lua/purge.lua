@@ -99,6 +99,10 @@ else -- ends of ttl and bodies are found by number, so each job is named; about 
     redis.call('ZREM', expiry, unpack(ids))
   end
 end
+drop_bodies({})
+if owed ~= '' then
+  more = 1
+end
 if removed > 0 then
   redis.call('HINCRBY', meta, 'purged', removed)
   --@include lib/freed

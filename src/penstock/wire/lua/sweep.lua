@@ -75,5 +75,5 @@ if #lapsed + #spent + letters + #panes == 0 then
   end
 end
 return {1, nonce, #lapsed + #spent, letters, (#lapsed == reach or #spent == reach or letters == reach or #panes == reach or moved >= 1000 or
-  heavy >= 1048576) and 1 or 0, removed,
+  heavy >= 1048576 or owed ~= '') and 1 or 0, removed,
   removed == '' and m[2] or ''}

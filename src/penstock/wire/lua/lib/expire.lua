@@ -1,8 +1,8 @@
 -- Remove the lapsed, whatever state they are in, and count them. Those at the head of ready are trimmed: a deletion by number
 -- costs several times as much.
+drop_bodies(lapsed)
 if #lapsed > 0 then
   redis.call('HDEL', held, unpack(lapsed))
-  drop_bodies(lapsed)
   local from, border, bytes, expired = '-', '', 0, nil
   while border == '' and bytes < 1048576 do
     local entries = redis.call('XRANGE', ready, from, '+', 'COUNT', expired and 100 or 1)
