@@ -104,8 +104,7 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Make:
 
     def made(count: int = 2, partitions: int | None = None) -> Ground:
         ground = Ground(count, partitions)
-        for module in ("lanes", "connect"):
-            monkeypatch.setattr(f"penstock.spark.{module}.client", ground.client)
+        monkeypatch.setattr("penstock.spark.connect.client", ground.client)
         return ground
 
     return made

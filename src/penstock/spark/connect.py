@@ -9,7 +9,7 @@ import os
 import re
 import ssl
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ __all__ = [
     "check_reached",
     "client",
     "close_all",
+    "current",
     "identity",
     "parts",
     "reaching",
@@ -75,6 +76,12 @@ class Clients:
             found = self._made[key] = _made(options)
         return found
 
+    def drop(self, options: Connection) -> None:
+        """Close the client for these options; the next use makes another one."""
+        found = self._made.pop((os.getpid(), *_key(options)), None)
+        if found is not None:
+            found.close()
+
     def close(self) -> None:
         """Close the connections; the next use opens new ones."""
         made, self._made = self._made, {}
@@ -98,6 +105,34 @@ def client(options: Connection) -> Penstock:
 def close_all() -> None:
     """Close the connections of this process."""
     _clients.close()
+
+
+def current(options: Connection) -> Penstock:
+    """The connected client of this process, made anew if the server is not the one that it knows.
+
+    A server has another id after a FLUSHALL, or when another one answers at its address. Ids of the
+    driver and of executors are compared, so all of them have to be the present ones.
+
+    Raises:
+        OptionError: as `client`.
+        Unreachable: no server can be reached.
+    """
+    made = client(options)
+    with reaching(options):
+        made.connect()
+        if options.nodes:
+            _recognise(made.queue(options.queue))
+        elif made._node.whole_id()[:8] != made._node.id:
+            _clients.drop(options)
+            made = client(options).connect()
+    return made
+
+
+def _recognise(queue: Any) -> None:
+    """Ask the nodes of a federation for their ids, as far as they answer."""
+    for part in queue.parts if isinstance(queue, CompositeQueue) else ():
+        with suppress(RedisError):
+            part.home.recognise()
 
 
 @contextmanager
@@ -133,10 +168,7 @@ def parts(options: Connection, name: str = "") -> dict[str, Queue]:
     Raises:
         Unreachable: no server can be reached.
     """
-    found = client(options)
-    with reaching(options):
-        found.connect()
-    queue = found.queue(name or options.queue)
+    queue = current(options).queue(name or options.queue)
     if isinstance(queue, CompositeQueue):
         return {part.home.id: part for part in queue.parts if part.home.id}
     return {queue._node.id: queue}

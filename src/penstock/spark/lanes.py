@@ -17,7 +17,7 @@ from penstock.core.calls import Call
 from penstock.core.logs import get_logger
 from penstock.core.operations import QueueOps
 from penstock.errors import QueueMissing
-from penstock.spark.connect import check_identity, client, reaching
+from penstock.spark.connect import check_identity, current, reaching
 from penstock.spark.errors import Unreachable, WrongServer
 from penstock.spark.options import Connection
 
@@ -109,7 +109,7 @@ def lane(options: Connection, site: Site) -> Lane:
         WrongServer: it is another node.
     """
     own = single(options, site.url)
-    made = client(own)
+    made = current(own)
     with reaching(own):
         found = Lane(made, options.queue, site)
     if site.node and found.node != site.node:
@@ -162,7 +162,7 @@ def _reached(options: Connection) -> tuple[Penstock, int | None]:
     Raises:
         Unreachable: it can't be reached.
     """
-    made = client(options)
+    made = current(options)
     with reaching(options):
         return made, _partitions(made, options.queue)
 
