@@ -469,6 +469,8 @@ def test_unknown_keys(cli: Cli, client: Penstock, real_backend: Backend) -> None
     """
     raw = real_backend.sync_client()
     client.queue("q").enqueue("x")
+    for rest in ("writes", "commit:0a", "stage:0a:7", "checkpoint:0a"):  # of Spark, as a rule
+        raw.set(f"penstock:{{q}}:{rest}", 1)
     strange = ["penstock:x", "penstock:{q}:nosuch", "penstock:{q}", "penstock:{a}b:meta"]
     for key in strange:
         raw.set(key, 1)

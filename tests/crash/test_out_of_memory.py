@@ -134,7 +134,11 @@ def _published(queue: Queue) -> Call:
 
 def test_staging_is_refused(queue: Queue, raw: redis.Redis) -> None:
     """No step of it is half done: not the next chunk, nor the promise, nor what was promised."""
-    steps = [_staged(queue, "a:1"), queue.ops.commit(STAGED, [("a", 2)], None), _published(queue)]
+    steps = [
+        _staged(queue, "a:1"),
+        queue.ops.commit(STAGED, [("a", 2)], 60_000, None),
+        _published(queue),
+    ]
     _ran(queue, _staged(queue, "a:0"))
     for step in steps:
         queue.stats()

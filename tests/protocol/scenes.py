@@ -265,7 +265,7 @@ def _calls() -> Iterator[Act]:
     yield Act("claim, refused", "claim", (90, "", 0, "", 0, "", "", "1;d=owner\nnew"))
     staged = "0 9\n1;d=z\nnew"
     yield Act("stage", "stage", (90, 4, "c:0", 60_000, staged))
-    yield Act("commit", "commit", (90, 4, "a", 1, "b", 1))
+    yield Act("commit", "commit", (90, 4, 60_000, "a", 1, "b", 1))
     for attempt in ("a", "b", "c"):
         act = (90, "", "", 0, "", f"{attempt}:0", 1000)
         yield Act(f"publish, {attempt}", "publish", act)

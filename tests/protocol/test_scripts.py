@@ -59,7 +59,7 @@ def test_every_name_of_the_header_is_used(script: Script) -> None:
 @SCRIPTS
 def test_keys_are_kinds_of_the_layout(script: Script) -> None:
     """Every declared key is one of the queue's."""
-    assert set(script.keys) <= {*KINDS, "producer", "stage", "commit", "checkpoint"}
+    assert set(script.keys) <= {*KINDS, "producer", "stage", "commit", "writes", "checkpoint"}
     assert len(set(script.keys)) == len(script.keys)
     assert script.args[0] == "nonce"
 
@@ -164,8 +164,8 @@ def test_the_clock_is_read_before_anything_else_but_meta(script: Script) -> None
         assert commands[0] == "HMGET"
         return
     assert "TIME" in commands
-    # EXISTS: whether meta is lost, which ends the call; HGET: what is to be moved, and its delay
-    first = ["HGET"] if script.name == "publish" else []
+    # EXISTS: whether meta is lost, which ends the call; publish: the promise, and what is moved
+    first = ["HGET", "GET", "HGET"] if script.name == "publish" else []
     assert commands[: commands.index("TIME")] in ([*first, "HMGET"], [*first, "HMGET", "EXISTS"])
 
 

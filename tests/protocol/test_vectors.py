@@ -170,8 +170,8 @@ def test_every_kind_of_key_appears() -> None:
                 for key in {*vector.before, *vector.after}
                 if vector.before.get(key) != vector.after.get(key)
             }
-    assert before == {*KINDS, "producer", "stage", "commit", "checkpoint"}
-    assert changed == {*KINDS, "producer", "stage", "commit", "checkpoint"}
+    assert before == {*KINDS, "producer", "stage", "commit", "writes", "checkpoint"}
+    assert changed == {*KINDS, "producer", "stage", "commit", "writes", "checkpoint"}
 
 
 def _kind(key: str) -> str:

@@ -60,16 +60,10 @@ def spark(whole_spark: Any) -> Iterator[Any]:
 
 @pytest.fixture
 def redis_url(spark_server: EmbeddedServer) -> str:
-    """The server's url; it is empty, scripts included, but for the id of the node.
-
-    Python processes of Spark outlive a test, and their clients know that id.
-    """
+    """The server's url; it is empty, scripts included, so it is a new node."""
     with redis.Redis.from_url(spark_server.url) as client:
-        node = client.hgetall("penstock:node")
         client.flushall()
         client.script_flush()
-        if node:
-            client.hset("penstock:node", mapping=node)
     return spark_server.url
 
 
@@ -96,3 +90,14 @@ def driver() -> Iterator[Callable[..., Driver]]:
             return stack.enter_context(Driver(function, **options))
 
         yield start
+
+
+@pytest.fixture
+def options(redis_url: str) -> Callable[..., dict[str, str]]:
+    """Options of a write into `mail`, as Spark hands them over."""
+
+    def make(**more: object) -> dict[str, str]:
+        given = {"queue": "mail", "url": redis_url, **more}
+        return {name.lower(): str(value) for name, value in given.items()}
+
+    return make

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -10,10 +11,15 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
+from penstock import Penstock
 from penstock.spark import partition, writer
 from penstock.spark.tasks import Task
+from penstock.spark.writer import BatchWriter
 
-__all__ = ["arrow", "running", "schema"]
+__all__ = ["PLAIN", "ROWS", "arrow", "bodies", "running", "schema", "write"]
+
+PLAIN = "payload binary"
+ROWS = [[b"a", b"b", b"a", b"a"], [b"a", b"c"], []]
 
 
 def schema(text: str) -> Any:
@@ -62,3 +68,23 @@ def running(number: int = 0, query: str = "", batch: object = "") -> Iterator[No
         for module in (writer, partition):
             patch.setattr(module, "task", lambda: Task(number, query, str(batch)))
         yield
+
+
+def bodies(ps: Penstock, queue: str = "mail") -> list[bytes]:
+    """What waits, in any order."""
+    return sorted(job.raw for job in ps.queue(queue).scan_iter())
+
+
+def write(
+    writer: BatchWriter, parts: list[list[bytes]], *, tries: int = 1, turn: bool = False
+) -> list[Any]:
+    """Every partition, so many times; the messages of the last attempts."""
+    messages: list[Any] = []
+    for number, rows in enumerate(parts):
+        for attempt in range(tries):
+            with running(number):
+                copy = pickle.loads(pickle.dumps(writer))
+                order = list(reversed(rows)) if turn and attempt else rows
+                message = copy.write(iter(arrow({"payload": order})))
+        messages.append(message)
+    return messages

@@ -4,11 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-import random
-import re
-import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
@@ -16,56 +11,19 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import redis
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from pyspark.sql import Row
 
 from penstock import BadArgument, Penstock, QueueFull
-from penstock._sync.node import Node
 from penstock.embedded import EmbeddedServer, find_server
 from penstock.errors import QueueMissing, UnsupportedVersion
 from penstock.spark import OptionError, WrongServer, enqueue_partition
-from penstock.spark.connect import close_all
-from penstock.spark.errors import RowError, StagesLost, Unreachable
+from penstock.spark.connect import client, close_all
+from penstock.spark.errors import RowError, Unreachable
+from penstock.spark.options import Write
 from penstock.spark.writer import BatchWriter, StreamWriter
-from tests.spark.hands import arrow, running, schema
+from tests.spark.hands import PLAIN, ROWS, arrow, bodies, running, schema, write
 
-PLAIN = "payload binary"
 MAP = pa.map_(pa.string(), pa.string())
-
-
-@pytest.fixture
-def options(redis_url: str) -> Callable[..., dict[str, str]]:
-    """Options of a write into `mail`, as Spark hands them over."""
-
-    def make(**more: object) -> dict[str, str]:
-        given = {"queue": "mail", "url": redis_url, **more}
-        return {name.lower(): str(value) for name, value in given.items()}
-
-    return make
-
-
-def bodies(ps: Penstock, queue: str = "mail") -> list[bytes]:
-    """What waits, in any order."""
-    return sorted(job.raw for job in ps.queue(queue).scan_iter())
-
-
-def write(
-    writer: BatchWriter, parts: list[list[bytes]], *, tries: int = 1, turn: bool = False
-) -> list[Any]:
-    """Every partition, so many times; the messages of the last attempts."""
-    messages: list[Any] = []
-    for number, rows in enumerate(parts):
-        for attempt in range(tries):
-            with running(number):
-                copy = pickle.loads(pickle.dumps(writer))
-                order = list(reversed(rows)) if turn and attempt else rows
-                message = copy.write(iter(arrow({"payload": order})))
-        messages.append(message)
-    return messages
-
-
-ROWS = [[b"a", b"b", b"a", b"a"], [b"a", b"c"], []]
 
 
 @pytest.mark.parametrize("mode", ["direct", "staged"])
@@ -323,6 +281,35 @@ def test_an_executor_that_reaches_another_server_says_so(options: Any) -> None:
         writer.write(iter(arrow({"payload": [b"x"]})))
 
 
+def flush_all(ps: Penstock) -> None:
+    """Empty the server; the next client gives it another id."""
+    ps.command("FLUSHALL")
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_a_server_that_was_emptied_is_a_new_one(
+    many: bool, ps: Penstock, options: Any, redis_url: str
+) -> None:
+    """Driver and executors each notice it, whichever of them still knows the former id."""
+    given = options(**({"nodes": json.dumps([redis_url])} if many else {}))
+    if many:
+        given.pop("url")
+    write(BatchWriter(given, schema("id string, payload binary"), False), [])
+    client(Write.parse(given)).connect()
+    flush_all(ps)
+    writer = BatchWriter(given, schema("id string, payload binary"), False)
+    close_all()
+    node = redis.Redis.from_url(redis_url)
+    with node, running():
+        row = arrow({"id": ["a"], "payload": [b"x"]})
+        writer.write(iter(row))
+        assert writer.job.nodes == (node.hget("penstock:node", "id")[:8].decode(),)
+        flush_all(ps)
+        driver = BatchWriter(given, schema("id string, payload binary"), False)
+        assert driver.job.nodes != writer.job.nodes
+        driver.write(iter(row))
+
+
 @pytest.mark.parametrize("mode", ["direct", "staged"])
 def test_a_server_that_is_gone_when_a_task_runs(mode: str) -> None:
     """The task's error names the queue and the address."""
@@ -344,49 +331,6 @@ def test_what_is_pickled_has_no_connection(options: Any) -> None:
     assert len(pickle.dumps(writer)) < 3000
 
 
-def test_a_checkpoint_that_is_older_than_what_was_staged(
-    ps: Penstock, options: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Its batches were done, perhaps with other rows: nothing is added, and the log says so."""
-    for batch, body in ((5, b"a"), (5, b"a"), (3, b"b")):
-        writer = StreamWriter(options(commitMode="staged"), schema(PLAIN), False)
-        assert "nothing of it is added" not in caplog.text
-        with running(0, "q", batch):
-            message = writer.write(iter(arrow({"payload": [body]})))
-        writer.commit([message], batch)
-    assert "batch 3 comes after batch 5 was done: nothing of it is added" in caplog.text
-    assert bodies(ps) == [b"a"]
-
-
-@pytest.mark.parametrize("lost", [0, 1, 2])
-def test_a_chunk_that_a_failover_has_lost(
-    lost: int, ps: Penstock, redis_url: str, options: Any
-) -> None:
-    """The attempt fails, or the commit if it was the last one: no part of the write is there."""
-    given = options(commitMode="staged", batchSize=1, writeId="w")
-    writer = BatchWriter(given, schema(PLAIN), False)
-
-    def rows() -> Iterator[Any]:
-        for number in range(3):
-            yield from arrow({"payload": [b"%d" % number]})
-            if number == lost:
-                with redis.Redis.from_url(redis_url) as raw:
-                    [key] = raw.keys("*:stage:*")
-                    [field] = [name for name in raw.hkeys(key) if name.endswith(b":%d" % lost)]
-                    raw.hdel(key, field)
-
-    def tried() -> None:
-        with running(0):
-            message = writer.write(rows())
-        writer.commit([message])
-
-    with pytest.raises(StagesLost, match="mail"):
-        tried()
-    assert bodies(ps) == []
-    writer.commit(write(writer, [[b"0", b"1", b"2"]]))
-    assert bodies(ps) == [b"0", b"1", b"2"]
-
-
 def test_ids_of_a_stream_are_those_of_its_batch(ps: Penstock, options: Any) -> None:
     """A batch that is repeated adds nothing; the next one does, and so does another query."""
     for query, batch, total in (("q", 1, 2), ("q", 1, 2), ("q", 2, 4), ("r", 1, 6)):
@@ -397,32 +341,6 @@ def test_ids_of_a_stream_are_those_of_its_batch(ps: Penstock, options: Any) -> N
         assert ps.queue("mail").stats().ready == total
 
 
-def test_a_staged_stream_goes_on_where_it_was_killed(ps: Penstock, options: Any) -> None:
-    """An earlier batch that was promised is published before a later one; a lost stage is told."""
-    given = options(commitMode="staged", batchSize=1)
-
-    def staged(batch: int, rows: list[bytes]) -> Any:
-        with running(0, "q", batch):
-            return StreamWriter(given, schema(PLAIN), False).write(iter(arrow({"payload": rows})))
-
-    first = staged(0, [b"a", b"b", b"c"])
-    with cut_after(3), pytest.raises(Crash):
-        StreamWriter(given, schema(PLAIN), False).commit([first], 0)
-    assert len(bodies(ps)) == 1
-    second = staged(1, [b"d"])
-    StreamWriter(given, schema(PLAIN), False).commit([second], 1)
-    assert bodies(ps) == [b"a", b"b", b"c", b"d"]
-    late = staged(0, [b"a", b"b", b"c"])
-    assert late.promised
-    StreamWriter(given, schema(PLAIN), False).commit([late], 0)
-    lost = staged(2, [b"e"])
-    keys = ps.command("KEYS", "penstock:{mail}:stage:*")
-    ps.command("DEL", *keys)
-    with pytest.raises(StagesLost, match="nothing of this write"):
-        StreamWriter(given, schema(PLAIN), False).commit([lost], 2)
-    assert len(bodies(ps)) == 4
-
-
 def test_a_queue_of_a_newer_protocol_is_left_alone(ps: Penstock, options: Any) -> None:
     """Nothing is staged beside it, and nothing enqueued."""
     ps.command("HSET", "penstock:{mail}:meta", "v", 3, "epoch", "0000000a")
@@ -431,13 +349,6 @@ def test_a_queue_of_a_newer_protocol_is_left_alone(ps: Penstock, options: Any) -
         with running(), pytest.raises(UnsupportedVersion):
             writer.write(iter(arrow({"payload": [b"x"]})))
     assert ps.command("KEYS", "penstock:{mail}:*") == [b"penstock:{mail}:meta"]
-
-
-def test_inside_foreach_batch_a_staged_write_needs_a_name(options: Any) -> None:
-    """Two writes of one batch could not be told apart."""
-    writer = BatchWriter(options(commitMode="staged"), schema(PLAIN), False)
-    with running(0, "q", 3), pytest.raises(OptionError, match="writeId"):
-        writer.write(iter(arrow({"payload": [b"x"]})))
 
 
 def test_rows_do_as_well_as_arrow(ps: Penstock, options: Any) -> None:
@@ -465,24 +376,6 @@ def test_a_full_queue(mode: str, ps: Penstock, options: Any) -> None:
     queue.configure(max_length=100)
     writer = BatchWriter(options(commitMode=mode, writeId="w"), schema(PLAIN), False)
     writer.commit(write(writer, rows))
-    assert bodies(ps) == rows[0]
-
-
-def test_a_promise_that_a_full_queue_holds_up(ps: Penstock, options: Any) -> None:
-    """The error says under which name the write is completed, whether it was given one or not."""
-    queue = ps.queue("mail")
-    queue.configure(max_length=3)
-    rows = [[b"%d" % number for number in range(8)]]
-    given = options(commitMode="staged", onFull="fail")
-    writer = BatchWriter(given, schema(PLAIN), False)
-    with pytest.raises(QueueFull, match=r"all staged rows are promised.*writeId=") as caught:
-        writer.commit(write(writer, rows))
-    assert (caught.value.waiting, caught.value.limit) == (3, 3)
-    queue.configure(max_length=100)
-    name = re.search("writeId=([0-9a-f]+)", str(caught.value))
-    assert name is not None
-    again = BatchWriter({**given, "writeid": name[1]}, schema(PLAIN), False)
-    again.commit(write(again, rows))
     assert bodies(ps) == rows[0]
 
 
@@ -542,114 +435,6 @@ def test_enqueue_partition(ps: Penstock, options: Any, redis_url: str) -> None:
     with running(0, "q", 7):
         own = {"queue": "mail", "url": redis_url}
         assert [enqueue_partition(plain, **own)["added"] for _ in range(2)] == [2, 0]
-
-
-# -- staged commit: any order of attempts, commits, aborts, crashes and repeats ------------------
-
-
-class Crash(BaseException):
-    """The process ends here."""
-
-
-@contextmanager
-def cut_after(calls: int, *, answered: bool = True) -> Iterator[None]:
-    """So many scripts run, and then the process ends; the last one's answer may be lost."""
-    left = calls
-    real = Node.run
-
-    def run(self: Node, call: Any, **kwargs: Any) -> Any:
-        nonlocal left
-        if left == 0 and answered:
-            raise Crash
-        left -= 1
-        result = real(self, call, **kwargs)
-        if left < 0:
-            raise Crash
-        return result
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Node, "run", run)
-        yield
-
-
-class Load:
-    """One staged write, named, and what its drivers, tasks and consumers do.
-
-    Attributes:
-        seen: bodies of the jobs that were done.
-    """
-
-    PARTS = ([b"a", b"b", b"a"], [b"a", b"c"])
-
-    def __init__(self, ps: Penstock, url: str, draw: random.Random) -> None:
-        name = f"staged-{uuid.uuid4().hex}"
-        self.ps, self.queue, self.draw = ps, ps.queue(name), draw
-        self.options = {"queue": name, "url": url, "commitmode": "staged", "writeid": "w",
-                        "batchsize": "1"}  # fmt: skip
-        self.seen: list[bytes] = []
-
-    def keys(self, kind: str) -> list[bytes]:
-        """Keys of this kind."""
-        return list(self.ps.command("KEYS", f"penstock:{{{self.queue.name}}}:{kind}:*"))
-
-    def writer(self) -> BatchWriter:
-        """A driver's."""
-        return BatchWriter(self.options, schema(PLAIN), False)
-
-    def attempt(self, number: int) -> Any:
-        """A task, to its end."""
-        rows = self.draw.sample(self.PARTS[number], len(self.PARTS[number]))
-        with running(number):
-            return self.writer().write(iter(arrow({"payload": rows})))
-
-    def consume(self) -> None:
-        """Some jobs are done."""
-        jobs = self.queue.reserve(self.draw.randint(1, 3), block=0)
-        self.seen.extend(job.raw for job in jobs)
-        self.queue.ack(jobs)
-
-    def step(self, what: str, calls: int, *, answered: bool) -> None:
-        """A task, a driver that commits, or one that gives up; cut after so many scripts."""
-        if what == "task":
-            with cut_after(calls, answered=answered), suppress(Crash):
-                self.attempt(self.draw.randrange(2))
-            return
-        messages: list[Any] = [None, None]
-        if what == "commit":
-            messages = [self.attempt(0), self.attempt(1)]
-            with cut_after(calls, answered=answered), suppress(Crash):
-                self.writer().commit(messages)
-        self.writer().abort(messages)
-        if not self.keys("commit"):
-            assert self.keys("stage") == []
-
-
-STEP = st.tuples(st.sampled_from(["task", "commit", "abort"]), st.integers(0, 7), st.booleans())
-
-
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(steps=st.lists(STEP, max_size=8), seed=st.integers(0, 99))
-def test_a_staged_write_is_there_as_a_whole_or_not_at_all(
-    steps: list[tuple[str, int, bool]], seed: int, ps: Penstock, redis_url: str
-) -> None:
-    """However often its parts crash, each row is there once at the end, consumers or not.
-
-    Until the first promise nothing is there; what is aborted then leaves nothing behind.
-    """
-    load = Load(ps, redis_url, random.Random(seed))
-    for what, calls, answered in steps:
-        load.step(what, calls, answered=answered)
-        if load.keys("commit"):
-            load.consume()
-        else:
-            assert load.queue.stats().ready == 0
-    load.writer().commit([load.attempt(0), load.attempt(1)])
-    while load.queue.stats().ready:
-        load.consume()
-    assert sorted(load.seen) == [b"a", b"a", b"a", b"b", b"c"]
-    assert load.keys("stage") == []
 
 
 # -- operations ---------------------------------------------------------------------------------

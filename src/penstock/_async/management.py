@@ -164,6 +164,9 @@ class AsyncManagement:
     async def purge(self, *states: str) -> int:
         """Remove the jobs that exist now, in bounded steps; jobs that are added meanwhile stay.
 
+        Where ready ones are among them, Spark's staged writes of before are forgotten: a repeat of
+        one adds its jobs again. `clear` does the same.
+
         Args:
             states: of ready, scheduled, active, dead; none given = ready and scheduled.
 

@@ -323,7 +323,7 @@ def purge(
             counts = ", ".join(f"{getattr(before, one)} {one}" for one in states)
             if not output.agreed(f"Remove these jobs of {queue}: {counts}?"):
                 raise Failed("nothing was removed")
-        count = target.purge(*states) if before.exists else 0
+        count = target.purge(*states)  # promises of staged writes outlive an idle queue
     document: dict[str, Any] = {"queue": queue, "states": states, "purged": count}
     session.answer(document, lambda: output.write(f"{count} jobs removed"))
 
@@ -347,6 +347,7 @@ def clear(
         if names and not yes and not output.agreed(_sure(client, names)):
             raise Failed("nothing was removed")
         cleared = [(name, client.open(name).clear()) for name in names]
+        client.clear(name for name in queues or () if name not in names)  # as above: promises
     total = sum(count for _, count in cleared)
     document = {
         "jobs": total,

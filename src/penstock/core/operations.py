@@ -72,7 +72,7 @@ FORMS = {
 DRAINED = -2
 """As `next` of a reserve: closed, and nothing is left that could be delivered."""
 PRODUCING = ("enqueue", "claim", "publish")
-APART = ("producer", "stage")
+APART = ("producer", "stage", "commit")
 """Kinds of keys of which a queue has many: which one is said call by call."""
 ACTIONS = {2: "updated", 3: "requeued", 0: "refused", -2: "refused"}
 STATES = ("ready", "scheduled", "active", "dead")
@@ -269,16 +269,19 @@ class QueueOps:
 
     def _staging(self, name: str, at: Staged, *args: Any) -> Call:
         keys = (self.keys.stage(at.writer, at.batch), self.keys.commit(at.writer))
-        return Call(script(name), (3, *keys, self.keys["meta"]), (at.batch, *args))
+        head = (4, *keys, self.keys["writes"], self.keys["meta"])
+        return Call(script(name), head, (at.batch, *args))
 
     def stage(self, at: Staged, field: str, ttl_ms: int, chunk: bytes) -> Call:
         """Keep a chunk of jobs aside; see `staged_chunk`."""
         return self._staging("stage", at, field, ttl_ms, chunk)
 
-    def commit(self, at: Staged, stages: Sequence[tuple[str, int]], wait: Wait | None) -> Call:
+    def commit(
+        self, at: Staged, stages: Sequence[tuple[str, int]], keep_ms: int, wait: Wait | None
+    ) -> Call:
         """Promise what these attempts have staged: name and number of chunks of each."""
         flat = [part for stage in stages for part in stage]
-        return self._staging("commit", at, *flat)._replace(wait=wait)
+        return self._staging("commit", at, keep_ms, *flat)._replace(wait=wait)
 
     def unstage(self, at: Staged, keep_ms: int | None) -> Call:
         """Forget what is staged: all is in the queue (and for how long that is known), or none."""
@@ -289,7 +292,7 @@ class QueueOps:
     ) -> Call:
         """Move the first jobs of a staged chunk into the queue."""
         call = self._call("publish", create, "", wait_ms, self._producing, field, most)
-        head = (*call.head, self.keys.stage(at.writer, at.batch))
+        head = (*call.head, self.keys.stage(at.writer, at.batch), self.keys.commit(at.writer))
         if self._producing:
             call = self._bearing("producer", call)
         return call._replace(head=head, wait=wait)
@@ -730,12 +733,15 @@ def _alike(names: Sequence[Any], queue: str) -> Batch | None:
 def purge_parts(states: Collection[str]) -> list[str]:
     """What to purge for these states, in an order in which no job slips by when its time comes."""
     parts = {
-        "scheduled": ("scheduled",),
-        "active": ("active", "once"),
-        "ready": ("ready", "due", "ended"),
-        "dead": ("dead",),
+        "ready": "ready",
+        "scheduled": "scheduled",
+        "active": "active",
+        "once": "active",
+        "due": "ready",
+        "ended": "ready",
+        "dead": "dead",
     }
-    return [part for state, found in parts.items() if state in states for part in found]
+    return [part for part, state in parts.items() if state in states]
 
 
 def check_states(argument: str, values: object) -> tuple[str, ...]:

@@ -6,14 +6,15 @@
               unstage                      remembered: this batch is done
 
 A driver that dies before `commit` leaves nothing behind; one that dies after it leaves a promise,
-which the next commit of the same writer keeps: the same batch repeated, or a later one
-(PROTOCOL.md, Staging).
+which the next commit of the same writer keeps: the same batch repeated, or a later one. Clearing
+or purging the queue ends promises, also those of batches that are done (PROTOCOL.md, Staging).
 """
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Sequence
+from datetime import datetime, timezone
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -33,7 +34,7 @@ __all__ = ["Commit", "Stage", "StageName"]
 
 logger = get_logger("penstock")
 KEPT_MS = 30 * 86_400_000
-"""For which a batch is known to be done, at least: a query may stand still for that long."""
+"""For which a named batch is remembered, at least: a query may stand still for that long."""
 WHOLE = 1000
 """More jobs than a chunk has."""
 
@@ -84,6 +85,10 @@ def ran(part: Queue, call: Call) -> list[Any]:
         UnsupportedVersion: the queue was written by a newer protocol.
     """
     return part.ops.check(part._node.run(call)[0])
+
+
+class Ended(Exception):
+    """The queue was cleared or purged while a batch was being published."""
 
 
 class Stage:
@@ -140,20 +145,23 @@ class Commit:
     Args:
         options: of the write.
         name: where they are.
+        is_named: whether the write can be repeated under its name, and is remembered for long.
     """
 
-    def __init__(self, options: Write, name: StageName) -> None:
+    def __init__(self, options: Write, name: StageName, *, is_named: bool = True) -> None:
         self._options = options
         self._part = part_of(options, name.node)
         self._at = name.at
+        self._kept = max(KEPT_MS, options.dedup_window) if is_named else options.stage_ttl
         self._wait = Wait(options.replicas, options.replication_timeout, options.replicas or 0)
         self._short: tuple[int, int] | None = None
 
-    def run(self, stages: Sequence[tuple[str, int]]) -> dict[str, int]:
+    def run(self, stages: Sequence[tuple[str, int]], rows: int = 0) -> dict[str, int]:
         """Promise what these attempts have staged, and publish it; or what was promised before.
 
         Args:
             stages: token and number of chunks of each.
+            rows: how many rows this write has.
 
         Returns:
             How many rows became jobs, and how many were jobs already.
@@ -175,20 +183,37 @@ class Commit:
             batch, state = reply[2], reply[3]
             if state == b"promised":
                 self._keep(Staged(self._at.writer, batch), promised(reply[4].decode()), total)
-            if batch > self._at.batch:
-                text = "queue %r: batch %d comes after batch %d was done: nothing of it is added"
-                logger.warning(text, self._options.queue, self._at.batch, batch)
             if batch >= self._at.batch:
-                ran(self._part, self._part.ops.unstage(self._at, KEPT_MS))
+                if promised(reply[4].decode()) != list(stages) or state != b"promised":
+                    self._tell_done(rows, reply)
+                ran(self._part, self._part.ops.unstage(self._at, self._kept))
                 break
         if self._short is not None:
             raise NotReplicated(*self._short, withdrawn=False)
         return total
 
+    def _tell_done(self, rows: int, reply: list[Any]) -> None:
+        """Warn that nothing of this write is added, as the same was promised before."""
+        own, batch, write_id = self._at.batch, reply[2], self._options.write_id
+        when = datetime.fromtimestamp(int(reply[5]) / 1000, timezone.utc)
+        is_done = reply[3] == b"done"
+        logger.warning(
+            "queue %r%s%s: %s was %s before, on %s UTC; none of these %d rows are added%s",
+            self._options.queue,
+            f", write {write_id!r}" if write_id else "",
+            f", batch {own}" if own or not write_id else "",
+            "it" if batch == own else f"batch {batch}",
+            "done" if is_done else "promised",
+            f"{when:%Y-%m-%d %H:%M:%S}",
+            rows,
+            "" if is_done else ", the promised ones are",
+        )
+
     def _told(self, stages: Sequence[tuple[str, int]]) -> list[Any]:
         """The answer to a promise."""
         wanted = self._options.replicas
-        call = self._part.ops.commit(self._at, stages, self._wait if wanted else None)
+        wait = self._wait if wanted else None
+        call = self._part.ops.commit(self._at, stages, self._kept, wait)
         reply = ran(self._part, call)
         if wanted and reply[0] == 1:
             self._note(wanted, reply[-1])
@@ -199,12 +224,15 @@ class Commit:
             self._short = (wanted, got.replicas)
 
     def _keep(self, at: Staged, stages: Iterable[tuple[str, int]], total: dict[str, int]) -> None:
-        """Publish what was promised."""
-        for token, chunks in stages:
-            for index in range(chunks):
-                self._publish(at, f"{token}:{index}", total)
-        kept = max(KEPT_MS, self._options.dedup_window)
-        ran(self._part, self._part.ops.unstage(at, kept))
+        """Publish what was promised, unless the queue is cleared or purged meanwhile."""
+        try:
+            for token, chunks in stages:
+                for index in range(chunks):
+                    self._publish(at, f"{token}:{index}", total)
+        except Ended:
+            text = "queue %r was cleared or purged during this write: its rows went with the others"
+            logger.warning(text, self._options.queue)
+        ran(self._part, self._part.ops.unstage(at, self._kept))
 
     def _publish(self, at: Staged, field: str, total: dict[str, int]) -> None:
         part = self._part
@@ -220,6 +248,8 @@ class Commit:
                 mode="", make=made,
             )  # fmt: skip
             reply = part._driver.drive(flow)
+            if reply[0] == UNSTAGED:
+                raise Ended
             total["added"] += reply[3]
             self._note(*part.ops.replicated(reply, self._wait))
             return most

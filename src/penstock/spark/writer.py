@@ -165,11 +165,16 @@ class Job:
         if name is not None:
             stages = [(one.token, one.chunks) for one in reports if one.chunks]
             try:
-                total.update(Commit(self.options, name).run(stages))
+                commit = Commit(self.options, name, is_named=self._is_named(name))
+                total.update(commit.run(stages, total.get("rows", 0)))
             except QueueFull as full:
                 text = f"{full}. {self._rest()}"
                 raise QueueFull(text, full.waiting, full.limit) from None
         self._tell("written", total, batch)
+
+    def _is_named(self, name: StageName) -> bool:
+        """Whether the write can come again under the same name."""
+        return bool(self.options.write_id) or name.at.writer != self._own_stage().at.writer
 
     def _rest(self) -> str:
         """How a promise is kept that was not kept at once."""

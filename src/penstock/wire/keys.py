@@ -20,6 +20,7 @@ __all__ = [
     "KINDS",
     "SCORE_ORIGIN_MS",
     "SLOTS",
+    "WRITES",
     "QueueKeys",
     "check_prefix",
     "check_queue_name",
@@ -41,6 +42,8 @@ KINDS = (
     "ready", "held", "active", "scheduled", "once", "dead",
     "tally", "expiry", "dedup", "windows", "meta", "wake", "space",
 )  # fmt: skip
+WRITES = "writes"
+"""Stands for all promises of staged writes; it outlives an idle queue, as none of KINDS does."""
 MAX_NAME_BYTES = 1024
 SCORE_ORIGIN_MS = 1_735_689_600_000
 """2025-01-01: scores of `active` and `once` count from there, so they are exact until 2094."""
@@ -146,7 +149,7 @@ class QueueKeys:
         self.name = name if partition is None else partition_name(name, partition)
         self.prefix = check_prefix(prefix)
         self._base = f"{prefix}:{{{tag(self.name)}}}:"
-        self.names = {kind: (self._base + kind).encode() for kind in KINDS}
+        self.names = {kind: (self._base + kind).encode() for kind in (*KINDS, WRITES)}
 
     def __getitem__(self, kind: str) -> bytes:
         return self.names[kind]

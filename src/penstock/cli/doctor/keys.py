@@ -18,7 +18,15 @@ from penstock.cli.doctor.findings import Check, Finding, Level, Patient
 from penstock.core.partitions import read_mark
 from penstock.core.servers import PROTOCOL_VERSION
 from penstock.core.views import SETTING_KINDS, number_in
-from penstock.wire.keys import KINDS, QueueKeys, node_key, queue_crc, registry_key, split_name
+from penstock.wire.keys import (
+    KINDS,
+    WRITES,
+    QueueKeys,
+    node_key,
+    queue_crc,
+    registry_key,
+    split_name,
+)
 
 __all__ = ["CHECKS"]
 
@@ -47,6 +55,8 @@ NUMBERS = (
 """Fields of meta that are numbers."""
 INDEXES = ("active", "once", "scheduled", "dead")
 JOBS = ("ready", "held")
+MANY = ("producer", "stage", "commit", "checkpoint")
+"""Kinds of keys of which a queue has many."""
 
 
 @dataclass
@@ -93,14 +103,11 @@ def _sort(key: bytes, prefix: str, found: Found) -> None:
     if key in (registry_key(prefix), node_key(prefix)):
         return
     text = key.decode("utf-8", "backslashreplace")
-    shape = re.fullmatch(
-        r":\{([^{}]+)\}:(?:(\w+)|producer:[0-9a-f]+)", text[len(prefix) :], re.DOTALL
-    )
-    kind = shape and (shape[2] or "producer")
-    if shape is None or kind not in (*KINDS, "producer"):
+    shape = re.fullmatch(r":\{([^{}]+)\}:(\w+)(:[0-9a-zA-Z:]+)?", text[len(prefix) :], re.DOTALL)
+    if shape is None or shape[2] not in (MANY if shape[3] else (*KINDS, WRITES)):
         found.unknown.append(text)
     else:
-        found.kinds.setdefault(unquote(shape[1]), set()).add(kind)
+        found.kinds.setdefault(unquote(shape[1]), set()).add(shape[2])
 
 
 def registry(patient: Patient) -> dict[str, list[str]]:

@@ -1,5 +1,5 @@
---- Remove a queue with all that is in it, settings too.
---- KEYS     ready held active scheduled once dead tally expiry dedup windows meta wake space
+--- Remove a queue with all that is in it, settings and promises of staged writes too.
+--- KEYS     ready held active scheduled once dead tally expiry dedup windows meta wake space writes
 --- ARGV     nonce
 --- RETURNS  {1, nonce, epoch, jobs}       epoch: of the queue that was removed, to be taken out of the registry; '' = there was
 ---                                        none; jobs: how many went with it
@@ -22,5 +22,5 @@ for _, tokens in ipairs({wake, space}) do
   redis.call('LLEN', tokens)
 end
 redis.call('HDEL', held, '-')
-redis.call('UNLINK', ready, held, active, scheduled, once, dead, tally, expiry, dedup, windows, meta, wake, space)
+redis.call('UNLINK', ready, held, active, scheduled, once, dead, tally, expiry, dedup, windows, meta, wake, space, writes)
 return {1, nonce, m[2] or '', jobs}

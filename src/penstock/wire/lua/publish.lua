@@ -1,5 +1,5 @@
 --- Move staged jobs into the queue: of one chunk as many as are asked for, or none.
---- KEYS     ready held active scheduled once tally expiry dedup windows meta wake space stage producer
+--- KEYS     ready held active scheduled once tally expiry dedup windows meta wake space writes stage commit producer
 --- ARGV     nonce create bound wait role field most
 ---          nonce, create, bound, wait, role   as in enqueue
 ---          field   which chunk; one that is not there was moved before
@@ -17,7 +17,11 @@
 ---          {-15, nonce, kind, owner, left}                   as in enqueue
 ---          {-16, nonce, kind}                                as in enqueue
 ---          {-19, nonce, name, value}                         as in claim
+---          {-18, nonce}                                      the promise has ended: the queue was cleared or purged since
 --- FROM none, active  TO ready, scheduled, active
+if redis.call('HGET', commit, 'era') ~= redis.call('GET', writes) then
+  return {-18, nonce}
+end
 local mode, chunk = '', redis.call('HGET', stage, field)
 local delay, asked, given, skip, rest = '0', 0, {}, 0, nil
 if chunk then

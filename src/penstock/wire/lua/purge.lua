@@ -1,5 +1,6 @@
---- Remove a state's jobs up to a fence, one bounded step of it; call again until nothing is left.
---- KEYS     ready held active scheduled once dead tally expiry meta space wake dedup windows
+--- Remove a state's jobs up to a fence, one bounded step of it; call again until nothing is left. A purge that begins with
+--- ready ends the promises of staged writes.
+--- KEYS     ready held active scheduled once dead tally expiry meta space wake dedup windows writes
 --- ARGV     nonce state fence skip
 ---          state  ready (waiting in the stream), due, ended (leases), scheduled (not yet due), active, once (delivered at
 ---                 most once) or dead
@@ -17,7 +18,8 @@ local m = redis.call('HMGET', meta, 'v', 'last', 'full', 'seen', 'off', 'uses', 
 local changes, seen, off = {}, tonumber(m[4]) or 0, tonumber(m[5]) or 0
 --@include lib/now
 --@include lib/number
-if fence == '' then
+local starts = fence == ''
+if starts then
   fence = m[2] or '0-0'
 elseif fence ~= '0-0' and not is_number(fence) then
   return {-19, nonce, 'fence', string.sub(fence, 1, 200)}
@@ -102,6 +104,9 @@ end
 drop_bodies({})
 if owed ~= '' then
   more = 1
+end
+if starts and state == 'ready' then
+  redis.call('UNLINK', writes)
 end
 if removed > 0 then
   redis.call('HINCRBY', meta, 'purged', removed)

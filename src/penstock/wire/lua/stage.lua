@@ -1,5 +1,5 @@
 --- Keep jobs aside which are in no queue yet: they will be moved there with all others of their write, or not at all.
---- KEYS     stage commit meta
+--- KEYS     stage commit writes meta
 --- ARGV     nonce batch field ttl chunk
 ---          batch   which batch of its writer: 0, 1, ...
 ---          field   an attempt and a place in it from 0, with a colon between; the same again = a repeat
@@ -11,9 +11,9 @@
 ---          {-18, nonce}          what this attempt has staged before is not there any more: nothing is kept
 local m = redis.call('HMGET', meta, 'v')
 --@include lib/version
-local promised = redis.call('HGET', commit, 'batch')
-if promised and tonumber(promised) >= tonumber(batch) then
-  return {0, nonce, tonumber(promised)}
+--@include lib/promised
+if promised and promised >= tonumber(batch) then
+  return {0, nonce, promised}
 end
 local attempt, place = string.match(field, '^(.*:)(%d+)$')
 if place and tonumber(place) > 0 and redis.call('HEXISTS', stage, attempt .. string.format('%.0f', place - 1)) == 0 then

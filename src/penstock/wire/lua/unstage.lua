@@ -1,5 +1,5 @@
 --- Forget what is staged of a batch: when all that was promised is in the queue, or when nothing was promised.
---- KEYS     stage commit meta
+--- KEYS     stage commit writes meta
 --- ARGV     nonce batch keep
 ---          batch  which batch of its writer
 ---          keep   ms for which it is remembered that all is in the queue; '' = nothing is known to be there
@@ -8,15 +8,18 @@
 ---          {-6, nonce, version}  written by a newer protocol
 local m = redis.call('HMGET', meta, 'v')
 --@include lib/version
-local chunks = redis.call('HLEN', stage)
-local promised = redis.call('HGET', commit, 'batch')
-if promised and tonumber(promised) >= tonumber(batch) then
+local chunks, left = redis.call('HLEN', stage), redis.call('PTTL', writes)
+--@include lib/promised
+if promised and promised >= tonumber(batch) then
   if keep == '' then
-    return {0, nonce, tonumber(promised)}
-  elseif promised == batch then
+    return {0, nonce, promised}
+  elseif promised == tonumber(batch) then
     redis.call('HDEL', commit, 'stages')
     redis.call('HSET', commit, 'state', 'done')
     redis.call('PEXPIRE', commit, keep)
+    if left < tonumber(keep) then
+      redis.call('PEXPIRE', writes, keep)
+    end
   end
 end
 redis.call('UNLINK', stage)

@@ -1,0 +1,363 @@
+"""Group 1: staged writes driven by hand: commits, aborts, crashes, repeats, emptied queues."""
+
+from __future__ import annotations
+
+import random
+import re
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import pytest
+import redis
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from penstock import Penstock, QueueFull
+from penstock._sync.node import Node
+from penstock.spark import OptionError
+from penstock.spark.errors import StagesLost
+from penstock.spark.writer import BatchWriter, StreamWriter
+from tests.spark.hands import PLAIN, ROWS, arrow, bodies, running, schema, write
+
+
+def staged(given: dict[str, str], rows: list[list[bytes]]) -> None:
+    """A whole staged write."""
+    writer = BatchWriter(given, schema(PLAIN), False)
+    writer.commit(write(writer, rows))
+
+
+def clear_by_client(ps: Penstock) -> None:
+    """As it says."""
+    ps.clear(["mail"])
+
+
+def purge_all(ps: Penstock) -> None:
+    """In an order of states of its own."""
+    ps.queue("mail").purge("active", "scheduled", "ready", "dead")
+
+
+ENDS: dict[str, Callable[[Penstock], object]] = {
+    "clear": lambda ps: ps.queue("mail").clear(),
+    "clear by the client": clear_by_client,
+    "purge": lambda ps: ps.queue("mail").purge(),
+    "purge of every state": purge_all,
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("idle", [False, True])
+def test_a_queue_that_was_emptied_on_purpose_is_written_again(
+    end: str, idle: bool, ps: Penstock, options: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also where an idle one was gone by itself before."""
+    given = options(commitMode="staged", writeId="load")
+    staged(given, ROWS)
+    if idle:
+        consume_and_forget(ps)
+    ENDS[end](ps)
+    assert bodies(ps) == []
+    staged(given, ROWS)
+    assert bodies(ps) == sorted(body for part in ROWS for body in part)
+    assert "before" not in caplog.text
+    staged(given, ROWS)
+    assert len(bodies(ps)) == 6
+
+
+def consume_and_forget(ps: Penstock) -> None:
+    """Do all jobs; the queue is then removed, as after an idle minute."""
+    queue = ps.queue("mail")
+    queue.ack(queue.reserve(1000, block=0))
+    ps.command("DEL", "penstock:{mail}:windows", "penstock:{mail}:dedup")  # their time is over
+    seconds, micros = ps.command("TIME")
+    long_ago = int(seconds) * 1000 + int(micros) // 1000 - 120_000
+    ps.command("HSET", "penstock:{mail}:meta", "seen", long_ago)
+    for name in ps.command("KEYS", "penstock:{mail}:producer:*"):
+        ps.command("DEL", name)
+    queue.sweep()
+    assert not queue.stats().exists
+
+
+@pytest.mark.parametrize("states", [("active",), ("scheduled", "dead")])
+def test_a_write_that_is_repeated_when_its_jobs_are_done_adds_nothing(
+    states: tuple[str, ...], ps: Penstock, options: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The queue may have been idle, and removed; a purge of other states changes nothing.
+
+    The log says so, and when the rows were written first.
+    """
+    given = options(commitMode="staged", writeId="load")
+    staged(given, ROWS)
+    consume_and_forget(ps)
+    ps.queue("mail").purge(*states)
+    staged(given, [[b"a"] * 3, [b"b"]])
+    assert bodies(ps) == []
+    [told] = [one for one in caplog.records if "before" in one.getMessage()]
+    text = r"queue 'mail', write 'load': it was done before, on \d{4}-\d\d-\d\d .*; none of these 4"
+    assert re.match(text, told.getMessage())
+    assert told.levelname == "WARNING"
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_a_queue_that_is_emptied_while_a_write_is_published(
+    end: str, ps: Penstock, options: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """All rows of the write go, and its repeat adds all of them."""
+    given = options(commitMode="staged", writeId="load", batchSize=1)
+    writer = BatchWriter(given, schema(PLAIN), False)
+    messages = write(writer, ROWS)
+    with cut_after(4), suppress(Crash):
+        writer.commit(messages)
+    assert 0 < len(bodies(ps)) < 6
+    ENDS[end](ps)
+    with between_publishes(lambda: ENDS[end](ps)):
+        staged(given, ROWS)
+    assert bodies(ps) == []
+    assert "was cleared or purged during this write" in caplog.text
+    assert ps.command("KEYS", "penstock:{mail}:stage:*") == []
+    staged(given, ROWS)
+    assert len(bodies(ps)) == 6
+
+
+@contextmanager
+def between_publishes(happen: Callable[[], object]) -> Iterator[None]:
+    """Something happens when the third chunk of a write is to be published."""
+    real = Node.run
+    seen = 0
+
+    def run(self: Node, call: Any, **kwargs: Any) -> Any:
+        nonlocal seen
+        seen += call.script.name == "publish"
+        if call.script.name == "publish" and seen == 3:
+            happen()
+        return real(self, call, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Node, "run", run)
+        yield
+
+
+def test_a_purge_of_another_step_leaves_what_is_promised_meanwhile(
+    ps: Penstock, options: Any
+) -> None:
+    """Its jobs stay, so a repeat adds nothing."""
+    ps.queue("mail").enqueue_many([b"old"] * 10, delay=60)
+    given = options(commitMode="staged", writeId="load")
+    real, told = Node.run, []
+
+    def run(self: Node, call: Any, **kwargs: Any) -> Any:
+        if call.script.name == "purge":
+            told.append(call)
+            if len(told) == 2:
+                staged(given, ROWS)
+        return real(self, call, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Node, "run", run)
+        ps.queue("mail").purge()
+    assert len(bodies(ps)) == 6
+    staged(given, ROWS)
+    assert len(bodies(ps)) == 6
+
+
+def test_a_checkpoint_that_is_older_than_what_was_staged(
+    ps: Penstock, options: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its batches were done, perhaps with other rows: nothing is added, and the log says so."""
+    for batch, body in ((5, b"a"), (5, b"a"), (3, b"b")):
+        writer = StreamWriter(options(commitMode="staged"), schema(PLAIN), False)
+        assert "batch 3" not in caplog.text
+        with running(0, "q", batch):
+            message = writer.write(iter(arrow({"payload": [body]})))
+        writer.commit([message], batch)
+    assert "queue 'mail', batch 3: batch 5 was done before, on 20" in caplog.text
+    assert bodies(ps) == [b"a"]
+
+
+@pytest.mark.parametrize("lost", [0, 1, 2])
+def test_a_chunk_that_a_failover_has_lost(
+    lost: int, ps: Penstock, redis_url: str, options: Any
+) -> None:
+    """The attempt fails, or the commit if it was the last one: no part of the write is there."""
+    given = options(commitMode="staged", batchSize=1, writeId="w")
+    writer = BatchWriter(given, schema(PLAIN), False)
+
+    def rows() -> Iterator[Any]:
+        for number in range(3):
+            yield from arrow({"payload": [b"%d" % number]})
+            if number == lost:
+                with redis.Redis.from_url(redis_url) as raw:
+                    [key] = raw.keys("*:stage:*")
+                    [field] = [name for name in raw.hkeys(key) if name.endswith(b":%d" % lost)]
+                    raw.hdel(key, field)
+
+    def tried() -> None:
+        with running(0):
+            message = writer.write(rows())
+        writer.commit([message])
+
+    with pytest.raises(StagesLost, match="mail"):
+        tried()
+    assert bodies(ps) == []
+    writer.commit(write(writer, [[b"0", b"1", b"2"]]))
+    assert bodies(ps) == [b"0", b"1", b"2"]
+
+
+def test_a_staged_stream_goes_on_where_it_was_killed(ps: Penstock, options: Any) -> None:
+    """An earlier batch that was promised is published before a later one; a lost stage is told."""
+    given = options(commitMode="staged", batchSize=1)
+
+    def staged(batch: int, rows: list[bytes]) -> Any:
+        with running(0, "q", batch):
+            return StreamWriter(given, schema(PLAIN), False).write(iter(arrow({"payload": rows})))
+
+    first = staged(0, [b"a", b"b", b"c"])
+    with cut_after(3), pytest.raises(Crash):
+        StreamWriter(given, schema(PLAIN), False).commit([first], 0)
+    assert len(bodies(ps)) == 1
+    second = staged(1, [b"d"])
+    StreamWriter(given, schema(PLAIN), False).commit([second], 1)
+    assert bodies(ps) == [b"a", b"b", b"c", b"d"]
+    late = staged(0, [b"a", b"b", b"c"])
+    assert late.promised
+    StreamWriter(given, schema(PLAIN), False).commit([late], 0)
+    lost = staged(2, [b"e"])
+    keys = ps.command("KEYS", "penstock:{mail}:stage:*")
+    ps.command("DEL", *keys)
+    with pytest.raises(StagesLost, match="nothing of this write"):
+        StreamWriter(given, schema(PLAIN), False).commit([lost], 2)
+    assert len(bodies(ps)) == 4
+
+
+def test_inside_foreach_batch_a_staged_write_needs_a_name(options: Any) -> None:
+    """Two writes of one batch could not be told apart."""
+    writer = BatchWriter(options(commitMode="staged"), schema(PLAIN), False)
+    with running(0, "q", 3), pytest.raises(OptionError, match="writeId"):
+        writer.write(iter(arrow({"payload": [b"x"]})))
+
+
+def test_a_promise_that_a_full_queue_holds_up(ps: Penstock, options: Any) -> None:
+    """The error says under which name the write is completed, whether it was given one or not."""
+    queue = ps.queue("mail")
+    queue.configure(max_length=3)
+    rows = [[b"%d" % number for number in range(8)]]
+    given = options(commitMode="staged", onFull="fail")
+    writer = BatchWriter(given, schema(PLAIN), False)
+    with pytest.raises(QueueFull, match=r"all staged rows are promised.*writeId=") as caught:
+        writer.commit(write(writer, rows))
+    assert (caught.value.waiting, caught.value.limit) == (3, 3)
+    queue.configure(max_length=100)
+    name = re.search("writeId=([0-9a-f]+)", str(caught.value))
+    assert name is not None
+    again = BatchWriter({**given, "writeid": name[1]}, schema(PLAIN), False)
+    again.commit(write(again, rows))
+    assert bodies(ps) == rows[0]
+
+
+# -- staged commit: any order of attempts, commits, aborts, crashes and repeats ------------------
+
+
+class Crash(BaseException):
+    """The process ends here."""
+
+
+@contextmanager
+def cut_after(calls: int, *, answered: bool = True) -> Iterator[None]:
+    """So many scripts run, and then the process ends; the last one's answer may be lost."""
+    left = calls
+    real = Node.run
+
+    def run(self: Node, call: Any, **kwargs: Any) -> Any:
+        nonlocal left
+        if left == 0 and answered:
+            raise Crash
+        left -= 1
+        result = real(self, call, **kwargs)
+        if left < 0:
+            raise Crash
+        return result
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Node, "run", run)
+        yield
+
+
+class Load:
+    """One staged write, named, and what its drivers, tasks and consumers do.
+
+    Attributes:
+        seen: bodies of the jobs that were done.
+    """
+
+    PARTS = ([b"a", b"b", b"a"], [b"a", b"c"])
+
+    def __init__(self, ps: Penstock, url: str, draw: random.Random) -> None:
+        name = f"staged-{uuid.uuid4().hex}"
+        self.ps, self.queue, self.draw = ps, ps.queue(name), draw
+        self.options = {"queue": name, "url": url, "commitmode": "staged", "writeid": "w",
+                        "batchsize": "1"}  # fmt: skip
+        self.seen: list[bytes] = []
+
+    def keys(self, kind: str) -> list[bytes]:
+        """Keys of this kind."""
+        return list(self.ps.command("KEYS", f"penstock:{{{self.queue.name}}}:{kind}:*"))
+
+    def writer(self) -> BatchWriter:
+        """A driver's."""
+        return BatchWriter(self.options, schema(PLAIN), False)
+
+    def attempt(self, number: int) -> Any:
+        """A task, to its end."""
+        rows = self.draw.sample(self.PARTS[number], len(self.PARTS[number]))
+        with running(number):
+            return self.writer().write(iter(arrow({"payload": rows})))
+
+    def consume(self) -> None:
+        """Some jobs are done."""
+        jobs = self.queue.reserve(self.draw.randint(1, 3), block=0)
+        self.seen.extend(job.raw for job in jobs)
+        self.queue.ack(jobs)
+
+    def step(self, what: str, calls: int, *, answered: bool) -> None:
+        """A task, a driver that commits, or one that gives up; cut after so many scripts."""
+        if what == "task":
+            with cut_after(calls, answered=answered), suppress(Crash):
+                self.attempt(self.draw.randrange(2))
+            return
+        messages: list[Any] = [None, None]
+        if what == "commit":
+            messages = [self.attempt(0), self.attempt(1)]
+            with cut_after(calls, answered=answered), suppress(Crash):
+                self.writer().commit(messages)
+        self.writer().abort(messages)
+        if not self.keys("commit"):
+            assert self.keys("stage") == []
+
+
+STEP = st.tuples(st.sampled_from(["task", "commit", "abort"]), st.integers(0, 7), st.booleans())
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(steps=st.lists(STEP, max_size=8), seed=st.integers(0, 99))
+def test_a_staged_write_is_there_as_a_whole_or_not_at_all(
+    steps: list[tuple[str, int, bool]], seed: int, ps: Penstock, redis_url: str
+) -> None:
+    """However often its parts crash, each row is there once at the end, consumers or not.
+
+    Until the first promise nothing is there; what is aborted then leaves nothing behind.
+    """
+    load = Load(ps, redis_url, random.Random(seed))
+    for what, calls, answered in steps:
+        load.step(what, calls, answered=answered)
+        if load.keys("commit"):
+            load.consume()
+        else:
+            assert load.queue.stats().ready == 0
+    load.writer().commit([load.attempt(0), load.attempt(1)])
+    while load.queue.stats().ready:
+        load.consume()
+    assert sorted(load.seen) == [b"a", b"a", b"a", b"b", b"c"]
+    assert load.keys("stage") == []
