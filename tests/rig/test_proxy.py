@@ -12,7 +12,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from penstock.embedded import EmbeddedServer
-from tests.support.proxy import Proxy
+from tests.support.proxy import Link, Proxy
 from tests.support.resp import ReplyCounter, end_of_value
 
 PUSH = b">2\r\n$4\r\nnews\r\n:1\r\n"
@@ -79,6 +79,25 @@ def test_an_eaten_reply_is_a_call_that_ran(
     assert direct.get("n") == b"1"
     assert client.incr("n") == 2
     assert proxy.connections == 2
+
+
+def test_a_client_that_sees_the_cut_is_told_that_the_fault_has_struck(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when the proxy's thread gets no turn between the two."""
+    asked, cut = threading.Event(), Link.cut
+
+    def slow_cut(link: Link) -> None:
+        cut(link)
+        asked.wait(0.2)
+
+    monkeypatch.setattr(Link, "cut", slow_cut)
+    fault = proxy.eat_reply(after=b"PING")
+    with socket.create_connection(proxy.address) as client:
+        client.sendall(b"PING\r\n")
+        assert client.recv(1) == b""
+        assert fault.has_struck
+        asked.set()
 
 
 def test_so_many_replies_are_eaten(proxy: Proxy, client: redis.Redis) -> None:

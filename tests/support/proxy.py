@@ -55,12 +55,18 @@ class Fault(abc.ABC):
         self.after = after
         self.swallowed = b""  # what did not reach the other side
         self.is_over = False
+        self._striking = threading.Lock()
         self._struck = threading.Event()
 
     @property
     def has_struck(self) -> bool:
-        """Whether it is over: bytes swallowed, connection cut."""
-        return self._struck.is_set()
+        """Whether it is over: bytes swallowed, connection cut.
+
+        A client that has seen the cut is answered True: the proxy's thread is waited for, which may
+        not have had a turn since.
+        """
+        with self._striking:
+            return self._struck.is_set()
 
     def wait(self, timeout: float = PATIENCE) -> None:
         """Block until it has struck.
@@ -71,9 +77,11 @@ class Fault(abc.ABC):
         if not self._struck.wait(timeout):
             raise TimeoutError(f"{self.kind} did not strike within {timeout} s")
 
-    def strike(self) -> None:
-        """Say that it has struck."""
-        self._struck.set()
+    def strike(self, link: Link) -> None:
+        """Cut the connection, and say that it has struck."""
+        with self._striking:
+            link.cut()
+            self._struck.set()
 
     def begin(self, position: int) -> None:  # noqa: B027 - most faults need not know where
         """It has found its victim: what it waited for is at this place in the next bytes."""
@@ -367,8 +375,7 @@ class Proxy:
                 if passing:
                     target.sendall(passing)
                 if fault is not None and fault.is_over:
-                    link.cut()
-                    fault.strike()
+                    fault.strike(link)
         with self._changed:
             link.cut()
             link.pump_ended()
