@@ -512,18 +512,21 @@ class Model:
         return any(self._is_due(job) for kind in kinds for job in self.at(kind))
 
     def _pass_over(self, kinds: Sequence[Place]) -> None:
-        for job in [job for kind in kinds for job in self.at(kind) if self.has_expired(job)]:
+        self._remove_expired(
+            [job for kind in kinds for job in self.at(kind) if self.has_expired(job)]
+        )
+
+    def _remove_expired(self, gone: Sequence[ModelJob]) -> None:
+        self.totals["swept"] += len(gone)
+        self.totals["expired_active"] += sum(job.place == "active" for job in gone)
+        for job in gone:
             self._drop(job)
-            self.totals["swept"] += 1
 
     def found(self, there: Collection[Number]) -> None:
         """Drop the expired jobs that a call has met and removed beside those that it listed."""
         self._heirs = self._heirs or []
         met = [job for job in self.jobs.values() if job.number not in there]
-        for job in met:
-            if self.has_expired(job):
-                self._drop(job)
-                self.totals["swept"] += 1
+        self._remove_expired([job for job in met if self.has_expired(job)])
         self._turns()
 
     def _may_go(self, job: ModelJob) -> bool:
@@ -960,11 +963,8 @@ class Model:
             ends = {job.number: (job.at, job.tag) if once else (job.ends or 0, 0) for job in kind}
             gone = sorted(kind, key=lambda job: (ends[job.number], job.number))[:step]
             gone = [job for job in gone if job.number in self.jobs]
-            self.totals["expired_active"] += sum(job.place == "active" for job in gone)
-            for job in gone:
-                self._drop(job)
+            self._remove_expired(gone)
             counts.append(len(gone))
-        self.totals["swept"] += sum(counts)
         return counts[0], counts[1]
 
     def _trim_after(self, died: int, step: int) -> None:
