@@ -21,6 +21,7 @@ __all__ = [
     "borne_scene",
     "closed_scene",
     "closing_scene",
+    "crowded_scene",
     "dedup_scene",
     "expired_scene",
     "plain_scene",
@@ -176,6 +177,19 @@ def _claim(scene: Scene, name: str, record: str, mode: str = "") -> None:
     scene.numbers[name] = [reply[2]]
 
 
+def crowded_scene(raw: Raw, keys: QueueKeys) -> Scene:
+    """As `rich_scene`, with jobs that have dedup ids, and a producer that waits for room."""
+    scene = rich_scene(raw, keys)
+    _claim(scene, "owner", "1;d=owner;w=60000\nbody")
+    _claim(scene, "waiting", "1;d=waiting;w=60000\nbody")
+    assert len(scene.run("reserve", 2, 6, TAG, "ada", 0, "")) == 6 + 3 * 6
+    _claim(scene, "heir", "1;d=owner\nheir", "q")
+    _add(scene, "ready", "1\nbody")
+    assert scene.run("enqueue", 89, "", 0, 1, 60_000, "", "1\nbody")[0] == -3
+    raw.delete(keys["space"], keys["wake"])
+    return scene
+
+
 def spent_scene(raw: Raw, keys: QueueKeys) -> Scene:
     """As `plain_scene`, and jobs delivered at most once whose ttl has ended at `AT`."""
     scene = Scene(raw, keys, {})
@@ -225,7 +239,7 @@ class Act:
         if arg == "?":
             return [scene.call]
         if isinstance(arg, str) and arg.endswith(" pairs"):
-            numbers = scene.numbers[arg[1:].removesuffix(" pairs")]
+            numbers = scene.numbers.get(arg[1:].removesuffix(" pairs"), [])
             return [part for number in numbers for part in (number, RECEIPT)]
         if isinstance(arg, str) and arg.startswith("*") and len(arg) > 1:
             return list(scene.numbers.get(arg[1:], []))
@@ -312,6 +326,8 @@ def _calls() -> Iterator[Act]:
     yield Act("extend, by id", "extend", (90, EPOCH, "", 3000, 1, "**"))
     yield Act("recover", "recover", (90, EPOCH, "*", 7, "eve", "", "*active pairs"))
     yield Act("recover, crash", "recover", (90, EPOCH, "*", 7, "eve", "", "*active pairs"),
+              ("max_crashes", 1, "dead_max", 1))  # fmt: skip
+    yield Act("recover, owner", "recover", (90, EPOCH, "*", 7, "eve", "", "*owner pairs"),
               ("max_crashes", 1, "dead_max", 1))  # fmt: skip
     yield Act("promote", "promote", (90, EPOCH, "**"))
     yield Act("dequeue", "dequeue", (90, EPOCH, "**"))

@@ -12,13 +12,14 @@ import redis
 from penstock.wire.keys import QueueKeys
 from penstock.wire.scripts import all_scripts, script
 from tests.protocol.clock import STAGED, named
-from tests.protocol.keyspace import Raw, dump, load, same
+from tests.protocol.keyspace import Raw, Space, dump, load, same
 from tests.protocol.scenes import (
     CALLS,
     CLOSED,
     ROLES,
     Act,
     Scene,
+    crowded_scene,
     dedup_scene,
     expired_scene,
     plain_scene,
@@ -60,6 +61,13 @@ CASES: list[tuple[Callable[[Raw, QueueKeys], Scene], Act, tuple[Any, ...]]] = [
     *((rich_scene, act, ()) for act in SINGLE),
     *((build, act, ()) for build, act in (*CLOSED, *ROLES)),
     *((rich_scene, act, state) for act in FIRST for state in STATES),
+    *((crowded_scene, act, ()) for act in FIRST),
+    *(
+        (build, act, ("paused", side))
+        for build in (dedup_scene, crowded_scene)
+        for act in FIRST
+        for side in ("in", "out")
+    ),
     *((dedup_scene, act, ()) for act in CALLS if "dedup" in script(act.script).keys),
     *(
         (b, act, ())
@@ -71,8 +79,24 @@ CASES: list[tuple[Callable[[Raw, QueueKeys], Scene], Act, tuple[Any, ...]]] = [
 
 
 def test_every_script_is_called() -> None:
-    """The calls below leave no script out."""
-    assert {act.script for act in CALLS} == {found.name for found in all_scripts()}
+    """The cases leave no script out, in no state of the queue."""
+    every = {found.name for found in all_scripts()}
+    for state in ((), *STATES):
+        assert {act.script for _, act, of in CASES if of == state} == every
+
+
+BUILT: dict[Callable[[Raw, QueueKeys], Scene], tuple[Scene, Space]] = {}
+"""Scenes and their key spaces: built once a process."""
+
+
+def built(build: Callable[[Raw, QueueKeys], Scene], raw: Raw) -> Scene:
+    """A scene on an empty server."""
+    if build not in BUILT:
+        BUILT[build] = build(raw, KEYS), dump(raw)
+        raw.flushdb()
+    scene, whole = BUILT[build]
+    load(raw, whole)
+    return dataclasses.replace(scene, raw=raw)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +109,7 @@ def test_a_key_of_another_type_stops_the_call_before_it_writes(
 ) -> None:
     """Whichever key holds another type, a call either does not need it or changes nothing."""
     raw = backend.sync_client()
-    scene = build(raw, KEYS)
+    scene = built(build, raw)
     act.prepare(scene)
     if state:
         scene.run("configure", 4, "", *state)
