@@ -17,6 +17,7 @@ import redis
 from penstock import AsyncPenstock, ConfigurationError, Outcome, Penstock, WrongNode
 from penstock._sync import federation
 from penstock._sync.federation import Federation
+from penstock._sync.home import Home
 from tests.nodes.federation import Servers, home_of, one_on
 from tests.support.twins import await_for, wait_for
 
@@ -212,10 +213,29 @@ def test_threads_meet_a_node_at_once(three: Servers) -> None:
             one.start()
         for one in threads:
             one.join()
-        wait_for(lambda: len(inside(ps).homes) == 3)
+        # What two threads have met at once is left out as soon as the client is used.
+        wait_for(lambda: bool(ps.queue("q").stats()) and len(inside(ps).homes) == 3)
         assert len({home.id for home in inside(ps).homes}) == 3
     for number in range(3):
         wait_for(lambda number=number: connections(three, number) == 0)
+
+
+def test_a_node_that_was_met_twice_is_left_out_once(three: Servers) -> None:
+    """Whichever of the two is looked at first, and also when the other one is, one stays."""
+    listed(three)
+    with Penstock([three.urls[0]]) as ps:
+        found = inside(ps)
+        wait_for(lambda: bool(ps.queue("q").stats()) and len(found.homes) == 3)
+        wait_for(lambda: found.is_whole)
+        homes = list(found.homes)
+        for is_first in (True, False):
+            twin = Home(homes[1].source, found.terms, homes[1].whole_id)
+            twin.look()
+            found.homes.append(twin)
+            for home in (twin, homes[1]) if is_first else (homes[1], twin):
+                found.check_id(home)
+            assert found.homes == homes
+            assert twin in found._gone
 
 
 def test_a_forked_child_looks_after_nodes(three: Servers) -> None:

@@ -244,10 +244,11 @@ class Federation:
         Raises:
             ConfigurationError: it has.
         """
-        for other in list(self.homes):
+        homes = list(self.homes)
+        for other in homes:
             if other is not home and other.fault is None and other.id and other.id == home.id:
-                if other.is_learned or home.is_learned:  # one node by two addresses
-                    self._leave_out(other if other.is_learned else home)
+                if other.is_learned or home.is_learned:  # one node by two addresses, or met twice
+                    self._leave_out(home if _is_spare(home, other, homes) else other)
                     continue
                 if not other.is_known or (home.state.is_up and not other.state.is_up):
                     continue  # it is checked itself when it is back
@@ -260,9 +261,11 @@ class Federation:
         """A node that was learned is one of those that are known already, by another address."""
         with suppress(ValueError):  # another thread was quicker
             self.homes.remove(home)
-            # Somebody may be at it; of others nothing is left.
-            self._gone = [gone for gone in self._gone if gone.state.met or gone.is_looked_after]
             self._gone.append(home)
+            for gone in tuple(self._gone):  # some call may be at it; of others nothing is left
+                if not (gone is home or gone.state.met or gone.is_looked_after):
+                    with suppress(ValueError):
+                        self._gone.remove(gone)
         home.hang_up()
 
     def _learn(self) -> None:
@@ -599,3 +602,16 @@ def _any_queue(stats: QueueStats) -> bool:  # noqa: ARG001  # its form
 
 def _stats(home: Home, one: QueueStats) -> QueueStats:
     return home.brief.queue(one.name, one.partitions).stats()
+
+
+def _is_spare(home: Home, other: Home, homes: Sequence[Home]) -> bool:
+    """Whether of two homes of one node it is `home` that goes, not `other`.
+
+    Both may be asked at the same time, by two threads: one of them has to stay.
+    """
+    if not (home.is_learned and other.is_learned):
+        return home.is_learned
+    if home not in homes:  # it is out already
+        return True
+    is_one_place = address_of(home.source) == address_of(other.source)
+    return homes.index(other) < homes.index(home) and (is_one_place or other.state.is_up)
