@@ -78,13 +78,16 @@ def bodies(ps: Penstock, queue: str = "mail") -> list[bytes]:
 def write(
     writer: BatchWriter, parts: list[list[bytes]], *, tries: int = 1, turn: bool = False
 ) -> list[Any]:
-    """Every partition, so many times; the messages of the last attempts."""
+    """Every partition, so many times; the messages of the last attempts. The id is the body."""
     messages: list[Any] = []
     for number, rows in enumerate(parts):
         for attempt in range(tries):
             with running(number):
                 copy = pickle.loads(pickle.dumps(writer))
                 order = list(reversed(rows)) if turn and attempt else rows
-                message = copy.write(iter(arrow({"payload": order})))
+                columns: dict[str, Sequence[Any]] = {"payload": order}
+                if writer.job.has_ids:
+                    columns["id"] = [body.decode() for body in order]
+                message = copy.write(iter(arrow(columns)))
         messages.append(message)
     return messages

@@ -151,15 +151,32 @@ def streamed(spark: Any, url: str, source: str, checkpoint: str, **options: str)
     return len(query.recentProgress)
 
 
-def files(directory: Path, count: int, lines: int) -> Counter[bytes]:
-    """Write input for `streamed`; its lines."""
+def files(
+    directory: Path, count: int, lines: int, *, first: int = 0, equal: bool = True
+) -> Counter[bytes]:
+    """Write input for `streamed`; its lines.
+
+    Args:
+        directory: where.
+        count: of files.
+        lines: in each.
+        first: number of the first file.
+        equal: whether each line stands twice.
+    """
     directory.mkdir(exist_ok=True)
     found: Counter[bytes] = Counter()
-    for number in range(count):
-        texts = [f"line {number}.{line // 2}" for line in range(lines)]
+    for number in range(first, first + count):
+        texts = [f"line {number}.{line // (1 + equal)}" for line in range(lines)]
         found.update(text.encode() for text in texts)
         (directory / f"{number}.txt").write_text("\n".join(texts) + "\n")
     return found
 
 
-__all__ += ["files", "pushing"]
+def forget_last(checkpoint: Path) -> None:
+    """Remove the last commit of a streaming query, so that its last batch is repeated."""
+    done = sorted((checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
+    done[-1].unlink()
+    (done[-1].parent / f".{done[-1].name}.crc").unlink(missing_ok=True)
+
+
+__all__ += ["files", "forget_last", "pushing"]

@@ -14,6 +14,7 @@ __all__ = [
     "add_up",
     "connected",
     "drain_slowly",
+    "every_kind",
     "registered",
     "sleep_once",
     "watched",
@@ -87,7 +88,7 @@ def connected(spark: Any, url: str, directory: str) -> dict[str, Any]:
         return len(job.raw)
 
     def added(rows: Iterator[Any]) -> None:
-        enqueue_partition(rows, queue="partition", url=url, writeId="load")
+        enqueue_partition(rows, queue="partition", url=url, idColumn="payload")
 
     def reader(queue: str) -> Any:
         return spark.read.format("penstock").options(queue=queue, url=url).load()
@@ -126,7 +127,8 @@ def each_batch(spark: Any, url: str, place: Path) -> None:
 
     def handle(frame: Any, batch: int) -> None:
         given = {"queue": "batches", "url": url, "writeId": f"load {batch}"}
-        frame.write.format("penstock").mode("append").options(**given).save()
+        sink = frame.repartition(3 if sign.exists() else 1).write.format("penstock")
+        sink.mode("append").options(**given).save()
         if not sign.exists():
             sign.touch()
             raise RuntimeError("as planned")
@@ -137,6 +139,33 @@ def each_batch(spark: Any, url: str, place: Path) -> None:
     with pytest.raises(StreamingQueryException, match="as planned"):
         sink.start().awaitTermination()
     sink.start().awaitTermination()
+
+
+def every_kind(spark: Any, url: str, place: str, parts: int) -> None:
+    """Write the files of `in` and of `ids` in each way there is, in so many partitions."""
+
+    def save(frame: Any, queue: str, **options: str) -> None:
+        sink = frame.write.format("penstock").mode("append")
+        sink.options(queue=queue, url=url, **options).save()
+
+    def shaped(frame: Any) -> Any:
+        return frame.withColumnRenamed("value", "payload").repartition(parts)
+
+    for name, source, given in (("ids", "ids", {"idColumn": "payload"}), ("staged", "in", {})):
+        once = {**given, "writeId": "load"}
+        save(shaped(spark.read.text(f"{place}/{source}")), f"batch.{name}", **once)
+        files = spark.readStream.format("text").option("maxFilesPerTrigger", 1)
+        lines = shaped(files.load(f"{place}/{source}"))
+        sink = lines.writeStream.format("penstock").options(queue=f"stream.{name}", url=url)
+        sink = sink.options(checkpointLocation=f"{place}/stream.{name}", **given)
+        sink.trigger(availableNow=True).start().awaitTermination()
+    lines = shaped(spark.read.text(f"{place}/in"))
+    numbered = lines.selectExpr(
+        "payload",
+        "CONCAT_WS('-', 'load', SHA2(payload, 256), "
+        "ROW_NUMBER() OVER (PARTITION BY SHA2(payload, 256) ORDER BY 1)) AS id",
+    )
+    save(numbered, "batch.numbered")
 
 
 def watched(spark: Any, ways: dict[str, dict[str, str]], directory: str) -> dict[str, Any]:

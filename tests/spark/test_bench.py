@@ -17,6 +17,7 @@ NAMES = [
     "enqueue_many",
     "enqueue_many, ids",
     "Arrow sink, ids",
+    "Arrow sink, staged",
     "batch source",
     "batch source, ids",
     "stream source",

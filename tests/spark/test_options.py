@@ -90,7 +90,7 @@ def test_durations_have_units(text: str, ms: int) -> None:
 def test_what_is_not_given_is_as_documented() -> None:
     """Defaults, and options of other groups, which a view that is read and written may have."""
     found = Write.parse({**HERE, "MAXJOBSPERTRIGGER": "5", "checkpointLocation": "/ck"})
-    assert (found.batch_size, found.batch_bytes, found.commit_mode) == (500, 1 << 20, "direct")
+    assert (found.batch_size, found.batch_bytes, found.commit_mode) == (500, 1 << 20, "")
     assert (found.full_timeout, found.dedup_window) == (60_000, 86_400_000)
     assert Read.parse({**HERE, "states": "dead, ready"}).states == ("dead", "ready")
     assert Stream.parse({**HERE, "maxJobsPerTrigger": "20000"}).max_jobs_per_trigger == 20_000

@@ -62,8 +62,9 @@ def test_a_write(mode: str, spark: Any, shards: Cluster, client: Penstock, gate:
     queue = f"written {mode}"
     client.queue(queue).enqueue(b"first")
     given = {"queue": queue, "url": shards.url, "commitMode": mode, "writeId": "load"}
-    frame = rows(spark, parts=2).select("payload")
-    held = frame.mapInArrow(gate.batches(), "payload binary")
+    names = ["payload"] if mode == "staged" else ["id", "payload"]
+    frame = rows(spark, parts=2).select(*names)
+    held = frame.mapInArrow(gate.batches(), frame.schema)
 
     def save(frame: Any) -> None:
         frame.write.format("penstock").mode("append").options(**given, batchSize="100").save()

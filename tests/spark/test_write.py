@@ -16,6 +16,7 @@ from tests.spark.loads import (
     consumed,
     expected,
     files,
+    forget_last,
     pushing,
     rows,
     streamed,
@@ -127,24 +128,44 @@ def test_a_bounded_queue_with_a_consumer(spark: Any, ps: Penstock, redis_url: st
     assert seen == expected()
 
 
-@pytest.mark.parametrize("mode", ["direct", "staged"])
+@pytest.mark.parametrize("ids", [False, True])
 def test_a_batch_that_spark_has_forgotten_comes_again(
-    mode: str, spark: Any, ps: Penstock, redis_url: str, tmp_path: Path
+    ids: bool, spark: Any, ps: Penstock, redis_url: str, tmp_path: Path
 ) -> None:
     """Group 7: the last commit of the checkpoint is gone, so the last batch is repeated."""
-    lines = files(tmp_path / "in", 2, 300)
+    lines = files(tmp_path / "in", 2, 300, equal=not ids)
     places = {"source": str(tmp_path / "in"), "checkpoint": str(tmp_path / "ck")}
-    assert streamed(spark, redis_url, commitMode=mode, **places) >= 2
+    given = {**places, **({"idColumn": "payload"} if ids else {})}
+    assert streamed(spark, redis_url, **given) >= 2
     assert waiting(ps) == lines
-    done = sorted((tmp_path / "ck" / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
-    done[-1].unlink()
-    (done[-1].parent / f".{done[-1].name}.crc").unlink(missing_ok=True)
-    assert streamed(spark, redis_url, commitMode=mode, **places) >= 1
+    forget_last(tmp_path / "ck")
+    assert streamed(spark, redis_url, **given) >= 1
     assert waiting(ps) == lines
-    lines += files(tmp_path / "more", 1, 100)
-    (tmp_path / "more" / "0.txt").rename(tmp_path / "in" / "9.txt")
-    streamed(spark, redis_url, commitMode=mode, **places)
+    lines += files(tmp_path / "more", 1, 100, first=7, equal=not ids)
+    (tmp_path / "more" / "7.txt").rename(tmp_path / "in" / "9.txt")
+    streamed(spark, redis_url, **given)
     assert waiting(ps) == lines
+
+
+def test_what_is_repeated_on_other_cores_is_there_once(
+    driver: Callable[..., Driver], ps: Penstock, redis_url: str, tmp_path: Path
+) -> None:
+    """Batch and stream, with ids and without, in other partitions; then through Connect.
+
+    A stream's last batch is repeated as its commit is lost.
+    """
+    lines = files(tmp_path / "in", 2, 300)
+    single = files(tmp_path / "ids", 2, 150, equal=False)
+    expected = {"batch.ids": single, "stream.ids": single, "batch.numbered": lines}
+    expected |= {"batch.staged": lines, "stream.staged": lines}
+    for number, (master, parts) in enumerate((("local[1]", 1), ("connect:local[4]", 5))):
+        if number:
+            for name in ("ids", "staged"):
+                forget_last(tmp_path / f"stream.{name}")
+        given = {"url": redis_url, "place": str(tmp_path), "parts": parts}
+        driver("tests.spark.programs:every_kind", master=master, **given).result()
+        for queue, wanted in expected.items():
+            assert waiting(ps, queue) == wanted, (queue, master)
 
 
 def test_a_query_that_is_stopped_in_the_middle_of_a_batch(
@@ -190,15 +211,22 @@ def test_a_driver_that_dies_while_staged_rows_are_moved(
 
 
 def test_for_each_batch(spark: Any, ps: Penstock, redis_url: str, tmp_path: Path) -> None:
-    """A batch that fails behind its writes is repeated: the sink and the function add it once."""
+    """A batch that fails behind its writes is repeated: the sink and the function add it once.
+
+    Also in other partitions. A staged write there needs a name.
+    """
     lines = files(tmp_path / "in", 1, 200)
     tries: list[int] = []
 
     def push(found: Any) -> None:
-        enqueue_partition(found, queue="function", url=redis_url)
+        enqueue_partition(found, queue="function", url=redis_url, idColumn="payload")
 
     def handle(frame: Any, batch: int) -> None:
-        frame.write.format("penstock").mode("append").options(queue="mail", url=redis_url).save()
+        frame = frame.repartition(1 + 2 * len(tries))
+        sink = frame.write.format("penstock").mode("append").options(queue="mail", url=redis_url)
+        with pytest.raises(Exception, match=r"'writeId'.*foreachBatch"):
+            sink.save()
+        sink.option("writeId", "load").save()
         frame.foreachPartition(push)
         tries.append(batch)
         if len(tries) == 1:
@@ -213,7 +241,7 @@ def test_for_each_batch(spark: Any, ps: Penstock, redis_url: str, tmp_path: Path
     sink.start().awaitTermination()
     assert tries == [0, 0]
     assert waiting(ps) == lines
-    assert waiting(ps, "function") == lines
+    assert waiting(ps, "function") == Counter(set(lines))
 
 
 def test_jobs_are_settled_by_rows(spark: Any, ps: Penstock, redis_url: str) -> None:

@@ -14,7 +14,7 @@ from penstock.spark import OptionError, enqueue_partition
 from penstock.spark.connect import close_all
 from penstock.spark.errors import Unreachable
 from penstock.spark.writer import BatchWriter
-from tests.spark.hands import arrow, running, schema
+from tests.spark.hands import PLAIN, arrow, running, schema
 from tests.spark.test_writer import settle
 
 BODIES = [b"%d" % number for number in range(40)]
@@ -34,10 +34,13 @@ def urls() -> Iterator[list[str]]:
 def attempts(writer: BatchWriter, count: int) -> list[Any]:
     """The messages of the last of so many attempts."""
     message: Any = None
+    columns: dict[str, Any] = {"payload": BODIES}
+    if writer.job.has_ids:
+        columns["id"] = [str(number) for number in range(len(BODIES))]
     for _ in range(count):
         with running():
             copy = pickle.loads(pickle.dumps(writer))
-            message = copy.write(iter(arrow({"payload": BODIES})))
+            message = copy.write(iter(arrow(columns)))
     return [message]
 
 
@@ -46,7 +49,8 @@ def test_every_row_is_there_once(mode: str, urls: list[str]) -> None:
     """direct: a row's id says which node has it, in every attempt. staged: one has them all."""
     given = {"queue": "mail", "nodes": ",".join(urls), "commitmode": mode, "writeid": "w"}
     for _ in range(2):
-        writer = BatchWriter(given, schema("payload binary"), False)
+        text = PLAIN if mode == "staged" else "payload binary, id string"
+        writer = BatchWriter(given, schema(text), False)
         writer.commit(attempts(writer, 2))
     with Penstock(urls) as ps:
         assert sorted(job.raw for job in ps.queue("mail").scan_iter()) == sorted(BODIES)
@@ -64,11 +68,11 @@ def test_a_node_that_is_away_when_a_write_is_planned(mode: str, urls: list[str])
         away = gone.url
     given = {"queue": "mail", "nodes": f"{urls[0]},{away}", "commitmode": mode, "retryfor": "0"}
     with pytest.raises(Unreachable, match=r"1 of 2 nodes.*skipUnreachable"):
-        BatchWriter(given, schema("payload binary"), False)
-    rows = [{"payload": body} for body in BODIES]
+        BatchWriter(given, schema(PLAIN), False)
+    rows = [{"payload": body, "id": number} for number, body in enumerate(BODIES)]
     with running(), pytest.raises(Unreachable, match="1 of 2 nodes"):
-        enqueue_partition(rows, **{**given, "commitmode": "direct"}, writeId="w")
-    writer = BatchWriter({**given, "skipunreachable": "true"}, schema("payload binary"), False)
+        enqueue_partition(rows, **{**given, "commitmode": "direct"})
+    writer = BatchWriter({**given, "skipunreachable": "true"}, schema(PLAIN), False)
     writer.commit(attempts(writer, 2))
     with Penstock(urls[0]) as ps:
         assert sorted(job.raw for job in ps.queue("mail").scan_iter()) == sorted(BODIES)
@@ -94,13 +98,13 @@ def test_a_queue_in_partitions(redis_url: str) -> None:
         queue.enqueue(b"first")
         given["requirequeue"] = "true"
         for _ in range(2):
-            writer = BatchWriter(given, schema("payload binary"), False)
+            writer = BatchWriter(given, schema("payload binary, id string"), False)
             writer.commit(attempts(writer, 2))
         jobs = list(queue.scan_iter())
         assert sorted(job.raw for job in jobs) == sorted([b"first", *BODIES])
-        staged = BatchWriter({**given, "commitmode": "staged"}, schema("payload binary"), False)
-        with pytest.raises(OptionError, match="partitions"):
-            attempts(staged, 1)
+        for more in ({"commitmode": "staged"}, {}):
+            with pytest.raises(OptionError, match=r"partitions.*idColumn"):
+                BatchWriter({**given, **more}, schema(PLAIN), False)
         deleting = {**given, "operation": "delete"}
         assert settle(deleting, "id string", {"id": [job.id for job in jobs]})["done"] == 41
         assert queue.stats().ready == 0

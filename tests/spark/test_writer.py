@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
@@ -20,6 +21,7 @@ from penstock.spark import OptionError, WrongServer, enqueue_partition
 from penstock.spark.connect import client, close_all
 from penstock.spark.errors import RowError, Unreachable
 from penstock.spark.options import Write
+from penstock.spark.stages import Commit
 from penstock.spark.writer import BatchWriter, StreamWriter
 from tests.spark.hands import PLAIN, ROWS, arrow, bodies, running, schema, write
 
@@ -38,13 +40,21 @@ def test_attempts_in_any_order_of_rows_add_nothing_twice(
     assert bodies(ps) == [b"a"] * 4 + [b"b", b"c"]
 
 
-@pytest.mark.parametrize("mode", ["direct", "staged"])
-def test_a_named_write_is_done_once(mode: str, ps: Penstock, options: Any) -> None:
-    """The same again adds nothing, also when its jobs are done; another name, or none, does."""
-    for name, total in (("load", 6), ("load", 6), ("other", 12), ("", 18), ("", 24)):
-        given = options(commitMode=mode, **({"writeId": name} if name else {}))
-        writer = BatchWriter(given, schema(PLAIN), False)
-        writer.commit(write(writer, ROWS))
+@pytest.mark.parametrize("text", [PLAIN, "payload binary, id string"])
+def test_a_named_write_is_done_once(text: str, ps: Penstock, options: Any) -> None:
+    """The same again adds nothing, also in other partitions and when its jobs are done.
+
+    By default: rows with ids are written directly, and others are staged. Of these another name, or
+    none, adds them again; of those the ids count.
+    """
+    rows, again = [[b"a", b"b"], [b"c", b"d"]], [[b"d", b"a"], [b"c"], [b"b"]]
+    names = (("load", 4), ("load", 4), ("other", 8), ("", 12), ("", 16))
+    for number, (name, total) in enumerate(names):
+        given = options(**({"writeId": name} if name else {}))
+        writer = BatchWriter(given, schema(text), False)
+        assert writer.job.options.commit_mode == ("staged" if text == PLAIN else "direct")
+        writer.commit(write(writer, again if number else rows))
+        total = total if text == PLAIN else 4
         stats = ps.queue("mail").stats()
         assert stats.enqueued == total
         ps.queue("mail").ack(ps.queue("mail").reserve(1000, block=0))
@@ -69,7 +79,9 @@ def test_the_same_body_with_other_terms_is_another_row(
 
     def written(queue: str, attempts: list[list[Any]]) -> list[str]:
         text = f"payload binary, {name} {kind}"
-        writer = BatchWriter(options(batchSize=1, queue=queue), schema(text), False)
+        writer = BatchWriter(
+            options(batchSize=1, queue=queue, commitMode="direct"), schema(text), False
+        )
         for said in attempts:
             with running(0):
                 writer.write(iter(arrow({"payload": [b"x"] * len(said), name: said}, **types)))
@@ -83,7 +95,7 @@ def test_the_same_body_with_other_terms_is_another_row(
 
 def test_jobs_that_are_done_meanwhile_do_not_come_again(ps: Penstock, options: Any) -> None:
     """The id outlives the ack."""
-    writer = BatchWriter(options(), schema(PLAIN), False)
+    writer = BatchWriter(options(commitMode="direct"), schema(PLAIN), False)
     write(writer, ROWS)
     queue = ps.queue("mail")
     assert queue.ack(queue.reserve(100, block=0)).done == 6
@@ -232,7 +244,7 @@ def test_every_queue_that_rows_name_has_to_be_there(ps: Penstock, options: Any) 
     """`requireQueue` is of each of them: a name that is misspelt makes no queue."""
     for name in ("mail", "other"):
         ps.queue(name).enqueue(b"there")
-    given = options(requireQueue="true", queueColumn="to")
+    given = options(requireQueue="true", queueColumn="to", commitMode="direct")
     writer = BatchWriter(given, schema("payload string, to string"), False)
     with running(0):
         writer.write(iter(arrow({"payload": ["a", "b"], "to": ["mail", "other"]})))
@@ -250,7 +262,7 @@ def test_json_that_cannot_be_expressed_names_the_column(options: Any) -> None:
     deep: Any = []
     for _ in range(100_000):
         deep = [deep]
-    given = {"queue": "mail", "url": options()["url"], "payloadFormat": "json", "writeId": "w"}
+    given = {"queue": "mail", "url": options()["url"], "payloadFormat": "json", "idColumn": "k"}
     for value in ("\ud800", deep):
         with running(), pytest.raises(RowError, match="'v', row 1"):
             enqueue_partition([{"k": 1, "v": 1}, {"k": 1, "v": value}], **given)
@@ -353,11 +365,11 @@ def test_a_queue_of_a_newer_protocol_is_left_alone(ps: Penstock, options: Any) -
 
 def test_rows_do_as_well_as_arrow(ps: Penstock, options: Any) -> None:
     """What Spark 4.0 hands to a streaming writer; the ids are the same."""
-    given = options(writeId="w")
+    writer = BatchWriter(options(commitMode="direct"), schema(PLAIN), False)
     rows = [Row(payload=b"x"), Row(payload=b"x"), Row(payload=b"y")]
     with running():
-        BatchWriter(given, schema(PLAIN), False).write(iter(rows))
-        BatchWriter(given, schema(PLAIN), False).write(iter(arrow({"payload": [b"y", b"x", b"x"]})))
+        writer.write(iter(rows))
+        writer.write(iter(arrow({"payload": [b"y", b"x", b"x"]})))
     assert bodies(ps) == [b"x", b"x", b"y"]
 
 
@@ -367,14 +379,15 @@ def test_a_full_queue(mode: str, ps: Penstock, options: Any) -> None:
     queue = ps.queue("mail")
     queue.configure(max_length=3)
     rows = [[b"%d" % number for number in range(8)]]
+    text = PLAIN if mode == "staged" else "payload binary, id string"
     for more in ({"onFull": "fail"}, {"fullTimeout": "200ms"}):
-        writer = BatchWriter(options(commitMode=mode, writeId="w", **more), schema(PLAIN), False)
+        writer = BatchWriter(options(commitMode=mode, writeId="w", **more), schema(text), False)
         with pytest.raises(QueueFull, match="3 may"):
             writer.commit(write(writer, rows))
         writer.abort([None])
         assert queue.stats().ready == 3
     queue.configure(max_length=100)
-    writer = BatchWriter(options(commitMode=mode, writeId="w"), schema(PLAIN), False)
+    writer = BatchWriter(options(commitMode=mode, writeId="w"), schema(text), False)
     writer.commit(write(writer, rows))
     assert bodies(ps) == rows[0]
 
@@ -407,7 +420,7 @@ def test_a_write_waits_for_room_as_long_as_somebody_works(
 
 
 def test_enqueue_partition(ps: Penstock, options: Any, redis_url: str) -> None:
-    """For functions: ids from a column, a name or the stream's batch; nothing else will do."""
+    """For functions: rows have ids; nothing else will do, not even in a stream's batch."""
     rows = [Row(k="a", payload=b"1"), Row(k="b", payload=b"2")]
     by_id = {"queue": "mail", "url": redis_url, "idColumn": "k"}
     with running(3):
@@ -415,10 +428,10 @@ def test_enqueue_partition(ps: Penstock, options: Any, redis_url: str) -> None:
         assert enqueue_partition([row.asDict() for row in rows], **by_id)["added"] == 0
         assert enqueue_partition([], queue="mail", url=redis_url)["rows"] == 0
         plain = [{"payload": b"1"}, {"payload": b"1"}]
-        with pytest.raises(OptionError, match="writeId"):
-            enqueue_partition(plain, queue="mail", url=redis_url)
-        named = {"queue": "mail", "url": redis_url, "writeId": "w"}
-        assert [enqueue_partition(plain, **named)["added"] for _ in range(2)] == [2, 0]
+        for more in ({}, {"writeId": "w"}, {"commitMode": "direct"}):
+            with pytest.raises(OptionError, match=r"idColumn.*partitions"):
+                enqueue_partition(plain, queue="mail", url=redis_url, **more)
+        named = {"queue": "mail", "url": redis_url, "idColumn": "payload"}
         with pytest.raises(OptionError, match="commitMode"):
             enqueue_partition(plain, commitMode="staged", **named)
         with pytest.raises(OptionError, match=r"operation|commitMode"):
@@ -432,9 +445,9 @@ def test_enqueue_partition(ps: Penstock, options: Any, redis_url: str) -> None:
                 enqueue_partition([*plain[:1], other], **named)
         with pytest.raises(TypeError, match="Rows or mappings"):
             enqueue_partition([(b"x",)], **named)
-    with running(0, "q", 7):
-        own = {"queue": "mail", "url": redis_url}
-        assert [enqueue_partition(plain, **own)["added"] for _ in range(2)] == [2, 0]
+    with running(0, "q", 7), pytest.raises(OptionError, match="idColumn"):
+        enqueue_partition(plain, queue="mail", url=redis_url)
+    assert len(bodies(ps)) == 2
 
 
 # -- operations ---------------------------------------------------------------------------------
@@ -509,11 +522,73 @@ def test_ids_of_an_earlier_life_of_the_queue_are_gone(ps: Penstock, options: Any
 def test_reports_are_what_the_driver_logs(
     ps: Penstock, options: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """How many rows became jobs; a failed write says how it is completed."""
+    """How many rows became jobs; of a failed write what is in the queue, and what a repeat does."""
     caplog.set_level("INFO", "penstock")
-    writer = BatchWriter(options(writeId="load 7"), schema(PLAIN), False)
-    writer.commit(write(writer, ROWS, tries=2))
-    assert "queue mail: written 6 rows, 0 added, 6 duplicates" in caplog.text
-    writer.abort(write(writer, ROWS))
-    assert "writeId=load 7" in caplog.text
-    assert json.dumps(writer.job.options.url) not in caplog.text
+    ids = BatchWriter(options(), schema("payload binary, id string"), False)
+    ids.commit(write(ids, [[b"a", b"b"]], tries=2))
+    assert "queue mail: written 2 rows, 0 added, 2 duplicates" in caplog.text
+    ids.abort([*write(ids, [[b"a"]]), None])
+    assert "1 duplicates; what is in stays in, and the same again adds the others" in caplog.text
+    plain = BatchWriter(options(commitMode="direct"), schema(PLAIN), False)
+    plain.abort([*write(plain, ROWS), None])
+    assert "6 added, 0 duplicates; what is in stays in, and the same again adds all" in caplog.text
+    aside = BatchWriter(options(writeId="load 7"), schema(PLAIN), False)
+    aside.abort([*write(aside, ROWS), None])
+    assert "finished tasks: 6 rows; none of its rows are added" in caplog.text
+    aside.commit(write(aside, ROWS))
+    aside.abort(write(aside, ROWS))
+    assert "The same write with writeId=load 7 publishes the rest" in caplog.text
+    assert json.dumps(ids.job.options.url) not in caplog.text
+
+
+def test_what_cannot_be_repeated_safely_is_refused(ps: Penstock, options: Any) -> None:
+    """Rows without ids that are added as they come, where the write has a name to be repeated by.
+
+    The error names the option, and is the driver's where the driver knows.
+    """
+    direct = options(commitMode="direct")
+    for refused in (
+        lambda: StreamWriter(direct, schema(PLAIN), False),
+        lambda: BatchWriter(options(commitMode="direct", writeId="w"), schema(PLAIN), False),
+        lambda: BatchWriter(
+            options(commitMode="direct", writeId="w", idFrom="content", payloadFormat="json"),
+            schema("id string"),
+            False,
+        ),
+    ):
+        with pytest.raises(OptionError, match=r"commitMode='direct'.*idColumn.*staged"):
+            refused()
+    once = BatchWriter(direct, schema(PLAIN), False)
+    with running(0, "query", 3), pytest.raises(OptionError, match="idColumn"):
+        once.write(iter(arrow({"payload": [b"x"]})))
+    with pytest.raises(OptionError, match=r"queueColumn='to'.*idColumn.*commitMode=direct"):
+        BatchWriter(options(queueColumn="to"), schema(PLAIN + ", to string"), False)
+    ps.queue("parts", partitions=2).enqueue(b"x", dedup_id="x")
+    with pytest.raises(OptionError, match=r"commitMode='staged'.*partitions.*idColumn"):
+        BatchWriter(options(queue="parts"), schema(PLAIN), False)
+    assert bodies(ps) == []
+
+
+@pytest.mark.parametrize("text", [PLAIN, "payload binary, id string"])
+@pytest.mark.parametrize("mode", ["direct", "staged"])
+def test_jobs_have_stable_ids(mode: str, text: str, ps: Penstock, options: Any) -> None:
+    """One for each row, the same in each attempt: after a failover it shows who came before."""
+    writer = BatchWriter(options(commitMode=mode), schema(text), False)
+    found = []
+    rows = [[b"a", b"b"], [b"c"]] if writer.job.has_ids else ROWS
+    for _ in range(2):
+        messages = write(writer, rows)
+        if mode == "staged":
+            Commit(writer.job.options, messages[0].stage).run(
+                [(one.token, one.chunks) for one in messages if one.chunks]
+            )
+        found.append(sorted(job.stable_id for job in ps.queue("mail").reserve(10, block=0)))
+        ps.queue("mail").clear()
+    assert found[0] == found[1]
+    assert len(set(found[0])) == sum(len(part) for part in rows)
+    assert all(re.fullmatch("[-0-9A-Z_a-z]{20}", one) for one in found[0])
+    other = BatchWriter(options(commitMode=mode), schema(text), False)
+    other.commit(write(other, rows))
+    jobs = ps.queue("mail").reserve(10, block=0)
+    assert len(jobs) == len(found[0])
+    assert not {job.stable_id for job in jobs} & set(found[0])

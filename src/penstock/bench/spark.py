@@ -27,7 +27,7 @@ ROUNDS = 3
 TRIGGER = 50_000
 PARTITIONS = 4
 WINDOW = 86_400
-SINK = "Arrow sink, ids"
+SINK, STAGED = "Arrow sink, ids", "Arrow sink, staged"
 BATCH, STREAM, DRAIN = "batch source", "stream source", "drain"
 WHOLE = f"{STREAM}, start to end"
 IDS = ", ids"
@@ -56,10 +56,10 @@ def spark(bed: Bed, plan: Plan) -> Table:
         ("what", "base", "rows/s", "x base"),
         f"{plan.memory} rows of {len(BODY)} bytes in {PARTITIONS} partitions, the first run left"
         " out. The base of the sink is a loop of plain Python in one process that adds the same"
-        " jobs with the same kind of ids (enqueue_many); both keep ids for a day. The sources are"
-        f" read into Spark's `noop`, all columns; the stream takes {TRIGGER} jobs a trigger and"
-        " acknowledges them in the next: its rate is that of the triggers behind the first, and"
-        " from the start of the query to its end.",
+        " jobs with the same kind of ids (enqueue_many); both keep ids for a day. Rows without ids"
+        " are staged. The sources are read into Spark's `noop`, all columns; the stream takes"
+        f" {TRIGGER} jobs a trigger and acknowledges them in the next: its rate is that of the"
+        " triggers behind the first, and from the start of the query to its end.",
     )
     loop, bare = found["loop"], found["bare"]
     table.add("enqueue_many", "", median(bare), None)
@@ -67,6 +67,8 @@ def spark(bed: Bed, plan: Plan) -> Table:
     ratio = pairwise(found[SINK], loop)
     budget = Budget("Spark: Arrow sink, x plain Python", ratio, SINK_BUDGET, least=True)
     table.add(SINK, "enqueue_many, ids", median(found[SINK]), ratio, budget=budget)
+    ratio = pairwise(found[STAGED], found[SINK])
+    table.add(STAGED, SINK, median(found[STAGED]), ratio)
     for name in (BATCH, BATCH + IDS, STREAM, STREAM + IDS, WHOLE, WHOLE + IDS, DRAIN):
         rate, bound = median(found[name]), None
         if name in LEAST:
@@ -134,12 +136,13 @@ class Runs:
         self._timed("bare", self._bare)
         self._timed("loop", self._loop)
         self._timed(SINK, self._sink)
+        self._timed(STAGED, self._staged)
         for queue, kind in (("bare", ""), ("sink", IDS)):
             self._timed(BATCH + kind, partial(self._source, queue))
             self._timed(WHOLE + kind, partial(self._stream, queue, kind))
         self._bare()
         self._timed(DRAIN, self._drain)
-        self.client.clear(["bare", "loop", "sink"])
+        self.client.clear(["bare", "loop", "sink", "staged"])
 
     def _timed(self, name: str, work: Callable[[], None]) -> None:
         begin = time.perf_counter()
@@ -165,6 +168,11 @@ class Runs:
         write = self.frame.write.format("penstock").mode("append")
         write.options(queue="sink", **self.options).save()
         self._check("sink", self.rows)
+
+    def _staged(self) -> None:
+        write = self.frame.select("payload").write.format("penstock").mode("append")
+        write.options(queue="staged", **self.options).save()
+        self._check("staged", self.rows)
 
     def _source(self, queue: str) -> None:
         read = self.session.read.format("penstock").options(queue=queue, **self.options)

@@ -177,8 +177,8 @@ class Delivery:
 
         When a failover loses an enqueue and its producer repeats it, the job is there a second time
         under another `id`, and may have been delivered under the first one. Both have the same
-        stable id. So have the deliveries of one job. 12 to 16 characters of `A-Z a-z 0-9 - _`; the
-        `id` where the producer gave none: a client of another kind, or Spark.
+        stable id. So have the deliveries of one job. 12 to 20 characters of `A-Z a-z 0-9 - _`; the
+        `id` where the producer gave none: a client of another kind.
         """
         return self.record.stable_id or self.id
 

@@ -10,7 +10,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from typing import Any, NamedTuple, TypeVar
 
@@ -285,7 +285,7 @@ class Write(Connection):
         "idFrom",
         choice("column", "content"),
         "",
-        "where the dedup id comes from; column if there is",
+        "column: rows must have an id column; content: they have no ids, a column id or not",
     )
     queue_column: str = option("queueColumn", text, "", "column that names each row's queue")
     write_id: str = option(
@@ -299,8 +299,9 @@ class Write(Connection):
     commit_mode: str = option(
         "commitMode",
         choice("direct", "staged"),
-        "direct",
-        "direct: rows are jobs as they come; staged: when the driver commits, all or none",
+        "",
+        "direct: rows are jobs as they come; staged: when the driver commits, all or none. Not "
+        "given: direct for rows with ids, staged for others",
     )
     stage_ttl: int = option(
         "stageTtl", span(), 86_400_000, "for which staged rows are kept without a sign of life"
@@ -324,6 +325,45 @@ class Write(Connection):
         "delay", span(zero=True), None, "of a nack: until the next try; else by the job's policy"
     )
     error: str = option("error", text, "", "of a nack: kept with the job")
+
+    def check_repeats(self, has_ids: bool, named: bool) -> None:
+        """See that a repeat of rows that were added as they came adds nothing twice.
+
+        Only ids tell that: where equal rows are, and which of them is which, is another thing when
+        the number of partitions is.
+
+        Args:
+            has_ids: whether rows have ids.
+            named: whether the write can come again under its name: `writeId`, or query and batch.
+
+        Raises:
+            OptionError: it would add rows twice.
+        """
+        if self.commit_mode == "direct" and named and not has_ids:
+            raise OptionError(
+                "commitMode",
+                "direct",
+                "rows without ids would be added again by a repeat with another number of "
+                "partitions: name a column of ids (idColumn), or use commitMode=staged",
+            )
+
+    def with_mode(self, has_ids: bool) -> Write:
+        """The same with a commit mode: unless one is given, rows without ids are staged.
+
+        Raises:
+            OptionError: they can't be staged.
+        """
+        if self.commit_mode or self.operation != "enqueue":
+            return self
+        if not has_ids and self.queue_column:
+            raise OptionError(
+                "queueColumn",
+                self.queue_column,
+                "rows without ids are staged, and what is all or none has to be one queue: name a "
+                "column of ids (idColumn), or use commitMode=direct, where a repeated write adds "
+                "all rows again",
+            )
+        return replace(self, commit_mode="direct" if has_ids else "staged")
 
     def check(self) -> None:
         """What goes together."""

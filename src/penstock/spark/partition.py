@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any
@@ -23,9 +24,8 @@ ROWS = 1000
 def enqueue_partition(rows: Iterable[Any], **options: Any) -> dict[str, int]:
     """Enqueue the rows of a partition; a repeated attempt adds nothing twice.
 
-    The connection is that of the process: one, whatever the number of partitions. Attempts have
-    nothing in common that a function could see, outside of a streaming query; so either the rows
-    have ids or the write has a name.
+    The connection is that of the process: one, whatever the number of partitions. Rows have ids:
+    nothing else tells them apart when they come again, in other partitions perhaps.
 
     Args:
         rows: Rows or mappings, all with the same names.
@@ -43,7 +43,7 @@ def enqueue_partition(rows: Iterable[Any], **options: Any) -> dict[str, int]:
     given = Write.parse(
         {name: _text(value) for name, value in options.items() if value is not None}
     )
-    if given.operation != "enqueue" or given.commit_mode != "direct":
+    if given.operation != "enqueue" or given.commit_mode == "staged":
         raise OptionError("commitMode", given.commit_mode, "a function enqueues, and directly")
     where = task()
     source = iter(rows)
@@ -52,14 +52,14 @@ def enqueue_partition(rows: Iterable[Any], **options: Any) -> dict[str, int]:
         return {"rows": 0, "added": 0, "duplicates": 0}
     names = _names(first)
     columns = columns_of([(name, "") for name in names], given)
-    if "id" not in columns.places and not given.write_id and not where.query:
+    if "id" not in columns.places:
         raise OptionError(
-            "writeId",
+            "idColumn",
             None,
-            "or idColumn is required: the name of this write, the same in all its "
-            "tasks and attempts",
+            "is required, or a column id: rows without ids are added again by a repeat with "
+            "another number of partitions. df.write can stage them",
         )
-    write = write_name(where, given.write_id)
+    write = write_name(where, given.write_id, secrets.token_hex(8))
     encoder = Encoder(columns, given, write, where.partition)
     nodes = tuple(sorted(parts(given)))
     if not given.skip_unreachable:

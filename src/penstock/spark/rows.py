@@ -2,13 +2,15 @@
 
 The same row of the same write has the same id in every attempt, in whatever order a repeated task
 meets its rows: it is the value of the id column, or else a hash of write, partition and content,
-and of how many equal rows came before. A row's place is never a part of it.
+and of how many equal rows came before in the partition. That hash depends on the number of
+partitions, so it only recognises other attempts of the same run. Rows without ids that may be
+written again are staged, under ids of their attempt (`stages`).
 """
 
 from __future__ import annotations
 
-import base64
 import json
+from base64 import b64encode, urlsafe_b64encode
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta, timezone
@@ -171,16 +173,22 @@ class Encoder:
         options: of the write.
         write: what stands for the write; the same in each of its attempts.
         partition: which one.
+        attempt: of rows that are staged: names the attempt. One of them is published, so rows
+            without ids need none that lasts.
     """
 
-    def __init__(self, columns: Columns, options: Write, write: bytes, partition: int) -> None:
+    def __init__(
+        self, columns: Columns, options: Write, write: bytes, partition: int, attempt: str = ""
+    ) -> None:
+        places = columns.places
         self._columns = columns
         self._options = options
-        self._hash = blake2b(write + partition.to_bytes(8, "big"), digest_size=15)
+        self._attempt = "" if "id" in places else attempt
+        place = b"" if "id" in places else partition.to_bytes(8, "big")
+        self._hash = blake2b(write + place, digest_size=15)
         self._seen: dict[bytes, int] = {}
         self._row = 0
-        self._window = f";w={options.dedup_window}"
-        places = columns.places
+        self._window = "" if self._attempt else f";w={options.dedup_window}"
         self._ruled = [name for name in COLUMNS if name in places and name not in ("payload", "id")]
 
     def encode(self, values: Sequence[list[Any]], count: int) -> Iterator[Item]:
@@ -211,13 +219,18 @@ class Encoder:
                 queue = self._checked("queue", check_queue_name, queues[index])
             if ids is None:
                 place = b"%b\n%b\n" % (queue.encode(), _text(delay))
-                key = self._content(b"%b%b%b%b" % (place, front, tail, body))
+                stable = self._content(b"%b%b%b\n%b" % (place, front, tail, body))
+                key = f"{self._attempt}-{self._row}" if self._attempt else stable.decode()
                 written = key.encode()
             else:
                 key = self._given(ids[index])
                 is_usual = key.isascii() and key.isalnum()  # é is alphanumeric, too
                 written = (key if is_usual else escaped(key)).encode()
-            yield Item(queue, delay, b"%b%b%b%b" % (front, written, tail, body), key)
+                state = self._hash.copy()
+                state.update(written if queues is None else b"%b\n%b" % (written, queue.encode()))
+                stable = urlsafe_b64encode(state.digest())
+            record = b"%b%b%b;i=%b\n%b" % (front, written, tail, stable, body)
+            yield Item(queue, delay, record, key)
             self._row += 1
 
     # -- bodies ----------------------------------------------------------------------------
@@ -250,7 +263,7 @@ class Encoder:
 
     # -- ids -------------------------------------------------------------------------------
 
-    def _content(self, content: bytes) -> str:
+    def _content(self, content: bytes) -> bytes:
         state = self._hash.copy()
         state.update(content)
         digest = state.digest()
@@ -260,7 +273,7 @@ class Encoder:
         if before:
             state.update(b"\n%d" % before)
             digest = state.digest()
-        return base64.urlsafe_b64encode(digest).decode()
+        return urlsafe_b64encode(digest)
 
     def _given(self, value: Any) -> str:
         if isinstance(value, int) and not isinstance(value, bool):
@@ -312,7 +325,7 @@ class Encoder:
             retry=self._policy(said, spans),
         )
         front, _, tail = heads[self._columns.packed is not None].partition(MARK.encode())
-        return front, tail, delay
+        return front, tail[:-1], delay
 
     def _span(self, name: str, value: Any) -> int:
         def check(given: Any) -> int:
@@ -388,7 +401,7 @@ def _plain_value(value: Any) -> Any:
     if isinstance(value, Decimal):
         return str(value)
     if isinstance(value, (bytes, bytearray, memoryview)):
-        return base64.b64encode(bytes(value)).decode()
+        return b64encode(bytes(value)).decode()
     if hasattr(value, "asDict"):
         return value.asDict(recursive=True)
     raise TypeError(f"a {type(value).__name__}")

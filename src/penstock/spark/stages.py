@@ -30,7 +30,7 @@ from penstock.spark.options import Write
 from penstock.spark.rows import Item
 from penstock.spark.sink import Packer, patiently
 
-__all__ = ["Commit", "Stage", "StageName"]
+__all__ = ["Commit", "Stage", "StageName", "part_of"]
 
 logger = get_logger("penstock")
 KEPT_MS = 30 * 86_400_000
@@ -61,7 +61,10 @@ def part_of(options: Write, node: str) -> Queue:
     found = shares(options)
     if len({number for _, number in found}) > 1:
         raise OptionError(
-            "commitMode", "staged", f"queue {options.queue!r} has partitions: no promise spans them"
+            "commitMode",
+            "staged",
+            f"queue {options.queue!r} has partitions, and no promise spans them. Rows without ids "
+            f"are staged unless the option says otherwise: name a column of ids (idColumn)",
         )
     part = found.get((node, 0))
     if part is None:

@@ -22,9 +22,9 @@ from penstock.spark.connect import check_identity, check_reached, identity
 from penstock.spark.errors import OptionError
 from penstock.spark.operations import Settler, check_columns
 from penstock.spark.options import Write
-from penstock.spark.rows import Encoder, columns_of, name_of, preferred
+from penstock.spark.rows import Encoder, Item, columns_of, name_of, preferred
 from penstock.spark.sink import Sink
-from penstock.spark.stages import Commit, Stage, StageName
+from penstock.spark.stages import Commit, Stage, StageName, part_of
 from penstock.spark.tasks import Task, batches, task, type_name, write_name
 
 __all__ = ["BatchWriter", "Job", "Report", "StreamWriter"]
@@ -62,14 +62,16 @@ class Job:
         options: of the write.
         fields: name and type of each column.
         nodes: ids of the nodes that the driver reaches.
-        own: names a write that nobody has named.
         streams: whether a stream's micro-batches are written.
+        has_ids: whether rows have ids.
+        own: names a write that nobody has named.
     """
 
     options: Write
     fields: tuple[tuple[str, str], ...]
     nodes: tuple[str, ...]
     streams: bool
+    has_ids: bool
     own: str = field(default_factory=lambda: secrets.token_hex(8))
 
     @classmethod
@@ -92,14 +94,19 @@ class Job:
             )
         given = Write.parse(options)
         fields = tuple((one.name, type_name(one.dataType)) for one in schema.fields)
+        has_ids = True
         if given.operation == "enqueue":
-            columns_of(fields, given)
+            has_ids = "id" in columns_of(fields, given).places
+            given = given.with_mode(has_ids)
+            given.check_repeats(has_ids, named=streams or bool(given.write_id))
         else:
             check_columns(fields, given)
         nodes = identity(given)
+        if given.commit_mode == "staged":
+            part_of(given, nodes[0])
         if given.operation == "enqueue" and not given.skip_unreachable:
             check_reached(given)
-        return cls(given, fields, nodes, streams)
+        return cls(given, fields, nodes, streams, has_ids)
 
     def run(self, source: Iterable[Any]) -> Report:
         """Write one partition: the work of an attempt of a task."""
@@ -110,30 +117,23 @@ class Job:
             for values, count in batches(source, len(self.fields)):
                 settler.add(values, count)
             return Report(settler.finish())
-        columns = columns_of(self.fields, self.options)
-        encoder = Encoder(
-            columns,
-            self.options,
-            write_name(where, self.options.write_id, self.own),
-            where.partition,
-        )
-        items = (
-            item
-            for values, count in batches(source, len(self.fields))
-            for item in encoder.encode(values, count)
-        )
         if self.options.commit_mode == "staged":
-            return self._staged(where, items)
+            name = self._stage_name(where)
+            stage = Stage(self.options, name)
+            rows = stage.put(self._items(where, source, stage.token))
+            return Report({"rows": rows}, name, stage.token, stage.chunks, stage.is_promised)
+        self.options.check_repeats(self.has_ids, named=bool(where.query))
         sink = Sink(self.options, self.nodes)
-        sink.put(items)
+        sink.put(self._items(where, source))
         done = sink.finish()
         return Report({"rows": done.rows, "added": done.added, "duplicates": done.duplicates})
 
-    def _staged(self, where: Task, items: Iterator[Any]) -> Report:
-        name = self._stage_name(where)
-        stage = Stage(self.options, name)
-        rows = stage.put(items)
-        return Report({"rows": rows}, name, stage.token, stage.chunks, stage.is_promised)
+    def _items(self, where: Task, source: Iterable[Any], attempt: str = "") -> Iterator[Item]:
+        write = write_name(where, self.options.write_id, self.own)
+        columns = columns_of(self.fields, self.options)
+        encoder = Encoder(columns, self.options, write, where.partition, attempt)
+        for values, count in batches(source, len(self.fields)):
+            yield from encoder.encode(values, count)
 
     def _stage_name(self, where: Task) -> StageName:
         write_id = self.options.write_id
@@ -142,8 +142,8 @@ class Job:
                 raise OptionError(
                     "writeId",
                     None,
-                    "is required for a staged write inside foreachBatch: it tells "
-                    "this write from others of the same batch",
+                    "is required inside foreachBatch for rows without ids, and for all that is "
+                    "staged: it tells this write from others of the same batch",
                 )
             writer = name_of("stream", write_id, where.query).hex()
             return StageName(self._home(writer), Staged(writer, int(where.batch)))
@@ -170,7 +170,7 @@ class Job:
             except QueueFull as full:
                 text = f"{full}. {self._rest()}"
                 raise QueueFull(text, full.waiting, full.limit) from None
-        self._tell("written", total, batch)
+        logger.info("%s: written %s", self._place(batch), _told(total))
 
     def _is_named(self, name: StageName) -> bool:
         """Whether the write can come again under the same name."""
@@ -189,27 +189,25 @@ class Job:
         name = next((one.stage for one in reports if one.stage is not None), None)
         if name is None and self.options.commit_mode == "staged" and not self.streams:
             name = self._own_stage()  # no task has told it
+        after = "what is in stays in"
         if name is not None:
-            Commit(self.options, name).abort()
-        total = totals(reports)
-        self._tell("failed", total, batch, failed=True)
+            is_gone = Commit(self.options, name).abort()
+            after = "none of its rows are added" if is_gone else self._rest()
+        elif self.options.operation == "enqueue" and not self.streams:
+            after += (
+                ", and the same again adds the others"
+                if self.has_ids
+                else ", and the same again adds all rows again, as they have no ids"
+            )
+        told = _told(totals(reports))
+        logger.warning("%s: failed; finished tasks: %s; %s", self._place(batch), told, after)
 
-    def _tell(
-        self, what: str, total: dict[str, int], batch: int | None, *, failed: bool = False
-    ) -> None:
-        told = ", ".join(f"{count} {name}" for name, count in total.items()) or "nothing"
-        place = f"queue {self.options.queue}" + ("" if batch is None else f", batch {batch}")
-        if not failed:
-            logger.info("%s: %s %s", place, what, told)
-        elif self.streams:
-            logger.warning("%s: %s; finished tasks: %s", place, what, told)
-        else:
-            name = self.options.write_id or self.own
-            logger.warning(
-                "%s: %s; finished tasks: %s; what is in stays in, and writing the same again with "
-                "writeId=%s adds the others",
-                place, what, told, name,
-            )  # fmt: skip
+    def _place(self, batch: int | None) -> str:
+        return f"queue {self.options.queue}" + ("" if batch is None else f", batch {batch}")
+
+
+def _told(total: dict[str, int]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in total.items()) or "nothing"
 
 
 def totals(reports: Iterable[Report]) -> dict[str, int]:
