@@ -22,7 +22,14 @@ async def test_producer_and_consumer_see_the_same(q: AsyncQueue) -> None:
     assert [job.id for job in jobs] == [one.id for one in told]
     assert [job.stable_id for job in jobs] == [one.stable_id for one in told]
     assert len({job.stable_id for job in jobs}) == 5
+    for job in jobs:
+        view = await q.show(job.id)
+        assert view is not None
+        assert view.stable_id == job.stable_id
     await q.release(jobs)
+    assert [view.stable_id for view in await q.peek(9)] == [job.stable_id for job in jobs]
+    found = {view.id: view.stable_id async for view in q.scan_iter()}
+    assert found == {job.id: job.stable_id for job in jobs}
     again = await q.reserve(9, block=0)
     assert [job.stable_id for job in again] == [one.stable_id for one in told]
 
@@ -72,5 +79,6 @@ async def test_a_job_without_one_has_its_id(q: AsyncQueue, raw: Raw) -> None:
     await q.enqueue("made")
     await q.purge()
     raw.xadd(q.ops.keys["ready"], {"j": b"1\nplain"}, id=b"1900000000000-1000000000")
+    (view,) = await q.peek(1)
     (job,) = await q.reserve(1, block=0)
-    assert job.stable_id == job.id
+    assert job.stable_id == job.id == view.stable_id == view.id

@@ -23,7 +23,14 @@ def test_producer_and_consumer_see_the_same(q: Queue) -> None:
     assert [job.id for job in jobs] == [one.id for one in told]
     assert [job.stable_id for job in jobs] == [one.stable_id for one in told]
     assert len({job.stable_id for job in jobs}) == 5
+    for job in jobs:
+        view = q.show(job.id)
+        assert view is not None
+        assert view.stable_id == job.stable_id
     q.release(jobs)
+    assert [view.stable_id for view in q.peek(9)] == [job.stable_id for job in jobs]
+    found = {view.id: view.stable_id for view in q.scan_iter()}
+    assert found == {job.id: job.stable_id for job in jobs}
     again = q.reserve(9, block=0)
     assert [job.stable_id for job in again] == [one.stable_id for one in told]
 
@@ -73,5 +80,6 @@ def test_a_job_without_one_has_its_id(q: Queue, raw: Raw) -> None:
     q.enqueue("made")
     q.purge()
     raw.xadd(q.ops.keys["ready"], {"j": b"1\nplain"}, id=b"1900000000000-1000000000")
+    (view,) = q.peek(1)
     (job,) = q.reserve(1, block=0)
-    assert job.stable_id == job.id
+    assert job.stable_id == job.id == view.stable_id == view.id

@@ -466,7 +466,8 @@ def test_a_job_has_the_same_fields_everywhere(cli: Cli, client: Penstock) -> Non
         assert document.pop("ttl_left") == pytest.approx(view.expires - document.pop("now"))
         assert document == {
             "id": job_id, "queue": "q", "state": "scheduled", "codec": "bytes", "body": "x",
-            "headers": {"h": "v"}, "dedup_id": "d=1", "created": view.created, "due": view.due,
+            "headers": {"h": "v"}, "dedup_id": "d=1", "stable_id": job.stable_id,
+            "created": view.created, "due": view.due,
             "lease": 9.0, "lease_until": None, "expires": view.expires, "died": None,
             "delivered": view.delivered, "owner": client.owner, "deliveries": 1, "nacks": 1,
             "crashes": 0, "releases": 0, "error": "line busy", "attempt": 2, "redeliveries": 0,
@@ -671,7 +672,7 @@ def test_show_prints_the_whole_body(cli: Cli, client: Penstock) -> None:
     job_id = queue.enqueue(body.encode(), **options).id
     out = cli("show", "q", job_id).out
     assert out.endswith("first\nsecond\\x07" + "x" * 500 + "\n")
-    for text in (job_id, "header trace", "t-1", "expires", "ready", "dedup id", "once-only"):
+    for text in (job_id, "header trace", "t-1", "expires", "ready", "once-only", "stable id"):
         assert text in out
     assert "lease until" not in out
     assert "dedup id" not in cli("show", "q", queue.enqueue("another").id).out

@@ -285,6 +285,7 @@ def unique(ps: Penstock, q: Queue) -> None:
     assert_type(ps.queues("mail.*"), list[str])
     for view in q.scan_iter():
         assert_type(view.dedup_id, str | None)
+        assert_type(view.stable_id, str)
         assert_type(view.age, float)
 
 

@@ -403,6 +403,7 @@ def _print_job(view: JobView) -> None:
         "queue": view.queue,
         "state": view.state,
         "dedup id": view.dedup_id or "",
+        "stable id": view.stable_id,
         **times,
         **{name.replace("_", " "): output.span(getattr(view, name)) for name in SPANS},
         "lease": output.span(view.lease) if view.lease else "none (at most once)",

@@ -77,6 +77,7 @@ class JobView:
         crashes: how often a lease ended without a word.
         releases: how often it was given back at once.
         error: last error, or the reason why it is dead.
+        stable_id: names the enqueue, as `stable_id` of the delivered job does.
     """
 
     id: str
@@ -101,6 +102,7 @@ class JobView:
     crashes: int
     releases: int
     error: str
+    stable_id: str = field(default="", compare=False)
     _codec: Codec | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -453,8 +455,9 @@ def read_view(
     was = int(delivered)
     counters = parse_counters(counts)
     ttl = ttl_code(record.ttl_ms, at_most_once=once)
+    job_id = encode_id(place.node, place.packed, number, ttl)
     return JobView(
-        id=encode_id(place.node, place.packed, number, ttl),
+        id=job_id,
         queue=place.queue,
         state=name,
         raw=record.raw,
@@ -476,6 +479,7 @@ def read_view(
         crashes=counters.crashes,
         releases=counters.releases,
         error=counters.error,
+        stable_id=record.stable_id or job_id,
         _codec=codec,
     )
 
