@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import redis
 
-from penstock import Penstock
+from penstock import Penstock, parse_id
+from penstock.cli.doctor import times
 from penstock.cli.doctor.findings import Finding, Level, Patient
 from penstock.cli.doctor.server import CHECKS
 from penstock.core.servers import ServerFacts
 from penstock.embedded import EmbeddedServer
+from penstock.wire.keys import QueueKeys, end_of, queue_crc
 from penstock.wire.scripts import all_scripts
 from tests.cli.support import Cli, Result
 from tests.connection.sentinels import FakeSentinel, sentinel_url
+from tests.protocol.clock import run
+from tests.protocol.keyspace import dump, same
 from tests.support.backends import Backend
 
 CHECKED = [
@@ -482,3 +488,67 @@ def test_unknown_keys(cli: Cli, client: Penstock, real_backend: Backend) -> None
     assert (data["count"], sorted(data["keys"])) == (4, sorted(strange))
     starred = cli("doctor", "--json", "--prefix", "p*[a-z]?")
     assert found(starred, "keys", "ok") == ["no unknown key under the prefix."]
+
+
+YEARS_MS = 19 * 365 * 86_400_000
+
+
+def poisoned(raw: Any, name: str = "q") -> QueueKeys:
+    """A queue that has lived at a wrong time: a consumer took its jobs then, and died."""
+    keys, now = QueueKeys(name), int(time.time() * 1000)
+    raw.hset("penstock:queues", f"{queue_crc(name):08x}e0e0e0e0", name)
+    early = (1, "e0e0e0e0", 0, "", 0, "", "1\nearly")
+    late = (2, "e0e0e0e0", 0, "", 0, "", "", "1;d=a;w=60000\nlate")
+    run(raw, keys, "enqueue", early, now_ms=now)
+    run(raw, keys, "claim", late, now_ms=now + YEARS_MS)
+    run(raw, keys, "reserve", (1, 2, 7, "ada", 0, ""), now_ms=now + YEARS_MS)
+    return keys
+
+
+def test_times_that_a_wrong_clock_has_put_ahead(
+    cli: Cli, client: Penstock, real_backend: Backend
+) -> None:
+    """They break a promise; a repair brings leases back at once, and numbers when it is drained."""
+    raw: Any = real_backend.sync_client()
+    keys = poisoned(raw)
+    before = dump(raw)
+    texts = broken(cli("doctor", "--json"))
+    assert "queue 'q': times lie ahead" in texts[0]
+    assert "active 2, meta 1" in texts[0]
+    assert same(dump(raw), before)
+    result = cli("doctor", "--repair", "--json")
+    assert broken(result) == []
+    assert "2 times that lay ahead were brought back" in found(result, "repair", "ok")[0]
+    assert "job numbers lie" in found(result, "times", "warning")[0]
+    now = time.time() * 1000
+    ends = [end_of(int(score)) for _, score in raw.zrange(keys["active"], 0, -1, withscores=True)]
+    assert all(0 < end - now <= 30_000 for end in ends)
+    queue = client.queue("q")
+    assert queue.ack([view.id for view in queue.peek(2, state="active")]).done == 2
+    assert found(cli("doctor", "--repair", "--json"), "times", "warning") == []
+    assert abs(parse_id(queue.enqueue("x").id).ms - now) < 60_000
+
+
+def test_a_repair_needs_a_clock_that_is_right(
+    cli: Cli, real_backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else right times would be taken for wrong ones."""
+    raw: Any = real_backend.sync_client()
+    poisoned(raw)
+    before = dump(raw)
+    real = time.time
+    monkeypatch.setattr(times, "time", SimpleNamespace(time=lambda: real() + 7200))
+    result = cli("doctor", "--repair")
+    assert result.code == 1
+    assert "behind ours: set the wrong one first" in result.err
+    assert same(dump(raw), before)
+
+
+def test_a_horizon_of_a_repair(cli: Cli, client: Penstock) -> None:
+    """A delay beyond it is over; otherwise it stays."""
+    client.queue("q").enqueue("x", delay=400 * 86_400)
+    assert broken(cli("doctor", "--json", "--repair")) == []
+    assert client.queue("q").stats().ready == 0
+    assert broken(cli("doctor", "--json", "--horizon", "366"))
+    assert broken(cli("doctor", "--json", "--repair", "--horizon", "366")) == []
+    assert client.queue("q").stats().ready == 1

@@ -350,6 +350,8 @@ def _calls() -> Iterator[Act]:
     yield Act("acquire", "acquire", (90, "", "producer", TOKEN, "", 5000, "eve"))
     yield Act("acquire, consumer", "acquire", (90, "", "consumer", TOKEN, "", 5000, "eve"))
     yield Act("resign", "resign", (90, "producer", TOKEN))
+    for place in ("active", "scheduled", "once", "dead", "expiry", "windows", "meta"):
+        yield Act(f"retime, {place}", "retime", (90, place, 0, 0, 1))
     yield Act("stats", "stats", (90,))
     for state in ("ready", "scheduled", "active", "dead"):
         yield Act(f"peek, {state}", "peek", (90, state, 0, 100, 0))

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.wire.keys import QueueKeys, end_of
 from tests.protocol.clock import T0, run
-from tests.protocol.keyspace import Raw
+from tests.protocol.keyspace import Raw, dump, same
 from tests.protocol.seeds import EPOCH
 from tests.support.backends import Backend
 
@@ -38,6 +38,13 @@ class Line:
         self.call += 1
         args = (self.call, EPOCH, delay, "", 0, "", record)
         number: bytes = run(self.raw, KEYS, "enqueue", args, now_ms=at)[2]
+        return number
+
+    def claim(self, at: int, record: str, delay: int = 0, mode: str = "") -> bytes:
+        """Add a job that has a dedup id; its number."""
+        self.call += 1
+        args = (self.call, EPOCH, delay, "", 0, "", mode, record)
+        number: bytes = run(self.raw, KEYS, "claim", args, now_ms=at)[2]
         return number
 
     def reserve(self, at: int, n: int = 1) -> list[Any]:
@@ -180,3 +187,145 @@ def test_a_sweep_takes_a_wrong_time_back(raw: Raw) -> None:
     assert run(raw, KEYS, "sweep", (1, 900_000), now_ms=T0)[5] == b""
     assert line.meta("seen") == T0
     assert run(raw, KEYS, "sweep", (1, 900_000), now_ms=T0 + 900_000)[5] == EPOCH.encode()
+
+
+PLACES = ("active", "once", "scheduled", "dead", "expiry", "windows", "meta")
+HORIZON = 10 * 366 * 86_400_000
+
+
+def retime(raw: Raw, at: int, horizon: int = HORIZON, *, write: bool = True) -> dict[str, int]:
+    """Page through every structure: how many times were found in each."""
+    found = dict.fromkeys(PLACES, 0)
+    for place in PLACES:
+        skip = 0
+        while skip >= 0:
+            args = (1, place, skip, horizon, int(write))
+            reply = run(raw, KEYS, "retime", args, now_ms=at)
+            assert reply[0] == 1
+            found[place] += reply[2]
+            skip = reply[3]
+    return found
+
+
+def poisoned(line: Line, wrong: int) -> dict[str, bytes]:
+    """A queue with a job in each place; what can be written at the wrong time was."""
+    raw, jobs = line.raw, {}
+    jobs["worked on"] = line.enqueue(T0)
+    jobs["failed"] = line.enqueue(T0)
+    line.reserve(T0, 2)
+    run(raw, KEYS, "extend", (1, EPOCH, "1-007", 5_000, 0, jobs["worked on"]), now_ms=wrong)
+    run(raw, KEYS, "nack", (1, EPOCH, "1-007", 9_000, 1, "", jobs["failed"]), now_ms=wrong)
+    jobs["leased"] = line.enqueue(wrong)
+    jobs["mortal"] = line.enqueue(wrong, f"1;t={TTL}\nbody")
+    jobs["once"] = line.enqueue(wrong, f"1;l=0;t={TTL}\nbody")
+    jobs["dead"] = line.enqueue(wrong)
+    assert len(line.reserve(wrong, 4)) == 6 + 3 * 4
+    run(raw, KEYS, "bury", (1, EPOCH, "1-007", "no use", jobs["dead"]), now_ms=wrong)
+    for name in ("open", "closed"):
+        number = line.claim(wrong, f"1;d={name};w=60000\nbody")
+        run(raw, KEYS, "ack", (1, EPOCH, "", "", number), now_ms=wrong)
+    jobs["owner"] = line.claim(wrong, "1;d=heir\nbody")
+    line.reserve(wrong)
+    jobs["heir"] = line.claim(wrong, "1;d=heir\nnext", 30_000, "q")
+    jobs["delayed"] = line.enqueue(wrong, f"1;t={TTL}\nbody", 20_000)
+    jobs["ready"] = line.enqueue(wrong, f"1;t={TTL}\nbody")
+    run(raw, KEYS, "survey", (1, EPOCH, "ready", "", "", 1, 0), now_ms=wrong)
+    run(
+        raw, KEYS, "acquire", (1, "", "producer", "0123456789abcdef", "", 5000, "eve"), now_ms=wrong
+    )
+    return jobs
+
+
+@pytest.mark.parametrize("span", [YEARS, 12 * 366 * 86_400_000])
+def test_times_that_lie_ahead_are_brought_back(span: int, raw: Raw) -> None:
+    """Each is as far away as it was at the wrong time; receipts hold."""
+    line = Line(raw)
+    jobs = poisoned(line, T0 + span)
+    now = T0 + 1_000
+    counted = retime(raw, now, write=False)
+    assert counted == retime(raw, now, write=False)
+    assert all(counted.values())
+    retime(raw, now)
+    assert not any(retime(raw, now).values())
+
+    def end(index: str, name: str) -> int:
+        score = int(raw.zscore(KEYS[index], jobs[name]) or 0)
+        return end_of(score) - now if index in ("active", "once") else score - now
+
+    assert end("active", "worked on") == 30_000
+    assert end("active", "leased") == 30_000
+    assert end("active", "mortal") == 6_000
+    assert end("once", "once") == TTL
+    assert end("scheduled", "failed") == 0
+    assert end("scheduled", "delayed") == 20_000
+    assert end("dead", "dead") == 0
+    assert [end("expiry", name) for name in ("mortal", "delayed", "ready")] == [TTL] * 3
+    assert (raw.hget(KEYS["held"], jobs["leased"]) or b"").startswith(b"@%d ada\n" % now)
+    heir = (raw.hget(KEYS["dedup"], "heir") or b"").split()
+    assert int(heir[2]) == now + 30_000
+    assert raw.hget(KEYS["dedup"], "open") == b"@%d" % now
+    assert line.meta("seen") == now
+    assert not raw.hexists(KEYS["meta"], "surveyed")
+    assert raw.hget(KEYS["meta"], "producer") == b"%d" % ((T0 + span) * 1000 + 789)
+    assert line.ack(now, jobs["leased"]) == 1
+    stats = run(raw, KEYS, "stats", (1,), now_ms=now)
+    assert stats[3:8] == [2, 2, 4, 1, 0]
+    assert len(line.reserve(now + TTL, 100)) > 6
+    assert run(raw, KEYS, "stats", (1,), now_ms=now + TTL)[7] == 0
+
+
+def test_right_times_stay(raw: Raw) -> None:
+    """Long delays, leases, ttls and windows are left as they are."""
+    line = Line(raw)
+    day = 86_400_000
+    line.enqueue(T0, f"1;l={24 * day};t={90 * day}\nbody")
+    line.enqueue(T0, f"1;l=0;t={90 * day}\nbody")
+    line.reserve(T0, 2)
+    line.enqueue(T0, f"1;t={4000 * day}\nbody", 3000 * day)
+    line.enqueue(T0, f"1;t={4000 * day}\nbody")
+    number = line.claim(T0, f"1;d=a;w={300 * day}\nbody")
+    run(raw, KEYS, "ack", (1, EPOCH, "", "", number))
+    run(raw, KEYS, "acquire", (1, "", "producer", "0123456789abcdef", "", 24 * day, "eve"))
+    before = dump(raw)
+    for at in (T0, T0 + 999):
+        assert not any(retime(raw, at).values())
+    assert same(dump(raw), before)
+
+
+def test_a_horizon_says_what_can_not_be_meant(raw: Raw) -> None:
+    """What no other time gives away is wrong when it lies beyond it."""
+    line = Line(raw)
+    poisoned(line, T0 + 2 * 366 * 86_400_000)
+    now = T0 + 1_000
+    retime(raw, now)
+    assert retime(raw, now, 366 * 86_400_000)["windows"] == 2
+    assert retime(raw, now, 366 * 86_400_000)["windows"] == 0
+
+
+def test_numbers_come_back_when_no_job_has_one(raw: Raw) -> None:
+    """Not before, as they rise."""
+    line = Line(raw)
+    number = line.enqueue(T0 + YEARS)
+    now = T0 + 1_000
+    retime(raw, now)
+    assert int(line.enqueue(now)[:13]) == T0 + YEARS
+    line.ack(now, number, "")
+    line.ack(now, line.reserve(now)[6])
+    assert retime(raw, now)["meta"] == 1
+    assert int(line.enqueue(now)[:13]) == now + 1
+
+
+def test_pages_of_what_lies_ahead(raw: Raw) -> None:
+    """Jobs beyond one page are brought back too; those that stay are passed over."""
+    line = Line(raw)
+    for _ in range(3):
+        line.call += 1
+        args = (line.call, EPOCH, 86_400_000, "", 0, "", *["1\nright"] * 500)
+        run(raw, KEYS, "enqueue", args)
+    for _ in range(3):
+        line.call += 1
+        args = (line.call, EPOCH, 3_600_000, "", 0, "", *["1\nwrong"] * 500)
+        run(raw, KEYS, "enqueue", args, now_ms=T0 + YEARS)
+    assert retime(raw, T0)["scheduled"] == 1500
+    scores = [at for _, at in raw.zrange(KEYS["scheduled"], 0, -1, withscores=True)]
+    assert scores == [T0 + 3_600_000] * 1500 + [T0 + 86_400_000] * 1500

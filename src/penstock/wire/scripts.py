@@ -18,7 +18,7 @@ NAMES = (
     "ack", "acquire", "assign", "assigned", "bury", "claim", "clear", "commit", "configure",
     "delete", "dequeue", "dismiss", "enqueue", "evict", "extend", "fetch", "lookup", "nack", "peek",
     "pending", "promote", "publish", "purge", "recover", "redrive", "release", "reserve", "resign",
-    "scan", "settle", "show", "stage", "stats", "survey", "sweep", "unstage", "withdraw",
+    "retime", "scan", "settle", "show", "stage", "stats", "survey", "sweep", "unstage", "withdraw",
 )  # fmt: skip
 PRESSURE = ("close", "create", "delete", "free", "get", "leave", "peek_reverse", "put", "show")
 

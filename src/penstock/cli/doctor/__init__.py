@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from contextlib import closing
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
 from penstock.cli import output
-from penstock.cli.app import Session, command
-from penstock.cli.doctor import cluster, keys, server
+from penstock.cli.app import Failed, Session, command
+from penstock.cli.doctor import cluster, keys, server, times
 from penstock.cli.doctor.findings import Finding, Level, Patient, examined, examined_apart
 from penstock.core.urls import shown
 
@@ -17,16 +17,34 @@ __all__ = ["doctor"]
 
 
 @command("doctor")
-def doctor(session: Session) -> None:
+def doctor(
+    session: Session,
+    repair: Annotated[
+        bool,
+        typer.Option("--repair", help="Bring back times that a wrong clock has put ahead."),
+    ] = False,
+    horizon: Annotated[
+        int,
+        typer.Option(
+            metavar="DAYS",
+            min=1,
+            max=36_600,
+            help="A delay or window that ends later is a wrong time.",
+        ),
+    ] = times.HORIZON_DAYS,
+) -> None:
     """Examine the server and the queues; exit code 1 if something breaks a promise.
 
-    Nothing is written. Jobs are looked at by sampling, keys for a few seconds at most.
+    Nothing is written without --repair. Jobs are looked at by sampling, keys for a few seconds
+    at most.
     """
     with closing(Patient(session.url, session.prefix)) as patient:
+        if repair:
+            _check_clock(patient)
         findings = [
             *examined(patient, cluster.CHECKS),
             *examined_apart(patient, server.CHECKS),
-            *examined(patient, keys.CHECKS),
+            *examined(patient, keys.checks(horizon, repair=repair)),
         ]
     healthy = all(finding.level is not Level.BROKEN for finding in findings)
     document = {
@@ -38,6 +56,16 @@ def doctor(session: Session) -> None:
     session.answer(document, lambda: _print(findings))
     if not healthy:
         raise typer.Exit(1)
+
+
+def _check_clock(patient: Patient) -> None:
+    error = times.clock_error(patient)
+    if abs(error) > times.CLOCK_SLACK:
+        side = "ahead of" if error > 0 else "behind"
+        raise Failed(
+            f"the server's clock is {output.span(abs(error))} {side} ours: set the wrong one first,"
+            " or right times would be taken for wrong ones; nothing was repaired"
+        )
 
 
 def _document(finding: Finding) -> dict[str, Any]:

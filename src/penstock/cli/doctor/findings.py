@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
@@ -48,7 +48,7 @@ class Finding:
 
 
 class Patient:
-    """The server that is examined, or the cluster; nothing is ever written to it.
+    """The server that is examined, or the cluster; only a repair writes to it.
 
     A plain connection, as `Penstock` refuses some of the servers that ought to be examined.
 
@@ -135,6 +135,12 @@ class Patient:
                 raise reply
         answers: list[Any] = replies[-1]
         return answers
+
+    def run(self, source: str, keys: Sequence[bytes], args: Sequence[Any]) -> Any:
+        """The reply of a script, where its keys are."""
+        connection = self._at(("EXISTS", keys[0]))._connection
+        connection.send_command("EVAL", source, len(keys), *keys, *args)
+        return connection.read_response(disable_decoding=True)
 
     def config(self, name: str) -> str | None:
         """A setting of the server, None where CONFIG is forbidden."""

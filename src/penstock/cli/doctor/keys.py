@@ -11,9 +11,11 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from urllib.parse import unquote
 
+from penstock.cli.doctor import times
 from penstock.cli.doctor.findings import Check, Finding, Level, Patient
 from penstock.core.partitions import read_mark
 from penstock.core.servers import PROTOCOL_VERSION
@@ -28,7 +30,7 @@ from penstock.wire.keys import (
     split_name,
 )
 
-__all__ = ["CHECKS"]
+__all__ = ["checks"]
 
 SCAN_KEYS = 1_000_000
 SCAN_SECONDS = 5.0
@@ -119,8 +121,13 @@ def registry(patient: Patient) -> dict[str, list[str]]:
     return listed
 
 
-def queues(patient: Patient) -> Iterator[Finding]:
-    """Registry, metas and key space against each other, then a sample of each queue."""
+def queues(patient: Patient, horizon: int, *, repair: bool) -> Iterator[Finding]:
+    """Registry, metas and key space against each other, then a sample of each queue.
+
+    Args:
+        horizon: days; no delay and no window is longer.
+        repair: whether times that lie ahead are brought back.
+    """
     found = scan(patient)
     kind = patient.ask("TYPE", registry_key(patient.prefix)).decode()
     if kind not in ("hash", "none"):
@@ -132,10 +139,10 @@ def queues(patient: Patient) -> Iterator[Finding]:
     stop = time.monotonic() + QUEUE_SECONDS
     looked, damaged = 0, False
     for name in names:
-        if time.monotonic() > stop:
+        if time.monotonic() > stop and not repair:
             break
         looked += 1
-        for finding in _queue(patient, name, listed.get(name, [])):
+        for finding in _queue(patient, name, listed.get(name, []), horizon, repair=repair):
             damaged = damaged or finding.level is Level.BROKEN
             yield finding
     yield _summary(looked, len(names), found, damaged)
@@ -163,7 +170,9 @@ def _unknown(found: Found) -> Finding:
     return Finding("keys", Level.WARNING, text, data)
 
 
-def _queue(patient: Patient, name: str, fields: list[str]) -> Iterator[Finding]:
+def _queue(
+    patient: Patient, name: str, fields: list[str], horizon: int, *, repair: bool
+) -> Iterator[Finding]:
     whole, number = split_name(name)
     keys = QueueKeys(whole, patient.prefix, number)
     crc, name = queue_crc(name), _shown(keys)
@@ -191,6 +200,9 @@ def _queue(patient: Patient, name: str, fields: list[str]) -> Iterator[Finding]:
     if count:
         text = f"queue {name!r}: {count} entries had lost their jobs and were dropped."
         yield Finding("queues", Level.WARNING, text, {**data, "dangling": count})
+    if repair:
+        yield from times.repaired(patient, keys, name, horizon)
+    yield from times.ahead(patient, keys, name, horizon)
     yield from _no_numbers(patient, keys)
     yield from _damage(patient, keys)
 
@@ -377,4 +389,6 @@ def _heirs(patient: Patient, keys: QueueKeys) -> Iterator[tuple[str, str]]:
             yield number.decode(), "jobs that wait for the end of one that is not there"
 
 
-CHECKS: list[tuple[str, Check]] = [("queues", queues)]
+def checks(horizon: int, *, repair: bool) -> list[tuple[str, Check]]:
+    """What is looked at; see `queues`."""
+    return [("queues", partial(queues, horizon=horizon, repair=repair))]

@@ -1,0 +1,96 @@
+"""Times that a wrong clock of the server has put ahead: found, and brought back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from redis.exceptions import ResponseError
+
+from penstock.cli.doctor.findings import Finding, Level, Patient
+from penstock.cli.output import span
+from penstock.wire.keys import QueueKeys
+from penstock.wire.scripts import script
+
+__all__ = ["HORIZON_DAYS", "ahead", "clock_error", "repaired"]
+
+HORIZON_DAYS = 3660
+"""No delay and no window is longer, unless the user says so."""
+PLACES = ("active", "once", "scheduled", "dead", "expiry", "windows", "meta")
+CLOCK_SLACK = 60.0
+"""Seconds by which the clocks may differ when times are brought back."""
+PASSES = 5
+DAY_MS = 86_400_000
+
+
+def clock_error(patient: Patient) -> float:
+    """Seconds by which a server's clock is ahead of ours: the largest error of all servers."""
+    errors = []
+    for part in patient.parts.values() or [patient]:
+        seconds, micros = part.ask("TIME")
+        errors.append(int(seconds) + int(micros) / 1e6 - time.time())
+    return max(errors, key=abs)
+
+
+def ahead(patient: Patient, keys: QueueKeys, name: str, days: int) -> Iterator[Finding]:
+    """Whether times of a queue lie ahead; only the latest of each structure are looked at."""
+    try:
+        found = {place: _page(patient, keys, place, 0, days, write=False)[0] for place in PLACES}
+    except ResponseError as error:
+        text = f"queue {name!r}: its times could not be looked at: {error}"
+        yield Finding("times", Level.WARNING, text, {"queue": name})
+        return
+    found = {place: count for place, count in found.items() if count}
+    if found:
+        places = ", ".join(f"{place} {count}" for place, count in found.items())
+        text = (
+            f"queue {name!r}: times lie ahead, the server's clock was wrong ({places}, or more): "
+            "penstock doctor --repair"
+        )
+        yield Finding("times", Level.BROKEN, text, {"queue": name, "found": found})
+    yield from _numbers(patient, keys, name)
+
+
+def _numbers(patient: Patient, keys: QueueKeys, name: str) -> Iterator[Finding]:
+    """Whether job numbers lie ahead, which only a drained queue can change."""
+    last, seconds = patient.ask("HGET", keys["meta"], "last"), patient.ask("TIME")[0]
+    digits = (last or b"").partition(b"-")[0]
+    over = int(digits) / 1000 - int(seconds) if digits.isdigit() else 0.0
+    if over > 30 * 86_400:
+        text = (
+            f"queue {name!r}: job numbers lie {span(over)} ahead, so new jobs come after delayed "
+            "ones: penstock doctor --repair when the queue is empty"
+        )
+        yield Finding("times", Level.WARNING, text, {"queue": name, "ahead": over})
+
+
+def repaired(patient: Patient, keys: QueueKeys, name: str, days: int) -> Iterator[Finding]:
+    """Bring back what lies ahead (PROTOCOL.md, Repairing times)."""
+    total = 0
+    for _ in range(PASSES):
+        found = sum(_whole(patient, keys, place, days) for place in PLACES)
+        total += found
+        if not found:
+            break
+    if total:
+        text = f"queue {name!r}: {total} times that lay ahead were brought back."
+        yield Finding("repair", Level.OK, text, {"queue": name, "times": total})
+
+
+def _whole(patient: Patient, keys: QueueKeys, place: str, days: int) -> int:
+    """Every page of a structure."""
+    total, skip = 0, 0
+    while skip >= 0:
+        found, skip = _page(patient, keys, place, skip, days, write=True)
+        total += found
+    return total
+
+
+def _page(
+    patient: Patient, keys: QueueKeys, place: str, skip: int, days: int, *, write: bool
+) -> tuple[int, int]:
+    """One page: how many times lie ahead, and `skip` of the next page."""
+    found = script("retime")
+    args = (0, place, skip, days * DAY_MS, int(write))
+    reply = patient.run(found.source, keys.of(found.keys), args)
+    return (reply[2], reply[3]) if reply[0] == 1 else (0, -1)

@@ -1,0 +1,184 @@
+--- Bring back times that lie ahead because the server's clock was wrong: a page of one structure.
+--- KEYS     ready held active scheduled once dead expiry meta wake dedup windows
+--- ARGV     nonce place skip horizon write
+---          place    active, once, scheduled, dead, expiry, windows, or meta, which is one page
+---          skip     0, then the answer of the page before
+---          horizon  ms: no delay and no window is longer
+---          write    1 = they are brought back; 0 = they are counted, nothing changes
+--- RETURNS  {1, nonce, found, skip, now}  found: how many of this page; skip: of the next page, -1 = this is the last
+---          {-6, nonce, version}          written by a newer protocol
+---          {-8, nonce}                   damaged: jobs, but no meta; see configure
+local m = redis.call('HMGET', meta, 'v', 'epoch', 'seen', 'off', 'lease', 'last', 'paused', 'made', 'producer', 'consumer',
+  'alarm', 'full', 'surveyed')
+--@include lib/version
+--@include lib/damaged
+local changes, seen, off = {}, tonumber(m[3]) or 0, tonumber(m[4]) or 0
+--@include lib/now
+--@include lib/terms
+local late, usual, far = now + 60000, tonumber(m[5]) or 30000, now + horizon
+local found, bytes, passed, more = 0, 0, tonumber(skip), false
+local sets, names, drops, put = {}, {}, {}, {active = {}, scheduled = {}, once = {}, dead = {}, expiry = {}, windows = {}}
+for _, one in ipairs({active, scheduled, once, dead, expiry, windows}) do
+  redis.call('ZCARD', one)
+end
+redis.call('HLEN', dedup)
+local asleep, token = redis.call('LLEN', wake) == 0, false
+local function note(list, value, name)
+  list[#list + 1] = value
+  list[#list + 1] = name
+end
+local function due(old, created, delivered) -- of a job that waits for its time
+  if delivered > late and old >= delivered then
+    return now + old - delivered
+  elseif created > late and old >= created and now + old - created < created then
+    return now + old - created
+  end
+  return old > far and now or old
+end
+local function heir(id, record) -- it waits for the end of another job, and then for its time
+  local name = string.match(record, '^[1+][^\n]-;d=([^;\n]+)')
+  local owner, next, wait = string.match(name and redis.call('HGET', dedup, name) or '', '^(%S+) (%S+) (%d+)$')
+  local new = next == id and due(tonumber(wait), tonumber(string.sub(id, 1, -12)), 0)
+  if new and new ~= tonumber(wait) then
+    note(names, name, owner .. ' ' .. id .. string.format(' %.0f', new))
+    return true
+  end
+end
+local function mend(id) -- whether some time of this job lies ahead
+  local value, delivered, wrong = redis.call('HGET', held, id), 0, false
+  local entry = not value and redis.call('XRANGE', ready, id, id)[1]
+  if not value and not entry then
+    return false
+  end
+  local record = value or entry[2][2]
+  bytes = bytes + #record
+  local at, who = string.match(record, '^@(%d+)( [^\n]*\n)')
+  if at then
+    record, delivered = string.sub(record, #at + #who + 2), tonumber(at)
+  end
+  local own, ttl = terms(record)
+  local ends, longest = tonumber(redis.call('ZSCORE', expiry, id)), ttl or 86400000
+  if ends and ttl and ends > late + ttl then
+    ends, wrong = now + ttl, true
+    note(put.expiry, ends, id)
+  end
+  local leased, spent = redis.call('ZSCORE', active, id), redis.call('ZSCORE', once, id)
+  local waits, died = redis.call('ZSCORE', scheduled, id), redis.call('ZSCORE', dead, id)
+  local old, new, list = nil, nil, nil
+  if leased then
+    old, list = end_of(leased), put.active
+    if delivered > late and old >= delivered then
+      new = now + math.min(old - delivered, 2073600000)
+    elseif old > late + 2073600000 then -- longer than any lease
+      new = now + span_of(own, ttl, usual)
+    end
+  elseif spent then
+    old, list = end_of(spent), put.once
+    new = old > late + longest and now + longest
+  elseif waits then
+    old, list = tonumber(waits), put.scheduled
+    if old < 9007199254740991 then
+      new = due(old, tonumber(string.sub(id, 1, -12)), delivered)
+    else
+      wrong = heir(id, record) or wrong
+    end
+  elseif died then
+    old, list = tonumber(died), put.dead
+    new = old > late and now
+  end
+  new = new or old
+  if ends and not died and new then -- no time of a job lies behind the end of its ttl
+    new = math.min(new, ends)
+  end
+  if new ~= old then
+    wrong = true
+    note(list, (leased or spent) and score_of(new, (leased or spent) % 4096) or new, id)
+  end
+  if delivered > late then
+    wrong = true
+    note(sets, id, string.format('@%.0f', now) .. who .. record)
+  end
+  return wrong
+end
+local function close(name) -- whether its window ends beyond the horizon
+  local value = redis.call('HGET', dedup, name) or ''
+  local ends = tonumber(string.match(value, '@(%d+)$')) or 0
+  if ends > far then
+    note(names, name, string.gsub(value, '@%d+$', string.format('@%.0f', now)) .. '')
+  end
+  note(put.windows, now, name)
+  return true
+end
+local index = ({active = active, once = once, scheduled = scheduled, dead = dead, expiry = expiry, windows = windows})[place]
+if index then
+  local low = place == 'windows' and far or now
+  low = '(' .. string.format('%.0f', (index == active or index == once) and score_of(low, 4095) or low)
+  local looked, page = 0, nil
+  repeat
+    page = redis.call('ZRANGE', index, '+inf', low, 'BYSCORE', 'REV', 'LIMIT', skip + looked, 100)
+    more = #page == 100
+    for i = 1, #page do
+      if bytes >= 1048576 then
+        more = true
+        break
+      end
+      local wrong = index == windows and close(page[i]) or index ~= windows and mend(page[i])
+      looked, found, passed = looked + 1, found + (wrong and 1 or 0), passed + (wrong and write == '1' and 0 or 1)
+    end
+  until #page < 100 or looked >= 1000 or bytes >= 1048576
+elseif place == 'meta' and m[2] then
+  found = seen > raw + 2592000000 and 1 or 0
+  local marks, roles = {alarm = m[11], full = m[12], surveyed = m[13]}, {producer = m[9], consumer = m[10]}
+  for name, value in pairs(marks) do
+    if (tonumber(value) or 0) > late then
+      found = found + 1
+      drops[#drops + 1] = name
+    end
+  end
+  if (tonumber(m[8]) or 0) > late then
+    found = found + 1
+    note(changes, 'made', now)
+  end
+  for kind, value in pairs(roles) do -- one that ends behind its lease
+    local fence, ends, span = string.match(value or '', '^(%d+)%S* (%d+) (%d+) ')
+    if ends and tonumber(ends) > late + span then
+      found = found + 1
+      note(changes, kind, fence)
+    end
+  end
+  local last = tonumber(string.match(m[6] or '', '^%d+')) or 0
+  if last > late and redis.call('XLEN', ready) == 0 and redis.call('EXISTS', held) == 0 then -- no job has a number
+    found = found + 1
+    drops.stream = true
+    note(changes, 'last', string.format('%.0f-4294967295', now))
+  end
+end
+if write == '1' and found > 0 then
+  redis.call('HDEL', held, '-')
+  for name, one in pairs({active = active, scheduled = scheduled, once = once, dead = dead, expiry = expiry, windows = windows}) do
+    for i = 1, #put[name], 4000 do -- unpack has a limit near 8000
+      redis.call('ZADD', one, unpack(put[name], i, math.min(i + 3999, #put[name])))
+    end
+  end
+  if #sets > 0 then
+    redis.call('HSET', held, unpack(sets))
+  end
+  if #names > 0 then
+    redis.call('HSET', dedup, unpack(names))
+  end
+  if drops.stream then
+    redis.call('DEL', ready)
+  end
+  if index then
+    drops[#drops + 1] = 'alarm' -- of what was brought back somebody may have to be told
+  end
+  if #drops > 0 then
+    redis.call('HDEL', meta, unpack(drops))
+  end
+  if #changes > 0 then
+    redis.call('HSET', meta, unpack(changes))
+  end
+  token = not m[7]
+  --@include lib/wake
+end
+return {1, nonce, found, more and passed or -1, now}
