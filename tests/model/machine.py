@@ -38,6 +38,8 @@ DELAYS = st.sampled_from([0, 0, 0, 1, 50, 3_000, 4_000, 60_000])
 TTLS = st.sampled_from([None, None, None, 1, 60, 2_000, 70_000])
 LEASES = st.sampled_from([None, None, 0, 1, 1_000, 5_000])
 TAGS = st.sampled_from([0, 1, 0x7FF, 0xFFF])
+PROVISIONAL = (1, 8)
+"""Tags of the reserves that deliver suspects provisionally."""
 SPANS = st.sampled_from([1, 9, 100, 999, 1_000, 1_001, 3_000, 3_000, 10_000, 61_000, 900_000])
 SETTINGS = st.fixed_dictionaries(
     {},
@@ -557,17 +559,21 @@ class QueueMachine(SideBySide):
     def reserve_some(self, n: int, tag: int) -> None:
         """Take jobs from both."""
         self.bench.dice.tag = tag
+        provisional = tag in PROVISIONAL
 
         def model() -> list[ModelJob]:
             while True:
-                taken, more = self.model.reserve(n, tag)
+                taken, more = self.model.reserve(n, tag, provisional=provisional)
                 if taken or not more:
                     return taken
 
         def unseen() -> list[ModelJob]:
-            return self.model.reserve(n, tag)[0]  # leased, and nobody knows
+            # leased, and nobody knows
+            return self.model.reserve(n, tag, provisional=provisional)[0]
 
         def queue() -> tuple[Sequence[Job], bool]:
+            if provisional:
+                return self.reserve_provisionally(n)
             try:
                 return self.queue.reserve(n, block=0), False
             except QueueClosed:
@@ -578,6 +584,15 @@ class QueueMachine(SideBySide):
         self.received(wanted, got)
         assert is_over == (self.model.drained and not wanted)
         self.check_rearmed("reserve left something")
+
+    def reserve_provisionally(self, n: int) -> tuple[Sequence[Job], bool]:
+        """Take jobs as a worker does; whether the queue is drained."""
+        while True:
+            call, tag = self.ops.reserve(n, idle=False, provisional=True)
+            reply, _ = self.client._node.run(call)
+            taken = self.ops.taken(reply, tag, self.client._node.id)
+            if taken.deliveries or taken.next_ms != 0:
+                return taken.deliveries, taken.is_over and not taken.deliveries
 
     @rule(n=st.sampled_from([1, 2, 10]), tag=TAGS)
     def wait(self, n: int, tag: int) -> None:

@@ -77,6 +77,7 @@ class ModelJob:
     at: int  # ready: created; scheduled: due; active: end of lease; once: end of ttl; dead: death
     tag: int = 0
     deliveries: int = 0
+    provisional: bool = False  # the end of its lease is no crash
     void: bool = False  # the next delivery's number is set aside: no receipt is of the last one
     others: int = 0  # deliveries that ended, or were made again, otherwise than by a nack
     nacks: int = 0
@@ -476,6 +477,7 @@ class Model:
         tag: int,
         finished: Sequence[ModelJob] = (),
         asked: int = 0,
+        provisional: bool = False,
     ) -> tuple[list[ModelJob], bool]:
         """One run of the script: what is delivered, and whether there is more to reserve now.
 
@@ -483,6 +485,7 @@ class Model:
             n, tag: of the call.
             finished: what the same call acknowledged.
             asked: how many were named to be acknowledged.
+            provisional: whether the lease of a suspect ends without a crash.
         """
         self._heirs = self._heirs or []
         step = reach(max(n, asked))
@@ -492,12 +495,13 @@ class Model:
             self._turns()
             return [], False
         held = self.paused != "in"
-        taken = self._take_ended(ended if held and n else [], n, tag, step)
+        taken = self._take_ended(ended if held and n else [], n, step)
         kinds: tuple[Place, ...] = ("ready", "scheduled") if held else ("ready",)
         due = [job for kind in kinds for job in self.at(kind) if self._may_go(job)]
         for job in sorted(due, key=lambda job: (job.at, job.number))[: n - len(taken)]:
-            self._deliver(job, tag)
             taken.append(job)
+        for job in taken:
+            self._deliver(job, tag, provisional)
         if len(taken) < n:  # it has met every job that could be in its way
             self._pass_over(("active", *kinds) if held else kinds)
         self._turns()
@@ -535,7 +539,7 @@ class Model:
     def _is_due(self, job: ModelJob) -> bool:
         return job.place == "ready" or job.at <= self.now
 
-    def _take_ended(self, ended: Iterable[ModelJob], n: int, tag: int, step: int) -> list[ModelJob]:
+    def _take_ended(self, ended: Iterable[ModelJob], n: int, step: int) -> list[ModelJob]:
         taken: list[ModelJob] = []
         died = self.totals["died"]
         for job in ended:
@@ -544,15 +548,17 @@ class Model:
             if job.number not in self.jobs or self.has_expired(job):
                 continue
             if self._crash(job):
-                self._deliver(job, tag)
                 taken.append(job)
         self._trim_after(died, step)
         return taken
 
     def _crash(self, job: ModelJob) -> bool:
         """Its holder never spoke; whether it may be delivered again."""
-        job.crashes += 1
         job.others += 1
+        if job.provisional:
+            job.releases += 1
+            return True
+        job.crashes += 1
         self.totals["crashed"] += 1
         attempts = job.nacks + job.crashes
         if job.crashes >= self.limit("max_crashes"):
@@ -595,11 +601,12 @@ class Model:
             lost = False
         return taken
 
-    def _deliver(self, job: ModelJob, tag: int) -> None:
+    def _deliver(self, job: ModelJob, tag: int, provisional: bool = False) -> None:
         if job.until == "s":  # mostly it has left it before
             self._release(job)
         job.deliveries += 1
         job.delivered, job.tag, job.void = self.now, tag, False
+        job.provisional = provisional and job.crashes > 1
         self.totals["deliveries"] += 1
         if job.lease == 0:
             job.place, job.at = "once", job.ends_by(self.now) or 0
@@ -761,7 +768,7 @@ class Model:
                 elif job.ttl and not late and (self.now - job.number[0]) * 2 > job.ttl:
                     outcome = Outcome.TOO_LATE
                 else:
-                    job.at = till
+                    job.at, job.provisional = till, False
                     results.append(till - self.now)
                     continue
             results.append(outcome)

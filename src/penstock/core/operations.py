@@ -385,11 +385,13 @@ class QueueOps:
 
     # -- consuming -------------------------------------------------------------------------
 
-    def reserve(self, n: int, *, idle: bool) -> tuple[Call, int]:
-        """Take up to n; gives the call and the tag that `taken` needs."""
+    def reserve(self, n: int, *, idle: bool, provisional: bool = False) -> tuple[Call, int]:
+        """Take up to n, suspects perhaps provisionally; the call and the tag that `taken` needs."""
         tag = random.getrandbits(12)
         role = self._consuming
-        call = self._call("reserve", n, tag, self._owner, 1 if idle else 0, role)
+        call = self._call(
+            "reserve", -n if provisional else n, tag, self._owner, 1 if idle else 0, role
+        )
         return (self._bearing("consumer", call) if role else call), tag
 
     def taken(self, reply: list[Any], tag: int, node: str, start: int = 6) -> Taken:
@@ -474,12 +476,15 @@ class QueueOps:
         window = "" if window_ms is None else window_ms
         return self._call("ack", epoch, common, window, *rest)
 
-    def settle(self, names: Sequence[Any], n: int) -> tuple[Call, int]:
-        """Finish jobs and take up to n more."""
+    def settle(
+        self, names: Sequence[Any], n: int, *, provisional: bool = False
+    ) -> tuple[Call, int]:
+        """Finish jobs and take up to n more, suspects perhaps provisionally."""
         tag = random.getrandbits(12)
         epoch, common, rest = self._named(names, receipts=True)
         role = self._consuming if n else ""
-        call = self._call("settle", epoch, common, n, tag, self._owner, role, *rest)
+        wanted = -n if provisional else n
+        call = self._call("settle", epoch, common, wanted, tag, self._owner, role, *rest)
         return (self._bearing("consumer", call) if role else call), tag
 
     def settled(self, names: Sequence[Any], reply: list[Any]) -> Settled:

@@ -472,7 +472,7 @@ class SnapshotReader(DataSourceReader):
 
 def _was_moved(note: bytes, asof: int) -> bool:
     """Whether a job was delivered after that time: it lay elsewhere then."""
-    return bool(note) and int(note[1 : note.index(b" ")]) > asof
+    return bool(note) and int(note[1 : note.index(b" ")].rstrip(b"?")) > asof
 
 
 def _place(job: Sequence[bytes]) -> str:

@@ -53,7 +53,7 @@ local paused = m[5]
 local alarm, full = tonumber(m[7]) or 0, tonumber(m[8]) or 0
 most, lease = tonumber(most), tonumber(lease)
 n = is_sealed == '1' and 0 or math.min(tonumber(n), math.max(0, most - jobs))
-local idle, settlings, all, finished, base = false, 0, false, {}, 0
+local provisional, idle, settlings, all, finished, base = false, false, 0, false, {}, 0
 --@include lib/claims
 local reach = 100 + 2 * n
 --@include lib/lapsed

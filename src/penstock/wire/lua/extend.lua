@@ -1,4 +1,4 @@
---- Renew leases, from now; never beyond the end of the job's ttl.
+--- Renew leases, from now; never beyond the end of the job's ttl. A provisional delivery counts from then on.
 --- KEYS     ready held active once tally expiry meta wake
 --- ARGV     nonce wanted common lease late [number...]
 ---          lease   ms from now; 0 = the job's own lease, or the queue's
@@ -27,7 +27,8 @@ local uses, alarm, base = m[3] or '', tonumber(m[6]) or 0, 6
 --@include lib/listed
 --@include lib/terms
 local asleep = redis.call('LLEN', wake) == 0
-local scored, nearest = {}, nil
+local scored, begun, nearest = {}, {}, nil
+--@include lib/suspected
 for i = 1, count do
   local id = ids[i]
   if codes[i] == 1 and (where[i] == 'once' or counts[i] and string.find(counts[i], '^%d+%+')) then
@@ -50,6 +51,11 @@ for i = 1, count do
       scored[#scored + 1] = string.format('%.0f', score_of(till, (whole or scores[i]) % 4096))
       scored[#scored + 1] = id
       codes[i] = till
+      local value = counts[i] and suspected(counts[i]) and redis.call('HGET', held, id)
+      if value and string.find(value, '^@%d+%?') then
+        begun[#begun + 1] = id
+        begun[#begun + 1] = string.gsub(value, '%?', '', 1)
+      end
       nearest = math.min(nearest or till, till)
     end
   end
@@ -57,6 +63,9 @@ end
 if #scored > 0 then
   redis.call('HDEL', held, '-')
   redis.call('ZADD', active, unpack(scored))
+  if #begun > 0 then
+    redis.call('HSET', held, unpack(begun))
+  end
   --@include lib/announce
   local token = announce(nearest, false)
   if #changes > 0 then

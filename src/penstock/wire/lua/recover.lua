@@ -24,7 +24,7 @@ local seen, off = tonumber(m[4]) or 0, tonumber(m[5]) or 0
 --@include lib/limit
 --@include lib/terms
 local uses, alarm, lease, delivered, base = m[3] or '', tonumber(m[7]) or 0, tonumber(m[8]) or 30000, m[9], 7
-local kind = 'consumer'
+local kind, provisional = 'consumer', false
 --@include lib/role
 if lost then
   return {-16, nonce, kind}
@@ -60,8 +60,8 @@ for i = 1, decided do
     local size = record and size_of(id, record)
     bytes = bytes + (size or 0)
     if size and not (ends and tonumber(ends) <= now) then
-      local count, dies = crash(tallied[i], record, value)
-      crashes = crashes + 1
+      local count, dies, counted = crash(tallied[i], record, value)
+      crashes = crashes + counted
       if dies then
         fallen[#fallen + 1] = id
         fallen[#fallen + 1] = count

@@ -1,7 +1,8 @@
 --- Take up to n jobs under a lease. Nothing leaves the server before it is acknowledged.
 --- KEYS     ready held active scheduled once dead tally expiry meta wake space dedup windows
 --- ARGV     nonce n tag owner idle role
----          n      0 to 1000; 0 = take nothing, hand the wake token on
+---          n      how many, at most 1000; 0 = take nothing, hand the wake token on; below 0 = -n, and suspects are delivered
+---                 provisionally
 ---          tag    0 to 4095, random: kept in the low 12 bits of the active score
 ---          owner  who takes them: printable, no line break, at most 200 bytes
 ---          idle   1 = the caller comes from a wait for the wake token, else 0
@@ -41,7 +42,8 @@ if not epoch then
 end
 local paused = m[5]
 local alarm, full, lease = tonumber(m[7]) or 0, tonumber(m[8]) or 0, tonumber(m[9]) or 30000
-n, idle = tonumber(n), idle == '1'
+local provisional = tonumber(n) < 0
+n, idle = math.abs(n), idle == '1'
 local settlings, all, finished, base = 0, false, {}, 0
 --@include lib/claims
 local reach = 100 + 2 * n

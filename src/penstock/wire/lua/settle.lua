@@ -20,7 +20,8 @@ local changes = {}
 local seen, off = tonumber(m[3]) or 0, tonumber(m[4]) or 0
 --@include lib/now
 local epoch, delivered, uses, kind = m[2], m[10], m[6] or '', 'consumer'
-n = tonumber(n)
+local provisional = tonumber(n) < 0
+n = math.abs(n)
 if n == 0 then
   role = ''
 end

@@ -12,7 +12,7 @@ end
 local function facts(id, state, score, value)
   local at, who, record = '0', '', value
   if string.byte(value) == 64 then
-    at, who, record = string.match(value, '^@(%d+) ([^\n]*)\n(.*)$')
+    at, who, record = string.match(value, '^@(%d+)%?? ([^\n]*)\n(.*)$')
   end
   local ends = redis.call('ZSCORE', expiry, id)
   if ends and tonumber(ends) <= now then

@@ -1,8 +1,11 @@
--- What take chose, as it will be written: scores, notes, counters. The last of the checks: no key has another type.
+-- What take chose, as it will be written: scores, notes, counters. Needs provisional: whether the notes of suspects get a question
+-- mark. The last of the checks: no key has another type.
 local scored, onces, recount, sets = {}, {}, {}, {}
+--@include lib/suspected
 if #numbers > 0 then
   local fmt, byte = string.format, string.byte
   local note = '@' .. fmt('%.0f', now) .. ' ' .. owner .. '\n'
+  local doubted = provisional and string.gsub(note, ' ', '? ', 1)
   local plain = fmt('%.0f', score_of(now + lease, tag))
   local at, usual = 1, false
   local head, own, ttl, last, written = nil, nil, nil, nil, nil
@@ -36,7 +39,7 @@ if #numbers > 0 then
       at = at + 2
     end
     sets[i * 2 - 1] = id
-    sets[i * 2] = note .. record
+    sets[i * 2] = (doubted and suspected(counts[i]) and doubted or note) .. record
     if counts[i] ~= '' then
       recount[#recount + 1] = id
       recount[#recount + 1] = counts[i]

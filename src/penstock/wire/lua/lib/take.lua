@@ -69,8 +69,8 @@ if delivers then
             dropped[#dropped + 1] = id
             passed = passed + 1
           else
-            local after, dies = crash(count, record, value)
-            crashes, bytes = crashes + 1, bytes + size
+            local after, dies, counted = crash(count, record, value)
+            crashes, bytes = crashes + counted, bytes + size
             if dies then
               fallen[#fallen + 1] = id
               fallen[#fallen + 1] = after
