@@ -633,6 +633,7 @@ async def test_options(ps: AsyncPenstock, q: AsyncQueue) -> None:
         "monitor": None,
         "heartbeat": "thread",
         "name": "second",
+        "isolate": None,
     }
     worker.change(throttle=0)
     await worker.start()

@@ -610,6 +610,7 @@ def test_options(ps: Penstock, q: Queue) -> None:
         "monitor": None,
         "heartbeat": "thread",
         "name": "second",
+        "isolate": None,
     }
     worker.change(throttle=0)
     worker.start()

@@ -16,11 +16,11 @@ import pytest
 from hypothesis import given
 
 from penstock import Penstock
-from penstock.cli.log import Lines
-from penstock.cli.target import NoWorker, load
 from penstock.cli.watching import resident
 from penstock.cli.worker import parse_queues, parse_size
 from penstock.embedded import EmbeddedServer
+from penstock.worker.log import Lines
+from penstock.worker.target import NoWorker, load
 from tests.cli.support import Cli, in_process_of_its_own
 from tests.support.hostile import HOSTILE, is_harmless
 from tests.worker.conftest import app, told, worker
@@ -211,6 +211,33 @@ def test_a_worker_of_coroutines(worker: Worker, told: Told, app: Path) -> None:
     program.line(STARTED)
     told.do("four")
     told.until("four")
+    program.send(signal.SIGTERM)
+    assert program.wait() == 0
+
+
+@pytest.mark.parametrize(
+    "options, name", [((), "app"), (("--processes", "1", "--name", "web"), "web-1")]
+)
+def test_suspects_run_in_a_process_of_their_own(
+    options: tuple[str, ...], name: str, worker: Worker, told: Told, server: EmbeddedServer
+) -> None:
+    """Without being asked for: the command knows how the app is imported.
+
+    The process has the worker's queues, and logs as it does.
+    """
+    with Penstock(server.url) as client:
+        queue = client.queue("emails")
+        queue.enqueue("suspect")
+        queue.configure(lease=0.05)
+        for _ in range(2):
+            assert queue.reserve(block=5)
+        wait_until(lambda: queue.stats().active == 0, "the second lease ends")
+        queue.configure(lease=30)
+    program = worker("--queues", "emails", *options)
+    pid = program.line("process ([0-9]+) runs suspects apart from other jobs")[1]
+    found = next(one for one in iter(told.next, None) if one[3] == "suspect")
+    assert (str(found[1]), found[2]) == (pid, f"{name}-isolated")
+    program.line(f"{name}-isolated takes jobs of emails")
     program.send(signal.SIGTERM)
     assert program.wait() == 0
 

@@ -22,10 +22,14 @@ from typing import Any
 from penstock.worker import AsyncWorker, Handlers, LoopEvent, Worker
 from tests.support.workers import Log, await_word, tell
 
-__all__ = ["work"]
+__all__ = ["again", "work"]
 
 LIBC = ctypes.PyDLL(None)
 """The C library by a door that does not let the interpreter go."""
+
+
+TOLD = "PENSTOCK_TEST_WORKER"
+"""In the environment of a process that runs suspects: how its worker is made."""
 
 
 class Diary:
@@ -114,8 +118,13 @@ class Deeds:
             os.kill(os.getpid(), signal.SIGKILL)
         elif do == "stumble" and job.attempt == 1:
             raise ValueError(f"no luck with {body['n']}")
+        elif do == "boom":
+            raise ValueError("boom")
         elif do == "watch":
             while not job.lost:
+                time.sleep(0.01)
+        elif do == "wait":
+            while not os.path.exists(body["for"]):  # noqa: PTH110  # a file that the test makes
                 time.sleep(0.01)
 
     def _keep(self, seconds: float, piece: float) -> None:
@@ -132,6 +141,7 @@ def work(
     queues: Any,
     batch: tuple[int, float] | None = None,
     control: bool = False,
+    isolate: bool = False,
     trap: dict[str, Any] | None = None,
     **options: Any,
 ) -> None:
@@ -143,6 +153,7 @@ def work(
         diary: where handlers say what they do.
         queues: as for a worker.
         batch: size and wait of a batch handler in the place of the plain one.
+        isolate: run suspects in a process of their own.
         control: let a thread listen to the test: "stop" stops the worker.
         trap: to be killed at a step of a call; see `tests.crash.tasks.struck`.
         options: of the worker.
@@ -157,6 +168,9 @@ def work(
         if next(rounds) == 0:
             out.write("up", kind=kind)
 
+    if isolate:
+        os.environ[TOLD] = json.dumps([kind, url, diary, queues, batch, options])
+        options["isolate"] = f"{__name__}:again"
     worker = made(kind, url, Deeds(out), queues, batch, monitor=look, **options)
     if control:
         threading.Thread(target=_obey, args=(worker,), daemon=True).start()
@@ -174,6 +188,12 @@ def work(
         worker.run()
         out.write("returned")
     out.write("over")
+
+
+def again() -> Worker | AsyncWorker:
+    """The worker of the process that has started this one."""
+    kind, url, diary, queues, batch, options = json.loads(os.environ[TOLD])
+    return made(kind, url, Deeds(Diary(diary)), queues, batch, **options)
 
 
 def made(

@@ -14,7 +14,7 @@ import redis
 from penstock import Penstock, Queue
 from penstock.embedded import EmbeddedServer
 from penstock.wire.scripts import script
-from tests.crash.tasks import STEPS
+from tests.crash.tasks import STEPS, STEPS_AFTER_RUN
 from tests.support.keyspace import check_invariant
 from tests.support.proxy import Proxy
 from tests.support.workers import Nursery, until
@@ -228,6 +228,40 @@ def test_innocent_jobs_beside_one_that_stalls_its_worker(
     until(lambda: (stats := queue.stats()).acked + stats.dead >= 31, 60)
     assert {letter.body["do"] for letter in queue.peek(state="dead")} <= {"keep"}
     assert {one["n"] for one in crew.diary.events("end")} >= set(range(1, 30))
+
+
+BEFORE_A_SUSPECT_BEGINS = (
+    *(("reserve", step, 1) for step in STEPS_AFTER_RUN),  # number 0 asks for no jobs
+    *(("extend", step, 0) for step in ("before", "torn")),
+)
+
+
+@pytest.mark.parametrize("call, step, which", BEFORE_A_SUSPECT_BEGINS)
+def test_a_suspect_whose_worker_dies_before_it_begins(
+    call: str, step: str, which: int, crew: Crew, queue: Queue
+) -> None:
+    """It was only delivered: no crash is charged, and another worker runs it."""
+    crashed_twice(queue, 1, do="no")
+    trap = {"operation": call, "step": step, "which": which}
+    victim = crew.start("thread", patient=False, trap=trap)
+    victim.child.wait()
+    assert victim.child.killed
+    crew.start("thread")
+    crew.diary.wait("end", n=0)
+    until(lambda: queue.stats().acked == 1)
+    assert queue.stats().dead == 0
+
+
+@pytest.mark.parametrize("step", STEPS_AFTER_RUN)
+def test_a_suspect_whose_worker_dies_after_it_begins(step: str, crew: Crew, queue: Queue) -> None:
+    """When the server counts it as begun it is a crash: its last one."""
+    crashed_twice(queue, 1, do="no")
+    trap = {"operation": "extend", "step": step, "which": 0}
+    victim = crew.start("thread", patient=False, trap=trap)
+    victim.child.wait()
+    crew.start("thread")
+    until(lambda: queue.stats().dead == 1)
+    assert crew.diary.events("start", n=0) == []
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -19,11 +19,12 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from penstock import Handlers, Penstock, Queue
 from penstock.core import flows
-from penstock.worker.crew import KEPT, Crew, Finished, Source
+from penstock.worker.crew import KEPT, Crew
 from penstock.worker.desk import Desk
 from penstock.worker.loop import work
 from penstock.worker.options import WorkerOptions
 from penstock.worker.results import ACK, Verdict
+from penstock.worker.sources import Finished, Source
 from penstock.worker.statistics import Statistics
 from tests.support.keyspace import check_invariant
 
@@ -93,7 +94,7 @@ class Stage:
         self.woken = False
         self.crew = Crew(
             [Source(queue.ops) for queue in self.queues],
-            Desk(handlers, self.runners, self._unknown, self._unknown, self._clock),
+            Desk(handlers, self.runners, self._unknown, self._clock),
             wake=self._wake,
             clock=self._clock,
             options=self.options,
@@ -369,8 +370,8 @@ def test_a_kept_job_is_not_reported(many: Callable[..., Stage]) -> None:
     stage.queues[0].enqueue(1)
     hand = stage.crew.desk.hand
 
-    def handed(jobs: Sequence[Any], *, is_alone: bool) -> None:
-        hand(jobs, is_alone=is_alone)
+    def handed(jobs: Sequence[Any]) -> None:
+        hand(jobs)
         stage.runners.items.clear()
         for job in jobs:
             job.settled = True
@@ -560,8 +561,8 @@ def test_a_burst_ends_beside_a_role(many: Callable[..., Stage]) -> None:
     queue.enqueue_many([1, 2])
     hand, role = stage.crew.desk.hand, queue.exclusive("consumer", lease=600)
 
-    def handed(jobs: Sequence[Any], *, is_alone: bool) -> None:
-        hand(jobs, is_alone=is_alone)
+    def handed(jobs: Sequence[Any]) -> None:
+        hand(jobs)
         role.take()
 
     stage.crew.desk.hand = handed  # type: ignore[method-assign]  # the role is taken meanwhile

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,10 +11,16 @@ from typing import Any
 import pytest
 
 from penstock import AsyncJob, AsyncWorker, Handlers, Penstock, Queue, Worker
-from penstock.worker.crew import Crew
+from penstock.core.operations import QueueOps, Taken
+from penstock.wire.keys import QueueKeys
+from penstock.worker.crew import HANDED_BACK, KEPT, Crew
 from penstock.worker.desk import Desk
 from penstock.worker.options import WorkerOptions
+from penstock.worker.results import Verdict
+from penstock.worker.sources import Source
 from penstock.worker.statistics import Statistics
+from penstock.worker.suspects import ASIDE
+from penstock.worker.terms import Term
 from tests.support.backends import Backend
 from tests.support.keyspace import Raw
 from tests.support.twins import await_for, wait_for
@@ -212,24 +217,35 @@ class Runners:
 
 
 class Bench:
-    """A desk without a worker: what is given out, and what is given back."""
+    """A worker without its loop: what begins, and what is given back."""
 
     def __init__(self) -> None:
-        self.runners, self.back = Runners(), list[Any]()
+        self.runners = Runners()
         handlers = Handlers()
         handlers.handler(lambda _: None)
-        self.desk = Desk(handlers, self.runners, self.back.append, self.back.append, time.monotonic)
+        self.source = Source(QueueOps(QueueKeys("q", "penstock"), "me", ()))
+        self.crew = Crew(
+            [self.source],
+            Desk(handlers, self.runners, print, time.monotonic),
+            wake=lambda: None,
+            clock=time.monotonic,
+            options=WorkerOptions("q"),
+            statistics=Statistics(),
+        )
 
-    def reported(self) -> None:
-        """The server has what was given back."""
-        self.desk.aside.clear()
-        if self.desk.flush_at <= time.monotonic():
-            self.desk.tend()
+    def take(self, *jobs: Any) -> None:
+        """The server has delivered these."""
+        self.crew.asked(self.source, Taken(-1, list(jobs)), len(jobs), time.monotonic())
 
     @property
     def begun(self) -> list[Any]:
         """Jobs that runners were given."""
         return [job for _, jobs in self.runners.items for job in jobs]
+
+    @property
+    def back(self) -> list[tuple[Any, Verdict]]:
+        """Jobs that are reported without having run."""
+        return [(job, done.verdict) for done in self.crew.finished for job in done.jobs]
 
 
 def suspects(count: int) -> list[Any]:
@@ -237,43 +253,51 @@ def suspects(count: int) -> list[Any]:
     return [stored(b"1\nx", b"3 0 2 0") for _ in range(count)]
 
 
-def test_suspects_beside_ordinary_jobs_are_given_back_first() -> None:
-    """No job begins before the server has the suspects back; none of them is run."""
+def test_suspects_beside_ordinary_jobs_are_given_back() -> None:
+    """The others of the same delivery run; a job that crashed once is an ordinary one."""
     bench, jobs = Bench(), suspects(2)
     ordinary = [stored(b"1\nx", counts) for counts in (b"", b"2 0 1 0")]
-    bench.desk.hand([jobs[0], *ordinary, jobs[1]])
-    assert (bench.begun, bench.back, bench.desk.flush_at) == ([], jobs, math.inf)
-    later = stored(b"1\nx")
-    bench.desk.hand([later], is_alone=False)
-    assert bench.begun == []
-    bench.reported()
-    assert bench.begun == [*ordinary, later]
+    bench.take(jobs[0], *ordinary, jobs[1])
+    assert bench.begun == ordinary
+    assert bench.back == [(job, ASIDE) for job in jobs]
 
 
 def test_a_suspect_in_a_worker_that_has_other_jobs_is_given_back() -> None:
     """Also when it comes by itself."""
-    bench, jobs = Bench(), suspects(1)
-    bench.desk.hand(jobs, is_alone=False)
-    bench.reported()
-    assert (bench.begun, bench.back, bench.desk.suspect) == ([], jobs, None)
+    bench, jobs, ordinary = Bench(), suspects(1), stored(b"1\nx")
+    bench.take(ordinary)
+    bench.take(*jobs)
+    assert bench.begun == [ordinary]
+    assert bench.back == [(jobs[0], ASIDE)]
 
 
 def test_one_of_several_suspects_runs_alone() -> None:
-    """In a worker that has nothing else: the first, when the others were given back."""
+    """In a worker that has nothing else: the first, when the server counts it as begun."""
     bench, jobs = Bench(), suspects(3)
-    bench.desk.hand(jobs)
-    assert (bench.begun, bench.back, bench.desk.suspect) == ([], jobs[1:], jobs[0])
-    bench.reported()
-    assert bench.begun == jobs[:1]
+    bench.take(*jobs)
+    assert (bench.begun, bench.crew.suspects.waits) == ([], True)
+    assert bench.back == [(job, ASIDE) for job in jobs[1:]]
+    bench.crew.begin(Term(time.monotonic() + 30, 30.0))
+    assert (bench.begun, bench.crew.suspects.waits) == (jobs[:1], False)
 
 
-def test_jobs_that_wait_for_suspects_are_drained_at_a_stop() -> None:
-    """They have not begun, and are given back with the others."""
-    bench, jobs, ordinary = Bench(), suspects(1), stored(b"1\nx")
-    bench.desk.hand([ordinary, *jobs])
-    assert bench.desk.drain() == [ordinary]
-    bench.reported()
-    assert bench.begun == []
+def test_a_suspect_that_is_lost_before_it_begins_does_not_run() -> None:
+    """Somebody else has it by now."""
+    bench, jobs = Bench(), suspects(1)
+    bench.take(*jobs)
+    bench.crew.begin(None)
+    assert (bench.begun, bench.back, jobs[0].lost) == ([], [(jobs[0], KEPT)], True)
+    assert not bench.crew.suspects.waits
+
+
+def test_a_suspect_that_has_not_begun_is_given_back_at_a_stop() -> None:
+    """As every job that has not begun."""
+    bench, jobs = Bench(), suspects(1)
+    bench.take(*jobs)
+    bench.crew.stop()
+    bench.crew.tend()
+    assert bench.back == [(jobs[0], HANDED_BACK)]
+    assert (bench.begun, bench.crew.suspects.waits) == ([], False)
 
 
 def test_a_second_signal_inside_of_stop() -> None:
@@ -283,7 +307,7 @@ def test_a_second_signal_inside_of_stop() -> None:
     calls: list[Callable[[], None]] = []
     crew = Crew(
         [],
-        Desk(handlers, Runners(), print, print, lambda: 100.0),
+        Desk(handlers, Runners(), print, lambda: 100.0),
         wake=lambda: calls.pop()() if calls else None,
         clock=lambda: 100.0,
         options=WorkerOptions("q", grace=25),

@@ -20,15 +20,15 @@ import typer
 from penstock import BadArgument
 from penstock.cli import output
 from penstock.cli.app import Session, command
-from penstock.cli.log import set_up
-from penstock.cli.target import AnyWorker, NoWorker, load
 from penstock.cli.watching import Changes, resident
 from penstock.core.logs import get_logger
 from penstock.wire.keys import DEFAULT_PREFIX
 from penstock.worker import AsyncWorker
 from penstock.worker.children import NUMBER, Line, Terms
 from penstock.worker.health import HealthFile, HealthServer, Probed, ailment
+from penstock.worker.log import set_up
 from penstock.worker.supervisor import BROKEN, DRAINED, Supervisor
+from penstock.worker.target import AnyWorker, NoWorker, load
 
 __all__ = ["healthy", "worker"]
 
@@ -69,8 +69,8 @@ class Changed:
             for name, value in given.items()
         ]
 
-    def apply(self, made: AnyWorker) -> None:
-        """Change a worker.
+    def apply(self, made: AnyWorker, target: str) -> None:
+        """Change a worker, which `target` names.
 
         Raises:
             BadArgument: it refuses a value.
@@ -81,6 +81,8 @@ class Changed:
         number = os.environ.get(NUMBER)
         if number:
             changes["name"] = f"{self.name or made.name}-{number}"
+        if made.options.isolate is None and os.name == "posix":
+            changes["isolate"] = target
         made.change(**changes)
 
 
@@ -235,7 +237,7 @@ def _work(target: str, changed: Changed, health: Health, level: str | None, *, t
     line = Line.of_this_process()
     try:
         made = load(target)
-        changed.apply(made)
+        changed.apply(made, target)
     except NoWorker as error:
         output.complain(str(error))
         for line_of_trace in error.trace:

@@ -11,9 +11,8 @@ import logging
 import math
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from penstock.core.flows import TICK
 from penstock.core.logs import get_logger
@@ -21,13 +20,16 @@ from penstock.core.operations import QueueOps, Taken
 from penstock.core.options import duration_ms
 from penstock.errors import QueueInUse, QueuePartitioned
 from penstock.worker.desk import Desk
+from penstock.worker.isolation import Isolated, Isolator
 from penstock.worker.keeper import Keeper
 from penstock.worker.options import WorkerOptions
 from penstock.worker.results import ACK, Verdict
+from penstock.worker.sources import Finished, Source, Todo
 from penstock.worker.statistics import Statistics
+from penstock.worker.suspects import ASIDE, Suspects, suspects_among
 from penstock.worker.terms import LEFT, NEAR, OVER, Term, lengthened, term_of
 
-__all__ = ["ASIDE", "HANDED_BACK", "KEPT", "OUTCOMES", "Crew", "Finished", "Source", "Todo"]
+__all__ = ["HANDED_BACK", "KEPT", "OUTCOMES", "Crew"]
 
 logger = get_logger("penstock")
 
@@ -58,97 +60,8 @@ OUTCOMES = {
 }
 """What a job that was reported so is counted as."""
 HANDED_BACK = Verdict("release", 0, "not begun with")
-ASIDE_S = 1.0
-"""Seconds for which a suspect is given back that can't run alone now."""
-ASIDE = Verdict("release", round(ASIDE_S * 1000), "it runs apart from other jobs")
-FORGET = 60.0
-"""Seconds without a suspect after which it counts for nothing how long the last one waited."""
 KEPT = Verdict("none")
 """Nothing is reported: the handler did it itself, or somebody else has the job."""
-
-
-class Finished(NamedTuple):
-    """Jobs that a handler has done with, and what is to become of them.
-
-    Attributes:
-        jobs: of one run.
-        verdict: what is reported.
-        seconds: that the handler took; 0 = none has run.
-        error: what it raised, kept until it is known that the job is not tried again.
-    """
-
-    jobs: Sequence[Any]
-    verdict: Verdict
-    seconds: float
-    error: BaseException | None = None
-
-
-@dataclass(slots=True)
-class Source:
-    """A queue as the loop sees it.
-
-    Attributes:
-        ops: its operations.
-        weight: its share of the room when others have jobs too.
-        at: when to ask it next by the clock; 0 = there may be more now, inf = after a token.
-        poll: when to ask it next although it was empty, while the worker is too busy to wait.
-        pause: seconds between two such questions.
-        credit: what it is owed in shares.
-        size: jobs that could be taken when it was last looked at.
-        woken: whether this worker has taken a token of it since it asked last.
-        barred: until when it is left alone by the clock, as it is damaged; inf = for ever, as its
-            partitions stand for it.
-        failures: how many times in a row it was found so, or its node was down.
-        refusals: how many times in a row it gave no jobs as somebody else is its only consumer;
-            reports it takes all the same.
-        unsure: whether a report may have got through although it failed.
-        drained: when it was found closed and drained by the clock; -inf = it was not, when it was
-            asked last.
-        lease: shortest lease of its last jobs in seconds, or what the queue says; 0 = not known.
-        trip: seconds that the last call to it took.
-        is_slow: whether that is too long for the lease: it is not asked for jobs.
-    """
-
-    ops: QueueOps
-    weight: float = 1
-    at: float = 0.0
-    poll: float = 0.0
-    pause: float = 0.01
-    credit: float = 0.0
-    size: int = 0
-    woken: bool = False
-    barred: float = 0.0
-    failures: int = 0
-    refusals: int = 0
-    unsure: bool = False
-    drained: float = -math.inf
-    lease: float = 0.0
-    trip: float = 0.0
-    is_slow: bool = False
-
-    @property
-    def home(self) -> Any:
-        """Its node, if the worker has several."""
-        return self.ops.home
-
-    @property
-    def is_usable(self) -> bool:
-        """Whether it may give this worker jobs, as far as is known."""
-        return not self.failures and not self.refusals and not self.is_slow
-
-
-@dataclass(slots=True)
-class Todo:
-    """What the loop has to report about jobs of one queue."""
-
-    acks: list[Finished] = field(default_factory=list)
-    others: dict[Verdict, list[Finished]] = field(default_factory=dict)
-
-    @property
-    def jobs(self) -> int:
-        """How many jobs these are."""
-        lists = [self.acks, *self.others.values()]
-        return sum(len(done.jobs) for part in lists for done in part)
 
 
 class Crew:
@@ -180,11 +93,12 @@ class Crew:
         next_ask: when jobs may be taken again, by the throttle.
         lap: when to look at every queue, whatever was heard.
         sample_at: when to look at their sizes.
-        aside_until: until when suspects that were given back are expected: the worker holds one job
-            at a time, so that it can take one of them alone.
+        suspects: those it holds, and whether it makes room for one.
         beat_at: when the renewer will look at the leases again.
         poke: makes it look now; callable from signal handlers.
         keeper: the helper process that renews leases, if there is one.
+        isolator: runs suspects in a process of their own, if that is wanted.
+        isolated: what this worker is handed if it runs in that process: it asks for no jobs.
         abandoned: jobs that could be neither reported nor given back at the end.
         learned: how many partitions those queues have that turned out to have some.
     """
@@ -225,11 +139,12 @@ class Crew:
         self.next_ask = 0.0
         self.lap = clock() + TICK
         self.sample_at = 0.0
-        self.aside_until = 0.0
-        self._caution = 2 * ASIDE_S
+        self.suspects = Suspects(clock)
         self.beat_at = math.inf
         self.poke: Callable[[], None] = _nothing
         self.keeper: Keeper | None = None
+        self.isolator: Isolator | None = None
+        self.isolated: Isolated | None = None
         self.abandoned: set[Any] = set()
         self.learned: dict[str, int] = {}
         self._drained = False
@@ -267,6 +182,10 @@ class Crew:
         found = self._places.get(job.batch.ops)
         return self._places[job.queue_name] if found is None else found
 
+    def source_of(self, job: Any) -> Source:
+        """The one of its queues that a job came from."""
+        return self.sources[self.place_of(job)]
+
     @property
     def sizes(self) -> dict[str, int]:
         """How many jobs could be taken when that was looked at, by queue."""
@@ -301,7 +220,7 @@ class Crew:
     @property
     def is_over(self) -> bool:
         """Whether the loop has nothing more to do."""
-        if self.held:
+        if self.held or (self.isolator is not None and self.isolator.job is not None):
             return self.clock() >= self.deadline
         return self.stopping or self._is_exhausted()
 
@@ -310,7 +229,7 @@ class Crew:
         if self.is_drained or (most is not None and self.taken >= most):
             return True
         now = self.clock()
-        if not self.options.burst or now < self.aside_until:
+        if not self.options.burst or self.suspects.are_expected:
             return False
         return all(source.at > now or source.barred == math.inf for source in self.sources)
 
@@ -329,12 +248,13 @@ class Crew:
     @property
     def free(self) -> int:
         """How many more jobs may be held now."""
-        most = 1 if self.clock() < self.aside_until else self.capacity
+        makes_room = self.suspects.are_expected and not self._isolates()
+        most = 1 if makes_room else self.capacity
         return most - len(self.held)
 
     def room(self) -> int:
         """How many more jobs may be taken, when what is finished is reported in the same trip."""
-        if self.stopping or self._has_suspect():
+        if self.stopping or self._has_suspect() or self.isolated is not None:
             return 0
         free = self.free + sum(todo.jobs for todo in self.unsettled.values())
         most = self.options.max_jobs
@@ -342,8 +262,12 @@ class Crew:
 
     def _has_suspect(self) -> bool:
         """Whether a suspect is in hand: it runs alone."""
-        suspect = self.desk.suspect
-        return suspect in self.held and not suspect.lost
+        chosen = self.suspects.chosen
+        return chosen in self.held and not chosen.lost
+
+    def _isolates(self) -> bool:
+        """Whether suspects run in another process."""
+        return self.isolator is not None and not self.isolator.is_broken
 
     def shares(self) -> dict[int, int]:
         """How many jobs to ask each queue for now; only queues that may have some."""
@@ -387,8 +311,8 @@ class Crew:
         found = min([found, *(self.sources[i].barred for i in self.unsettled)])
         if self.stopping:
             return min(found, self.deadline)
-        if self.clock() < self.aside_until:
-            found = min(found, self.aside_until)
+        if self.suspects.are_expected:
+            found = min(found, self.suspects.expected_until)
         if self.room() > 0:
             found = min(found, max(self.next_ask, min(map(self._next, self.sources))))
         return found
@@ -431,14 +355,23 @@ class Crew:
         """What falls to the loop besides: batches whose time has come, and jobs not begun with."""
         if self.clock() >= self.lap:
             self.look_everywhere()
+        for line in (self.isolator, self.isolated):
+            if line is not None:
+                line.tend(self)
         self._let_go()
         if self.stopping and not self._drained:
             self._drained = True
-            for job in self.desk.drain():
-                job.settled = True
-                self.finished.append(Finished((job,), HANDED_BACK, 0.0))
+            waiting = [self.suspects.chosen] if self.suspects.waits else []
+            for job in [*waiting, *self.desk.drain()]:
+                self.put_back(job, HANDED_BACK)
         elif self.desk.flush_at <= self.clock():
-            self.desk.tend()
+            self.desk.flush()
+
+    def put_back(self, job: Any, verdict: Verdict) -> None:
+        """Report so of a job that has not begun."""
+        if not job.settled:
+            job.settled = True
+            self.finished.append(Finished((job,), verdict, 0.0))
 
     def _let_go(self) -> None:
         """What a damaged queue can't be told of is nobody's when the leases are over.
@@ -596,14 +529,52 @@ class Crew:
         self.taken += len(jobs)
         if min(job.term.renewal(LEFT) for job in jobs) < self.beat_at:
             self.poke()
+        jobs = self._sorted(jobs, is_alone)
+        self._keep(jobs)
+        self.desk.hand(jobs)
+
+    def _keep(self, jobs: Sequence[Any]) -> None:
+        """Have the leases of these jobs renewed by the helper process, too, if there is one."""
         if self.keeper is not None:
             self.keeper.hold(jobs)
             if self.keeper.pid is None:
                 self.poke()
-        self.desk.hand(jobs, is_alone=is_alone)
-        if self._has_suspect():
-            self._caution = 2 * ASIDE_S
-            self.aside_until = min(self.aside_until, self.clock() + self._caution)
+
+    def _sorted(self, jobs: Sequence[Any], is_alone: bool) -> Sequence[Any]:
+        """The ordinary ones of these jobs. One suspect is chosen to run alone, if it can."""
+        suspects = [job for job in suspects_among(jobs) if self.desk.knows(job)]
+        if not suspects:
+            return jobs
+        ordinary = [job for job in jobs if job not in suspects]
+        self.suspects.unbegun.update(suspects)
+        if self.isolator is not None and not self.isolator.is_broken:
+            if self.isolator.take(suspects[0]):
+                self.drop([suspects.pop(0)])
+                self.suspects.found_room()
+        elif is_alone and not ordinary:
+            self.suspects.choose(suspects.pop(0))
+        for job in suspects:
+            self.put_back(job, ASIDE)
+        return ordinary
+
+    def take_over(self, job: Any) -> None:
+        """A suspect that another process has taken, and this one is to run."""
+        self.held[job] = None
+        self.taken += 1
+        self.suspects.choose(job)
+
+    def begin(self, term: Term | None) -> None:
+        """Run the chosen suspect, which the server counts as begun; None = it is lost."""
+        job = self.suspects.chosen
+        self.suspects.unbegun.discard(job)
+        if term is None:
+            self.desk.lose([job])
+            self.put_back(job, KEPT)
+        else:
+            job.term = term
+            self._keep([job])
+            self.poke()
+            self.desk.hand([job])
 
     def _in_time(self, jobs: Sequence[Any], now: float) -> Sequence[Any]:
         """The jobs whose lease has not ended on the way here; the others are lost."""
@@ -632,32 +603,23 @@ class Crew:
         job = done.jobs[0]
         waited = (job.batch.now - int(job.number[:-11])) / 1000 if job.first else None
         self.statistics.finished(outcome, count, done.seconds or None, waited)  # 0 = none has run
-        if done.verdict.is_asked and outcome in ("retried", "dead"):
+        is_asked = done.verdict.is_asked and outcome in ("retried", "dead")
+        if is_asked:
             self.statistics.backed_off(count)
+        if self.isolated is not None:
+            self.isolated.counted(outcome, done.seconds, waited, is_asked)
 
     def put_aside(self, source: Source, count: int) -> None:
-        """So many suspects were given back for a moment.
-
-        Until they come again the worker holds one job at a time. If it could not be alone in that
-        time, as its handlers take long, it waits twice as long the next time.
-        """
-        now = self.clock()
+        """So many suspects were given back for a moment."""
         self.taken -= count
-        source.at = min(source.at, now + ASIDE_S)
-        if self.aside_until <= now < self.aside_until + FORGET:
-            self._caution *= 2
-        elif now >= self.aside_until:
-            self._caution = 2 * ASIDE_S
-        self.aside_until = max(self.aside_until, now + self._caution)
+        source.at = min(source.at, self.suspects.put_aside())
 
     def abandon(self, source: Source) -> list[Any]:
         """Unfinished jobs of a queue that are to be given back; their handlers are told."""
         jobs = [
             job
             for job in list(self.held)
-            if self.sources[self.place_of(job)] is source
-            and not job.settled
-            and not job.at_most_once
+            if self.source_of(job) is source and not job.settled and not job.at_most_once
         ]
         self.desk.lose(jobs)
         return jobs
@@ -671,8 +633,8 @@ class Crew:
         """These jobs are not this worker's any more."""
         for job in jobs:
             self.held.pop(job, None)
-        if self.desk.aside:
-            self.desk.aside.difference_update(jobs)
+        if self.suspects.unbegun:
+            self.suspects.unbegun.difference_update(jobs)
         if self.keeper is not None:
             self.keeper.drop(jobs)
 

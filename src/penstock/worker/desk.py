@@ -10,9 +10,6 @@ from penstock.worker.handlers import Handler, Handlers
 
 __all__ = ["Desk", "RunnersLike"]
 
-SUSPECT = 2
-"""Crashes after which a job is suspected of killing its workers; by default one more is its end."""
-
 
 class RunnersLike(Protocol):
     """What runs handlers."""
@@ -34,13 +31,11 @@ class Desk:
         handlers: which there are.
         runners: who runs them.
         unknown: is given each job for which there is no handler.
-        later: is given each suspect that can't run now.
         clock: monotonic seconds.
 
     Attributes:
         size: most jobs of one call of a handler.
-        aside: suspects that are being given back; nothing begins before they are.
-        suspect: the last one that was given out, alone.
+        flush_at: when a batch is given out that is not full.
     """
 
     def __init__(
@@ -48,60 +43,22 @@ class Desk:
         handlers: Handlers,
         runners: RunnersLike,
         unknown: Callable[[Any], None],
-        later: Callable[[Any], None],
         clock: Callable[[], float],
     ) -> None:
         self.size = max(handler.size or 1 for handler in handlers)
-        self.aside: set[Any] = set()
-        self.suspect: Any = None
-        self._waiting: list[Any] = []
-        self._opened = math.inf
+        self.flush_at = math.inf
         self._handlers = handlers
         self._runners = runners
         self._unknown = unknown
-        self._later = later
         self._clock = clock
         self._open: dict[tuple[Handler[..., Any], str, str], tuple[float, list[Any]]] = {}
 
-    @property
-    def flush_at(self) -> float:
-        """When there is something to give out that has had to wait."""
-        return -math.inf if self._waiting and not self.aside else self._opened
+    def knows(self, job: Any) -> bool:
+        """Whether there is a handler for a job."""
+        return self._handlers.find(job) is not None
 
-    def hand(self, jobs: Sequence[Any], *, is_alone: bool = True) -> None:
-        """Give out what one reserve has brought.
-
-        Args:
-            jobs: all of them.
-            is_alone: whether the worker holds nothing else.
-        """
-        suspects = [job for job in jobs if job._counts and job.crashes >= SUSPECT]
-        if suspects:
-            jobs = self._without(suspects, jobs, is_alone)
-        if self.aside or self._waiting:
-            self._waiting += jobs
-        else:
-            self._give(jobs)
-
-    def _without(self, suspects: list[Any], jobs: Sequence[Any], is_alone: bool) -> Sequence[Any]:
-        """Put suspects aside; which jobs are left to run.
-
-        A suspect killed or stalled its workers, or ran beside a job that did. Beside other jobs an
-        innocent one would have its last crash, or cause that of others. So it runs only while the
-        worker has no other job, and nothing begins before the others are given back.
-        """
-        suspects = [job for job in suspects if self._handlers.find(job) is not None]
-        chosen = set(suspects)
-        rest = [job for job in jobs if job not in chosen]
-        if is_alone and not rest and suspects:
-            self.suspect = suspects.pop(0)
-            rest = [self.suspect]
-        self.aside.update(suspects)
-        for job in suspects:
-            self._later(job)
-        return rest
-
-    def _give(self, jobs: Sequence[Any]) -> None:
+    def hand(self, jobs: Sequence[Any]) -> None:
+        """Give out what one reserve has brought."""
         find, put = self._handlers.find, self._runners.put
         for job in jobs:
             handler = find(job)
@@ -113,13 +70,6 @@ class Desk:
                 self._gather(handler, job)
         if self._open:
             self.flush()
-
-    def tend(self) -> None:
-        """Give out what has had to wait: for suspects to be given back, or for more of a batch."""
-        if self._waiting and not self.aside:
-            jobs, self._waiting = self._waiting, []
-            self._give(jobs)
-        self.flush()
 
     def _gather(self, handler: Handler[..., Any], job: Any) -> None:
         """A batch has jobs of one queue, and of one life of it."""
@@ -139,7 +89,7 @@ class Desk:
             if until <= now:
                 del self._open[key]
                 self._runners.put((key[0], jobs))
-        self._opened = min((until for until, _ in self._open.values()), default=math.inf)
+        self.flush_at = min((until for until, _ in self._open.values()), default=math.inf)
 
     def drain(self) -> list[Any]:
         """Jobs that no handler has begun with, and won't; those at most once are left to run.
@@ -148,13 +98,6 @@ class Desk:
         """
         items = self._runners.drain()
         items += [(handler, jobs) for (handler, *_), (_, jobs) in self._open.items()]
-        waiting, self._waiting = self._waiting, []
-        for job in waiting:
-            handler = self._handlers.find(job)
-            if handler is None:
-                self._unknown(job)
-            else:
-                items.append((handler, (job,) if handler.size is None else [job]))
         self._open.clear()
         found: list[Any] = []
         for handler, jobs in items:
@@ -162,7 +105,7 @@ class Desk:
             found += [job for job in jobs if not job.at_most_once]
             if once:
                 self._runners.put((handler, once))
-        self._opened = math.inf
+        self.flush_at = math.inf
         return found
 
     def lose(self, jobs: Sequence[Any]) -> None:

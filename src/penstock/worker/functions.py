@@ -12,11 +12,17 @@ from typing import Any, TypeVar
 from penstock.core.logs import get_logger
 from penstock.errors import BadArgument
 
-__all__ = ["checked", "hints", "is_async", "qualified"]
+__all__ = ["checked", "hints", "is_async", "is_target", "qualified"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 logger = get_logger("penstock.worker")
+
+
+def is_target(text: str) -> bool:
+    """Whether a text has the form `module:name`, both perhaps dotted."""
+    module, _, name = text.partition(":")
+    return all(part.isidentifier() for part in (*module.split("."), *name.split(".")))
 
 
 def qualified(function: Any) -> str:

@@ -45,18 +45,10 @@ from penstock.errors import (
     UnsupportedVersion,
     WrongEpoch,
 )
-from penstock.worker.crew import (
-    ASIDE,
-    HANDED_BACK,
-    KEPT,
-    OUTCOMES,
-    TRIP,
-    Crew,
-    Finished,
-    Source,
-    Todo,
-)
+from penstock.worker.crew import HANDED_BACK, KEPT, OUTCOMES, TRIP, Crew
 from penstock.worker.results import ACK, Verdict
+from penstock.worker.sources import Finished, Source, Todo
+from penstock.worker.suspects import ASIDE
 
 __all__ = ["leave", "work"]
 
@@ -123,6 +115,8 @@ def _failed(crew: Crew, error: Exception) -> Flow:
 
 def _round(crew: Crew, node: Callable[[], str]) -> Count:
     """Report and ask; how many jobs came, or -1 if there was nothing to do."""
+    if crew.suspects.waits:
+        yield from _begin(crew)
     unsettled, now = crew.collect(), crew.clock()
     todo = {i: part for i, part in unsettled.items() if crew.sources[i].barred <= now}
     shares = crew.shares()
@@ -140,11 +134,34 @@ def _round(crew: Crew, node: Callable[[], str]) -> Count:
         elif source.home is not None and i in unsettled:
             yield from _keep(crew, i)
     crew.unsure = False
+    if crew.suspects.waits:
+        yield from _begin(crew)
     if got and crew.waiting:  # a busy worker's BLPOP would swallow tokens that are others'
         yield from _stand_up(crew)
     if crew.clock() >= crew.sample_at:
         yield from _sample(crew, busy=got > 0 or bool(crew.held))
     return got
+
+
+def _begin(crew: Crew) -> Flow:
+    """Have the server count the chosen suspect as begun, and run it."""
+    job, source = crew.suspects.chosen, crew.source_of(crew.suspects.chosen)
+    if job.lost or source.barred > crew.clock():
+        crew.begin(None)
+        return
+    yield from _reached(crew, source, _spared(crew, source, _extended(crew, source, job)))
+
+
+def _extended(crew: Crew, source: Source, job: Any) -> Count:
+    call, sent = source.ops.extend([job], round(job.term.lease * 1000), late=True), crew.clock()
+    try:
+        reply, resent = yield from _call(crew, source.ops, call)
+    except WrongEpoch:
+        crew.begin(None)
+        return 0
+    term = job.term.renewed(resent or sent, crew.clock(), reply[2], reply[3])
+    crew.begin(term and (term if job.term.lease else job.term))  # a ttl ends it as before
+    return 0
 
 
 def _ending(part: Todo | None) -> int:
@@ -287,7 +304,7 @@ def _settle(crew: Crew, source: Source, part: Todo, n: int, node: Callable[[], s
     """Acknowledge and take more in one trip; how many came."""
     finished = _first(part.acks)
     names, sent = _named(finished), crew.clock()
-    call, tag = source.ops.settle(names, n)
+    call, tag = source.ops.settle(names, n, provisional=True)
     try:
         reply, resent = yield from _call(crew, source.ops, call)
     except WrongEpoch:
@@ -330,7 +347,7 @@ def _measured(crew: Crew, source: Source, n: int) -> Count:
 def _reserve(crew: Crew, source: Source, n: int, node: Callable[[], str]) -> Count:
     """Take up to n jobs; how many came."""
     sent = crew.clock()
-    call, tag = source.ops.reserve(n, idle=source.woken or crew.waiting)
+    call, tag = source.ops.reserve(n, idle=source.woken or crew.waiting, provisional=True)
     reply, resent = yield from _call(crew, source.ops, call)
     source.woken = False
     taken = source.ops.taken(reply, tag, _id_of(source, node))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from penstock.core.options import BATCH, Duration, check_count, duration_ms
 from penstock.errors import BadArgument
 from penstock.wire.keys import check_queue_name
-from penstock.worker.functions import qualified
+from penstock.worker.functions import is_target, qualified
 from penstock.worker.handlers import Handlers
 from penstock.worker.monitor import Monitor
 
@@ -34,6 +35,7 @@ class WorkerOptions:
     monitor: Monitor | None = None
     heartbeat: str = "thread"
     name: str | None = None
+    isolate: str | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "queues", check_queues(self.queues))
@@ -49,6 +51,8 @@ class WorkerOptions:
             raise BadArgument("monitor", self.monitor, "a callable")
         if self.heartbeat not in ("thread", "process"):
             raise BadArgument("heartbeat", self.heartbeat, '"thread" or "process"')
+        if self.isolate is not None:
+            check_isolate(self.isolate)
 
     @property
     def grace_s(self) -> float:
@@ -71,6 +75,18 @@ class WorkerOptions:
             if name not in self.__slots__:
                 raise BadArgument(name, value, "not an option of a worker")
         return replace(self, **options)
+
+
+def check_isolate(isolate: object) -> None:
+    """The name of a worker, or of a function that makes it.
+
+    Raises:
+        BadArgument: it is none, or processes can't be handed sockets here.
+    """
+    if not isinstance(isolate, str) or not is_target(isolate):
+        raise BadArgument("isolate", isolate, 'not of the form "module:name"')
+    if os.name != "posix":
+        raise BadArgument("isolate", isolate, "needs a Unix")
 
 
 def check_queues(queues: Any) -> dict[str, int]:

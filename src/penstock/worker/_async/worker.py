@@ -21,9 +21,10 @@ from penstock.core.options import Duration, duration_ms
 from penstock.errors import BadArgument, OutOfMemory
 from penstock.worker._async.bench import AsyncBench
 from penstock.worker._async.renewer import OVERDUE, AsyncRenewer
-from penstock.worker.crew import Crew, Source
+from penstock.worker.crew import Crew
 from penstock.worker.desk import Desk
 from penstock.worker.handlers import Handlers
+from penstock.worker.isolation import Isolated, Isolator
 from penstock.worker.keeper import Keeper
 from penstock.worker.loop import work
 from penstock.worker.monitor import LoopEvent, Monitor
@@ -31,6 +32,7 @@ from penstock.worker.options import WorkerOptions, check_handlers
 
 # sync only: from penstock.worker.options import refuse_coroutines
 from penstock.worker.runners import AsyncActivity, AsyncRunners
+from penstock.worker.sources import Source
 from penstock.worker.statistics import Statistics
 from penstock.worker.status import WorkerStatus
 
@@ -75,6 +77,9 @@ class AsyncWorker:
             native code that never let the interpreter go.
         name: who takes the jobs, kept with each delivery; default that of the client, or host and
             process.
+        isolate: `module:name` of this worker, or of a function that makes it. Jobs that crashed
+            twice then run in a process of their own, which imports it, and other jobs go on
+            meanwhile. None = they run when the worker has no other job. `penstock worker` sets it.
 
     Raises:
         BadArgument: an argument can't be used.
@@ -95,6 +100,7 @@ class AsyncWorker:
         monitor: Monitor | None = None,
         heartbeat: str = "thread",
         name: str | None = None,
+        isolate: str | None = None,
     ) -> None:
         self.options = WorkerOptions(
             queues,
@@ -107,6 +113,7 @@ class AsyncWorker:
             monitor=monitor,
             heartbeat=heartbeat,
             name=name,
+            isolate=isolate,
         )
         self.handlers = check_handlers(handlers)
         # sync only: refuse_coroutines(self.handlers)
@@ -119,6 +126,7 @@ class AsyncWorker:
         self._bench: AsyncBench | None = None
         self._activity: AsyncActivity | None = None
         self._looking = AsyncErrands()
+        self._isolated: Isolated | None = None
 
     def _twinned(self, name: str | None) -> AsyncPenstock:
         """A client of its own; of one node where a helper process, which has one, renews leases."""
@@ -203,14 +211,15 @@ class AsyncWorker:
         runners = AsyncRunners(options.concurrency, self.name, bench.execute)
         self._crew = crew = Crew(
             self._sources(),
-            Desk(self.handlers, runners, bench.unknown, bench.later, monotonic),
+            Desk(self.handlers, runners, bench.unknown, monotonic),
             wake=wake.set_from_thread,
             clock=monotonic,
             options=options,
             statistics=self._statistics,
             fields=self._fields,
         )
-        crew.keeper = self._keeper()
+        crew.keeper, crew.isolated = self._keeper(), self._isolated
+        crew.isolator = self._isolator(crew)
         self._bench = bench
         bench.runners, bench.finished = runners, crew.finished
         for grace in self._stops:
@@ -332,6 +341,7 @@ class AsyncWorker:
     def status(self) -> WorkerStatus:
         """What it is doing, and its figures so far; from any thread."""
         crew, bench = self._crew, self._bench
+        isolated = () if crew is None or crew.isolator is None else crew.isolator.running
         sizes = dict.fromkeys(self.options.queues, 0)
         if crew is not None:
             sizes.update(crew.sizes)
@@ -342,9 +352,9 @@ class AsyncWorker:
             queues=sizes,
             concurrency=self.options.concurrency,
             options=self.options.shown() | {"name": self.name},
-            held=0 if crew is None else len(crew.held),
+            held=0 if crew is None else len(crew.held) + len(isolated),
             taken=0 if crew is None else crew.taken,
-            running=() if bench is None else bench.at_work(),
+            running=isolated if bench is None else bench.at_work() + isolated,
             idle_rounds=0 if crew is None else crew.idle_rounds,
             answered=0.0 if crew is None else monotonic() - crew.answered,
             stats=self._statistics.snapshot(),
@@ -378,6 +388,8 @@ class AsyncWorker:
             renewer.close()
             if keeper is not None:
                 keeper.close()
+            if crew.isolator is not None and (left := crew.isolator.close()):
+                crew.abandoned.add(left)
             is_free = await runners.close(1.0)
             await self._client.close()
             wake.close()
@@ -427,6 +439,22 @@ class AsyncWorker:
         if self.options.heartbeat != "process":
             return None
         return Keeper(self._client._source, prefix=self._client.prefix, owner=self.name)
+
+    def _isolator(self, crew: Crew) -> Isolator | None:
+        """The process for suspects, which is not started yet, if one is wanted."""
+        target, options = self.options.isolate, self.options
+        if target is None:
+            return None
+        told = {"queues": dict(options.queues), "grace": options.grace_s, "name": self.name}
+        return Isolator(target, told, crew.wake, self._fields)
+
+    async def _run_isolated(self, isolated: Isolated, told: dict[str, Any]) -> None:
+        """Run what another worker hands this one, which is the same app in another process."""
+        self.change(queues=told["queues"], grace=told["grace"], name=f"{told['name']}-isolated")
+        only = {"burst": False, "max_jobs": None, "monitor": None, "throttle": 0, "isolate": None}
+        self.options = self.options.changed(concurrency=1, prefetch=0, **only)
+        self._isolated = isolated
+        await self.run(signals=False)
 
     async def _ready(self, crew: Crew, wake: AsyncSignal, keeper: Keeper) -> None:
         """Wait for the helper, for some seconds: a handler may let nothing else run at once."""

@@ -13,10 +13,11 @@ from penstock._sync.connection import monotonic
 from penstock.core.logs import ONCE, Fields, get_logger, log_failure
 from penstock.core.middleware import Middleware, RunEvent, running
 from penstock.worker.arguments import Unfit
-from penstock.worker.crew import ASIDE, KEPT, OUTCOMES, Finished
+from penstock.worker.crew import KEPT, OUTCOMES
 from penstock.worker.handlers import Handler, Handlers
 from penstock.worker.results import ACK, Result, Verdict, described
 from penstock.worker.runners import Item, Runners
+from penstock.worker.sources import Finished
 from penstock.worker.status import RunningJob
 
 __all__ = ["Bench"]
@@ -61,10 +62,6 @@ class Bench:
     def unknown(self, job: Any) -> None:
         """There is no handler for a job: it becomes a dead letter."""
         self._finish((job,), self._unfit(job, self._handlers.missing(job)), 0.0)
-
-    def later(self, job: Any) -> None:
-        """Give a suspect back for a moment: it can't run beside other jobs."""
-        self._finish((job,), ASIDE, 0.0)
 
     def _unfit(self, job: Any, reason: str) -> Verdict:
         """No handler can do anything with this job."""

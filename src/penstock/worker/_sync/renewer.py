@@ -170,13 +170,16 @@ class Renewer:
         """
         now, due = monotonic(), dict[tuple[QueueOps, str, float], list[Any]]()
         over, ended = list[Any](), list[Any]()
+        unbegun = self._crew.suspects.unbegun
         for job in list(self._crew.held):
             if job.lost:
                 continue
             term = job.term
             if term.until <= now:
                 (over if term.lease else ended).append(job)
-            elif term.lease and term.renewal(LEFT) <= now and not _is_away(job):
+            elif job in unbegun or _is_away(job):
+                continue
+            elif term.lease and term.renewal(LEFT) <= now:
                 due.setdefault((job.batch.ops, job.epoch, term.lease), []).append(job)
         self._lose(over, "its lease was not renewed in time")
         self._lose(ended, "its ttl has ended")
@@ -212,7 +215,8 @@ class Renewer:
         nearest = math.inf
         for job in list(self._crew.held):
             if not job.lost:
-                at = job.term.until if _is_away(job) else job.term.renewal(LEFT)
+                is_left_alone = job in self._crew.suspects.unbegun or _is_away(job)
+                at = job.term.until if is_left_alone else job.term.renewal(LEFT)
                 nearest = min(nearest, at)
         if self._overdue is not None:
             nearest = min(nearest, self._end_at)

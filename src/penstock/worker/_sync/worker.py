@@ -22,14 +22,16 @@ from penstock.core.options import Duration, duration_ms
 from penstock.errors import BadArgument, OutOfMemory
 from penstock.worker._sync.bench import Bench
 from penstock.worker._sync.renewer import OVERDUE, Renewer
-from penstock.worker.crew import Crew, Source
+from penstock.worker.crew import Crew
 from penstock.worker.desk import Desk
 from penstock.worker.handlers import Handlers
+from penstock.worker.isolation import Isolated, Isolator
 from penstock.worker.keeper import Keeper
 from penstock.worker.loop import work
 from penstock.worker.monitor import LoopEvent, Monitor
 from penstock.worker.options import WorkerOptions, check_handlers, refuse_coroutines
 from penstock.worker.runners import Activity, Runners
+from penstock.worker.sources import Source
 from penstock.worker.statistics import Statistics
 from penstock.worker.status import WorkerStatus
 
@@ -74,6 +76,9 @@ class Worker:
             native code that never let the interpreter go.
         name: who takes the jobs, kept with each delivery; default that of the client, or host and
             process.
+        isolate: `module:name` of this worker, or of a function that makes it. Jobs that crashed
+            twice then run in a process of their own, which imports it, and other jobs go on
+            meanwhile. None = they run when the worker has no other job. `penstock worker` sets it.
 
     Raises:
         BadArgument: an argument can't be used.
@@ -94,6 +99,7 @@ class Worker:
         monitor: Monitor | None = None,
         heartbeat: str = "thread",
         name: str | None = None,
+        isolate: str | None = None,
     ) -> None:
         self.options = WorkerOptions(
             queues,
@@ -106,6 +112,7 @@ class Worker:
             monitor=monitor,
             heartbeat=heartbeat,
             name=name,
+            isolate=isolate,
         )
         self.handlers = check_handlers(handlers)
         refuse_coroutines(self.handlers)
@@ -118,6 +125,7 @@ class Worker:
         self._bench: Bench | None = None
         self._activity: Activity | None = None
         self._looking = Errands()
+        self._isolated: Isolated | None = None
 
     def _twinned(self, name: str | None) -> Penstock:
         """A client of its own; of one node where a helper process, which has one, renews leases."""
@@ -202,14 +210,15 @@ class Worker:
         runners = Runners(options.concurrency, self.name, bench.execute)
         self._crew = crew = Crew(
             self._sources(),
-            Desk(self.handlers, runners, bench.unknown, bench.later, monotonic),
+            Desk(self.handlers, runners, bench.unknown, monotonic),
             wake=wake.set_from_thread,
             clock=monotonic,
             options=options,
             statistics=self._statistics,
             fields=self._fields,
         )
-        crew.keeper = self._keeper()
+        crew.keeper, crew.isolated = self._keeper(), self._isolated
+        crew.isolator = self._isolator(crew)
         self._bench = bench
         bench.runners, bench.finished = runners, crew.finished
         for grace in self._stops:
@@ -331,6 +340,7 @@ class Worker:
     def status(self) -> WorkerStatus:
         """What it is doing, and its figures so far; from any thread."""
         crew, bench = self._crew, self._bench
+        isolated = () if crew is None or crew.isolator is None else crew.isolator.running
         sizes = dict.fromkeys(self.options.queues, 0)
         if crew is not None:
             sizes.update(crew.sizes)
@@ -341,9 +351,9 @@ class Worker:
             queues=sizes,
             concurrency=self.options.concurrency,
             options=self.options.shown() | {"name": self.name},
-            held=0 if crew is None else len(crew.held),
+            held=0 if crew is None else len(crew.held) + len(isolated),
             taken=0 if crew is None else crew.taken,
-            running=() if bench is None else bench.at_work(),
+            running=isolated if bench is None else bench.at_work() + isolated,
             idle_rounds=0 if crew is None else crew.idle_rounds,
             answered=0.0 if crew is None else monotonic() - crew.answered,
             stats=self._statistics.snapshot(),
@@ -377,6 +387,8 @@ class Worker:
             renewer.close()
             if keeper is not None:
                 keeper.close()
+            if crew.isolator is not None and (left := crew.isolator.close()):
+                crew.abandoned.add(left)
             is_free = runners.close(1.0)
             self._client.close()
             wake.close()
@@ -426,6 +438,22 @@ class Worker:
         if self.options.heartbeat != "process":
             return None
         return Keeper(self._client._source, prefix=self._client.prefix, owner=self.name)
+
+    def _isolator(self, crew: Crew) -> Isolator | None:
+        """The process for suspects, which is not started yet, if one is wanted."""
+        target, options = self.options.isolate, self.options
+        if target is None:
+            return None
+        told = {"queues": dict(options.queues), "grace": options.grace_s, "name": self.name}
+        return Isolator(target, told, crew.wake, self._fields)
+
+    def _run_isolated(self, isolated: Isolated, told: dict[str, Any]) -> None:
+        """Run what another worker hands this one, which is the same app in another process."""
+        self.change(queues=told["queues"], grace=told["grace"], name=f"{told['name']}-isolated")
+        only = {"burst": False, "max_jobs": None, "monitor": None, "throttle": 0, "isolate": None}
+        self.options = self.options.changed(concurrency=1, prefetch=0, **only)
+        self._isolated = isolated
+        self.run(signals=False)
 
     def _ready(self, crew: Crew, wake: Signal, keeper: Keeper) -> None:
         """Wait for the helper, for some seconds: a handler may let nothing else run at once."""

@@ -12,6 +12,7 @@ from operator import attrgetter
 from typing import Any, TypeAlias
 
 from penstock.worker import AsyncWorker, Worker
+from penstock.worker.functions import is_target
 
 __all__ = ["AnyWorker", "NoWorker", "load"]
 
@@ -56,7 +57,7 @@ def load(target: str) -> AnyWorker:
         NoWorker: there is none.
     """
     module, _, path = target.partition(":")
-    if not all(part.isidentifier() for part in (*module.split("."), *path.split("."))):
+    if not is_target(target):
         raise NoWorker(f"{target!r} is not of the form module:attribute")
     if sys.path[:1] != [os.getcwd()]:  # noqa: PTH109 - sys.path holds strings
         sys.path.insert(0, os.getcwd())  # noqa: PTH109 - same

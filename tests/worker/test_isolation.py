@@ -1,0 +1,252 @@
+"""Suspects run in a process of their own: ordinary jobs of the same worker go on, and none dies."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from penstock import BadArgument, Job, Penstock, Queue, Worker
+from penstock.worker import AsyncWorker
+from tests.support.workers import until
+from tests.worker import tasks
+from tests.worker.support import Crew, Event, WorkerProcess
+
+KINDS = ("thread", "asyncio", "mixed")
+
+
+def crashed_twice(queue: Queue, *bodies: dict[str, Any], lease: float = 30) -> None:
+    """Add jobs that two consumers in a row have let lapse."""
+    queue.configure(lease=0.05)
+    queue.enqueue_many(bodies)
+    for _ in range(2):
+        until(lambda: len(queue.reserve(len(bodies), block=1)) == len(bodies))
+    until(lambda: queue.stats().active == 0)
+    queue.configure(lease=lease)
+
+
+def started(crew: Crew, kind: str, **options: Any) -> WorkerProcess:
+    """A worker that runs suspects apart."""
+    return crew.start(kind, isolate=True, **{"concurrency": 4, **options})
+
+
+def begun(crew: Crew, worker: WorkerProcess, **wanted: Any) -> Event:
+    """A suspect has begun, in another process of the worker."""
+    event = crew.diary.wait("start", **wanted)
+    assert psutil.Process(event["pid"]).ppid() == worker.pid
+    return event
+
+
+def status(worker: WorkerProcess) -> tuple[int, int]:
+    """How many jobs a worker holds, and how many are running, as it says itself."""
+    worker.child.send("status")
+    told = worker.child.next_event()
+    return told["held"], told["running"]
+
+
+def test_no_process_without_suspects(crew: Crew, queue: Queue) -> None:
+    """Ordinary jobs, and those that have crashed once, run in the worker itself."""
+    queue.configure(lease=0.05)
+    queue.enqueue({"n": 0, "do": "no"})
+    queue.reserve(block=1)
+    until(lambda: queue.stats().active == 0)
+    queue.configure(lease=30)
+    worker = started(crew, "thread")
+    queue.enqueue({"n": 1, "do": "no"})
+    until(lambda: queue.stats().acked == 2)
+    assert psutil.Process(worker.pid).children() == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_ordinary_jobs_go_on_in_the_same_worker(
+    kind: str, crew: Crew, queue: Queue, tmp_path: Path
+) -> None:
+    """They are done while the suspect runs; its result is reported like any other."""
+    gate = tmp_path / "gate"
+    crashed_twice(queue, {"n": 0, "do": "wait", "for": str(gate)})
+    worker = started(crew, kind, control=True)
+    begun(crew, worker, n=0)
+    queue.enqueue_many({"n": n, "do": "nap", "s": 0.02} for n in range(1, 40))
+    until(lambda: queue.stats().acked == 39)
+    assert crew.diary.events("end", n=0) == []
+    until(lambda: status(worker) == (1, 1))
+    gate.touch()
+    until(lambda: queue.stats().acked == 40)
+    worker.signal(signal.SIGTERM)
+    assert worker.ended() == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("heartbeat", ["thread", "process"])
+def test_a_suspect_that_keeps_the_interpreter(
+    kind: str, heartbeat: str, crew: Crew, queue: Queue
+) -> None:
+    """It is the only one that can die of it, for its own process is the only one that stalls.
+
+    With a helper process that renews its lease it is done.
+    """
+    crashed_twice(queue, {"n": 0, "do": "keep", "s": 2.5, "slice": 2.5}, lease=0.5)
+    worker = started(crew, kind, heartbeat=heartbeat)
+    begun(crew, worker, n=0)
+    queue.enqueue_many({"n": n, "do": "nap", "s": 0.02} for n in range(1, 40))
+    until(lambda: queue.stats().acked >= 39)
+    assert crew.diary.events("end", n=0) == []
+    crew.diary.wait("end", n=0)
+    until(lambda: (stats := queue.stats()).acked + stats.dead == 40)
+    assert [letter.body["n"] for letter in queue.peek(state="dead")] == [0] * (
+        heartbeat == "thread"
+    )
+
+
+@pytest.mark.usefixtures("raw")
+@pytest.mark.parametrize("kind", KINDS)
+def test_suspects_of_partitions(kind: str, crew: Crew, worker_url: str) -> None:
+    """The process learns of the partitions, as its worker did."""
+    with Penstock(worker_url) as client:
+        queue = client.queue("work", partitions=3)
+        crashed_twice(queue, *({"n": n, "do": "no"} for n in range(4)))
+        worker = started(crew, kind)
+        until(lambda: queue.stats().acked == 4)
+    assert worker.pid not in {one["pid"] for one in crew.diary.events("start")}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_suspect_that_kills_its_process(kind: str, crew: Crew, queue: Queue) -> None:
+    """Its last crash is counted when the lease ends; the worker lives, and starts another one."""
+    crashed_twice(queue, {"n": 0, "do": "die"}, {"n": 1, "do": "no"}, lease=0.5)
+    worker = started(crew, kind)
+    until(lambda: queue.stats().dead == 1)
+    [letter] = queue.peek(state="dead")
+    assert (letter.body["n"], letter.crashes) == (0, 3)
+    assert crew.diary.wait("end", n=1)["pid"] != worker.pid
+    queue.enqueue({"n": 2, "do": "no"})
+    assert crew.diary.wait("end", n=2)["pid"] == worker.pid
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_innocent_jobs_beside_one_that_stalls_its_worker(
+    kind: str, crew: Crew, queue: Queue
+) -> None:
+    """One worker and all: only jobs that stall it may become dead letters."""
+    queue.configure(lease=0.5)
+    queue.enqueue({"n": 0, "do": "keep", "s": 1.5, "slice": 1.5})
+    queue.enqueue_many({"n": n, "do": "nap", "s": 0.02} for n in range(1, 30))
+    queue.enqueue({"n": 30, "do": "keep", "s": 1.5, "slice": 1.5})
+    started(crew, kind, concurrency=8, patient=False)
+    until(lambda: (stats := queue.stats()).acked + stats.dead >= 31, 60)
+    assert {letter.body["do"] for letter in queue.peek(state="dead")} <= {"keep"}
+    assert {one["n"] for one in crew.diary.events("end")} >= set(range(1, 30))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_suspect_that_is_not_done_at_a_stop(kind: str, crew: Crew, queue: Queue) -> None:
+    """When the grace ends it is given back, without a crash; both processes end."""
+    crashed_twice(queue, {"n": 0, "do": "nap", "s": 20})
+    worker = started(crew, kind, grace=0.1)
+    process = psutil.Process(begun(crew, worker, n=0)["pid"])
+    worker.signal(signal.SIGTERM)
+    assert worker.ended() == 0
+    process.wait(10)
+    stats = queue.stats()
+    assert (stats.ready, stats.active, stats.crashed) == (1, 0, 2)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_suspect_that_is_done_within_the_grace(
+    kind: str, crew: Crew, queue: Queue, tmp_path: Path
+) -> None:
+    """The worker waits for it."""
+    gate = tmp_path / "gate"
+    crashed_twice(queue, {"n": 0, "do": "wait", "for": str(gate)})
+    worker = started(crew, kind, grace=60)
+    begun(crew, worker, n=0)
+    worker.signal(signal.SIGTERM)
+    gate.touch()
+    assert worker.ended() == 0
+    assert queue.stats().acked == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_death_of_the_worker(kind: str, crew: Crew, queue: Queue, tmp_path: Path) -> None:
+    """Its process finishes the suspect, within the grace, and ends."""
+    gate = tmp_path / "gate"
+    crashed_twice(queue, {"n": 0, "do": "wait", "for": str(gate)})
+    worker = started(crew, kind)
+    process = psutil.Process(begun(crew, worker, n=0)["pid"])
+    worker.kill()
+    gate.touch()
+    until(lambda: queue.stats().acked == 1)
+    process.wait(10)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_burst_waits_for_its_suspects(kind: str, crew: Crew, queue: Queue) -> None:
+    """They run one after the other; none is left behind."""
+    crashed_twice(queue, *({"n": n, "do": "no"} for n in range(3)))
+    worker = started(crew, kind, burst=True)
+    assert worker.ended() == 0
+    assert queue.stats().acked == 3
+    assert {one["pid"] for one in crew.diary.events("end")}.isdisjoint({worker.pid})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_figures_and_fates(kind: str, crew: Crew, queue: Queue, diary: Any) -> None:
+    """What became of suspects counts in the worker's own figures."""
+    crashed_twice(queue, {"n": 0, "do": "no"}, {"n": 1, "do": "boom"})
+    queue.configure(max_attempts=3)
+    options = [kind, crew.url, str(diary.path), ["work"], None, {}]
+    worker = worker_here(options)
+    run(worker)
+    counts = worker.status().stats.counts
+    assert (counts.pop("done"), counts.pop("dead")) == (1, 1)
+    assert counts.keys() <= {"handed back"}
+    [letter] = queue.peek(state="dead")
+    assert (letter.error, letter.nacks, letter.crashes) == ("ValueError: boom", 1, 2)
+    assert os.getpid() not in {one["pid"] for one in diary.events("start")}
+
+
+def worker_here(told: list[Any]) -> Worker | AsyncWorker:
+    """A worker of this process."""
+    kind, url, diary, queues, batch, options = told
+    os.environ[tasks.TOLD] = tasks.json.dumps(told)
+    deeds = tasks.Deeds(tasks.Diary(diary))
+    more = {"isolate": "tests.worker.tasks:again", "burst": True}
+    return tasks.made(kind, url, deeds, queues, batch, **options, **more)
+
+
+def run(worker: Worker | AsyncWorker) -> None:
+    """Run it to its end."""
+    if isinstance(worker, AsyncWorker):
+        tasks.asyncio.run(worker.run())
+    else:
+        worker.run()
+
+
+def test_an_app_that_can_not_be_loaded(
+    crew: Crew, queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The suspects run in the worker, while it has no other job; the log tells why."""
+    crashed_twice(queue, {"n": 0, "do": "no"}, {"n": 1, "do": "no"})
+    seen: list[int] = []
+
+    def handle(job: Job) -> None:
+        seen.append(len(worker.status().running))
+
+    worker = Worker(crew.url, "work", handle, burst=True, isolate="nosuch:worker")
+    with caplog.at_level(logging.ERROR):
+        worker.run()
+    assert seen == [1, 1]
+    assert queue.stats().acked == 2
+    assert "suspects can't run in a process of their own (exit code 2)" in caplog.text
+
+
+@pytest.mark.parametrize("value", ["app", "app:", "./app.py:worker", 5])
+def test_what_is_no_name_of_a_worker(crew: Crew, value: Any) -> None:
+    """It is refused when the worker is made."""
+    with pytest.raises(BadArgument, match="isolate"):
+        Worker(crew.url, "work", print, isolate=value)
