@@ -230,6 +230,7 @@ class _Held:
             lambda _: call("pending", "-inf", 0, 0),
             lambda numbers: call("show", "", rest=numbers[:100]),
             lambda _: call("lookup", "none"),
+            lambda _: call("retime", "expiry" if place == "ready" else place, 0, 10**12, 0),
             lambda _: call("sweep", 900_000),
         )
 

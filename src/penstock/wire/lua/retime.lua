@@ -111,21 +111,23 @@ local function close(name) -- whether its window ends beyond the horizon
 end
 local index = ({active = active, once = once, scheduled = scheduled, dead = dead, expiry = expiry, windows = windows})[place]
 if index then
-  local low = place == 'windows' and far or now
-  low = '(' .. string.format('%.0f', (index == active or index == once) and score_of(low, 4095) or low)
-  local looked, page = 0, nil
+  local low, looked, page = place == 'windows' and far or now, 0, nil
+  low = (index == active or index == once) and score_of(low, 4095) or low
   repeat
-    page = redis.call('ZRANGE', index, '+inf', low, 'BYSCORE', 'REV', 'LIMIT', skip + looked, 100)
-    more = #page == 100
-    for i = 1, #page do
-      if bytes >= 1048576 then
+    page = redis.call('ZRANGE', index, skip + looked, skip + looked + 99, 'REV', 'WITHSCORES')
+    more = #page == 200
+    for i = 1, #page, 2 do
+      if tonumber(page[i + 1]) <= low then
+        more = false
+        break
+      elseif bytes >= 1048576 then
         more = true
         break
       end
       local wrong = index == windows and close(page[i]) or index ~= windows and mend(page[i])
       looked, found, passed = looked + 1, found + (wrong and 1 or 0), passed + (wrong and write == '1' and 0 or 1)
     end
-  until #page < 100 or looked >= 1000 or bytes >= 1048576
+  until not more or looked >= 1000 or bytes >= 1048576
 elseif place == 'meta' and m[2] then
   found = seen > raw + 2592000000 and 1 or 0
   local marks, roles = {alarm = m[11], full = m[12], surveyed = m[13]}, {producer = m[9], consumer = m[10]}
