@@ -52,7 +52,7 @@ local function mend(id) -- whether some time of this job lies ahead
   end
   local record = value or entry[2][2]
   bytes = bytes + #record
-  local at, who = string.match(record, '^@(%d+)( [^\n]*\n)')
+  local at, who = string.match(record, '^@(%d+)(%?? [^\n]*\n)')
   if at then
     record, delivered = string.sub(record, #at + #who + 2), tonumber(at)
   end
