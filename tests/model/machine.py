@@ -22,22 +22,20 @@ from penstock import (
     WrongEpoch,
 )
 from penstock.core.operations import FULL
-from penstock.core.sweeping import Turns
 from penstock.core.views import SETTING_KINDS
 from tests.model.faults import Fault
 from tests.model.model import NEVER, Answer, ModelJob, Name, Number, Policy
-from tests.model.side import IDS, STATES, SideBySide, policy
+from tests.model.side import IDS, STATES, policy
+from tests.model.waiting import TAGS, Waiting
 
 __all__ = ["IdsMachine", "QueueMachine"]
 
-TICK_MS = 4_000
 WRONG = 19 * 365 * 86_400_000
 """ms by which a wrong clock is ahead, or behind."""
 
 DELAYS = st.sampled_from([0, 0, 0, 1, 50, 3_000, 4_000, 60_000])
 TTLS = st.sampled_from([None, None, None, 1, 60, 2_000, 70_000])
 LEASES = st.sampled_from([None, None, 0, 1, 1_000, 5_000])
-TAGS = st.sampled_from([0, 1, 0x7FF, 0xFFF])
 PROVISIONAL = (1, 8)
 """Tags of the reserves that deliver suspects provisionally."""
 SPANS = st.sampled_from([1, 9, 100, 999, 1_000, 1_001, 3_000, 3_000, 10_000, 61_000, 900_000])
@@ -116,6 +114,7 @@ ACTIONS: dict[str, dict[str, Sequence[Any]]] = {
         "among": [["active"], ["dead", "scheduled"]],
         "window": [None, 0, 3_000],
     },
+    "begin_to_wait": {"tag": [4, 6]},
     "bury": {"picks": [0], "among": [["active"], ["dead", "scheduled"]], "reason": ["why"]},
     "claim": {
         "how": ["refuse", "requeue", "requeue+update", "debounce", "update", "requeue+debounce"],
@@ -157,9 +156,12 @@ ACTIONS: dict[str, dict[str, Sequence[Any]]] = {
     "sweep": {},
     "time_comes": {"pick": [0, 0, 1, 2], "early": [0]},
     "time_passes": {"span": [3_000, 4_000, 4_000, 1, 4_000, 60_000]},
+    "wake_up": {"n": [1, 1, 2, 0], "tag": [5, 1]},
     "withdraw": {"picks": [0]},
 }
 """What is done with jobs, with the values that arguments take; picks are drawn."""
+UNDISTURBED = ("begin_to_wait", "extend_at_half", "time_comes", "time_passes", "wake_up")
+"""Those of them that no fault strikes."""
 Acts: TypeAlias = list[tuple[str, list[tuple[int, str]], int]]
 ACTS = st.lists(
     st.tuples(st.sampled_from(sorted(ACTIONS)), PICKS, st.integers(0, 9999)), max_size=8
@@ -207,7 +209,7 @@ def call(**arguments: Any) -> Callable[[Callable[..., None]], Any]:
     return made
 
 
-class QueueMachine(SideBySide):
+class QueueMachine(Waiting):
     """Everything that can be done to a queue, and everything that can happen to it."""
 
     # -- adding ----------------------------------------------------------------------------
@@ -267,12 +269,13 @@ class QueueMachine(SideBySide):
                 values[key] = choices[at]
             if "picks" in values and values["picks"] is not None:
                 values["picks"] = picks
-            if name not in ("extend_at_half", "time_comes", "time_passes"):
+            if name not in UNDISTURBED:
                 values["fault"] = ""
             getattr(self, name)(**values)
             self.jobs_agree()
             self.ids_agree()
             self.tokens_are_there()
+            self.nobody_oversleeps()
 
     def fill_with(self, shape: Shape, tag: int) -> None:
         """Add jobs, each with a lease, a ttl and a fate; those that are delivered come first."""
@@ -497,7 +500,7 @@ class QueueMachine(SideBySide):
         how many are connected.
         """
         bodies = [self.body() for _ in range(1 + many)]
-        self.queue.stats()  # so that it is connected
+        self.queue.status(IDS[0])  # so that it is connected; stats would remove what has expired
         for connection in self.client._node._link.callers:
             connection._followers = int(was_connected)
 
@@ -593,75 +596,6 @@ class QueueMachine(SideBySide):
             taken = self.ops.taken(reply, tag, self.client._node.id)
             if taken.deliveries or taken.next_ms != 0:
                 return taken.deliveries, taken.is_over and not taken.deliveries
-
-    @rule(n=st.sampled_from([1, 2, 10]), tag=TAGS)
-    def wait(self, n: int, tag: int) -> None:
-        """A consumer waits for a moment, and sweeps when there is nothing to take."""
-        self.bench.dice.tag, self.fault = tag, ""
-        turns = self.client._driver._turns = Turns(lambda: 0.0)
-        turns.is_due(self.queue.name, 0.0)  # the second time it is
-
-        def taken() -> list[ModelJob]:
-            while True:
-                found, more = self.model.reserve(n, tag)
-                if found or not more:
-                    return found
-
-        def model() -> list[ModelJob]:
-            found = taken()
-            if found or self.model.drained:
-                return found
-            while self.model.sweep(0)[1]:
-                pass
-            return taken()
-
-        def queue() -> tuple[Sequence[Job], bool]:
-            try:
-                return self.queue.reserve(n, block=0.001), False
-            except QueueClosed:
-                return [], True
-
-        wanted, (got, is_over), _ = self.both(model, queue)
-        self.received(wanted, got)
-        assert is_over == (self.model.drained and not wanted)
-        self.check_rearmed("a wait left something")
-
-    def check_rearmed(self, why: str) -> None:
-        """A reserve that leaves something to take leaves a token."""
-        if self.model.paused == "in":
-            left = any(job.place == "ready" for job in self.model.jobs.values())
-        else:
-            left = not self.model.paused and bool(self.model.listed("ready"))
-        if left:
-            self.must_wake = why
-
-    @rule(n=st.sampled_from([0, 1, 2]), tag=TAGS)
-    def wake_up(self, n: int, tag: int) -> None:
-        """A consumer takes the wake token and reserves."""
-        if not self.raw.lpop(self.ops.keys["wake"]):
-            return
-        self.bench.dice.tag = tag
-        self.fault = ""
-        (wanted, _), got, _ = self.both(
-            lambda: self.model.reserve(n, tag),
-            lambda: self.client._driver.reserve(self.ops, n, idle=True),
-        )
-        self.received(wanted, got.deliveries)
-        self.check_rearmed("whoever was woken left something")
-        events = [
-            job.at - self.model.now
-            for job in self.model.jobs.values()
-            if job.place in ("scheduled", "active")
-        ]
-        if self.model.drained:
-            assert got.next_ms == -2
-            self.must_wake = "one who was told of the end tells the next"
-        elif self.model.paused in ("out", "all"):
-            assert got.next_ms == -1
-        elif not self.model.paused:
-            assert got.next_ms == (0 if self.model.has_more else min(events, default=-1))
-            if (wanted or n == 0) and events and min(events) <= TICK_MS:
-                self.must_wake = "whoever was told of an event leaves the wait"
 
     # -- settling --------------------------------------------------------------------------
 
@@ -1047,14 +981,21 @@ class QueueMachine(SideBySide):
     @rule(span=st.sampled_from([1, 300, 999, 5_000, 100_000]))
     def clock_steps_back(self, span: int) -> None:
         """The server's clock is set back."""
+        self.timer = None
         self.clock.set(self.clock.ms - span)
 
     @rule(span=st.sampled_from([-WRONG, -4_000_000, 4_000_000, WRONG]), acts=ACTS)
     def clock_is_wrong(self, span: int, acts: Acts) -> None:
-        """The server's clock is wrong for a while, and then right again."""
+        """The server's clock is wrong for a while, and then right again.
+
+        Windows that have ended are removed first: one that is left would be open again.
+        """
+        self.timer = None
+        self.sweep(fault="")
         self.clock.set(self.clock.ms + span)
         self.act(acts)
         self.clock.set(self.clock.ms - span)
+        self.timer = None
 
     # -- looking -----------------------------------------------------------------------------
 

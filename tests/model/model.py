@@ -932,8 +932,8 @@ class Model:
             states: as a reader sees them.
             step: one step alone, of those that these states take.
         """
-        steps = [("scheduled", "scheduled", 1), ("active", "active", 1), ("active", "once", 1)]
-        steps += [("ready", "ready", 0), ("ready", "scheduled", 0), ("ready", "active", 0)]
+        steps = [("ready", "ready", 0), ("scheduled", "scheduled", 1), ("active", "active", 1)]
+        steps += [("active", "once", 1), ("ready", "scheduled", 0), ("ready", "active", 0)]
         steps += [("dead", "dead", 0)]
         wanted = [(place, later) for state, place, later in steps if state in states]
         chosen = wanted if step is None else [wanted[step]]

@@ -96,7 +96,7 @@ def policy(parts: Policy | None) -> RetryPolicy | None:
 
 
 class SideBySide(RuleBasedStateMachine):
-    """One queue, one client, one model."""
+    """One queue, two clients that take turns, one model."""
 
     bench: Bench
 
@@ -106,6 +106,7 @@ class SideBySide(RuleBasedStateMachine):
         self.raw.flushdb()
         self.clock = TestClock(self.raw, START)
         self.client = Penstock(self.raw, owner=OWNER)
+        self.other = Penstock(self.raw, owner=OWNER)  # the next call is its
         self.queue = self.client.queue(QUEUE)
         self.ops = self.queue.ops
         self.model = Model()
@@ -118,6 +119,7 @@ class SideBySide(RuleBasedStateMachine):
         self.had: tuple[int, int] = (0, 0)  # jobs that waited, and until when a producer waits
         self.latest_seen = 0
         self.has_changed = False
+        self.timer: int | None = None  # until when a consumer waits, unless a token comes
 
     def teardown(self) -> None:
         """No window that has ended leaves a trace; close the client."""
@@ -133,6 +135,7 @@ class SideBySide(RuleBasedStateMachine):
                 assert len(names) == sum(self.model.holders(one)[0] is not None for one in IDS)
         finally:
             self.client.close()
+            self.other.close()
 
     # -- running a call on both ------------------------------------------------------------
 
@@ -168,7 +171,8 @@ class SideBySide(RuleBasedStateMachine):
             self.raw.script_flush()
             fault = ""
         elif fault == "token lost":  # with the consumer that it was sent to
-            self.raw.lpop(self.ops.keys["wake"])
+            if self.raw.lpop(self.ops.keys["wake"]):
+                self.timer = None
             fault = ""
         self.set_model_clock()
         self.model.freed.clear()
@@ -182,6 +186,8 @@ class SideBySide(RuleBasedStateMachine):
             got = queue()
         finally:
             self.bench.faults.armed = ""
+        self.client, self.other = self.other, self.client
+        self.queue = self.client.queue(QUEUE)
         self.model.found(self.present())
         self.has_changed = self.model.totals != totals
         freed = [self.model.jobs.get(number) for number in self.model.freed]

@@ -9,8 +9,9 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from tests.model.clock import use_test_clock
+from tests.model.courses import CoursesMachine
 from tests.model.faults import Faults
-from tests.model.machine import IdsMachine, QueueMachine
+from tests.model.machine import IdsMachine
 from tests.model.side import Bench, Dice
 from tests.support.backends import Backend
 
@@ -35,7 +36,7 @@ def test_queue_agrees_with_its_model(backend: Backend, monkeypatch: pytest.Monke
     dice = Dice()
     monkeypatch.setattr("penstock.core.operations.random", dice)
 
-    class Machine(QueueMachine):
+    class Machine(CoursesMachine):
         bench = Bench(backend.sync_client(), Faults(monkeypatch), dice, backend.is_fake)
 
     # The rules are the same everywhere, and fakeredis is the slowest by far.

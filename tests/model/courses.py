@@ -1,0 +1,81 @@
+"""Courses of events that single rules seldom make."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+from hypothesis.stateful import rule
+
+from tests.model.machine import QueueMachine
+from tests.model.side import STATES
+from tests.model.waiting import TAGS
+
+__all__ = ["CoursesMachine"]
+
+
+class CoursesMachine(QueueMachine):
+    """Each course begins with a queue without jobs, and makes some of its own."""
+
+    def begin_empty(self) -> None:
+        """Jobs can be added and delivered, and there are none."""
+        self.open_up()
+        self.tokens_are_there()
+        self.purge(fault="", states=list(STATES))
+
+    def add_one(self, delay: int = 0, lease: int | None = None, ttl: int | None = None) -> None:
+        """Add a job to both."""
+        self.add([self.body()], delay, None, lease, ttl, None, None, many=False)
+        self.tokens_are_there()
+
+    @rule(
+        lease=st.sampled_from([1_000, 3_000]),
+        delay=st.sampled_from([1_100, 3_500]),
+        told=st.booleans(),
+        tag=TAGS,
+    )
+    def event_is_gone(self, lease: int, delay: int, told: bool, tag: int) -> None:
+        """A lease that was acknowledged early hides no later event from a consumer that waits."""
+        self.begin_empty()
+        self.add_one(lease=lease)
+        self.reserve_some(1, tag)
+        self.tokens_are_there()
+        self.ack(fault="", picks=[(0, "receipt")], among=("active",), window=None)
+        if not told:  # of the lease, but another consumer that is gone
+            self.raw.lpop(self.ops.keys["wake"])
+            self.timer = None
+        self.begin_to_wait(tag)
+        self.tokens_are_there()
+        self.wake_up(1, tag)
+        self.tokens_are_there()
+        self.add_one(delay=delay)
+        self.clock.set(self.clock.ms + delay)
+        self.nobody_oversleeps()
+        self.wake_up(1, tag)
+
+    @rule(expired=st.integers(1, 7), live=st.integers(0, 2), n=st.integers(1, 3), tag=TAGS)
+    def expired_are_in_the_way(self, expired: int, live: int, n: int, tag: int) -> None:
+        """One call passes over more expired jobs than it lists, and delivers those behind them."""
+        self.begin_empty()
+        for _ in range(expired):
+            self.add_one(ttl=60)
+        self.clock.set(self.clock.ms + 100)
+        for _ in range(live):
+            self.add_one()
+        self.timer = None
+        self.look_for_jobs(n, tag, idle=False)
+
+    @rule(
+        span=st.sampled_from([59_000, 61_000, 900_000]),
+        window=st.sampled_from([None, None, 3_000, 90_000]),
+    )
+    def leave_unused(self, span: int, window: int | None) -> None:
+        """A queue that nobody uses is removed, but not while a window of it is open."""
+        self.configure(fault="", values=dict.fromkeys(self.model.settings))
+        self.begin_empty()
+        if window:
+            self.claim(
+                fault="", names=[0], many=False, how="refuse", until="enqueued", window=window,
+                delay=0, lease=None, ttl=None, bound=None, retry=None,
+            )  # fmt: skip
+            self.purge(fault="", states=list(STATES))
+        self.clock.set(self.clock.ms + span)
+        self.sweep(fault="")

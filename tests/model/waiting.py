@@ -1,0 +1,117 @@
+"""A consumer that waits beside the others: what it must be told, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hypothesis import strategies as st
+from hypothesis.stateful import invariant, rule
+
+from penstock import Job, QueueClosed
+from penstock.core.operations import Taken
+from penstock.core.sweeping import Turns
+from tests.model.model import ModelJob
+from tests.model.side import SideBySide
+
+__all__ = ["TAGS", "Waiting"]
+
+TAGS = st.sampled_from([0, 1, 0x7FF, 0xFFF])
+TICK_MS = 4_000
+
+
+class Waiting(SideBySide):
+    """Consumers that wait: for a moment, or until a token or a timer comes."""
+
+    @rule(n=st.sampled_from([1, 2, 10]), tag=TAGS)
+    def wait(self, n: int, tag: int) -> None:
+        """A consumer waits for a moment, and sweeps when there is nothing to take."""
+        self.bench.dice.tag, self.fault = tag, ""
+        turns = self.client._driver._turns = Turns(lambda: 0.0)
+        turns.is_due(self.queue.name, 0.0)  # the second time it is
+
+        def taken() -> list[ModelJob]:
+            while True:
+                found, more = self.model.reserve(n, tag)
+                if found or not more:
+                    return found
+
+        def model() -> list[ModelJob]:
+            found = taken()
+            if found or self.model.drained:
+                return found
+            while self.model.sweep(0)[1]:
+                pass
+            return taken()
+
+        def queue() -> tuple[Sequence[Job], bool]:
+            try:
+                return self.queue.reserve(n, block=0.001), False
+            except QueueClosed:
+                return [], True
+
+        wanted, (got, is_over), _ = self.both(model, queue)
+        self.received(wanted, got)
+        assert is_over == (self.model.drained and not wanted)
+        self.check_rearmed("a wait left something")
+
+    def check_rearmed(self, why: str) -> None:
+        """A reserve that leaves something to take leaves a token."""
+        if self.has_work():
+            self.must_wake = why
+
+    def has_work(self) -> bool:
+        """Whether a consumer would be given a job now."""
+        if self.model.paused == "in":
+            return any(job.place == "ready" for job in self.model.jobs.values())
+        return not self.model.paused and bool(self.model.listed("ready"))
+
+    # -- one that waits until it is told -----------------------------------------------------
+
+    @rule(tag=TAGS)
+    def begin_to_wait(self, tag: int) -> None:
+        """A consumer looks for jobs, and waits if there are none, as long as its timer says."""
+        if self.timer is None:
+            self.look_for_jobs(1, tag, idle=False)
+
+    @rule(n=st.sampled_from([0, 1, 2]), tag=TAGS)
+    def wake_up(self, n: int, tag: int) -> None:
+        """A consumer takes the wake token, or its timer has come: it reserves, and waits again."""
+        is_early = self.timer is None or self.clock.ms < self.timer
+        if not self.raw.lpop(self.ops.keys["wake"]) and is_early:
+            return
+        wanted, got = self.look_for_jobs(n, tag, idle=True)
+        self.check_rearmed("whoever was woken left something")
+        events = [
+            job.at - self.model.now
+            for job in self.model.jobs.values()
+            if job.place in ("scheduled", "active")
+        ]
+        if self.model.drained:
+            assert got.next_ms == -2
+            self.must_wake = "one who was told of the end tells the next"
+        elif self.model.paused in ("out", "all"):
+            assert got.next_ms == -1
+        elif not self.model.paused:
+            assert got.next_ms == (0 if self.model.has_more else min(events, default=-1))
+            if (wanted or n == 0) and events and min(events) <= TICK_MS:
+                self.must_wake = "whoever was told of an event leaves the wait"
+
+    def look_for_jobs(self, n: int, tag: int, *, idle: bool) -> tuple[list[ModelJob], Taken]:
+        """Reserve; whoever is given nothing keeps a timer until the next event, or a tick."""
+        self.bench.dice.tag, self.fault = tag, ""
+        (wanted, _), got, _ = self.both(
+            lambda: self.model.reserve(n, tag),
+            lambda: self.client._driver.reserve(self.ops, n, idle=idle),
+        )
+        self.received(wanted, got.deliveries)
+        waits = n > 0 and not wanted and got.next_ms != -2
+        span = TICK_MS if got.next_ms < 0 else min(got.next_ms, TICK_MS)
+        self.timer = self.clock.ms + span if waits else None
+        return wanted, got
+
+    @invariant()
+    def nobody_oversleeps(self) -> None:
+        """While a job can be had, a consumer that waits has a token or its timer has come."""
+        self.set_model_clock()
+        if self.timer is not None and self.clock.ms < self.timer and self.has_work():
+            assert self.raw.llen(self.ops.keys["wake"]), "a job is due, and a consumer sleeps"
