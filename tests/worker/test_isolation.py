@@ -185,6 +185,20 @@ def test_the_death_of_the_worker(kind: str, crew: Crew, queue: Queue, tmp_path: 
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_the_death_of_the_worker_beside_a_suspect_that_does_not_end(
+    kind: str, crew: Crew, queue: Queue, tmp_path: Path
+) -> None:
+    """Its process ends some seconds after the grace, also if the handler blocks its event loop."""
+    crashed_twice(queue, {"n": 0, "do": "wait", "for": str(tmp_path / "never")})
+    worker = started(crew, kind, grace=0.1)
+    process = psutil.Process(begun(crew, worker, n=0)["pid"])
+    worker.kill()
+    process.wait(20)
+    stats = queue.stats()
+    assert (stats.ready, stats.active, stats.crashed) == (1, 0, 2)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_burst_waits_for_its_suspects(kind: str, crew: Crew, queue: Queue) -> None:
     """They run one after the other; none is left behind."""
     crashed_twice(queue, *({"n": n, "do": "no"} for n in range(3)))

@@ -332,20 +332,29 @@ class Isolated:
     def __init__(self, end: socket.socket) -> None:
         self._end = end
         self._line: Line | None = None
+        self._jobs: deque[dict[str, Any]] = deque()
 
     def tend(self, crew: Crew) -> None:
-        """Take what has come; end when the worker has gone."""
+        """Take what has come."""
         if self._line is None:
-            self._line = Line(self._end, crew.wake)
+            self._line = Line(self._end, lambda: self._hear(crew))
+            self._hear(crew)  # what came before there was a line
             self._tell(ready=True)
-        while not self._line.is_quiet:
-            message = self._line.heard()
-            if message is None:
-                crew.stop()
-            elif "stop" in message:
-                crew.stop(message["stop"])
-            else:
-                self._take(crew, message["job"])
+        while self._jobs:
+            self._take(crew, self._jobs.popleft())
+
+    def _hear(self, crew: Crew) -> None:
+        """End when the worker has gone. In the line's own thread: a handler may block the loop."""
+        with suppress(IndexError):  # nothing is left, or the other thread has it
+            while self._line is not None:
+                message = self._line.heard()
+                if message is None:
+                    crew.stop()
+                elif "stop" in message:
+                    crew.stop(message["stop"])
+                else:
+                    self._jobs.append(message["job"])
+        crew.wake()
 
     def _take(self, crew: Crew, packed: dict[str, Any]) -> None:
         source = next((s for s in crew.sources if _place(s.ops) == packed["place"]), None)

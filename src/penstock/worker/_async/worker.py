@@ -453,7 +453,7 @@ class AsyncWorker:
         self.change(queues=told["queues"], grace=told["grace"], name=f"{told['name']}-isolated")
         only = {"burst": False, "max_jobs": None, "monitor": None, "throttle": 0, "isolate": None}
         self.options = self.options.changed(concurrency=1, prefetch=0, **only)
-        self._isolated = isolated
+        self._isolated, self._owns_process = isolated, True
         await self.run(signals=False)
 
     async def _ready(self, crew: Crew, wake: AsyncSignal, keeper: Keeper) -> None:

@@ -452,7 +452,7 @@ class Worker:
         self.change(queues=told["queues"], grace=told["grace"], name=f"{told['name']}-isolated")
         only = {"burst": False, "max_jobs": None, "monitor": None, "throttle": 0, "isolate": None}
         self.options = self.options.changed(concurrency=1, prefetch=0, **only)
-        self._isolated = isolated
+        self._isolated, self._owns_process = isolated, True
         self.run(signals=False)
 
     def _ready(self, crew: Crew, wake: Signal, keeper: Keeper) -> None:
