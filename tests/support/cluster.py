@@ -235,12 +235,7 @@ class Cluster:
     # -- changing --------------------------------------------------------------------------
 
     def begin_move(self, slot: int, target: Member) -> Member:
-        """Set a slot on its way; returns where it is. Its keys have not moved yet.
-
-        Whoever takes a slot over takes the next epoch that it knows of: one that has not heard of
-        the last move would lose to it, and then two servers name each other for ever.
-        """
-        wait_for(lambda: _epochs_agree(self.alive), STARTUP)
+        """Set a slot on its way; returns where it is. Its keys have not moved yet."""
         source = self.owner(slot)
         target.cluster("SETSLOT", slot, "IMPORTING", source.id)
         source.cluster("SETSLOT", slot, "MIGRATING", target.id)
@@ -262,7 +257,12 @@ class Cluster:
         return moved
 
     def end_move(self, slot: int, target: Member) -> None:
-        """Give a slot to where its keys are now; all know it when this returns."""
+        """Give a slot to the server that has its keys now; all know it when this returns.
+
+        That server takes the next epoch that it knows of. If it had not heard of the last move it
+        would lose to it, and then two servers name each other for ever.
+        """
+        wait_for(lambda: _epochs_agree(self.alive), STARTUP)
         others = [one for one in self.primaries if one is not target]
         for member in [target, *others]:
             member.cluster("SETSLOT", slot, "NODE", target.id)
