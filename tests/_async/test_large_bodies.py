@@ -196,7 +196,7 @@ async def test_staged_jobs(q: AsyncQueue, raw: Raw) -> None:
     await q.enqueue(b"before")
     records = [b"1;d=%d\n%b" % (i, body) for i, body in enumerate(bodies)]
     await q._node.run(q.ops.stage(at, "a:0", 60_000, staged_chunk(0, records)))
-    await q._node.run(q.ops.commit(at, [("a", 1)], None))
+    await q._node.run(q.ops.commit(at, [("a", 1)], 60_000, None))
     for most in (2, 2):
         call = q.ops.publish(at, "a:0", most, create="", wait_ms=0, wait=None)
         reply, _ = await q._node.run(call)

@@ -197,7 +197,7 @@ def test_staged_jobs(q: Queue, raw: Raw) -> None:
     q.enqueue(b"before")
     records = [b"1;d=%d\n%b" % (i, body) for i, body in enumerate(bodies)]
     q._node.run(q.ops.stage(at, "a:0", 60_000, staged_chunk(0, records)))
-    q._node.run(q.ops.commit(at, [("a", 1)], None))
+    q._node.run(q.ops.commit(at, [("a", 1)], 60_000, None))
     for most in (2, 2):
         call = q.ops.publish(at, "a:0", most, create="", wait_ms=0, wait=None)
         reply, _ = q._node.run(call)
