@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from penstock import AsyncPenstock, BadArgument, Penstock
@@ -98,6 +98,7 @@ def test_no_part_of_a_password_is_in_an_error(
 )
 @settings(THOROUGH, max_examples=25)
 @given(url=URLS, behind=st.booleans())
+@example(url="redis://127.0.0.1:1/0?password=hunter2secret 918273645", behind=True)
 def test_no_part_of_a_password_is_on_a_terminal(command: list[str], url: str, behind: bool) -> None:
     """Neither on stdout nor on stderr, where `--url` stands or where it was forgotten."""
     out, err = io.StringIO(), io.StringIO()

@@ -304,6 +304,12 @@ def _unstage(queue: Queue) -> None:
     assert _ran(queue, queue.ops.unstage(STAGED, None))[0] == 1
 
 
+def _retime(queue: Queue) -> None:
+    for place in ("active", "once", "scheduled", "dead", "expiry"):
+        code, _, found, *_ = _ran(queue, queue.ops._call("retime", place, 0, 10**12, 1))
+        assert (code, found) == (1, 0)
+
+
 WORKING: dict[str, Callable[[Queue], None]] = {
     "reserve": _reserve, "ack": _ack, "settle": _settle, "nack": _nack, "release": _release,
     "bury": _bury, "extend": _extend, "redrive": _redrive, "delete": _delete, "purge": _purge,
@@ -312,6 +318,7 @@ WORKING: dict[str, Callable[[Queue], None]] = {
     "pending": _recover, "evict": _evict, "scan": _scan, "lookup": _status,
     "acquire": _take_roles, "resign": _take_roles, "survey": _survey, "unstage": _unstage,
     "assign": _assign, "assigned": _assign, "fetch": _assign, "dismiss": _assign,
+    "retime": _retime,
 }  # fmt: skip
 
 

@@ -590,6 +590,7 @@ class QueueMachine(Waiting):
 
     def reserve_provisionally(self, n: int) -> tuple[Sequence[Job], bool]:
         """Take jobs as a worker does; whether the queue is drained."""
+        self.client.connect()  # ids need the node's
         while True:
             call, tag = self.ops.reserve(n, idle=False, provisional=True)
             reply, _ = self.client._node.run(call)

@@ -19,6 +19,8 @@ PLACE = re.compile(r"(?:\[[0-9A-Fa-f:.%]+\]|[\w.-]*)(?::\d{1,5})?")
 HIDDEN = "<not shown>"
 IN_TEXT = re.compile(r"(?<![^\s'\"(\[])([A-Za-z][A-Za-z0-9+.-]*:/+|:).*@", re.DOTALL)
 """A URL that begins a word, or what is left of one, up to the last @ of the text."""
+IN_OPTION = re.compile(r"([?&]\w*(?:username|password)=).*", re.DOTALL | re.IGNORECASE)
+"""A name or a password in an option of a URL, up to the end of the text: it may have spaces."""
 
 
 def shown(source: object) -> str:
@@ -38,7 +40,7 @@ def shown(source: object) -> str:
 
 def redacted(text: str) -> str:
     """A text of any kind without the names and passwords of a URL in it."""
-    return IN_TEXT.sub(rf"\1{HIDDEN}@", text)
+    return IN_OPTION.sub(rf"\1{HIDDEN}", IN_TEXT.sub(rf"\1{HIDDEN}@", text))
 
 
 def check_url(argument: str, url: object) -> str:
