@@ -1,6 +1,6 @@
 """Write the synchronous client and its tests from the asynchronous ones.
 
-    python tools/unasync.py            # write src/penstock/_sync and tests/_sync
+    python tools/unasync.py            # write src/penstock/client/_sync and tests/_sync
     python tools/unasync.py --check    # compare whole files and the set of files; 1 if they differ
 
 The source is rewritten token by token, by the tables below, and then formatted by ruff. Three
@@ -28,13 +28,13 @@ from pathlib import Path
 from token import COMMENT, DEDENT, INDENT, NAME, NEWLINE, NL, OP, STRING
 
 TREES = {
-    "src/penstock/_async": "src/penstock/_sync",
+    "src/penstock/client/_async": "src/penstock/client/_sync",
     "src/penstock/pressure/_async": "src/penstock/pressure/_sync",
     "src/penstock/worker/_async": "src/penstock/worker/_sync",
     "tests/_async": "tests/_sync",
     "tests/nodes/cluster/_async": "tests/nodes/cluster/_sync",
 }
-HEADER = "# Generated from {} by tools/unasync.py; do not edit."
+HEADER = "# From {} by tools/unasync.py; do not edit."
 
 # One name for another, in code, strings and comments. `AsyncX` becomes `X` without a row.
 NAMES = {

@@ -5,10 +5,10 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from penstock._sync.client import Penstock
-from penstock._sync.job import Job
-from penstock._sync.queue import Queue
-from penstock._sync.role import Role
+from penstock.client._sync.client import Penstock
+from penstock.client._sync.job import Job
+from penstock.client._sync.queue import Queue
+from penstock.client._sync.role import Role
 from penstock.core.codec import Codec
 from penstock.core.ids import JobId, parse_id
 from penstock.core.job import BulkEnqueued, Enqueued, Outcome, Settled
@@ -74,10 +74,10 @@ from penstock.errors import (
 )
 
 if TYPE_CHECKING:
-    from penstock._async.client import AsyncPenstock
-    from penstock._async.job import AsyncJob
-    from penstock._async.queue import AsyncQueue
-    from penstock._async.role import AsyncRole
+    from penstock.client._async.client import AsyncPenstock
+    from penstock.client._async.job import AsyncJob
+    from penstock.client._async.queue import AsyncQueue
+    from penstock.client._async.role import AsyncRole
     from penstock.worker import (
         AsyncWorker,
         Done,
@@ -180,10 +180,10 @@ __all__ = [
 ]
 
 _LATER = {
-    "AsyncJob": "penstock._async.job",
-    "AsyncPenstock": "penstock._async.client",
-    "AsyncQueue": "penstock._async.queue",
-    "AsyncRole": "penstock._async.role",
+    "AsyncJob": "penstock.client._async.job",
+    "AsyncPenstock": "penstock.client._async.client",
+    "AsyncQueue": "penstock.client._async.queue",
+    "AsyncRole": "penstock.client._async.role",
     **dict.fromkeys(
         (
             "AsyncWorker",

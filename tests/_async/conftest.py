@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from penstock import AsyncPenstock, AsyncQueue
-from penstock._async.cluster import AsyncWaiters
-from penstock._async.connection import AsyncWaiter
+from penstock.client._async.transport.cluster import AsyncBlockingConnections
+from penstock.client._async.transport.connection import AsyncBlockingConnection
 from penstock.core import flows, nodes
 from penstock.worker import crew, loop
 from tests.support.backends import Backend
@@ -86,7 +86,7 @@ class AsyncWaits:
 
 def _connections(waiter: object) -> int:
     """On how many one waits: in a cluster there is one for each slot."""
-    return len(waiter._waiters) if isinstance(waiter, AsyncWaiters) else 1
+    return len(waiter._waiters) if isinstance(waiter, AsyncBlockingConnections) else 1
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def waits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> As
     """Tells when a call beside the test has begun to wait for a token."""
     names = {"backend", "real_backend"} & set(request.fixturenames)
     found = AsyncWaits([request.getfixturevalue(name) for name in names])
-    for kind in (AsyncWaiter, AsyncWaiters):
+    for kind in (AsyncBlockingConnection, AsyncBlockingConnections):
         monkeypatch.setattr(kind, "pop", _counted(kind, found.pending))
     return found
 

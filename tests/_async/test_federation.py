@@ -27,8 +27,8 @@ from penstock import (
     WrongNode,
     parse_id,
 )
-from penstock._async.composite import AsyncCompositeQueue
-from penstock._async.single import AsyncSingleQueue
+from penstock.client._async.sharded.sharded_queue import AsyncShardedQueue
+from penstock.client._async.sharded.single import AsyncSingleQueue
 from penstock.core import hints
 from penstock.core.nodes import Partial
 from penstock.embedded import EmbeddedServer
@@ -613,13 +613,13 @@ def test_every_method_of_a_queue_knows_of_parts() -> None:
         "partitions", "pause", "reopen", "resume", "scan_iter",
     }  # fmt: skip
     public = {name for name, _ in inspect.getmembers(AsyncQueue) if not name.startswith("_")}
-    own = {name for name in vars(AsyncCompositeQueue) if not name.startswith("_")}
+    own = {name for name in vars(AsyncShardedQueue) if not name.startswith("_")}
     assert public - own == made_of_others
 
 
 def test_every_method_of_a_queue_looks_where_it_is() -> None:
     """A queue of one source asks for the list of nodes before whatever it does."""
     of_several = {"agree", "declare", "operations", "parts", "noted"}
-    whole = {name for name in vars(AsyncCompositeQueue) if not name.startswith("_")}
+    whole = {name for name in vars(AsyncShardedQueue) if not name.startswith("_")}
     own = {name for name in vars(AsyncSingleQueue) if not name.startswith("_")}
     assert whole - own == of_several

@@ -18,7 +18,7 @@ from penstock import (
     WrongNode,
     parse_id,
 )
-from penstock._async import federation, single
+from penstock.client._async.sharded import federation, single
 from penstock.embedded import EmbeddedServer
 from tests.connection.stub import Stub
 from tests.support.twins import aspawn, await_for

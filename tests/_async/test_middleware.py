@@ -16,7 +16,7 @@ from penstock import (
     Middleware,
     QueueFull,
 )
-from penstock._async.observed import AsyncObservedQueue
+from penstock.client._async.observed import AsyncObservedQueue
 from tests.support.backends import Backend
 from tests.support.keyspace import Raw, dump
 

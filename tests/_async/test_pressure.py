@@ -23,7 +23,7 @@ from penstock import (
     QueueDamaged,
     QueueFull,
 )
-from penstock._async.connection import AsyncLane
+from penstock.client._async.transport.connection import AsyncProducerConnection
 from penstock.embedded import EmbeddedServer
 from penstock.errors import (
     OperationUnblocked,
@@ -1204,16 +1204,16 @@ async def test_a_call_follows_its_queue(
     make: Make, monkeypatch: pytest.MonkeyPatch, hops: int
 ) -> None:
     """From node to node, as each may know the next one only; but not in a circle for ever."""
-    q, sent, exchange = make(), list[str](), AsyncLane.exchange
+    q, sent, exchange = make(), list[str](), AsyncProducerConnection.exchange
     await q.create()
 
-    async def moved(self: AsyncLane, call: Any, caller: Any) -> Any:
+    async def moved(self: AsyncProducerConnection, call: Any, caller: Any) -> Any:
         sent.append(call.script.name)
         if len(sent) <= hops:
             raise MovedError("3999 127.0.0.1:6379")
         return await exchange(self, call, caller)
 
-    monkeypatch.setattr(AsyncLane, "exchange", moved)
+    monkeypatch.setattr(AsyncProducerConnection, "exchange", moved)
     monkeypatch.setattr(link.AsyncLink, "adjust", lambda *_args, **_to: None)
     operations: list[Callable[[], Any]] = [lambda: q.put_nowait("x"), q.length]
     for operation in operations:

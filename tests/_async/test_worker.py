@@ -30,7 +30,7 @@ from penstock import (
     RunEvent,
     Snooze,
 )
-from penstock._acompat import asleep
+from penstock.client._acompat import asleep
 from tests.support.backends import Backend
 from tests.support.twins import await_for
 

@@ -1,4 +1,4 @@
-# Generated from tests/_async/conftest.py by tools/unasync.py; do not edit.
+# From tests/_async/conftest.py by tools/unasync.py; do not edit.
 """A client, a queue, and a plain connection beside them to look with."""
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from penstock import Penstock, Queue
-from penstock._sync.cluster import Waiters
-from penstock._sync.connection import Waiter
+from penstock.client._sync.transport.cluster import BlockingConnections
+from penstock.client._sync.transport.connection import BlockingConnection
 from penstock.core import flows, nodes
 from penstock.worker import crew, loop
 from tests.support.backends import Backend
@@ -88,7 +88,7 @@ class Waits:
 
 def _connections(waiter: object) -> int:
     """On how many one waits: in a cluster there is one for each slot."""
-    return len(waiter._waiters) if isinstance(waiter, Waiters) else 1
+    return len(waiter._waiters) if isinstance(waiter, BlockingConnections) else 1
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def waits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Wa
     """Tells when a call beside the test has begun to wait for a token."""
     names = {"backend", "real_backend"} & set(request.fixturenames)
     found = Waits([request.getfixturevalue(name) for name in names])
-    for kind in (Waiter, Waiters):
+    for kind in (BlockingConnection, BlockingConnections):
         monkeypatch.setattr(kind, "pop", _counted(kind, found.pending))
     return found
 

@@ -1,4 +1,4 @@
-# Generated from tests/_async/test_bad_input.py by tools/unasync.py; do not edit.
+# From tests/_async/test_bad_input.py by tools/unasync.py; do not edit.
 """Arguments that can't be used: the typed error names argument and value, and no key changes."""
 
 from __future__ import annotations

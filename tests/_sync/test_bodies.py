@@ -1,4 +1,4 @@
-# Generated from tests/_async/test_bodies.py by tools/unasync.py; do not edit.
+# From tests/_async/test_bodies.py by tools/unasync.py; do not edit.
 """Bodies of a client with a codec of its own: enqueued, taken, looked at, and run by workers."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-# Generated from tests/_async/test_bounded.py by tools/unasync.py; do not edit.
+# From tests/_async/test_bounded.py by tools/unasync.py; do not edit.
 """Bounded queues: refused or waiting for room, and never more than the bound."""
 
 from __future__ import annotations

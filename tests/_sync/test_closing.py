@@ -1,4 +1,4 @@
-# Generated from tests/_async/test_closing.py by tools/unasync.py; do not edit.
+# From tests/_async/test_closing.py by tools/unasync.py; do not edit.
 """Closing a queue: producers are refused, consumers finish what is there, and then end."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-# Generated from tests/_async/test_consume.py by tools/unasync.py; do not edit.
+# From tests/_async/test_consume.py by tools/unasync.py; do not edit.
 """The loop over jobs: what it hands out, and when it acknowledges."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-# Generated from tests/_async/test_dead.py by tools/unasync.py; do not edit.
+# From tests/_async/test_dead.py by tools/unasync.py; do not edit.
 """Jobs that fail for good: how they die, what is kept of them, how they come back."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-# Generated from tests/_async/test_dedup.py by tools/unasync.py; do not edit.
+# From tests/_async/test_dedup.py by tools/unasync.py; do not edit.
 """Dedup ids: one job of a kind, what becomes of another one, and when an id is free again."""
 
 from __future__ import annotations

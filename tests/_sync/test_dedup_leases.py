@@ -1,4 +1,4 @@
-# Generated from tests/_async/test_dedup_leases.py by tools/unasync.py; do not edit.
+# From tests/_async/test_dedup_leases.py by tools/unasync.py; do not edit.
 """Duplicates beside deliveries: those whose lease has ended, and successors with a delay."""
 
 from __future__ import annotations

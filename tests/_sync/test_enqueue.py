@@ -1,4 +1,4 @@
-# Generated from tests/_async/test_enqueue.py by tools/unasync.py; do not edit.
+# From tests/_async/test_enqueue.py by tools/unasync.py; do not edit.
 """One job goes in: what it may carry, where it goes, what comes back."""
 
 from __future__ import annotations

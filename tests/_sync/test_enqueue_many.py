@@ -1,4 +1,4 @@
-# Generated from tests/_async/test_enqueue_many.py by tools/unasync.py; do not edit.
+# From tests/_async/test_enqueue_many.py by tools/unasync.py; do not edit.
 """Many jobs go in: chunks, their order, and what is left when one of them fails."""
 
 from __future__ import annotations

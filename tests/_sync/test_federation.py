@@ -1,4 +1,4 @@
-# Generated from tests/_async/test_federation.py by tools/unasync.py; do not edit.
+# From tests/_async/test_federation.py by tools/unasync.py; do not edit.
 """A queue on several nodes: where jobs go, and who is asked for what. Faults are in tests/nodes."""
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from penstock import (
     WrongNode,
     parse_id,
 )
-from penstock._sync.composite import CompositeQueue
-from penstock._sync.single import SingleQueue
+from penstock.client._sync.sharded.sharded_queue import ShardedQueue
+from penstock.client._sync.sharded.single import SingleQueue
 from penstock.core import hints
 from penstock.core.nodes import Partial
 from penstock.embedded import EmbeddedServer
@@ -610,13 +610,13 @@ def test_every_method_of_a_queue_knows_of_parts() -> None:
         "partitions", "pause", "reopen", "resume", "scan_iter",
     }  # fmt: skip
     public = {name for name, _ in inspect.getmembers(Queue) if not name.startswith("_")}
-    own = {name for name in vars(CompositeQueue) if not name.startswith("_")}
+    own = {name for name in vars(ShardedQueue) if not name.startswith("_")}
     assert public - own == made_of_others
 
 
 def test_every_method_of_a_queue_looks_where_it_is() -> None:
     """A queue of one source asks for the list of nodes before whatever it does."""
     of_several = {"agree", "declare", "operations", "parts", "noted"}
-    whole = {name for name in vars(CompositeQueue) if not name.startswith("_")}
+    whole = {name for name in vars(ShardedQueue) if not name.startswith("_")}
     own = {name for name in vars(SingleQueue) if not name.startswith("_")}
     assert whole - own == of_several

@@ -1,4 +1,4 @@
-# Generated from tests/_async/test_fsynced.py by tools/unasync.py; do not edit.
+# From tests/_async/test_fsynced.py by tools/unasync.py; do not edit.
 """Enqueue, acknowledge, and wait for the disk: on servers that tell the truth of it."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-# Generated from tests/_async/test_job.py by tools/unasync.py; do not edit.
+# From tests/_async/test_job.py by tools/unasync.py; do not edit.
 """The job that a consumer holds: what it knows, and what leaving its block does."""
 
 from __future__ import annotations

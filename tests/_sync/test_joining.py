@@ -1,4 +1,4 @@
-# Generated from tests/_async/test_joining.py by tools/unasync.py; do not edit.
+# From tests/_async/test_joining.py by tools/unasync.py; do not edit.
 """A client of one source: alone, or of all nodes that the one which was given lists."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from penstock import (
     WrongNode,
     parse_id,
 )
-from penstock._sync import federation, single
+from penstock.client._sync.sharded import federation, single
 from penstock.embedded import EmbeddedServer
 from tests.connection.stub import Stub
 from tests.support.twins import spawn, wait_for

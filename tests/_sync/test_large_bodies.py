@@ -1,4 +1,4 @@
-# Generated from tests/_async/test_large_bodies.py by tools/unasync.py; do not edit.
+# From tests/_async/test_large_bodies.py by tools/unasync.py; do not edit.
 """Bodies above 4096 bytes: written once, wherever their jobs go, and removed with them."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-# Generated from tests/_async/test_life_of_a_queue.py by tools/unasync.py; do not edit.
+# From tests/_async/test_life_of_a_queue.py by tools/unasync.py; do not edit.
 """Names, prefixes, the registry; a queue's birth, its removal when idle, and damage to its keys."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-# Generated from tests/_async/test_looking.py by tools/unasync.py; do not edit.
+# From tests/_async/test_looking.py by tools/unasync.py; do not edit.
 """Looking at a queue: counts, lists, one job; and removing jobs by hand."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-# Generated from tests/_async/test_middleware.py by tools/unasync.py; do not edit.
+# From tests/_async/test_middleware.py by tools/unasync.py; do not edit.
 """Hooks around enqueues: once a call, headers for every job, and errors before anything is sent."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from penstock import (
     Queue,
     QueueFull,
 )
-from penstock._sync.observed import ObservedQueue
+from penstock.client._sync.observed import ObservedQueue
 from tests.support.backends import Backend
 from tests.support.keyspace import Raw, dump
 

@@ -1,4 +1,4 @@
-# Generated from tests/_async/test_moving.py by tools/unasync.py; do not edit.
+# From tests/_async/test_moving.py by tools/unasync.py; do not edit.
 """Jobs that are moved by name: brought forward, taken out, taken back; room on a full server."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-# Generated from tests/_async/test_partitions.py by tools/unasync.py; do not edit.
+# From tests/_async/test_partitions.py by tools/unasync.py; do not edit.
 """A queue in partitions: where jobs go, in which order they come, and what is of all of them."""
 
 from __future__ import annotations

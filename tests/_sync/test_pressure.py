@@ -1,4 +1,4 @@
-# Generated from tests/_async/test_pressure.py by tools/unasync.py; do not edit.
+# From tests/_async/test_pressure.py by tools/unasync.py; do not edit.
 """Queues of the protocol pressure: what the conformance rows do not ask, and what goes wrong."""
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from penstock import (
     QueueDamaged,
     QueueFull,
 )
-from penstock._sync.connection import Lane
+from penstock.client._sync.transport.connection import ProducerConnection
 from penstock.embedded import EmbeddedServer
 from penstock.errors import (
     OperationUnblocked,
@@ -1127,16 +1127,16 @@ def test_a_wait_on_a_server_that_has_the_queue_no_longer(
 @pytest.mark.parametrize("hops", [1, 3, 40])
 def test_a_call_follows_its_queue(make: Make, monkeypatch: pytest.MonkeyPatch, hops: int) -> None:
     """From node to node, as each may know the next one only; but not in a circle for ever."""
-    q, sent, exchange = make(), list[str](), Lane.exchange
+    q, sent, exchange = make(), list[str](), ProducerConnection.exchange
     q.create()
 
-    def moved(self: Lane, call: Any, caller: Any) -> Any:
+    def moved(self: ProducerConnection, call: Any, caller: Any) -> Any:
         sent.append(call.script.name)
         if len(sent) <= hops:
             raise MovedError("3999 127.0.0.1:6379")
         return exchange(self, call, caller)
 
-    monkeypatch.setattr(Lane, "exchange", moved)
+    monkeypatch.setattr(ProducerConnection, "exchange", moved)
     monkeypatch.setattr(link.Link, "adjust", lambda *_args, **_to: None)
     operations: list[Callable[[], Any]] = [lambda: q.put_nowait("x"), q.length]
     for operation in operations:

@@ -1,4 +1,4 @@
-# Generated from tests/_async/test_pressure_replicas.py by tools/unasync.py; do not edit.
+# From tests/_async/test_pressure_replicas.py by tools/unasync.py; do not edit.
 """Put a message into a pressure queue, and wait for replicas: a primary with two of them."""
 
 from __future__ import annotations

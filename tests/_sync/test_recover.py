@@ -1,4 +1,4 @@
-# Generated from tests/_async/test_recover.py by tools/unasync.py; do not edit.
+# From tests/_async/test_recover.py by tools/unasync.py; do not edit.
 """Taking deliveries over from consumers that have fallen silent."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-# Generated from tests/_async/test_reserve.py by tools/unasync.py; do not edit.
+# From tests/_async/test_reserve.py by tools/unasync.py; do not edit.
 """Which jobs come, and in which order."""
 
 from __future__ import annotations

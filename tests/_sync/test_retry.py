@@ -1,4 +1,4 @@
-# Generated from tests/_async/test_retry.py by tools/unasync.py; do not edit.
+# From tests/_async/test_retry.py by tools/unasync.py; do not edit.
 """Jobs with a retry policy of their own: kept with the job, applied by the scripts."""
 
 from __future__ import annotations

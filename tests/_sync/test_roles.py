@@ -1,4 +1,4 @@
-# Generated from tests/_async/test_roles.py by tools/unasync.py; do not edit.
+# From tests/_async/test_roles.py by tools/unasync.py; do not edit.
 """Exclusive roles: one producer, one consumer, under a lease with a number."""
 
 from __future__ import annotations

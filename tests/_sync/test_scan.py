@@ -1,4 +1,4 @@
-# Generated from tests/_async/test_scan.py by tools/unasync.py; do not edit.
+# From tests/_async/test_scan.py by tools/unasync.py; do not edit.
 """Scanning: every job, and every queue, step by step while others go on working."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-# Generated from tests/_async/test_settings.py by tools/unasync.py; do not edit.
+# From tests/_async/test_settings.py by tools/unasync.py; do not edit.
 """What is stored on a queue: settings and pauses, one truth for all its clients."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-# Generated from tests/_async/test_settling.py by tools/unasync.py; do not edit.
+# From tests/_async/test_settling.py by tools/unasync.py; do not edit.
 """How deliveries end: for one job or many, by receipt or by bare id."""
 
 from __future__ import annotations

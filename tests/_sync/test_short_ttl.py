@@ -1,4 +1,4 @@
-# Generated from tests/_async/test_short_ttl.py by tools/unasync.py; do not edit.
+# From tests/_async/test_short_ttl.py by tools/unasync.py; do not edit.
 """Jobs with a ttl: the lease that they have without one of their own, and what expires at work."""
 
 from __future__ import annotations

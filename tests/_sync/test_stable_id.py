@@ -1,4 +1,4 @@
-# Generated from tests/_async/test_stable_id.py by tools/unasync.py; do not edit.
+# From tests/_async/test_stable_id.py by tools/unasync.py; do not edit.
 """Stable ids of jobs: what a handler makes its work idempotent by."""
 
 from __future__ import annotations

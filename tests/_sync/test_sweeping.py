@@ -1,4 +1,4 @@
-# Generated from tests/_async/test_sweeping.py by tools/unasync.py; do not edit.
+# From tests/_async/test_sweeping.py by tools/unasync.py; do not edit.
 """Clients that wait give back memory that nobody needs any more (PROTOCOL.md, Sweeping)."""
 
 from __future__ import annotations

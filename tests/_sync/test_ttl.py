@@ -1,4 +1,4 @@
-# Generated from tests/_async/test_ttl.py by tools/unasync.py; do not edit.
+# From tests/_async/test_ttl.py by tools/unasync.py; do not edit.
 """Jobs with a ttl: what has expired never stands in the way of other jobs."""
 
 from __future__ import annotations

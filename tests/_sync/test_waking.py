@@ -1,4 +1,4 @@
-# Generated from tests/_async/test_waking.py by tools/unasync.py; do not edit.
+# From tests/_async/test_waking.py by tools/unasync.py; do not edit.
 """Idle consumers learn in time of what there is to do, and of nothing else."""
 
 from __future__ import annotations

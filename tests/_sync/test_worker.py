@@ -1,4 +1,4 @@
-# Generated from tests/_async/test_worker.py by tools/unasync.py; do not edit.
+# From tests/_async/test_worker.py by tools/unasync.py; do not edit.
 """What a worker does with jobs: every way in which a handler can end."""
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from penstock import (
     Snooze,
     Worker,
 )
-from penstock._acompat import sleep
+from penstock.client._acompat import sleep
 from tests.support.backends import Backend
 from tests.support.twins import coroutine_function, wait_for
 

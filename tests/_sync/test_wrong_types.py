@@ -1,4 +1,4 @@
-# Generated from tests/_async/test_wrong_types.py by tools/unasync.py; do not edit.
+# From tests/_async/test_wrong_types.py by tools/unasync.py; do not edit.
 """Keys that hold another type than the protocol's: told, and nothing else is changed by it."""
 
 from __future__ import annotations

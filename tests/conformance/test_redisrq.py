@@ -30,7 +30,7 @@ from penstock import (
     StaleReceipt,
     parse_id,
 )
-from penstock._sync.connection import Lane
+from penstock.client._sync.transport.connection import ProducerConnection
 from penstock.core.calls import Call
 from penstock.core.ids import encode_id
 from penstock.embedded import find_server
@@ -60,18 +60,18 @@ PATIENCE = 5.0
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What clients send from now on: scripts and commands by name, in order."""
     names: list[str] = []
-    exchange, command = Lane.exchange, Lane.command
+    exchange, command = ProducerConnection.exchange, ProducerConnection.command
 
-    def noted_exchange(lane: Lane, call: Call, *rest: Any) -> Any:
+    def noted_exchange(lane: ProducerConnection, call: Call, *rest: Any) -> Any:
         names.append(call.script.name)
         return exchange(lane, call, *rest)
 
-    def noted_command(lane: Lane, *args: Any) -> Any:
+    def noted_command(lane: ProducerConnection, *args: Any) -> Any:
         names.append(args[0])
         return command(lane, *args)
 
-    monkeypatch.setattr(Lane, "exchange", noted_exchange)
-    monkeypatch.setattr(Lane, "command", noted_command)
+    monkeypatch.setattr(ProducerConnection, "exchange", noted_exchange)
+    monkeypatch.setattr(ProducerConnection, "command", noted_command)
     return names
 
 
@@ -516,10 +516,10 @@ def test_recover_misses_none_while_others_end(
     """R-11: deliveries that are acknowledged between two pages hide none that is not."""
     q.enqueue_many(range(2500), lease=3600)
     jobs = q.reserve(500, block=0) + q.reserve(1000, block=0) + q.reserve(1000, block=0)
-    exchange = Lane.exchange
+    exchange = ProducerConnection.exchange
     pages = []
 
-    def beside(lane: Lane, call: Call, *rest: Any) -> Any:
+    def beside(lane: ProducerConnection, call: Call, *rest: Any) -> Any:
         reply = exchange(lane, call, *rest)
         if call.script.name == "pending":
             pages.append(reply)
@@ -527,7 +527,7 @@ def test_recover_misses_none_while_others_end(
                 assert other.queue("q").ack(ids(jobs[:2000])).done == 2000
         return reply
 
-    monkeypatch.setattr(Lane, "exchange", beside)
+    monkeypatch.setattr(ProducerConnection, "exchange", beside)
     with Penstock(backend.sync_client()) as other:
         taken = q.recover(1000, idle=0)
     assert len(pages) > 1

@@ -18,8 +18,8 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
 from penstock import AsyncPenstock, Penstock
-from penstock._async import connection as tasks
-from penstock._sync import connection as threads
+from penstock.client._async.transport import connection as tasks
+from penstock.client._sync.transport import connection as threads
 from penstock.embedded import EmbeddedServer
 from tests.support.keyspace import check_invariant, evalshas, load_scripts
 from tests.support.proxy import Proxy
@@ -191,7 +191,7 @@ def test_a_server_that_is_silent_when_a_consumer_begins_to_wait(
         Penstock(proxy.url) as ps,
         Penstock(server.url) as producer,
     ):
-        failures = silent_introduction(monkeypatch, threads.Waiter, proxy)
+        failures = silent_introduction(monkeypatch, threads.BlockingConnection, proxy)
         idle = spawn(ps.queue("q").reserve, 1, block=30)
         wait_for(lambda: bool(failures))
         assert isinstance(failures[0], RedisTimeoutError)
@@ -206,7 +206,7 @@ async def test_a_server_that_is_silent_when_a_task_begins_to_wait(
     monkeypatch.setattr(tasks, "SOCKET_TIMEOUT", 0.3)
     with Proxy(server.address) as proxy:
         async with AsyncPenstock(proxy.url) as ps, AsyncPenstock(server.url) as producer:
-            failures = silent_introduction(monkeypatch, tasks.AsyncWaiter, proxy)
+            failures = silent_introduction(monkeypatch, tasks.AsyncBlockingConnection, proxy)
             idle = asyncio.ensure_future(ps.queue("q").reserve(1, block=30))
             await await_for(lambda: bool(failures))
             assert isinstance(failures[0], RedisTimeoutError)

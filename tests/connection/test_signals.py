@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock._acompat import PENDING, AsyncReader, AsyncSignal
+from penstock.client._acompat import PENDING, AsyncReader, AsyncSignal
 
 
 class Connection:

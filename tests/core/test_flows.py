@@ -34,7 +34,7 @@ from penstock.core.flows import (
     Unregister,
 )
 from penstock.core.operations import QueueOps, Taken
-from penstock.core.roles import Tenure
+from penstock.core.roles import RoleLease
 from penstock.wire.keys import QueueKeys
 
 Flow = Generator[flows.Effect, Any, Any]
@@ -290,7 +290,7 @@ def test_a_producer_that_waited_leaves_in_order() -> None:
 def test_a_wait_for_room_is_shorter_than_a_third_of_a_role() -> None:
     """Each try renews it."""
     clock, mine = Clock(), ops()
-    mine.bear(Tenure("producer", 3000, "0123456789abcdef", 7))
+    mine.bear(RoleLease("producer", 3000, "0123456789abcdef", 7))
     given: dict[str, Any] = {"delay": 0, "bound": 5, "block": None, "partial": False}
     flow = Driven(flows.enqueue(mine, [b"1\n"], clock=clock, **given))
     assert args(flow.effect, "enqueue")[4] == "7-0123456789abcdef"
@@ -603,7 +603,7 @@ HELD = [1, b"1", b"1700000000000", b"01020304", 0]
 
 def acquire(clock: Clock, block: float | None) -> Driven:
     """The taking of a role."""
-    tenure = Tenure("producer", 30_000, "0123456789abcdef")
+    tenure = RoleLease("producer", 30_000, "0123456789abcdef")
     return Driven(flows.acquire(ops(), tenure, block=block, clock=clock))
 
 

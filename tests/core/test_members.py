@@ -8,8 +8,8 @@ import fakeredis
 import pytest
 import redis
 
-from penstock.core import members
-from penstock.core.members import Entry
+from penstock.core import node_list as members
+from penstock.core.node_list import Entry
 from penstock.errors import BadArgument, ConfigurationError
 
 

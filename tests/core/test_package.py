@@ -18,8 +18,8 @@ def test_asyncio_and_workers_are_imported_when_they_are_asked_for() -> None:
     """A program that enqueues pays for neither, nor for extras."""
     done = subprocess.run([sys.executable, "-c", NAMES], capture_output=True, text=True, check=True)
     loaded = done.stdout.split()
-    assert "penstock._sync.client" in loaded
-    apart = ("penstock._async", "penstock.worker", "penstock.spark", "penstock.cli")
+    assert "penstock.client._sync.client" in loaded
+    apart = ("penstock.client._async", "penstock.worker", "penstock.spark", "penstock.cli.")
     assert [name for name in loaded if name.startswith(apart)] == []
 
 

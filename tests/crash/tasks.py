@@ -15,7 +15,7 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from penstock import IncompleteEnqueue, Job, Outcome, Penstock, PenstockError, Queue
-from penstock._sync.connection import Lane
+from penstock.client._sync.transport.connection import ProducerConnection
 from penstock.wire.scripts import script
 from tests.support.workers import Log, await_word, die, tell
 
@@ -37,8 +37,8 @@ def set_chunk(size: int) -> None:
 
 def struck(
     operation: str, step: str, which: int, halt: Callable[[], None], strike: Callable[[], None]
-) -> Callable[[Lane, Any], Any]:
-    """What to put in the place of `Lane._roundtrip`: one call is struck at a step of it.
+) -> Callable[[ProducerConnection, Any], Any]:
+    """Make a replacement of `_roundtrip` that strikes one call at one step of it.
 
     Args:
         operation: a script.
@@ -48,10 +48,10 @@ def struck(
         strike: what to do at the step.
     """
     sha = script(operation).sha.encode()
-    roundtrip = Lane._roundtrip
+    roundtrip = ProducerConnection._roundtrip
     seen = itertools.count()
 
-    def call(lane: Lane, packed: Any) -> Any:
+    def call(lane: ProducerConnection, packed: Any) -> Any:
         data = bytes(packed)
         if sha not in data or next(seen) != which:
             return roundtrip(lane, packed)
@@ -97,7 +97,7 @@ def killed(url: str, operation: str, step: str, bodies: list[str]) -> None:
         tell({"held": [job.body.decode() for job in held]})
         await_word()  # by now the server is frozen if it is to run the call after our death
 
-    patched: Any = Lane
+    patched: Any = ProducerConnection
     patched._roundtrip = struck(name, step, which, halt, die)
     if operation == "enqueue":
         queue.enqueue(bodies[0].encode())

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from penstock._sync.connection import Lane
+from penstock.client._sync.transport.connection import ProducerConnection
 
 __all__ = ["Fault", "Faults"]
 
@@ -27,9 +27,9 @@ class Faults:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.armed: Fault = ""
         self.spared = 0
-        roundtrip = Lane._roundtrip
+        roundtrip = ProducerConnection._roundtrip
 
-        def broken(lane: Lane, packed: Any) -> Any:
+        def broken(lane: ProducerConnection, packed: Any) -> Any:
             fault: Fault = self.armed if b"EVALSHA" in bytes(packed) else ""
             if fault and self.spared:
                 reply = roundtrip(lane, packed)
@@ -44,4 +44,4 @@ class Faults:
                 raise RedisConnectionError("reset before the reply came")
             return reply
 
-        monkeypatch.setattr(Lane, "_roundtrip", broken)
+        monkeypatch.setattr(ProducerConnection, "_roundtrip", broken)

@@ -15,8 +15,8 @@ import pytest
 from redis.exceptions import RedisError
 
 from penstock import AsyncPenstock, NodesMissed, NotReplicated, Outcome, Penstock, QueueFull
-from penstock._sync import federation
-from penstock._sync.federation import Federation
+from penstock.client._sync.sharded import federation
+from penstock.client._sync.sharded.federation import Federation
 from penstock.core import hints
 from penstock.core.nodes import LOOK
 from penstock.wire.scripts import script

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock import Penstock, QueueFull
-from penstock._sync.node import Node
+from penstock.client._sync.transport.node import Node
 from penstock.spark import OptionError
 from penstock.spark.errors import StagesLost
 from penstock.spark.writer import BatchWriter, StreamWriter

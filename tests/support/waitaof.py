@@ -16,7 +16,7 @@ from typing import Any
 import hiredis
 import redis
 
-from penstock._async.connection import pack
+from penstock.client._async.transport.connection import pack
 from penstock.embedded import EmbeddedServer
 from tests.support.proxy import Listener
 

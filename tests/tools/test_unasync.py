@@ -35,7 +35,7 @@ def test_each_rule(case: str) -> None:
     source, expected = CASES[case]
     header, _, rest = unasync.transform(source, "a/b.py").partition("\n")
     assert rest == expected
-    assert header == "# Generated from a/b.py by tools/unasync.py; do not edit."
+    assert header == "# From a/b.py by tools/unasync.py; do not edit."
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -57,9 +57,9 @@ def test_what_cannot_be_rewritten_is_refused(source: str) -> None:
 def checkout(tmp_path: Path) -> Path:
     """A small checkout whose generated files are up to date."""
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    (tmp_path / "src/penstock/_async/deep").mkdir(parents=True)
-    (tmp_path / "src/penstock/_async/__init__.py").write_text("")
-    (tmp_path / "src/penstock/_async/deep/a.py").write_text("async def f(): ...\n")
+    (tmp_path / "src/penstock/client/_async/deep").mkdir(parents=True)
+    (tmp_path / "src/penstock/client/_async/__init__.py").write_text("")
+    (tmp_path / "src/penstock/client/_async/deep/a.py").write_text("async def f(): ...\n")
     (tmp_path / "tests/_async").mkdir(parents=True)
     (tmp_path / "tests/_async/test_a.py").write_text("async def test_f(): ...\n")
     unasync.write(made(tmp_path), tmp_path)
@@ -82,21 +82,21 @@ def test_a_checkout_that_is_up_to_date(checkout: Path) -> None:
     assert unasync.differences(made(checkout), checkout) == []
     assert unasync.write(made(checkout), checkout) == []
     assert {path.as_posix() for path in unasync.present(checkout)} == {
-        "src/penstock/_sync/__init__.py",
-        "src/penstock/_sync/deep/a.py",
+        "src/penstock/client/_sync/__init__.py",
+        "src/penstock/client/_sync/deep/a.py",
         "tests/_sync/test_a.py",
     }
 
 
 def test_every_kind_of_difference_is_found(checkout: Path) -> None:
     """A file that is missing, one too many, and a last line that was added."""
-    (checkout / "src/penstock/_sync/__init__.py").unlink()
-    (checkout / "src/penstock/_sync/data.json").write_text("{}")
+    (checkout / "src/penstock/client/_sync/__init__.py").unlink()
+    (checkout / "src/penstock/client/_sync/data.json").write_text("{}")
     with (checkout / "tests/_sync/test_a.py").open("a") as file:
         file.write("x = 1\n")
     missing, extra, differs = unasync.differences(made(checkout), checkout)
-    assert missing == "missing: src/penstock/_sync/__init__.py"
-    assert extra == "extra: src/penstock/_sync/data.json"
+    assert missing == "missing: src/penstock/client/_sync/__init__.py"
+    assert extra == "extra: src/penstock/client/_sync/data.json"
     assert differs.startswith("differs: tests/_sync/test_a.py\n")
     assert "-x = 1" in differs
 
@@ -115,17 +115,17 @@ def test_the_command_writes_formatted_files_and_checks_them(
     checkout: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Imports are merged and sorted, lines joined; `--check` is silent about nothing."""
-    (checkout / "src/penstock/_async/deep/a.py").write_text(
+    (checkout / "src/penstock/client/_async/deep/a.py").write_text(
         "import redis\nimport redis.asyncio\nfrom collections.abc import Awaitable, Callable\n\n\n"
         "x: Callable[[], Awaitable[redis.asyncio.Redis]]\n"
         "y = redis.asyncio.Redis(\n    host='a'\n)\n"
     )
     assert unasync.main(["--root", str(checkout), "--check"]) == 1
-    assert "differs: src/penstock/_sync/deep/a.py" in capsys.readouterr().out
+    assert "differs: src/penstock/client/_sync/deep/a.py" in capsys.readouterr().out
     assert unasync.main(["--root", str(checkout)]) == 0
-    written = (checkout / "src/penstock/_sync/deep/a.py").read_text()
+    written = (checkout / "src/penstock/client/_sync/deep/a.py").read_text()
     assert written == (
-        "# Generated from src/penstock/_async/deep/a.py by tools/unasync.py; do not edit.\n"
+        "# From src/penstock/client/_async/deep/a.py by tools/unasync.py; do not edit.\n"
         "from collections.abc import Callable\n\nimport redis\n\n"
         'x: Callable[[], redis.Redis]\ny = redis.Redis(host="a")\n'
     )

@@ -228,9 +228,9 @@ def _obey(worker: Worker | AsyncWorker) -> None:
 
 
 def _spring(trap: dict[str, Any]) -> None:
-    from penstock._sync.connection import Lane
+    from penstock.client._sync.transport.connection import ProducerConnection
     from tests.crash.tasks import struck
     from tests.support.workers import die
 
-    patched: Any = Lane
+    patched: Any = ProducerConnection
     patched._roundtrip = struck(**trap, halt=lambda: None, strike=die)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock import AsyncPenstock, AsyncWorker
-from penstock._async import connection
+from penstock.client._async.transport import connection
 from penstock.embedded import EmbeddedServer
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from redis import Redis
 
-from penstock._sync.client import Penstock
 from penstock.bench.figures import Sample
+from penstock.client._sync.client import Penstock
 from penstock.embedded import EmbeddedServer, find_server
 
 __all__ = ["SENT", "Bed", "Counted", "Refused", "opened"]

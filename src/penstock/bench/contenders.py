@@ -9,9 +9,9 @@ from typing import Any
 
 from redis import Redis
 
-from penstock._sync.client import Penstock
-from penstock._sync.job import Job
 from penstock.bench.plan import BODY
+from penstock.client._sync.client import Penstock
+from penstock.client._sync.job import Job
 from penstock.core.calls import Call
 from penstock.core.record import PLAIN
 

@@ -6,11 +6,11 @@ import contextlib
 import time
 from multiprocessing.connection import Connection
 
-from penstock._sync.client import Penstock
 from penstock.bench.apart import process
 from penstock.bench.bed import Bed
 from penstock.bench.figures import Budget, Table, median, pairwise
 from penstock.bench.plan import BODY, Plan
+from penstock.client._sync.client import Penstock
 
 __all__ = ["overload"]
 

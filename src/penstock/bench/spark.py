@@ -16,10 +16,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from penstock._sync.client import Penstock
 from penstock.bench.bed import Bed, Refused
 from penstock.bench.figures import Budget, Table, median, pairwise
 from penstock.bench.plan import BODY, Plan
+from penstock.client._sync.client import Penstock
 
 __all__ = ["is_there", "spark"]
 

@@ -13,13 +13,13 @@ from typing import Any
 
 from redis import Redis
 
-from penstock._async.client import AsyncPenstock
-from penstock._sync.client import Penstock
-from penstock._sync.queue import Queue
 from penstock.bench.apart import process
 from penstock.bench.bed import SENT, Bed
 from penstock.bench.figures import Budget, Table, median, pairwise, percentile
 from penstock.bench.plan import Plan
+from penstock.client._async.client import AsyncPenstock
+from penstock.client._sync.client import Penstock
+from penstock.client._sync.queue import Queue
 from penstock.worker import AsyncWorker, Worker
 
 __all__ = ["pickup", "standby"]

@@ -11,11 +11,11 @@ from typing import Any
 
 from redis import Redis
 
-from penstock._sync.client import Penstock
 from penstock.bench.apart import process
 from penstock.bench.bed import SENT, Bed
 from penstock.bench.figures import Budget, Table, median, pairwise, percentile
 from penstock.bench.plan import Plan
+from penstock.client._sync.client import Penstock
 
 __all__ = ["delayed", "handover", "idle"]
 

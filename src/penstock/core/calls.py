@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from penstock.core.roles import Tenure
+from penstock.core.roles import RoleLease
 from penstock.wire.keys import QueueKeys
 from penstock.wire.scripts import Script
 
@@ -78,7 +78,7 @@ class Call(NamedTuple):
     args: tuple[Any, ...]
     queue: QueueKeys | None = None
     wait: Wait | None = None
-    bearer: Tenure | None = None
+    bearer: RoleLease | None = None
     ops: QueueOps | None = None
 
     def in_doubt(self) -> Call:

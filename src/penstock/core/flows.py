@@ -16,7 +16,7 @@ from typing import Any
 from penstock.core.calls import Call, Wait
 from penstock.core.operations import FULL, GONE, IN_USE, MISSING, QueueOps, Taken
 from penstock.core.options import BATCH
-from penstock.core.roles import Tenure
+from penstock.core.roles import RoleLease
 from penstock.errors import NotReplicated, PenstockError, QueueFull
 
 __all__ = [
@@ -590,7 +590,7 @@ def _give_back(sources: Sequence[QueueOps], jobs: Sequence[Any]) -> Generator[Ef
 
 
 def acquire(
-    ops: QueueOps, tenure: Tenure, *, block: float | None, clock: Clock
+    ops: QueueOps, tenure: RoleLease, *, block: float | None, clock: Clock
 ) -> Generator[Effect, Any, int]:
     """Take an exclusive role; make the queue first if need be; wait until it is free if asked to.
 
@@ -614,7 +614,7 @@ def acquire(
 
 
 def _acquire(
-    ops: QueueOps, tenure: Tenure, block: float | None, clock: Clock
+    ops: QueueOps, tenure: RoleLease, block: float | None, clock: Clock
 ) -> Generator[Effect, Any, int]:
     deadline = math.inf if block is None else clock() + block
     create, pause = "", FIRST_LOOK

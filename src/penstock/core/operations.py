@@ -12,7 +12,7 @@ from penstock.core.ids import encode_id, number_after, parse_id, ttl_code
 from penstock.core.job import Batch, Delivery, Enqueued, Place, Settled
 from penstock.core.partitions import read_mark
 from penstock.core.record import escaped, parse_record, stable_id_of
-from penstock.core.roles import Tenure
+from penstock.core.roles import RoleLease
 from penstock.core.views import (
     DedupStatus,
     JobView,
@@ -145,7 +145,7 @@ class QueueOps:
         self._heads: dict[str, tuple[Any, ...]] = {}
         self._place: Place | None = None
         self._replicas: int | None = None
-        self.tenures: dict[str, Tenure] = {}
+        self.tenures: dict[str, RoleLease] = {}
         self._producing = self._consuming = ""
         self.known_nodes = known_nodes
 
@@ -154,7 +154,7 @@ class QueueOps:
         """The queue's name."""
         return self.keys.whole
 
-    def bear(self, tenure: Tenure) -> None:
+    def bear(self, tenure: RoleLease) -> None:
         """From now on calls of this role's kind bear it."""
         self.tenures[tenure.role] = tenure
         if tenure.role == "producer":
@@ -625,13 +625,13 @@ class QueueOps:
 
     # -- roles -----------------------------------------------------------------------------
 
-    def acquire(self, tenure: Tenure, *, fence: int | str = "", create: str = "") -> Call:
+    def acquire(self, tenure: RoleLease, *, fence: int | str = "", create: str = "") -> Call:
         """Take an exclusive role; with the number of this taking: renew it."""
         kind, token, lease = tenure.role, tenure.token, tenure.lease_ms
         call = self._call("acquire", create, kind, token, fence, lease, self._owner)
         return call._replace(bearer=tenure)
 
-    def resign(self, tenure: Tenure) -> Call:
+    def resign(self, tenure: RoleLease) -> Call:
         """Give an exclusive role back."""
         return self._call("resign", tenure.role, tenure.token)
 

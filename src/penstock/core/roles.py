@@ -10,7 +10,7 @@ from typing import Any
 from penstock.core.options import duration_ms, lease_ms
 from penstock.errors import BadArgument
 
-__all__ = ["ROLES", "Tenure", "check_role", "role_lease_ms"]
+__all__ = ["ROLES", "RoleLease", "check_role", "role_lease_ms"]
 
 ROLES = ("producer", "consumer")
 REFUSED = -16
@@ -19,7 +19,7 @@ RENEWING = (1, -3)
 
 
 @dataclass(eq=False, slots=True)
-class Tenure:
+class RoleLease:
     """One taking of a role, as its holder sees it.
 
     Attributes:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from penstock._sync.connection import passing
+from penstock.client._sync.transport.connection import passing
 from penstock.core.logs import get_logger
 from penstock.core.options import MAX_LEASE_MS
 from penstock.errors import BadArgument, BatchLost, NodesUnavailable, QueuePartitioned

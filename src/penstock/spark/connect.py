@@ -18,10 +18,10 @@ from urllib.parse import parse_qsl, quote
 from redis.exceptions import RedisError
 
 from penstock import Penstock
-from penstock._sync.composite import CompositeQueue
-from penstock._sync.queue import Queue
+from penstock.client._sync.queue import Queue
+from penstock.client._sync.sharded.sharded_queue import ShardedQueue
 from penstock.core.logs import get_logger
-from penstock.core.members import URL, others
+from penstock.core.node_list import URL, others
 from penstock.core.urls import check_url
 from penstock.errors import BadArgument, NodesUnavailable, QueueMissing
 from penstock.spark.errors import HIDDEN, OptionError, Unreachable, WrongServer
@@ -130,7 +130,7 @@ def current(options: Connection) -> Penstock:
 
 def _recognise(queue: Any) -> None:
     """Ask the nodes of a federation for their ids, as far as they answer."""
-    for part in queue.parts if isinstance(queue, CompositeQueue) else ():
+    for part in queue.parts if isinstance(queue, ShardedQueue) else ():
         with suppress(RedisError):
             part.home.recognise()
 
@@ -169,7 +169,7 @@ def parts(options: Connection, name: str = "") -> dict[str, Queue]:
         Unreachable: no server can be reached.
     """
     queue = current(options).queue(name or options.queue)
-    if isinstance(queue, CompositeQueue):
+    if isinstance(queue, ShardedQueue):
         return {part.home.id: part for part in queue.parts if part.home.id}
     return {queue._node.id: queue}
 
@@ -188,7 +188,7 @@ def shares(options: Connection, name: str = "") -> dict[tuple[str, int], Queue]:
     """
     whole = parts(options, name)
     queue = client(options).open(name or options.queue)
-    if isinstance(queue, CompositeQueue) and queue.partitions:
+    if isinstance(queue, ShardedQueue) and queue.partitions:
         return {(part.home.id, part.number or 0): part for part in queue.parts if part.home.id}
     return {(node, 0): part for node, part in whole.items()}
 
@@ -222,7 +222,7 @@ def check_reached(options: Connection) -> None:
         Unreachable: some can't be.
     """
     queue = client(options).queue(options.queue)
-    every = queue.parts if isinstance(queue, CompositeQueue) else ()
+    every = queue.parts if isinstance(queue, ShardedQueue) else ()
     away = sum(1 for part in every if not part.home.id)
     if away:
         raise Unreachable(

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from penstock import Penstock
-from penstock._sync.connection import passing
-from penstock._sync.queue import Queue
+from penstock.client._sync.queue import Queue
+from penstock.client._sync.transport.connection import passing
 from penstock.core.calls import Call
 from penstock.core.logs import get_logger
 from penstock.core.operations import QueueOps

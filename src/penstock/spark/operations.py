@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from penstock._sync.queue import Queue
+from penstock.client._sync.queue import Queue
 from penstock.core.ids import parse_id
 from penstock.core.job import Delivery, Outcome, Settled
 from penstock.core.operations import REFUSED

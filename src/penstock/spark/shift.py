@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
-from penstock._sync.connection import monotonic
-from penstock._sync.queue import Queue
+from penstock.client._sync.queue import Queue
+from penstock.client._sync.transport.connection import monotonic
 from penstock.core.job import Delivery, Outcome, Settled
 from penstock.core.logs import ONCE, Fields, get_logger, log_failure
 from penstock.errors import QueueClosed

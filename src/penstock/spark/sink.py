@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from time import monotonic
 from typing import Any
 
-from penstock._sync.queue import Queue
+from penstock.client._sync.queue import Queue
 from penstock.core.bulk import Prepared, prepared
 from penstock.core.partitions import partition_of
 from penstock.errors import NodesUnavailable, QueueFull

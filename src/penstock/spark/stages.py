@@ -18,7 +18,7 @@ from datetime import datetime, timezone
 from time import monotonic
 from typing import Any, NamedTuple
 
-from penstock._sync.queue import Queue
+from penstock.client._sync.queue import Queue
 from penstock.core import flows
 from penstock.core.calls import Call, Confirmed, Wait
 from penstock.core.logs import get_logger

@@ -30,7 +30,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from penstock._sync.connection import monotonic
+from penstock.client._sync.transport.connection import monotonic
 from penstock.core.job import Batch, Delivery
 from penstock.core.logs import Fields, get_logger
 from penstock.wire.keys import split_name

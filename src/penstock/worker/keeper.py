@@ -25,9 +25,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from penstock._sync.connection import monotonic
-from penstock._sync.driver import Driver
-from penstock._sync.node import Node
+from penstock.client._sync.transport.connection import monotonic
+from penstock.client._sync.transport.driver import Driver
+from penstock.client._sync.transport.node import Node
 from penstock.core.job import Batch, Delivery, Place
 from penstock.core.logs import get_logger
 from penstock.core.operations import QueueOps

@@ -16,7 +16,7 @@ from typing import Any
 
 from redis.exceptions import NoPermissionError
 
-from penstock._sync.connection import passing
+from penstock.client._sync.transport.connection import passing
 from penstock.core.calls import Call
 from penstock.core.flows import (
     LOST,

@@ -6,9 +6,9 @@ import functools
 import time
 from collections.abc import Iterator
 
-from penstock._sync.sentinel import Told
 from penstock.cli.doctor.findings import Check, Finding, Level, Patient
 from penstock.cli.output import size, span
+from penstock.client._sync.transport.sentinel import Told
 from penstock.core.servers import OLDEST
 from penstock.errors import UnsupportedServer
 from penstock.wire.scripts import all_scripts

@@ -6,8 +6,8 @@ import math
 import secrets
 from typing import Any
 
-from penstock._acompat import asleep
-from penstock._async.connection import monotonic
+from penstock.client._acompat import asleep
+from penstock.client._async.transport.connection import monotonic
 from penstock.pressure._async.link import AsyncLink
 from penstock.pressure.calls import DONE, IN_USE, MISSING, PressureCalls
 from penstock.pressure.keys import check_role

@@ -14,11 +14,11 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import MovedError, NoScriptError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from penstock._acompat import PENDING, AsyncReader, asend, asleep, sliced
-from penstock._async.connection import (
+from penstock.client._acompat import PENDING, AsyncReader, asend, asleep, sliced
+from penstock.client._async.transport.connection import (
     FAKE_SLICE,
     SOCKET_TIMEOUT,
-    AsyncLane,
+    AsyncProducerConnection,
     AsyncServer,
     connection_factory,
     monotonic,
@@ -27,7 +27,7 @@ from penstock._async.connection import (
     raise_typed,
     transient,
 )
-from penstock._async.node import forget_after_fork
+from penstock.client._async.transport.node import forget_after_fork
 from penstock.core.calls import Call
 from penstock.errors import OutcomeUnknown, OutOfMemory, ProtocolError
 
@@ -57,7 +57,7 @@ class AsyncLine:
 
     def __init__(self, conn: Any) -> None:
         self.conn = conn
-        self.lane = AsyncLane(conn)
+        self.lane = AsyncProducerConnection(conn)
         self._watch: tuple[bytes, ...] = ()
         self._reader: AsyncReader | None = None
 
@@ -281,7 +281,7 @@ class AsyncLink(AsyncServer):
         self._lanes.append(lane)
         return reply
 
-    async def _revive(self, lane: AsyncLane) -> None:
+    async def _revive(self, lane: AsyncProducerConnection) -> None:
         """Make sure of the connection: a server that was restarted has closed it."""
         try:
             await lane.command("PING")
@@ -289,7 +289,7 @@ class AsyncLink(AsyncServer):
             await lane.close()
             await lane.command("PING")
 
-    async def _sent(self, lane: AsyncLane, call: Call) -> list[Any]:
+    async def _sent(self, lane: AsyncProducerConnection, call: Call) -> list[Any]:
         try:
             return await lane.exchange(call, lane)
         except Exception as error:

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
 
-from penstock._acompat import ashield
-from penstock._async.connection import monotonic, passing, transient
+from penstock.client._acompat import ashield
+from penstock.client._async.transport.connection import monotonic, passing, transient
 from penstock.core.calls import Call
 from penstock.errors import (
     OperationUnblocked,

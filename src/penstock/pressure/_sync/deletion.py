@@ -1,4 +1,4 @@
-# Generated from src/penstock/pressure/_async/deletion.py by tools/unasync.py; do not edit.
+# From src/penstock/pressure/_async/deletion.py by tools/unasync.py; do not edit.
 """The deletion of a queue: at once, or as soon as both roles are free."""
 
 from __future__ import annotations
@@ -7,8 +7,8 @@ import math
 import secrets
 from typing import Any
 
-from penstock._acompat import sleep
-from penstock._sync.connection import monotonic
+from penstock.client._acompat import sleep
+from penstock.client._sync.transport.connection import monotonic
 from penstock.pressure._sync.link import Link
 from penstock.pressure.calls import DONE, IN_USE, MISSING, PressureCalls
 from penstock.pressure.keys import check_role

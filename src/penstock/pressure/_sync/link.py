@@ -1,4 +1,4 @@
-# Generated from src/penstock/pressure/_async/link.py by tools/unasync.py; do not edit.
+# From src/penstock/pressure/_async/link.py by tools/unasync.py; do not edit.
 """Connections of a pressure queue: calls that are not sent twice, and waits that take nothing.
 
 The protocol has no place where a server could note that a call has run, so what must not run twice
@@ -15,11 +15,11 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import MovedError, NoScriptError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from penstock._acompat import PENDING, Reader, send, sleep, sliced
-from penstock._sync.connection import (
+from penstock.client._acompat import PENDING, Reader, send, sleep, sliced
+from penstock.client._sync.transport.connection import (
     FAKE_SLICE,
     SOCKET_TIMEOUT,
-    Lane,
+    ProducerConnection,
     Server,
     connection_factory,
     monotonic,
@@ -28,7 +28,7 @@ from penstock._sync.connection import (
     raise_typed,
     transient,
 )
-from penstock._sync.node import forget_after_fork
+from penstock.client._sync.transport.node import forget_after_fork
 from penstock.core.calls import Call
 from penstock.errors import OutcomeUnknown, OutOfMemory, ProtocolError
 
@@ -58,7 +58,7 @@ class Line:
 
     def __init__(self, conn: Any) -> None:
         self.conn = conn
-        self.lane = Lane(conn)
+        self.lane = ProducerConnection(conn)
         self._watch: tuple[bytes, ...] = ()
         self._reader: Reader | None = None
 
@@ -280,7 +280,7 @@ class Link(Server):
         self._lanes.append(lane)
         return reply
 
-    def _revive(self, lane: Lane) -> None:
+    def _revive(self, lane: ProducerConnection) -> None:
         """Make sure of the connection: a server that was restarted has closed it."""
         try:
             lane.command("PING")
@@ -288,7 +288,7 @@ class Link(Server):
             lane.close()
             lane.command("PING")
 
-    def _sent(self, lane: Lane, call: Call) -> list[Any]:
+    def _sent(self, lane: ProducerConnection, call: Call) -> list[Any]:
         try:
             return lane.exchange(call, lane)
         except Exception as error:

@@ -1,4 +1,4 @@
-# Generated from src/penstock/pressure/_async/queue.py by tools/unasync.py; do not edit.
+# From src/penstock/pressure/_async/queue.py by tools/unasync.py; do not edit.
 """A bounded, exclusive queue that is shared with other clients of the protocol pressure 0.15."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-# Generated from src/penstock/pressure/_async/turn.py by tools/unasync.py; do not edit.
+# From src/penstock/pressure/_async/turn.py by tools/unasync.py; do not edit.
 """A call that waits: first for its role, which it then holds, then for room or for a message."""
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
 
-from penstock._acompat import shield
-from penstock._sync.connection import monotonic, passing, transient
+from penstock.client._acompat import shield
+from penstock.client._sync.transport.connection import monotonic, passing, transient
 from penstock.core.calls import Call
 from penstock.errors import (
     OperationUnblocked,

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from penstock._async.connection import monotonic
+from penstock.client._async.transport.connection import monotonic
 from penstock.core.logs import ONCE, Fields, get_logger, log_failure
 from penstock.core.middleware import Middleware, RunEvent, running
 from penstock.worker.arguments import Unfit

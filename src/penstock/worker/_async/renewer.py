@@ -13,10 +13,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from penstock._acompat import Signal
-from penstock._async.connection import monotonic
-from penstock._async.driver import AsyncDriver
-from penstock._async.node import AsyncNode
+from penstock.client._acompat import Signal
+from penstock.client._async.transport.connection import monotonic
+from penstock.client._async.transport.driver import AsyncDriver
+from penstock.client._async.transport.node import AsyncNode
 from penstock.core.logs import Fields, get_logger
 from penstock.core.operations import QueueOps
 from penstock.core.options import BATCH

@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any, cast
 
-from penstock._acompat import AsyncSignal
-from penstock._async.client import AsyncPenstock
-from penstock._async.connection import monotonic, passing
-from penstock._async.home import AsyncErrands
-from penstock._async.node import AsyncNode
+from penstock.client._acompat import AsyncSignal
+from penstock.client._async.client import AsyncPenstock
+from penstock.client._async.sharded.federated_node import AsyncBackgroundTasks
+from penstock.client._async.transport.connection import monotonic, passing
+from penstock.client._async.transport.node import AsyncNode
 from penstock.core.logs import get_logger
 from penstock.core.options import Duration, duration_ms
 from penstock.errors import BadArgument, OutOfMemory
@@ -125,7 +125,7 @@ class AsyncWorker:
         self._crew: Crew | None = None
         self._bench: AsyncBench | None = None
         self._activity: AsyncActivity | None = None
-        self._looking = AsyncErrands()
+        self._looking = AsyncBackgroundTasks()
         self._isolated: Isolated | None = None
 
     def _twinned(self, name: str | None) -> AsyncPenstock:

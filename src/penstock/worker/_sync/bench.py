@@ -1,4 +1,4 @@
-# Generated from src/penstock/worker/_async/bench.py by tools/unasync.py; do not edit.
+# From src/penstock/worker/_async/bench.py by tools/unasync.py; do not edit.
 """Runs handlers, one call at a time on each runner, and notes what is to become of the jobs."""
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from penstock._sync.connection import monotonic
+from penstock.client._sync.transport.connection import monotonic
 from penstock.core.logs import ONCE, Fields, get_logger, log_failure
 from penstock.core.middleware import Middleware, RunEvent, running
 from penstock.worker.arguments import Unfit

@@ -1,4 +1,4 @@
-# Generated from src/penstock/worker/_async/renewer.py by tools/unasync.py; do not edit.
+# From src/penstock/worker/_async/renewer.py by tools/unasync.py; do not edit.
 """Renews the leases of held jobs, in a thread and on connections of its own.
 
 So a handler that blocks the event loop, or keeps the interpreter busy, does not lose its job. A
@@ -14,10 +14,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from penstock._acompat import Signal
-from penstock._sync.connection import monotonic
-from penstock._sync.driver import Driver
-from penstock._sync.node import Node
+from penstock.client._acompat import Signal
+from penstock.client._sync.transport.connection import monotonic
+from penstock.client._sync.transport.driver import Driver
+from penstock.client._sync.transport.node import Node
 from penstock.core.logs import Fields, get_logger
 from penstock.core.operations import QueueOps
 from penstock.core.options import BATCH

@@ -1,4 +1,4 @@
-# Generated from src/penstock/worker/_async/worker.py by tools/unasync.py; do not edit.
+# From src/penstock/worker/_async/worker.py by tools/unasync.py; do not edit.
 """Takes jobs, runs handlers, reports what became of the jobs."""
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any, cast
 
-from penstock._acompat import Signal
-from penstock._sync.client import Penstock
-from penstock._sync.connection import monotonic, passing
-from penstock._sync.home import Errands
-from penstock._sync.node import Node
+from penstock.client._acompat import Signal
+from penstock.client._sync.client import Penstock
+from penstock.client._sync.sharded.federated_node import BackgroundTasks
+from penstock.client._sync.transport.connection import monotonic, passing
+from penstock.client._sync.transport.node import Node
 from penstock.core.logs import get_logger
 from penstock.core.options import Duration, duration_ms
 from penstock.errors import BadArgument, OutOfMemory
@@ -124,7 +124,7 @@ class Worker:
         self._crew: Crew | None = None
         self._bench: Bench | None = None
         self._activity: Activity | None = None
-        self._looking = Errands()
+        self._looking = BackgroundTasks()
         self._isolated: Isolated | None = None
 
     def _twinned(self, name: str | None) -> Penstock:

@@ -11,7 +11,7 @@ from redis.exceptions import ClusterDownError, TryAgainError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from penstock import AsyncPenstock, AsyncQueue
-from penstock._async.connection import AsyncLane
+from penstock.client._async.transport.connection import AsyncProducerConnection
 from penstock.core.cluster import Address
 from penstock.wire.keys import SLOTS, key_slot, registry_key, tag
 from tests.support.busy import busy
@@ -195,10 +195,10 @@ async def test_a_lost_reply_is_asked_for_where_the_slot_is_by_then(
 ) -> None:
     """The same producer and number at the new place: it is known there, and nothing is added."""
     slot = slot_of_queue(q.name)
-    exchange = AsyncLane.exchange
+    exchange = AsyncProducerConnection.exchange
     sent: list[tuple[str, int]] = []
 
-    async def losing(lane: AsyncLane, call: Any, caller: Any) -> Any:
+    async def losing(lane: AsyncProducerConnection, call: Any, caller: Any) -> Any:
         sent.append((caller.producer, caller.calls))
         reply = await exchange(lane, call, caller)
         if len(sent) == 1:
@@ -207,7 +207,7 @@ async def test_a_lost_reply_is_asked_for_where_the_slot_is_by_then(
         return reply
 
     await q.enqueue("before")
-    monkeypatch.setattr(AsyncLane, "exchange", losing)
+    monkeypatch.setattr(AsyncProducerConnection, "exchange", losing)
     done = await q.enqueue("once")
     monkeypatch.undo()
     assert len(sent) > 1

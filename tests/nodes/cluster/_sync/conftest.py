@@ -1,4 +1,4 @@
-# Generated from tests/nodes/cluster/_async/conftest.py by tools/unasync.py; do not edit.
+# From tests/nodes/cluster/_async/conftest.py by tools/unasync.py; do not edit.
 """A client of the cluster, and a queue."""
 
 from __future__ import annotations

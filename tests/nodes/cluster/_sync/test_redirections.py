@@ -1,4 +1,4 @@
-# Generated from tests/nodes/cluster/_async/test_redirections.py by tools/unasync.py; do not edit.
+# From tests/nodes/cluster/_async/test_redirections.py by tools/unasync.py; do not edit.
 """A call finds the server of its slot wherever that is, and is run once."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from redis.exceptions import ClusterDownError, TryAgainError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from penstock import Penstock, Queue
-from penstock._sync.connection import Lane
+from penstock.client._sync.transport.connection import ProducerConnection
 from penstock.core.cluster import Address
 from penstock.wire.keys import SLOTS, key_slot, registry_key, tag
 from tests.support.busy import busy
@@ -188,10 +188,10 @@ def test_a_lost_reply_is_asked_for_where_the_slot_is_by_then(
 ) -> None:
     """The same producer and number at the new place: it is known there, and nothing is added."""
     slot = slot_of_queue(q.name)
-    exchange = Lane.exchange
+    exchange = ProducerConnection.exchange
     sent: list[tuple[str, int]] = []
 
-    def losing(lane: Lane, call: Any, caller: Any) -> Any:
+    def losing(lane: ProducerConnection, call: Any, caller: Any) -> Any:
         sent.append((caller.producer, caller.calls))
         reply = exchange(lane, call, caller)
         if len(sent) == 1:
@@ -200,7 +200,7 @@ def test_a_lost_reply_is_asked_for_where_the_slot_is_by_then(
         return reply
 
     q.enqueue("before")
-    monkeypatch.setattr(Lane, "exchange", losing)
+    monkeypatch.setattr(ProducerConnection, "exchange", losing)
     done = q.enqueue("once")
     monkeypatch.undo()
     assert len(sent) > 1

@@ -1,4 +1,4 @@
-# Generated from tests/nodes/cluster/_async/test_sources.py by tools/unasync.py; do not edit.
+# From tests/nodes/cluster/_async/test_sources.py by tools/unasync.py; do not edit.
 """What a client of a cluster is made from, and what it tells of it."""
 
 from __future__ import annotations

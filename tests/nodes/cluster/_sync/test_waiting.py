@@ -1,4 +1,4 @@
-# Generated from tests/nodes/cluster/_async/test_waiting.py by tools/unasync.py; do not edit.
+# From tests/nodes/cluster/_async/test_waiting.py by tools/unasync.py; do not edit.
 """Waits in several slots at once."""
 
 from __future__ import annotations

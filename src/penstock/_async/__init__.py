@@ -1,1 +1,0 @@
-"""The client, written as async; `penstock._sync` is generated from it."""

@@ -1,0 +1,1 @@
+"""The client: connections, queues and jobs, sharded queues; asynchronous and synchronous."""

@@ -1,0 +1,548 @@
+"""Where the two worlds differ: each asyncio helper `a<name>` has a plain twin `<name>`.
+
+Everything else of the client is written once, as async, and generated (tools/unasync.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import select
+import selectors
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future
+from concurrent.futures import wait as wait_futures
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from redis import ConnectionPool, RedisCluster
+from redis.asyncio import ConnectionPool as AsyncConnectionPool
+from redis.asyncio import RedisCluster as AsyncRedisCluster
+from redis.cluster import ClusterPipeline
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+if sys.version_info >= (3, 11):
+    from asyncio import timeout as async_timeout
+else:  # what redis-py itself uses there
+    from async_timeout import timeout as async_timeout
+
+__all__ = [
+    "PENDING",
+    "AsyncBackgroundTask",
+    "AsyncReader",
+    "AsyncSignal",
+    "BackgroundTask",
+    "Reader",
+    "Signal",
+    "aclosed",
+    "acluster_settings",
+    "aexchanged",
+    "afirst_ready",
+    "alock",
+    "aloop",
+    "asend",
+    "ashield",
+    "asleep",
+    "closed",
+    "cluster_settings",
+    "exchanged",
+    "first_ready",
+    "lock",
+    "loop",
+    "send",
+    "shield",
+    "sleep",
+]
+
+T = TypeVar("T")
+
+PENDING = object()
+"""No reply yet."""
+
+
+def alock() -> asyncio.Lock:
+    """A lock for one event loop."""
+    return asyncio.Lock()
+
+
+def lock() -> Any:
+    """A lock for threads."""
+    return threading.Lock()
+
+
+def aloop() -> object:
+    """What connections are bound to: they can't be used from another event loop."""
+    return asyncio.get_running_loop()
+
+
+def loop() -> object:
+    """What connections are bound to: nothing; threads may hand them on."""
+    return None
+
+
+asleep = asyncio.sleep
+sleep = time.sleep
+
+
+async def ashield(work: Coroutine[Any, Any, T]) -> T:
+    """Do something to its end, also when the caller is cancelled meanwhile, once or again."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        while not task.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait({task})
+        if not task.cancelled():
+            task.exception()  # seen
+        raise
+
+
+def shield(done: T) -> T:
+    """What was done."""
+    return done
+
+
+async def asend(conn: Any, packed: bytes) -> None:
+    """Send a packed command, within the connection's time-out; a cancellation gets through.
+
+    redis-py wraps each write, those of its handshake too, in `asyncio.wait_for`, which before
+    Python 3.12 swallows a cancellation that arrives when the write is done, and costs a task.
+
+    Raises:
+        redis.exceptions.TimeoutError: not sent in time; the connection is closed.
+    """
+    limit, conn.socket_timeout = conn.socket_timeout, None
+    try:
+        if not conn.is_connected:
+            connecting = getattr(conn, "socket_connect_timeout", None) or 0
+            async with async_timeout(None if limit is None else limit + connecting):
+                await conn.connect()
+        async with async_timeout(limit):
+            await conn.send_packed_command((packed,), check_health=False)
+    except asyncio.TimeoutError as error:
+        await conn.disconnect(nowait=True)
+        raise RedisTimeoutError("Timeout writing to socket") from error
+    finally:
+        conn.socket_timeout = limit
+
+
+def send(conn: Any, packed: bytes) -> None:
+    """Send a packed command, within the connection's time-out."""
+    if not getattr(conn, "is_connected", True):  # or one under Sentinel would not ask where to
+        conn.connect()
+    conn.send_packed_command((packed,), check_health=False)
+
+
+async def aexchanged(conn: Any, packed: bytes, limit: float) -> Any:
+    """Send a packed command and read the reply, on a connection that has no time-out of its own.
+
+    Raises:
+        redis.exceptions.TimeoutError: not done within `limit` seconds; the connection is closed.
+    """
+    try:
+        async with async_timeout(limit):
+            await asend(conn, packed)
+            return await conn.read_response(disable_decoding=True)
+    except asyncio.TimeoutError as error:
+        await conn.disconnect(nowait=True)
+        raise RedisTimeoutError("Timeout reading from socket") from error
+
+
+def exchanged(conn: Any, packed: bytes, limit: float) -> Any:
+    """Send a packed command and read the reply, on a connection that has no time-out of its own."""
+    conn.socket_timeout = limit
+    try:
+        send(conn, packed)
+        return conn.read_response(disable_decoding=True)
+    finally:
+        conn.socket_timeout = None  # what was read in time is a connection that answers
+
+
+def aclosed(conn: Any) -> bool:
+    """Whether the other end has closed a connection, or it was never opened."""
+    reader = getattr(conn, "_reader", None)
+    if not conn.is_connected or not isinstance(reader, asyncio.StreamReader):
+        return not conn.is_connected
+    return reader.at_eof() or reader.exception() is not None
+
+
+def closed(conn: Any) -> bool:
+    """Whether the other end has closed a connection, or it was never opened.
+
+    Nothing is due on it: whatever can be read is the end, or what does not belong there.
+    """
+    sock = conn._sock
+    if sock is None or sliced(conn):
+        return sock is None
+    return bool(_poll([sock], 0))
+
+
+class AsyncSignal:
+    """Ends the wait of one task: whoever has something to tell it sets the signal.
+
+    Bound to the event loop in which it is made.
+    """
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._future = self._loop.create_future()
+
+    def set(self) -> None:
+        """End the wait, or the next one; in the thread of the event loop."""
+        if not self._future.done():
+            self._future.set_result(None)
+
+    def set_from_thread(self) -> None:
+        """The same from any thread, and from a signal handler."""
+        with suppress(RuntimeError):  # the loop is closed: nobody waits
+            self._loop.call_soon_threadsafe(self.set)
+
+    def take(self) -> bool:
+        """Whether it was set since it was taken last."""
+        if not self._future.done():
+            return False
+        self._future = self._loop.create_future()
+        return True
+
+    async def wait(self, timeout: float) -> None:
+        """Wait until it is set, at most `timeout` seconds."""
+        if not self.take():
+            timer = self._loop.call_later(timeout, self.set)
+            try:
+                await self._future  # a cancellation cancels it too, which `take` takes for set
+            finally:
+                timer.cancel()
+            self.take()
+
+    def close(self) -> None:
+        """There is nothing to give back."""
+
+
+class Signal:
+    """The plain twin of `AsyncSignal`: ends the wait of one thread.
+
+    It costs a flag while that thread is awake. Asleep it waits on a queue, or, beside a connection,
+    on a socket pair.
+    """
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._asleep = False
+        self._beside = False
+        self._queue: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._poller: _Poller | None = None
+
+    def set(self) -> None:
+        """End the wait, or the next one; from any thread, and from a signal handler."""
+        self._is_set = True  # before looking whether anybody sleeps: they look the other way round
+        if self._asleep:
+            self._asleep = False
+            self._queue.put(None)
+        elif self._beside and self._poller is not None:
+            self._beside = False
+            self._poller.interrupt()
+
+    def set_from_thread(self) -> None:
+        """The same."""
+        self.set()
+
+    def take(self) -> bool:
+        """Whether it was set since it was taken last."""
+        found, self._is_set = self._is_set, False
+        return found
+
+    def wait(self, timeout: float) -> None:
+        """Wait until it is set, at most `timeout` seconds."""
+        self._asleep = True
+        if not self._is_set:
+            with suppress(queue.Empty):
+                self._queue.get(timeout=timeout)
+        self._asleep = self._is_set = False
+
+    def wait_beside(self, socks: Sequence[socket.socket], timeout: float) -> bool:
+        """Wait until it is set or a socket has something to read; whether a socket has."""
+        if self._poller is None:
+            self._poller = _Poller()
+        self._beside = True
+        found = not self._is_set and self._poller.wait(socks, timeout)
+        self._beside = self._is_set = False
+        return found
+
+    def close(self) -> None:
+        """Close the socket pair."""
+        poller, self._poller = self._poller, None
+        if poller is not None:
+            poller.close()
+
+
+class _Poller:
+    """Waits for sockets or for a call of `interrupt`."""
+
+    def __init__(self) -> None:
+        self._inner, self._outer = socket.socketpair()
+        self._inner.setblocking(False)
+        self._outer.setblocking(False)
+        self._poll = select.poll() if hasattr(select, "poll") else None  # Windows has none
+        self._watched: set[int] = set()
+        if self._poll is not None:
+            self._poll.register(self._inner, select.POLLIN)
+
+    def interrupt(self) -> None:
+        """End a wait, or the next one."""
+        with suppress(OSError):  # full: then it ends anyway
+            self._outer.send(b"!")
+
+    def wait(self, socks: Sequence[socket.socket], timeout: float) -> bool:
+        """Whether a socket has something to read, within `timeout` seconds or before."""
+        ready = self._ready(socks, timeout)
+        if self._inner.fileno() in ready:
+            ready.discard(self._inner.fileno())
+            with suppress(OSError):
+                self._inner.recv(4096)
+        return bool(ready)
+
+    def _ready(self, socks: Sequence[socket.socket], timeout: float) -> set[int]:
+        if self._poll is None:
+            found, _, _ = select.select([*socks, self._inner], [], [], timeout)
+            return {one.fileno() for one in found}
+        wanted = {sock.fileno() for sock in socks}
+        for fd in self._watched - wanted:
+            with suppress(KeyError):
+                self._poll.unregister(fd)
+        for fd in wanted - self._watched:
+            self._poll.register(fd, select.POLLIN)
+        self._watched = wanted
+        return {fd for fd, _ in self._poll.poll(timeout * 1000)}
+
+    def close(self) -> None:
+        """Close the pair."""
+        self._inner.close()
+        self._outer.close()
+
+
+class AsyncReader:
+    """Reads one reply of a connection with a time limit that does not give the reply up.
+
+    Args:
+        conn: a connection on which a command was sent.
+    """
+
+    def __init__(self, conn: Any) -> None:
+        self._told: AsyncSignal | None = None
+        self._task = asyncio.ensure_future(self._read(conn))
+
+    async def _read(self, conn: Any) -> Any:
+        try:
+            return await conn.read_response(disable_decoding=True)
+        finally:
+            # Rather than by a callback: that would come a round of the event loop later.
+            if self._told is not None:
+                self._told.set()
+
+    async def read(self, timeout: float, signal: AsyncSignal | None = None) -> Any:
+        """The reply, or PENDING when it has not come within `timeout` seconds, or at the signal."""
+        if not self._task.done():
+            self._told = AsyncSignal() if signal is None else signal
+            try:
+                await self._told.wait(max(timeout, 0))
+            finally:
+                self._told = None
+        return self._task.result() if self._task.done() else PENDING
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether there is something to read."""
+        return self._task.done()
+
+    def drop(self) -> None:
+        """Stop reading; the connection can't be used any more."""
+        self._task.cancel()
+
+
+class Reader:
+    """The plain twin of `AsyncReader`."""
+
+    def __init__(self, conn: Any) -> None:
+        self._conn = conn
+
+    def read(self, timeout: float, signal: Signal | None = None) -> Any:
+        """The reply, or PENDING when it has not come within `timeout` seconds, or at the signal."""
+        sock = self._conn._sock
+        if signal is None or sock is None:
+            if not self._conn.can_read(timeout=max(timeout, 0)):
+                return PENDING
+        elif hasattr(sock, "pending") and sock.pending():
+            pass  # TLS has read more than was asked for
+        elif not signal.wait_beside([sock], max(timeout, 0)):
+            return PENDING
+        return self._conn.read_response(disable_decoding=True)
+
+    @property
+    def sock(self) -> Any:
+        """What it reads from; None = the connection is closed, which a read tells at once."""
+        return self._conn._sock
+
+    def drop(self) -> None:
+        """Stop reading."""
+
+
+async def afirst_ready(
+    readers: Sequence[AsyncReader], timeout: float, signal: AsyncSignal | None = None
+) -> AsyncReader | None:
+    """The first that has something to read, within `timeout` seconds; None also at the signal."""
+    if not any(reader.is_ready for reader in readers):
+        told = AsyncSignal() if signal is None else signal
+        for reader in readers:
+            reader._told = told
+        try:
+            await told.wait(max(timeout, 0))
+        finally:
+            for reader in readers:
+                reader._told = None
+    return next((reader for reader in readers if reader.is_ready), None)
+
+
+def first_ready(
+    readers: Sequence[Reader], timeout: float, signal: Signal | None = None
+) -> Reader | None:
+    """The same for threads."""
+    found = _readable(readers, max(timeout, 0) if signal is None else 0)
+    if not found and signal is not None:
+        socks = [reader._conn._sock for reader in readers]
+        if signal.wait_beside(socks, max(timeout, 0)):
+            found = _readable(readers, 0)
+    return found[0] if found else None
+
+
+def _readable(readers: Sequence[Reader], timeout: float) -> list[Reader]:
+    """Those that have something to read, within `timeout` seconds or before."""
+    socks = [reader._conn._sock for reader in readers]
+    for reader, sock in zip(readers, socks, strict=True):
+        if sock is None or (hasattr(sock, "pending") and sock.pending()):
+            return [reader]  # closed, or TLS has read more than was asked for
+    with selectors.DefaultSelector() as selector:
+        for reader, sock in zip(readers, socks, strict=True):
+            selector.register(sock, selectors.EVENT_READ, reader)
+        return [key.data for key, _ in selector.select(timeout)]
+
+
+def acluster_settings(source: Any) -> tuple[Any, dict[str, Any], list[Any], Any] | None:
+    """What a cluster's client lends, None = it is no such client.
+
+    The class of its connections, their settings, the nodes it knows, and what maps addresses.
+    """
+    if not isinstance(source, AsyncRedisCluster):
+        return None
+    manager = source.nodes_manager
+    nodes = [*manager.startup_nodes.values(), *manager.nodes_cache.values()]
+    settings = dict(nodes[0].connection_kwargs)
+    settings.pop("redis_connect_func", None)  # it asks replicas to answer, which ours must not
+    return nodes[0].connection_class, settings, nodes, getattr(manager, "address_remap", None)
+
+
+def cluster_settings(source: Any) -> tuple[Any, dict[str, Any], list[Any], Any] | None:
+    """The same of a plain one."""
+    if not isinstance(source, RedisCluster) or isinstance(source, ClusterPipeline):
+        return None
+    manager = source.nodes_manager
+    nodes = [*manager.startup_nodes.values(), *manager.nodes_cache.values()]
+    given = source.get_redis_connection(nodes[-1]).connection_pool
+    settings = dict(given.connection_kwargs)
+    settings.pop("redis_connect_func", None)
+    own = source.user_on_connect_func
+    if own is not None:
+        settings["redis_connect_func"] = lambda conn: (conn.on_connect(), own(conn))
+    return given.connection_class, settings, nodes, getattr(manager, "address_remap", None)
+
+
+def _poll(socks: Sequence[socket.socket], timeout: float) -> list[Any]:
+    """Which sockets have something to read, or have been closed, within so many seconds."""
+    if not hasattr(select, "poll"):  # Windows
+        return list(select.select(socks, [], [], timeout)[0])
+    poller = select.poll()
+    for sock in socks:
+        poller.register(sock, select.POLLIN)
+    return list(poller.poll(timeout * 1000))
+
+
+class AsyncBackgroundTask:
+    """Something that is done beside: a task.
+
+    Args:
+        work: what; it is not to raise.
+    """
+
+    def __init__(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._task = asyncio.ensure_future(work())
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it has ended; one of another event loop, which may have been stopped, has."""
+        return self._task.done() or self._task.get_loop() is not asyncio.get_running_loop()
+
+    @staticmethod
+    async def wait(errands: Sequence[AsyncBackgroundTask], timeout: float) -> None:
+        """Wait until one has ended that had not, at most so many seconds."""
+        tasks = [errand._task for errand in errands if not errand.is_done]
+        if tasks:
+            await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+
+    async def close(self) -> None:
+        """Give it up."""
+        if not self.is_done:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+
+
+class BackgroundTask:
+    """The plain twin of `AsyncBackgroundTask`: a thread."""
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self._future: Future[None] = Future()
+        self._work = work
+        self._thread = threading.Thread(target=self._run, name="penstock-errand", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._work()
+        finally:
+            self._future.set_result(None)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it has ended; in a forked child its thread does not exist."""
+        return self._future.done() or not self._thread.is_alive()
+
+    @staticmethod
+    def wait(errands: Sequence[BackgroundTask], timeout: float) -> None:
+        """Wait until one has ended that had not, at most so many seconds."""
+        waited = [errand._future for errand in errands if not errand.is_done]
+        if waited:
+            wait_futures(waited, timeout, FIRST_COMPLETED)
+
+    def close(self) -> None:
+        """Wait for its end; its time-outs bound that."""
+        self._thread.join()
+
+
+def asliced(conn: Any) -> bool:  # noqa: ARG001  # the twin needs it
+    """Whether a blocking command must be sent in slices, as sending it blocks: never in asyncio."""
+    return False
+
+
+def sliced(conn: Any) -> bool:
+    """Whether a blocking command must be sent in slices: fakeredis runs it while it is sent."""
+    return type(conn).__module__.partition(".")[0] == "fakeredis"
+
+
+apool = AsyncConnectionPool
+pool = ConnectionPool
+
+__all__ += ["RedisConnectionError", "apool", "asliced", "pool", "sliced"]

@@ -1,0 +1,1 @@
+"""The asynchronous client; `penstock.client._sync` is generated from it."""

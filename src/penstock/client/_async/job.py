@@ -1,0 +1,194 @@
+"""A delivered job and what its holder can do with it."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from penstock.core.job import Delivery, Outcome
+from penstock.core.logs import ONCE, log_failure
+from penstock.core.options import Duration
+from penstock.errors import (
+    AckNotReplicated,
+    JobGone,
+    JobNotActive,
+    PenstockError,
+    StaleReceipt,
+    TooLate,
+)
+
+if TYPE_CHECKING:
+    from penstock.client._async.queue import AsyncQueue
+
+
+class AsyncJob(Delivery):
+    """A job that this consumer holds until its lease ends.
+
+    As a context manager it settles itself: leaving the block acknowledges the job (one that came
+    from `consume`: together with its next reserve); an `Exception` reports a failed attempt with
+    its text, is logged, and does not travel further; anything else (`KeyboardInterrupt`,
+    cancellation) gives the job back without a failure and travels on. A job that was settled inside
+    the block is left alone.
+    """
+
+    __slots__ = ()
+
+    @property
+    def queue(self) -> AsyncQueue:
+        """The queue it came from."""
+        queue: AsyncQueue = self.batch.queue
+        return queue
+
+    async def ack(
+        self,
+        *,
+        dedup_window: Duration | None = None,
+        replicas: int = 0,
+        fsynced: bool = False,
+        timeout: Duration | None = None,
+    ) -> bool:
+        """Finish the job: it is done and forgotten.
+
+        Args:
+            dedup_window: seconds for which its dedup id stays taken from now on, instead of what
+                its producer said; 0 = it is free.
+            replicas: how many replicas must confirm, in the same trip.
+            fsynced: whether it must be on disk, as in `Queue.enqueue`.
+            timeout: seconds to wait for that; None = 1, with `fsynced` 5.
+
+        Returns:
+            True; False if it is gone already: expired, deleted, or finished by id.
+
+        Raises:
+            StaleReceipt: the lease ended and a later delivery holds the job (its receipt is looked
+                up, if it can be), or this delivery was settled before.
+            AckNotReplicated: too few replicas confirmed in time, or the disk did not; the job is
+                acknowledged all the same, if its one outcome says so.
+            CannotSync: the server can't tell what is on disk; nothing was done.
+        """
+        try:
+            outcomes = await self.queue.ack(
+                [self],
+                dedup_window=dedup_window,
+                replicas=replicas,
+                fsynced=fsynced,
+                timeout=timeout,
+            )
+        except AckNotReplicated as error:
+            await self._settle("ack", error.outcomes[0])
+            raise
+        return await self._settle("ack", outcomes[0])
+
+    async def nack(self, *, delay: Duration | None = None, error: str = "") -> bool:
+        """Report a failed attempt: it is tried again later, or dead when its attempts are used up.
+
+        Args:
+            delay: seconds until the next try; None = by the job's policy, or the queue's
+                (exponential backoff with full jitter); 0 = at once, before younger jobs.
+            error: what went wrong; kept with the job, at most 1024 bytes.
+
+        Returns, raises: as `ack`.
+        """
+        return await self._settle(
+            "nack", (await self.queue.nack([self], delay=delay, error=error))[0]
+        )
+
+    async def release(self, *, delay: Duration = 0) -> bool:
+        """Give the job back without a failure; no attempt is charged.
+
+        Args:
+            delay: seconds until it may be delivered again; 0 = at once, before younger jobs.
+
+        Returns, raises: as `ack`.
+        """
+        return await self._settle("release", (await self.queue.release([self], delay=delay))[0])
+
+    async def bury(self, reason: str = "") -> bool:
+        """Give the job up: it becomes a dead letter.
+
+        Args:
+            reason: kept with the job, at most 1024 bytes.
+
+        Returns, raises: as `ack`.
+        """
+        return await self._settle("bury", (await self.queue.bury([self], reason))[0])
+
+    async def extend(self, lease: Duration | None = None, *, late: bool = False) -> float:
+        """Renew the lease, from now.
+
+        Args:
+            lease: seconds; None = the job's own lease. The end of the job's ttl bounds it.
+            late: also when more than half of the job's ttl has passed.
+
+        Returns:
+            Seconds gained: from now on, for which the lease holds.
+
+        Raises:
+            StaleReceipt: a later delivery holds the job.
+            JobGone: it finished, expired or was deleted.
+            JobNotActive: it is delivered at most once and has no lease.
+            TooLate: more than half of its ttl has passed.
+        """
+        result = (await self.queue.extend([self], lease, late=late))[0]
+        if isinstance(result, Outcome):
+            raise await self._refused("extend", result)
+        return result
+
+    async def _fail(self, error: Exception) -> None:
+        """Report what ended the block of this job, and log it."""
+        text = f"{type(error).__name__}: {error}"
+        if self.at_most_once:
+            log_failure(self, text, error, ending=ONCE)
+            return
+        outcome = (await self.queue.nack([self], error=text))[0]
+        log_failure(self, text, error, ending="a dead letter" if outcome is Outcome.DEAD else "")
+        await self._settle("nack", outcome)
+
+    async def _settle(self, operation: str, outcome: Outcome) -> bool:
+        self.settled = outcome is not Outcome.REFUSED
+        if outcome in (Outcome.STALE, Outcome.ENDED, Outcome.REFUSED):
+            raise await self._refused(operation, outcome)
+        return outcome is not Outcome.GONE
+
+    async def _refused(self, operation: str, outcome: Outcome) -> PenstockError:
+        """The error for a call that changed nothing; who holds the job now is looked up for it."""
+        if outcome is Outcome.STALE:
+            current = await self.queue._receipt_of(self)
+            return StaleReceipt(self.id, operation, self.receipt, current)
+        if outcome is Outcome.ENDED:
+            return StaleReceipt(self.id, operation, self.receipt)
+        return lost(operation, self.id, outcome)
+
+    async def __aenter__(self) -> AsyncJob:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        if self.settled:
+            return False
+        if error is None and self.batch.deferred is not None:
+            self.settled = True
+            self.batch.deferred.append(self)
+            return False
+        if error is None:
+            await self.ack()
+            return False
+        if isinstance(error, Exception):
+            await self._fail(error)
+            return True
+        if not self.at_most_once:
+            await self.release()
+        return False
+
+
+def lost(operation: str, job_id: str, outcome: Outcome) -> PenstockError:
+    """The error for a delivery that could not be settled or extended, and is not stale."""
+    if outcome is Outcome.GONE:
+        return JobGone(f"{operation} of {job_id}: finished, expired or deleted")
+    if outcome is Outcome.TOO_LATE:
+        return TooLate(f"{operation} of {job_id}: more than half of its ttl has passed")
+    return JobNotActive(f"{operation} of {job_id}: not active, or at most once")

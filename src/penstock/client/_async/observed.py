@@ -1,0 +1,43 @@
+"""The queue of a client that has middleware: hooks around the calls that enqueue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from penstock.client._async.queue import AsyncQueue
+from penstock.core.job import BulkEnqueued, Enqueued
+from penstock.core.middleware import enqueue_event, enqueuing
+
+__all__ = ["AsyncObservedQueue"]
+
+
+class AsyncObservedQueue(AsyncQueue):
+    """A queue whose enqueues pass through the middleware of its client.
+
+    A class of its own, so that without middleware a queue pays nothing for it.
+    """
+
+    async def enqueue(
+        self, body: Any, *, headers: Mapping[str, str] | None = None, **options: Any
+    ) -> Enqueued:
+        """As `AsyncQueue.enqueue`, inside the hooks."""
+        event = enqueue_event(self.name, 1, headers)
+        with enqueuing(self._client.middleware, event):
+            result = await super().enqueue(body, headers=event.headers or None, **options)
+            event.results = (result,)
+        return result
+
+    async def enqueue_many(
+        self,
+        bodies: Iterable[Any],
+        *,
+        headers: Mapping[str, str] | None = None,
+        **options: Any,
+    ) -> BulkEnqueued:
+        """As `AsyncQueue.enqueue_many`, inside the hooks: once, however many chunks are sent."""
+        event = enqueue_event(self.name, None, headers)
+        with enqueuing(self._client.middleware, event):
+            results = await super().enqueue_many(bodies, headers=event.headers or None, **options)
+            event.results = results
+        return results

@@ -1,0 +1,625 @@
+"""The queue: every public operation, each a line or two over `core`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from penstock.client._async.admin import AsyncQueueAdmin, Named
+from penstock.client._async.job import AsyncJob
+from penstock.client._async.role import AsyncRole
+from penstock.client._async.transport.connection import monotonic
+from penstock.core import flows
+from penstock.core.bulk import Prepared, ack_wait, chunks, prepared
+from penstock.core.calls import Call
+from penstock.core.job import OUTCOMES, BulkEnqueued, Enqueued, Outcome, Settled
+from penstock.core.logs import get_logger
+from penstock.core.nodes import LOOK
+from penstock.core.operations import GONE
+from penstock.core.options import (
+    BATCH,
+    Duration,
+    Moment,
+    check_block,
+    check_count,
+    check_text,
+    duration_ms,
+    lease_ms,
+)
+from penstock.core.policy import RetryPolicy
+from penstock.core.record import check_size, stable_id_of
+from penstock.errors import (
+    BadArgument,
+    IncompleteEnqueue,
+    OutOfMemory,
+    QueueClosed,
+    QueueFull,
+    QueueInUse,
+    RoleLost,
+)
+
+logger = get_logger("penstock")
+
+EVICTED = (100, 200, 400, 800, 1000, 1000)
+"""Most lease-0 jobs that an enqueue evicts from a full server, each time that it is refused."""
+LISTED = 16
+"""How many listed queues it sweeps where none is left."""
+
+
+class AsyncQueue(AsyncQueueAdmin):
+    """One queue. Made by `AsyncPenstock.queue`; it exists on the server from its first use.
+
+    Args:
+        client: whose connections it uses.
+        name: any non-empty text.
+        number: which of its partitions; None = it has none.
+    """
+
+    # -- producing -------------------------------------------------------------------------
+
+    async def enqueue(
+        self,
+        body: Any,
+        *,
+        delay: Duration = 0,
+        at: Moment | None = None,
+        lease: Duration | None = None,
+        ttl: Duration | None = None,
+        headers: Mapping[str, str] | None = None,
+        max_length: int | None = None,
+        block: Duration | None = 0,
+        replicas: int | None = None,
+        fsynced: bool = False,
+        timeout: Duration | None = None,
+        dedup_id: str | None = None,
+        dedup_window: Duration | None = None,
+        dedup_until: str = "finished",
+        on_duplicate: str = "refuse",
+        retry: RetryPolicy | None = None,
+        key: str | None = None,
+    ) -> Enqueued:
+        """Add one job: it waits in `ready`, or in `scheduled` until its time comes.
+
+        A call whose reply is lost is repeated with the same number, so the job is added once
+        (PROTOCOL.md, Repeats).
+
+        Args:
+            body: bytes pass untouched; anything else must be expressible in JSON, or by the
+                client's codec (docs/bodies.md). Keys are str; tuples come back as lists.
+            delay: seconds from now before which it is not delivered.
+            at: seconds since 1970 or an aware datetime, instead of a delay; the past = now.
+            lease: seconds, up to 24 days; None = the queue's (30), with a ttl at most a tenth of
+                that, but 1 s; 0 = deliver at most once. One that is not shorter than the ttl is
+                logged as a warning: if its consumer dies, such a job is not delivered again.
+            ttl: seconds after which it is not delivered any more; None = never (lease 0: a day).
+            headers: names and values carried with the job.
+            max_length: refuse if more jobs than this would wait; beside the queue's own bound.
+            block: seconds to wait for room in a full queue; 0 = refuse at once, None = for ever.
+            replicas: how many replicas must confirm, in the same trip; None = as the queue's
+                setting says (0), or none for a job delivered at most once.
+            fsynced: whether it must be on the server's disk, and on those of the replicas that are
+                to confirm. Only where the server tells the truth of that: Redis 8.0 or newer; or,
+                without replicas, any that runs with `appendfsync always`.
+            timeout: seconds to wait for that; None = 1, with `fsynced` 5.
+            dedup_id: while a job with the same id is there, this one is a duplicate.
+            dedup_window: seconds for which the id stays taken when the job has been acknowledged.
+            dedup_until: "finished" = the job has the id until it is acknowledged, dead, expired or
+                removed; "started" = until its first delivery; "enqueued" = nobody has it, it is
+                taken for the window from now on (a throttle).
+            on_duplicate: what becomes of a duplicate. "refuse" = nothing changes. "update" = the
+                job that is there gets the content (and the lease, if one is given), and keeps its
+                place, attempts and ttl; an active one does not. "debounce" = the same, and its
+                delay begins anew. "requeue" = while the other is active, or the window is open,
+                this one is added, and runs when that is over and its own delay has passed; one at
+                most. "requeue+update" = the same, and the one that waits so is updated.
+                "requeue+debounce" = the same, and the delay of that one begins anew: the last
+                change is never lost. Where both the other and such a one wait, an update is for
+                the latter.
+            retry: the job's own policy, kept with it and applied by every client; what it leaves
+                open is the queue's. An update keeps the one that is there if this is None.
+            key: jobs of one key lie in one partition, which keeps their order (docs/nodes.md,
+                Partitions); None = in that of the dedup id, or in any. Of no use, and no harm,
+                where there are no partitions.
+
+        Returns:
+            The job's id and state, how many replicas confirmed; for a duplicate those of the job
+            that is there, and what was done (`action`).
+
+        Raises:
+            BadArgument: an argument can't be used.
+            QueueFull, QueueClosed, QueuePaused, QueueInUse, RoleLost: the job was not added.
+            OutOfMemory: the server is at maxmemory; the job was not added. Unless the client has
+                `evict=False`, delivered lease-0 jobs of this queue were evicted before.
+            NotReplicated: too few replicas confirmed in time, or the disk did not; the job was
+                taken back, unless a consumer had got it already. Too few replicas are connected:
+                refused at once, and nothing was added.
+            CannotSync: the server can't tell what is on disk; the job was not added.
+        """
+        dedup = (dedup_id, dedup_window, dedup_until, on_duplicate)
+        options = prepared(
+            delay,
+            at,
+            lease,
+            ttl,
+            headers,
+            max_length,
+            block,
+            replicas,
+            timeout,
+            dedup,
+            retry,
+            fsynced=fsynced,
+            key=key,
+            codec=self.ops.codec,
+        )
+        record = options.record(body)
+        if len(record) > 1_000_000:
+            check_size(len(record))
+        return await self._add(record, options)
+
+    async def _add(self, record: bytes, options: Prepared) -> Enqueued:
+        if monotonic() >= self._client.taking_until:
+            await self._client.check_taking()
+        ops = self.ops
+        reply = await self._added((record,), options, partial=False)
+        replicated = await self._replicated(reply, options) if options.wait else 0
+        if options.dedup is not None:
+            return ops.claimed(reply, (record,), self._node.id, options.ttl_code, replicated)[0]
+        place = ops.place(self._node.id, reply[4])
+        job_id = ops.id_of(place, reply[2], options.ttl_code)
+        state, stable_id = ops.state_of(reply), stable_id_of(record)
+        return Enqueued(job_id, state, False, replicated, stable_id=stable_id)
+
+    async def enqueue_many(
+        self,
+        bodies: Iterable[Any],
+        *,
+        delay: Duration = 0,
+        at: Moment | None = None,
+        lease: Duration | None = None,
+        ttl: Duration | None = None,
+        headers: Mapping[str, str] | None = None,
+        max_length: int | None = None,
+        block: Duration | None = 0,
+        replicas: int | None = None,
+        fsynced: bool = False,
+        timeout: Duration | None = None,
+        dedup_id: Callable[[Any], str] | str | None = None,
+        dedup_window: Duration | None = None,
+        dedup_until: str = "finished",
+        on_duplicate: str = "refuse",
+        retry: RetryPolicy | None = None,
+        key: Callable[[Any], str] | str | None = None,
+    ) -> BulkEnqueued:
+        """Add many jobs in chunks of up to 1,000 or 1 MiB: one trip a chunk, each all or nothing.
+
+        Args:
+            bodies: any iterable, also a generator; read as the chunks go out.
+            delay, at, lease, ttl, headers, max_length, block, replicas, fsynced, timeout, retry: as
+                in `enqueue`, for every job. With `block`, jobs go in as room appears. Replicas and
+                disks confirm a chunk.
+            dedup_id: computes the id of each body; a str is the id of them all.
+            dedup_window, dedup_until, on_duplicate: as in `enqueue`. With dedup ids a chunk goes in
+                as a whole, and there is an answer for each job, in order.
+            key: computes the key of each body; a str is the key of them all.
+
+        Returns:
+            The results in the order of the bodies; ids are built when looked at.
+
+        Raises:
+            IncompleteEnqueue: a chunk failed after others were accepted; `results` holds those, the
+                cause is the error.
+            As `enqueue`: nothing was accepted.
+        """
+        dedup = (dedup_id, dedup_window, dedup_until, on_duplicate)
+        options = prepared(
+            delay,
+            at,
+            lease,
+            ttl,
+            headers,
+            max_length,
+            block,
+            replicas,
+            timeout,
+            dedup,
+            retry,
+            fsynced=fsynced,
+            many=True,
+            key=key,
+            codec=self.ops.codec,
+        )
+        results = BulkEnqueued(options.ttl_code)
+        try:
+            await self._add_all(bodies, options, results)
+        except Exception as error:
+            if len(results):
+                raise IncompleteEnqueue(results) from error
+            raise
+        return results
+
+    async def _add_all(
+        self, bodies: Iterable[Any], options: Prepared, results: BulkEnqueued
+    ) -> None:
+        for chunk in chunks(bodies, options):
+            await self._add_chunk(chunk, options, results)
+
+    async def _add_chunk(
+        self, chunk: list[bytes], options: Prepared, results: BulkEnqueued
+    ) -> None:
+        if monotonic() >= self._client.taking_until:
+            await self._client.check_taking()
+        while chunk:
+            partial = options.block != 0 and options.dedup is None
+            reply = await self._added(chunk, options, partial=partial)
+            replicated = await self._replicated(reply, options)
+            if options.dedup is not None:
+                node, ttl = self._node.id, options.ttl_code
+                results.append(self.ops.claimed(reply, chunk, node, ttl, replicated))
+                return
+            place = self.ops.place(self._node.id, reply[4])
+            stable = [stable_id_of(record) for record in chunk[: reply[3]]]
+            results.add(reply[2], reply[3], place, self.ops.state_of(reply), replicated, stable)
+            chunk = chunk[reply[3] :]
+
+    async def _added(
+        self, records: Sequence[bytes], options: Prepared, *, partial: bool
+    ) -> list[Any]:
+        """Add in one trip if possible; while the server is full, evict and try again.
+
+        Raises:
+            OutOfMemory: nothing is left to evict, or the client may not.
+        """
+        for n in EVICTED if self._client.terms.evict else ():
+            try:
+                return await self._try_adding(records, options, partial=partial)
+            except OutOfMemory:  # noqa: PERF203  # a few rounds, each of them a trip
+                if not await self._made_room(n):
+                    raise
+        return await self._try_adding(records, options, partial=partial)
+
+    async def _try_adding(
+        self, records: Sequence[bytes], options: Prepared, *, partial: bool
+    ) -> list[Any]:
+        if options.block == 0:
+            reply, _ = await self._node.run(self._adding(records, options))
+            if reply[0] == 1:
+                return reply
+        return await self._enqueue_flow(records, options, partial=partial)
+
+    async def _made_room(self, n: int) -> bool:
+        """Remove delivered lease-0 jobs of this queue, or queues that nobody needs any more."""
+        reply, _ = await self._node.run(self.ops.evict(n, letters=False))
+        return self.ops.check(reply)[2] > 0 or await self._driver.sweep_listed(LISTED) > 0
+
+    def _adding(self, records: Sequence[bytes], options: Prepared) -> Call:
+        return self.ops.enqueue(
+            records,
+            delay=options.delay,
+            bound=options.bound,
+            wait=options.wait,
+            mode=None if options.dedup is None else options.dedup.mode,
+        )
+
+    async def _enqueue_flow(
+        self, records: Sequence[bytes], options: Prepared, *, partial: bool
+    ) -> list[Any]:
+        """Add, and wait for room; look meanwhile whether the node still takes jobs."""
+        until = math.inf if options.block is None else monotonic() + options.block
+        while True:
+            began = monotonic()
+            span = max(0.0, min(LOOK, until - began))
+            flow = flows.enqueue(
+                self.ops,
+                records,
+                delay=options.delay,
+                bound=options.bound,
+                block=span,
+                partial=partial,
+                clock=monotonic,
+                wait=options.wait,
+                mode=None if options.dedup is None else options.dedup.mode,
+            )
+            try:
+                reply: list[Any] = await self._driver.drive(flow)
+            except QueueFull:
+                if not began + span <= monotonic() < until:
+                    raise  # it was not waited for, as they will never fit; or the time is over
+            else:
+                return reply
+            await self._client.check_taking()
+
+    async def _replicated(self, reply: list[Any], options: Prepared) -> int:
+        """How many replicas have what was added.
+
+        Raises:
+            NotReplicated: too few, or it is not on disk; it was taken back.
+        """
+        wanted, got = self.ops.replicated(reply, options.wait)
+        wait = options.wait
+        if wait is None or got.covers(wanted, wait):
+            return got.replicas
+        updated = options.dedup is not None and self.ops.updates(reply) > 0
+        if reply[3] > 0 or updated:
+            fsynced = got.fsynced if wait.fsynced else None
+            flow = flows.withdraw(
+                self.ops, reply, wanted, got.replicas, updated=updated, fsynced=fsynced
+            )
+            raise await self._driver.drive(flow)
+        return got.replicas
+
+    # -- roles -----------------------------------------------------------------------------
+
+    def exclusive(
+        self, role: str, *, lease: Duration = 30, block: Duration | None = None
+    ) -> AsyncRole:
+        """Be the queue's only producer, or its only consumer, for as long as a `with` block runs.
+
+        Nothing is sent before it is entered. What bears the role is `queue` of the result.
+
+        Args:
+            role: "producer" or "consumer".
+            lease: seconds for which the role holds after the last call that bears it; when its
+                holder dies it is free again then.
+            block: seconds to wait until it is free, 0 = not at all, None = for ever.
+
+        Raises:
+            BadArgument: an argument can't be used, or this queue bears the role already.
+        """
+        return AsyncRole(self, role, lease, block)
+
+    async def lone(self) -> AsyncQueue:
+        """The queue on the only node that it is on; this one."""
+        return self
+
+    # -- consuming -------------------------------------------------------------------------
+
+    async def reserve(self, n: int = 1, *, block: Duration | None = 5) -> list[AsyncJob]:
+        """Take up to n jobs under a lease; nothing leaves the server before it is acknowledged.
+
+        Ended leases come first, then what has been due or waiting longest. About 1 MiB of bodies is
+        taken a call, at least one job.
+
+        Args:
+            n: at least 1.
+            block: seconds to wait until there is a job; 0 = not at all, None = for ever.
+
+        Returns:
+            The jobs in order; empty if there was none in time.
+
+        Raises:
+            QueueClosed: the queue is closed, and no job is left that could be delivered; told at
+                once to everybody who waits.
+        """
+        check_count("n", n)
+        return await self._client.reserve([self], n, check_block(block))
+
+    async def consume(
+        self, *, batch: int = 1, block: Duration | None = None
+    ) -> AsyncIterator[AsyncJob]:
+        """Reserve jobs and hand them out, one after the other, until the queue is over.
+
+        That is when it is closed (`close`) and no job is left that could be delivered.
+
+        A job that its `with` block has finished is acknowledged as soon as the loop comes back or
+        is left: the last of a batch together with the next reserve, in one trip. Calls on the job
+        itself (`job.ack()` and its like) are sent as they are made.
+
+        Args:
+            batch: how many are reserved at once; their leases run while they wait for their turn.
+            block: seconds without a job after which the loop ends; None = never.
+        """
+        check_count("batch", batch, high=BATCH)
+        done: list[AsyncJob] = []
+        try:
+            jobs = await self.reserve(batch, block=block)
+            while jobs or block is None:
+                for job in jobs:
+                    if done:  # the next one may take long, and this one's lease runs
+                        self._report(done, await self.ack(done))
+                    job.batch.deferred = done
+                    yield job
+                if done:
+                    outcomes, jobs = await self.settle(done, batch, block=block)
+                    self._report(done, outcomes)
+                else:
+                    jobs = await self.reserve(batch, block=block)
+        except QueueClosed:
+            return
+        finally:
+            if done:
+                self._report(done, await self.ack(done))
+
+    def _report(self, done: list[AsyncJob], outcomes: Settled) -> None:
+        """Forget what was acknowledged, and log what was not: its lease had ended."""
+        if not outcomes:
+            for job_id in outcomes.ids(Outcome.STALE, Outcome.ENDED):
+                logger.warning(
+                    "%s was done after its lease had ended; it may run again",
+                    job_id,
+                    extra={"job_id": job_id, "queue": self.name, "worker": self._client.owner},
+                )
+        done.clear()
+
+    # -- settling --------------------------------------------------------------------------
+
+    async def ack(
+        self,
+        jobs: Iterable[Named],
+        *,
+        dedup_window: Duration | None = None,
+        replicas: int = 0,
+        fsynced: bool = False,
+        timeout: Duration | None = None,
+    ) -> Settled:
+        """Finish jobs: they are done and forgotten. By id alone a waiting job is finished too.
+
+        An acknowledged job comes back when the server falls and what takes its place has not heard
+        of the ack. `replicas` and `fsynced` wait until that can't be, once for each 1000 jobs.
+
+        Args:
+            jobs: deliveries, or ids.
+            dedup_window: seconds for which their dedup ids stay taken from now on, instead of what
+                each job's producer said; 0 = they are free. Nothing to a job without one.
+            replicas: how many replicas must confirm, in the same trip. The queue's setting of this
+                name is for producers: what an ack waits for is its consumer's to say.
+            fsynced, timeout: as in `enqueue`.
+
+        Returns:
+            An outcome for each, in order: done, gone, stale, ended or refused (a dead letter); and
+            how many replicas confirmed.
+
+        Raises:
+            BadArgument: an argument can't be used; nothing was done.
+            BadJobId: an id is malformed, of another queue, node or epoch; nothing was done.
+            AckNotReplicated: too few replicas confirmed in time, or the disk did not; the jobs are
+                acknowledged all the same, and the error has their outcomes.
+            CannotSync: the server can't tell what is on disk; nothing was done.
+            IncompleteSettle: of more than 1000 jobs some were dealt with, and then a call failed.
+        """
+        window = None if dedup_window is None else duration_ms("dedup_window", dedup_window)
+        build = self.ops.ack if window is None else lambda names: self.ops.ack(names, window)
+        wait = None
+        if replicas is False or replicas != 0 or fsynced is not False or timeout is not None:
+            wait = ack_wait(replicas, fsynced, timeout)
+        return await self._each(jobs, build, resent_code=GONE, wait=wait)
+
+    async def recover(self, n: int = 1, *, idle: Duration) -> list[AsyncJob]:
+        """Take over deliveries of consumers that have fallen silent, before their leases end.
+
+        Each is a new delivery under a lease of its own, and counts as a crash of the old one: a job
+        that has crashed too often becomes a dead letter instead. The old holder's receipt is void.
+        Nothing is taken while the queue is paused, and nothing that is delivered at most once.
+
+        Args:
+            n: at most so many, up to 1000.
+            idle: seconds; only deliveries made at least so long ago, extended or not.
+
+        Returns:
+            The jobs, oldest delivery first.
+        """
+        check_count("n", n, high=BATCH)
+        span = duration_ms("idle", idle)
+        await self._client.connect()
+        flow = flows.recover(self.ops, n, span, self._node.id)
+        jobs: list[AsyncJob] = await self._driver.drive(flow)
+        return jobs
+
+    async def settle(
+        self, done: Iterable[Named], n: int, *, block: Duration | None = 0
+    ) -> tuple[Settled, list[AsyncJob]]:
+        """Finish jobs and take up to n more in one trip.
+
+        Args:
+            done: deliveries or ids, at most 1000.
+            n: up to 1000.
+            block: seconds to wait for a job if none is there; the finished are finished before.
+
+        Returns:
+            An outcome for each of `done` as in `ack`, and the jobs taken; none as well when the
+            queue is closed and drained: the next `reserve` says so.
+        """
+        names = self._listed("done", done, most=BATCH)
+        check_count("n", n, high=BATCH)
+        wait = check_block(block)
+        await self._client.connect()
+        call, tag = self.ops.settle(names, n)
+        reply, resent = await self._node.run(call)
+        outcomes = self.ops.settled(names, reply)
+        taken = self.ops.taken(reply, tag, self._node.id, 8)
+        if resent:
+            outcomes = outcomes.after_resend(GONE)
+        jobs = taken.deliveries
+        if not jobs and (wait is None or wait > 0 or taken.next_ms == 0):
+            # The finished are finished: a connection that fails now is the next call's news.
+            refusals = (QueueClosed, QueueInUse, RoleLost)
+            with suppress(RedisConnectionError, RedisTimeoutError, *refusals):
+                jobs = await self.ops.queue.reserve(n, block=block)
+        return outcomes, jobs
+
+    async def nack(
+        self, jobs: Iterable[Named], *, delay: Duration | None = None, error: str = ""
+    ) -> Settled:
+        """Report failed attempts: tried again later, or dead when the attempts are used up.
+
+        Args:
+            jobs: deliveries, or ids of delivered jobs, whose holders' receipts are void then.
+            delay: seconds until the next try; None = by the job's policy, or the queue's; 0 = at
+                once, before younger jobs.
+            error: kept with the job, at most 1024 bytes.
+
+        Returns:
+            An outcome for each, in order: done, dead, gone, stale, ended or refused.
+
+        Raises:
+            BadArgument, BadJobId: nothing was done.
+        """
+        wait = -1 if delay is None else duration_ms("delay", delay)
+        text = check_text("error", error, limit=1024)
+        return await self._each(jobs, lambda names: self.ops.nack(names, wait, text))
+
+    async def release(self, jobs: Iterable[Named], *, delay: Duration = 0) -> Settled:
+        """Give jobs back without a failure; no attempt is charged.
+
+        Args:
+            jobs: deliveries, or ids of delivered jobs.
+            delay: seconds until they may be delivered again; 0 = at once, before younger jobs.
+
+        Returns, raises: as `nack`.
+        """
+        wait = duration_ms("delay", delay)
+        return await self._each(jobs, lambda names: self.ops.release(names, wait))
+
+    async def bury(self, jobs: Iterable[Named], reason: str = "") -> Settled:
+        """Give jobs up: they become dead letters. By id alone also jobs that wait.
+
+        Args:
+            jobs: deliveries, or ids.
+            reason: kept with the job, at most 1024 bytes.
+
+        Returns, raises: as `nack`.
+        """
+        text = check_text("reason", reason, limit=1024)
+        return await self._each(jobs, lambda names: self.ops.bury(names, text))
+
+    async def extend(
+        self, jobs: Iterable[Named], lease: Duration | None = None, *, late: bool = False
+    ) -> list[float | Outcome]:
+        """Renew leases, from now, never beyond the end of a job's ttl.
+
+        Args:
+            jobs: deliveries, or ids of delivered jobs.
+            lease: seconds; None = each job's own lease.
+            late: also when more than half of a job's ttl has passed: a job that is not finished by
+                then is better given to somebody else, unless a worker is known to be at it.
+
+        Returns:
+            For each, in order: seconds from now for which its lease holds, or the outcome that says
+            why it does not: gone, stale, ended, too late (see `late`) or refused (not active, or at
+            most once).
+
+        Raises:
+            BadArgument, BadJobId: nothing was done.
+        """
+        span = 0 if lease is None else lease_ms("lease", lease)
+        if lease is not None and span == 0:
+            raise BadArgument("lease", lease, "a lease can't be extended by nothing")
+        await self._client.connect()
+        names = self._checked("jobs", jobs)
+        results: list[float | Outcome] = []
+        for start in range(0, len(names), BATCH):
+            call = self.ops.extend(names[start : start + BATCH], span, late=late)
+            reply, _ = await self._node.run(call)
+            self.ops.check(reply)
+            results += [
+                OUTCOMES[code] if code <= 3 else (code - reply[2]) / 1000 for code in reply[3:]
+            ]
+        return results
+
+
+__all__ = ["AsyncQueue"]

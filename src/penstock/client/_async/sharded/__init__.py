@@ -1,0 +1,1 @@
+"""A queue on several nodes, or in several partitions, as one."""

@@ -1,0 +1,152 @@
+"""Waiting on several nodes at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from penstock.client._acompat import AsyncSignal, afirst_ready, asleep
+from penstock.client._async.transport.cluster import AsyncBlockingConnections
+from penstock.client._async.transport.connection import AsyncBlockingConnection, monotonic, passing
+from penstock.core.nodes import Heard, Listen
+
+if TYPE_CHECKING:
+    from penstock.client._async.sharded.federated_node import AsyncFederatedNode
+    from penstock.client._async.sharded.federation import AsyncFederation
+
+__all__ = ["AsyncMultiNodeWait"]
+
+SLICE = 0.02
+"""Seconds of a wait on one of several nodes that can't be waited for at once (fakeredis)."""
+GLANCE = 0.1
+"""Seconds between two looks at whether a node that was down is back, while nothing else happens."""
+
+
+class AsyncMultiNodeWait:
+    """The blocking half of a call on several nodes: a pending BLPOP on each of them.
+
+    Args:
+        federation: whose nodes.
+        signal: ends a wait early when it is set.
+    """
+
+    def __init__(self, federation: AsyncFederation, signal: AsyncSignal | None) -> None:
+        self._federation = federation
+        self._signal = signal
+        self._waiters: dict[
+            AsyncFederatedNode, AsyncBlockingConnection | AsyncBlockingConnections
+        ] = {}
+        self._keys: dict[AsyncFederatedNode, tuple[bytes, ...]] = {}
+
+    async def listen(self, effect: Listen) -> Heard:
+        """Wait on all; what was taken, and who was lost."""
+        tokens: list[tuple[Any, bytes]] = []
+        lost: list[Any] = []
+        for home in [home for home in self._waiters if home not in effect.wanted]:
+            await self._waiters.pop(home).drop()
+        for home, keys in effect.wanted.items():
+            waiter = self._waiters.get(home)
+            if waiter is None:
+                waiter = self._waiters[home] = home.ear.waiter()
+            if waiter.is_sliced:
+                continue
+            try:
+                found = await self._armed(home, waiter, keys)
+            except Exception as error:  # noqa: BLE001  # `_lose` raises what is none of the node's
+                await self._lose(home, error)
+                lost.append(home)
+            else:
+                tokens += [(home, key) for key in found]
+        if not tokens and not lost:
+            await self._rest(effect)
+            tokens, lost = await self._taken(effect)
+        return Heard(tuple(tokens), tuple(lost))
+
+    async def _armed(
+        self,
+        home: AsyncFederatedNode,
+        waiter: AsyncBlockingConnection | AsyncBlockingConnections,
+        keys: tuple[bytes, ...],
+    ) -> Sequence[bytes]:
+        """Have a BLPOP on these keys pending; the keys of tokens that those from before took."""
+        before, self._keys[home] = self._keys.get(home, keys), keys
+        found = await waiter.quit() if before != keys else ()
+        key = await waiter.begin(keys) if not found else None
+        return found if key is None else (key,)
+
+    def _until(self, until: float) -> float:
+        """Until when to wait; nodes are looked after, and heard of, meanwhile."""
+        self._federation.tend()
+        until = min(until, self._federation.learn_at)
+        return until if self._federation.is_whole else min(until, monotonic() + GLANCE)
+
+    async def rest(self, until: float) -> None:
+        """Wait without listening."""
+        span = max(0.0, self._until(until) - monotonic())
+        await (asleep(span) if self._signal is None else self._signal.wait(span))
+
+    async def _rest(self, effect: Listen) -> None:
+        """Wait until something is there."""
+        until = self._until(effect.until)
+        if any(waiter.is_sliced for waiter in self._waiters.values()):
+            if self._signal is not None:
+                self._signal.take()
+            return
+        readers = [reader for waiter in self._waiters.values() for reader in waiter.readers]
+        if readers:
+            await afirst_ready(readers, until - monotonic(), self._signal)
+        else:
+            await self.rest(until)
+
+    async def _taken(self, effect: Listen) -> tuple[list[tuple[Any, bytes]], list[Any]]:
+        tokens: list[tuple[Any, bytes]] = []
+        lost: list[Any] = []
+        for home, waiter in list(self._waiters.items()):
+            try:
+                found = await _popped(waiter, effect.wanted[home])
+            except Exception as error:  # noqa: BLE001, PERF203  # as above
+                await self._lose(home, error)
+                lost.append(home)
+            else:
+                tokens += [(home, key) for key in found]
+        return tokens, lost
+
+    async def _lose(self, home: AsyncFederatedNode, error: Exception) -> None:
+        """A wait has failed; whether the node has will be seen when it is asked."""
+        await self._waiters.pop(home).drop()
+        if not passing(error):
+            raise error
+
+    async def quit(self) -> Heard:
+        """End the waits, and keep the connections; the tokens taken meanwhile."""
+        tokens = []
+        for home, waiter in list(self._waiters.items()):
+            del self._waiters[home]
+            if not home.state.is_up:
+                await waiter.drop()
+                continue
+            try:
+                keys = await waiter.quit()
+            except Exception as error:
+                if not passing(error):
+                    raise
+                home.failed(error)
+                continue
+            home.ear.rest(waiter)
+            tokens += [(home, key) for key in keys]
+        return Heard(tuple(tokens))
+
+    async def drop(self) -> None:
+        """Close the connections, whatever is pending on them."""
+        while self._waiters:
+            await self._waiters.popitem()[1].drop()
+
+
+async def _popped(
+    waiter: AsyncBlockingConnection | AsyncBlockingConnections, keys: tuple[bytes, ...]
+) -> list[bytes]:
+    """The keys of tokens that a wait has taken."""
+    if not waiter.is_sliced:
+        return await waiter.taken()
+    key = await waiter.pop(keys, SLICE)
+    return [] if key is None else [key]

@@ -1,0 +1,516 @@
+# From src/penstock/client/_async/admin.py by tools/unasync.py; do not edit.
+"""What people and tools do with a queue: look at jobs, move and remove them, change settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from penstock.client._sync.job import Job
+from penstock.core import flows
+from penstock.core.calls import NOTHING, Confirmed, Wait
+from penstock.core.job import Delivery, Settled
+from penstock.core.logs import get_logger
+from penstock.core.nodes import STORED
+from penstock.core.operations import (
+    ENDED,
+    GONE,
+    REFUSED,
+    SWEPT,
+    QueueOps,
+    check_state,
+    check_states,
+    purge_parts,
+)
+from penstock.core.options import (
+    BATCH,
+    JOB_CURSOR,
+    Duration,
+    check_count,
+    check_cursor,
+    check_label,
+)
+from penstock.core.settings import KEEP, setting_fields
+from penstock.core.views import DedupStatus, JobView, QueueStats, ScanPage, Settings
+from penstock.errors import AckNotReplicated, BadArgument, IncompleteSettle
+from penstock.wire.keys import QueueKeys
+
+if TYPE_CHECKING:
+    from penstock.client._sync.sharded.node_client import NodeClient
+
+Named = Delivery | str
+"""A job is named by its delivery, which proves who holds it, or by its id alone."""
+logger = get_logger("penstock")
+
+
+class QueueAdmin:
+    """The half of a queue that neither produces nor consumes.
+
+    Args:
+        client: whose connections it uses.
+        name: any non-empty text.
+        number: which of its partitions; None = it has none.
+    """
+
+    partitions: int | None = None
+    """How many partitions it has; None = it is an ordinary queue."""
+
+    def __init__(self, client: NodeClient, name: str, number: int | None = None) -> None:
+        self._client = client
+        self._driver = client._driver
+        self._node = client._node
+        keys = QueueKeys(name, client.prefix, number)
+        codec = client.terms.codec
+        self.ops = QueueOps(keys, client.owner, self._node.known, self, Job, codec)
+
+    @property
+    def name(self) -> str:
+        """The queue's name."""
+        return self.ops.name
+
+    @property
+    def operations(self) -> list[QueueOps]:
+        """The operations of its parts: one, unless it has partitions or lies on several nodes."""
+        return [self.ops]
+
+    def asked(self, now: float) -> tuple[list[QueueOps], int]:  # noqa: ARG002  # its form
+        """Whom a consumer asks, in this order; and how many of them also if it has some jobs."""
+        return [self.ops], 1
+
+    def declare(self) -> None:
+        """See to it that the server knows how many partitions it has."""
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r}>"
+
+    # -- moving ----------------------------------------------------------------------------
+
+    def redrive(self, jobs: Iterable[Named] | None = None, *, limit: int | None = None) -> int:
+        """Bring dead letters back to where their age puts them; their attempts start anew.
+
+        Args:
+            jobs: these dead letters; None = the oldest.
+            limit: at most so many of the oldest; None = all there are.
+
+        Returns:
+            How many were brought back. A job whose ttl has ended stays dead.
+        """
+        left = check_count("limit", limit) if limit is not None else 1 << 53
+        self._client.connect()
+        if jobs is not None:
+            settled = self._each(jobs, self.ops.redrive, start=5, resent_code=REFUSED)
+            return settled.done
+        total = skip = 0
+        while left > 0:
+            reply, _ = self._node.run(self.ops.redrive(None, min(left, BATCH), skip))
+            self.ops.check(reply)
+            total, left, skip = total + reply[2], left - reply[2], skip + reply[4]
+            if reply[3] == 0:
+                break
+        return total
+
+    def promote(self, jobs: Iterable[Named]) -> Settled:
+        """Bring jobs forward: they may be delivered at once, at the place of their creation.
+
+        A delayed job or one that backs off waits no longer; the delivery of an active one ends, and
+        its holder's receipt is void. While the queue is paused it waits for the end of the pause.
+
+        Args:
+            jobs: deliveries, or ids.
+
+        Returns:
+            An outcome for each, in order: done, gone, expired, or refused (ready: it stands at that
+            place; dead: see `redrive`; delivered at most once).
+        """
+        return self._each(jobs, self.ops.promote, resent_code=REFUSED)
+
+    def dequeue(self, jobs: Iterable[Named]) -> Settled:
+        """Take jobs out of the queue: they come back after their lease, as if nobody had spoken.
+
+        Args:
+            jobs: deliveries, or ids, of jobs that could be reserved now.
+
+        Returns:
+            An outcome for each, in order: done, gone, expired, or refused (not due, held by
+            somebody, dead, or at most once: it has no lease to come back after).
+        """
+        return self._each(jobs, self.ops.dequeue, resent_code=REFUSED)
+
+    def withdraw(self, jobs: Iterable[Named]) -> Settled:
+        """Remove jobs that nobody has been given yet.
+
+        Args:
+            jobs: deliveries, or ids.
+
+        Returns:
+            An outcome for each, in order: done, gone, or refused (it was delivered, or is dead).
+        """
+        return self._each(jobs, self.ops.withdraw, resent_code=GONE)
+
+    # -- removing --------------------------------------------------------------------------
+
+    def delete(self, jobs: Iterable[Named]) -> Settled:
+        """Remove jobs, whatever state they are in; a delivery of theirs ends.
+
+        Args:
+            jobs: deliveries, or ids.
+
+        Returns:
+            An outcome for each, in order: done or gone.
+        """
+        return self._each(jobs, self.ops.delete, resent_code=GONE)
+
+    def purge(self, *states: str) -> int:
+        """Remove the jobs that exist now, in bounded steps; jobs that are added meanwhile stay.
+
+        Where ready ones are among them, Spark's staged writes of before are forgotten: a repeat of
+        one adds its jobs again. `clear` does the same.
+
+        Args:
+            states: of ready, scheduled, active, dead; none given = ready and scheduled.
+
+        Returns:
+            How many were removed. A crash midway leaves the rest as it was.
+        """
+        chosen = {check_state("states", state) for state in states} or {"ready", "scheduled"}
+        self._client.connect()
+        total = 0
+        fence: bytes | str = ""
+        for part in purge_parts(chosen):
+            again = True
+            while again:
+                fence, removed, steps = self._purge_pass(part, fence)
+                total += removed
+                # Jobs leave a range as their time comes, and a pass of several steps may miss some.
+                again = steps > 1 and removed > 0
+        return total
+
+    def _purge_pass(self, part: str, fence: bytes | str) -> tuple[bytes | str, int, int]:
+        """Go over a part once; the fence, how many were removed, and in how many steps."""
+        skip, removed, steps, more = 0, 0, 0, 1
+        while more:
+            reply, _ = self._node.run(self.ops.purge(part, fence, skip))
+            self.ops.check(reply)
+            removed, more, fence, skip = removed + reply[2], reply[3], reply[4], reply[5]
+            steps += 1
+        return fence, removed, steps
+
+    def sweep(self) -> int:
+        """Give back the memory of jobs past their ttl and of dead letters past their bounds.
+
+        A queue without jobs, settings, open windows and waiting clients is removed when nothing was
+        written to it for a minute; its counters go with it. Clients that wait for jobs sweep by
+        themselves, about once a minute.
+
+        Returns:
+            How many jobs were removed.
+        """
+        self._client.connect()
+        return self._driver.sweep(self.ops)[0]
+
+    def clear(self) -> int:
+        """Remove the queue with all that is in it: jobs in every state, settings, a pause.
+
+        Returns:
+            How many jobs went with it.
+        """
+        return self._clear()[1]
+
+    def _clear(self) -> tuple[bool, int]:
+        """Remove the queue; whether it was there, and how many jobs went with it."""
+        self._client.connect()
+        reply, _ = self._node.run(self.ops.clear())
+        self.ops.check(reply)
+        if reply[2]:
+            self._driver.unregister(self.ops, reply[2].decode())
+        return bool(reply[2]), int(reply[3])
+
+    def evict(self, n: int = 100, *, dead: bool = True) -> int:
+        """Make room on a full server: remove jobs that nobody will be given again.
+
+        First those that were delivered at most once and not acknowledged, nearest end of ttl first;
+        then dead letters, the oldest first. One bounded call; `stats().evicted` counts them.
+
+        Args:
+            n: at most so many, up to 1000.
+            dead: whether dead letters may go, too.
+
+        Returns:
+            How many were removed.
+        """
+        check_count("n", n, high=BATCH)
+        self._client.connect()
+        reply, _ = self._node.run(self.ops.evict(n, letters=dead))
+        self.ops.check(reply)
+        return int(reply[2] + reply[3])
+
+    # -- looking ---------------------------------------------------------------------------
+
+    def stats(self) -> QueueStats:
+        """Count the jobs, exactly, in time that does not grow with their number.
+
+        Like `peek` it gives back the memory of up to 100 jobs whose ttl has ended.
+        """
+        self._client.connect()
+        reply, _ = self._node.run(self.ops.stats())
+        return self.ops.stats_of(reply)
+
+    def peek(
+        self, n: int = 10, *, state: str = "ready", start: int = 0, newest: bool = False
+    ) -> list[JobView]:
+        """Look at jobs without taking them: of ready in the order in which `reserve` would.
+
+        Expired jobs that are in the way are removed, about a thousand a call; the call is repeated
+        until none is.
+
+        Args:
+            n: at most so many, up to 1000; about 1 MiB of bodies is answered.
+            state: ready, scheduled (by due time), active (by end of lease) or dead (by death).
+            start: how many to pass over, up to 1000; negative = where to begin, counted from the
+                end: -3 is the last but two. Beyond either end there is nothing.
+            newest: from the end backwards.
+        """
+        check_count("n", n, high=BATCH)
+        check_count("start", start, low=0 if newest else -BATCH, high=BATCH)
+        chosen = check_state("state", state)
+        self._client.connect()
+        reply: list[Any] = [SWEPT]
+        while reply[0] == SWEPT:
+            reply, _ = self._node.run(self.ops.peek(chosen, start, n, newest=newest))
+        return [view for view in self.ops.views(reply, self._node.id) if view]
+
+    def show(self, job: Named) -> JobView | None:
+        """Everything about one job, or None if it is gone.
+
+        Raises:
+            BadJobId: malformed, or of another queue, node or epoch.
+        """
+        self._client.connect()
+        names = self._listed("job", [job])
+        reply, _ = self._node.run(self.ops.show(names))
+        return self.ops.views(reply, self._node.id)[0]
+
+    def status(self, dedup_id: str) -> DedupStatus | None:
+        """Who has a dedup id: the job and its state, the one that waits for its end, the window.
+
+        Returns:
+            None if nobody has it, and the next enqueue with it adds a job.
+        """
+        call = self.ops.lookup(check_label("dedup_id", dedup_id))
+        self._client.connect()
+        reply, _ = self._node.run(call)
+        return self.ops.status(dedup_id, reply, self._node.id)
+
+    def scan(
+        self,
+        cursor: str = "0",
+        n: int = 100,
+        *,
+        states: Iterable[str] | None = None,
+        full: bool = True,
+    ) -> ScanPage:
+        """One bounded step through all jobs, in no order.
+
+        A job that is there from the first step to the last is found at least once, perhaps twice;
+        one that comes or goes meanwhile may be missed (PROTOCOL.md, Scanning).
+
+        Args:
+            cursor: "0" to begin, then that of the page before, until it is "0" again.
+            n: about so many jobs a step, up to 1000; a step may find none and not be the last.
+            states: only jobs in one of these: ready, scheduled, active, dead; None = all.
+            full: False = ids alone, no bodies are sent.
+
+        Raises:
+            BadArgument: not a cursor, count or state; nothing was asked.
+        """
+        check_count("n", n, high=BATCH)
+        call = self.ops.scan(
+            check_cursor("cursor", cursor, JOB_CURSOR), n, check_states("states", states), full=full
+        )
+        self._client.connect()
+        reply, _ = self._node.run(call)
+        return self.ops.page(reply, self._node.id, full=full)
+
+    def scan_iter(self, *, states: Iterable[str] | None = None, n: int = 100) -> Iterator[JobView]:
+        """Every job, step by step; what `scan` says of changes meanwhile holds.
+
+        Args:
+            states: as in `scan`.
+            n: about so many jobs a step.
+        """
+        if states is not None:
+            states = check_states("states", states)
+        page = self.scan("0", n, states=states)
+        while True:
+            for view in page.jobs:
+                yield view
+            if page.cursor == "0":
+                return
+            page = self.scan(page.cursor, n, states=states)
+
+    # -- settings --------------------------------------------------------------------------
+
+    def configure(
+        self,
+        *,
+        lease: Duration | None = KEEP,
+        max_length: int | None = KEEP,
+        max_attempts: int | None = KEEP,
+        max_crashes: int | None = KEEP,
+        max_releases: int | None = KEEP,
+        replicas: int | None = KEEP,
+        backoff_base: Duration | None = KEEP,
+        backoff_cap: Duration | None = KEEP,
+        dead_max: int | None = KEEP,
+        dead_age: Duration | None = KEEP,
+    ) -> Settings:
+        """Store settings on the queue, for all its clients; what is not named stays as it is.
+
+        Args:
+            lease, max_length, max_attempts, max_crashes, max_releases, replicas, backoff_base,
+                backoff_cap, dead_max, dead_age: as in `Settings`; None = the default again.
+
+        Returns:
+            All settings as they are now.
+        """
+        fields = setting_fields(
+            lease=lease,
+            max_length=max_length,
+            max_attempts=max_attempts,
+            max_crashes=max_crashes,
+            max_releases=max_releases,
+            replicas=replicas,
+            backoff_base=backoff_base,
+            backoff_cap=backoff_cap,
+            dead_max=dead_max,
+            dead_age=dead_age,
+        )
+        return self._configured(fields)
+
+    def _configured(self, fields: list[Any]) -> Settings:
+        self._client.connect()
+        reply = self._driver.drive(flows.configure(self.ops, fields))
+        return self.ops.settings(reply)
+
+    def _stored(self) -> list[bytes | None]:
+        """The settings as they are stored, with the time at which they were."""
+        found: list[bytes | None] = self._node.command("HMGET", self.ops.keys["meta"], *STORED)
+        return found
+
+    def pause(self, side: str = "all") -> None:
+        """Stop a side of the queue; it survives a restart, and a paused empty queue stays.
+
+        Args:
+            side: "in" = producers are refused, and retries, due jobs and ended leases wait; "out" =
+                nothing is delivered; "all" = both. It replaces what was paused before.
+        """
+        if side not in ("in", "out", "all"):
+            raise BadArgument("side", side, "one of in, out, all")
+        self._configured(["paused", side])
+
+    def resume(self) -> None:
+        """End a pause; whoever waits is woken."""
+        self._configured(["paused", ""])
+
+    def close(self) -> None:
+        """Take no more jobs: producers are refused from now on, consumers finish what is there.
+
+        Whoever waits for room is told at once, and when nothing is left that could be delivered
+        every consumer is: `reserve` raises `QueueClosed`, `consume` ends. What was accepted goes
+        its way: delays, retries, leases, dead letters brought back. It survives a restart, and a
+        closed empty queue stays, until `reopen` or `clear`.
+        """
+        self._configured(["closed", "1"])
+
+    def reopen(self) -> None:
+        """Take jobs again after a `close`."""
+        self._configured(["closed", ""])
+
+    # -- helpers ---------------------------------------------------------------------------
+
+    def _listed(self, argument: str, jobs: Any, most: int | None = None) -> list[Any]:
+        if isinstance(jobs, (Delivery, str, bytes)) or not isinstance(jobs, Iterable):
+            raise BadArgument(argument, jobs, "an iterable of jobs or ids")
+        names = list(jobs)
+        if most is not None and len(names) > most:
+            raise BadArgument(argument, f"<{len(names)} jobs>", f"at most {most}")
+        return names
+
+    def _checked(self, argument: str, jobs: Any) -> list[Any]:
+        """The jobs as a list; every id is looked at before the first of several calls is sent."""
+        names = self._listed(argument, jobs)
+        if len(names) > BATCH:
+            for name in names:
+                self.ops.number_of(name)
+        return names
+
+    def _each(
+        self,
+        jobs: Iterable[Named],
+        build: Any,
+        *,
+        resent_code: int = ENDED,
+        start: int = 3,
+        wait: Wait | None = None,
+    ) -> Settled:
+        """Name jobs to a script, in chunks; with `wait` each is confirmed, until one is not.
+
+        Raises:
+            AckNotReplicated: one was not; the chunks behind it have gone out nevertheless.
+            IncompleteSettle: one failed, and others had been done; whether they were confirmed.
+        """
+        if not self._node.id:
+            self._client.connect()
+        names = self._checked("jobs", jobs)
+        whole = None if names else Settled(names, None)
+        short: tuple[Wait, int, Confirmed] | None = None
+        parts = [names[at : at + BATCH] for at in range(0, len(names), BATCH)]
+        try:
+            while parts:
+                part = parts.pop(0)
+                call = build(part)
+                if wait is not None and short is None:
+                    call = call._replace(wait=wait)
+                reply, resent = self._node.run(call)
+                got = reply.pop() if call.wait is not None and reply[0] == 1 else NOTHING
+                settled = self.ops.codes(part, reply, start)
+                settled.replicas = got.replicas
+                if resent:
+                    settled = settled.after_resend(resent_code)
+                if call.wait is not None and not got.covers(call.wait.expected, call.wait):
+                    short = (call.wait, len(whole or ()), got)
+                whole = settled if whole is None else whole.joined(settled)
+        except Exception as error:
+            if whole is not None:
+                raise IncompleteSettle(whole, _not_replicated(whole, short)) from error
+            raise
+        assert whole is not None
+        refusal = _not_replicated(whole, short)
+        if refusal is not None:
+            raise refusal
+        return whole
+
+    def _receipt_of(self, job: Delivery) -> str | None:
+        """The receipt that holds a job now; None = nobody's does, or it can't be told."""
+        try:
+            reply, _ = self._node.run(self.ops.show([job]))
+            return self.ops.receipt(reply)
+        except Exception as error:  # noqa: BLE001  # whoever asks has an error of its own to raise
+            logger.info("who holds %s was not found out: %s", job.id, error)
+            return None
+
+
+def _not_replicated(
+    whole: Settled, short: tuple[Wait, int, Confirmed] | None
+) -> AckNotReplicated | None:
+    """What to say of a call whose chunks were not all confirmed; None = they were.
+
+    Args:
+        whole: outcomes of all chunks that are done.
+        short: what was waited for, how many jobs were confirmed before, and what came instead.
+    """
+    if short is None:
+        return None
+    wait, confirmed, got = short
+    fsynced = got.fsynced if wait.fsynced else None
+    return AckNotReplicated(whole, confirmed, wait.expected, got.replicas, fsynced)

@@ -1,0 +1,491 @@
+# From src/penstock/client/_async/client.py by tools/unasync.py; do not edit.
+"""The client: one server, or several, and their queues."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterable, Iterator, Sequence
+from types import TracebackType
+from typing import Any
+
+from redis import Redis
+
+from penstock.client._sync.job import Job
+from penstock.client._sync.queue import Queue
+from penstock.client._sync.sharded.federation import Federation
+from penstock.client._sync.sharded.node_client import NodeClient
+from penstock.client._sync.sharded.nodes import Nodes
+from penstock.client._sync.sharded.single import Single
+from penstock.client._sync.transport.connection import monotonic
+from penstock.client._sync.transport.driver import Driver
+from penstock.client._sync.transport.node import Node
+from penstock.core.codec import Codec, check_codec
+from penstock.core.config import (
+    ClientConfig,
+    check_evict,
+    check_on_unknown,
+    check_sources,
+    queue_filter,
+)
+from penstock.core.middleware import Middleware, check_middleware
+from penstock.core.node_list import check_hosts
+from penstock.core.options import (
+    BATCH,
+    Duration,
+    check_block,
+    check_count,
+    duration_ms,
+)
+from penstock.core.partitions import check_partitions
+from penstock.core.servers import ServerFacts
+from penstock.core.views import Hello, Info, JobView, QueuePage, QueueStats
+from penstock.errors import BadArgument, ConfigurationError
+from penstock.wire.keys import (
+    DEFAULT_PREFIX,
+    check_prefix,
+    check_queue_name,
+    registry_key,
+    split_name,
+)
+
+Source = str | Redis
+
+
+class Penstock:
+    """Queues on one Redis, or on several.
+
+    Several nodes are a federation: each job lives on one of them, which its id names. Jobs are
+    added where it is possible, taken from everywhere, and every other call goes where its job is
+    (PROTOCOL.md, Several nodes).
+
+    Opens connections of its own when they are needed: a client that is passed in only lends its
+    settings. Safe to share between tasks; a forked child opens connections anew.
+
+    Args:
+        source: a URL (`redis://`, `rediss://`, `unix://`; `redis+sentinel://`, `rediss+sentinel://`,
+            see docs/nodes.md; names and passwords percent-encoded) or a redis-py client, also one
+            made by `Sentinel.master_for`; or a list of these, one a node. The others are learned
+            from those that answer.
+        prefix: prefix of all keys.
+        owner: who reserves, kept with each delivery; default host and process.
+        retry_for: seconds for which a call is tried again when the connection fails or the server
+            is not ready (LOADING, BUSY, MISCONF), before redis-py's exception is raised; at most
+            300.
+        middleware: does something around each enqueue, and around each run of a handler by a worker
+            on this client; the first is the outermost.
+        on_unknown: of a federation: what an enqueue does when a reply is lost and it is not known
+            whether the node has the job. "raise" = it raises; "next" = it goes on to the next node,
+            so the job may be there twice.
+        federation: whether a client of one source joins the nodes that this one lists, at its first
+            call or within 30 s. False = it uses this node alone, and refuses to add jobs when the
+            node is leaving.
+        node_hosts: hosts to which this client may send its name and password although nobody gave
+            it the URL: exact names, or patterns such as `*.redis.internal`. A node that was learned
+            and lies elsewhere is not used by a client that has a password or a certificate.
+        evict: what an enqueue does that a server at maxmemory refuses. True = it evicts delivered
+            lease-0 jobs of its queue, at most 3,500, and tries again; they are delivered to nobody
+            any more, and an ack of one answers "gone". False = it raises `OutOfMemory` at once.
+
+        codec: makes bytes of bodies that are not bytes, and bodies of bytes again; None = plain
+            JSON (docs/bodies.md).
+
+    Attributes:
+        middleware: the same, as a tuple.
+
+    Raises:
+        BadArgument, ConfigurationError: the source can't be used.
+    """
+
+    def __init__(
+        self,
+        source: Source | Sequence[Source] = "redis://localhost:6379/0",
+        *,
+        prefix: str = DEFAULT_PREFIX,
+        owner: str | None = None,
+        retry_for: Duration = 5,
+        middleware: Iterable[Middleware] = (),
+        on_unknown: str = "raise",
+        federation: bool = True,
+        node_hosts: Iterable[str] = (),
+        evict: bool = True,
+        codec: Codec | None = None,
+    ) -> None:
+        self.prefix = check_prefix(prefix)
+        self.owner = check_owner(owner)
+        self.middleware = check_middleware(middleware)
+        wait = duration_ms("retry_for", retry_for) / 1000
+        if wait > 300:
+            raise BadArgument("retry_for", retry_for, "at most 300 s: producer keys live 600 s")
+        self._source = source
+        self.terms = ClientConfig(
+            self.prefix,
+            self.owner,
+            wait,
+            self.middleware,
+            check_on_unknown(on_unknown),
+            check_hosts(node_hosts),
+            check_evict(evict),
+            check_codec(codec),
+        )
+        self._federation = federation
+        self._root = self._rooted(source, check_sources(source))
+        self._queues: dict[str, Queue] = {}
+        self._partitions: dict[str, int] = {}
+
+    def _rooted(self, source: Any, sources: list[Any] | None) -> NodeClient | Single | Federation:
+        """What answers the calls.
+
+        Raises:
+            BadArgument: `federation` does not fit to the source.
+        """
+        if self._federation not in (True, False):
+            raise BadArgument("federation", self._federation, "True or False")
+        if sources is None:
+            made = Single if self._federation else NodeClient
+            return made(source, self.terms)
+        if not self._federation:
+            raise BadArgument("federation", False, "a list of nodes is a federation: give one")
+        return Federation(sources, self.terms)
+
+    @property
+    def _home(self) -> NodeClient | Federation:
+        """The node, or all of them, as it is known now."""
+        return self._root.now if isinstance(self._root, Single) else self._root
+
+    def _current(self) -> NodeClient | Federation:
+        """The same, after a look at the node's list when the last one is a while ago."""
+        root = self._root
+        return root.current() if isinstance(root, Single) else root
+
+    # A worker looks beside its loop, and joins between two rounds of it.
+
+    @property
+    def _is_look_due(self) -> bool:
+        root = self._root
+        return isinstance(root, Single) and not root.federation and monotonic() >= root.look_at
+
+    def _has_others(self) -> bool:
+        root = self._root
+        return isinstance(root, Single) and root.has_others()
+
+    def _join(self) -> None:
+        if isinstance(self._root, Single):
+            self._root.join()
+
+    @property
+    def _node(self) -> Node:
+        """The node, of a client that was given one."""
+        return self._member._node
+
+    @property
+    def _driver(self) -> Driver:
+        """The driver, of a client that was given one node."""
+        return self._member._driver
+
+    @property
+    def _member(self) -> NodeClient:
+        if isinstance(self._root, Federation):
+            raise ConfigurationError("several nodes: this is a question to one")
+        return self._root.member if isinstance(self._root, Single) else self._root
+
+    @property
+    def nodes(self) -> Nodes:
+        """What is done about whole nodes: which there are, which leave.
+
+        A client of one source is one of several nodes from now on.
+
+        Raises:
+            ConfigurationError: the client was made with `federation=False`.
+        """
+        root = self._root
+        return Nodes(root.join() if isinstance(root, Single) else root)
+
+    def twin(self, *, owner: str | None = None, federation: bool | None = None) -> Penstock:
+        """A client like this one, with connections of its own.
+
+        Args:
+            owner: who reserves; None = the same as here.
+            federation: whether it joins other nodes; None = the same as here.
+        """
+        twin = Penstock(
+            self._source,
+            prefix=self.prefix,
+            owner=self.owner if owner is None else owner,
+            retry_for=self.terms.retry_for,
+            middleware=self.middleware,
+            on_unknown=self.terms.on_unknown,
+            federation=self._federation if federation is None else federation,
+            node_hosts=self.terms.node_hosts,
+            evict=self.terms.evict,
+            codec=self.terms.codec,
+        )
+        twin._partitions = self._partitions  # what one of them learns is true for both
+        return twin
+
+    def connect(self) -> Penstock:
+        """Reach the server, check it and learn its id; every call does so if need be.
+
+        Of several nodes one is enough.
+
+        Raises:
+            UnsupportedServer: older than Redis 6.2.
+            ConfigurationError: two nodes have one id.
+            redis.exceptions.ConnectionError: not reached within `retry_for`.
+        """
+        self._root.connect()
+        return self
+
+    def close(self) -> None:
+        """Close the connections; the next call opens new ones."""
+        self._root.close()
+
+    def __enter__(self) -> Penstock:
+        try:
+            return self.connect()
+        except BaseException:
+            self.close()
+            raise
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def queue(self, name: str, *, partitions: int | None = None) -> Queue:
+        """The queue of this name; nothing is sent.
+
+        Args:
+            name: 1 to 1024 bytes of UTF-8, without NUL.
+            partitions: of how many partitions it is made, 1 to 256; None = as this client knows of
+                it, or none (docs/nodes.md, Partitions). The number is stored with the first call,
+                and cannot be changed; calls with another one raise `QueuePartitioned`.
+
+        Raises:
+            BadArgument: an argument can't be used.
+        """
+        found = self._queues.get(check_queue_name(name))
+        count = check_partitions(partitions)
+        if found is None or (count is not None and found.partitions != count):
+            if count is None:
+                count = self._partitions.get(name)
+            else:
+                self._partitions[name] = count
+            found = self._root.queue(name, count)
+            if len(self._queues) >= 10_000:
+                self._queues.clear()
+            self._queues[name] = found
+        return found
+
+    def open(self, name: str) -> Queue:
+        """The queue of this name, with the partitions that it has on the server.
+
+        Raises:
+            BadArgument: not the name of a queue.
+        """
+        found = self._current().partitions(check_queue_name(name))
+        if found == 0:
+            self._forget(name)
+        return self.queue(name, partitions=found or None)
+
+    def reserve(
+        self, queues: Iterable[Queue | str], n: int = 1, *, block: Duration | None = 5
+    ) -> list[Job]:
+        """Take up to n jobs from several queues, the first queue first.
+
+        When a queue's key turns out to be of another type, jobs that were taken from others in this
+        call are given back.
+
+        Args:
+            queues: queues or names, in order of preference; each named once.
+            n, block: as in `Queue.reserve`.
+
+        Returns:
+            The jobs in order; empty if there was none in time.
+
+        Raises:
+            QueueClosed: all of them are closed and drained.
+            QueueDamaged: a key of one of the queues is of another type.
+        """
+        check_count("n", n)
+        wait = check_block(block)
+        if isinstance(queues, (str, bytes)) or not isinstance(queues, Iterable):
+            raise BadArgument("queues", queues, "an iterable of queues or names")
+        chosen = [q if isinstance(q, Queue) else self.queue(q) for q in queues]
+        if not chosen or len({queue.name for queue in chosen}) < len(chosen):
+            raise BadArgument("queues", [q.name for q in chosen], "one or more, each once")
+        return self._root.reserve(chosen, n, wait)
+
+    def queues(self, pattern: str = "*") -> list[str]:
+        """The names of the queues that exist, sorted.
+
+        Args:
+            pattern: only names like this: `*` any text, `?` any character, `[abc]` one of these.
+        """
+        if not isinstance(pattern, str):
+            raise BadArgument("pattern", pattern, "a str")
+        return self._current().queues(pattern)
+
+    def scan_queues(
+        self,
+        cursor: str = "0",
+        n: int = 100,
+        *,
+        min_length: int | None = None,
+        max_length: int | None = None,
+        max_idle: Duration | None = None,
+    ) -> QueuePage:
+        """One bounded step through all queues, in no order, with their figures.
+
+        A queue that exists from the first step to the last is found at least once, perhaps twice.
+
+        Args:
+            cursor: "0" to begin, then that of the page before, until it is "0" again.
+            n: about so many queues a step, up to 1000.
+            min_length, max_length: only queues with so many jobs that could be reserved now.
+            max_idle: only queues that were written to in the last so many seconds.
+        """
+        check_count("n", n, high=BATCH)
+        is_wanted = queue_filter(min_length, max_length, max_idle)
+        return self._current().scan_queues(cursor, n, is_wanted)
+
+    def scan_queues_iter(
+        self,
+        *,
+        min_length: int | None = None,
+        max_length: int | None = None,
+        max_idle: Duration | None = None,
+        n: int = 100,
+    ) -> Iterator[QueueStats]:
+        """Every queue with its figures, step by step; arguments as in `scan_queues`."""
+        cursor = "0"
+        while True:
+            page = self.scan_queues(
+                cursor, n, min_length=min_length, max_length=max_length, max_idle=max_idle
+            )
+            for stats in page.queues:
+                yield stats
+            cursor = page.cursor
+            if cursor == "0":
+                return
+
+    def scan_iter(
+        self,
+        *,
+        queues: Iterable[Queue | str] | None = None,
+        states: Iterable[str] | None = None,
+        n: int = 100,
+    ) -> Iterator[JobView]:
+        """Every job of several queues, step by step; see `Queue.scan`.
+
+        Args:
+            queues: queues or names; None = all that exist.
+            states: only jobs in one of these: ready, scheduled, active, dead; None = all.
+            n: about so many jobs a step.
+        """
+        if isinstance(queues, (str, bytes)):
+            raise BadArgument("queues", queues, "an iterable of queues or names")
+        wanted = None if states is None else list(states)
+        for queue in self.queues() if queues is None else queues:
+            found = self.open(queue) if isinstance(queue, str) else queue
+            for view in found.scan_iter(states=wanted, n=n):
+                yield view
+
+    def hello(self) -> Hello:
+        """Who answers: the version of the protocol, and the nodes with their ids."""
+        return self._current().hello()
+
+    def info(self) -> Info:
+        """The state of the node and how many queues and jobs it has; several are taken together.
+
+        Asks every queue for its figures.
+        """
+        return self._current().info()
+
+    def clear(self, queues: Iterable[Queue | str]) -> list[str]:
+        """Remove queues with all that is in them.
+
+        Args:
+            queues: queues or names.
+
+        Returns:
+            The names of those that were there.
+        """
+        if isinstance(queues, (str, bytes)) or not isinstance(queues, Iterable):
+            raise BadArgument("queues", queues, "an iterable of queues or names")
+        found = [self.open(queue) if isinstance(queue, str) else queue for queue in queues]
+        cleared = []
+        for queue in found:
+            if queue._clear()[0]:
+                cleared.append(queue.name)
+            self._forget(queue.name)
+        return cleared
+
+    def _listed(self, field: str) -> str | None:
+        """The name of the queue with this field in the registry of some node."""
+        key = registry_key(self.prefix)
+        home = self._current()
+        if isinstance(home, Federation):
+            answers, _ = home.each(lambda one: one.brief.command("HGET", key, field))
+            found = next((name for _, name in answers if name is not None), None)
+        else:
+            found = home.command("HGET", key, field)
+        return None if found is None else split_name(found.decode("utf-8", "replace"))[0]
+
+    def _forget(self, name: str) -> None:
+        """A queue is no more; who makes it again may give it another number of partitions."""
+        self._partitions.pop(name, None)
+        self._queues.pop(name, None)
+
+    def clear_all(self, *, confirm: str) -> list[str]:
+        """Remove every queue of this prefix, and nothing else.
+
+        Args:
+            confirm: the prefix, as a sign that it is meant.
+
+        Returns:
+            The names of the queues that were there.
+
+        Raises:
+            BadArgument: it is not the prefix; nothing was removed.
+        """
+        if confirm != self.prefix:
+            raise BadArgument("confirm", confirm, f"the prefix whose queues go: {self.prefix!r}")
+        return self.clear(self.queues())
+
+    def sweep(self) -> int:
+        """Sweep every queue; see `Queue.sweep`. Returns how many jobs were removed."""
+        return sum([self.open(name).sweep() for name in self.queues()])
+
+    def server_facts(self) -> ServerFacts:
+        """What the server says of itself now; the one that was given, where there are several.
+
+        Raises:
+            ConfigurationError: the client was made of a list of nodes.
+        """
+        return self._member.server_facts()
+
+    def command(self, *args: Any) -> Any:
+        """A plain Redis command on a connection of this client, its reply undecoded; for tools.
+
+        Raises:
+            ConfigurationError: the client was made of a list of nodes.
+        """
+        return self._member.command(*args)
+
+
+def check_owner(owner: object) -> str:
+    """Who reserves: the given text, or host and process.
+
+    Raises:
+        BadArgument: empty, over 200 bytes, or with control characters.
+    """
+    if owner is None:
+        return f"{socket.gethostname()}:{os.getpid()}"[:200]
+    fits = isinstance(owner, str) and owner.isprintable() and 1 <= len(owner.encode()) <= 200
+    if not isinstance(owner, str) or not fits:
+        raise BadArgument("owner", owner, "1 to 200 bytes of printable text")
+    return owner

@@ -1,0 +1,176 @@
+# From src/penstock/client/_async/role.py by tools/unasync.py; do not edit.
+"""An exclusive role of a queue: the only producer, or the only consumer, under a lease."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from penstock.client._sync.transport.connection import monotonic
+from penstock.core import flows
+from penstock.core.logs import get_logger
+from penstock.core.options import Duration, check_block
+from penstock.core.roles import RoleLease, check_role, role_lease_ms
+from penstock.errors import BadArgument, QueueInUse
+
+if TYPE_CHECKING:
+    from penstock.client._sync.queue import Queue
+
+logger = get_logger("penstock")
+
+
+class Role:
+    """One party's hold on a role of a queue. Made by `Queue.exclusive`; taken by `with`.
+
+    While it lasts, calls of its kind that do not bear it are refused with `QueueInUse`: for a
+    producer `enqueue`, for a consumer `reserve` and what is built on it, and `recover`. Settling
+    jobs needs no role. Calls through `queue` bear it; each of them begins its lease anew, those of
+    one who waits for a job or for room too. A call that bears a role which has ended is refused
+    with `RoleLost`, whether somebody else has taken it or not.
+
+    Args:
+        queue: whose role.
+        role: "producer" or "consumer".
+        lease: seconds for which it holds after the last call that bears it.
+        block: seconds to wait for it, 0 = not at all, None = for ever.
+
+    Raises:
+        BadArgument: an argument can't be used, or the queue bears this role already.
+    """
+
+    def __init__(self, queue: Queue, role: str, lease: Duration, block: Duration | None) -> None:
+        self._parent = queue
+        self._role = check_role(role)
+        self._lease_ms = role_lease_ms(lease)
+        self._block = check_block(block)
+        if self._role in queue.ops.tenures:
+            raise BadArgument("role", role, "this queue bears it already")
+        self._tenure: RoleLease | None = None
+        self._unanswered: list[RoleLease] = []
+        self._queue: Queue | None = None
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._role} of {self._parent.name!r}>"
+
+    @property
+    def role(self) -> str:
+        """Which: producer or consumer."""
+        return self._role
+
+    @property
+    def fence(self) -> int:
+        """The number of this taking: higher than that of every taking of the role before.
+
+        Whoever guards something else (a file, a table) can refuse a lower one than it has seen.
+        """
+        return self._held.fence
+
+    @property
+    def queue(self) -> Queue:
+        """The same queue, whose calls bear the role."""
+        queue = self._queue
+        if queue is None:
+            raise self._untaken()
+        return queue
+
+    @property
+    def lost(self) -> bool:
+        """Whether it has ended, or may have: so the server said, or so long nothing renewed it."""
+        tenure = self._held
+        return tenure.is_refused or monotonic() >= tenure.until
+
+    @property
+    def _held(self) -> RoleLease:
+        if self._tenure is None:
+            raise self._untaken()
+        return self._tenure
+
+    def _new(self) -> RoleLease:
+        return RoleLease(self._role, self._lease_ms)
+
+    def _untaken(self) -> BadArgument:
+        return BadArgument("role", self._role, "it has not been taken: enter it first")
+
+    def take(self) -> Role:
+        """Take the role, which `with` does; wait until it is free if asked to.
+
+        A call whose reply is lost is repeated, and finds that it has the role. When that fails for
+        too long, whether it was taken is not known: the next `take` of this very object finds that
+        it was, or takes it, and `release` gives it back. A taking that is cancelled is given back.
+
+        Raises:
+            BadArgument: this very object holds it; it would wait for itself.
+            QueueInUse: somebody else has it, and had it for as long as we waited.
+            ConfigurationError: the queue lies on several nodes.
+        """
+        if self._tenure is not None and not self.lost:
+            raise BadArgument("role", self._role, "it is held already: release it first")
+        parent = self._parent = self._parent.lone()
+        parent._client.connect()
+        # Popped, so that two callers at once are two parties.
+        tenure = self._unanswered.pop() if self._unanswered else self._new()
+        flow = flows.acquire(parent.ops, tenure, block=self._block, clock=monotonic)
+        try:
+            tenure.fence = parent._driver.drive(flow)
+        except QueueInUse:  # an answer
+            raise
+        except BaseException:
+            self._unanswered.append(tenure)
+            raise
+        queue = type(parent)(parent._client, parent.name)
+        for other in (*parent.ops.tenures.values(), tenure):
+            queue.ops.bear(other)
+        self._tenure, self._queue = tenure, queue
+        return self
+
+    def extend(self) -> float:
+        """Begin its lease anew, where no other call does: within a long job, between two.
+
+        Returns:
+            Seconds from now for which it holds.
+
+        Raises:
+            RoleLost: it has ended.
+        """
+        ops, tenure = self._parent.ops, self._held
+        reply, _ = self._parent._node.run(ops.acquire(tenure, fence=tenure.fence))
+        ops.check(reply)
+        return tenure.until - monotonic()
+
+    def release(self) -> bool:
+        """Give it back; calls that still bear it are refused from now on.
+
+        Returns:
+            True; False if it had ended before.
+        """
+        owed, given = [*self._unanswered], False
+        for tenure in owed:
+            given |= self._resign(tenure)
+            self._unanswered.remove(tenure)
+        if owed and (self._tenure is None or self._tenure.is_refused):
+            return given
+        return self._resign(self._held) or given
+
+    def _resign(self, tenure: RoleLease) -> bool:
+        ops = self._parent.ops
+        reply, resent = self._parent._node.run(ops.resign(tenure))
+        ops.check(reply)
+        tenure.is_refused = True
+        return bool(reply[2]) or resent > 0
+
+    def __enter__(self) -> Role:
+        return self.take()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            self.release()
+        except Exception as failure:  # noqa: BLE001  # the lease ends by itself
+            logger.warning("%r was not given back, its lease will end: %s", self, failure)
+
+
+__all__ = ["Role"]

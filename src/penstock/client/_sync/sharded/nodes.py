@@ -1,0 +1,185 @@
+# From src/penstock/client/_async/sharded/nodes.py by tools/unasync.py; do not edit.
+"""What is done about whole nodes: add one, empty one, forget one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.core.node_list import Entry, address_of
+from penstock.core.urls import check_url, shown
+from penstock.core.views import Drain, NodeView
+from penstock.errors import BadArgument, ConfigurationError, NodesMissed, OutOfMemory
+from penstock.wire.keys import node_key, nodes_key
+
+if TYPE_CHECKING:
+    from penstock.client._sync.sharded.federated_node import FederatedNode
+    from penstock.client._sync.sharded.federation import Federation
+    from penstock.client._sync.sharded.node_client import NodeClient
+
+__all__ = ["Nodes"]
+
+
+class Nodes:
+    """The nodes of a federation, as people steer them.
+
+    A node is named by its id (the first 8 digits are enough), its address, or its `NodeView`.
+
+    Args:
+        home: the federation.
+
+    Raises:
+        ConfigurationError: the client was made with `federation=False`.
+    """
+
+    def __init__(self, home: Federation | NodeClient) -> None:
+        from penstock.client._sync.sharded.federation import Federation
+
+        if not isinstance(home, Federation):
+            raise ConfigurationError("one node alone: make the client without federation=False")
+        self._federation = home
+
+    def list(self) -> tuple[NodeView, ...]:
+        """Every node of this client, those that can't be reached last."""
+        return self._federation.hello().nodes
+
+    def add(self, url: str) -> NodeView:
+        """Write a node into the list that is kept on every node; clients learn of it in 30 s.
+
+        It gets the settings and pauses of all queues.
+
+        Nodes that this client knows and the list does not are written with it. Names and passwords
+        of a URL are not.
+
+        Raises:
+            BadArgument: not a URL.
+            ConfigurationError: it has the id of another node.
+            redis.exceptions.ConnectionError: it can't be reached.
+            NodesMissed: some nodes can't be reached, and don't have the new list.
+        """
+        check_url("url", url)
+        home = self._federation.admit(url)
+        self._note(home.whole_id, address_of(home.source))
+        for name in self._federation.queues("*"):
+            partitions = self._federation.partitions(name) or None
+            self._federation.queue(name, partitions).agree()
+        return home.seen()
+
+    def forget(self, node: str | NodeView) -> None:
+        """Strike a node off the list: clients that can reach another one use it no more.
+
+        Its jobs stay where they are: empty it first (`leave`, `drained`). `add` brings it back.
+
+        Raises:
+            BadArgument: no such node, or the only one.
+            NodesMissed: some of the others can't be reached, and don't have the new list.
+        """
+        unused = self._unused(node)
+        if unused:
+            self._note(unused, "")
+            self._federation.unused.pop(unused, None)
+            return
+        home = self._find(node)
+        if len(self._federation.homes) == 1:
+            raise BadArgument("node", _shown(node), "the only one: there would be none left")
+        if not home.whole_id:
+            raise BadArgument("node", _shown(node), "never reached, so its id is not known")
+        try:
+            self._note(home.whole_id, "", but=home)
+        finally:
+            self._federation.dismiss(home)
+
+    def leave(self, node: str | NodeView) -> None:
+        """From now on no jobs are added to a node; consumers empty it. Producers notice within 1 s.
+
+        Raises:
+            BadArgument: no such node.
+            redis.exceptions.ConnectionError: it can't be reached.
+        """
+        home = self._find(node)
+        home._node.command("HSET", node_key(home.prefix), "leaving", "1")
+        self._federation.look_after(home)
+
+    def join(self, node: str | NodeView) -> None:
+        """A node takes jobs again.
+
+        Raises:
+            As `leave`.
+        """
+        home = self._find(node)
+        home._node.command("HDEL", node_key(home.prefix), "leaving")
+        self._federation.look_after(home)
+
+    def drained(self, node: str | NodeView) -> Drain:
+        """What is left on a node; true when nothing waits and nobody holds a job of it.
+
+        Dead letters don't count: nobody takes them. Delivered jobs of lease 0 do, until their ttl.
+
+        Raises:
+            As `leave`.
+        """
+        return self._federation.rest_of(self._find(node))
+
+    def _unused(self, node: object) -> str:
+        """The id of a node that is listed and can't be used; empty = it is no such node."""
+        self._federation.connect()
+        name = node.id if isinstance(node, NodeView) else node
+        found = [
+            one
+            for one, (address, _) in self._federation.unused.items()
+            if isinstance(name, str)
+            and (name == address or (len(name) >= 8 and one.startswith(name)))
+        ]
+        return found[0] if len(found) == 1 else ""
+
+    def _find(self, node: object) -> FederatedNode:
+        self._federation.connect()
+        name = node.id or node.address if isinstance(node, NodeView) else node
+        if not isinstance(name, str) or not name:
+            raise BadArgument("node", _shown(node), "an id, an address or a NodeView")
+        found = [
+            home
+            for home in self._federation.homes
+            if home.address == name or (len(name) >= 8 and home.whole_id.startswith(name))
+        ]
+        if len(found) != 1:
+            known = ", ".join(f"{one.id} ({one.address})" for one in self._federation.homes)
+            raise BadArgument("node", _shown(node), f"one of {known}")
+        return found[0]
+
+    def _note(self, node: str, address: str, but: FederatedNode | None = None) -> None:
+        """Write the list, with this change, on every node.
+
+        Raises:
+            NodesMissed: except on these.
+        """
+        federation = self._federation
+        seconds, micros = federation.first(lambda home: home.brief.command("TIME"))
+        now = int(seconds) * 1000 + int(micros) // 1000
+        entries = federation.entries()
+        for home in federation.homes:
+            where = address_of(home.source)
+            if home.whole_id and home.whole_id not in entries and where:
+                entries[home.whole_id] = Entry(now, where)
+        last = entries[node].changed if node in entries else 0
+        entries[node] = Entry(max(now, last + 1), address)
+        flat = [text for name, entry in entries.items() for text in (name, str(entry))]
+        key = nodes_key(federation.prefix)
+
+        def write(home: FederatedNode) -> str:
+            try:
+                home.brief.command("HSET", key, *flat)
+            except OutOfMemory as error:
+                return str(error)
+            return ""
+
+        found, missed = federation.each(write)
+        missed.update({home.address: why for home, why in found if why})
+        if but is not None:
+            missed.pop(but.address, None)
+        if missed:
+            raise NodesMissed(missed)
+
+
+def _shown(node: object) -> object:
+    """What an error may show of what should name a node: a URL may hold a password."""
+    return shown(node) if isinstance(node, str) and "://" in node else node

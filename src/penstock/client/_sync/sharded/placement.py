@@ -1,0 +1,156 @@
+# From src/penstock/client/_async/sharded/placement.py by tools/unasync.py; do not edit.
+"""Adding jobs where it is possible: which node is asked, and when the next one is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from redis.exceptions import ResponseError
+
+from penstock.client._acompat import sleep
+from penstock.client._sync.transport.connection import monotonic, passing
+from penstock.core.nodes import NotTaken
+from penstock.errors import NodesUnavailable, NotReplicated, OutOfMemory
+
+if TYPE_CHECKING:
+    from penstock.client._sync.sharded.federated_node import FederatedNode
+    from penstock.client._sync.sharded.federation import Federation
+    from penstock.client._sync.sharded.shard import Shard
+
+__all__ = ["Placement"]
+
+T = TypeVar("T")
+
+
+class Placement:
+    """How the nodes of a client come to their jobs.
+
+    Args:
+        federation: the nodes.
+    """
+
+    def __init__(self, federation: Federation) -> None:
+        self._federation = federation
+
+    def produce(
+        self,
+        parts: Callable[[], Sequence[Shard]],
+        attempt: Callable[[Shard], T],
+    ) -> T:
+        """Add jobs on the first node that takes them.
+
+        Args:
+            parts: gives the parts of the queue, in the order of preference.
+            attempt: adds to a part.
+
+        Raises:
+            NodesUnavailable: none can take them.
+            OutOfMemory, NotReplicated: of the node that was asked last.
+            redis.exceptions.ConnectionError, TimeoutError: it is not known whether a node has them.
+        """
+        self._federation.connect()
+        until = monotonic() + self._federation.terms.retry_for
+        while True:
+            turn = _Turn(self._federation.terms.on_unknown)
+            for crowded in (False, True):
+                for part in parts():
+                    if self._offer(turn, part, attempt, crowded=crowded):
+                        self._federation.sticky.chose(part.home)
+                        return cast("T", turn.result)
+            if turn.refusal is not None:
+                raise turn.refusal
+            if monotonic() >= until or not turn.may_pass:
+                raise NodesUnavailable("no node takes jobs", turn.reasons)
+            sleep(0.05)
+            self._federation.connect()
+
+    def _offer(
+        self,
+        turn: _Turn,
+        part: Shard,
+        attempt: Callable[[Shard], Any],
+        *,
+        crowded: bool,
+    ) -> bool:
+        """Whether a part has taken what is to be added; if not, why is noted."""
+        home = part.home
+        if home in turn.tried:
+            return False
+        try:
+            if not home.state.is_up:
+                raise self._federation.unavailable()
+            if home.ready():
+                self._federation.check_id(home)
+        except Exception as error:
+            if not passing(error):
+                raise
+            if home.state.is_up:
+                home.failed(error)
+            turn.note(home.address, home.state.reason)
+            return False
+        if home.state.leaving:
+            turn.note(home.address, "leaving", passing=False)
+            return False
+        if home.state.crowded and not crowded:
+            turn.reasons[home.address] = "more than 75 % of its memory are in use"
+            return False
+        turn.tried.add(home)
+        try:
+            turn.result = attempt(part)
+        except Exception as error:  # noqa: BLE001  # those that end the turn are raised again
+            self._federation.bears(home, error)
+            turn.failed(home.address, error)
+            return False
+        return True
+
+
+class _Turn:
+    """One round of asking nodes to take a job.
+
+    Args:
+        on_unknown: what to do when it is not known whether a node has it.
+
+    Attributes:
+        tried: those that were asked.
+        reasons: why each has not taken it, by address.
+        refusal: what the last one said that was able to say no.
+        may_pass: whether one of them could not be reached, which may pass.
+        result: what the one has answered that took it.
+    """
+
+    def __init__(self, on_unknown: str) -> None:
+        self._on_unknown = on_unknown
+        self.tried: set[FederatedNode] = set()
+        self.reasons: dict[str, str] = {}
+        self.refusal: Exception | None = None
+        self.may_pass = False
+        self.result: Any = None
+
+    def note(self, address: str, reason: str, *, passing: bool = True) -> None:
+        """It was not asked."""
+        self.reasons[address] = reason
+        self.may_pass = self.may_pass or passing
+
+    def failed(self, address: str, error: Exception) -> None:
+        """It was asked, and has not taken it.
+
+        Raises:
+            Exception: the next node is not to be asked.
+        """
+        self.reasons[address] = f"{type(error).__name__}: {error}"
+        if isinstance(error, OutOfMemory) or (isinstance(error, NotReplicated) and error.withdrawn):
+            self.refusal = error
+        elif isinstance(error, NotTaken):
+            self.note(address, str(error), passing=error.passing)
+        elif isinstance(error, ResponseError) and passing(error):
+            self.may_pass = True  # it is in another role, or a cluster that is changing
+        elif self._on_unknown != "next" or not is_unknown(error):
+            raise error
+
+
+def is_unknown(error: Exception) -> bool:
+    """Whether a failed enqueue has left it open whether the job is there."""
+    if isinstance(error, NotReplicated):
+        return error.withdrawn is None
+    return passing(error)

@@ -1,0 +1,42 @@
+# From src/penstock/client/_async/sharded/shard.py by tools/unasync.py; do not edit.
+"""A part of a queue: its share on one node, one of its partitions, or both."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from penstock.client._sync.queue import Queue
+
+if TYPE_CHECKING:
+    from penstock.client._sync.sharded.node_client import NodeClient
+    from penstock.client._sync.sharded.sharded_queue import ShardedQueue
+
+__all__ = ["AnyNode", "Shard"]
+
+AnyNode: TypeAlias = Any
+"""A node: one of several (`FederatedNode`), or the only one (`Alone`)."""
+
+
+class Shard(Queue):
+    """A part of a queue: an ordinary queue, whose jobs call the whole their queue.
+
+    Args:
+        whole: what it is a part of.
+        home: the node.
+        client: the node by some connections.
+        number: which partition; None = the queue has none.
+    """
+
+    def __init__(
+        self,
+        whole: ShardedQueue,
+        home: AnyNode,
+        client: NodeClient,
+        number: int | None,
+    ) -> None:
+        super().__init__(client, whole.name, number)
+        self.home = home
+        self.number = number
+        self.ops.home = home if home.is_one_of_several else None
+        self.ops.partitions = whole.partitions
+        self.ops.queue = whole

@@ -1,0 +1,403 @@
+# From src/penstock/client/_async/transport/sentinel.py by tools/unasync.py; do not edit.
+"""A primary that is found through Sentinel, and found again when it has changed.
+
+PROTOCOL.md, Sentinel, says what a client asks and when. Of redis-py its connections are used but
+not its pool, which asks by clients that belong to one event loop and try again for a minute, and
+takes the word of a Sentinel that is cut off from the others.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+from urllib.parse import parse_qsl, unquote, urlencode
+
+import hiredis
+from redis.backoff import NoBackoff
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import NoPermissionError, RedisError, ResponseError
+from redis.retry import Retry
+from redis.sentinel import (
+    MasterNotFoundError,
+    Sentinel,
+    SentinelConnectionPool,
+    SentinelManagedConnection,
+    SentinelManagedSSLConnection,
+)
+
+from penstock.client._acompat import pool, send
+from penstock.core.logs import get_logger
+from penstock.core.urls import shown, unusable
+from penstock.errors import BadArgument
+
+__all__ = ["Found", "Primary", "Told", "is_sentinel_url", "sentinel_pool", "url_pool"]
+
+logger = get_logger("penstock")
+
+SCHEME = re.compile(r"(?P<base>rediss?)\+sentinel://", re.IGNORECASE)
+FORM = (
+    "redis+sentinel://[user:password@]host[:port][,host[:port]...]/service[/db][?option=value...]"
+)
+HOST = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^\[\]:/@\s]+)(?::(?P<port>\d{1,5}))?")
+PORT = 26379
+OWN = "sentinel_"
+"""Prefix of the options of a URL that are for the Sentinels."""
+PATIENCE = 1.0
+"""Seconds for each step with a Sentinel, and for connecting to a primary, unless told otherwise."""
+LOOK = 1.0
+"""Seconds after which a Sentinel is asked again although connections work."""
+REST = 30.0
+"""The same, after one that has not answered."""
+
+
+class Told(NamedTuple):
+    """What a Sentinel says.
+
+    Args:
+        epoch: of the configuration; it rises with each failover.
+        address: of the primary.
+    """
+
+    epoch: int
+    address: tuple[str, int]
+
+
+class Primary:
+    """Knows where the primary is. Stands where redis-py's connections look for their pool.
+
+    Args:
+        pool: whose service and Sentinels.
+
+    Attributes:
+        turn: how many primaries there were, counted from 1 on; 0 = none was found yet.
+    """
+
+    is_master = True
+    check_connection = False
+
+    def __init__(self, pool: SentinelConnectionPool) -> None:
+        manager = pool.sentinel_manager
+        self.service_name = pool.service_name
+        self.turn = 0
+        self._address: tuple[str, int] | None = None
+        self._epoch = 0
+        self._look_at = math.inf
+        self._peers = manager.min_other_sentinels
+        self._given_ip = getattr(manager, "_force_master_ip", None)  # redis-py has no other name
+        self._sentinels = [_maker(one, manager.sentinel_kwargs) for one in manager.sentinels]
+        self._idle: dict[str, Any] = {}
+
+    def __str__(self) -> str:
+        places = ",".join(where for where, _ in self._sentinels)
+        return f"{self.service_name}@{places}"
+
+    def get_master_address(self) -> tuple[str, int]:
+        """Where the primary is, asked now. The name is redis-py's.
+
+        Raises:
+            MasterNotFoundError: no Sentinel is there that knows it.
+        """
+        best: Told | None = None
+        failed = []
+        for number, (where, make) in enumerate(tuple(self._sentinels)):
+            try:
+                told = self._asked(where, make)
+            except (RedisError, OSError) as error:
+                failed.append(f"{where}: {error}")
+                continue
+            if best is None or told.epoch > best.epoch:
+                best = told
+            if told.epoch >= self._epoch:
+                self._begin_with(number)
+                break
+        if best is None:
+            text = "; ".join(failed)
+            raise MasterNotFoundError(f"no Sentinel has a primary {self.service_name!r}: {text}")
+        self._take(best)
+        return best.address
+
+    def look(self) -> None:
+        """Ask again from time to time: a primary that is cut off from its Sentinels works on.
+
+        Another Sentinel each time, as one that is cut off from the others has old news.
+        """
+        now = time.monotonic()
+        if now < self._look_at:
+            return
+        self._look_at = now + LOOK  # whoever comes meanwhile goes on with what is known
+        self._begin_with(1)
+        where, make = self._sentinels[0]
+        try:
+            told = self._asked(where, make)
+        except (RedisError, OSError) as error:
+            logger.info("Sentinel %s: %s", where, error)
+            self._look_at = time.monotonic() + REST
+            return
+        if told.epoch >= self._epoch:
+            self._take(told)
+
+    def turn_of(self, address: tuple[str, int]) -> int:
+        """Which primary is there; 0 = none that was told last."""
+        return self.turn if address == self._address else 0
+
+    def doubt(self) -> None:
+        """There is no primary where one was said to be: another Sentinel is asked first."""
+        self._begin_with(1)
+
+    def _begin_with(self, number: int) -> None:
+        every = self._sentinels
+        self._sentinels = every[number:] + every[:number]
+
+    def _take(self, told: Told) -> None:
+        self._epoch = told.epoch
+        self._look_at = time.monotonic() + LOOK
+        if told.address != self._address:
+            self._address = told.address
+            self.turn += 1
+            host, port = told.address
+            logger.info("the primary of %s is %s:%s", self.service_name, host, port)
+
+    def answers(self) -> list[tuple[str, Told | Exception]]:
+        """What each Sentinel says, or why it says nothing; for tools."""
+        return [(where, self._answer(where, make)) for where, make in self._sentinels]
+
+    def _answer(self, where: str, make: Callable[[], Any]) -> Told | Exception:
+        try:
+            return self._asked(where, make)
+        except (RedisError, OSError) as error:
+            return error
+
+    def _asked(self, where: str, make: Callable[[], Any]) -> Told:
+        """The answer of one Sentinel.
+
+        Raises:
+            RedisError, OSError: it has none.
+        """
+        conn = self._idle.pop(where, None) or make()
+        try:
+            told = self._told_by(conn)
+        except BaseException:
+            conn.disconnect()
+            raise
+        self._keep(where, conn)
+        return told
+
+    def _told_by(self, conn: Any) -> Told:
+        name = self.service_name
+        # The first names the next primary earlier than the second does.
+        where = _packed("SENTINEL", "GET-MASTER-ADDR-BY-NAME", name)
+        send(conn, where + _packed("SENTINEL", "MASTER", name))
+        address = conn.read_response(disable_decoding=True)
+        if address is None:
+            raise ResponseError("it does not know the service")
+        flat = conn.read_response(disable_decoding=True)
+        state = dict(zip(flat[::2], flat[1::2], strict=False))
+        if int(state.get(b"num-other-sentinels", 0)) < self._peers:
+            raise ResponseError("it sees too few other Sentinels")
+        host = self._given_ip or address[0].decode()
+        return Told(int(state.get(b"config-epoch", 0)), (host, int(address[1])))
+
+    def _keep(self, where: str, conn: Any) -> None:
+        """Keep a connection for the next question; of two that were made at once the later one."""
+        other, self._idle[where] = self._idle.get(where), conn
+        if other is not None:
+            other.disconnect()
+
+    def forget(self) -> None:
+        """Leave the connections to whoever else has them."""
+        self._idle = {}
+
+    def close(self) -> None:
+        """Close the connections that are kept for further questions."""
+        kept, self._idle = self._idle, {}
+        for conn in kept.values():
+            conn.disconnect()
+
+
+def _packed(*args: Any) -> bytes:
+    found: bytes = hiredis.pack_command(args)
+    return found
+
+
+def _maker(sentinel: Any, told: dict[str, Any]) -> tuple[str, Callable[[], Any]]:
+    """Where a Sentinel is, and what makes connections to it.
+
+    Args:
+        sentinel: redis-py's client of it, which lends its settings.
+        told: settings that were given by name; what redis-py fills in would take too long.
+    """
+    kind = sentinel.connection_pool.connection_class
+    kwargs = dict(sentinel.connection_pool.connection_kwargs)
+    for name in ("retry_on_timeout", "retry_on_error"):
+        kwargs.pop(name, None)
+    kwargs.update(protocol=2, retry=Retry(NoBackoff(), 0), health_check_interval=0)
+    for name in ("socket_timeout", "socket_connect_timeout"):
+        kwargs[name] = told.get(name) or PATIENCE
+    return f"{kwargs['host']}:{kwargs['port']}", lambda: kind(**kwargs)
+
+
+class ToPrimary:
+    """What a connection of redis-py's does besides: it makes sure that it has met a primary.
+
+    Attributes:
+        turn: which primary, counted as in `Primary`.
+    """
+
+    turn = 0
+
+    def connect_to(self, address: tuple[str, int]) -> None:
+        """Connect; called by redis-py with what the Sentinels have said.
+
+        Raises:
+            redis.exceptions.ConnectionError: it is none, or not there.
+        """
+        conn: Any = self
+        primary: Primary = conn.connection_pool
+        turn = primary.turn_of(address)
+        try:
+            super().connect_to(address)  # type: ignore[misc]  # a mixin
+            self._check_role(conn)
+        except BaseException:
+            primary.doubt()
+            conn.disconnect()
+            raise
+        self.turn = turn
+
+    def _check_role(self, conn: Any) -> None:
+        send(conn, _packed("ROLE"))
+        try:
+            role = conn.read_response(disable_decoding=True)
+        except NoPermissionError:  # then a replica is told by its refusals alone
+            return
+        if role[0] != b"master":
+            raise RedisConnectionError(
+                f"{conn.host}:{conn.port} is not the primary yet, or any more"
+            )
+
+
+class PlainToPrimary(ToPrimary, SentinelManagedConnection):
+    """A connection over TCP."""
+
+
+class SecureToPrimary(ToPrimary, SentinelManagedSSLConnection):
+    """A connection over TLS."""
+
+
+class Found:
+    """Makes connections to whichever server is the primary.
+
+    Args:
+        pool: whose class of connections, service and Sentinels.
+        kwargs: settings of the connections.
+
+    Attributes:
+        primary: who knows where it is.
+    """
+
+    def __init__(self, pool: SentinelConnectionPool, kwargs: dict[str, Any]) -> None:
+        self.primary = Primary(pool)
+        self._make = _to_primary(pool.connection_class)
+        self._kwargs = {**kwargs, "connection_pool": self.primary}
+
+    def __call__(self, **changed: Any) -> Any:
+        """A connection, its settings changed by keyword."""
+        return self._make(**{**self._kwargs, **changed})
+
+
+def _to_primary(kind: type) -> type:
+    """The class of connections for a pool whose connections are of this class."""
+    if kind is SentinelManagedConnection:
+        return PlainToPrimary
+    if kind is SentinelManagedSSLConnection:
+        return SecureToPrimary
+    return type(f"ToPrimary{kind.__name__}", (ToPrimary, kind), {})
+
+
+def is_sentinel_url(url: str) -> bool:
+    """Whether a URL names a service of Sentinels."""
+    return SCHEME.match(url) is not None
+
+
+def sentinel_pool(url: str) -> SentinelConnectionPool:
+    """A pool as `Sentinel.master_for` makes it; nothing is sent.
+
+    Raises:
+        BadArgument: the URL is not of the form that is documented.
+    """
+    found = SCHEME.match(url)
+    if found is None:
+        raise _bad(url, f"the form {FORM}")
+    scheme = found["base"].lower()
+    rest, _, query = url[found.end() :].partition("?")
+    user, _, place = rest.rpartition("@")
+    hosts, *path = place.split("/")
+    service, db = ([unquote(part) for part in path] + [""])[:2] if len(path) in (1, 2) else ("", "")
+    if not service or not re.fullmatch(r"\d{0,9}", db):
+        raise _bad(url, f"the form {FORM}")
+    secure = {"ssl": True} if scheme == "rediss" else {}
+    pairs = parse_qsl(query, keep_blank_values=True)
+    theirs = [(name.removeprefix(OWN), value) for name, value in pairs if name.startswith(OWN)]
+    ours = [pair for pair in pairs if not pair[0].startswith(OWN)]
+    common = [pair for pair in ours if pair[0].startswith("ssl_")]
+    kwargs = _options(url, f"{scheme}://{user}@h/{db or 0}", ours)
+    sentinel_kwargs = _options(url, f"{scheme}://h", [*common, *theirs])
+    manager = Sentinel(  # type: ignore[no-untyped-call] # not typed for threads
+        _places(url, hosts), sentinel_kwargs={**sentinel_kwargs, **secure}
+    )
+    return SentinelConnectionPool(service, manager, **secure, **kwargs)  # type: ignore[no-untyped-call] # same
+
+
+def _places(url: str, hosts: str) -> list[tuple[str, int]]:
+    """Host and port of each Sentinel.
+
+    Raises:
+        BadArgument: that is not what stands there.
+    """
+    places = []
+    for text in hosts.split(","):
+        found = HOST.fullmatch(text)
+        port = int(found["port"] or PORT) if found else 0
+        if found is None or not 0 < port < 65536:
+            raise _bad(url, "host or host:port for each Sentinel, with a port up to 65535")
+        places.append((found["host"].strip("[]"), port))
+    return places
+
+
+def _options(url: str, base: str, pairs: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    """Options as redis-py reads them from a URL of its own, names checked by its connections.
+
+    Raises:
+        BadArgument: one can't be used.
+    """
+    given = url_pool(f"{base}?{urlencode(pairs)}", url)
+    named = {"username", "password", "db", *(name for name, _ in pairs)}
+    return {name: given.connection_kwargs[name] for name in named & given.connection_kwargs.keys()}
+
+
+def url_pool(url: str, given: str) -> Any:
+    """redis-py's pool for a URL; nothing is sent.
+
+    Args:
+        url: as redis-py knows it.
+        given: as the user has given it.
+
+    Raises:
+        BadArgument: redis-py can't use it, or knows no such option.
+    """
+    made: Any = None
+    complaint = ""
+    try:
+        made = pool.from_url(url)
+        made.connection_class(**made.connection_kwargs)
+    except (TypeError, ValueError, RedisError) as error:
+        complaint = str(error) or type(error).__name__
+    if complaint:  # raised here, as redis-py's error may hold a part of the password
+        raise _bad(given, unusable(given, complaint))
+    return made
+
+
+def _bad(url: str, reason: str) -> BadArgument:
+    return BadArgument("source", shown(url), reason)

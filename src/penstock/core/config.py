@@ -1,0 +1,98 @@
+"""What a client was told, checked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from penstock.core.codec import Codec
+from penstock.core.options import check_count, duration_ms
+from penstock.core.urls import shown
+from penstock.core.views import QueueStats
+from penstock.errors import BadArgument
+
+__all__ = ["ClientConfig", "QueueFilter", "check_sources", "queue_filter"]
+
+QueueFilter: TypeAlias = Callable[[QueueStats], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class ClientConfig:
+    """What all parts of a client go by.
+
+    Attributes:
+        prefix: of all keys.
+        owner: who reserves.
+        retry_for: seconds for which a call is tried again when the connection fails.
+        middleware: hooks.
+        on_unknown: what an enqueue does when it is not known whether a node has the job.
+        node_hosts: patterns of the hosts to which a password may be sent, besides the URLs given.
+        evict: whether an enqueue that a full server refuses evicts delivered lease-0 jobs.
+        codec: of bodies; None = plain JSON.
+    """
+
+    prefix: str
+    owner: str
+    retry_for: float
+    middleware: tuple[Any, ...] = ()
+    on_unknown: str = "raise"
+    node_hosts: tuple[str, ...] = ()
+    evict: bool = True
+    codec: Codec | None = None
+
+
+def check_sources(source: Any) -> list[Any] | None:
+    """The sources of a federation; None = it is one source.
+
+    Raises:
+        BadArgument: none at all, or one that is named twice.
+    """
+    if isinstance(source, (str, bytes)) or not isinstance(source, Sequence):
+        return None
+    found = list(source)
+    if not found or any(one in found[:at] for at, one in enumerate(found)):
+        raise BadArgument("source", shown(source), "one or more nodes, each once")
+    return found
+
+
+def check_evict(value: Any) -> bool:
+    """What an enqueue does that a full server refuses.
+
+    Raises:
+        BadArgument: neither True nor False.
+    """
+    if not isinstance(value, bool):
+        raise BadArgument("evict", value, "True or False")
+    return value
+
+
+def check_on_unknown(value: Any) -> str:
+    """What an enqueue does after an unknown outcome.
+
+    Raises:
+        BadArgument: neither "raise" nor "next".
+    """
+    if value not in ("raise", "next"):
+        raise BadArgument("on_unknown", value, '"raise" or "next"')
+    return str(value)
+
+
+def queue_filter(min_length: Any, max_length: Any, max_idle: Any) -> QueueFilter:
+    """Whether a queue is wanted, by its figures.
+
+    Raises:
+        BadArgument: a bound can't be used.
+    """
+    low = 0 if min_length is None else check_count("min_length", min_length, low=0)
+    high = math.inf if max_length is None else check_count("max_length", max_length, low=0)
+    idle = math.inf if max_idle is None else duration_ms("max_idle", max_idle) / 1000
+
+    def is_wanted(stats: QueueStats) -> bool:
+        return low <= stats.ready <= high and (stats.idle or 0) <= idle
+
+    return is_wanted
+
+
+__all__ += ["check_evict", "check_on_unknown"]
