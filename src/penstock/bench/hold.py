@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from penstock.bench import report
 from penstock.bench.bed import Bed
 from penstock.bench.figures import Budget, Table, median
 from penstock.bench.plan import BODY, Plan
@@ -95,6 +96,7 @@ def hold(bed: Bed, plan: Plan) -> Table:
             name = f"{load}, {state.name}: longest call"
             budget = Budget(name, worst, BUDGET_MS, unit="ms") if body is not SINGLE else None
             words = ", ".join(f"{other} {ms:.1f}" for ms, other in others)
+            report.say(f"  {name}: {slowest} {worst:.1f} ms, {words}", progress=True)
             table.add(load, state.name, slowest, worst, words, budget=budget)
             for ms, other in figures:
                 table.rounds[f"{load}, {state.name}: {other} ms"] = [ms]
