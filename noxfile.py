@@ -153,6 +153,6 @@ def format_(session: nox.Session) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Measure; arguments go to `penstock bench`. The section `spark` needs Java."""
+    """Measure; arguments go to `python -m benchmarks`. The section `spark` needs Java."""
     session.install(".[demo,spark]")
-    session.run("penstock", "bench", *session.posargs)
+    session.run("python", "-m", "benchmarks", *session.posargs)

@@ -21,7 +21,7 @@ COMMANDS = [
     "demo", "worker", "healthy",
     "enqueue", "peek", "scan", "show", "status", "stats", "pause", "resume", "close",
     "reopen", "redrive", "promote", "dequeue", "purge", "evict", "sweep", "clear", "queues",
-    "info", "doctor", "scripts", "bench",
+    "info", "doctor", "scripts",
 ]  # fmt: skip
 ELSEWHERE = "D-00000000--P6wMjIUDtf9-EJ-fXTvy7f8-ffff"
 ON_A_SERVER = [
@@ -200,21 +200,3 @@ def test_another_missing_module_is_not_taken_for_the_extra(tmp_path: Path) -> No
     assert result.code == 1
     assert "No module named 'nosuchmodule'" in result.err
     assert "penstock[cli]" not in result.err
-
-
-def test_bench_gets_its_arguments_as_they_are(
-    run_cli: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Options that other commands know, `--help` too, belong to the benchmark; so does the code."""
-    import penstock.bench
-
-    seen: list[list[str] | None] = []
-
-    def measure(argv: list[str] | None = None) -> int:
-        seen.append(argv)
-        return 7
-
-    monkeypatch.setattr(penstock.bench, "main", measure)
-    assert run_cli("bench", "--quick", "--json", "--help", "a").code == 7
-    assert run_cli("bench").code == 7
-    assert seen == [["--quick", "--json", "--help", "a"], []]

@@ -178,13 +178,12 @@ def options(
     ctx.obj = given.changed(url, prefix, as_json, node_hosts)
 
 
-def command(name: str, *, common: bool = True, **settings: Any) -> Callable[[Function], Function]:
+def command(name: str, *, common: bool = True) -> Callable[[Function], Function]:
     """Register a command: its function gets a `Session` first, then its own parameters.
 
     Args:
         name: as the user types it.
         common: whether the options that all commands share may stand after its name too.
-        settings: for typer.
     """
     shared = COMMON if common else {}
 
@@ -208,7 +207,7 @@ def command(name: str, *, common: bool = True, **settings: Any) -> Callable[[Fun
         made.__signature__ = signature.replace(parameters=parameters)
         made.__annotations__ = {p.name: p.annotation for p in parameters}
         del made.__wrapped__  # or typer reads the signature of `function`
-        app.command(name, **settings)(made)
+        app.command(name)(made)
         return function
 
     return register

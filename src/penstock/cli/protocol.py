@@ -1,10 +1,8 @@
-"""Commands for whoever writes another client, or measures this one: scripts, bench."""
+"""The command for authors of other clients: scripts."""
 
 from __future__ import annotations
 
-import importlib
 import json
-import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,7 +12,7 @@ from penstock.cli import output
 from penstock.cli.app import Session, command
 from penstock.wire.scripts import Script, all_scripts, pressure_scripts
 
-__all__ = ["bench", "scripts"]
+__all__ = ["scripts"]
 
 
 @command("scripts")
@@ -70,19 +68,3 @@ def _print_scripts(found: tuple[Script, ...], out: Path | None) -> None:
         return
     rows = [(one.name, one.sha, one.purpose) for one in found]
     output.table(("name", "sha1", "purpose"), rows)
-
-
-@command(
-    "bench",
-    common=False,
-    add_help_option=False,
-    context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
-)
-def bench(
-    session: Session,
-    arguments: Annotated[list[str] | None, typer.Argument(metavar="[ARGUMENT]...")] = None,
-) -> None:
-    """Measure; `penstock bench --help` names its arguments."""
-    if session.given_url:
-        os.environ["PENSTOCK_URL"] = session.given_url
-    raise typer.Exit(importlib.import_module("penstock.bench").main(list(arguments or [])))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from penstock.bench.bed import Bed
-from penstock.bench.figures import Budget, Sample, Table, median, pairwise
-from penstock.bench.plan import BODY, Plan
+from benchmarks.bed import Bed
+from benchmarks.figures import Budget, Sample, Table, median, pairwise
+from benchmarks.plan import BODY, Plan
 from penstock.pressure import Queue
 
 __all__ = ["Literal", "pressure"]

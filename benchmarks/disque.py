@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.bench.bed import Bed
-from penstock.bench.contenders import Jobs
-from penstock.bench.cost import LIFE, Samples, life, stock, weigh
-from penstock.bench.figures import Budget, Sample, Table, median, pairwise
-from penstock.bench.machine import share_cores
-from penstock.bench.plan import BODY, Plan
+from benchmarks.bed import Bed
+from benchmarks.contenders import Jobs
+from benchmarks.cost import LIFE, Samples, life, stock, weigh
+from benchmarks.figures import Budget, Sample, Table, median, pairwise
+from benchmarks.machine import share_cores
+from benchmarks.plan import BODY, Plan
 from penstock.embedded import EmbeddedServer, find_server
 from penstock.errors import EmbeddedServerError
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from penstock.bench.bed import Bed
-from penstock.bench.contenders import Jobs, PipelinedJobs, PipelinedStreams, Streams
-from penstock.bench.figures import Budget, Sample, Table, median, pairwise
-from penstock.bench.plan import Plan
+from benchmarks.bed import Bed
+from benchmarks.contenders import Jobs, PipelinedJobs, PipelinedStreams, Streams
+from benchmarks.figures import Budget, Sample, Table, median, pairwise
+from benchmarks.plan import Plan
 
 __all__ = ["cycle"]
 

@@ -16,11 +16,11 @@ import pytest
 from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from penstock import EmbeddedServerError, Penstock, bench
-from penstock.bench import disque, hold, pressure, workers
-from penstock.bench.bed import Bed
-from penstock.bench.command import SECTIONS
-from penstock.bench.contenders import (
+import benchmarks
+from benchmarks import disque, hold, pressure, workers
+from benchmarks.bed import Bed
+from benchmarks.command import SECTIONS
+from benchmarks.contenders import (
     Ids,
     Jobs,
     NamedJobs,
@@ -28,10 +28,11 @@ from penstock.bench.contenders import (
     PipelinedStreams,
     Streams,
 )
-from penstock.bench.figures import Budget, Table
-from penstock.bench.machine import pinned, share_cores
-from penstock.bench.plan import FULL, QUICK
-from penstock.bench.pressure import Literal
+from benchmarks.figures import Budget, Table
+from benchmarks.machine import pinned, share_cores
+from benchmarks.plan import FULL, QUICK
+from benchmarks.pressure import Literal
+from penstock import EmbeddedServerError, Penstock
 from penstock.embedded import EmbeddedServer
 from penstock.pressure import Queue as PressureQueue
 
@@ -147,7 +148,7 @@ EXPECTED: dict[str, list[tuple[str | None, ...]]] = {
 def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What one tiny run of everything wrote."""
     path = tmp_path_factory.mktemp("bench") / "bench.json"
-    assert bench.main([*TINY, "--depths", "100", "200", "300", "--json", str(path)]) == 0
+    assert benchmarks.main([*TINY, "--depths", "100", "200", "300", "--json", str(path)]) == 0
     found: dict[str, Any] = json.loads(path.read_text())
     return found
 
@@ -499,10 +500,10 @@ def test_a_database_in_use_is_left_alone(
     """A given database that holds keys is refused; with --yes only the bench's own keys go."""
     with Redis.from_url(server.url) as client:
         client.set("theirs", "1")
-        assert bench.main([*TINY, "--only", "memory", "--url", server.url]) == 2
+        assert benchmarks.main([*TINY, "--only", "memory", "--url", server.url]) == 2
         assert "holds 1 keys" in capsys.readouterr().err
         assert client.keys() == [b"theirs"]
-        assert bench.main([*TINY, "--only", "memory", "--url", server.url, "--yes"]) == 0
+        assert benchmarks.main([*TINY, "--only", "memory", "--url", server.url, "--yes"]) == 0
         assert client.keys() == [b"theirs"]
 
 
@@ -518,9 +519,9 @@ def test_check_makes_a_broken_budget_an_error(
 
     monkeypatch.setitem(SECTIONS, "memory", over)
     arguments = [*TINY, "--only", "memory"]
-    assert bench.main([*arguments, "--markdown"]) == 0
+    assert benchmarks.main([*arguments, "--markdown"]) == 0
     assert "| too much | 2 x | <= 1 x | over |" in capsys.readouterr().out
-    assert bench.main([*arguments, "--check"]) == 1
+    assert benchmarks.main([*arguments, "--check"]) == 1
 
 
 @pytest.mark.parametrize("bound, code", [(1e-3, 0), (1e9, 1)])
@@ -529,7 +530,7 @@ def test_check_judges_pressure_too(
 ) -> None:
     """What its section has measured decides, not that it was run."""
     monkeypatch.setattr(pressure, "FASTER", bound)
-    assert bench.main([*TINY, "--only", "pressure", "--check", "--markdown"]) == code
+    assert benchmarks.main([*TINY, "--only", "pressure", "--check", "--markdown"]) == code
     verdict = "over" if code else "ok"
     out = capsys.readouterr().out
     assert re.search(rf"pressure: .* \| [\d.,]+ x \| >= .* \| {verdict} \|", out)
@@ -570,12 +571,12 @@ def test_one_core_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_it_runs_as_a_module(tmp_path: Path) -> None:
-    """`python -m penstock.bench` is the command, and needs neither rich nor typer."""
+    """`python -m benchmarks` is the command, and needs neither rich nor typer."""
     for name in ("rich", "typer"):
         (tmp_path / f"{name}.py").write_text("raise ImportError('not here')\n")
     path = os.pathsep.join([str(tmp_path), *sys.path])
     done = subprocess.run(
-        [sys.executable, "-m", "penstock.bench", *TINY, "--only", "memory"],
+        [sys.executable, "-m", "benchmarks", *TINY, "--only", "memory"],
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.bench import report
-from penstock.bench.bed import Bed
-from penstock.bench.figures import Budget, Table, median
-from penstock.bench.plan import BODY, Plan
+from benchmarks import report
+from benchmarks.bed import Bed
+from benchmarks.figures import Budget, Table, median
+from benchmarks.plan import BODY, Plan
 from penstock.core.flows import new_epoch
 from penstock.wire.scripts import Script, all_scripts, script
 

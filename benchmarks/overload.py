@@ -6,10 +6,10 @@ import contextlib
 import time
 from multiprocessing.connection import Connection
 
-from penstock.bench.apart import process
-from penstock.bench.bed import Bed
-from penstock.bench.figures import Budget, Table, median, pairwise
-from penstock.bench.plan import BODY, Plan
+from benchmarks.apart import process
+from benchmarks.bed import Bed
+from benchmarks.figures import Budget, Table, median, pairwise
+from benchmarks.plan import BODY, Plan
 from penstock.client._sync.client import Penstock
 
 __all__ = ["overload"]

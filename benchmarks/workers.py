@@ -11,11 +11,11 @@ from typing import Any
 
 from redis import Redis
 
-from penstock.bench.apart import process
-from penstock.bench.bed import SENT, Bed, Counted
-from penstock.bench.contenders import Lists, Streams
-from penstock.bench.figures import Budget, Sample, Table, median, pairwise
-from penstock.bench.plan import BODY, Plan
+from benchmarks.apart import process
+from benchmarks.bed import SENT, Bed, Counted
+from benchmarks.contenders import Lists, Streams
+from benchmarks.figures import Budget, Sample, Table, median, pairwise
+from benchmarks.plan import BODY, Plan
 from penstock.client._async.client import AsyncPenstock
 from penstock.client._sync.client import Penstock
 from penstock.worker import AsyncWorker, Handlers, Worker

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from penstock.bench.bed import Bed
-from penstock.bench.contenders import Jobs, Lists, Streams
-from penstock.bench.figures import Budget, Sample, Table, median, pairwise
-from penstock.bench.plan import Plan
+from benchmarks.bed import Bed
+from benchmarks.contenders import Jobs, Lists, Streams
+from benchmarks.figures import Budget, Sample, Table, median, pairwise
+from benchmarks.plan import Plan
 
 __all__ = ["python"]
 

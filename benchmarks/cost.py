@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from penstock.bench.bed import Bed
-from penstock.bench.contenders import Ids, Jobs, Streams
-from penstock.bench.figures import Budget, Sample, Table, median, pairwise
-from penstock.bench.plan import IN_FLIGHT, Plan
+from benchmarks.bed import Bed
+from benchmarks.contenders import Ids, Jobs, Streams
+from benchmarks.figures import Budget, Sample, Table, median, pairwise
+from benchmarks.plan import IN_FLIGHT, Plan
 
 __all__ = ["LIFE", "STEPS", "Samples", "batches", "commands", "life", "memory", "stock", "weigh"]
 

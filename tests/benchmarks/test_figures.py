@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.bench.figures import Budget, Sample, Table, median, pairwise, percentile, shown
-from penstock.bench.plan import FULL, IN_FLIGHT, QUICK
-from penstock.bench.report import budget_table, write_markdown, write_text
+from benchmarks.figures import Budget, Sample, Table, median, pairwise, percentile, shown
+from benchmarks.plan import FULL, IN_FLIGHT, QUICK
+from benchmarks.report import budget_table, write_markdown, write_text
 
 
 def test_a_sample_divides_by_its_jobs() -> None:

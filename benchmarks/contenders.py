@@ -9,7 +9,7 @@ from typing import Any
 
 from redis import Redis
 
-from penstock.bench.plan import BODY
+from benchmarks.plan import BODY
 from penstock.client._sync.client import Penstock
 from penstock.client._sync.job import Job
 from penstock.core.calls import Call

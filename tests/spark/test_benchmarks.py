@@ -7,9 +7,9 @@ import dataclasses
 import pytest
 from redis import Redis
 
-from penstock.bench import spark
-from penstock.bench.bed import Refused, opened
-from penstock.bench.plan import QUICK
+from benchmarks import spark
+from benchmarks.bed import Refused, opened
+from benchmarks.plan import QUICK
 from tests.spark.support import environment
 
 ROWS, ROUNDS = 200, 1

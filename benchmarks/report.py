@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from penstock.bench.figures import Budget, Table, shown
+from benchmarks.figures import Budget, Table, shown
 
 __all__ = ["as_json", "budget_table", "say", "write_markdown", "write_text"]
 

@@ -11,10 +11,10 @@ from typing import Any
 
 from redis import Redis
 
-from penstock.bench.apart import process
-from penstock.bench.bed import SENT, Bed
-from penstock.bench.figures import Budget, Table, median, pairwise, percentile
-from penstock.bench.plan import Plan
+from benchmarks.apart import process
+from benchmarks.bed import SENT, Bed
+from benchmarks.figures import Budget, Table, median, pairwise, percentile
+from benchmarks.plan import Plan
 from penstock.client._sync.client import Penstock
 
 __all__ = ["delayed", "handover", "idle"]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from penstock.bench.bed import Bed
-from penstock.bench.contenders import NAME, Ids, Jobs, NamedJobs
-from penstock.bench.cost import LIFE, STEPS, Samples, life, stock, weigh
-from penstock.bench.figures import Budget, Table, median, pairwise
-from penstock.bench.plan import IN_FLIGHT, Plan
+from benchmarks.bed import Bed
+from benchmarks.contenders import NAME, Ids, Jobs, NamedJobs
+from benchmarks.cost import LIFE, STEPS, Samples, life, stock, weigh
+from benchmarks.figures import Budget, Table, median, pairwise
+from benchmarks.plan import IN_FLIGHT, Plan
 
 __all__ = ["dedup"]
 

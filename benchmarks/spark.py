@@ -16,9 +16,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from penstock.bench.bed import Bed, Refused
-from penstock.bench.figures import Budget, Table, median, pairwise
-from penstock.bench.plan import BODY, Plan
+from benchmarks.bed import Bed, Refused
+from benchmarks.figures import Budget, Table, median, pairwise
+from benchmarks.plan import BODY, Plan
 from penstock.client._sync.client import Penstock
 
 __all__ = ["is_there", "spark"]
@@ -83,11 +83,12 @@ def _measured(bed: Bed, **options: Any) -> dict[str, list[float]]:
     """In a process of its own: no JVM stays behind, and nothing of ours is in its way."""
     order = json.dumps({"url": bed.url, "prefix": bed.prefix, **options})
     done = subprocess.run(
-        [sys.executable, "-m", "penstock.bench.spark", order],
+        [sys.executable, "-m", "benchmarks.spark", order],
         stdout=subprocess.PIPE,
         text=True,
         timeout=PATIENCE,
         check=True,
+        cwd=Path(__file__).parents[1],
     )
     found: dict[str, list[float]] = json.loads(done.stdout.splitlines()[-1])
     return found

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from penstock.bench.bed import Bed
-from penstock.bench.contenders import Jobs
-from penstock.bench.figures import Budget, Sample, Table, median, pairwise
-from penstock.bench.machine import memory_bytes
-from penstock.bench.plan import Plan
+from benchmarks.bed import Bed
+from benchmarks.contenders import Jobs
+from benchmarks.figures import Budget, Sample, Table, median, pairwise
+from benchmarks.machine import memory_bytes
+from benchmarks.plan import Plan
 
 __all__ = ["backlog"]
 

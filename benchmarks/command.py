@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from penstock.bench import (
+from benchmarks import (
     client,
     cost,
     cycle,
@@ -24,10 +24,10 @@ from penstock.bench import (
     waiting,
     workers,
 )
-from penstock.bench.bed import Bed, Refused, opened
-from penstock.bench.figures import Table
-from penstock.bench.machine import Noise, describe, pinned
-from penstock.bench.plan import FULL, QUICK, Plan
+from benchmarks.bed import Bed, Refused, opened
+from benchmarks.figures import Table
+from benchmarks.machine import Noise, describe, pinned
+from benchmarks.plan import FULL, QUICK, Plan
 
 __all__ = ["SECTIONS", "run"]
 
@@ -60,7 +60,7 @@ APART: dict[str, Callable[[Bed, Plan], Table]] = {"spark": spark.spark}
 def parser() -> argparse.ArgumentParser:
     """The arguments."""
     args = argparse.ArgumentParser(
-        prog="penstock bench",
+        prog="python -m benchmarks",
         description="Measure penstock against Streams and lists by hand, on one server in one run.",
     )
     args.add_argument("--url", help="measure on this server; default: start one")
@@ -102,7 +102,7 @@ def run(argv: list[str] | None = None) -> int:
             names = args.only or [*SECTIONS, *([] if args.quick or not spark.is_there() else APART)]
             tables, facts = _measure(bed, plan, names, placement)
     except Refused as error:
-        report.say(f"penstock bench: {error}", progress=True)
+        report.say(f"python -m benchmarks: {error}", progress=True)
         return 2
     closing = report.budget_table(tables)
     write = report.write_markdown if args.markdown else report.write_text

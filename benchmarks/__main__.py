@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import sys
 
-from penstock.bench import main
+from benchmarks import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -11,7 +11,7 @@ from typing import Any
 
 from redis import Redis
 
-from penstock.bench.figures import Sample
+from benchmarks.figures import Sample
 from penstock.client._sync.client import Penstock
 from penstock.embedded import EmbeddedServer, find_server
 
