@@ -138,8 +138,9 @@ def sync_check(session: nox.Session) -> None:
 
 @nox.session
 def protocol(session: nox.Session) -> None:
-    """Write the generated parts of PROTOCOL.md; `-- --check` only compares."""
-    session.install(".")
+    """Write the generated parts of PROTOCOL.md, and the replies; `-- --check` only compares."""
+    session.install(".", *groups("lint"))
+    session.run("python", "tools/replies.py", *session.posargs)
     session.run("python", "tools/protocol.py", *session.posargs)
 
 

@@ -22,7 +22,6 @@ if __name__ == "__main__":  # the scripts of this checkout, installed or not
     sys.path.insert(0, str(ROOT / "src"))
 
 from penstock.core.states import (  # noqa: E402 - behind the path
-    CODES,
     TABLE,
     Cell,
     Condition,
@@ -31,6 +30,7 @@ from penstock.core.states import (  # noqa: E402 - behind the path
     State,
     edges,
 )
+from penstock.wire.codes import Code  # noqa: E402 - same
 from penstock.wire.scripts import (  # noqa: E402 - same
     Script,
     all_scripts,
@@ -171,8 +171,8 @@ def _table(places: Sequence[Place]) -> Iterator[str]:
 def _codes() -> Iterator[str]:
     yield "| code | meaning |"
     yield "|---|---|"
-    for code, meaning in CODES.items():
-        yield f"| {code} | {meaning} |"
+    for code in Code:
+        yield f"| {int(code)} | {code.meaning} |"
 
 
 def _script(found: Script) -> Iterator[str]:

@@ -33,7 +33,7 @@ class Returns:
     def fits(self, reply: Sequence[Any]) -> bool:
         """Whether a reply has this shape."""
         inner = self.shape.strip("{}")
-        group = re.search(r"\(([^)]*)\)\.\.\.$", inner)
+        group = re.search(r"\w+: \(([^)]*)\)\.\.\.$", inner)
         fixed = inner[: group.start()] if group else re.sub(r"\w+\.\.\.$", "", inner)
         names = [part for part in re.split(r",\s*", fixed) if part]
         more = len(reply) - len(names)

@@ -7,8 +7,8 @@ from importlib import resources
 
 import pytest
 
-from penstock.core.states import CODES
 from penstock.pressure.keys import OF_ROLE, PressureKeys
+from penstock.wire.codes import Code
 from penstock.wire.keys import KINDS
 from penstock.wire.scripts import Script, all_scripts, pressure_scripts
 from tests.protocol.headers import returns_of
@@ -144,7 +144,7 @@ def test_replies_begin_with_code_and_nonce(script: Script) -> None:
     assert said == written
     for line in re.findall(r"^return (.*)", body_of(script), flags=re.MULTILINE):
         assert line == "reply" or line.startswith("{1, nonce, ")
-    assert said <= set(CODES)
+    assert said <= {*map(int, Code)}
 
 
 @PRESSURE

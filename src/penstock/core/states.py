@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 __all__ = [
-    "CODES",
     "TABLE",
     "Cell",
     "Condition",
@@ -171,33 +170,6 @@ class Event(str, enum.Enum):
         name = self.value.partition(",")[0]
         several = self in (Event.LOOK, Event.BATCH)
         return "" if name.startswith("(") or several else name
-
-
-CODES: Mapping[int, str] = {
-    1: "done",
-    2: "ended before, by this same receipt; nothing changed",
-    3: "done, and the job is a dead letter now",
-    0: "gone: the job is not there, or the checkpoint has another batch; nothing changed",
-    -1: "stale receipt: it is not that of the delivery that counts; nothing changed",
-    -2: "refused: not allowed in this state; nothing changed",
-    -3: "of a job: its ttl has ended; of an enqueue: the queue is full; nothing changed",
-    -4: "paused for producers; nothing changed",
-    -5: "no such queue; nothing changed",
-    -6: "written by a newer protocol; nothing changed",
-    -7: "stale call of a producer; nothing changed",
-    -8: "damaged: jobs, but no meta; nothing changed",
-    -9: "another epoch: the ids are of an earlier life of the queue; nothing changed",
-    -10: "a record is not of this version, or its header is too long; nothing changed",
-    -11: "too late: more than half of its ttl has passed; nothing changed",
-    -13: "its dedup id is taken by another job; nothing changed",
-    -14: "closed for producers; nothing changed",
-    -15: "another party has the exclusive role; nothing changed",
-    -16: "the exclusive role that the call bears has ended; nothing changed",
-    -17: "somebody has taken the checkpoint over; nothing changed",
-    -18: "what the attempt has staged before is not there any more; nothing changed",
-    -19: "malformed argument: its name, and its value (at most 200 bytes of it); nothing changed",
-}
-"""The codes of replies: of a whole call, or of one job in it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@
 ---                  are taken until their jobs are started, e = from now on for their windows, whatever becomes of the jobs
 ---          record  1 to 1000 of them, each with a field `d`
 ---          nonce, create, delay, bound, wait, role   as in enqueue
---- RETURNS  {1, nonce, first, count, epoch, created, repeat, scheduled, replicas, (index, what, number, state, header)...}  first
+--- RETURNS  {1, nonce, first, count, epoch, created, repeat, scheduled, replicas, others: (index, what, number, state, header)...}  first
 ---                               to scheduled: of the jobs that were added, as in enqueue, in order. Then for each record with
 ---                               which it is otherwise, its index from 1 on, and what: 2 replaced what is there, 3 added (one of
 ---                               first, first + 1, ...) to wait for its end, 0 there is one already, -2 there is one with a

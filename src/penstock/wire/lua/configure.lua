@@ -6,7 +6,7 @@
 ---          field   closed (1), paused (in, out, all), lease, max_length, max_attempts, max_crashes, max_releases, replicas,
 ---                  backoff_base, backoff_cap, dead_max, dead_age; value '' drops the setting. 'configured' and ms: these are the settings
 ---                  of another node, which got them then: nothing changes if those here are as young, or younger
---- RETURNS  {1, nonce, epoch, created, (field, value)...}  stored; every field of meta as it is now
+--- RETURNS  {1, nonce, epoch, created, fields: (field, value)...}  stored; every field of meta as it is now
 ---          {-5, nonce}                   no such queue: register it, then create
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta

@@ -5,7 +5,7 @@
 ---          start  how many to pass over
 ---          count  1 to 1000; about 1 MiB is answered, at least one job
 ---          full   2 = with their bodies; 1 = with the note of the delivery and the header of the record; 0 = without
---- RETURNS  {1, nonce, now, epoch, next, (number, score, counters, value)...}  next: where to go on, at most start + count;
+--- RETURNS  {1, nonce, now, epoch, next, jobs: (number, score, counters, value)...}  next: where to go on, at most start + count;
 ---                                        score: end of the lease (at most once: of the ttl) and tag, as in the index;
 ---                                        counters '' = first delivery; value: note, record
 ---          {0, nonce, batch}             the checkpoint has another batch: which, '' = none

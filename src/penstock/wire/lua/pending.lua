@@ -4,7 +4,7 @@
 ---          score  '-inf' on the first page, then the answer of the page before
 ---          skip   0 on the first page, then the answer of the page before
 ---          idle   ms: only deliveries made at least so long ago
---- RETURNS  {1, nonce, now, epoch, score, skip, (number, receipt, delivered)...}  score: '' on the last page; up to 2000
+--- RETURNS  {1, nonce, now, epoch, score, skip, deliveries: (number, receipt, delivered)...}  score: '' on the last page; up to 2000
 ---                                        deliveries a page; some come twice
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure

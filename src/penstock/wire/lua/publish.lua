@@ -4,7 +4,7 @@
 ---          nonce, create, bound, wait, role   as in enqueue
 ---          field   which chunk; one that is not there was moved before
 ---          most    at most so many of its jobs, the first ones; the others stay
---- RETURNS  {1, nonce, first, count, epoch, created, repeat, scheduled, replicas, (index, what, number, state, header)...}  as in
+--- RETURNS  {1, nonce, first, count, epoch, created, repeat, scheduled, replicas, others: (index, what, number, state, header)...}  as in
 ---                               claim, of the jobs that were moved
 ---          {-3, nonce, waiting, limit, swept}                as in enqueue
 ---          {-4, nonce, paused}                               as in enqueue

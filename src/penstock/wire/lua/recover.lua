@@ -3,7 +3,7 @@
 --- ARGV     nonce wanted common tag owner role [number...]
 ---          common  '*': after each number comes the receipt of the delivery that is meant, as pending answers it
 ---          wanted, tag, owner, role   as in ack and reserve
---- RETURNS  {1, nonce, seen, epoch, lease, now, (number, counters, record)...}  seen: of how many of the named this call has
+--- RETURNS  {1, nonce, seen, epoch, lease, now, jobs: (number, counters, record)...}  seen: of how many of the named this call has
 ---                                        decided, in order; the others did not fit into 1 MiB, name them again. A delivery
 ---                                        that has ended meanwhile is left out, and so is a job that died of this crash
 ---          {-6, nonce, version}          written by a newer protocol

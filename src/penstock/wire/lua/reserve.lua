@@ -7,7 +7,7 @@
 ---          owner  who takes them: printable, no line break, at most 200 bytes
 ---          idle   1 = the caller comes from a wait for the wake token, else 0
 ---          role   '' or the exclusive role that the consumer bears: fence and token of acquire, with a dash between
---- RETURNS  {1, nonce, next, epoch, lease, now, (number, counters, record)...}  next: -1 nothing is due, 0 more can be
+--- RETURNS  {1, nonce, next, epoch, lease, now, jobs: (number, counters, record)...}  next: -1 nothing is due, 0 more can be
 ---                                               reserved now, -2 closed and drained, else ms until the next event;
 ---                                               counters '' = first delivery
 ---          {-8, nonce}                          damaged: jobs, but no meta; see configure

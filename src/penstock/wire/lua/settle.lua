@@ -2,7 +2,7 @@
 --- KEYS     ready held active scheduled once dead tally expiry meta wake space dedup windows
 --- ARGV     nonce wanted common n tag owner role [number...]
 ---          as in ack and reserve; with n = 0 no role is asked for
---- RETURNS  {1, nonce, next, epoch, lease, now, acked, codes, (number, counters, record)...}  codes: '' when all of them
+--- RETURNS  {1, nonce, next, epoch, lease, now, acked, codes, jobs: (number, counters, record)...}  codes: '' when all of them
 ---                                        were acknowledged, else one for each as in ack, separated by blanks
 ---          {-8, nonce}                          damaged: jobs, but no meta; see configure
 ---          {-6, nonce, version}          written by a newer protocol

@@ -1,7 +1,7 @@
 --- Count the jobs of a queue, exactly, without reading them; remove up to 100 whose ttl has ended.
 --- KEYS     ready held active scheduled once dead tally expiry meta space wake dedup windows
 --- ARGV     nonce
---- RETURNS  {1, nonce, now, ready, scheduled, active, dead, expired, oldest, (field, value)...}  ready: could
+--- RETURNS  {1, nonce, now, ready, scheduled, active, dead, expired, oldest, fields: (field, value)...}  ready: could
 ---                     be reserved now; expired: ttl ended, not swept yet, in no other figure; oldest: ms for which the one
 ---                     that has waited longest could have been reserved, -1 = none; then every field of meta
 ---          {-6, nonce, version}          written by a newer protocol

@@ -7,9 +7,9 @@
 ---          to      '' = to its last; else up to this
 ---          count   1 to 1000; about 1 MiB is answered, at least one job
 ---          full    2 = with their bodies; 1 = with the note of the last delivery and the header of the record; 0 = without
---- RETURNS  {1, nonce, now, epoch, cursor, (number, value)...}  of ready. cursor: from of the next page, '' = this is the last;
+--- RETURNS  {1, nonce, now, epoch, cursor, jobs: (number, value)...}  of ready. cursor: from of the next page, '' = this is the last;
 ---                                        value: note, record. Jobs whose ttl has ended are left out
----          {1, nonce, now, epoch, cursor, (number, score, counters, value)...}  of the others. score: as in the index;
+---          {1, nonce, now, epoch, cursor, jobs: (number, score, counters, value)...}  of the others. score: as in the index;
 ---                                        counters: '' = none
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
