@@ -138,7 +138,7 @@ def sync_check(session: nox.Session) -> None:
 
 @nox.session
 def protocol(session: nox.Session) -> None:
-    """Write the generated parts of PROTOCOL.md, and the replies; `-- --check` only compares."""
+    """Write the generated parts of the protocol, and the replies; `-- --check` only compares."""
     session.install(".", *groups("lint"))
     session.run("python", "tools/replies.py", *session.posargs)
     session.run("python", "tools/protocol.py", *session.posargs)

@@ -1,11 +1,11 @@
-"""Write the generated parts of PROTOCOL.md: the life of a job, and the reference of the scripts.
+"""Write the generated parts of the protocol pages: states, codes, access rules, scripts.
 
-    python tools/protocol.py            # bring PROTOCOL.md up to date
-    python tools/protocol.py --check    # only compare; exit status 1 if it is stale
+    python tools/protocol.py            # bring PROTOCOL.md and protocol/*.md up to date
+    python tools/protocol.py --check    # only compare; exit status 1 if a page is stale
 
 A generated part stands between `<!-- generated: name -->` and `<!-- end -->`; the rest is written
 by hand. What is generated comes from `core/states.py` and from the headers of the Lua files, so the
-document can't say anything else than they do.
+pages can't say anything else than they do.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ COME = [place for place in Place if place.condition is not Condition.PLAIN]
 
 
 class StaleError(Exception):
-    """The document lacks a part, or names one that nobody writes."""
+    """The pages lack a generated part, or name an unknown one."""
 
 
 @dataclass(frozen=True)
@@ -244,51 +244,52 @@ PARTS: Mapping[str, Callable[[], Iterator[str]]] = {
 
 
 def _part(name: str) -> str:
-    if name in PARTS:
-        lines = PARTS[name]()
-    elif name.removeprefix("script-") in {found.name for found in all_scripts()}:
-        lines = _script(script(name.removeprefix("script-")))
-    else:
-        raise StaleError(f"PROTOCOL.md names a part that does not exist: {name}")
+    lines = PARTS[name]() if name in PARTS else _script(script(name.removeprefix("script-")))
     return "".join(f"{line}\n" for line in lines)
 
 
-def updated(text: str) -> str:
-    """The document with its generated parts as they have to be.
+def updated(pages: Mapping[str, str]) -> dict[str, str]:
+    """The pages with their generated parts as they have to be.
 
     Raises:
-        StaleError: a part is missing, or is not known.
+        StaleError: a part is missing, stands twice, or is not known.
     """
-    named = [match.group(1) for match in PART.finditer(text)]
-    wanted = {*PARTS, *(f"script-{found.name}" for found in all_scripts())}
-    missing = sorted(wanted - set(named))
-    if missing or len(named) != len(set(named)):
-        raise StaleError(f"PROTOCOL.md has these parts not once: {missing or named}")
-    return PART.sub(
-        lambda m: f"<!-- generated: {m.group(1)} -->\n{_part(m.group(1))}<!-- end -->\n", text
-    )
+    found = sorted(match.group(1) for text in pages.values() for match in PART.finditer(text))
+    wanted = sorted([*PARTS, *(f"script-{known.name}" for known in all_scripts())])
+    if found != wanted:
+        wrong = sorted({*found} ^ {*wanted}) or [name for name in wanted if found.count(name) > 1]
+        raise StaleError(f"the pages must have each generated part once; wrong are: {wrong}")
+    return {
+        name: PART.sub(
+            lambda m: f"<!-- generated: {m.group(1)} -->\n{_part(m.group(1))}<!-- end -->\n", text
+        )
+        for name, text in pages.items()
+    }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; 0 if all is well."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--check", action="store_true", help="compare, write nothing")
-    parser.add_argument("--file", type=Path, default=ROOT / "PROTOCOL.md")
+    parser.add_argument("--root", type=Path, default=ROOT, help="the folder of PROTOCOL.md")
     options = parser.parse_args(arguments)
-    old = options.file.read_text("utf-8")
+    paths = [options.root / "PROTOCOL.md", *sorted(options.root.glob("protocol/*.md"))]
+    old = {str(path.relative_to(options.root)): path.read_text("utf-8") for path in paths}
     try:
         new = updated(old)
     except StaleError as error:
         print(error, file=sys.stderr)
         return 2
-    if old == new:
-        print(f"{options.file.name} is up to date")
+    stale = [name for name in old if old[name] != new[name]]
+    if not stale:
+        print("the protocol pages are up to date")
         return 0
     if options.check:
-        print(f"{options.file.name} is stale: run tools/protocol.py", file=sys.stderr)
+        print(f"{', '.join(stale)}: stale, run tools/protocol.py", file=sys.stderr)
         return 1
-    options.file.write_text(new, "utf-8")
-    print(f"{options.file.name} is written")
+    for name in stale:
+        (options.root / name).write_text(new[name], "utf-8")
+        print(f"{name} is written")
     return 0
 
 

@@ -88,7 +88,7 @@ class BadArgument(PenstockError, ValueError):
 
 
 class BadJobId(BadArgument):
-    """A job id is malformed (PROTOCOL.md, Job id)."""
+    """A job id is malformed (protocol/core.md, Job id)."""
 
 
 class WrongNode(BadJobId):

@@ -1,4 +1,4 @@
-"""Clients that wait give back memory that nobody needs any more (PROTOCOL.md, Sweeping)."""
+"""Clients that wait give unused memory back (protocol/maintenance.md, Sweeping)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # From tests/_async/test_sweeping.py by tools/unasync.py; do not edit.
-"""Clients that wait give back memory that nobody needs any more (PROTOCOL.md, Sweeping)."""
+"""Clients that wait give unused memory back (protocol/maintenance.md, Sweeping)."""
 
 from __future__ import annotations
 

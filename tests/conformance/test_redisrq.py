@@ -957,7 +957,7 @@ def test_waiting_and_pending_add_up(q: Queue, raw: Raw) -> None:
 
 
 def test_nothing_of_a_message_is_left(ps: Penstock, raw: Raw) -> None:
-    """R-19: after the last ack there is documented metadata, and of that what PROTOCOL.md names."""
+    """R-19: after the last ack there is documented metadata, as protocol/core.md names it."""
     q = ps.queue("q")
     q.enqueue_many([b"x" * 100] * 30, ttl=3600)
     jobs = q.reserve(20, block=0)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
 import signal
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import redis
@@ -15,9 +13,9 @@ from penstock import QueueInUse
 from penstock.embedded import EmbeddedServer
 from penstock.pressure import Queue
 from penstock.pressure._sync import turn
+from tests.protocol.pages import acl_rules
 from tests.support.twins import Beside, spawn, wait_for
 
-DOCUMENT = Path(__file__).resolve().parents[2] / "PROTOCOL.md"
 FREE = "__pressure__:q:producer_free"
 
 
@@ -81,10 +79,8 @@ def test_who_is_interrupted_in_line_gives_back_what_it_got(
 
 
 def test_the_rights_in_the_document_are_enough(server: EmbeddedServer, plain: redis.Redis) -> None:
-    """Every operation, waits of every kind included, as the user that PROTOCOL.md describes."""
-    found = re.search(r"^(ACL SETUSER party .*)$", DOCUMENT.read_text("utf-8"), re.MULTILINE)
-    assert found
-    plain.execute_command(*found[1].split())
+    """Every operation and every kind of wait works with the rights in protocol/pressure.md."""
+    plain.execute_command("ACL", "SETUSER", "party", *acl_rules("party"))
     host, port = server.address
     url = f"redis://party:secret@{host}:{port}"
     with Queue("q", url) as q, Queue("q", url) as other:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from urllib.parse import quote
 
 import pytest
@@ -21,10 +19,10 @@ from penstock import AsyncPenstock, EmbeddedServerError, Penstock
 from penstock.embedded import EmbeddedServer, find_binaries
 from tests.connection.tls import CERTIFICATE, TlsEnd
 from tests.connection.trips import both, by_async, by_sync
+from tests.protocol.pages import acl_rules
 from tests.support.keyspace import Raw
 
 Server = Callable[..., EmbeddedServer]
-PROTOCOL = Path(__file__).parents[2] / "PROTOCOL.md"
 
 
 @pytest.fixture
@@ -79,10 +77,9 @@ def test_a_password(make_server: Server) -> None:
 
 
 def test_an_acl_user(make_server: Server, raw_of: Callable[[str], Raw]) -> None:
-    """With the rules that PROTOCOL.md gives as the least: these commands, keys of the prefix."""
-    rules = re.findall(r"^ACL SETUSER worker (.*)$", PROTOCOL.read_text("utf-8"), re.MULTILINE)
+    """The rules in protocol/core.md are enough: these commands, keys of the prefix."""
     server = make_server(tcp=True)
-    raw_of(server.url).execute_command("ACL", "SETUSER", "worker", *rules[0].split())
+    raw_of(server.url).execute_command("ACL", "SETUSER", "worker", *acl_rules("worker"))
     url = server.url.replace("redis://", "redis://worker:secret@")
     both(url)
     with pytest.raises(NoPermissionError):

@@ -30,7 +30,7 @@ def test_delays_double_up_to_the_cap() -> None:
 
 
 def test_what_is_left_open_is_the_defaults_of_a_queue() -> None:
-    """5 seconds and 6 hours, as PROTOCOL.md's settings say."""
+    """5 seconds and 6 hours, as the settings of protocol/core.md say."""
     assert RetryPolicy().delay(1, 1.0) == 5
     assert RetryPolicy().delay(100, 1.0) == 6 * 3600
     assert RetryPolicy(cap=1).delay(1, 1.0) == 1

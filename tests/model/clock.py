@@ -30,7 +30,7 @@ USUAL_ROOM, ROOM = "local room, owed = 67108864", "local room, owed = 8000"
 
 
 class NoDraws:
-    """Ids of producers whose job numbers have no gaps (PROTOCOL.md, Job number)."""
+    """Ids of producers whose job numbers have no gaps (protocol/core.md, Job number)."""
 
     @staticmethod
     def token_hex(size: int) -> str:

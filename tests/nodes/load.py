@@ -2,7 +2,7 @@
 
 Two queues: `called` is drained by consumers that reserve and acknowledge themselves, `worked` by
 workers. What is checked at the end is that of a total queue: every job whose enqueue returned was
-delivered, nothing else was, and what was acknowledged comes back only where PROTOCOL.md says so.
+delivered, nothing else was, and what was acknowledged comes back only where the protocol says so.
 """
 
 from __future__ import annotations

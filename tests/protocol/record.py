@@ -1,7 +1,7 @@
 """Fill in what a vector or a transcript expects where nothing is written yet; a person reads it.
 
     PYTHONPATH=src python -m tests.protocol.record ack nack    # these files of tests/vectors
-    PYTHONPATH=src python -m tests.protocol.record PROTOCOL.md # commands without a reply below them
+    PYTHONPATH=src python -m tests.protocol.record protocol/core.md  # commands without a reply
 
 An expectation that is there is never touched: to change one, take `reply` and `after` out of the
 case by hand, run this, and read the difference.
@@ -18,7 +18,8 @@ import fakeredis
 
 from tests.protocol.clock import T0
 from tests.protocol.keyspace import LEEWAY_MS
-from tests.protocol.transcripts import DOCUMENT, Session, blocks
+from tests.protocol.pages import PAGES, ROOT
+from tests.protocol.transcripts import Session, blocks
 from tests.protocol.vectors import FOLDER, run_vector, unplaced, vectors_of
 
 
@@ -99,10 +100,10 @@ def _case(case: dict[str, Any]) -> str:
     return "    {\n" + ",\n".join(parts) + "\n    }"
 
 
-def fill_transcripts() -> Iterator[str]:
-    """Write replies below the commands of PROTOCOL.md that have none; what was written."""
+def fill_transcripts(page: str) -> Iterator[str]:
+    """Write replies below the commands of a page that have none; what was written."""
     raw = fakeredis.FakeRedis(server=fakeredis.FakeServer(), protocol=2)
-    session, text = Session(raw), DOCUMENT.read_text("utf-8")
+    session, text = Session(raw), PAGES[page]
     lines = text.splitlines()
     added = 0
     for block in blocks(text):
@@ -114,13 +115,13 @@ def fill_transcripts() -> Iterator[str]:
             lines[at:at] = shown
             added += len(shown)
             yield "\n".join([step.command, *shown])
-    DOCUMENT.write_text("\n".join(lines) + "\n", "utf-8")
+    (ROOT / page).write_text("\n".join(lines) + "\n", "utf-8")
 
 
 def main(names: Sequence[str]) -> int:
     """The command."""
     for name in names:
-        for line in fill_transcripts() if name == DOCUMENT.name else fill(name):
+        for line in fill_transcripts(name) if name in PAGES else fill(name):
             print(line)  # noqa: T201 - what a person is to read
     return 0
 

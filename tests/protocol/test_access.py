@@ -1,8 +1,7 @@
-"""The access rules of PROTOCOL.md are enough for every operation, and for nothing else."""
+"""The access rules of protocol/core.md are enough for every operation, and for nothing else."""
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,20 +15,13 @@ from penstock.wire.keys import QueueKeys
 from penstock.wire.scripts import script
 from tests.protocol.clock import frozen, keys_of
 from tests.protocol.keyspace import Raw
+from tests.protocol.pages import acl_rules
 from tests.protocol.scenes import CALLS, Act, Scene, dedup_scene, plain_scene, rich_scene
 from tests.protocol.seeds import AT
-from tests.protocol.transcripts import DOCUMENT
 from tests.support.backends import Backend
 
 KEYS = QueueKeys("access")
 PATIENCE = 20
-
-
-def acl_line() -> list[str]:
-    """The ACL SETUSER line of the document, in words."""
-    found = re.search(r"^(ACL SETUSER worker .*)$", DOCUMENT.read_text("utf-8"), re.MULTILINE)
-    assert found
-    return found.group(1).split()
 
 
 @pytest.fixture
@@ -38,10 +30,10 @@ def admin(real_backend: Backend, make_server: Callable[..., EmbeddedServer]) -> 
     url = make_server().url if real_backend.shared else real_backend.url
     assert url is not None
     with redis.Redis.from_url(url, protocol=2) as client:
-        line = acl_line()
+        rules = acl_rules("worker")
         if Penstock(client, federation=False).server_facts().version < (7,):
-            line.remove("%R~penstock:nodes")  # as the document says
-        client.execute_command(*line)
+            rules.remove("%R~penstock:nodes")  # as the document says
+        client.execute_command("ACL", "SETUSER", "worker", *rules)
         yield client
         client.execute_command("ACL", "DELUSER", "worker")
 

@@ -1,4 +1,4 @@
-"""An error in a script leaves no half of a transition (PROTOCOL.md, Scripts)."""
+"""An error in a script leaves no half of a transition (protocol/core.md, Calling a script)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The queue's clock, with a server whose clock jumps forward and back (PROTOCOL.md, Clock)."""
+"""The queue's clock, with a server whose clock jumps forward and back (protocol/core.md, Clock)."""
 
 from __future__ import annotations
 

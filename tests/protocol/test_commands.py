@@ -90,9 +90,9 @@ READ_LATE: dict[str, set[str]] = {
     | {f"ZRANGE {index}" for index in INDEXES},
     "configure": {"HGETALL meta"},
 }
-"""What a script may still read when it has begun to write (PROTOCOL.md, Scripts): bounds, what is
-left, and bodies that lie apart; `stats` and `peek` remove what has expired, and then look. None of
-it can fail: the types are known by then."""
+"""Reads that a script may make after its first write (protocol/core.md, Calling a script): bounds,
+what is left, and bodies that lie apart; `stats` and `peek` remove what has expired, and then look.
+None of it can fail: the types are known by then."""
 SIZES = {"HSTRLEN held"}
 """Sizes of bodies that lie apart: every script that ends jobs reads them as it removes them."""
 

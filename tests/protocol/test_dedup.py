@@ -1,4 +1,4 @@
-"""Dedup ids over many calls: the scripts beside a plain model of them (PROTOCOL.md, Dedup ids)."""
+"""Dedup ids over many calls: the scripts beside a plain model of them (protocol/dedup.md)."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Id:
 
 @dataclass
 class Model:
-    """Jobs and ids as PROTOCOL.md tells it, beside the scripts.
+    """Jobs and ids as protocol/dedup.md tells it, beside the scripts.
 
     Attributes:
         now: the clock of both.

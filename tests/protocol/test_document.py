@@ -1,4 +1,4 @@
-"""PROTOCOL.md says what is so: generated parts are current, transcripts run, tables complete."""
+"""The protocol pages: generated parts are current, transcripts run, tables are complete."""
 
 from __future__ import annotations
 
@@ -12,100 +12,105 @@ from penstock.core.ids import parse_id
 from penstock.wire.keys import KINDS
 from penstock.wire.scripts import all_scripts
 from tests.protocol.clock import T0
+from tests.protocol.pages import PAGES, ROOT, anchor, prose, section, titles
 from tests.protocol.test_vectors import meta_fields
-from tests.protocol.transcripts import DOCUMENT, Session, blocks
+from tests.protocol.transcripts import Session, blocks
 from tests.protocol.vectors import FOLDER, placed
 from tests.support.backends import Backend
 from tools import protocol
 
-TEXT = DOCUMENT.read_text("utf-8")
-FENCE = re.DOTALL | re.MULTILINE
-SECTIONS = ("Job id", "Keys", "Record", "Receipt", "Counters", "Clock", "Waking", "Repeats",
-            "Procedures", "Connections", "Servers", "Settings", "Life of a job", "Scripts",
-            "Vectors", "Versions", "Conformance", "Guarantees", "Jobs with a name")  # fmt: skip
+CITATION = re.compile(r"(PROTOCOL\.md|protocol/[a-z]+\.md)(?:, ([A-Z][A-Za-z, ]*[a-z]))?")
 
 
-def section(title: str) -> str:
-    """The text of a section, its subsections included."""
-    prose = re.sub(r"^```.*?^```$", lambda m: re.sub("#", "-", m.group()), TEXT, flags=FENCE)
-    head = re.search(rf"^(#+) {re.escape(title)}\n", prose, re.MULTILINE)
-    assert head, f"PROTOCOL.md has no section {title!r}"
-    level = len(head.group(1))
-    end = re.compile(rf"^#{{1,{level}}} ", re.MULTILINE).search(prose, head.end())
-    return TEXT[head.end() : end.start() if end else len(TEXT)]
+def citations(text: str) -> set[tuple[str, str]]:
+    """Pages and titles in a source text: `(protocol/core.md, Job id)`, also over a line's end."""
+    joined = re.sub(r"\n\s*(?:(?:--|#) )?", " ", text)
+    return {(page, title) for page, title in CITATION.findall(joined)}
+
+
+def named(page: str, words: str) -> bool:
+    """Whether the words begin with a heading of the page; text may follow it."""
+    return any(re.match(rf"{re.escape(title)}\b", words) for title in titles(PAGES[page]))
 
 
 def test_generated_parts_are_current() -> None:
     """`python tools/protocol.py` would change nothing."""
-    assert protocol.updated(TEXT) == TEXT, "run python tools/protocol.py"
+    assert protocol.updated(PAGES) == PAGES, "run python tools/protocol.py"
 
 
-def test_the_check_tells_a_stale_document(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The check exits with 1 and writes nothing; the command brings the file up to date."""
-    copy = tmp_path / "PROTOCOL.md"
-    copy.write_text(TEXT.replace("stateDiagram-v2", "another"), "utf-8")
-    assert protocol.main(["--check", "--file", str(copy)]) == 1
-    assert "another" in copy.read_text("utf-8")
-    assert protocol.main(["--file", str(copy)]) == 0
-    assert copy.read_text("utf-8") == TEXT
-    assert protocol.main(["--check", "--file", str(copy)]) == 0
-    copy.write_text(TEXT.replace("generated: hashes", "generated: other"), "utf-8")
-    assert protocol.main(["--file", str(copy)]) == 2
+def test_the_check_tells_a_stale_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The check exits with 1 and writes nothing; the command brings the pages up to date."""
+    for name, text in PAGES.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text, "utf-8")
+    page = tmp_path / "protocol/scripts.md"
+    text = page.read_text("utf-8")
+    page.write_text(text.replace("ack.lua", "another.lua"), "utf-8")
+    root = ["--root", str(tmp_path)]
+    assert protocol.main(["--check", *root]) == 1
+    assert "another.lua" in page.read_text("utf-8")
+    assert "protocol/scripts.md" in capsys.readouterr().err
+    assert protocol.main(root) == 0
+    assert page.read_text("utf-8") == text
+    assert protocol.main(["--check", *root]) == 0
+    page.write_text(text.replace("generated: hashes", "generated: other"), "utf-8")
+    assert protocol.main(root) == 2
     assert "hashes" in capsys.readouterr().err
 
 
-def test_transcripts_run(backend: Backend) -> None:
-    """Every transcript gives the replies that the document shows, on every back end."""
+@pytest.mark.parametrize("page", [page for page in PAGES if "```redis" in PAGES[page]])
+def test_transcripts_run(page: str, backend: Backend) -> None:
+    """Every transcript of a page gives the replies that it shows, on every back end."""
     session = Session(backend.sync_client())
-    count = 0
-    for block in blocks(TEXT):
+    for block in blocks(PAGES[page]):
         for step, reply in session.play(block):
             wanted = [placed(line, T0) for line in step.reply]
             assert reply == wanted, f"line {block.line}: {step.command}"
-            count += 1
-    assert count > 40
 
 
 def test_every_script_has_a_transcript() -> None:
     """Each section of a script shows it at work."""
     for script in all_scripts():
-        assert f"<sha:{script.name}>" in section(script.name), script.name
-
-
-@pytest.mark.parametrize("title", SECTIONS)
-def test_sections_that_the_code_cites_exist(title: str) -> None:
-    """Docstrings and comments say (PROTOCOL.md, Title)."""
-    assert section(title).strip()
+        assert f"<sha:{script.name}>" in section("protocol/scripts.md", script.name), script.name
 
 
 def test_citations_name_sections() -> None:
-    """No docstring or comment of the library cites a section that is not there."""
-    source = DOCUMENT.parent / "src" / "penstock"
-    titles = set(re.findall(r"^#+ (.*)$", TEXT, re.MULTILINE))
-    cited = set()
-    for path in [*source.rglob("*.py"), *source.rglob("*.lua")]:
-        text = re.sub(r"\n(?:--|#)?\s*", " ", path.read_text("utf-8"))
-        cited |= set(re.findall(r"\(PROTOCOL\.md, ([A-Z][a-z ]+)\)", text))
-    assert cited
-    assert cited <= titles
+    """Each `(protocol/page.md, Title)` of code, tests and vectors names a page and its heading."""
+    found = {
+        (str(path.relative_to(ROOT)), *cited)
+        for folder in ("src", "tests", "tools", "benchmarks")
+        for kind in ("*.py", "*.lua", "*.json")
+        for path in (ROOT / folder).rglob(kind)
+        if path != Path(__file__)
+        for cited in citations(path.read_text("utf-8"))
+    }
+    assert len(found) > 50
+    wrong = [c for c in found if c[1] not in PAGES or (c[2] and not named(c[1], c[2]))]
+    assert not wrong
 
 
 def test_links_lead_somewhere() -> None:
-    """Every link within the document has the name of a heading, as GitHub makes it."""
-    prose = re.sub(r"^```.*?^```$", "", TEXT, flags=FENCE)
-    titles = re.findall(r"^#+ (.*)$", prose, re.MULTILINE)
-    names = {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
-    linked = set(re.findall(r"\]\(#([^)]*)\)", TEXT))
-    assert linked
-    assert linked <= names
+    """Links between the pages, and from the documentation to them, name a file and a heading."""
+    anchors = {page: {anchor(title) for title in titles(text)} for page, text in PAGES.items()}
+    sources = {*PAGES, "README.md", "CHANGELOG.md", "CONTRIBUTING.md"}
+    sources |= {str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md")}
+    count = 0
+    for source in sorted(sources):
+        text = prose((ROOT / source).read_text("utf-8"))
+        for file, name in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", text):
+            target = (ROOT / source).parent.joinpath(file).resolve() if file else ROOT / source
+            assert target.exists(), f"{source}: {file}"
+            page = str(target.relative_to(ROOT))
+            if name and page in PAGES:
+                assert name in anchors[page], f"{source}: {file}#{name}"
+                count += 1
+    assert count > 100
 
 
 def first_column(title: str, header: str) -> list[str]:
     """The words of the first column of a table that begins with this header."""
     table = rf"^\| {re.escape(header)} .*?\n\|[-|]*\n((?:\|.*\n)+)"
-    found = re.search(table, section(title), re.MULTILINE)
+    found = re.search(table, section("protocol/core.md", title), re.MULTILINE)
     assert found, f"{title}: no table of {header}"
     cells = [line.split("|")[1] for line in found.group(1).splitlines()]
     return [word for cell in cells for word in re.findall(r"`([^`]+)`", cell)]
@@ -127,7 +132,9 @@ def test_every_key_is_described() -> None:
 
 def test_settings_and_their_defaults() -> None:
     """The defaults of the table are those in the scripts."""
-    table = re.findall(r"^\| `(\w+)` \|[^|]*\| ([^|]*?) \|", section("Settings"), re.MULTILINE)
+    table = re.findall(
+        r"^\| `(\w+)` \|[^|]*\| ([^|]*?) \|", section("protocol/core.md", "Settings"), re.MULTILINE
+    )
     body = "\n".join(script.source for script in all_scripts())
     for name, default in table:
         if default != "none":
@@ -142,7 +149,7 @@ def test_settings_and_their_defaults() -> None:
 
 def test_the_worked_example_of_an_id() -> None:
     """The parts of the example are what its id is made of, and the vectors have it."""
-    text = section("Job id")
+    text = section("protocol/core.md", "Job id")
     example = re.search(r"^(D-\S{38})$", text, re.MULTILINE)
     assert example
     parsed = parse_id(example.group(1))
@@ -156,7 +163,8 @@ def test_the_worked_example_of_an_id() -> None:
     assert cases[0]["queue"] == "emails"
 
 
-def test_lines_end_where_they_end() -> None:
+@pytest.mark.parametrize("page", PAGES)
+def test_lines_end_where_they_end(page: str) -> None:
     """No blanks at the ends of lines, and a line end at the end of the file."""
-    assert TEXT.endswith("\n")
-    assert not re.search(r"[ \t]+$", TEXT, re.MULTILINE)
+    assert PAGES[page].endswith("\n")
+    assert not re.search(r"[ \t]+$", PAGES[page], re.MULTILINE)

@@ -1,4 +1,4 @@
-"""The state x event table, each pair of it run through the scripts (PROTOCOL.md, Life of a job)."""
+"""Each pair of the state x event table, run through the scripts (protocol/scripts.md)."""
 
 from __future__ import annotations
 

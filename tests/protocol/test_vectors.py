@@ -1,4 +1,4 @@
-"""Every vector on every back end: the reply and the whole key space (PROTOCOL.md, Vectors)."""
+"""Every vector on every back end: the reply and the whole key space (protocol/core.md, Vectors)."""
 
 from __future__ import annotations
 

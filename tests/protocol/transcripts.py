@@ -1,11 +1,10 @@
-"""The transcripts of PROTOCOL.md: cut out, run, replies compared as redis-cli would print them."""
+"""Transcripts of the protocol pages: run, and compared with what redis-cli would print."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import redis
@@ -16,9 +15,8 @@ from tests.protocol.clock import T0, frozen, keys_of
 from tests.protocol.keyspace import Raw
 from tests.protocol.vectors import placed
 
-__all__ = ["DOCUMENT", "Block", "Session", "Step", "blocks"]
+__all__ = ["Block", "Session", "Step", "blocks"]
 
-DOCUMENT = Path(__file__).resolve().parents[2] / "PROTOCOL.md"
 BLOCK = re.compile(r"^```redis\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 WORD = re.compile(r'"(?:[^"\\]|\\.)*"|\'(?:[^\'\\]|\\.)*\'|\S+')
 ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{2}|.)")

@@ -1,4 +1,4 @@
-"""The vectors of tests/vectors: read, times put in, compared (PROTOCOL.md, Vectors)."""
+"""The vectors of tests/vectors: read, times put in, compared (protocol/core.md, Vectors)."""
 
 from __future__ import annotations
 

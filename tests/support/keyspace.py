@@ -203,7 +203,7 @@ def queue_time_ms(raw: Raw, ops: QueueOps) -> int:
 
 
 def advance(raw: Raw, ops: QueueOps, seconds: float) -> None:
-    """Set a queue's clock forward, by its offset (PROTOCOL.md, Clock).
+    """Set a queue's clock forward, by its offset (protocol/core.md, Clock).
 
     When it is read, a tenth of the time since it was noted last is taken from the offset.
     """

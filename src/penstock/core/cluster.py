@@ -1,4 +1,4 @@
-"""Where the slots of a Redis Cluster are, and how long a call is tried (PROTOCOL.md, Cluster).
+"""The slot map of a Redis Cluster, and how long a call is tried (protocol/nodes.md, Cluster).
 
 A slot that is on its way answers TRYAGAIN or ASK for as long as it takes, so patience is measured
 by whether anything moves; what is broken is tried again for a bounded time.

@@ -1,4 +1,4 @@
-"""Dedup ids: what an enqueue says of them, and how it lies in records (PROTOCOL.md, Dedup ids)."""
+"""Dedup ids: what an enqueue says of them, and how it lies in records (protocol/dedup.md)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Procedures of several steps, as generators without I/O.
 
 A flow yields what it needs (an effect), is sent the answer, and returns its result; the client
-drives it. What a crash after each step leaves is said in PROTOCOL.md, Procedures.
+drives it. What a crash after each step leaves is said in protocol/core.md.
 """
 
 from __future__ import annotations
@@ -326,9 +326,9 @@ def reserve(
 ) -> Generator[Effect, Any, list[Any]]:
     """Take up to n jobs from queues, the first queue first; wait until there is one.
 
-    Whoever pops a token reserves on that queue before anything else, and whoever leaves the wait
-    ends it first; a consumer that was told of a near event and leaves hands that on (PROTOCOL.md,
-    Waking).
+    The laws of waking apply (protocol/core.md, Waking): after popping a token, reserve on that
+    queue before anything else; end the blocking pop before leaving the wait; a consumer that
+    leaves after it was told of a near event hands that on.
 
     Args:
         block: seconds to wait, 0 = not at all, None = for ever.

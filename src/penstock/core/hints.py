@@ -1,7 +1,7 @@
 """Calls that are kept on another node while the home of their jobs is down.
 
 One field of `penstock:hints` a job: what is to be done, where, and with which receipt; its value
-says until when it is worth doing, and the rest (PROTOCOL.md, Hints).
+says until when it is worth doing, and the rest (protocol/nodes.md, Hints).
 """
 
 from __future__ import annotations

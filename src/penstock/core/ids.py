@@ -1,4 +1,4 @@
-"""Job ids and job numbers (PROTOCOL.md, Job id).
+"""Job ids and job numbers (protocol/core.md, Job id).
 
 A job number is the stream entry id `<ms>-<seq>`; seq is at least 1000000000, so both parts
 have a fixed width and numbers sort as text. A job id is the number together with its node, queue,

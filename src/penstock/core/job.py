@@ -22,7 +22,7 @@ __all__ = [
 
 
 class Counters(NamedTuple):
-    """The counters of a job (PROTOCOL.md, Counters)."""
+    """The counters of a job (protocol/core.md, Counters)."""
 
     deliveries: int
     nacks: int
@@ -296,7 +296,7 @@ class Delivery:
 
     @property
     def receipt(self) -> str:
-        """Proof of this delivery: its number and a random tag (PROTOCOL.md, Receipt)."""
+        """Proof of this delivery: its number and a random tag (protocol/core.md, Receipt)."""
         if not self._counts:
             return self.batch.receipt
         return f"{self.counters.deliveries}-{self.batch.tag:03x}"

@@ -1,7 +1,7 @@
 """The list of nodes that is kept on every node, and how their addresses are written.
 
 An address says where a node is, and nothing of who may use it: names, passwords and options are
-those of the client that learns it (PROTOCOL.md, Several nodes).
+those of the client that learns it (protocol/nodes.md, Several nodes).
 """
 
 from __future__ import annotations

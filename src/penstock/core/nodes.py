@@ -2,7 +2,7 @@
 
 A queue of several nodes is made of parts, each an ordinary queue on one of them. Here is what is
 decided about the parts; `flows` has the procedures, and the client's federation drives them
-(PROTOCOL.md, Several nodes).
+(protocol/nodes.md, Several nodes).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A queue in partitions: which of them a job goes to, and how their number is kept; no I/O.
 
-Each partition is an ordinary queue with a name of its own (PROTOCOL.md, Partitions).
+Each partition is an ordinary queue with a name of its own (protocol/partitions.md).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""When a failed job is tried again, and when it is given up (PROTOCOL.md, Record, field `p`)."""
+"""When a failed job is tried again or given up (protocol/core.md, Record, field `p`)."""
 
 from __future__ import annotations
 

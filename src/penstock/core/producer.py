@@ -1,4 +1,4 @@
-"""Who numbers the calls of a client (PROTOCOL.md, Repeats)."""
+"""Who numbers the calls of a client (protocol/core.md, Repeats)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The record: what a job is on the wire (PROTOCOL.md, Record).
+"""The record: what a job is on the wire (protocol/core.md, Record).
 
 `1;l=60000;t=3600000;c=json;h.trace=abc` + newline + body. The first byte is the version; `l`
 (lease, ms), `t` (ttl, ms) and `p` (retry policy) come first, as the scripts look for them there;

@@ -1,4 +1,4 @@
-"""Exclusive roles: the only producer, or the only consumer, of a queue (PROTOCOL.md)."""
+"""Exclusive roles: the only producer, or the only consumer, of a queue (protocol/roles.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server says of itself, and which of it breaks a promise (PROTOCOL.md, Servers)."""
+"""What a server says of itself, and which of it breaks a promise (protocol/core.md, Servers)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class EvictionWarning(UserWarning):
 
 
 class Syncing(enum.Enum):
-    """How a server tells that a write is on disk (PROTOCOL.md, Waiting for the disk)."""
+    """How a server tells that a write is on disk (protocol/durability.md, Waiting for the disk)."""
 
     WAITAOF = "WAITAOF"
     ALWAYS = "appendfsync always"

@@ -1,4 +1,4 @@
-"""Stable ids: what names an enqueue whatever becomes of its call (PROTOCOL.md, Record)."""
+"""Stable ids: what names an enqueue whatever becomes of its call (protocol/core.md, Record)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """The state x event table: what every event does to a job in every place, as data.
 
-PROTOCOL.md shows this table, and the tests run every pair of it against the scripts. A *place* is a
-state together with a time that has come or not: a scheduled job whose due time has passed is still
-in `scheduled`, but reserve takes it; a job whose ttl has ended stays until somebody removes it.
+protocol/scripts.md shows this table, and the tests run every pair of it against the scripts. A
+*place* is a state together with a time that has come or not: a scheduled job whose due time has
+passed is still in `scheduled`, but reserve takes it; a job whose ttl has ended stays until a script
+removes it.
 "Delivery ended": the lease has ended, and then a claim of the same dedup id has ended the delivery.
 """
 

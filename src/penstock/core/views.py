@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 NEVER = 9_007_199_254_740
-"""A due time, in seconds, of a job that waits for another one's end (PROTOCOL.md, Dedup ids)."""
+"""A due time, in seconds, of a job that waits for another one's end (protocol/dedup.md)."""
 SETTING_KINDS: Mapping[str, str] = {
     "lease": "lease",
     "max_length": "count",
@@ -159,7 +159,7 @@ class JobView:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings stored on a queue; None = the default applies (PROTOCOL.md, Settings).
+    """The settings stored on a queue; None = the default applies (protocol/core.md, Settings).
 
     Attributes:
         lease: seconds; default 30.

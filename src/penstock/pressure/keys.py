@@ -1,4 +1,4 @@
-"""Names of the keys of a pressure queue (PROTOCOL.md, The keys of pressure)."""
+"""Names of the keys of a pressure queue (protocol/pressure.md, The keys of pressure)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A consumer whose leases are bound to the offsets of a streaming query (PROTOCOL.md, Checkpoints).
+"""A consumer whose leases are bound to the offsets of a streaming query (protocol/checkpoints.md).
 
 Nothing of Spark is needed here: `stream` hands its questions on. An offset names the consumer and
 the number of the batch up to which all is done: `{"consumer": "…", "n": 4}`; with several nodes

@@ -1,8 +1,9 @@
 """From replies of `fetch` and `survey` to Arrow: a column at a time, so that a row costs little.
 
-A reply has number, score, counters and value of each job, or number and value alone (PROTOCOL.md,
-fetch and survey). Ids and times are computed for all jobs of a page at once, values are cut by
-Arrow, and headers are read once for all jobs that have the same one but for the dedup id.
+A reply has number, score, counters and value of each job, or number and value alone
+(protocol/scripts.md, fetch and survey). Ids and times are computed for all jobs of a page at once,
+values are cut by Arrow, and headers are read once for all jobs that have the same one but for the
+dedup id.
 """
 
 from __future__ import annotations
@@ -376,7 +377,7 @@ def _counted(read: Callable[[Any], int]) -> Callable[[Page], pa.Array]:
 
 
 def _receipts(page: Page) -> pa.Array:
-    """Of those who hold a delivery; the tag is in the score (PROTOCOL.md, Receipt)."""
+    """Of those who hold a delivery; the tag is in the score (protocol/core.md, Receipt)."""
     if not page.is_delivered:
         return pa.nulls(page.count, pa.string())
     coded = pa.array(page.scores, pa.binary()).dictionary_encode()

@@ -1,4 +1,4 @@
-"""The batch source: a snapshot, read in parts by several tasks (PROTOCOL.md, Snapshots).
+"""The batch source: a snapshot, read in parts by tasks (protocol/maintenance.md, Snapshots).
 
 Nothing is taken or changed. The driver cuts each structure by values, so that a job that stays
 where it is lies in one part, whatever comes and goes around it.

@@ -7,7 +7,7 @@
 
 A driver that dies before `commit` leaves nothing behind; one that dies after it leaves a promise,
 which the next commit of the same writer keeps: the same batch repeated, or a later one. Clearing
-or purging the queue ends promises, also those of batches that are done (PROTOCOL.md, Staging).
+or purging the queue ends promises, also those of batches that are done (protocol/staging.md).
 """
 
 from __future__ import annotations

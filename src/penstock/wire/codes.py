@@ -1,7 +1,8 @@
 """The codes with which replies begin, each with its meaning.
 
-A code is of the whole call, or of one job in it. PROTOCOL.md shows this table, `tools/replies.py`
-refuses a header with a code that is not in it, and `core/refusals.py` makes errors of them.
+A code is of the whole call, or of one job in it. protocol/core.md shows this table,
+`tools/replies.py` refuses a header with a code that is not in it, and `core/refusals.py` makes
+errors of them.
 """
 
 from __future__ import annotations

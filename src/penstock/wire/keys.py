@@ -1,4 +1,4 @@
-"""Names of the keys of a queue (PROTOCOL.md, Keys).
+"""Names of the keys of a queue (protocol/core.md, Keys).
 
 All keys of a queue carry its name as hash tag, so it lives in one slot of a Redis Cluster. Braces,
 percent signs and control bytes of the name are percent-encoded in the tag: a brace would end it.
@@ -100,7 +100,7 @@ def tag(name: str) -> str:
 
 
 def partition_name(name: str, number: int) -> str:
-    """What a partition is called in keys, ids and the registry (PROTOCOL.md, Partitions)."""
+    """What a partition is called in keys, ids and the registry (protocol/partitions.md)."""
     return name + _ending(number)
 
 

@@ -7,7 +7,7 @@
 
     queue.enqueue(**welcome.job(7, lang="de"), delay=30)
 
-A job says which handler it is for in its header `handler` (PROTOCOL.md, Jobs with a name). One
+A job says which handler it is for in its header `handler` (protocol/core.md, Jobs with a name). One
 without that header goes to the handler without a name, which gets the job itself. The default
 handler gets every job that no other handler takes.
 """
@@ -579,7 +579,7 @@ class Handlers:
 
 
 def _written(data: bytes) -> bytes | None:
-    """The handler's name as it stands in a record, None if there is none (PROTOCOL.md, Record)."""
+    """Return the handler's name in a record, or None (protocol/core.md, Record)."""
     end = data.find(b"\n")
     start = data.find(_FIELD, 0, end)
     if start < 0:

@@ -2,7 +2,7 @@
 
 A busy worker makes one trip for both, and whatever was finished meanwhile goes with it: reports are
 gathered by the trip that is under way, and never held back otherwise. An idle one waits for a token
-as every consumer does (PROTOCOL.md, Waking).
+as every consumer does (protocol/core.md, Waking).
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from penstock.core.options import Duration, check_text, duration_ms
 __all__ = ["ACK", "Done", "Reject", "Result", "Retry", "Snooze", "Verdict", "described"]
 
 MAX_TEXT = 1024
-"""Bytes of a text that the scripts keep with a job (PROTOCOL.md, Counters)."""
+"""Bytes of a text that the scripts keep with a job (protocol/core.md, Counters)."""
 
 
 class Verdict(NamedTuple):

@@ -2,8 +2,8 @@
 
 A suspect killed or stalled its workers, or ran beside a job that did. Beside other jobs an innocent
 one would have its last crash, or cause that of others. So it runs only while the worker has no
-other job. The server delivers it provisionally (PROTOCOL.md, Suspects): until the worker begins
-with it, the end of its lease is no crash.
+other job. The server delivers it provisionally (protocol/core.md, Suspects): until the worker
+begins with it, the end of its lease is no crash.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Under load: a primary is killed, stands still or is replaced, slots move. Nothing is lost.
 
 What is checked is that of a total queue: every job whose enqueue returned is delivered, and what
-was acknowledged comes back only where PROTOCOL.md says so.
+was acknowledged comes back only where the protocol says so.
 """
 
 from __future__ import annotations

@@ -45,9 +45,9 @@ TYPES = {
 NUMBER = re.compile(rb"\d+-\d+")
 DEDUP_ID = re.compile(rb"\A(?:@[^\n]*\n)?[1+][^\n]*?;d=([^;\n]+)")
 MARKED = re.compile(rb"\A(?:@[^\n]*\n)?\+")
-"""A record whose body lies apart (PROTOCOL.md, Large bodies)."""
+"""A record whose body lies apart (protocol/core.md, Large bodies)."""
 NEVER_MS = 2**53 - 1
-"""The due time of a job that waits for another one's end (PROTOCOL.md, Dedup ids)."""
+"""The due time of a job that waits for another one's end (protocol/dedup.md)."""
 NUMBERS = (
     *SETTING_KINDS, "enqueued", "delivered", "acked", "nacked", "released", "crashed", "died",
     "redriven", "trimmed", "expired", "expired_active", "deleted", "purged", "promoted",

@@ -65,7 +65,7 @@ def _numbers(patient: Patient, keys: QueueKeys, name: str) -> Iterator[Finding]:
 
 
 def repaired(patient: Patient, keys: QueueKeys, name: str, days: int) -> Iterator[Finding]:
-    """Bring back what lies ahead (PROTOCOL.md, Repairing times)."""
+    """Bring back what lies ahead (protocol/maintenance.md, Repairing times)."""
     total = 0
     for _ in range(PASSES):
         found = sum(_whole(patient, keys, place, days) for place in PLACES)

@@ -56,7 +56,7 @@ class AsyncPenstock:
 
     Several nodes are a federation: each job lives on one of them, which its id names. Jobs are
     added where it is possible, taken from everywhere, and every other call goes where its job is
-    (PROTOCOL.md, Several nodes).
+    (protocol/nodes.md, Several nodes).
 
     Opens connections of its own when they are needed: a client that is passed in only lends its
     settings. Safe to share between tasks; a forked child opens connections anew.

@@ -86,7 +86,7 @@ class AsyncQueue(AsyncQueueAdmin):
         """Add one job: it waits in `ready`, or in `scheduled` until its time comes.
 
         A call whose reply is lost is repeated with the same number, so the job is added once
-        (PROTOCOL.md, Repeats).
+        (protocol/core.md, Repeats).
 
         Args:
             body: bytes pass untouched; anything else must be expressible in JSON, or by the

@@ -312,7 +312,7 @@ class QueueAdmin:
         """One bounded step through all jobs, in no order.
 
         A job that is there from the first step to the last is found at least once, perhaps twice;
-        one that comes or goes meanwhile may be missed (PROTOCOL.md, Scanning).
+        one that comes or goes meanwhile may be missed (protocol/maintenance.md, Scanning).
 
         Args:
             cursor: "0" to begin, then that of the page before, until it is "0" again.

@@ -1,7 +1,7 @@
 """Connections of a pressure queue: calls that are not sent twice, and waits that take nothing.
 
 The protocol has no place where a server could note that a call has run, so what must not run twice
-is never repeated (PROTOCOL.md, What a lost reply leaves).
+is never repeated (protocol/pressure.md, What a lost reply leaves).
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ class AsyncLine:
     """The connection of one waiting call.
 
     It watches the queue's `bound`, which lives exactly as long as the queue: what is sent by
-    `guarded` runs in that life of the queue or not at all (PROTOCOL.md, A queue made anew).
+    `guarded` runs in that life of the queue or not at all (protocol/pressure.md, A queue made
+    anew).
 
     Args:
         conn: with a socket time-out longer than a slice.

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import redis.asyncio
@@ -12,6 +10,7 @@ from redis.asyncio.cluster import ClusterNode
 
 from penstock import AsyncPenstock, BadArgument, ConfigurationError
 from penstock.embedded import EmbeddedServer
+from tests.protocol.pages import acl_rules
 from tests.support.cluster import (
     AsyncRawCluster,
     Cluster,
@@ -23,15 +22,11 @@ from tests.support.cluster import (
 from tests.support.proxy import Proxy
 from tests.support.twins import aspawn, await_for
 
-RULES = re.compile(r"^ACL SETUSER worker (.*)$", re.MULTILINE)
-
 
 @pytest.fixture(params=["as it stands", "without INFO"])
 def walled(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[str]:
-    """All servers let a user do what PROTOCOL.md says that a client needs; her address."""
-    found = RULES.search(Path("PROTOCOL.md").read_text("utf-8"))
-    assert found
-    rules = [*found[1].split(), *BESIDES]
+    """All servers let a user do what protocol/core.md says that a client needs; her address."""
+    rules = [*acl_rules("worker"), *BESIDES]
     if request.param == "without INFO":
         rules.remove("+info")
     for member in cluster.members:
@@ -42,7 +37,7 @@ def walled(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[str]:
 
 
 BESIDES = ("+asking", "+cluster|slots", "+cluster|countkeysinslot")
-"""What a cluster takes in addition (PROTOCOL.md, Access)."""
+"""What a cluster takes in addition (protocol/core.md, Access)."""
 
 
 async def work(ps: AsyncPenstock, names: list[str]) -> None:
@@ -69,7 +64,7 @@ async def test_the_address_of_any_server(cluster: Cluster) -> None:
 
 
 async def test_the_rights_that_a_client_needs(cluster: Cluster, walled: str) -> None:
-    """Those of PROTOCOL.md are enough; a cluster is known without INFO, too."""
+    """Those of protocol/core.md are enough; a cluster is known without INFO, too."""
     async with AsyncPenstock(walled, retry_for=20) as ps:
         names = names_apart(cluster, 4)
         await work(ps, names)

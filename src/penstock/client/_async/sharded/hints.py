@@ -1,4 +1,4 @@
-"""Calls whose node is down: kept on another one, and made up for (PROTOCOL.md, Hints)."""
+"""Calls whose node is down: kept on another one, and made up for (protocol/nodes.md, Hints)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A client of one source: of its node, and of the others as soon as that node lists some.
 
 A client that was given one node of a federation must not add jobs behind the back of the others, so
-it reads the list of that node and joins them (PROTOCOL.md, Several nodes).
+it reads the list of that node and joins them (protocol/nodes.md, Several nodes).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A Redis Cluster: the way of a call to the server of its slot (PROTOCOL.md, Cluster).
+"""A Redis Cluster: the way of a call to the server of its slot (protocol/nodes.md, Cluster).
 
 redis-py's own cluster client gives up within half a second beside a slot that is on its way, and
 refuses EVALSHA in a pipeline; it only lends its settings.

@@ -1,7 +1,7 @@
 # From src/penstock/client/_async/sharded/federation.py by tools/unasync.py; do not edit.
 """Several nodes as one: who is up, where jobs go, and waiting on all of them at once.
 
-What is decided is in `core.nodes`; here it is carried out (PROTOCOL.md, Several nodes).
+What is decided is in `core.nodes`; here it is carried out (protocol/nodes.md, Several nodes).
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # From src/penstock/client/_async/sharded/hints.py by tools/unasync.py; do not edit.
-"""Calls whose node is down: kept on another one, and made up for (PROTOCOL.md, Hints)."""
+"""Calls whose node is down: kept on another one, and made up for (protocol/nodes.md, Hints)."""
 
 from __future__ import annotations
 

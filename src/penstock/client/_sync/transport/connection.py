@@ -2,7 +2,7 @@
 """Connections to one server: lanes for calls, waiters for tokens, and the retry that heals them.
 
 redis-py's own retry is off: it resends whatever was sent, and what must not run twice would
-(PROTOCOL.md, Connections).
+(protocol/core.md, Connections).
 """
 
 from __future__ import annotations

@@ -192,7 +192,7 @@ class Node:
         return reply, resent
 
     def _repair(self, ops: QueueOps, call: Call) -> None:
-        """Make the lost meta of a queue anew (PROTOCOL.md, Repairing meta).
+        """Make the lost meta of a queue anew (protocol/maintenance.md, Repairing meta).
 
         Raises:
             MetaLost: the epoch of the queue is not known.

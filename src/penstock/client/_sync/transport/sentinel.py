@@ -1,9 +1,9 @@
 # From src/penstock/client/_async/transport/sentinel.py by tools/unasync.py; do not edit.
 """A primary that is found through Sentinel, and found again when it has changed.
 
-PROTOCOL.md, Sentinel, says what a client asks and when. Of redis-py its connections are used but
-not its pool, which asks by clients that belong to one event loop and try again for a minute, and
-takes the word of a Sentinel that is cut off from the others.
+The procedure is in protocol/nodes.md, Sentinel. This module uses the connections of redis-py but
+not its pool: the pool asks by clients that belong to one event loop and try again for a minute,
+and it believes a Sentinel that is cut off from the others.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
--- Records as they were added, whose bodies may lie apart (PROTOCOL.md, Large bodies). nil = the body is gone.
+-- Records as they were added, whose bodies may lie apart (protocol/core.md, Large bodies). nil = the body is gone.
 local function size_of(id, record)
   if string.byte(record) ~= 43 then
     return #record

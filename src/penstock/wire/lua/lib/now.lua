@@ -1,4 +1,4 @@
--- The queue's clock: TIME, kept from running back by an offset of at most 30 days that shrinks again (PROTOCOL.md, Clock).
+-- The queue's clock: TIME, kept from running back by an offset of at most 30 days that shrinks again (protocol/core.md, Clock).
 -- Needs seen and off (from meta) and changes (pairs for one HSET of meta at the end).
 local time = redis.call('TIME')
 local raw = time[1] * 1000 + (time[2] - time[2] % 1000) / 1000

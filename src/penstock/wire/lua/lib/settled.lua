@@ -4,7 +4,7 @@
 -- Gives all = true when every one may (the ids are then unpack(ARGV, base)), else ids[i], codes[i]
 -- (1 may end, 0 gone, -1 stale, -2 in another state, 2 ended before with this same receipt) and
 -- where[i] = 'active' or 'once'. The delivery number is in tally, absent for a first delivery; the tag
--- is the score modulo 4096 (PROTOCOL.md, Receipt).
+-- is the score modulo 4096 (protocol/core.md, Receipt).
 local stride = common == '*' and 2 or 1
 local count = (#ARGV - base + 1) / stride
 local delivery, mark, till = string.match(common, '^(%d+)-(%x%x%x)@?(%d*)$')

@@ -1,4 +1,4 @@
--- Lease and ttl that a record asks for; nil leaves them to the queue (PROTOCOL.md, Record).
+-- Lease and ttl that a record asks for; nil leaves them to the queue (protocol/core.md, Record).
 local function terms(record)
   local first = string.byte(record, 3)
   if first == 108 then
