@@ -10,7 +10,7 @@ import pytest
 from penstock.pressure.keys import OF_ROLE, PressureKeys
 from penstock.wire.codes import Code
 from penstock.wire.keys import KINDS
-from penstock.wire.scripts import Script, all_scripts, pressure_scripts
+from penstock.wire.scripts import DEFAULTS, Script, all_scripts, pressure_scripts
 from tests.protocol.headers import returns_of
 
 STAGING = ("stage", "commit", "unstage")
@@ -48,12 +48,21 @@ def names_in(code: str) -> set[str]:
 
 @EVERY
 def test_every_name_of_the_header_is_used(script: Script) -> None:
-    """KEYS and ARGV name nothing that the body does not touch; names are used, not numbers."""
+    """KEYS, ARGV and META name nothing that the body does not touch."""
     body = body_of(script)
-    for name in script.keys + script.args:
+    for name in (*script.keys, *script.args, *(f"{name}s" for name in script.rest[:1])):
         uses = len(re.findall(rf"(?<![\w.']){name}(?![\w'])", body))
         assert uses > 1, f"{script.name} declares {name} and does not use it"
-    assert len(re.findall(r"\bKEYS\[", body)) == len(script.keys)
+    for field, name in script.meta:
+        uses = len(re.findall(rf"(?<![\w.']){name}(?![\w'])", body))
+        assert uses > (3 if field in DEFAULTS else 1), f"{script.name} reads {name} for nothing"
+
+
+def test_names_are_used_not_numbers() -> None:
+    """No file takes a key, an argument or a field of meta by its place."""
+    for file in (resources.files("penstock.wire") / "lua").rglob("*.lua"):  # type: ignore[attr-defined]
+        code = re.sub(r"--.*", "", file.read_text())
+        assert not re.search(r"\b(KEYS|ARGV)\b|\bm\[", code), file.name
 
 
 @SCRIPTS
@@ -165,8 +174,8 @@ def test_the_clock_is_read_before_anything_else_but_meta(script: Script) -> None
         return
     assert "TIME" in commands
     # EXISTS: whether meta is lost, which ends the call; publish: the promise, and what is moved
-    first = ["HGET", "GET", "HGET"] if script.name == "publish" else []
-    assert commands[: commands.index("TIME")] in ([*first, "HMGET"], [*first, "HMGET", "EXISTS"])
+    more = ["HGET", "GET", "HGET"] if script.name == "publish" else []
+    assert commands[: commands.index("TIME")] in (["HMGET", *more], ["HMGET", *more, "EXISTS"])
 
 
 def test_every_lua_file_is_used() -> None:

@@ -1,7 +1,12 @@
 """The Lua scripts: read, headers parsed, includes resolved.
 
-A script is one file under `wire/lua/`. Its header names the keys and arguments, and the loader
-turns that header into the `local` lines that bind them: names in the body are those of the header.
+A script is one file under `wire/lua/`. Its header names the keys, the arguments and the fields of
+`meta` that it reads. The loader turns that header into the `local` lines that bind them, so a body
+uses the names of the header and no index:
+
+    KEYS a b             local a, b = KEYS[1], KEYS[2]
+    ARGV c [number...]   local c = ARGV[1], and `numbers`, a table of the others
+    META seen lease=old  local seen, old = ..., from one HMGET of `meta`, with DEFAULTS
 """
 
 from __future__ import annotations
@@ -20,6 +25,18 @@ NAMES = (
     "pending", "promote", "publish", "purge", "recover", "redrive", "release", "reserve", "resign",
     "retime", "scan", "settle", "show", "stage", "stats", "survey", "sweep", "unstage", "withdraw",
 )  # fmt: skip
+DEFAULTS = {
+    **dict.fromkeys(
+        ("alarm", "configured", "full", "made", "off", "replicas", "seen", "surveyed"),
+        "tonumber({}) or 0",
+    ),
+    **dict.fromkeys(("acked", "delivered", "enqueued"), "{} or 0"),
+    "uses": "{} or ''",
+    "lease": "tonumber({}) or 30000",
+    "backoff_base": "tonumber({}) or 5000",
+    "backoff_cap": "tonumber({}) or 21600000",
+}
+"""Values of fields that `meta` lacks; any other field is a string, or false."""
 PRESSURE = ("close", "create", "delete", "free", "get", "leave", "peek_reverse", "put", "show")
 
 
@@ -33,6 +50,7 @@ class Script:
         keys: the key kinds, in the order of KEYS.
         args: the names of the fixed arguments, in the order of ARGV.
         rest: the names of the repeated arguments at the end of ARGV, empty if there are none.
+        meta: the fields of `meta` that the script reads first, each with its local name.
         header: the whole header, without its `---`.
         source: the assembled Lua.
         sha: SHA-1 of the source, as EVALSHA wants it.
@@ -43,6 +61,7 @@ class Script:
     keys: tuple[str, ...]
     args: tuple[str, ...]
     rest: tuple[str, ...]
+    meta: tuple[tuple[str, str], ...]
     header: str
     source: str
     sha: str
@@ -76,6 +95,22 @@ def _bind(names: tuple[str, ...], table: str) -> str:
     return f"local {', '.join(names)} = {values}\n"
 
 
+def _bind_rest(names: tuple[str, ...], start: int) -> str:
+    return f"local {names[0]}s = {{unpack(ARGV, {start})}}\n" if names else ""
+
+
+def _bind_meta(fields: tuple[tuple[str, str], ...]) -> str:
+    if not fields:
+        return ""
+    names = ", ".join(name for _, name in fields)
+    quoted = ", ".join(f"'{field}'" for field, _ in fields)
+    lines = f"local {names} = unpack(redis.call('HMGET', meta, {quoted}))\n"
+    defaults = {name: DEFAULTS[field].format(name) for field, name in fields if field in DEFAULTS}
+    if defaults:
+        lines += f"{', '.join(defaults)} = {', '.join(defaults.values())}\n"
+    return lines
+
+
 @cache
 def script(name: str) -> Script:
     """The script of this name, assembled once per process."""
@@ -87,10 +122,14 @@ def script(name: str) -> Script:
     arguments = _header_field(header, "ARGV").partition("[")
     args = tuple(arguments[0].split())
     rest = tuple(arguments[2].replace("...]", "").split())
-    body = _include("".join(lines[len(head) :]))
-    source = "".join(head) + _bind(keys, "KEYS") + _bind(args, "ARGV") + body
+    fields = [part.partition("=") for part in _header_field(header, "META").split()]
+    meta = tuple((field, local or field) for field, _, local in fields)
+    bindings = (
+        _bind(keys, "KEYS"), _bind(args, "ARGV"), _bind_rest(rest, len(args) + 1), _bind_meta(meta)
+    )  # fmt: skip
+    source = "".join((*head, *bindings, _include("".join(lines[len(head) :]))))
     sha = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
-    return Script(name, head[0][4:].strip(), keys, args, rest, header, source, sha)
+    return Script(name, head[0][4:].strip(), keys, args, rest, meta, header, source, sha)
 
 
 def all_scripts() -> tuple[Script, ...]:

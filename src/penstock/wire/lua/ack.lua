@@ -7,6 +7,7 @@
 ---                  comes its own receipt
 ---          window  ms for which the dedup ids of the jobs stay taken from now on, instead of what their records say; 0 = not
 ---                  at all; '' = as their records say
+--- META     v epoch uses full seen off acked=acked_before paused alarm
 --- RETURNS  {1, nonce, acked}             all of them
 ---          {1, nonce, acked, code...}    a code for each: 1 done, 0 gone, -1 stale receipt, -2 dead or another state,
 ---                                        2 ended before with this same receipt
@@ -15,21 +16,17 @@
 ---          {-9, nonce, epoch}            another epoch
 ---          {-19, nonce, name, value}     malformed argument: number
 --- FROM active, ready, scheduled  TO done
-local m = redis.call('HMGET', meta, 'v', 'epoch', 'uses', 'full', 'seen', 'off', 'acked', 'paused', 'alarm')
 --@include lib/version
 --@include lib/epoch
-local uses, base, changes = m[3] or '', 5, {}
-local seen, off = tonumber(m[5]) or 0, tonumber(m[6]) or 0
 --@include lib/now
 --@include lib/settled
 --@include lib/acked
 --@include lib/closed
 --@include lib/claims
 if bequeath then
-  bequeath(all and {unpack(ARGV, base)} or finished, true, tonumber(window))
+  bequeath(finished, true, tonumber(window))
 end
-local alarm = tonumber(m[9]) or 0
-local hungry = freed > 0 and (tonumber(m[4]) or 0) > now and redis.call('LLEN', space) == 0
+local hungry = freed > 0 and full > now and redis.call('LLEN', space) == 0
 local reach = 100 + 2 * count
 --@include lib/panes
 if acked > 0 then
@@ -37,12 +34,12 @@ if acked > 0 then
   --@include lib/shut
   --@include lib/bequests
   local token, asleep = false, heir_asleep
-  if heir_token and m[8] ~= 'out' and m[8] ~= 'all' then
+  if heir_token and paused ~= 'out' and paused ~= 'all' then
     --@include lib/announce
     token = heir_token <= now or announce(heir_token, false)
   end
   changes[#changes + 1] = 'acked'
-  changes[#changes + 1] = (m[7] or 0) + removed
+  changes[#changes + 1] = acked_before + removed
   redis.call('HSET', meta, unpack(changes))
   --@include lib/wake
   --@include lib/drained

@@ -7,6 +7,7 @@
 ---          fence   '' = take it; else the number of this taking: renew it, if it has not ended
 ---          lease   ms from now, from 1; each call that bears the role begins it anew
 ---          owner   who takes it, as in reserve
+--- META     v epoch seen off uses full producer consumer
 --- RETURNS  {1, nonce, fence, epoch, created}  taken, or renewed; fence: number of the taking, higher than all before
 ---          {-5, nonce}                   no such queue: register it, then create
 ---          {-6, nonce, version}          written by a newer protocol
@@ -14,17 +15,15 @@
 ---          {-15, nonce, kind, owner, left}  somebody else has it, and unless it is renewed for so many ms
 ---          {-16, nonce, kind}            this taking has ended
 ---          {-19, nonce, name, value}     malformed argument: owner or lease
-local m = redis.call('HMGET', meta, 'v', 'epoch', 'seen', 'off', 'uses', 'full', 'producer', 'consumer')
 --@include lib/version
 --@include lib/owner
-local epoch, changes, created, uses, full = m[2], {}, 0, m[5] or '', tonumber(m[6]) or 0
-local seen, off = tonumber(m[3]) or 0, tonumber(m[4]) or 0
+local created = 0
 --@include lib/now
 --@include lib/lease
 if not is_lease(lease, 1) then
   return {-19, nonce, 'lease', string.sub(lease, 1, 200)}
 end
-local before = (kind == 'producer' and m[7] or kind == 'consumer' and m[8]) or ''
+local before = (kind == 'producer' and producer or kind == 'consumer' and consumer) or ''
 local id, ends, span, who = string.match(before, '^(%S+) (%d+) (%d+) (.*)$')
 --@include lib/left
 local left, ours = left_of(ends, span), nil

@@ -7,6 +7,7 @@
 ---          n      0 to 1000; jobs that this call may put into it
 ---          tag, owner  as in reserve
 ---          lease  ms, from 1; stands above that of the queue and of the job, lease 0 excepted
+--- META     v epoch seen off paused uses alarm full delivered
 --- RETURNS  {1, nonce, fence, jobs, sealed, next, epoch, now}  jobs: in the batch by now; sealed: 1 = nothing is added to it any
 ---                                               more, 0 = call again, unless there is nothing; next: as in reserve; without
 ---                                               a queue epoch and perhaps fence are ''
@@ -16,18 +17,14 @@
 ---          {-17, nonce, fence}                  somebody has taken the checkpoint over
 ---          {-19, nonce, name, value}            malformed argument: owner or lease
 --- FROM ready, scheduled, active  TO active, dead
-local m = redis.call('HMGET', meta, 'v', 'epoch', 'seen', 'off', 'paused', 'uses', 'alarm', 'full', 'delivered')
 --@include lib/version
 --@include lib/owner
-local epoch, delivered = m[2], m[9]
-local changes = {}
-local seen, off = tonumber(m[3]) or 0, tonumber(m[4]) or 0
 --@include lib/now
 --@include lib/lease
 if not is_lease(lease, 1) then
   return {-19, nonce, 'lease', string.sub(lease, 1, 200)}
 end
-local uses, role, kind = m[6] or '', '', 'consumer'
+local role, kind = '', 'consumer'
 --@include lib/role
 if taken_by then
   return {-15, nonce, kind, taken_by, left}
@@ -49,11 +46,9 @@ local anew = there ~= batch or life ~= epoch
 if anew then
   jobs, is_sealed = 0, '0'
 end
-local paused = m[5]
-local alarm, full = tonumber(m[7]) or 0, tonumber(m[8]) or 0
 most, lease = tonumber(most), tonumber(lease)
 n = is_sealed == '1' and 0 or math.min(tonumber(n), math.max(0, most - jobs))
-local provisional, idle, settlings, all, finished, base = false, false, 0, false, {}, 0
+local provisional, idle, settlings, all, finished = false, false, 0, false, {}
 --@include lib/claims
 local reach = 100 + 2 * n
 --@include lib/lapsed

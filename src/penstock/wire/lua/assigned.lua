@@ -5,19 +5,18 @@
 ---          batch  number of the batch
 ---          start  how many to pass over
 ---          count  1 to 1000
+--- META     v epoch seen off
 --- RETURNS  {1, nonce, now, epoch, jobs, sealed, receipt...}  jobs: in the whole batch; receipt: number, a blank, receipt
 ---          {0, nonce, batch}             the checkpoint has another batch: which, '' = none
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-17, nonce, fence}           somebody has taken the checkpoint over
-local m = redis.call('HMGET', meta, 'v', 'epoch', 'seen', 'off')
 --@include lib/version
-local changes, seen, off = {}, tonumber(m[3]) or 0, tonumber(m[4]) or 0
 --@include lib/now
 --@include lib/checkpoint
 if holder and fence ~= '' and tonumber(fence) < tonumber(holder) then
   return {-17, nonce, holder}
 end
-if there ~= batch or life ~= m[2] then
-  return {0, nonce, there and life == m[2] and there or ''}
+if there ~= batch or life ~= epoch then
+  return {0, nonce, there and life == epoch and there or ''}
 end
 return {1, nonce, now, life, jobs, tonumber(is_sealed), unpack(redis.call('LRANGE', checkpoint, start + 1, start + count))}

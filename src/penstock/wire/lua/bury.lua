@@ -3,6 +3,7 @@
 --- ARGV     nonce wanted common reason [number...]
 ---          reason  text kept with the job, at most 1024 bytes
 ---          wanted, common, number   as in ack
+--- META     v epoch uses seen off paused alarm full
 --- RETURNS  {1, nonce, done}              all of them
 ---          {1, nonce, done, code...}     1 done, 0 gone, -1 stale receipt, -2 dead already or at most once, 2 ended before
 ---                                        with this same receipt
@@ -11,17 +12,13 @@
 ---          {-9, nonce, epoch}            another epoch
 ---          {-19, nonce, name, value}     malformed argument: number
 --- FROM active, ready, scheduled  TO dead
-local m = redis.call('HMGET', meta, 'v', 'epoch', 'uses', 'seen', 'off', 'paused', 'alarm', 'full')
 --@include lib/version
 --@include lib/epoch
-local changes = {}
-local seen, off = tonumber(m[4]) or 0, tonumber(m[5]) or 0
 --@include lib/now
-local uses, paused, alarm, base = m[3] or '', m[6], tonumber(m[7]) or 0, 5
 --@include lib/settled
 --@include lib/aside
 --@include lib/listed
-local hungry = (tonumber(m[8]) or 0) > now and redis.call('LLEN', space) == 0
+local hungry = full > now and redis.call('LLEN', space) == 0
 local back, fallen, recount, valid, waited, moved, twice = {}, {}, {}, 0, {}, {}, {}
 for i = 1, count do
   local id = ids[i]

@@ -6,6 +6,7 @@
 ---                  are taken until their jobs are started, e = from now on for their windows, whatever becomes of the jobs
 ---          record  1 to 1000 of them, each with a field `d`
 ---          nonce, create, delay, bound, wait, role   as in enqueue
+--- META     v epoch last seen off paused uses max_length full alarm enqueued replicas
 --- RETURNS  {1, nonce, first, count, epoch, created, repeat, scheduled, replicas, others: (index, what, number, state, header)...}  first
 ---                               to scheduled: of the jobs that were added, as in enqueue, in order. Then for each record with
 ---                               which it is otherwise, its index from 1 on, and what: 2 replaced what is there, 3 added (one of
@@ -25,7 +26,8 @@
 ---          {-16, nonce, kind}                                as in enqueue
 ---          {-19, nonce, name, value}                         malformed argument: the lease of a record
 --- FROM none, ready, active  TO ready, scheduled, active
-local asked, given, skip = #ARGV - 7, ARGV, 7
+local given = records
+local asked = #given
 local reach = 100 + 2 * asked
 --@include lib/admission
 --@include lib/claiming

@@ -1,13 +1,12 @@
 --- Remove a queue with all that is in it, settings and promises of staged writes too.
 --- KEYS     ready held active scheduled once dead tally expiry dedup windows meta wake space writes
 --- ARGV     nonce
+--- META     v epoch seen off
 --- RETURNS  {1, nonce, epoch, jobs}       epoch: of the queue that was removed, to be taken out of the registry; '' = there was
 ---                                        none; jobs: how many went with it
 ---          {-6, nonce, version}          written by a newer protocol
 --- FROM ready, scheduled, active, dead  TO none
-local m = redis.call('HMGET', meta, 'v', 'epoch', 'seen', 'off')
 --@include lib/version
-local changes, seen, off = {}, tonumber(m[3]) or 0, tonumber(m[4]) or 0
 --@include lib/now
 local jobs = redis.call('XLEN', ready)
 for _, index in ipairs({active, scheduled, once, dead}) do
@@ -23,4 +22,4 @@ for _, tokens in ipairs({wake, space}) do
 end
 redis.call('HDEL', held, '-')
 redis.call('UNLINK', ready, held, active, scheduled, once, dead, tally, expiry, dedup, windows, meta, wake, space, writes)
-return {1, nonce, m[2] or '', jobs}
+return {1, nonce, epoch or '', jobs}

@@ -6,15 +6,14 @@
 ---          field   closed (1), paused (in, out, all), lease, max_length, max_attempts, max_crashes, max_releases, replicas,
 ---                  backoff_base, backoff_cap, dead_max, dead_age; value '' drops the setting. 'configured' and ms: these are the settings
 ---                  of another node, which got them then: nothing changes if those here are as young, or younger
+--- META     v epoch seen off full paused uses configured
 --- RETURNS  {1, nonce, epoch, created, fields: (field, value)...}  stored; every field of meta as it is now
 ---          {-5, nonce}                   no such queue: register it, then create
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta
 ---          {-19, nonce, name, value}     malformed argument: lease
-local m = redis.call('HMGET', meta, 'v', 'epoch', 'seen', 'off', 'full', 'paused', 'uses', 'configured')
 --@include lib/version
-local epoch, created, changes, drops = m[2], 0, {}, {}
-local seen, off, full, paused, uses = tonumber(m[3]) or 0, tonumber(m[4]) or 0, tonumber(m[5]) or 0, m[6], m[7] or ''
+local created, drops = 0, {}
 --@include lib/now
 --@include lib/lease
 if not epoch then
@@ -40,30 +39,31 @@ if not epoch then
     changes[#changes + 1] = made[i]
   end
 end
-local shuts, last, given = false, tonumber(m[8]) or 0, nil
-for i = 3, #ARGV, 2 do
-  if ARGV[i] == 'lease' and ARGV[i + 1] ~= '' and not is_lease(ARGV[i + 1], 1) then
-    return {-19, nonce, 'lease', string.sub(ARGV[i + 1], 1, 200)}
+local shuts, last, given = false, configured, nil
+for i = 1, #fields, 2 do
+  local field, value = fields[i], fields[i + 1]
+  if field == 'lease' and value ~= '' and not is_lease(value, 1) then
+    return {-19, nonce, 'lease', string.sub(value, 1, 200)}
   end
-  if ARGV[i] == 'configured' then
-    given = math.floor(tonumber(ARGV[i + 1]) or 0)
-  elseif ARGV[i + 1] == '' then
-    drops[#drops + 1] = ARGV[i]
+  if field == 'configured' then
+    given = math.floor(tonumber(value) or 0)
+  elseif value == '' then
+    drops[#drops + 1] = field
   else
-    changes[#changes + 1] = ARGV[i]
-    changes[#changes + 1] = ARGV[i + 1]
+    changes[#changes + 1] = field
+    changes[#changes + 1] = value
   end
-  if ARGV[i] == 'paused' then
-    paused = ARGV[i + 1] ~= '' and ARGV[i + 1]
-  elseif ARGV[i] == 'closed' then -- the letter is what other scripts look at
-    shuts = ARGV[i + 1] ~= ''
+  if field == 'paused' then
+    paused = value ~= '' and value
+  elseif field == 'closed' then -- the letter is what other scripts look at
+    shuts = value ~= ''
     changes[#changes + 1] = 'uses'
     changes[#changes + 1] = string.gsub(uses, 'c', '') .. (shuts and 'c' or '')
   end
 end
 if created == 0 and given and given <= last then
   return {1, nonce, epoch, created, unpack(redis.call('HGETALL', meta))}
-elseif #ARGV > 2 then
+elseif #fields > 0 then
   changes[#changes + 1] = 'configured'
   changes[#changes + 1] = string.format('%.0f', given or math.max(now, last + 1))
 end

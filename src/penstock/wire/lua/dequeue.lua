@@ -2,6 +2,7 @@
 --- KEYS     ready held active scheduled once dead tally expiry meta wake dedup windows
 --- ARGV     nonce wanted [number...]
 ---          number  1 to 1000
+--- META     v epoch uses seen off paused alarm lease
 --- RETURNS  {1, nonce, done}              all of them
 ---          {1, nonce, done, code...}     1 done, 0 gone, -2 not due, held by somebody, dead or at most once, -3 its ttl has
 ---                                        ended
@@ -10,19 +11,15 @@
 ---          {-9, nonce, epoch}            another epoch
 ---          {-19, nonce, name, value}     malformed argument: number
 --- FROM ready, scheduled, active  TO scheduled
-local m = redis.call('HMGET', meta, 'v', 'epoch', 'uses', 'seen', 'off', 'paused', 'alarm', 'lease')
 --@include lib/version
 --@include lib/epoch
-local changes = {}
-local seen, off = tonumber(m[4]) or 0, tonumber(m[5]) or 0
 --@include lib/now
 --@include lib/number
 --@include lib/aside
-local uses, paused, alarm, lease = m[3] or '', m[6], tonumber(m[7]) or 0, tonumber(m[8]) or 30000
 --@include lib/terms
 local codes, back, fallen, recount, first, refused, moved, left = {}, {}, {}, {}, {}, false, {}, {}
-for i = 3, #ARGV do
-  local id = ARGV[i]
+for i = 1, #numbers do
+  local id = numbers[i]
   if not is_number(id) then
     return {-19, nonce, 'number', string.sub(id, 1, 200)}
   end

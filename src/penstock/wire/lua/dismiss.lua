@@ -3,20 +3,19 @@
 --- ARGV     nonce fence batch
 ---          fence  as in assign
 ---          batch  number of the batch; another one stays
+--- META     v epoch seen off
 --- RETURNS  {1, nonce, jobs}              how many receipts it had
 ---          {0, nonce, batch}             the checkpoint has another batch: which, '' = none
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-17, nonce, fence}           somebody has taken the checkpoint over
-local m = redis.call('HMGET', meta, 'v', 'epoch', 'seen', 'off')
 --@include lib/version
-local changes, seen, off = {}, tonumber(m[3]) or 0, tonumber(m[4]) or 0
 --@include lib/now
 --@include lib/checkpoint
 if holder and tonumber(fence) < tonumber(holder) then
   return {-17, nonce, holder}
 end
-if there ~= batch or life ~= m[2] then
-  return {0, nonce, there and life == m[2] and there or ''}
+if there ~= batch or life ~= epoch then
+  return {0, nonce, there and life == epoch and there or ''}
 end
 redis.call('HDEL', held, '-')
 redis.call('LTRIM', checkpoint, 0, 0)

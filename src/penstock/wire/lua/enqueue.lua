@@ -8,6 +8,7 @@
 ---          wait    ms for which the producer will wait when the queue is full, 0 = not at all
 ---          role    '' or the exclusive role that the producer bears: fence and token of acquire, with a dash between
 ---          record  1 to 1000 of them; none = only put the space token back if there is room
+--- META     v epoch last seen off paused uses max_length full alarm enqueued replicas
 --- RETURNS  {1, nonce, first, count, epoch, created, repeat, scheduled, replicas}  added: numbers first, first + 1, ...;
 ---                                                            scheduled: 1, or 0 = ready; replicas: the queue's setting
 ---          {-3, nonce, waiting, limit, swept}                full; nothing added; swept > 0: ended jobs were removed,
@@ -25,7 +26,7 @@
 ---          {-16, nonce, kind}                                the role that was borne has ended; nothing added
 ---          {-19, nonce, name, value}                         malformed argument: the lease of a record
 --- FROM none  TO ready, scheduled
-local n = #ARGV - 6
+local n = #records
 local reach = 100 + 2 * n
 --@include lib/admission
 if n > 1000 then
@@ -41,29 +42,29 @@ if n == 0 then
   return {1, nonce, '', 0, epoch, 0, 0, 0, 0}
 end
 --@include lib/numbers
-local call, list, at, whence = redis.call, ARGV, 6, {}
+local call, list, whence = redis.call, records, {}
 --@include lib/apart
 --@include lib/lives
 local token = paused ~= 'out'
 if later > 0 then
   call('ZCARD', scheduled)
-  local records, due, ends = {}, {}, {}
+  local sets, due, ends = {}, {}, {}
   for i = 2, lives and #lives or 0, 2 do
     ends[lives[i]] = lives[i - 1]
   end
   local at = string.format('%.0f', now + later)
   for i = 1, n do
     local last = ends[ids[i]]
-    records[i * 2 - 1], records[i * 2] = ids[i], apart(ids[i], ARGV[i + 6], bodies)
+    sets[i * 2 - 1], sets[i * 2] = ids[i], apart(ids[i], records[i], bodies)
     due[i * 2 - 1], due[i * 2] = last and tonumber(last) < now + later and last or at, ids[i]
   end
-  call('HSET', held, unpack(records))
+  call('HSET', held, unpack(sets))
   call('ZADD', scheduled, unpack(due))
   --@include lib/announce
   token = announce(now + later, false) and token
 else
   for i = 1, n do
-    call('XADD', ready, ids[i], 'j', apart(ids[i], ARGV[i + 6], bodies))
+    call('XADD', ready, ids[i], 'j', apart(ids[i], records[i], bodies))
   end
 end
 if #bodies > 0 then

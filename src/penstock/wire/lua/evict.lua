@@ -4,14 +4,13 @@
 ---          count    1 to 1000: at most so many, and about 64 MiB of large bodies; first jobs that were delivered at most once,
 ---                   nearest end of ttl first, then dead letters, the oldest first
 ---          letters  1 = dead letters too, 0 = leave them
+--- META     v seen off uses paused
 --- RETURNS  {1, nonce, once, dead}        how many of either were removed
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 --- FROM active, dead  TO none
-local m = redis.call('HMGET', meta, 'v', 'seen', 'off', 'uses', 'paused')
 --@include lib/version
 --@include lib/damaged
-local changes, seen, off = {}, tonumber(m[2]) or 0, tonumber(m[3]) or 0
 --@include lib/now
 local most = tonumber(count)
 local spent, old = redis.call('ZRANGE', once, 0, most - 1), {}
@@ -20,7 +19,6 @@ if letters == '1' and #spent < most then
   old = redis.call('ZRANGE', dead, 0, most - #spent - 1)
 end
 redis.call('HLEN', tally)
-local uses, paused = m[4] or '', m[5]
 --@include lib/claims
 local gone, bytes = {unpack(spent)}, 0
 for i = 1, #old do

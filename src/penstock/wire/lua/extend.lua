@@ -4,6 +4,7 @@
 ---          lease   ms from now; 0 = the job's own lease, or the queue's
 ---          late    1 = also when more than half of the job's ttl has passed, else 0
 ---          wanted, common, number   as in nack
+--- META     v epoch uses seen off alarm lease=queue_lease
 --- RETURNS  {1, nonce, now, until...}     for each: the new deadline in ms, or a code: 0 gone, -1 stale receipt, -2 not
 ---                                        active or at most once, 2 ended before with this same receipt,
 ---                                        -11 more than half of its ttl has passed
@@ -12,17 +13,13 @@
 ---          {-9, nonce, epoch}            another epoch
 ---          {-19, nonce, name, value}     malformed argument: lease or number
 --- FROM active  TO active
-local m = redis.call('HMGET', meta, 'v', 'epoch', 'uses', 'seen', 'off', 'alarm', 'lease')
 --@include lib/version
 --@include lib/epoch
-local changes = {}
-local seen, off = tonumber(m[4]) or 0, tonumber(m[5]) or 0
 --@include lib/now
 --@include lib/lease
 if not is_lease(lease, 0) then
   return {-19, nonce, 'lease', string.sub(lease, 1, 200)}
 end
-local uses, alarm, base = m[3] or '', tonumber(m[6]) or 0, 6
 --@include lib/settled
 --@include lib/listed
 --@include lib/terms
@@ -38,7 +35,7 @@ for i = 1, count do
     if span == 0 then
       local value = redis.call('HGET', held, id) or ''
       local own, ttl = terms(string.match(value, '^@[^\n]*\n(.*)$') or value)
-      span = span_of(own, ttl, tonumber(m[7]) or 30000)
+      span = span_of(own, ttl, queue_lease)
     end
     local till = now + span
     local ends = string.find(uses, 't', 1, true) and tonumber(redis.call('ZSCORE', expiry, id))

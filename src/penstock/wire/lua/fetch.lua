@@ -5,20 +5,18 @@
 ---          start  how many to pass over
 ---          count  1 to 1000; about 1 MiB is answered, at least one job
 ---          full   2 = with their bodies; 1 = with the note of the delivery and the header of the record; 0 = without
+--- META     v epoch uses seen off
 --- RETURNS  {1, nonce, now, epoch, next, jobs: (number, score, counters, value)...}  next: where to go on, at most start + count;
 ---                                        score: end of the lease (at most once: of the ttl) and tag, as in the index;
 ---                                        counters '' = first delivery; value: note, record
 ---          {0, nonce, batch}             the checkpoint has another batch: which, '' = none
 ---          {-6, nonce, version}          written by a newer protocol
-local m = redis.call('HMGET', meta, 'v', 'epoch', 'uses', 'seen', 'off')
 --@include lib/version
-local changes, seen, off = {}, tonumber(m[4]) or 0, tonumber(m[5]) or 0
 --@include lib/now
 --@include lib/checkpoint
-if there ~= batch or life ~= m[2] then
-  return {0, nonce, there and life == m[2] and there or ''}
+if there ~= batch or life ~= epoch then
+  return {0, nonce, there and life == epoch and there or ''}
 end
-local uses = m[3] or ''
 local reply = {1, nonce, now, life, start + 0}
 --@include lib/rows
 local listed = redis.call('LRANGE', checkpoint, start + 1, start + count)

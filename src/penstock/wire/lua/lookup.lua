@@ -2,19 +2,18 @@
 --- KEYS     ready held active scheduled once dead tally expiry meta dedup
 --- ARGV     nonce name
 ---          name  the dedup id, escaped as in a record
+--- META     v epoch seen off lease
 --- RETURNS  {1, nonce, now, lease, epoch, ends, job...}  ends: of its window, 0 = none is open; job as in show: the one that
 ---                               has the id, then the one that waits for its end; none = nobody has it
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
-local m = redis.call('HMGET', meta, 'v', 'epoch', 'seen', 'off', 'lease')
 --@include lib/version
 --@include lib/damaged
-local changes, seen, off = {}, tonumber(m[3]) or 0, tonumber(m[4]) or 0
 --@include lib/now
 --@include lib/described
 local value = redis.call('HGET', dedup, name) or ''
 local ends = tonumber(string.match(value, '@(%d+)$')) or 0
-local reply = {1, nonce, now, tonumber(m[5]) or 30000, m[2] or '', ends > now and string.format('%.0f', ends) or '0'}
+local reply = {1, nonce, now, lease, epoch or '', ends > now and string.format('%.0f', ends) or '0'}
 for id in string.gmatch(value, '%d+%-%d+') do
   local job = described(id)
   if #job > 0 and job[2] ~= 'expired' then

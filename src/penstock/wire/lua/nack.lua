@@ -7,6 +7,7 @@
 ---                  policy, one draw a job
 ---          error   text kept with the job, at most 1024 bytes; '' keeps the last one
 ---          wanted, common, number   as in ack; without a receipt only a delivered job can be named
+--- META     v epoch uses seen off paused alarm max_attempts backoff_base backoff_cap
 --- RETURNS  {1, nonce, done}              all of them
 ---          {1, nonce, done, code...}     1 done, 3 done and dead now, 0 gone, -1 stale receipt, -2 not active or at most
 ---                                        once, 2 ended before with this same receipt
@@ -15,16 +16,11 @@
 ---          {-9, nonce, epoch}            another epoch
 ---          {-19, nonce, name, value}     malformed argument: number
 --- FROM active  TO scheduled, dead
-local m = redis.call('HMGET', meta, 'v', 'epoch', 'uses', 'seen', 'off', 'paused', 'alarm', 'max_attempts',
-  'backoff_base', 'backoff_cap')
 --@include lib/version
 --@include lib/epoch
-local changes = {}
-local seen, off = tonumber(m[4]) or 0, tonumber(m[5]) or 0
 --@include lib/now
-local uses, paused, alarm, base = m[3] or '', m[6], tonumber(m[7]) or 0, 7
 --@include lib/limit
-local max_attempts, first, cap = limit(m[8], 20), tonumber(m[9]) or 5000, tonumber(m[10]) or 21600000
+max_attempts = limit(max_attempts, 20)
 --@include lib/policy
 --@include lib/settled
 --@include lib/aside
@@ -54,11 +50,11 @@ for i = 1, count do
     if not receipts[i] then
       d = aside(d)
     end
-    local most, from, top = max_attempts, first, cap
+    local most, from, top = max_attempts, backoff_base, backoff_cap
     if values[id] then
       local at = string.byte(values[id]) == 64 and (string.find(values[id], '\n', 1, true) or 0) + 1 or 1
       local attempts, own_base, own_cap = policy(values[id], at)
-      most, from, top = limit(attempts, max_attempts), own_base or first, own_cap or cap
+      most, from, top = limit(attempts, max_attempts), own_base or backoff_base, own_cap or backoff_cap
     end
     if nacked + c >= most then
       codes[i] = 3

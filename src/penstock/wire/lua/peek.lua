@@ -6,17 +6,15 @@
 ---                  are jobs = none
 ---          count   1 to 1000; about 1 MiB is answered, at least one job
 ---          newest  1 = from the end backwards (start is not negative then), else 0
+--- META     v epoch seen off lease uses full paused
 --- RETURNS  {1, nonce, now, lease, epoch, job...}  job as in show, without the receipt
 ---          {0, nonce, removed}           1000 expired jobs, or 1 MiB of them, were in the way and are removed: call again
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 --- FROM ready, scheduled, active  TO none
-local m = redis.call('HMGET', meta, 'v', 'epoch', 'seen', 'off', 'lease', 'uses', 'full', 'paused')
 --@include lib/version
 --@include lib/damaged
-local changes, seen, off = {}, tonumber(m[3]) or 0, tonumber(m[4]) or 0
 --@include lib/now
-local uses, full, paused = m[6] or '', m[7], m[8]
 redis.call('ZCARD', dead)
 --@include lib/closed
 --@include lib/claims
@@ -168,7 +166,7 @@ end
 if removed > 0 and (passed >= 1000 or wasted >= 1048576) then
   return {0, nonce, removed}
 end
-local reply = {1, nonce, now, tonumber(m[5]) or 30000, m[2] or ''}
+local reply = {1, nonce, now, lease, epoch or ''}
 if tail == 0 then
   for i = 1, #jobs do
     reply[#reply + 1] = jobs[i]

@@ -4,19 +4,17 @@
 ---          score  '-inf' on the first page, then the answer of the page before
 ---          skip   0 on the first page, then the answer of the page before
 ---          idle   ms: only deliveries made at least so long ago
+--- META     v epoch uses seen off
 --- RETURNS  {1, nonce, now, epoch, score, skip, deliveries: (number, receipt, delivered)...}  score: '' on the last page; up to 2000
 ---                                        deliveries a page; some come twice
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
-local m = redis.call('HMGET', meta, 'v', 'epoch', 'uses', 'seen', 'off')
 --@include lib/version
-if not m[1] and redis.call('EXISTS', held) > 0 then
+if not v and redis.call('EXISTS', held) > 0 then
   return {-8, nonce}
 end
-local changes, seen, off = {}, tonumber(m[4]) or 0, tonumber(m[5]) or 0
 --@include lib/now
-local uses = m[3] or ''
-local reply = {1, nonce, now, m[2] or '', '', 0}
+local reply = {1, nonce, now, epoch or '', '', 0}
 local page = redis.call('ZRANGE', active, score, '+inf', 'BYSCORE', 'LIMIT', skip, 2000, 'WITHSCORES')
 local last, same = score, tonumber(skip)
 local counted, mortal = string.find(uses, 'r', 1, true), string.find(uses, 't', 1, true)

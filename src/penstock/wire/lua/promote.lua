@@ -2,6 +2,7 @@
 --- KEYS     ready held active scheduled once dead tally expiry meta wake dedup windows
 --- ARGV     nonce wanted [number...]
 ---          number  1 to 1000
+--- META     v epoch uses seen off paused alarm
 --- RETURNS  {1, nonce, done}              all of them
 ---          {1, nonce, done, code...}     1 done, 0 gone, -2 ready at its place, dead, delivered at most once, or waiting for the
 ---                                        end of the job that has its dedup id, or of its window, -3 its ttl has ended
@@ -10,18 +11,14 @@
 ---          {-9, nonce, epoch}            another epoch
 ---          {-19, nonce, name, value}     malformed argument: number
 --- FROM scheduled, active  TO scheduled
-local m = redis.call('HMGET', meta, 'v', 'epoch', 'uses', 'seen', 'off', 'paused', 'alarm')
 --@include lib/version
 --@include lib/epoch
-local changes = {}
-local seen, off = tonumber(m[4]) or 0, tonumber(m[5]) or 0
 --@include lib/now
 --@include lib/number
 --@include lib/aside
-local uses, paused, alarm = m[3] or '', m[6], tonumber(m[7]) or 0
 local codes, back, fallen, recount, first, refused = {}, {}, {}, {}, {}, false
-for i = 3, #ARGV do
-  local id = ARGV[i]
+for i = 1, #numbers do
+  local id = numbers[i]
   if not is_number(id) then
     return {-19, nonce, 'number', string.sub(id, 1, 200)}
   end

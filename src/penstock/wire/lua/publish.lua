@@ -4,6 +4,7 @@
 ---          nonce, create, bound, wait, role   as in enqueue
 ---          field   which chunk; one that is not there was moved before
 ---          most    at most so many of its jobs, the first ones; the others stay
+--- META     v epoch last seen off paused uses max_length full alarm enqueued replicas
 --- RETURNS  {1, nonce, first, count, epoch, created, repeat, scheduled, replicas, others: (index, what, number, state, header)...}  as in
 ---                               claim, of the jobs that were moved
 ---          {-3, nonce, waiting, limit, swept}                as in enqueue
@@ -23,7 +24,7 @@ if redis.call('HGET', commit, 'era') ~= redis.call('GET', writes) then
   return {-18, nonce}
 end
 local mode, chunk = '', redis.call('HGET', stage, field)
-local delay, asked, given, skip, rest = '0', 0, {}, 0, nil
+local delay, asked, given, rest = '0', 0, {}, nil
 if chunk then
   local stop = string.find(chunk, '\n', 1, true)
   local sizes, ends = string.sub(chunk, 1, stop - 1), stop

@@ -7,24 +7,23 @@
 ---          fence  '' in the first step: the queue's last number is taken, and answered; else that answer. Jobs above it
 ---                 stay, or a purge beside a producer would have no end
 ---          skip   '0', then the answer of the step before: jobs of the state that were seen and lie above the fence
+--- META     v last full seen off uses paused
 --- RETURNS  {1, nonce, removed, more, fence, skip}  more: 1 = call again
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 ---          {-19, nonce, name, value}     malformed argument: fence
 --- FROM ready, scheduled, active, dead  TO none
-local m = redis.call('HMGET', meta, 'v', 'last', 'full', 'seen', 'off', 'uses', 'paused')
 --@include lib/version
 --@include lib/damaged
-local changes, seen, off = {}, tonumber(m[4]) or 0, tonumber(m[5]) or 0
 --@include lib/now
 --@include lib/number
 local starts = fence == ''
 if starts then
-  fence = m[2] or '0-0'
+  fence = last or '0-0'
 elseif fence ~= '0-0' and not is_number(fence) then
   return {-19, nonce, 'fence', string.sub(fence, 1, 200)}
 end
-local hungry = (tonumber(m[3]) or 0) > now and redis.call('LLEN', space) == 0
+local hungry = full > now and redis.call('LLEN', space) == 0
 for _, index in ipairs({active, scheduled, once, dead, expiry}) do
   redis.call('ZCARD', index)
 end
@@ -44,7 +43,6 @@ elseif state == 'once' then
 elseif state == 'dead' then
   index = dead
 end
-local uses, paused = m[6] or '', m[7]
 --@include lib/claims
 --@include lib/closed
 redis.call('HDEL', held, '-')

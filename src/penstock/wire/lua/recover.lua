@@ -3,6 +3,7 @@
 --- ARGV     nonce wanted common tag owner role [number...]
 ---          common  '*': after each number comes the receipt of the delivery that is meant, as pending answers it
 ---          wanted, tag, owner, role   as in ack and reserve
+--- META     v epoch uses seen off paused alarm lease delivered max_attempts max_crashes
 --- RETURNS  {1, nonce, seen, epoch, lease, now, jobs: (number, counters, record)...}  seen: of how many of the named this call has
 ---                                        decided, in order; the others did not fit into 1 MiB, name them again. A delivery
 ---                                        that has ended meanwhile is left out, and so is a job that died of this crash
@@ -13,17 +14,12 @@
 ---          {-16, nonce, kind}            the role that was borne has ended; nothing taken over
 ---          {-19, nonce, name, value}     malformed argument: owner or number
 --- FROM active  TO active, dead
-local m = redis.call('HMGET', meta, 'v', 'epoch', 'uses', 'seen', 'off', 'paused', 'alarm', 'lease', 'delivered',
-  'max_attempts', 'max_crashes')
 --@include lib/version
 --@include lib/owner
 --@include lib/epoch
-local changes = {}
-local seen, off = tonumber(m[4]) or 0, tonumber(m[5]) or 0
 --@include lib/now
 --@include lib/limit
 --@include lib/terms
-local uses, alarm, lease, delivered, base = m[3] or '', tonumber(m[7]) or 0, tonumber(m[8]) or 30000, m[9], 7
 local kind, provisional = 'consumer', false
 --@include lib/role
 if lost then
@@ -32,12 +28,12 @@ end
 if taken_by then
   return {-15, nonce, kind, taken_by, left}
 end
-local max_attempts, max_crashes = limit(m[10], 20), limit(m[11], 3)
+max_attempts, max_crashes = limit(max_attempts, 20), limit(max_crashes, 3)
 --@include lib/crash
 --@include lib/joined
-local decided = (#ARGV - base + 1) / 2
-local reply = {1, nonce, decided, m[2] or '', lease, now}
-if m[6] or decided == 0 then -- paused: nothing is delivered again
+local decided = #numbers / 2
+local reply = {1, nonce, decided, epoch or '', lease, now}
+if paused or decided == 0 then -- paused: nothing is delivered again
   --@include lib/renewed
   return reply
 end

@@ -4,6 +4,7 @@
 ---          limit   how many of the oldest dead letters, 1 to 1000, when no number is given
 ---          skip    how many of the oldest to pass over
 ---          number  these and no others
+--- META     v epoch uses seen off paused
 --- RETURNS  {1, nonce, done, more, kept}  when no number is given: dead letters left beyond those seen, and how many of the
 ---                               seen stay dead, as their ttl has ended or their dedup id is
 ---                               taken
@@ -15,11 +16,8 @@
 ---          {-9, nonce, epoch}            another epoch
 ---          {-19, nonce, name, value}     malformed argument: number
 --- FROM dead  TO scheduled
-local m = redis.call('HMGET', meta, 'v', 'epoch', 'uses', 'seen', 'off', 'paused')
 --@include lib/version
 --@include lib/epoch
-local changes = {}
-local seen, off = tonumber(m[4]) or 0, tonumber(m[5]) or 0
 --@include lib/now
 --@include lib/number
 --@include lib/terms
@@ -41,11 +39,9 @@ local function taken(name) -- by a job that lives, or by a window that has not e
   end
   return found
 end
-local ids, codes, back, recount, lives, twice, named = {}, {}, {}, {}, {}, {}, #ARGV > 4
-local uses, marks, retaken = m[3] or '', {}, {}
-if named then
-  ids = {unpack(ARGV, 5)}
-else
+local ids, codes, back, recount, lives, twice, named = numbers, {}, {}, {}, {}, {}, #numbers > 0
+local used, marks, retaken = uses, {}, {}
+if not named then
   ids = redis.call('ZRANGE', dead, skip, skip + limit - 1)
 end
 for i = 1, #ids do
@@ -91,7 +87,7 @@ redis.call('ZCARD', scheduled)
 redis.call('ZCARD', expiry)
 redis.call('HLEN', dedup)
 redis.call('ZCARD', windows)
-local asleep, token = redis.call('LLEN', wake) == 0, not m[6]
+local asleep, token = redis.call('LLEN', wake) == 0, not paused
 if #back > 0 then
   redis.call('HDEL', held, '-')
   for i = 2, #back, 2 do
@@ -100,19 +96,19 @@ if #back > 0 then
   redis.call('ZADD', scheduled, unpack(back))
   if #lives > 0 then
     redis.call('ZADD', expiry, unpack(lives))
-    if not string.find(uses, 't', 1, true) then
-      uses = uses .. 't'
+    if not string.find(used, 't', 1, true) then
+      used = used .. 't'
     end
   end
   if #marks > 0 then
     redis.call('HSET', dedup, unpack(marks))
-    if not string.find(uses, 'd', 1, true) then
-      uses = uses .. 'd'
+    if not string.find(used, 'd', 1, true) then
+      used = used .. 'd'
     end
   end
-  if uses ~= (m[3] or '') then
+  if used ~= uses then
     changes[#changes + 1] = 'uses'
-    changes[#changes + 1] = uses
+    changes[#changes + 1] = used
   end
   redis.call('HSET', tally, unpack(recount))
   redis.call('HINCRBY', meta, 'redriven', #back / 2)

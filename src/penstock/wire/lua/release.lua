@@ -4,6 +4,7 @@
 ---          delay   ms until it may be delivered again; 0 = at once and before younger jobs (counted: the queue's
 ---                  max_releases, 1000, ends a loop of them with a dead letter)
 ---          wanted, common, number   as in nack
+--- META     v epoch uses seen off paused alarm max_releases
 --- RETURNS  {1, nonce, done}              all of them
 ---          {1, nonce, done, code...}     codes as in nack
 ---          {-6, nonce, version}          written by a newer protocol
@@ -11,15 +12,11 @@
 ---          {-9, nonce, epoch}            another epoch
 ---          {-19, nonce, name, value}     malformed argument: number
 --- FROM active  TO scheduled, dead
-local m = redis.call('HMGET', meta, 'v', 'epoch', 'uses', 'seen', 'off', 'paused', 'alarm', 'max_releases')
 --@include lib/version
 --@include lib/epoch
-local changes = {}
-local seen, off = tonumber(m[4]) or 0, tonumber(m[5]) or 0
 --@include lib/now
-local uses, paused, alarm, base = m[3] or '', m[6], tonumber(m[7]) or 0, 5
 --@include lib/limit
-local most, later = limit(m[8], 1000), tonumber(delay)
+local most, later = limit(max_releases, 1000), tonumber(delay)
 --@include lib/settled
 --@include lib/aside
 --@include lib/listed

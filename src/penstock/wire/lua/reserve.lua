@@ -7,6 +7,7 @@
 ---          owner  who takes them: printable, no line break, at most 200 bytes
 ---          idle   1 = the caller comes from a wait for the wake token, else 0
 ---          role   '' or the exclusive role that the consumer bears: fence and token of acquire, with a dash between
+--- META     v epoch seen off paused uses alarm full lease delivered
 --- RETURNS  {1, nonce, next, epoch, lease, now, jobs: (number, counters, record)...}  next: -1 nothing is due, 0 more can be
 ---                                               reserved now, -2 closed and drained, else ms until the next event;
 ---                                               counters '' = first delivery
@@ -17,15 +18,10 @@
 ---          {-16, nonce, kind}                   the role that was borne has ended; nothing taken
 ---          {-19, nonce, name, value}            malformed argument: owner
 --- FROM ready, scheduled, active  TO active, dead
-local m = redis.call('HMGET', meta, 'v', 'epoch', 'seen', 'off', 'paused', 'uses', 'alarm', 'full', 'lease',
-  'delivered')
 --@include lib/version
 --@include lib/owner
-local epoch, delivered = m[2], m[10]
-local changes = {}
-local seen, off = tonumber(m[3]) or 0, tonumber(m[4]) or 0
 --@include lib/now
-local uses, kind = m[6] or '', 'consumer'
+local kind = 'consumer'
 --@include lib/role
 if lost or taken_by then
   --@include lib/handed
@@ -40,11 +36,9 @@ if not epoch then
   end
   return {1, nonce, -1, '', 30000, now}
 end
-local paused = m[5]
-local alarm, full, lease = tonumber(m[7]) or 0, tonumber(m[8]) or 0, tonumber(m[9]) or 30000
 local provisional = tonumber(n) < 0
 n, idle = math.abs(n), idle == '1'
-local settlings, all, finished, base = 0, false, {}, 0
+local settlings, all, finished = 0, false, {}
 --@include lib/claims
 local reach = 100 + 2 * n
 --@include lib/lapsed

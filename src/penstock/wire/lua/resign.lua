@@ -2,13 +2,12 @@
 --- KEYS     held meta
 --- ARGV     nonce kind token
 ---          kind, token   as in acquire
+--- META     v seen off uses producer consumer
 --- RETURNS  {1, nonce, given}             1, or 0: this taking had ended before
 ---          {-6, nonce, version}          written by a newer protocol
-local m = redis.call('HMGET', meta, 'v', 'seen', 'off', 'uses', 'producer', 'consumer')
 --@include lib/version
-local changes, seen, off = {}, tonumber(m[2]) or 0, tonumber(m[3]) or 0
 --@include lib/now
-local before, other = m[5] or '', m[6] or ''
+local before, other = producer or '', consumer or ''
 if kind == 'consumer' then
   before, other = other, before
 end
@@ -21,7 +20,7 @@ changes[#changes + 1] = kind
 changes[#changes + 1] = fence
 if not string.find(other, ' ', 1, true) then -- nobody has the other one
   changes[#changes + 1] = 'uses'
-  changes[#changes + 1] = string.gsub(m[4] or '', 'x', '') .. ''
+  changes[#changes + 1] = string.gsub(uses, 'x', '') .. ''
 end
 redis.call('HDEL', held, '-')
 redis.call('HSET', meta, unpack(changes))

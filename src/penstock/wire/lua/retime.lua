@@ -5,17 +5,15 @@
 ---          skip     0, then the answer of the page before
 ---          horizon  ms: no delay and no window is longer
 ---          write    1 = they are brought back; 0 = they are counted, nothing changes
+--- META     v epoch seen off lease last paused made producer consumer alarm full surveyed
 --- RETURNS  {1, nonce, found, skip, now}  found: how many of this page; skip: of the next page, -1 = this is the last
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
-local m = redis.call('HMGET', meta, 'v', 'epoch', 'seen', 'off', 'lease', 'last', 'paused', 'made', 'producer', 'consumer',
-  'alarm', 'full', 'surveyed')
 --@include lib/version
 --@include lib/damaged
-local changes, seen, off = {}, tonumber(m[3]) or 0, tonumber(m[4]) or 0
 --@include lib/now
 --@include lib/terms
-local late, usual, far = now + 60000, tonumber(m[5]) or 30000, now + horizon
+local late, far = now + 60000, now + horizon
 local found, bytes, passed, more = 0, 0, tonumber(skip), false
 local sets, names, drops, put = {}, {}, {}, {active = {}, scheduled = {}, once = {}, dead = {}, expiry = {}, windows = {}}
 for _, one in ipairs({active, scheduled, once, dead, expiry, windows}) do
@@ -70,7 +68,7 @@ local function mend(id) -- whether some time of this job lies ahead
     if delivered > late and old >= delivered then
       new = now + math.min(old - delivered, 2073600000)
     elseif old > late + 2073600000 then -- longer than any lease
-      new = now + span_of(own, ttl, usual)
+      new = now + span_of(own, ttl, lease)
     end
   elseif spent then
     old, list = end_of(spent), put.once
@@ -128,16 +126,16 @@ if index then
       looked, found, passed = looked + 1, found + (wrong and 1 or 0), passed + (wrong and write == '1' and 0 or 1)
     end
   until not more or looked >= 1000 or bytes >= 1048576
-elseif place == 'meta' and m[2] then
+elseif place == 'meta' and epoch then
   found = seen > raw + 2592000000 and 1 or 0
-  local marks, roles = {alarm = m[11], full = m[12], surveyed = m[13]}, {producer = m[9], consumer = m[10]}
+  local marks, roles = {alarm = alarm, full = full, surveyed = surveyed}, {producer = producer, consumer = consumer}
   for name, value in pairs(marks) do
     if (tonumber(value) or 0) > late then
       found = found + 1
       drops[#drops + 1] = name
     end
   end
-  if (tonumber(m[8]) or 0) > late then
+  if made > late then
     found = found + 1
     note(changes, 'made', now)
   end
@@ -148,8 +146,8 @@ elseif place == 'meta' and m[2] then
       note(changes, kind, fence)
     end
   end
-  local last = tonumber(string.match(m[6] or '', '^%d+')) or 0
-  if last > late and redis.call('XLEN', ready) == 0 and redis.call('EXISTS', held) == 0 then -- no job has a number
+  local last_ms = tonumber(string.match(last or '', '^%d+')) or 0
+  if last_ms > late and redis.call('XLEN', ready) == 0 and redis.call('EXISTS', held) == 0 then -- no job has a number
     found = found + 1
     drops.stream = true
     note(changes, 'last', string.format('%.0f-4294967295', now))
@@ -180,7 +178,7 @@ if write == '1' and found > 0 then
   if #changes > 0 then
     redis.call('HSET', meta, unpack(changes))
   end
-  token = not m[7]
+  token = not paused
   --@include lib/wake
 end
 return {1, nonce, found, more and passed or -1, now}

@@ -5,26 +5,25 @@
 ---          count   1 to 1000: about so many jobs are answered, and at most ten times as many are looked at, and 1000
 ---          full    1 = with their bodies, of which about 1 MiB is answered; 0 = with the header of each record alone
 ---          state   ready, scheduled, active, dead: only jobs in one of them; none given = all
+--- META     v epoch seen off lease last
 --- RETURNS  {1, nonce, now, lease, epoch, cursor, job...}  job as in show, without the receipt; jobs whose ttl has
 ---                               ended are left out
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
-local m = redis.call('HMGET', meta, 'v', 'epoch', 'seen', 'off', 'lease', 'last')
 --@include lib/version
 --@include lib/damaged
-local changes, seen, off = {}, tonumber(m[3]) or 0, tonumber(m[4]) or 0
 --@include lib/now
 --@include lib/facts
 --@include lib/state
 local wanted, most = {}, tonumber(count)
 local reach = math.min(most * 10, 1000)
-for i = 5, #ARGV do
-  wanted[ARGV[i]] = true
+for i = 1, #states do
+  wanted[states[i]] = true
 end
-local reply, found, looked, bytes = {1, nonce, now, tonumber(m[5]) or 30000, m[2] or '', '0'}, 0, 0, 0
+local reply, found, looked, bytes = {1, nonce, now, lease, epoch or '', '0'}, 0, 0, 0
 local function see(id, state, score, value)
   looked, bytes = looked + 1, bytes + #value
-  if #ARGV == 4 or wanted[state == 'once' and 'active' or state] then
+  if #states == 0 or wanted[state == 'once' and 'active' or state] then
     local job = facts(id, state, score, value)
     if job[2] ~= 'expired' then
       found = found + 1
@@ -46,13 +45,13 @@ local function unfinished()
   return found < most and looked < reach and bytes < 1048576
 end
 local where, at = string.match(cursor, '^([rh])(.*)$')
-local fence = m[6] or '+' -- jobs that are added meanwhile are left out, or a scan beside a producer had no end
+local fence = last or '+' -- jobs that are added meanwhile are left out, or a scan beside a producer had no end
 if where == 'r' then
   at, fence = string.match(at, '^(.*):(.*)$')
 elseif not where then
   where, at = 'r', '-'
 end
-if where == 'r' and #ARGV > 4 and not wanted.ready then
+if where == 'r' and #states > 0 and not wanted.ready then
   where, at = 'h', '0'
 end
 while where == 'r' and unfinished() do

@@ -2,6 +2,7 @@
 --- KEYS     ready held active scheduled once dead tally expiry meta wake space dedup windows
 --- ARGV     nonce wanted common n tag owner role [number...]
 ---          as in ack and reserve; with n = 0 no role is asked for
+--- META     v epoch seen off paused uses alarm full lease delivered acked=acked_before
 --- RETURNS  {1, nonce, next, epoch, lease, now, acked, codes, jobs: (number, counters, record)...}  codes: '' when all of them
 ---                                        were acknowledged, else one for each as in ack, separated by blanks
 ---          {-8, nonce}                          damaged: jobs, but no meta; see configure
@@ -11,15 +12,11 @@
 ---          {-16, nonce, kind}                   as in reserve; nothing finished
 ---          {-19, nonce, name, value}            malformed argument: owner or number
 --- FROM active, ready, scheduled  TO done, active, dead
-local m = redis.call('HMGET', meta, 'v', 'epoch', 'seen', 'off', 'paused', 'uses', 'alarm', 'full', 'lease',
-  'delivered', 'acked')
 --@include lib/version
 --@include lib/owner
 --@include lib/epoch
-local changes = {}
-local seen, off = tonumber(m[3]) or 0, tonumber(m[4]) or 0
 --@include lib/now
-local epoch, delivered, uses, kind = m[2], m[10], m[6] or '', 'consumer'
+local kind = 'consumer'
 local provisional = tonumber(n) < 0
 n = math.abs(n)
 if n == 0 then
@@ -36,17 +33,15 @@ if not epoch then
   if redis.call('EXISTS', ready, held) > 0 then
     return {-8, nonce}
   end
-  return {1, nonce, -1, '', 30000, now, 0, string.rep('0 ', common == '*' and (#ARGV - 7) / 2 or #ARGV - 7)}
+  return {1, nonce, -1, '', 30000, now, 0, string.rep('0 ', common == '*' and #numbers / 2 or #numbers)}
 end
-local paused, idle = m[5], false
-local alarm, full, lease = tonumber(m[7]) or 0, tonumber(m[8]) or 0, tonumber(m[9]) or 30000
-local base = 8
+local idle = false
 --@include lib/settled
 --@include lib/acked
 local settlings = acked
 --@include lib/claims
 if bequeath then
-  bequeath(all and {unpack(ARGV, base)} or finished, true)
+  bequeath(finished, true)
 end
 local reach = 100 + 2 * math.max(n, count)
 --@include lib/panes
@@ -54,7 +49,7 @@ local reach = 100 + 2 * math.max(n, count)
 if acked > 0 and #lapsed + #spent > 0 then -- what is finished here has not expired
   local ending, left, kept = {}, {}, {}
   for i = 1, acked do
-    ending[all and ARGV[base + i - 1] or finished[i]] = true
+    ending[finished[i]] = true
   end
   for i = 1, #lapsed do
     if not ending[lapsed[i]] then
@@ -77,7 +72,7 @@ end
 if acked > 0 then
   --@include lib/finish
   changes[#changes + 1] = 'acked'
-  changes[#changes + 1] = (m[11] or 0) + removed
+  changes[#changes + 1] = acked_before + removed
 end
 --@include lib/deliver
 wrote = wrote or acked + #panes > 0

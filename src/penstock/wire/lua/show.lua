@@ -2,6 +2,7 @@
 --- KEYS     ready held active scheduled once dead tally expiry meta
 --- ARGV     nonce wanted [number...]
 ---          number  1 to 100
+--- META     v epoch seen off lease
 --- RETURNS  {1, nonce, now, lease, epoch, job...}  job: {} gone, else {number, state, score, delivered, owner, counters, record,
 ---                                        receipt};
 ---                                        state: ready, scheduled, active, once, dead, expired, or dangling = in no index,
@@ -12,23 +13,22 @@
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 ---          {-9, nonce, epoch}            another epoch
 ---          {-19, nonce, name, value}     malformed argument: number
-local m = redis.call('HMGET', meta, 'v', 'epoch', 'seen', 'off', 'lease')
 --@include lib/version
 --@include lib/epoch
-local changes, seen, off = {}, tonumber(m[3]) or 0, tonumber(m[4]) or 0
 --@include lib/now
 --@include lib/number
 --@include lib/described
-local reply = {1, nonce, now, tonumber(m[5]) or 30000, m[2] or ''}
+local reply = {1, nonce, now, lease, epoch or ''}
 local bytes = 0
-for i = 3, #ARGV do
+for i = 1, #numbers do
+  local id = numbers[i]
   if bytes >= 1048576 then
     break
   end
-  if not is_number(ARGV[i]) then
-    return {-19, nonce, 'number', string.sub(ARGV[i], 1, 200)}
+  if not is_number(id) then
+    return {-19, nonce, 'number', string.sub(id, 1, 200)}
   end
-  local job = described(ARGV[i])
+  local job = described(id)
   reply[#reply + 1], bytes = job, bytes + (job[7] and #job[7] or 0)
 end
 return reply

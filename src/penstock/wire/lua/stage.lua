@@ -5,11 +5,11 @@
 ---          field   an attempt and a place in it from 0, with a colon between; the same again = a repeat
 ---          ttl     ms for which the batch is kept if nothing more is staged
 ---          chunk   delay and sizes, newline, records
+--- META     v
 --- RETURNS  {1, nonce, chunks}      kept; chunks: how many are staged of the batch
 ---          {0, nonce, promised}  the writer has committed this batch or a later one: nothing is kept
 ---          {-6, nonce, version}  written by a newer protocol
 ---          {-18, nonce}          what this attempt has staged before is not there any more: nothing is kept
-local m = redis.call('HMGET', meta, 'v')
 --@include lib/version
 --@include lib/promised
 if promised and promised >= tonumber(batch) then

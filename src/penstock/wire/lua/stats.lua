@@ -1,18 +1,16 @@
 --- Count the jobs of a queue, exactly, without reading them; remove up to 100 whose ttl has ended.
 --- KEYS     ready held active scheduled once dead tally expiry meta space wake dedup windows
 --- ARGV     nonce
+--- META     v seen off uses full paused
 --- RETURNS  {1, nonce, now, ready, scheduled, active, dead, expired, oldest, fields: (field, value)...}  ready: could
 ---                     be reserved now; expired: ttl ended, not swept yet, in no other figure; oldest: ms for which the one
 ---                     that has waited longest could have been reserved, -1 = none; then every field of meta
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 --- FROM ready, scheduled, active  TO none
-local m = redis.call('HMGET', meta, 'v', 'epoch', 'seen', 'off', 'uses', 'full', 'paused')
 --@include lib/version
 --@include lib/damaged
-local changes, seen, off = {}, tonumber(m[3]) or 0, tonumber(m[4]) or 0
 --@include lib/now
-local uses, full, paused = m[5] or '', m[6], m[7]
 redis.call('ZCARD', dead)
 --@include lib/closed
 --@include lib/claims

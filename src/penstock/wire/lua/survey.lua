@@ -7,6 +7,7 @@
 ---          to      '' = to its last; else up to this
 ---          count   1 to 1000; about 1 MiB is answered, at least one job
 ---          full    2 = with their bodies; 1 = with the note of the last delivery and the header of the record; 0 = without
+--- META     v epoch uses seen off surveyed
 --- RETURNS  {1, nonce, now, epoch, cursor, jobs: (number, value)...}  of ready. cursor: from of the next page, '' = this is the last;
 ---                                        value: note, record. Jobs whose ttl has ended are left out
 ---          {1, nonce, now, epoch, cursor, jobs: (number, score, counters, value)...}  of the others. score: as in the index;
@@ -15,10 +16,8 @@
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 ---          {-9, nonce, epoch}            another epoch
 ---          {-19, nonce, name, value}     malformed argument: from or to, of ready
-local m = redis.call('HMGET', meta, 'v', 'epoch', 'uses', 'seen', 'off', 'surveyed')
 --@include lib/version
 --@include lib/epoch
-local changes, seen, off = {}, tonumber(m[4]) or 0, tonumber(m[5]) or 0
 --@include lib/now
 --@include lib/number
 for name, number in pairs(place == 'ready' and {from = from, to = to} or {}) do
@@ -26,10 +25,9 @@ for name, number in pairs(place == 'ready' and {from = from, to = to} or {}) do
     return {-19, nonce, name, string.sub(number, 1, 200)}
   end
 end
-local uses = m[3] or ''
 local mortal, counted = string.find(uses, 't', 1, true), string.find(uses, 'r', 1, true)
 local index = ({scheduled = scheduled, active = active, once = once, dead = dead})[place]
-local reply = {1, nonce, now, m[2] or '', ''}
+local reply = {1, nonce, now, epoch or '', ''}
 count = tonumber(count)
 --@include lib/rows
 local function ends_of(ids)
@@ -118,7 +116,7 @@ if index then
 else
   stream()
 end
-if m[2] and now - (tonumber(m[6]) or 0) >= 10000 then -- sweep moves no jobs between structures while they are read
+if epoch and now - surveyed >= 10000 then -- sweep moves no jobs between structures while they are read
   redis.call('HDEL', held, '-')
   redis.call('HSET', meta, 'surveyed', now)
 end

@@ -2,30 +2,26 @@
 --- KEYS     ready held active scheduled once dead tally expiry meta wake space dedup windows
 --- ARGV     nonce idle
 ---          idle   ms without a write after which an empty queue without settings is removed, at least 60000
+--- META     v epoch seen off uses paused full producer consumer surveyed
 --- RETURNS  {1, nonce, expired, trimmed, more, removed, epoch}  more: 1 = call again; removed: epoch of the queue that was
 ---                                        removed, to be taken out of the registry, else ''; epoch: of the queue that
 ---                                        exists now, '' = none
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 --- FROM ready, scheduled, active, dead  TO none
-local m = redis.call('HMGET', meta, 'v', 'epoch', 'seen', 'off', 'uses', 'paused', 'lease', 'max_length',
-  'max_attempts', 'max_crashes', 'max_releases', 'backoff_base', 'backoff_cap', 'dead_max', 'dead_age', 'replicas',
-  'closed', 'full', 'producer', 'consumer', 'surveyed')
 --@include lib/version
 --@include lib/damaged
-local changes, seen, off = {}, tonumber(m[3]) or 0, tonumber(m[4]) or 0
-if not m[2] then
+if not epoch then
   return {1, nonce, 0, 0, 0, '', ''}
 end
 local quiet = seen
 --@include lib/now
-local uses, paused = m[5] or '', m[6]
 --@include lib/closed
 --@include lib/claims
 local reach = 1000
 --@include lib/panes
 --@include lib/lapsed
-local letters, hungry = redis.call('ZCARD', dead), (tonumber(m[18]) or 0) > now and redis.call('LLEN', space) == 0
+local letters, hungry = redis.call('ZCARD', dead), full > now and redis.call('LLEN', space) == 0
 redis.call('HLEN', tally)
 redis.call('HDEL', held, '-')
 if quiet > raw + 2592000000 then -- a wrong time is not kept, or the queue would never be idle
@@ -43,22 +39,23 @@ if hungry and #lapsed > 0 then
 end
 --@include lib/heir
 --@include lib/drained
-local surveyed = tonumber(m[21]) or 0
 --@include lib/sparse
 local removed = ''
 if #lapsed + #spent + letters + #panes == 0 then
-  local borne = false
   --@include lib/left
-  for i = 19, 20 do
-    borne = borne or left_of(string.match(m[i] or '', '^%S+ (%d+) (%d+)')) > 0
+  local function is_held(role)
+    return left_of(string.match(role or '', '^%S+ (%d+) (%d+)')) > 0
   end
+  local borne = is_held(producer) or is_held(consumer)
   local set = borne
-  for i = 6, 17 do
-    set = set or m[i]
+  local settings = redis.call('HMGET', meta, 'paused', 'lease', 'max_length', 'max_attempts', 'max_crashes', 'max_releases',
+    'backoff_base', 'backoff_cap', 'dead_max', 'dead_age', 'replicas', 'closed')
+  for i = 1, #settings do
+    set = set or settings[i]
   end
   if not set and now - quiet >= tonumber(idle) and redis.call('XLEN', ready) == 0 and redis.call('EXISTS', held, dedup, windows) == 0 then
     redis.call('DEL', ready, active, scheduled, once, dead, tally, expiry, dedup, windows, meta, wake, space)
-    removed = m[2]
+    removed = epoch
   else -- structures that have emptied cost nothing any more
     local kept = ''
     for letter in string.gmatch(uses, '%a') do
@@ -76,4 +73,4 @@ if #lapsed + #spent + letters + #panes == 0 then
 end
 return {1, nonce, #lapsed + #spent, letters, (#lapsed == reach or #spent == reach or letters == reach or #panes == reach or moved >= 1000 or
   heavy >= 1048576 or owed ~= '') and 1 or 0, removed,
-  removed == '' and m[2] or ''}
+  removed == '' and epoch or ''}

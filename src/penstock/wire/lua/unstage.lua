@@ -3,10 +3,10 @@
 --- ARGV     nonce batch keep
 ---          batch  which batch of its writer
 ---          keep   ms for which it is remembered that all is in the queue; '' = nothing is known to be there
+--- META     v
 --- RETURNS  {1, nonce, chunks}    forgotten; chunks: how many were staged
 ---          {0, nonce, promised}  this batch or a later one was promised, and `keep` is empty: nothing is changed
 ---          {-6, nonce, version}  written by a newer protocol
-local m = redis.call('HMGET', meta, 'v')
 --@include lib/version
 local chunks, left = redis.call('HLEN', stage), redis.call('PTTL', writes)
 --@include lib/promised

@@ -2,6 +2,7 @@
 --- KEYS     ready held active scheduled tally expiry meta space wake dedup windows
 --- ARGV     nonce wanted [number...]
 ---          number  1 to 1000
+--- META     v epoch full seen off uses paused
 --- RETURNS  {1, nonce, done}              all of them
 ---          {1, nonce, done, code...}     1 done, 0 gone, -2 has been delivered, or is dead
 ---          {-6, nonce, version}          written by a newer protocol
@@ -9,16 +10,13 @@
 ---          {-9, nonce, epoch}            another epoch
 ---          {-19, nonce, name, value}     malformed argument: number
 --- FROM ready, scheduled  TO none
-local m = redis.call('HMGET', meta, 'v', 'epoch', 'full', 'seen', 'off', 'uses', 'paused')
 --@include lib/version
 --@include lib/epoch
-local changes, seen, off = {}, tonumber(m[4]) or 0, tonumber(m[5]) or 0
 --@include lib/now
 --@include lib/number
-local uses, paused = m[6] or '', m[7]
 local codes, found, first, refused = {}, {}, {}, false
-for i = 3, #ARGV do
-  local id = ARGV[i]
+for i = 1, #numbers do
+  local id = numbers[i]
   if not is_number(id) then
     return {-19, nonce, 'number', string.sub(id, 1, 200)}
   end
@@ -46,7 +44,7 @@ redis.call('XLEN', ready)
 if bequeath then
   bequeath(found, false)
 end
-local hungry = (tonumber(m[3]) or 0) > now and redis.call('LLEN', space) == 0
+local hungry = full > now and redis.call('LLEN', space) == 0
 if #found > 0 then
   redis.call('HDEL', held, unpack(found))
   drop_bodies(found)

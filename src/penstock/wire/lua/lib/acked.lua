@@ -1,6 +1,6 @@
 -- Which jobs an ack ends: every delivery that may be ended, and without a receipt a waiting job too (Disque's ACKJOB).
--- Gives finished (list) beside all, and freed = how many of them waited.
-local finished, freed = {}, 0
+-- Gives finished (their numbers), and freed = how many of them waited.
+local finished, freed = all and ids or {}, 0
 if count > 0 and not all then
   for i = 1, count do
     if codes[i] == -2 then
@@ -16,7 +16,7 @@ if count > 0 and not all then
   end
 end
 -- types, before anything is written
-if #finished > 0 then
+if not all and #finished > 0 then
   redis.call('ZCARD', once)
   redis.call('HLEN', tally)
   redis.call('ZCARD', expiry)
@@ -25,4 +25,4 @@ if #finished > 0 then
 elseif all and uses ~= '' then
   redis.call('ZCARD', expiry)
 end
-local acked = all and count or #finished
+local acked = #finished

@@ -1,14 +1,8 @@
 -- Whether jobs may be added at all, and how many. A call that is repeated gets its first answer, also when the queue has been
 -- removed since, and writes: WAIT would lie otherwise. What has lapsed is looked up. Gives later: ms until they may be delivered.
-local m = redis.call('HMGET', meta, 'v', 'epoch', 'last', 'seen', 'off', 'paused', 'uses', 'max_length',
-  'full', 'alarm', 'enqueued', 'replicas')
 --@include lib/version
-local changes = {}
-local seen, off = tonumber(m[4]) or 0, tonumber(m[5]) or 0
 --@include lib/now
 --@include lib/lease
-local epoch, last, paused, uses = m[2], m[3], m[6], m[7] or ''
-local full, alarm, replicas = tonumber(m[9]) or 0, tonumber(m[10]) or 0, tonumber(m[12]) or 0
 local before = redis.call('GET', producer)
 if before then
   local number, wanted = tonumber(string.match(before, '^%d+')), tonumber(nonce)
@@ -58,7 +52,7 @@ end
 if paused == 'in' or paused == 'all' then
   return {-4, nonce, paused}
 end
-local limit = tonumber(m[8])
+local limit = tonumber(max_length)
 if tonumber(bound) and (not limit or tonumber(bound) < limit) then
   limit = tonumber(bound)
 end

@@ -2,12 +2,12 @@
 -- numbers of the others are noted in held under `=`, each with a blank behind it, for the calls that follow. Needs uses and held.
 local large = uses ~= '' and string.find(uses, 'b', 1, true)
 local room, owed = 67108864, large and redis.call('HGET', held, '=') or ''
-local function drop_bodies(ids, from)
+local function drop_bodies(ids)
   if not large then
     return
   end
   local noted, names, late, at = owed, {}, {}, 1
-  for i = from or 1, #ids do
+  for i = 1, #ids do
     if room > 0 then
       names[#names + 1] = '=' .. ids[i]
       room = room - redis.call('HSTRLEN', held, '=' .. ids[i])

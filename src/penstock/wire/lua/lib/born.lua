@@ -31,7 +31,7 @@ if n > 0 then
   changes[#changes + 1] = 'last'
   changes[#changes + 1] = final
   changes[#changes + 1] = 'enqueued'
-  changes[#changes + 1] = (m[11] or 0) + n
+  changes[#changes + 1] = enqueued + n
 end
 if #changes > 0 then
   redis.call('HSET', meta, unpack(changes))

@@ -1,4 +1,4 @@
--- Records with dedup ids: `asked` of them in `given`, behind the first `skip`. Gives reply.
+-- Records with dedup ids: `asked` of them in `given`. Gives reply.
 --@include lib/panes
 --@include lib/apart
 -- Who has each id, and where is it?
@@ -9,7 +9,7 @@ redis.call('HLEN', held)
 local names, owners, latest, notes, usual = {}, {}, {}, {}, mode == '' and later <= 0
 local match = string.match
 for i = 1, asked do
-  local record = given[i + skip]
+  local record = given[i]
   local name = match(record, '^1;d=([^;\n]+)') or match(record, '^1[^\n]-;d=([^;\n]+)')
   if not name or not headed(record) then
     return {-10, nonce, i}
@@ -180,7 +180,7 @@ local function decided(name, value, record) -- what becomes of a record whose id
 end
 latest = {}
 for i = 1, usual and 0 or asked do
-  local name, record = names[i], given[i + skip]
+  local name, record = names[i], given[i]
   local item, again = nil, latest[name]
   if again then -- it came before, in this very call
     if updates then
@@ -222,7 +222,7 @@ elseif n == 0 then -- nothing is added, so there is room
 end
 --@include lib/crowded
 --@include lib/numbers
-local list, at, whence = usual and given or fresh, usual and skip or 0, origins
+local list, whence = usual and given or fresh, origins
 --@include lib/lives
 local stops, records, due, gone, soonest, token = {}, {}, {}, {}, nil, false
 for id, at in pairs(orphans) do
@@ -240,7 +240,7 @@ if usual then
   for i = 1, n do
     local id = ids[i]
     marks[i * 2 - 1], marks[i * 2] = names[i], id
-    call('XADD', ready, id, 'j', apart(id, given[i + skip], bodies))
+    call('XADD', ready, id, 'j', apart(id, given[i], bodies))
   end
   token = true
 end

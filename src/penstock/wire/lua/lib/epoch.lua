@@ -1,8 +1,8 @@
 -- An id of an earlier life of the queue names no job here; where there is no queue, every job is gone.
-if not m[2] then
+if not epoch then
   if redis.call('EXISTS', ready, held) > 0 then
     return {-8, nonce}
   end
-elseif wanted ~= '' and m[2] ~= wanted then
-  return {-9, nonce, m[2]}
+elseif wanted ~= '' and epoch ~= wanted then
+  return {-9, nonce, epoch}
 end

@@ -2,15 +2,15 @@
 -- was named twice once.
 local removed = 0
 if all then
-  removed = redis.call('HDEL', held, unpack(ARGV, base))
-  drop_bodies(ARGV, base)
+  removed = redis.call('HDEL', held, unpack(finished))
+  drop_bodies(finished)
   if whole then
     redis.call('ZREMRANGEBYSCORE', active, whole, whole)
   else
-    redis.call('ZREM', active, unpack(ARGV, base))
+    redis.call('ZREM', active, unpack(finished))
   end
   if string.find(uses, 't', 1, true) then
-    redis.call('ZREM', expiry, unpack(ARGV, base))
+    redis.call('ZREM', expiry, unpack(finished))
   end
 elseif #finished > 0 then
   removed = redis.call('HDEL', held, unpack(finished))

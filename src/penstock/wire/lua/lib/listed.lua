@@ -3,11 +3,11 @@
 local receipts, named = {}, {}
 for i = 1, count do
   if all then
-    ids[i], codes[i], where[i] = ARGV[base + i - 1], 1, 'active'
+    codes[i], where[i] = 1, 'active'
   end
   if codes[i] == 1 and where[i] ~= 'once' then
     codes[i] = named[ids[i]] and 2 or 1
     named[ids[i]] = true
   end
-  receipts[i] = common ~= '' and (common ~= '*' or ARGV[base + i * 2 - 1] ~= '')
+  receipts[i] = common ~= '' and (common ~= '*' or numbers[i * 2] ~= '')
 end

@@ -1,8 +1,8 @@
--- Checks the records list[at + 1] to list[at + n], whose version is 1 and whose headers are at most 16384 bytes long. Gives lives (ends of
+-- Checks the n records of list, whose version is 1 and whose headers are at most 16384 bytes long. Gives lives (ends of
 -- ttl), big (some body may lie apart) and ruled (some job has a policy of its own).
 local head, ttl, stop, big, ruled = nil, nil, nil, false, false
 for i = 1, n do
-  local record = list[i + at]
+  local record = list[i]
   local version, _, third, _, zero = string.byte(record, 1, 5)
   local own = third == 108 or third == 116
   if own and not (head and string.sub(record, 1, #head) == head) then -- mostly the same as that of the record before

@@ -1,6 +1,6 @@
 -- The queue's clock: TIME, kept from running back by an offset of at most 30 days that shrinks again (protocol/core.md, Clock).
--- Needs seen and off (from meta) and changes (pairs for one HSET of meta at the end).
-local time = redis.call('TIME')
+-- Gives changes: pairs for one HSET of meta at the end.
+local changes, time = {}, redis.call('TIME')
 local raw = time[1] * 1000 + (time[2] - time[2] % 1000) / 1000
 local now, behind = raw, seen - raw
 if behind > 2592000000 then -- this reading of TIME is wrong, or an earlier one was: the queue follows it

@@ -1,25 +1,23 @@
 -- Which of the named deliveries may be ended: the deciding half of ack, nack, release, bury, extend.
--- ARGV from `base` on holds numbers when one receipt stands for all (`common`; '' = none is asked
--- for), else number, receipt, number, receipt ... ('*').
--- Gives all = true when every one may (the ids are then unpack(ARGV, base)), else ids[i], codes[i]
--- (1 may end, 0 gone, -1 stale, -2 in another state, 2 ended before with this same receipt) and
--- where[i] = 'active' or 'once'. The delivery number is in tally, absent for a first delivery; the tag
+-- `numbers` holds numbers when one receipt stands for all (`common`; '' = none is asked for), else number, receipt, number,
+-- receipt ... ('*'). Gives ids, and all = true when every one may; else codes[i] (1 may end, 0 gone, -1 stale, -2 in another
+-- state, 2 ended before with this same receipt) and where[i] = 'active' or 'once'. The delivery number is in tally, absent for a first delivery; the tag
 -- is the score modulo 4096 (protocol/core.md, Receipt).
 local stride = common == '*' and 2 or 1
-local count = (#ARGV - base + 1) / stride
+local count = #numbers / stride
 local delivery, mark, till = string.match(common, '^(%d+)-(%x%x%x)@?(%d*)$')
 local low = mark and tonumber(mark, 16)
 if common ~= '' and common ~= '*' and not mark then -- shown, but no receipt of any delivery
   delivery, mark, low = '', '', -1
 end
 local counted = string.find(uses, 'r', 1, true)
-local ids, codes, where, counts = {}, {}, {}, {}
+local ids, codes, where, counts = numbers, {}, {}, {}
 local scores, all, whole = {}, false, nil
 if count > 0 then
   if stride == 1 then
     all = delivery == '1'
     if all and counted then -- a first delivery has no counters
-      counts = redis.call('HMGET', tally, unpack(ARGV, base))
+      counts = redis.call('HMGET', tally, unpack(ids))
       for i = 1, count do
         all = all and not counts[i]
       end
@@ -28,14 +26,14 @@ if count > 0 then
       whole = string.format('%.0f', score_of(till, low))
       local there = redis.call('ZRANGE', active, whole, whole, 'BYSCORE', 'LIMIT', 0, count + 1)
       for i = 1, math.max(count, #there) do
-        if there[i] ~= ARGV[base + i - 1] then
+        if there[i] ~= ids[i] then
           whole = nil
           break
         end
       end
     end
     if not whole then
-      scores = redis.call('ZMSCORE', active, unpack(ARGV, base))
+      scores = redis.call('ZMSCORE', active, unpack(ids))
       for i = 1, all and count or 0 do
         local score = scores[i]
         if not score or score % 4096 ~= low then
@@ -45,19 +43,15 @@ if count > 0 then
       end
     end
   else
+    ids = {}
     for i = 1, count do
-      ids[i] = ARGV[base + i * 2 - 2]
+      ids[i] = numbers[i * 2 - 1]
     end
     scores = redis.call('ZMSCORE', active, unpack(ids))
   end
 end
 --@include lib/number
 if count > 0 and not all then
-  if stride == 1 then
-    for i = 1, count do
-      ids[i] = ARGV[base + i - 1]
-    end
-  end
   if counted and #counts == 0 then
     counts = redis.call('HMGET', tally, unpack(ids))
   end
@@ -67,9 +61,9 @@ if count > 0 and not all then
       score, place = redis.call('ZSCORE', once, id), 'once'
     end
     if stride == 2 then
-      delivery, mark = string.match(ARGV[base + i * 2 - 1], '^(%d+)-(%x%x%x)$')
+      delivery, mark = string.match(numbers[i * 2], '^(%d+)-(%x%x%x)$')
       low = mark and tonumber(mark, 16)
-      if ARGV[base + i * 2 - 1] ~= '' and not mark then
+      if numbers[i * 2] ~= '' and not mark then
         delivery, mark, low = '', '', -1
       end
     end

@@ -1,5 +1,5 @@
 -- Choose what reserve delivers; nothing is written here. Ended leases first, then due jobs and the head of ready
--- merged by one key (due time or creation ms, ties by number). Needs n, and of the jobs that this same call finishes: settlings (how many), all, finished, base.
+-- merged by one key (due time or creation ms, ties by number). Needs n, and of the jobs that this same call finishes: settlings (how many), all, finished.
 -- Gives numbers, records, counts ('' = first delivery) in order of delivery, and what else has to be written. Expired candidates
 -- are passed over and added to lapsed: about 1,000 a call, those that it has listed included, and at least 100 more.
 --@include lib/joined
@@ -26,7 +26,7 @@ if delivers then
   reread = a and (a <= now or settlings > 0 and a - now <= 4000) or s and s <= now
   if settlings > 0 and (reread or not all) then -- they are not there any more
     for i = 1, settlings do
-      lapse[all and ARGV[base + i - 1] or finished[i]] = true
+      lapse[finished[i]] = true
     end
   end
   local counted = string.find(uses, 'r', 1, true)

@@ -1,4 +1,4 @@
 -- A queue of another version of the protocol is refused before anything is read into it.
-if m[1] and m[1] ~= '2' then
-  return {-6, nonce, m[1]}
+if v and v ~= '2' then
+  return {-6, nonce, v}
 end
