@@ -20,13 +20,6 @@ EVERY = pytest.mark.parametrize(
     "script", [*all_scripts(), *pressure_scripts()], ids=lambda script: script.name
 )
 
-WORDS = {
-    "and", "break", "do", "else", "elseif", "end", "false", "for", "function", "goto", "if", "in",
-    "local", "nil", "not", "or", "repeat", "return", "then", "true", "until", "while",
-}  # fmt: skip
-GLOBALS = {
-    "ARGV", "KEYS", "ipairs", "math", "pairs", "redis", "string", "table", "tonumber", "unpack",
-}  # fmt: skip
 FORBIDDEN = ("KEYS", "SCAN", "ZSCAN", "RANDOMKEY", "FLUSHDB", "EVAL", "PUBLISH", "WAIT")
 
 
@@ -38,12 +31,6 @@ def body_of(script: Script) -> str:
 def code_of(script: Script) -> str:
     """The same without strings."""
     return re.sub(r"'(?:[^'\\]|\\.)*'", "''", body_of(script))
-
-
-def names_in(code: str) -> set[str]:
-    """The names that code uses by themselves: no fields, no keys of tables."""
-    found = re.findall(r"(?<![\w.])([A-Za-z_]\w*)(?!\w)(?!\s*=(?!=)[^,}]*[,}])", code)
-    return set(found) - WORDS
 
 
 @EVERY
@@ -113,24 +100,6 @@ def test_only_constant_commands_that_may_be_used(script: Script) -> None:
     assert len(re.findall(r"\bcall\(", body)) == len(commands)
     assert not set(commands) & set(FORBIDDEN)
     assert body.count("redis.call('TIME')") <= 1
-
-
-@EVERY
-def test_no_global_is_set_or_missing(script: Script) -> None:
-    """Every name is local, an argument, or one of the few globals that all servers have."""
-    code = code_of(script)
-    known = set(GLOBALS)
-    for names in re.findall(r"\blocal function (\w+)", code):
-        known.add(names)
-    for names in re.findall(r"\blocal ((?:\w+)(?:,\s*\w+)*)", code):
-        known |= set(re.split(r",\s*", names))
-    for names in re.findall(r"\bfor ((?:\w+)(?:,\s*\w+)*)\s*(?:=|in\b)", code):
-        known |= set(re.split(r",\s*", names))
-    for names in re.findall(r"\bfunction\s*\w*\(([^)]*)\)", code):
-        known |= set(re.split(r",\s*", names))
-    assert not names_in(code) - known
-    for target in re.findall(r"^\s*((?:\w+)(?:, \w+)*) = ", code, flags=re.MULTILINE):
-        assert set(target.split(", ")) <= known
 
 
 @EVERY

@@ -7,6 +7,13 @@ uses the names of the header and no index:
     KEYS a b             local a, b = KEYS[1], KEYS[2]
     ARGV c [number...]   local c = ARGV[1], and `numbers`, a table of the others
     META seen lease=old  local seen, old = ..., from one HMGET of `meta`, with DEFAULTS
+
+`--@include lib/now` puts a file into the body. The header of that file declares the names through
+which it meets the body; tests/protocol/test_includes.py compares them with its code:
+
+    NEEDS    names that it reads, local where it is included
+    SETS     names that it assigns
+    GIVES    locals that it declares for the code behind it
 """
 
 from __future__ import annotations
@@ -17,7 +24,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
-__all__ = ["Script", "all_scripts", "pressure_scripts", "script"]
+__all__ = ["Include", "Script", "all_scripts", "include", "pressure_scripts", "script"]
 
 NAMES = (
     "ack", "acquire", "assign", "assigned", "bury", "claim", "clear", "commit", "configure",
@@ -52,6 +59,8 @@ class Script:
         rest: the names of the repeated arguments at the end of ARGV, empty if there are none.
         meta: the fields of `meta` that the script reads first, each with its local name.
         header: the whole header, without its `---`.
+        bindings: Lua that declares the names of the header.
+        body: the Lua behind the header, includes not resolved.
         source: the assembled Lua.
         sha: SHA-1 of the source, as EVALSHA wants it.
     """
@@ -63,8 +72,27 @@ class Script:
     rest: tuple[str, ...]
     meta: tuple[tuple[str, str], ...]
     header: str
+    bindings: str
+    body: str
     source: str
     sha: str
+
+
+@dataclass(frozen=True, slots=True)
+class Include:
+    """A part of scripts.
+
+    Attributes:
+        needs: names that it reads.
+        sets: names that it assigns.
+        gives: locals that it declares for the code behind it.
+        body: its Lua, includes not resolved.
+    """
+
+    needs: tuple[str, ...]
+    sets: tuple[str, ...]
+    gives: tuple[str, ...]
+    body: str
 
 
 def _read(path: str) -> str:
@@ -74,13 +102,21 @@ def _read(path: str) -> str:
     return place.read_text(encoding="ascii")
 
 
-def _include(text: str) -> str:
+def _resolved(text: str) -> str:
     def replace(match: re.Match[str]) -> str:
         indent, name = match.groups()
-        body = _include(_read(f"{name}.lua"))
+        body = _resolved(include(name).body)
         return "".join(indent + line if line.strip() else line for line in body.splitlines(True))
 
-    return re.sub(r"^([ \t]*)--@include (\S+)\n", replace, text, flags=re.MULTILINE)
+    return re.sub(r"^([ \t]*)--@include (\S+).*\n", replace, text, flags=re.MULTILINE)
+
+
+def _parts(text: str) -> tuple[list[str], str, str]:
+    """The lines of the header, the header without its `---`, and the body."""
+    lines = text.splitlines(True)
+    head = [line for line in lines if line.startswith("---")]
+    header = "".join(line[4:] if line.startswith("--- ") else line[3:] for line in head)
+    return head, header, "".join(line for line in lines if not line.startswith("---"))
 
 
 def _header_field(header: str, field: str) -> str:
@@ -114,22 +150,30 @@ def _bind_meta(fields: tuple[tuple[str, str], ...]) -> str:
 @cache
 def script(name: str) -> Script:
     """The script of this name, assembled once per process."""
-    text = _read(f"{name}.lua")
-    lines = text.splitlines(True)
-    head = [line for line in lines if line.startswith("---")]
-    header = "".join(line[4:] if line.startswith("--- ") else line[3:] for line in head)
+    head, header, body = _parts(_read(f"{name}.lua"))
     keys = tuple(_header_field(header, "KEYS").split())
     arguments = _header_field(header, "ARGV").partition("[")
     args = tuple(arguments[0].split())
     rest = tuple(arguments[2].replace("...]", "").split())
     fields = [part.partition("=") for part in _header_field(header, "META").split()]
     meta = tuple((field, local or field) for field, _, local in fields)
-    bindings = (
-        _bind(keys, "KEYS"), _bind(args, "ARGV"), _bind_rest(rest, len(args) + 1), _bind_meta(meta)
-    )  # fmt: skip
-    source = "".join((*head, *bindings, _include("".join(lines[len(head) :]))))
+    bindings = _bind(keys, "KEYS") + _bind(args, "ARGV")
+    bindings += _bind_rest(rest, len(args) + 1) + _bind_meta(meta)
+    source = "".join(head) + bindings + _resolved(body)
     sha = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
-    return Script(name, head[0][4:].strip(), keys, args, rest, meta, header, source, sha)
+    purpose = head[0][4:].strip()
+    return Script(name, purpose, keys, args, rest, meta, header, bindings, body, source, sha)
+
+
+@cache
+def include(name: str) -> Include:
+    """The include of this name, as it stands in `--@include` lines."""
+    _, header, body = _parts(_read(f"{name}.lua"))
+    header = re.sub(r"\n +", " ", header)
+    needs, sets, gives = (
+        tuple(_header_field(header, field).split()) for field in ("NEEDS", "SETS", "GIVES")
+    )
+    return Include(needs, sets, gives, body)
 
 
 def all_scripts() -> tuple[Script, ...]:

@@ -1,5 +1,7 @@
 -- Which jobs an ack ends: every delivery that may be ended, and without a receipt a waiting job too (Disque's ACKJOB).
 -- Gives finished (their numbers), and freed = how many of them waited.
+--- NEEDS  ready scheduled once tally expiry all ids count codes uses
+--- GIVES  finished freed acked
 local finished, freed = all and ids or {}, 0
 if count > 0 and not all then
   for i = 1, count do

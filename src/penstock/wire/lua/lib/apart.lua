@@ -1,5 +1,6 @@
 -- A body above 4096 bytes lies apart: in held under `=<number>`, where it stays until the job ends. What stands for the record is
 -- its header, with `+` in place of the version (protocol/core.md, Large bodies). Adds the body to fields, for an HSET of held.
+--- GIVES  headed apart
 local function headed(record) -- its header ends, and not too late
   return #record <= 4096 or string.find(string.sub(record, 1, 16384), '\n', 1, true)
 end

@@ -1,4 +1,6 @@
 -- Write what lib/claims found out, behind the removals; `heir_token` = when a job that waited for another one's end is due.
+--- NEEDS  scheduled expiry dedup windows bequeath loose touched known heirs open
+--- GIVES  heir_token
 local heir_token = nil
 if bequeath then
   local freed, passed = loose, {}

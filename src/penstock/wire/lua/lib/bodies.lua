@@ -1,5 +1,7 @@
 -- Remove the bodies that lie apart of jobs that end, about 64 MiB a call: the server gives their memory back before it answers. The
 -- numbers of the others are noted in held under `=`, each with a blank behind it, for the calls that follow. Needs uses and held.
+--- NEEDS  held uses
+--- GIVES  large room owed drop_bodies
 local large = uses ~= '' and string.find(uses, 'b', 1, true)
 local room, owed = 67108864, large and redis.call('HGET', held, '=') or ''
 local function drop_bodies(ids)

@@ -1,4 +1,6 @@
 -- What an enqueue notes of its jobs beside the jobs themselves: ends of ttl, the queue if it is new, number and count.
+--- NEEDS  expiry meta lives uses changes bodies ruled created epoch now n final enqueued
+--- SETS   uses
 if lives then
   redis.call('ZADD', expiry, unpack(lives))
   if not string.find(uses, 't', 1, true) then

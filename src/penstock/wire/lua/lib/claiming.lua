@@ -1,4 +1,10 @@
 -- Records with dedup ids: `asked` of them in `given`. Gives reply.
+--- NEEDS  ready held active scheduled once tally expiry meta wake space dedup windows nonce asked mode later given
+---        is_lease uses now end_of wait epoch limit drop_bodies changes paused last created replicas producer full
+---        hungry waiting lapsed alarm asleep bequeath enqueued heir_asleep heirs known lapse loose open reach role spent
+---        touched unlisted
+--- SETS   uses limit hungry waiting alarm
+--- GIVES  reply
 --@include lib/panes
 --@include lib/apart
 -- Who has each id, and where is it?

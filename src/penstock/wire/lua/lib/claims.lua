@@ -2,6 +2,8 @@
 -- bequeath(numbers, done, window) only looks; lib/bequests writes. A window stands instead of those in the records. An id's
 -- value: `number`, `number heir`, `number heir due`, `number @end` (a job that waits for the end of a window) or `@end`. Keys are looked at here,
 -- before anything is written, and only those that matter.
+--- NEEDS  ready held scheduled expiry wake dedup windows uses now
+--- GIVES  heirs open known touched loose bequeath heir_asleep drop_bodies large owed room
 --@include lib/bodies
 local heirs, open, known, touched, loose, bequeath, heir_asleep = nil, nil, nil, nil, nil, nil, false
 if string.find(uses, 'd', 1, true) then

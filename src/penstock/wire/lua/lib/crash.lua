@@ -2,6 +2,8 @@
 -- record and its value in held, which says who had it. The number of a delivery that is not made is set aside: the holder that
 -- never spoke is stale from now on. A number that is set aside already is that of this delivery. Third, how many crashes this was:
 -- none if the delivery was provisional.
+--- NEEDS  uses limit max_attempts max_crashes
+--- GIVES  crash
 --@include lib/policy
 local ruled = string.find(uses, 'p', 1, true)
 local function crash(count, record, value)

@@ -1,4 +1,8 @@
 -- A full queue: n more jobs do not fit. What waits for room is noted, and what has lapsed is removed.
+--- NEEDS  ready held active scheduled once tally expiry meta wake space dedup windows nonce limit hungry waiting n wait
+---        created now full role lapsed spent changes bequeath drop_bodies heir_asleep heirs known lapse loose open
+---        paused touched unlisted
+--- SETS   hungry waiting
 if limit then
   hungry = redis.call('LLEN', space) == 0
   waiting = redis.call('XLEN', ready) + redis.call('ZCARD', scheduled)

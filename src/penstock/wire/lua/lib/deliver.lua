@@ -1,4 +1,8 @@
 -- Write what take chose and leases computed; HDEL first, it passes on a full server and checks `held`.
+--- NEEDS  ready held active scheduled once dead tally expiry meta dedup windows numbers due lapsed spent dropped fallen
+---        cut sets scored onces now recount crashes bequeath drop_bodies heirs known lapse loose open reach touched
+---        unlisted
+--- GIVES  wrote heir_token
 local wrote = false
 if #numbers + #due + #lapsed + #spent + #dropped + #fallen > 0 or cut then
   local call = redis.call

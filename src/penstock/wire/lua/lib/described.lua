@@ -1,4 +1,6 @@
 -- A job as a reader sees it, wherever it is, with its body, and the receipt of a delivery that nobody has ended; {} = gone.
+--- NEEDS  ready held active scheduled once dead tally expiry end_of now
+--- GIVES  described
 --@include lib/facts
 --@include lib/state
 local function described(id)

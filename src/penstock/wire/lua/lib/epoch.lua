@@ -1,4 +1,5 @@
 -- An id of an earlier life of the queue names no job here; where there is no queue, every job is gone.
+--- NEEDS  ready held nonce epoch wanted
 if not epoch then
   if redis.call('EXISTS', ready, held) > 0 then
     return {-8, nonce}

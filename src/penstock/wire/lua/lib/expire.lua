@@ -1,5 +1,6 @@
 -- Remove the lapsed, whatever state they are in, and count them. Those at the head of ready are trimmed: a deletion by number
 -- costs several times as much.
+--- NEEDS  ready held active scheduled once tally expiry meta drop_bodies lapsed lapse unlisted now spent
 drop_bodies(lapsed)
 if #lapsed > 0 then
   redis.call('HDEL', held, unpack(lapsed))

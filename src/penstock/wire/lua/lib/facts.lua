@@ -1,5 +1,7 @@
 -- One job for a reader: number, state, score, delivered (ms, or 0), owner, counters, record. filled(job) reads a body that lies
 -- apart into it; a job whose body is gone is dangling.
+--- NEEDS  held tally expiry now
+--- GIVES  filled facts
 --@include lib/joined
 local function filled(job)
   local record = joined(job[1], job[7])

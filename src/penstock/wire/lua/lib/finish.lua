@@ -1,5 +1,7 @@
 -- Remove the finished from every place they may be in; HDEL first, it passes on a full server. removed counts a job that
 -- was named twice once.
+--- NEEDS  ready held active scheduled once tally expiry all finished drop_bodies whole uses freed
+--- GIVES  removed
 local removed = 0
 if all then
   removed = redis.call('HDEL', held, unpack(finished))

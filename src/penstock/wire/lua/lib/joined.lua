@@ -1,4 +1,6 @@
 -- Records as they were added, whose bodies may lie apart (protocol/core.md, Large bodies). nil = the body is gone.
+--- NEEDS  held
+--- GIVES  size_of joined
 local function size_of(id, record)
   if string.byte(record) ~= 43 then
     return #record

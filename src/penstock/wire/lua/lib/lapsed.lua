@@ -1,6 +1,8 @@
 -- Jobs whose ttl has ended, at most `reach` a call: a list, and the same as a set; and spent, at most `reach` of those that were
 -- delivered at most once. `reach` grows with the call: 100 and two for each job that it adds, asks for or ends, so that a client
 -- that repeats a call leaves no more behind than it removes.
+--- NEEDS  ready held active scheduled once tally expiry uses now reach score_of bequeath
+--- GIVES  lapsed lapse spent unlisted
 local lapsed, lapse, spent, unlisted = {}, {}, {}, false -- unlisted: there may be more of the former
 if uses ~= '' and string.find(uses, 't', 1, true) then
   lapsed = redis.call('ZRANGE', expiry, '-inf', now, 'BYSCORE', 'LIMIT', 0, reach)

@@ -1,5 +1,9 @@
 -- What take chose, as it will be written: scores, notes, counters. Needs provisional: whether the notes of suspects get a question
 -- mark. The last of the checks: no key has another type.
+--- NEEDS  once dead tally numbers now owner provisional score_of lease tag soonest records terms span_of counts uses
+---        changes delivered fallen bequeath
+--- SETS   soonest uses
+--- GIVES  scored onces recount sets
 local scored, onces, recount, sets = {}, {}, {}, {}
 --@include lib/suspected
 if #numbers > 0 then

@@ -1,5 +1,7 @@
 -- settled's answer spelt out for each job, also when all of them may be ended; receipts[i] = one was shown.
 -- A job named twice may be ended once: it is answered 2 the second time.
+--- NEEDS  count all codes where ids common numbers
+--- GIVES  receipts
 local receipts, named = {}, {}
 for i = 1, count do
   if all then

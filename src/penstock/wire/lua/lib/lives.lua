@@ -1,5 +1,8 @@
 -- Checks the n records of list, whose version is 1 and whose headers are at most 16384 bytes long. Gives lives (ends of
 -- ttl), big (some body may lie apart) and ruled (some job has a policy of its own).
+--- NEEDS  held expiry nonce n list is_lease ms now headed whence lives ids
+--- SETS   lives
+--- GIVES  ruled bodies
 local head, ttl, stop, big, ruled = nil, nil, nil, false, false
 for i = 1, n do
   local record = list[i]

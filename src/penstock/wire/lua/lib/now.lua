@@ -1,5 +1,8 @@
 -- The queue's clock: TIME, kept from running back by an offset of at most 30 days that shrinks again (protocol/core.md, Clock).
 -- Gives changes: pairs for one HSET of meta at the end.
+--- NEEDS  seen off
+--- SETS   off
+--- GIVES  changes time raw now score_of end_of
 local changes, time = {}, redis.call('TIME')
 local raw = time[1] * 1000 + (time[2] - time[2] % 1000) / 1000
 local now, behind = raw, seen - raw

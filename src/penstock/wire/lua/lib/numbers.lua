@@ -1,5 +1,7 @@
 -- Numbers: this ms, or the last one's, never lower. seq has ten digits. It begins at random in each ms, and each call in it leaves
 -- a gap at random, so that a number which a failover has lost is not given to another job. Needs producer and nonce.
+--- NEEDS  nonce producer now last n
+--- GIVES  ms first final ids lives
 local draw = tonumber(string.sub(producer, -16, -9), 16) * (nonce % 1048576) % 8388593
 local ms, seq = math.max(now, 1000000000000), 1000000000 + draw
 if last then

@@ -1,4 +1,6 @@
 -- Windows that have ended, at most `reach` a call (lib/lapsed): their ids are free, or are those of the jobs that waited for the end.
+--- NEEDS  dedup windows uses now reach
+--- GIVES  panes shut kept_by
 local panes, shut, kept_by = {}, {}, {}
 if string.find(uses, 'd', 1, true) then
   panes = redis.call('ZRANGE', windows, '-inf', now, 'BYSCORE', 'LIMIT', 0, reach)

@@ -1,5 +1,6 @@
 -- What the policy of a job says, whose record begins at a place in a value: most attempts (0 = no limit), base and cap of the
 -- backoff in ms. nil leaves a part to the queue, and so does one that is no number within bounds (protocol/core.md, Record).
+--- GIVES  policy
 local function part(text, least, most)
   local value = text and #text < 14 and string.match(text, '^%d+$') and tonumber(text)
   return value and value >= least and value <= most and value or nil

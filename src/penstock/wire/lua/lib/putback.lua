@@ -1,6 +1,9 @@
 -- Put jobs back or bury them. back = {number, score, number, score ...}, fallen = {number, ...}, recount = {number,
 -- counters ...}; a score is the due time, or the job's own creation ms when it is to come at once and first.
 -- HDEL first, it passes on a full server. lib/placing has made the checks.
+--- NEEDS  ready held active scheduled dead tally expiry meta wake dedup windows back fallen uses now recount changes
+---        paused alarm asleep bequeath drop_bodies heirs known loose open touched untold
+--- SETS   alarm
 local token, due = false, nil
 if #back + #fallen > 0 then
   redis.call('HDEL', held, '-')

@@ -1,5 +1,9 @@
 -- What is left after a delivery: `more` to reserve now, `soonest`, the time of the next event, or `drained`; and the wake
 -- token for other consumers. `idle` = the caller comes from a wait and was the one told of the next event.
+--- NEEDS  ready held active scheduled meta wake delivers reread paused head first soonest end_of more now exhausted
+---        entries_left heir_token alarm idle numbers n changes closed wrote asleep
+--- SETS   head first soonest more alarm
+--- GIVES  drained
 if delivers then
   if reread then
     if paused ~= 'in' then

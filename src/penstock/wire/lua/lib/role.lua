@@ -1,5 +1,7 @@
 -- Exclusive roles: whoever bears one must have it still, and its lease begins anew; while somebody has it nobody else does its
 -- work: taken_by; whose role has ended has lost it. Needs role (of ARGV) and kind. (protocol/roles.md, Exclusive roles)
+--- NEEDS  meta role uses kind changes now
+--- GIVES  taken_by left lost
 local taken_by, left, lost = nil, 0, false
 --@include lib/left
 if role ~= '' or uses ~= '' and string.find(uses, 'x', 1, true) then

@@ -1,6 +1,8 @@
 -- Jobs for a reader, four parts each: number, score, counters, and of the value with the note of its last delivery what is asked
 -- for. rows(ids, scores, counts) adds what held has of these jobs to the reply, until that carries 1 MiB; and says how many it
 -- has gone through. Needs reply and full; counts are those of tally, or {}.
+--- NEEDS  held reply full
+--- GIVES  bytes at shown rows
 local bytes, at = 0, #reply
 --@include lib/joined
 local function shown(id, value) -- nil = its body is gone

@@ -3,6 +3,8 @@
 -- receipt ... ('*'). Gives ids, and all = true when every one may; else codes[i] (1 may end, 0 gone, -1 stale, -2 in another
 -- state, 2 ended before with this same receipt) and where[i] = 'active' or 'once'. The delivery number is in tally, absent for a first delivery; the tag
 -- is the score modulo 4096 (protocol/core.md, Receipt).
+--- NEEDS  ready held active once tally nonce common numbers uses score_of
+--- GIVES  count ids codes where counts scores all whole
 local stride = common == '*' and 2 or 1
 local count = #numbers / stride
 local delivery, mark, till = string.match(common, '^(%d+)-(%x%x%x)@?(%d*)$')

@@ -1,4 +1,5 @@
 -- Write what lib/panes found out; behind a write that passes on a full server.
+--- NEEDS  dedup windows panes shut kept_by
 if #panes > 0 then
   redis.call('ZREM', windows, unpack(panes))
   if #shut > 0 then

@@ -2,6 +2,8 @@
 -- would in `held`, the oldest of them move there and to `scheduled`, due since their creation: reserve takes them in the same
 -- order. About 1 MiB a call. Not while the queue is paused, as then other jobs may be delivered; nor for 10 minutes after a survey,
 -- whose readers read each structure once. Needs surveyed. Gives moved: 1000 or more bytes than 1 MiB = call again.
+--- NEEDS  ready held scheduled paused now surveyed
+--- GIVES  moved heavy
 local moved, heavy = 0, 0
 if not paused and now - surveyed >= 600000 and redis.call('XLEN', ready) >= 64 then
   local info, nodes, jobs, size = redis.call('XINFO', 'STREAM', ready), 0, 0, 0

@@ -1,5 +1,7 @@
 -- Where a held job is, and its time there: due, end of the lease or of the ttl, death; and the score of a delivery that nobody
 -- has ended. Every index is looked at.
+--- NEEDS  active scheduled once dead end_of now
+--- GIVES  state_of
 local function state_of(id)
   local state, at, lasting = 'dangling', 0, nil
   for name, index in pairs({active = active, scheduled = scheduled, once = once, dead = dead}) do

@@ -2,6 +2,10 @@
 -- merged by one key (due time or creation ms, ties by number). Needs n, and of the jobs that this same call finishes: settlings (how many), all, finished.
 -- Gives numbers, records, counts ('' = first delivery) in order of delivery, and what else has to be written. Expired candidates
 -- are passed over and added to lapsed: about 1,000 a call, those that it has listed included, and at least 100 more.
+--- NEEDS  ready held active scheduled tally expiry meta wake space paused all full now end_of settlings lapse finished
+---        uses n lapsed unlisted score_of large bequeath
+--- GIVES  joined terms numbers records counts due cut dropped fallen crashes more soonest head first reread exhausted
+---        entries_left delivers closed asleep hungry span_of
 --@include lib/joined
 --@include lib/terms
 --@include lib/limit

@@ -1,4 +1,5 @@
 -- Lease and ttl that a record asks for; nil leaves them to the queue (protocol/core.md, Record).
+--- GIVES  terms span_of
 local function terms(record)
   local first = string.byte(record, 3)
   if first == 108 then

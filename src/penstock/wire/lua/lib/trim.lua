@@ -1,5 +1,6 @@
 -- Dead letters are bounded by age and by number; at most `reach` (lib/lapsed) of the oldest are dropped
 -- a call, and counted.
+--- NEEDS  held dead tally meta now reach drop_bodies
 do
   local bounds = redis.call('HMGET', meta, 'dead_age', 'dead_max')
   local age, most = tonumber(bounds[1]) or 1209600000, tonumber(bounds[2]) or 100000

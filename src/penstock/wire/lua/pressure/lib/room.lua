@@ -1,4 +1,5 @@
 -- not_full has one token while there is room, and none while there is not; `space` is what it had.
+--- NEEDS  space most length not_full
 if most > 0 and length >= most then
   if space > 0 then
     redis.call('DEL', not_full)

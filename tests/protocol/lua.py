@@ -1,0 +1,145 @@
+"""Free names of Lua code, read from what the compiler of Lua 5.1 makes of it."""
+
+from __future__ import annotations
+
+import re
+import struct
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from penstock.wire.scripts import include, script
+
+__all__ = ["GLOBALS", "Names", "free_names", "names_of_include", "names_of_script", "with_stubs"]
+
+GLOBALS = {
+    "ARGV", "KEYS", "ipairs", "math", "pairs", "redis", "string", "table", "tonumber", "unpack",
+}  # fmt: skip
+LAST = "last_statement_of_the_chunk"
+GET_GLOBAL, SET_GLOBAL = 5, 7
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The names with which a chunk of Lua meets its surroundings.
+
+    Attributes:
+        read: free names that it reads.
+        assigned: free names that it assigns.
+        declared: its own locals that are in scope at its end.
+        most_locals: the most locals that are in scope at once, in one function.
+        most_upvalues: the most locals of outer functions that one function uses.
+    """
+
+    read: frozenset[str]
+    assigned: frozenset[str]
+    declared: frozenset[str]
+    most_locals: int
+    most_upvalues: int
+
+
+class _Dump:
+    """A reader of precompiled Lua 5.1 (`string.dump`), as written on 64-bit machines."""
+
+    def __init__(self, data: bytes) -> None:
+        assert data[:12] == b"\x1bLuaQ\x00\x01\x04\x08\x04\x08\x00"
+        self._data, self._at = data, 12
+        self.read: set[str] = set()
+        self.assigned: set[str] = set()
+        self.most_locals = self.most_upvalues = 0
+        self.declared = self._function()
+
+    def _take(self, form: str) -> Any:
+        (value,) = struct.unpack_from(f"<{form}", self._data, self._at)
+        self._at += struct.calcsize(form)
+        return value
+
+    def _text(self) -> str:
+        size = self._take("Q")
+        return str(self._take(f"{size}s")[:-1], "latin-1") if size else ""
+
+    def _constant(self) -> str:
+        kind = self._take("B")
+        if kind == 4:
+            return self._text()
+        self._at += {0: 0, 1: 1, 3: 8}[kind]
+        return ""
+
+    def _function(self) -> set[str]:
+        self._text()
+        self._at += 8
+        self.most_upvalues = max(self.most_upvalues, self._take("B"))
+        self._at += 3
+        code = [self._take("I") for _ in range(self._take("I"))]
+        constants = [self._constant() for _ in range(self._take("I"))]
+        for instruction in code:
+            if instruction & 63 == GET_GLOBAL:
+                self.read.add(constants[instruction >> 14])
+            elif instruction & 63 == SET_GLOBAL:
+                self.assigned.add(constants[instruction >> 14])
+        for _ in range(self._take("I")):
+            self._function()
+        for _ in range(self._take("I")):
+            self._take("I")
+        scopes = [(self._text(), self._take("I"), self._take("I")) for _ in range(self._take("I"))]
+        for _ in range(self._take("I")):
+            self._text()
+        self.most_locals = max(
+            self.most_locals, *(sum(s <= at < e for _, s, e in scopes) for _, at, _ in scopes), 0, 0
+        )
+        return {name for name, _, end in scopes if end >= len(code) - 1}
+
+
+@cache
+def _compiler() -> Any:
+    lupa = __import__("lupa.lua51", fromlist=["LuaRuntime"])  # comes with fakeredis
+    return lupa.LuaRuntime(encoding=None).eval(
+        b"function(source) return string.dump(assert(loadstring(source))) end"
+    )
+
+
+def free_names(source: str) -> Names:
+    """Compile Lua and read its names."""
+    ends = re.search(r"^return ", source, flags=re.MULTILINE)  # a script: nothing stands behind it
+    found = _Dump(_compiler()(f"{source}\n{'' if ends else LAST + '()'}\n".encode()))
+    return Names(
+        frozenset(found.read - GLOBALS - {LAST}),
+        frozenset(found.assigned),
+        frozenset(found.declared),
+        found.most_locals,
+        found.most_upvalues,
+    )
+
+
+def _stub(name: str, hidden: str) -> str:
+    """Lua that uses, assigns and declares the names that an include says it does."""
+    one = include(name)
+    gives = [given for given in one.gives if given != hidden]
+    lines = [f"local _ = {{{', '.join(one.needs)}}}"] if one.needs else []
+    lines += [f"{target} = nil" for target in one.sets]
+    lines += [f"local {', '.join(gives)} = nil"] if gives else []
+    return " ".join(lines)
+
+
+def with_stubs(text: str, hidden: tuple[str, str] = ("", "")) -> str:
+    """Put the declared interface in place of each include.
+
+    `hidden` is an include and a name of its GIVES that is left out.
+    """
+    return re.sub(
+        r"^[ \t]*--@include (\S+).*$",
+        lambda match: _stub(match[1], hidden[1] if match[1] == hidden[0] else ""),
+        text,
+        flags=re.MULTILINE,
+    )
+
+
+def names_of_include(name: str) -> Names:
+    """Names of an include; includes inside it count with what they declare."""
+    return free_names(with_stubs(include(name).body))
+
+
+def names_of_script(name: str) -> Names:
+    """Names of a script, behind the bindings of its header."""
+    found = script(name)
+    return free_names(found.bindings + with_stubs(found.body))

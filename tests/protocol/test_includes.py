@@ -1,0 +1,97 @@
+"""The includes of the scripts declare the names through which they meet the code around them."""
+
+from __future__ import annotations
+
+import re
+from importlib import resources
+
+import pytest
+
+from penstock.wire.scripts import all_scripts, include, pressure_scripts, script
+from tests.protocol.lua import (
+    Names,
+    free_names,
+    names_of_include,
+    names_of_script,
+    with_stubs,
+)
+
+LUA = resources.files("penstock.wire") / "lua"
+FOLDERS = ("lib", "pressure/lib")
+INCLUDES = [
+    f"{folder}/{file.name.removesuffix('.lua')}"
+    for folder in FOLDERS
+    for file in sorted((LUA / folder).iterdir(), key=lambda file: file.name)
+]
+SCRIPTS = [found.name for found in (*all_scripts(), *pressure_scripts())]
+LOCALS, UPVALUES = 200, 60  # what Lua 5.1 allows in a function
+
+
+def test_names_are_read_from_compiled_code() -> None:
+    """Free names are told from locals, upvalues, fields and words in strings."""
+    found = free_names(
+        """
+        local a, b = given, 'word'
+        local function f(c)
+          local inner = a.field + c + deep
+          outer = {key = inner}
+          return inner
+        end
+        do
+          local hidden = 1
+        end
+        if a then
+          local hidden = string.len(b)
+        end
+        """
+    )
+    assert found.read == {"given", "deep"}
+    assert found.assigned == {"outer"}
+    assert found.declared == {"a", "b", "f"}
+
+
+@pytest.mark.parametrize("name", INCLUDES)
+def test_an_include_declares_its_names(name: str) -> None:
+    """NEEDS and SETS are its free names, all of them; GIVES are locals of its own."""
+    one, found = include(name), names_of_include(name)
+    expected = f"NEEDS {' '.join(sorted(found.read))}  SETS {' '.join(sorted(found.assigned))}"
+    assert set(one.needs) == found.read, expected
+    assert set(one.sets) == found.assigned, expected
+    assert set(one.gives) <= found.declared
+
+
+@pytest.mark.parametrize("name", INCLUDES)
+def test_an_include_gives_only_what_is_used(name: str) -> None:
+    """Each name that an include gives is needed where it is included."""
+    users = [script(each).bindings + script(each).body for each in SCRIPTS]
+    users += [include(each).body for each in INCLUDES]
+    bodies = [text for text in users if re.search(rf"--@include {name}\b", text)]
+    assert bodies
+    for given in include(name).gives:
+        assert any(_is_used(given, name, text) for text in bodies), given
+
+
+def _is_used(given: str, name: str, text: str) -> bool:
+    """Whether the text lacks the name when the include does not give it."""
+    had, has = (free_names(with_stubs(text, hidden)) for hidden in (("", ""), (name, given)))
+    return _free(had) != _free(has) or given in had.declared - has.declared
+
+
+def _free(names: Names) -> frozenset[str]:
+    return names.read | names.assigned
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_has_no_undeclared_name(name: str) -> None:
+    """Each name is of its header, its own, or given by an include that it names."""
+    found = names_of_script(name)
+    assert not found.read | found.assigned
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_an_assembled_script_has_no_free_name(name: str) -> None:
+    """It stands alone, and stays below what Lua allows of locals in a function."""
+    found = free_names(script(name).source)
+    assert not found.read | found.assigned
+    assert found.most_locals <= LOCALS * 0.9
+    assert found.most_upvalues <= UPVALUES * 3 / 4
