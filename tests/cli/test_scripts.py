@@ -8,6 +8,7 @@ from pathlib import Path
 
 from penstock.wire.scripts import all_scripts, pressure_scripts
 from tests.cli.support import Cli, in_process_of_its_own
+from tests.protocol.vectors import FOLDER
 from tests.support.backends import Backend
 
 EVERY = (*all_scripts(), *pressure_scripts())
@@ -40,6 +41,17 @@ def test_the_index_tells_how_to_call_them(run_cli: Cli, tmp_path: Path) -> None:
     assert ack["keys"][:3] == ["ready", "held", "active"]
     assert (ack["args"], ack["repeated"]) == (["nonce", "wanted", "common", "window"], ["number"])
     assert hashlib.sha1((tmp_path / ack["file"]).read_bytes()).hexdigest() == ack["sha1"]
+
+
+def test_vectors_are_written(run_cli: Cli, tmp_path: Path) -> None:
+    """Every file of tests/vectors, byte for byte, also those of pressure."""
+    assert run_cli("scripts", "--out", str(tmp_path)).code == 0
+    out = tmp_path / "vectors"
+    written = {path.relative_to(out) for path in out.glob("**/*.json")}
+    assert written == {path.relative_to(FOLDER) for path in FOLDER.glob("**/*.json")}
+    assert Path("pressure/put.json") in written
+    for file in written:
+        assert (out / file).read_bytes() == (FOLDER / file).read_bytes()
 
 
 def test_scripts_are_listed(run_cli: Cli) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,11 +26,13 @@ def scripts(
 ) -> None:
     """List the Lua scripts, or write them, complete, for clients in other languages.
 
-    Those of the protocol pressure are in a directory of that name.
+    With --out, index.json tells how to call them, and the directory vectors has test cases. The
+    scripts of the protocol pressure are in a directory of that name.
     """
     found = (*all_scripts(), *pressure_scripts())
     if out is not None:
         write_scripts(found, out)
+        shutil.copytree(vectors(), out / "vectors", dirs_exist_ok=True)
     session.answer(
         {"scripts": [script_document(script) for script in found]},
         lambda: _print_scripts(found, out),
@@ -62,9 +65,15 @@ def write_scripts(found: tuple[Script, ...], directory: Path) -> None:
     (directory / "index.json").write_bytes(json.dumps(index, indent=2).encode() + b"\n")
 
 
+def vectors() -> Path:
+    """Return the folder of test cases: in the installed package, or in the tests of a checkout."""
+    inside = Path(__file__).parents[1] / "vectors"
+    return inside if inside.is_dir() else Path(__file__).parents[3] / "tests" / "vectors"
+
+
 def _print_scripts(found: tuple[Script, ...], out: Path | None) -> None:
     if out is not None:
-        output.write(f"{len(found)} scripts, SHA1SUMS and index.json written to {out}")
+        output.write(f"{len(found)} scripts, SHA1SUMS, index.json and vectors written to {out}")
         return
     rows = [(one.name, one.sha, one.purpose) for one in found]
     output.table(("name", "sha1", "purpose"), rows)
