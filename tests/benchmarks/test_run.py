@@ -36,6 +36,7 @@ from penstock import EmbeddedServerError, Penstock
 from penstock.embedded import EmbeddedServer
 from penstock.pressure import Queue as PressureQueue
 
+pytestmark = pytest.mark.slow
 TINY = ["--quick", "--rounds", "2", "--scale", "0.001"]
 EXPECTED: dict[str, list[tuple[str | None, ...]]] = {
     "batches": [

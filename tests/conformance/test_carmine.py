@@ -18,7 +18,7 @@ import pytest
 import redis
 
 from penstock import BadArgument, Job, JobGone, Penstock, Queue, StaleReceipt
-from penstock.embedded import EmbeddedServer, find_server
+from penstock.embedded import EmbeddedServer
 from tests.conformance import carmine
 from tests.conformance.carmine import (
     ANSWERS,
@@ -35,9 +35,9 @@ from tests.conformance.carmine import (
     mentions,
     seen,
 )
-from tests.conftest import SERVER_FOR_FAULTS
 from tests.crash.tasks import STEPS, STEPS_AFTER_RUN
 from tests.support.backends import Backend
+from tests.support.binaries import first_binary
 from tests.support.keyspace import Raw, advance, check_invariant, dump, load_scripts
 from tests.support.twins import spawn, wait_for
 from tests.support.workers import Nursery
@@ -243,7 +243,7 @@ def test_a_delayed_job_is_on_time(real_q: Queue) -> None:
 
 def test_a_delayed_job_is_on_time_beside_many() -> None:
     """C-3 (F): the same beside 100,000; Carmine looks at them one by one."""
-    with EmbeddedServer(find_server(SERVER_FOR_FAULTS)) as server, Penstock(server.url) as ps:
+    with EmbeddedServer(first_binary()) as server, Penstock(server.url) as ps:
         q = ps.queue("q")
         q.enqueue_many(range(100_000), delay=3600, dedup_id=str)
         late = lateness(q, 4)
@@ -818,7 +818,7 @@ def nursery() -> Iterator[Nursery]:
 @pytest.fixture(scope="module")
 def crash_server() -> Iterator[EmbeddedServer]:
     """A server that outlives its clients."""
-    with EmbeddedServer(find_server(SERVER_FOR_FAULTS), tcp=True) as server:
+    with EmbeddedServer(first_binary(), tcp=True) as server:
         yield server
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from penstock import JobView, Outcome, Penstock, Queue, QueueFull, QueuePaused, StaleReceipt
-from penstock.embedded import ServerBinary, find_binaries
+from penstock.embedded import ServerBinary
 from penstock.wire.scripts import script
 from tests.conformance.durable import (
     EVERYTHING,
@@ -26,10 +26,11 @@ from tests.conformance.durable import (
     take,
     views,
 )
+from tests.support.binaries import chosen_binaries
 from tests.support.keyspace import advance, check_invariant
 from tests.support.twins import spawn, wait_for
 
-BINARIES: list[ServerBinary | None] = [*find_binaries().values()] or [None]
+BINARIES: list[ServerBinary | None] = [*chosen_binaries()] or [None]
 PLACES = list(itertools.product(WAYS, BINARIES))
 PATIENCE = 30
 PAUSES = {"in": (True, False), "out": (False, True), "all": (True, True)}

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import redis
 
-from penstock.embedded import EmbeddedServer, find_server
+from penstock.embedded import EmbeddedServer
 from tests.conformance.pressure import Keys, Ours, Refused
 from tests.conformance.pressure_crowd import Crowd
 from tests.conformance.pressure_storm import Storm, refusal
-from tests.conftest import SERVER_FOR_FAULTS
+from tests.support.binaries import first_binary
 from tests.support.keyspace import Raw
 from tests.support.workers import until
 
@@ -35,7 +35,7 @@ def crowd() -> Iterator[Crowd]:
 @pytest.fixture(scope="module")
 def home() -> Iterator[EmbeddedServer]:
     """A server on loopback for the tests of this file."""
-    with EmbeddedServer(find_server(SERVER_FOR_FAULTS), tcp=True) as server:
+    with EmbeddedServer(first_binary(), tcp=True) as server:
         yield server
 
 

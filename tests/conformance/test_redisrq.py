@@ -33,13 +33,12 @@ from penstock import (
 from penstock.client._sync.transport.connection import ProducerConnection
 from penstock.core.calls import Call
 from penstock.core.ids import encode_id
-from penstock.embedded import find_server
 from penstock.wire.keys import node_key, registry_key
 from penstock.wire.scripts import all_scripts, script
 from tests.conformance.durable import WAYS, Keeper
-from tests.conftest import SERVER_FOR_FAULTS
 from tests.protocol import clock
 from tests.support.backends import Backend
+from tests.support.binaries import first_binary
 from tests.support.keyspace import (
     Raw,
     advance,
@@ -991,7 +990,7 @@ def test_nothing_of_a_message_is_left(ps: Penstock, raw: Raw) -> None:
 @pytest.fixture(params=["saved", "always", "promoted"])
 def keeper(request: pytest.FixtureRequest) -> Iterator[Keeper]:
     """A server whose data outlives it: by a snapshot, an append-only file, or a replica."""
-    with WAYS[request.param](find_server(SERVER_FOR_FAULTS)) as made:
+    with WAYS[request.param](first_binary()) as made:
         yield made
 
 

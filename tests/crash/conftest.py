@@ -8,9 +8,9 @@ import pytest
 import redis
 
 from penstock import Penstock
-from penstock.embedded import EmbeddedServer, find_server
-from tests.conftest import SERVER_FOR_FAULTS
+from penstock.embedded import EmbeddedServer
 from tests.crash.tasks import QUEUE
+from tests.support.binaries import first_binary
 from tests.support.workers import Nursery
 
 
@@ -24,7 +24,7 @@ def nursery() -> Iterator[Nursery]:
 @pytest.fixture(scope="session")
 def crash_server() -> Iterator[EmbeddedServer]:
     """A server on loopback that outlives its clients."""
-    with EmbeddedServer(find_server(SERVER_FOR_FAULTS), tcp=True) as server:
+    with EmbeddedServer(first_binary(), tcp=True) as server:
         yield server
 
 

@@ -14,13 +14,14 @@ import redis
 from penstock import Outcome, OutOfMemory, Penstock, Queue
 from penstock.core.calls import Call
 from penstock.core.operations import Staged, staged_chunk
-from penstock.embedded import EmbeddedServer, ServerBinary, find_binaries
+from penstock.embedded import EmbeddedServer, ServerBinary
 from penstock.wire.scripts import NAMES
+from tests.support.binaries import chosen_binaries
 from tests.support.keyspace import advance, check_invariant, dump, evalshas, load_scripts
 from tests.support.twins import spawn
 from tests.support.workers import until
 
-BINARIES = list(find_binaries().values())
+BINARIES = chosen_binaries()
 DONE = [Outcome.DONE]
 STAGED = Staged("loader", 0)
 

@@ -30,6 +30,10 @@ PROFILE = settings(
 )
 
 
+def _examples(usual: int) -> int:
+    return EXAMPLES or min(usual, settings().max_examples)
+
+
 def test_queue_agrees_with_its_model(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every answer, every figure and every structure is what the rules say, after each step."""
     use_test_clock(monkeypatch)
@@ -40,7 +44,7 @@ def test_queue_agrees_with_its_model(backend: Backend, monkeypatch: pytest.Monke
         bench = Bench(backend.sync_client(), Faults(monkeypatch), dice, backend.is_fake)
 
     # The rules are the same everywhere, and fakeredis is the slowest by far.
-    count = EXAMPLES or (25 if backend.is_fake else 40)
+    count = _examples(25 if backend.is_fake else 40)
     run_state_machine_as_test(Machine, settings=settings(PROFILE, max_examples=count))
 
 
@@ -55,7 +59,7 @@ def test_dedup_ids_agree_with_their_model(
     class Machine(IdsMachine):
         bench = Bench(backend.sync_client(), Faults(monkeypatch), dice, backend.is_fake)
 
-    count = EXAMPLES or (20 if backend.is_fake else 30)
+    count = _examples(20 if backend.is_fake else 30)
     run_state_machine_as_test(
         Machine, settings=settings(PROFILE, max_examples=count, stateful_step_count=12)
     )

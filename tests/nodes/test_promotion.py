@@ -6,10 +6,11 @@ import random
 
 import pytest
 
-from penstock.embedded import ServerBinary, find_binaries
+from penstock.embedded import ServerBinary
 from tests.nodes.promotion import Account, one_run
+from tests.support.binaries import chosen_binaries
 
-BINARIES = [*find_binaries().values()]
+BINARIES = chosen_binaries()
 
 
 def check(account: Account) -> None:

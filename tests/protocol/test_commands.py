@@ -142,6 +142,7 @@ def _command(text: str) -> Command:
     return Command(parts[0].upper(), tuple(parts[1:]))
 
 
+@pytest.mark.sampled(5)
 @CASES
 def test_scripts_look_first_and_write_then(
     act: Act, build: Callable[[Raw, QueueKeys], Scene], real_backend: Backend
@@ -164,6 +165,7 @@ def test_scripts_look_first_and_write_then(
     assert late <= READ_LATE.get(act.script, set()) | SIZES
 
 
+@pytest.mark.sampled(5)
 @CASES
 def test_the_first_write_decides_for_a_full_server(
     act: Act, build: Callable[[Raw, QueueKeys], Scene], real_backend: Backend
@@ -199,6 +201,7 @@ def own_client(real_backend: Backend, make_server: Callable[..., EmbeddedServer]
         yield client
 
 
+@pytest.mark.sampled(5)
 @CASES
 def test_a_full_server_refuses_jobs_and_does_all_else(
     act: Act, build: Callable[[Raw, QueueKeys], Scene], own_client: Raw

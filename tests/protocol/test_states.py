@@ -15,6 +15,8 @@ from tests.protocol.keyspace import Raw, Space, dump, same
 from tests.protocol.seeds import AT, HISTORIES, Job, place_of, seed
 from tests.support.backends import Backend
 
+pytestmark = pytest.mark.sampled(4)
+
 KEYS = QueueKeys("table")
 TIMES = {Event.DUE: 20_000, Event.LEASE_ENDS: 40_000, Event.TTL_ENDS: 70_000}
 """When that time has come, in ms after AT."""

@@ -73,6 +73,7 @@ def test_a_vector_holds(vector: Vector, backend: Backend) -> None:
     _check(vector, backend, T0)
 
 
+@pytest.mark.sampled(4)
 @SCRIPTS
 def test_vectors_hold_at_any_time(script: Script, backend: Backend) -> None:
     """T0 is no special moment: the same files hold at another one."""

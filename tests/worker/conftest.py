@@ -11,8 +11,8 @@ import pytest
 import redis
 
 from penstock import Penstock, Queue
-from penstock.embedded import EmbeddedServer, find_server
-from tests.conftest import SERVER_FOR_FAULTS
+from penstock.embedded import EmbeddedServer
+from tests.support.binaries import first_binary
 from tests.support.keyspace import load_scripts
 from tests.support.workers import Nursery
 from tests.worker.programs import APP, Program, Told, running
@@ -38,7 +38,7 @@ def home() -> Iterator[Callable[[], Nursery]]:
 @pytest.fixture(scope="session")
 def worker_server() -> Iterator[EmbeddedServer]:
     """A server on loopback that outlives the workers."""
-    with EmbeddedServer(find_server(SERVER_FOR_FAULTS), tcp=True) as server:
+    with EmbeddedServer(first_binary(), tcp=True) as server:
         yield server
 
 

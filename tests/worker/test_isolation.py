@@ -17,6 +17,8 @@ from tests.support.workers import until
 from tests.worker import tasks
 from tests.worker.support import Crew, Event, WorkerProcess
 
+pytestmark = pytest.mark.sampled(2)
+
 KINDS = ("thread", "asyncio", "mixed")
 
 

@@ -20,6 +20,8 @@ from tests.support.proxy import Proxy
 from tests.support.workers import Nursery, until
 from tests.worker.support import Crew, Diary, WorkerProcess, add, runs, runs_at_once
 
+pytestmark = pytest.mark.sampled(2)
+
 KINDS = ("thread", "asyncio")
 JOBS = 20_000
 KILLS = 200

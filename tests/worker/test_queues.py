@@ -16,9 +16,9 @@ import pytest
 import redis
 
 from penstock import Penstock
-from penstock.embedded import EmbeddedServer, find_server
+from penstock.embedded import EmbeddedServer
 from penstock.worker import Handlers, LoopEvent, size_monitor
-from tests.conftest import SERVER_FOR_FAULTS
+from tests.support.binaries import first_binary
 from tests.support.twins import wait_for
 from tests.worker.faults import KINDS, Seen, at_work, sent, wait_idle
 
@@ -28,7 +28,7 @@ kinds = pytest.mark.parametrize("kind", KINDS)
 @pytest.fixture(scope="module")
 def one_server() -> Iterator[EmbeddedServer]:
     """One server for all of these tests."""
-    with EmbeddedServer(find_server(SERVER_FOR_FAULTS), tcp=True) as server:
+    with EmbeddedServer(first_binary(), tcp=True) as server:
         yield server
 
 

@@ -1,0 +1,92 @@
+"""The cases that a short run leaves out, and those that a whole one does not."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.support.backends import Spec
+from tests.support.tiers import left_out
+
+FAKE, SERVER, OTHER = Spec("fake", is_fake=True), Spec("redis-1"), Spec("redis-2")
+
+
+@dataclass(eq=False)
+class Case:
+    """A case of a test, as pytest collects it."""
+
+    test: str
+    number: int = 0
+    spec: Spec | None = None
+    marks: dict[str, pytest.Mark] = field(default_factory=dict)
+    fixturenames: tuple[str, ...] = ()
+
+    @property
+    def nodeid(self) -> str:
+        return f"{self.test}[{self.spec.name if self.spec else ''}-{self.number}]"
+
+    @property
+    def path(self) -> Path:
+        return Path(self.test.partition("::")[0])
+
+    @property
+    def callspec(self) -> Any:
+        return SimpleNamespace(params={"backend": self.spec} if self.spec else {})
+
+    def get_closest_marker(self, name: str) -> pytest.Mark | None:
+        return self.marks.get(name)
+
+
+def cases(test: str, count: int, *specs: Spec | None, **options: Any) -> list[Case]:
+    """So many cases on each back end."""
+    return [Case(test, number, spec, **options) for spec in specs for number in range(count)]
+
+
+def kept(items: Any, *, whole: bool = False) -> list[Case]:
+    """What is left of them."""
+    left = set(left_out(items, whole=whole))
+    return [item for item in items if item not in left]
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_each_case_runs_on_one_kind_of_back_end(whole: bool) -> None:
+    """On fakeredis or on every server, about as many on either; alone, on what there is."""
+    names = [f"tests/a.py::test_{n}" for n in range(40)]
+    items = [c for name in names for c in cases(name, 3, FAKE, SERVER, OTHER)]
+    ran = Counter((c.test, c.number, c.spec is FAKE) for c in kept(items, whole=whole))
+    assert {count for (*_, is_fake), count in ran.items() if is_fake} == {1}
+    assert {count for (*_, is_fake), count in ran.items() if not is_fake} == {2}
+    assert {(c.test, c.number) for c in items} == {(test, number) for test, number, _ in ran}
+    assert len(ran) == 120
+    assert 40 < sum(is_fake for *_, is_fake in ran) < 80
+    assert len(kept(cases(names[0], 3, FAKE))) == 3
+
+
+def test_generated_suites_share_the_back_ends() -> None:
+    """The asynchronous one has the servers, its twin has fakeredis, and starts no server."""
+    ours = cases("tests/_async/a.py::test", 2, FAKE, SERVER)
+    twins = cases("tests/_sync/a.py::test", 2, FAKE, SERVER)
+    starting = cases("tests/_sync/b.py::test", 1, None, fixturenames=("make_server",))
+    plain = cases("tests/_sync/c.py::test", 1, None)
+    found = kept([*ours, *twins, *starting, *plain])
+    assert found == [*ours[2:], *twins[:2], *plain]
+    assert kept([*starting, *plain]) == [*starting, *plain]
+
+
+def test_sampled_and_slow_cases() -> None:
+    """One in n, and one at least; slow ones are for a whole run."""
+    marks = {"sampled": pytest.mark.sampled(4).mark}
+    many = cases("tests/a.py::test_many", 40, SERVER, marks=marks)
+    few = cases("tests/a.py::test_few", 2, SERVER, marks=marks)
+    one = cases("tests/a.py::test_one", 1, SERVER, marks=marks)
+    slow = cases("tests/a.py::test_slow", 1, None, marks={"slow": pytest.mark.slow.mark})
+    items = [*many, *few, *one, *slow]
+    assert Counter(c.test.rpartition("_")[2] for c in kept(items)) == {
+        "many": 10, "few": 1, "one": 1
+    }  # fmt: skip
+    assert kept(items, whole=True) == items
