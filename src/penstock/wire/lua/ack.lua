@@ -21,28 +21,28 @@
 --@include lib/now
 --@include lib/settled
 --@include lib/acked
---@include lib/closed
---@include lib/claims
-if bequeath then
-  bequeath(finished, true, tonumber(window))
-end
+--@include lib/check_closed
+--@include lib/drop_bodies
+--@include lib/release_dedup
+release_dedup(finished, true, tonumber(window))
 local hungry = freed > 0 and full > now and redis.call('LLEN', space) == 0
 local reach = 100 + 2 * count
---@include lib/panes
+--@include lib/expired_windows
 if acked > 0 then
   --@include lib/finish
-  --@include lib/shut
-  --@include lib/bequests
-  local token, asleep = false, heir_asleep
-  if heir_token and paused ~= 'out' and paused ~= 'all' then
+  close_windows()
+  local successor_due = write_dedup()
+  local token, asleep = false, redis.call('LLEN', wake) == 0
+  if successor_due and paused ~= 'out' and paused ~= 'all' then
     --@include lib/announce
-    token = heir_token <= now or announce(heir_token, false)
+    token = successor_due <= now or announce(successor_due, false)
   end
-  changes[#changes + 1] = 'acked'
-  changes[#changes + 1] = acked_before + removed
+  change('acked', acked_before + removed)
   redis.call('HSET', meta, unpack(changes))
-  --@include lib/wake
-  --@include lib/drained
+  if token and asleep then
+    redis.call('RPUSH', wake, '1')
+  end
+  wake_drained()
 end
 if hungry then
   redis.call('RPUSH', space, '1')

@@ -20,6 +20,7 @@
 local created = 0
 --@include lib/now
 --@include lib/lease
+--@include lib/use
 if not is_lease(lease, 1) then
   return {-19, nonce, 'lease', string.sub(lease, 1, 200)}
 end
@@ -43,22 +44,15 @@ if not epoch then
     return {-5, nonce}
   end
   epoch, created = create, 1
-  local made = {'v', '2', 'epoch', epoch, 'uses', uses, 'made', now}
-  for i = 1, #made do
-    changes[#changes + 1] = made[i]
-  end
+  --@include lib/create_queue
 end
 if runs then
   fence = string.match(id, '^%d+')
 else -- never lower than the time: numbers rise from one life of the queue to the next, too. In us, as a ms may see several takings
   fence = string.format('%.0f', math.max(now * 1000 + time[2] % 1000, (tonumber(string.match(before, '^%d+')) or 0) + 1))
 end
-changes[#changes + 1] = kind
-changes[#changes + 1] = fence .. '-' .. token .. ' ' .. string.format('%.0f', now + lease) .. ' ' .. lease .. ' ' .. owner
-if not string.find(uses, 'x', 1, true) then
-  changes[#changes + 1] = 'uses'
-  changes[#changes + 1] = uses .. 'x'
-end
+change(kind, fence .. '-' .. token .. ' ' .. string.format('%.0f', now + lease) .. ' ' .. lease .. ' ' .. owner)
+use('x')
 local asleep, hungry = redis.call('LLEN', wake) == 0, redis.call('LLEN', space) == 0
 redis.call('HDEL', held, '-')
 redis.call('HSET', meta, unpack(changes))

@@ -24,7 +24,7 @@ if not epoch then
     return {-5, nonce}
   end
   epoch, created, uses = string.sub(create, -8), 1, anew and 'trodsbp' or ''
-  local made = {'v', '2', 'epoch', epoch, 'uses', uses, 'made', now}
+  --@include lib/create_queue
   if anew then -- above every number that is out: those of held jobs may be higher than the stream's
     local last = string.format('%.0f-1000000000', now)
     local info = redis.call('EXISTS', ready) == 1 and redis.call('XINFO', 'STREAM', ready) or {}
@@ -33,10 +33,7 @@ if not epoch then
         last = info[i + 1]
       end
     end
-    made[9], made[10] = 'last', last
-  end
-  for i = 1, #made do
-    changes[#changes + 1] = made[i]
+    change('last', last)
   end
 end
 local shuts, last, given = false, configured, nil
@@ -50,22 +47,19 @@ for i = 1, #fields, 2 do
   elseif value == '' then
     drops[#drops + 1] = field
   else
-    changes[#changes + 1] = field
-    changes[#changes + 1] = value
+    change(field, value)
   end
   if field == 'paused' then
     paused = value ~= '' and value
   elseif field == 'closed' then -- the letter is what other scripts look at
     shuts = value ~= ''
-    changes[#changes + 1] = 'uses'
-    changes[#changes + 1] = string.gsub(uses, 'c', '') .. (shuts and 'c' or '')
+    change('uses', string.gsub(uses, 'c', '') .. (shuts and 'c' or ''))
   end
 end
 if created == 0 and given and given <= last then
   return {1, nonce, epoch, created, unpack(redis.call('HGETALL', meta))}
 elseif #fields > 0 then
-  changes[#changes + 1] = 'configured'
-  changes[#changes + 1] = string.format('%.0f', given or math.max(now, last + 1))
+  change('configured', string.format('%.0f', given or math.max(now, last + 1)))
 end
 local asleep, hungry = redis.call('LLEN', wake) == 0, redis.call('LLEN', space) == 0
 redis.call('HDEL', held, '-')
@@ -77,7 +71,9 @@ if #changes > 0 then
 end
 -- Whoever waits looks again: the queue may be resumed, have more room, or other leases; it may be closed and empty.
 local token = shuts or paused ~= 'out' and paused ~= 'all'
---@include lib/wake
+if token and asleep then
+  redis.call('RPUSH', wake, '1')
+end
 if hungry and full > now then
   redis.call('RPUSH', space, '1')
 end

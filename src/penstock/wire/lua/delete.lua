@@ -32,11 +32,10 @@ for _, index in ipairs({active, scheduled, once, dead, expiry}) do
 end
 redis.call('HLEN', tally)
 redis.call('XLEN', ready)
---@include lib/claims
---@include lib/closed
-if bequeath then
-  bequeath(found, false)
-end
+--@include lib/drop_bodies
+--@include lib/release_dedup
+--@include lib/check_closed
+release_dedup(found, false)
 local hungry = full > now and redis.call('LLEN', space) == 0
 if #found > 0 then
   redis.call('HDEL', held, unpack(found))

@@ -70,14 +70,16 @@ end
 if #bodies > 0 then
   call('HSET', held, unpack(bodies))
 end
---@include lib/born
+--@include lib/note_added
 call('SET', producer, nonce .. ' ' .. first .. ' ' .. n .. ' ' .. epoch .. (later > 0 and ' 1' or ' 0'), 'PX', 600000)
 --@include lib/expire
---@include lib/bequests
-if heir_token and heir_token <= now and paused ~= 'out' then
+local successor_due = write_dedup()
+if successor_due and successor_due <= now and paused ~= 'out' then
   token = true
 end
---@include lib/wake
+if token and asleep then
+  redis.call('RPUSH', wake, '1')
+end
 if full > now and hungry and (waiting + n < limit or #lapsed > 0) then
   call('RPUSH', space, '1')
 end

@@ -19,7 +19,8 @@ if letters == '1' and #spent < most then
   old = redis.call('ZRANGE', dead, 0, most - #spent - 1)
 end
 redis.call('HLEN', tally)
---@include lib/claims
+--@include lib/drop_bodies
+--@include lib/release_dedup
 local gone, bytes = {unpack(spent)}, 0
 for i = 1, #old do
   gone[#gone + 1] = old[i]
@@ -32,17 +33,14 @@ for i = 1, large and #gone or 0 do -- no more jobs than the bodies that this cal
   end
   bytes = bytes + redis.call('HSTRLEN', held, '=' .. gone[i])
 end
-if bequeath then
-  bequeath(spent, false)
-end
+release_dedup(spent, false)
 drop_bodies(gone)
 if #gone > 0 then
   redis.call('HDEL', held, unpack(gone))
   redis.call('ZREM', once, unpack(gone))
   redis.call('ZREM', dead, unpack(gone))
   redis.call('HDEL', tally, unpack(gone))
-  --@include lib/bequests
-  --@include lib/heir
+  write_dedup_and_wake()
   redis.call('HINCRBY', meta, 'evicted', #spent + #old)
   if #changes > 0 then
     redis.call('HSET', meta, unpack(changes))

@@ -68,6 +68,8 @@ if #scored > 0 then
   if #changes > 0 then
     redis.call('HSET', meta, unpack(changes))
   end
-  --@include lib/wake
+  if token and asleep then
+    redis.call('RPUSH', wake, '1')
+  end
 end
 return {1, nonce, now, unpack(codes)}

@@ -16,8 +16,9 @@
 --@include lib/damaged
 --@include lib/now
 redis.call('ZCARD', dead)
---@include lib/closed
---@include lib/claims
+--@include lib/check_closed
+--@include lib/drop_bodies
+--@include lib/release_dedup
 local reach = 100
 --@include lib/lapsed
 do
@@ -157,9 +158,7 @@ else
   end
 end
 if #found > 0 then
-  if bequeath then
-    bequeath(found, false)
-  end
+  release_dedup(found, false)
   lapsed, spent, removed = found, {}, removed + #found
   --@include lib/tidy
 end

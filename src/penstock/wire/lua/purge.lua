@@ -43,8 +43,9 @@ elseif state == 'once' then
 elseif state == 'dead' then
   index = dead
 end
---@include lib/claims
---@include lib/closed
+--@include lib/drop_bodies
+--@include lib/release_dedup
+--@include lib/check_closed
 redis.call('HDEL', held, '-')
 if index then
   local upto = redis.call('ZCOUNT', index, '-inf', high)
@@ -57,9 +58,7 @@ if index then
     end
   end
   removed, more, passed = #old, #ids == 1000 and 1 or 0, passed + #ids - #old
-  if bequeath then
-    bequeath(old, false)
-  end
+  release_dedup(old, false)
   if #old > 0 then
     redis.call('ZREM', index, unpack(old))
     redis.call('HDEL', held, unpack(old))
@@ -69,7 +68,7 @@ if index then
   end
 elseif state ~= 'ready' then -- not a state: nothing is removed
   more = 0
-elseif redis.call('ZCARD', expiry) == 0 and not bequeath and not large then
+elseif redis.call('ZCARD', expiry) == 0 and not has_dedup and not large then
   local above = string.match(fence, '^%d+-') .. string.format('%.0f', string.match(fence, '%d+$') + 1)
   removed, more = redis.call('XTRIM', ready, 'MINID', '~', above, 'LIMIT', 2000), 1
   if removed == 0 then
@@ -84,9 +83,7 @@ else -- ends of ttl and bodies are found by number, so each job is named; about 
       part[i], ids[#ids + 1] = entries[i][1], entries[i][1]
       bytes = bytes + #entries[i][2][2]
     end
-    if bequeath then
-      bequeath(part, false)
-    end
+    release_dedup(part, false)
     if #part > 0 then
       redis.call('XDEL', ready, unpack(part))
       drop_bodies(part)

@@ -72,15 +72,16 @@ redis.call('ZCARD', once)
 redis.call('ZCARD', expiry)
 redis.call('XLEN', ready)
 local asleep = redis.call('LLEN', wake) == 0
---@include lib/closed
---@include lib/claims
+--@include lib/check_closed
+--@include lib/drop_bodies
+--@include lib/release_dedup
 --@include lib/leases
 local reach = 100 + 2 * decided
 --@include lib/deliver
 --@include lib/announce
 local token = soonest and announce(soonest, false)
-if heir_token then
-  token = heir_token <= now or announce(heir_token, false) or token
+if successor_due then
+  token = successor_due <= now or announce(successor_due, false) or token
 end
 if role ~= '' and not wrote then
   redis.call('HDEL', held, '-')
@@ -89,8 +90,10 @@ if #changes > 0 and (wrote or role ~= '') then
   redis.call('HSET', meta, unpack(changes))
 end
 if wrote then
-  --@include lib/wake
-  --@include lib/drained
+  if token and asleep then
+    redis.call('RPUSH', wake, '1')
+  end
+  wake_drained()
 end
 for i = 1, #numbers do
   local at = i * 3 + 4

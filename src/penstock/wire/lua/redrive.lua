@@ -20,6 +20,7 @@
 --@include lib/epoch
 --@include lib/now
 --@include lib/number
+--@include lib/use
 --@include lib/terms
 local function lives(id) -- it is there, and its ttl has not ended
   local ends, score = redis.call('ZSCORE', expiry, id), redis.call('ZSCORE', once, id)
@@ -40,7 +41,7 @@ local function taken(name) -- by a job that lives, or by a window that has not e
   return found
 end
 local ids, codes, back, recount, lives, twice, named = numbers, {}, {}, {}, {}, {}, #numbers > 0
-local used, marks, retaken = uses, {}, {}
+local marks, retaken = {}, {}
 if not named then
   ids = redis.call('ZRANGE', dead, skip, skip + limit - 1)
 end
@@ -96,26 +97,20 @@ if #back > 0 then
   redis.call('ZADD', scheduled, unpack(back))
   if #lives > 0 then
     redis.call('ZADD', expiry, unpack(lives))
-    if not string.find(used, 't', 1, true) then
-      used = used .. 't'
-    end
+    use('t')
   end
   if #marks > 0 then
     redis.call('HSET', dedup, unpack(marks))
-    if not string.find(used, 'd', 1, true) then
-      used = used .. 'd'
-    end
-  end
-  if used ~= uses then
-    changes[#changes + 1] = 'uses'
-    changes[#changes + 1] = used
+    use('d')
   end
   redis.call('HSET', tally, unpack(recount))
   redis.call('HINCRBY', meta, 'redriven', #back / 2)
   if #changes > 0 then
     redis.call('HSET', meta, unpack(changes))
   end
-  --@include lib/wake
+  if token and asleep then
+    redis.call('RPUSH', wake, '1')
+  end
 end
 local done = #back / 2
 if not named then

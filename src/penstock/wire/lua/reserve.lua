@@ -39,7 +39,8 @@ end
 local provisional = tonumber(n) < 0
 n, idle = math.abs(n), idle == '1'
 local settlings, all, finished = 0, false, {}
---@include lib/claims
+--@include lib/drop_bodies
+--@include lib/release_dedup
 local reach = 100 + 2 * n
 --@include lib/lapsed
 --@include lib/take

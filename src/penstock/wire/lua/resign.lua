@@ -16,11 +16,9 @@ local fence, ours, ends, span = string.match(before, '^(%d+)%-(%x+) (%d+) (%d+)'
 if ours ~= token then
   return {1, nonce, 0}
 end
-changes[#changes + 1] = kind
-changes[#changes + 1] = fence
+change(kind, fence)
 if not string.find(other, ' ', 1, true) then -- nobody has the other one
-  changes[#changes + 1] = 'uses'
-  changes[#changes + 1] = string.gsub(uses, 'x', '') .. ''
+  change('uses', string.gsub(uses, 'x', '') .. '')
 end
 redis.call('HDEL', held, '-')
 redis.call('HSET', meta, unpack(changes))

@@ -179,6 +179,8 @@ if write == '1' and found > 0 then
     redis.call('HSET', meta, unpack(changes))
   end
   token = not paused
-  --@include lib/wake
+  if token and asleep then
+    redis.call('RPUSH', wake, '1')
+  end
 end
 return {1, nonce, found, more and passed or -1, now}

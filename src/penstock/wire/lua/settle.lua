@@ -39,12 +39,11 @@ local idle = false
 --@include lib/settled
 --@include lib/acked
 local settlings = acked
---@include lib/claims
-if bequeath then
-  bequeath(finished, true)
-end
+--@include lib/drop_bodies
+--@include lib/release_dedup
+release_dedup(finished, true)
 local reach = 100 + 2 * math.max(n, count)
---@include lib/panes
+--@include lib/expired_windows
 --@include lib/lapsed
 if acked > 0 and #lapsed + #spent > 0 then -- what is finished here has not expired
   local ending, left, kept = {}, {}, {}
@@ -65,17 +64,16 @@ if acked > 0 and #lapsed + #spent > 0 then -- what is finished here has not expi
 end
 --@include lib/take
 --@include lib/leases
-if #panes > 0 then
+if #expired_windows > 0 then
   redis.call('HDEL', held, '-')
-  --@include lib/shut
+  close_windows()
 end
 if acked > 0 then
   --@include lib/finish
-  changes[#changes + 1] = 'acked'
-  changes[#changes + 1] = acked_before + removed
+  change('acked', acked_before + removed)
 end
 --@include lib/deliver
-wrote = wrote or acked + #panes > 0
+wrote = wrote or acked + #expired_windows > 0
 --@include lib/rest
 if hungry and #numbers + freed + #lapsed > 0 then
   redis.call('RPUSH', space, '1')

@@ -12,8 +12,9 @@
 --@include lib/damaged
 --@include lib/now
 redis.call('ZCARD', dead)
---@include lib/closed
---@include lib/claims
+--@include lib/check_closed
+--@include lib/drop_bodies
+--@include lib/release_dedup
 local reach = 100
 --@include lib/lapsed
 --@include lib/tidy

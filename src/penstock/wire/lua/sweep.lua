@@ -16,11 +16,13 @@ if not epoch then
 end
 local quiet = seen
 --@include lib/now
---@include lib/closed
---@include lib/claims
+--@include lib/check_closed
+--@include lib/drop_bodies
+--@include lib/release_dedup
 local reach = 1000
---@include lib/panes
+--@include lib/expired_windows
 --@include lib/lapsed
+--@include lib/trim_dead
 local letters, hungry = redis.call('ZCARD', dead), full > now and redis.call('LLEN', space) == 0
 redis.call('HLEN', tally)
 redis.call('HDEL', held, '-')
@@ -28,20 +30,19 @@ if quiet > raw + 2592000000 then -- a wrong time is not kept, or the queue would
   redis.call('HSET', meta, unpack(changes))
 end
 --@include lib/expire
---@include lib/shut
---@include lib/bequests
+close_windows()
+write_dedup_and_wake()
 if letters > 0 then
-  --@include lib/trim
+  trim_dead(reach)
 end
 letters = letters - redis.call('ZCARD', dead)
 if hungry and #lapsed > 0 then
   redis.call('RPUSH', space, '1')
 end
---@include lib/heir
---@include lib/drained
+wake_drained()
 --@include lib/sparse
 local removed = ''
-if #lapsed + #spent + letters + #panes == 0 then
+if #lapsed + #spent + letters + #expired_windows == 0 then
   --@include lib/left
   local function is_held(role)
     return left_of(string.match(role or '', '^%S+ (%d+) (%d+)')) > 0
@@ -71,6 +72,6 @@ if #lapsed + #spent + letters + #panes == 0 then
     end
   end
 end
-return {1, nonce, #lapsed + #spent, letters, (#lapsed == reach or #spent == reach or letters == reach or #panes == reach or moved >= 1000 or
+return {1, nonce, #lapsed + #spent, letters, (#lapsed == reach or #spent == reach or letters == reach or #expired_windows == reach or moved >= 1000 or
   heavy >= 1048576 or owed ~= '') and 1 or 0, removed,
   removed == '' and epoch or ''}

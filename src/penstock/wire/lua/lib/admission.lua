@@ -3,8 +3,8 @@
 --- NEEDS  ready held active scheduled once tally expiry meta wake space dedup windows nonce producer epoch replicas role
 ---        uses full create paused max_length bound delay off reach seen v
 --- SETS   epoch off
---- GIVES  now later changes created limit asleep hungry waiting lapsed bequeath drop_bodies end_of heir_asleep heirs
----        is_lease known lapse loose open spent touched unlisted
+--- GIVES  now later changes created limit asleep hungry waiting drop_bodies lapsed change end_of is_lease lapse spent
+---        unlisted write_dedup write_dedup_and_wake
 --@include lib/version
 --@include lib/now
 --@include lib/lease
@@ -63,7 +63,8 @@ if tonumber(bound) and (not limit or tonumber(bound) < limit) then
 end
 local asleep, hungry = redis.call('LLEN', wake) == 0, false
 local waiting = 0
---@include lib/claims
+--@include lib/drop_bodies
+--@include lib/release_dedup
 --@include lib/lapsed
 local later
 if string.sub(delay, 1, 1) == '@' then

@@ -1,11 +1,10 @@
 -- Records with dedup ids: `asked` of them in `given`. Gives reply.
 --- NEEDS  ready held active scheduled once tally expiry meta wake space dedup windows nonce asked mode later given
----        is_lease uses now end_of wait epoch limit drop_bodies changes paused last created replicas producer full
----        hungry waiting lapsed alarm asleep bequeath enqueued heir_asleep heirs known lapse loose open reach role spent
----        touched unlisted
+---        is_lease uses now end_of wait epoch limit drop_bodies paused last created replicas producer write_dedup asleep
+---        full hungry waiting lapsed alarm change changes enqueued lapse reach role spent unlisted write_dedup_and_wake
 --- SETS   uses limit hungry waiting alarm
 --- GIVES  reply
---@include lib/panes
+--@include lib/expired_windows
 --@include lib/apart
 -- Who has each id, and where is it?
 if asked > 1000 then
@@ -296,20 +295,15 @@ end
 if #recount > 0 then
   redis.call('HSET', tally, unpack(recount))
 end
-local used = uses
-if #recount > 0 and not string.find(uses, 'r', 1, true) then
-  used = used .. 'r'
+--@include lib/use
+if #recount > 0 then
+  use('r')
 end
-if n > 0 and not string.find(uses, 'd', 1, true) then
-  used = used .. 'd'
+if n > 0 then
+  use('d')
 end
-if string.find(mode, 's', 1, true) and not string.find(uses, 's', 1, true) then
-  used = used .. 's'
-end
-if used ~= uses then
-  uses = used
-  changes[#changes + 1] = 'uses'
-  changes[#changes + 1] = uses
+if string.find(mode, 's', 1, true) then
+  use('s')
 end
 --@include lib/announce
 if soonest then
@@ -319,7 +313,7 @@ token = token and paused ~= 'out'
 if n == 0 then
   first, final = '', last
 end
---@include lib/born
+--@include lib/note_added
 local words = {}
 local reply = {1, nonce, first, n, epoch, created, 0, later > 0 and 1 or 0, replicas}
 for i = 1, #items, 2 do
@@ -334,8 +328,8 @@ end
 redis.call('SET', producer, nonce .. ' ' .. first .. ' ' .. n .. ' ' .. epoch .. (later > 0 and ' 1\n' or ' 0\n') ..
   table.concat(words), 'PX', 600000)
 --@include lib/expire
---@include lib/shut
---@include lib/bequests
+close_windows()
+local successor_due = write_dedup()
 if #due > 0 then
   redis.call('ZADD', scheduled, unpack(due))
 end
@@ -346,10 +340,12 @@ end
 if #frames > 0 then
   redis.call('ZADD', windows, unpack(frames))
 end
-if heir_token and heir_token <= now and paused ~= 'out' then
+if successor_due and successor_due <= now and paused ~= 'out' then
   token = true
 end
---@include lib/wake
+if token and asleep then
+  redis.call('RPUSH', wake, '1')
+end
 if full > now and hungry and (waiting + n < limit or #lapsed > 0) then
   redis.call('RPUSH', space, '1')
 end

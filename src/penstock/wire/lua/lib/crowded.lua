@@ -1,7 +1,6 @@
 -- A full queue: n more jobs do not fit. What waits for room is noted, and what has lapsed is removed.
---- NEEDS  ready held active scheduled once tally expiry meta wake space dedup windows nonce limit hungry waiting n wait
----        created now full role lapsed spent changes bequeath drop_bodies heir_asleep heirs known lapse loose open
----        paused touched unlisted
+--- NEEDS  ready held active scheduled once tally expiry meta space nonce limit hungry waiting n wait created now full
+---        role lapsed spent write_dedup_and_wake change changes drop_bodies lapse unlisted
 --- SETS   hungry waiting
 if limit then
   hungry = redis.call('LLEN', space) == 0
@@ -13,14 +12,12 @@ if limit then
     end
     -- room may be held by jobs whose ttl has ended
     --@include lib/expire
-    --@include lib/bequests
-    --@include lib/heir
+    write_dedup_and_wake()
     if #lapsed > 0 and hungry and full > now and redis.call('XLEN', ready) + redis.call('ZCARD', scheduled) < limit then
       redis.call('RPUSH', space, '1')
     end
     if waits then
-      changes[#changes + 1] = 'full'
-      changes[#changes + 1] = now + wait
+      change('full', now + wait)
     end
     if #changes > 0 and (waits or role ~= '' or #lapsed + #spent > 0) then
       redis.call('HSET', meta, unpack(changes))

@@ -1,8 +1,8 @@
 -- Write what take chose and leases computed; HDEL first, it passes on a full server and checks `held`.
---- NEEDS  ready held active scheduled once dead tally expiry meta dedup windows numbers due lapsed spent dropped fallen
----        cut sets scored onces now recount crashes bequeath drop_bodies heirs known lapse loose open reach touched
----        unlisted
---- GIVES  wrote heir_token
+--- NEEDS  ready held active scheduled once dead tally expiry meta numbers due lapsed spent dropped fallen cut sets
+---        scored onces now recount crashes reach write_dedup drop_bodies lapse unlisted
+--- GIVES  wrote successor_due
+--@include lib/trim_dead
 local wrote = false
 if #numbers + #due + #lapsed + #spent + #dropped + #fallen > 0 or cut then
   local call = redis.call
@@ -55,8 +55,8 @@ if #numbers + #due + #lapsed + #spent + #dropped + #fallen > 0 or cut then
   end
   if #fallen > 0 then
     call('HINCRBY', meta, 'died', #fallen / 2)
-    --@include lib/trim
+    trim_dead(reach)
   end
   --@include lib/expire
 end
---@include lib/bequests
+local successor_due = write_dedup()

@@ -1,12 +1,10 @@
 -- Behind a removal: dedup ids are released, the time is noted, and whoever waits for a job or for room is told.
---- NEEDS  ready active scheduled expiry meta wake space dedup windows changes hungry bequeath heir_asleep heirs known
----        loose now open paused touched untold
---@include lib/bequests
---@include lib/heir
+--- NEEDS  meta space write_dedup_and_wake changes wake_drained hungry
+write_dedup_and_wake()
 if #changes > 0 then
   redis.call('HSET', meta, unpack(changes))
 end
---@include lib/drained
+wake_drained()
 if hungry then
   redis.call('RPUSH', space, '1')
 end

@@ -1,7 +1,7 @@
 -- Jobs whose ttl has ended, at most `reach` a call: a list, and the same as a set; and spent, at most `reach` of those that were
 -- delivered at most once. `reach` grows with the call: 100 and two for each job that it adds, asks for or ends, so that a client
 -- that repeats a call leaves no more behind than it removes.
---- NEEDS  ready held active scheduled once tally expiry uses now reach score_of bequeath
+--- NEEDS  ready held active scheduled once tally expiry uses now reach score_of release_dedup
 --- GIVES  lapsed lapse spent unlisted
 local lapsed, lapse, spent, unlisted = {}, {}, {}, false -- unlisted: there may be more of the former
 if uses ~= '' and string.find(uses, 't', 1, true) then
@@ -23,7 +23,5 @@ if #lapsed + #spent > 0 then -- nothing is written before every key is known to 
   redis.call('XLEN', ready)
   redis.call('HLEN', held)
 end
-if bequeath then
-  bequeath(lapsed, false)
-  bequeath(spent, false)
-end
+release_dedup(lapsed, false)
+release_dedup(spent, false)

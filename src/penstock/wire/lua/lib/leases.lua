@@ -1,11 +1,12 @@
 -- What take chose, as it will be written: scores, notes, counters. Needs provisional: whether the notes of suspects get a question
 -- mark. The last of the checks: no key has another type.
---- NEEDS  once dead tally numbers now owner provisional score_of lease tag soonest records terms span_of counts uses
----        changes delivered fallen bequeath
+--- NEEDS  once dead tally numbers now owner provisional score_of lease tag soonest records terms span_of counts change
+---        delivered fallen uses has_dedup release_dedup
 --- SETS   soonest uses
 --- GIVES  scored onces recount sets
 local scored, onces, recount, sets = {}, {}, {}, {}
 --@include lib/suspected
+--@include lib/use
 if #numbers > 0 then
   local fmt, byte = string.format, string.byte
   local note = '@' .. fmt('%.0f', now) .. ' ' .. owner .. '\n'
@@ -55,26 +56,17 @@ if #numbers > 0 then
   soonest = soonest < math.huge and soonest
   if #onces > 0 then
     redis.call('ZCARD', once)
-    if not string.find(uses, 'o', 1, true) then
-      uses = uses .. 'o'
-      changes[#changes + 1] = 'uses'
-      changes[#changes + 1] = uses
-    end
+    use('o')
   end
-  changes[#changes + 1] = 'delivered'
-  changes[#changes + 1] = (delivered or 0) + #numbers
+  change('delivered', (delivered or 0) + #numbers)
 end
 if #recount > 0 or #fallen > 0 then
   redis.call('HLEN', tally)
   redis.call('ZCARD', dead)
-  if not string.find(uses, 'r', 1, true) then
-    uses = uses .. 'r'
-    changes[#changes + 1] = 'uses'
-    changes[#changes + 1] = uses
-  end
+  use('r')
 end
 local starts = string.find(uses, 's', 1, true)
-if bequeath and (starts or #fallen > 0) then
+if has_dedup and (starts or #fallen > 0) then
   local ending = {}
   for i = 1, #fallen, 2 do
     ending[#ending + 1] = fallen[i]
@@ -84,5 +76,5 @@ if bequeath and (starts or #fallen > 0) then
       ending[#ending + 1] = numbers[i]
     end
   end
-  bequeath(ending, false)
+  release_dedup(ending, false)
 end

@@ -1,30 +1,30 @@
 -- The queue's clock: TIME, kept from running back by an offset of at most 30 days that shrinks again (protocol/core.md, Clock).
--- Gives changes: pairs for one HSET of meta at the end.
+-- `changes` are pairs for one HSET of meta at the end; change(field, value) adds one.
 --- NEEDS  seen off
 --- SETS   off
---- GIVES  changes time raw now score_of end_of
+--- GIVES  changes time change raw now score_of end_of
 local changes, time = {}, redis.call('TIME')
+local function change(field, value)
+  changes[#changes + 1] = field
+  changes[#changes + 1] = value
+end
 local raw = time[1] * 1000 + (time[2] - time[2] % 1000) / 1000
 local now, behind = raw, seen - raw
 if behind > 2592000000 then -- this reading of TIME is wrong, or an earlier one was: the queue follows it
   off = 0
-  changes[#changes + 1] = 'off'
-  changes[#changes + 1] = 0
+  change('off', 0)
 elseif behind > off then
   now, off = seen, behind
-  changes[#changes + 1] = 'off'
-  changes[#changes + 1] = off
+  change('off', off)
 else -- a tenth of the time that has passed since seen is taken from the offset
   local shrunk = math.min(off, math.floor((off - behind) / 10))
   now = raw + off - shrunk
   if shrunk > 0 and now - seen >= 1000 then
-    changes[#changes + 1] = 'off'
-    changes[#changes + 1] = off - shrunk
+    change('off', off - shrunk)
   end
 end
 if behind > 2592000000 or now - seen >= 1000 then
-  changes[#changes + 1] = 'seen'
-  changes[#changes + 1] = now
+  change('seen', now)
 end
 -- Scores of active and once: (end - 2025-01-01) * 4096 + the receipt's tag, exact until 2094. What would end later ends then.
 local function score_of(ms, tag)

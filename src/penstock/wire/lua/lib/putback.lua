@@ -1,9 +1,11 @@
 -- Put jobs back or bury them. back = {number, score, number, score ...}, fallen = {number, ...}, recount = {number,
 -- counters ...}; a score is the due time, or the job's own creation ms when it is to come at once and first.
 -- HDEL first, it passes on a full server. lib/placing has made the checks.
---- NEEDS  ready held active scheduled dead tally expiry meta wake dedup windows back fallen uses now recount changes
----        paused alarm asleep bequeath drop_bodies heirs known loose open touched untold
---- SETS   alarm
+--- NEEDS  held active scheduled dead tally expiry meta wake back fallen uses now recount write_dedup paused changes
+---        asleep wake_drained alarm change drop_bodies
+--- SETS   uses alarm
+--@include lib/trim_dead
+--@include lib/use
 local token, due = false, nil
 if #back + #fallen > 0 then
   redis.call('HDEL', held, '-')
@@ -23,19 +25,15 @@ if #back + #fallen > 0 then
   end
   if #recount > 0 then
     redis.call('HSET', tally, unpack(recount))
-    if not string.find(uses, 'r', 1, true) then
-      changes[#changes + 1] = 'uses'
-      changes[#changes + 1] = uses .. 'r'
-    end
+    use('r')
   end
   if #fallen > 0 then
     redis.call('HINCRBY', meta, 'died', #fallen)
-    local reach = 100 + 2 * #fallen
-    --@include lib/trim
+    trim_dead(100 + 2 * #fallen)
   end
-  --@include lib/bequests
-  if heir_token and (not due or heir_token < due) then
-    due = heir_token
+  local successor_due = write_dedup()
+  if successor_due and (not due or successor_due < due) then
+    due = successor_due
   end
   --@include lib/announce
   if due and not paused then
@@ -44,6 +42,8 @@ if #back + #fallen > 0 then
   if #changes > 0 then
     redis.call('HSET', meta, unpack(changes))
   end
-  --@include lib/wake
-  --@include lib/drained
+  if token and asleep then
+    redis.call('RPUSH', wake, '1')
+  end
+  wake_drained()
 end

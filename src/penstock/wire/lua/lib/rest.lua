@@ -1,7 +1,7 @@
 -- What is left after a delivery: `more` to reserve now, `soonest`, the time of the next event, or `drained`; and the wake
 -- token for other consumers. `idle` = the caller comes from a wait and was the one told of the next event.
 --- NEEDS  ready held active scheduled meta wake delivers reread paused head first soonest end_of more now exhausted
----        entries_left heir_token alarm idle numbers n changes closed wrote asleep
+---        entries_left successor_due alarm idle numbers n change is_drained wrote changes asleep
 --- SETS   head first soonest more alarm
 --- GIVES  drained
 if delivers then
@@ -23,21 +23,19 @@ if delivers then
 end
 --@include lib/announce
 local token = more
-if heir_token and delivers then
-  more = more or heir_token <= now
-  token = more or announce(heir_token, false)
+if successor_due and delivers then
+  more = more or successor_due <= now
+  token = more or announce(successor_due, false)
 end
 if not more and alarm > now and (idle or #numbers == 0) and not (soonest and soonest <= alarm) then
   -- The event of the alarm is gone. A caller that goes on waiting keeps a timer for the next one.
   alarm = idle and n > 0 and #numbers == 0 and soonest and soonest - now <= 4000 and soonest or 0
-  changes[#changes + 1] = 'alarm'
-  changes[#changes + 1] = alarm
+  change('alarm', alarm)
 end
 if not more and soonest and (#numbers > 0 or n == 0) then
   token = announce(soonest, idle) or token
 end
-local drained = closed and redis.call('XLEN', ready) == 0 and redis.call('ZCARD', scheduled) == 0 and
-  redis.call('ZCARD', active) == 0
+local drained = is_drained()
 if drained then -- nothing can come any more: one who waits tells the next
   token = true
 end
@@ -47,4 +45,6 @@ end
 if #changes > 0 then
   redis.call('HSET', meta, unpack(changes))
 end
---@include lib/wake
+if token and asleep then
+  redis.call('RPUSH', wake, '1')
+end

@@ -3,9 +3,9 @@
 -- Gives numbers, records, counts ('' = first delivery) in order of delivery, and what else has to be written. Expired candidates
 -- are passed over and added to lapsed: about 1,000 a call, those that it has listed included, and at least 100 more.
 --- NEEDS  ready held active scheduled tally expiry meta wake space paused all full now end_of settlings lapse finished
----        uses n lapsed unlisted score_of large bequeath
+---        uses n lapsed unlisted score_of large release_dedup
 --- GIVES  joined terms numbers records counts due cut dropped fallen crashes more soonest head first reread exhausted
----        entries_left delivers closed asleep hungry span_of
+---        entries_left delivers asleep hungry is_drained span_of
 --@include lib/joined
 --@include lib/terms
 --@include lib/limit
@@ -14,7 +14,7 @@ local due, cut, dropped, fallen, crashes = {}, nil, {}, {}, 0
 local more, soonest = false, false
 local head, first, reread, exhausted, entries_left = {}, {}, false, false, 0
 local delivers = paused ~= 'out' and paused ~= 'all'
---@include lib/closed
+--@include lib/check_closed
 local asleep, hungry = redis.call('LLEN', wake) == 0, full > now and redis.call('LLEN', space) == 0
 if not delivers or paused == 'in' then -- types, where nothing below reads these keys
   redis.call('ZCARD', active)
@@ -182,9 +182,7 @@ if delivers then
     call('XLEN', ready) -- its type
   end
   entries_left = #entries - e + 1
-  if bequeath then
-    bequeath(found, false)
-  end
+  release_dedup(found, false)
   for i = 1, #found do
     lapsed[#lapsed + 1] = found[i]
   end

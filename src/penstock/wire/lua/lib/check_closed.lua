@@ -1,0 +1,19 @@
+-- Whether the queue is closed, with the types of what tells whether it has drained. wake_drained() wakes a consumer when nothing
+-- can come any more; that one tells the next. (protocol/roles.md, Closing a queue)
+--- NEEDS  ready active scheduled wake uses
+--- GIVES  is_drained wake_drained
+local closed = uses ~= '' and string.find(uses, 'c', 1, true)
+if closed then
+  redis.call('XLEN', ready)
+  redis.call('ZCARD', scheduled)
+  redis.call('ZCARD', active)
+  redis.call('LLEN', wake)
+end
+local function is_drained()
+  return closed and redis.call('XLEN', ready) == 0 and redis.call('ZCARD', scheduled) == 0 and redis.call('ZCARD', active) == 0
+end
+local function wake_drained()
+  if is_drained() and redis.call('LLEN', wake) == 0 then
+    redis.call('RPUSH', wake, '1')
+  end
+end

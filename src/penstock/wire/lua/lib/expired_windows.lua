@@ -1,0 +1,32 @@
+-- Windows that have ended, at most `reach` a call: their ids are free, or are those of the jobs that waited for the end.
+-- close_windows() writes that, behind a write that passes on a full server.
+--- NEEDS  dedup windows uses now reach
+--- GIVES  expired_windows close_windows
+local expired_windows, free_names, owned_names = {}, {}, {}
+if string.find(uses, 'd', 1, true) then
+  expired_windows = redis.call('ZRANGE', windows, '-inf', now, 'BYSCORE', 'LIMIT', 0, reach)
+  local values = #expired_windows > 0 and redis.call('HMGET', dedup, unpack(expired_windows)) or {}
+  for i = 1, #expired_windows do
+    local name = expired_windows[i]
+    local number, ends = string.match(values[i] or '', '^(%S*) ?@(%d+)$')
+    if ends and tonumber(ends) <= now then
+      if number == '' then
+        free_names[#free_names + 1] = name
+      else
+        owned_names[#owned_names + 1] = name
+        owned_names[#owned_names + 1] = number
+      end
+    end
+  end
+end
+local function close_windows()
+  if #expired_windows > 0 then
+    redis.call('ZREM', windows, unpack(expired_windows))
+    if #free_names > 0 then
+      redis.call('HDEL', dedup, unpack(free_names))
+    end
+    if #owned_names > 0 then
+      redis.call('HSET', dedup, unpack(owned_names))
+    end
+  end
+end
