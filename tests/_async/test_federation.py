@@ -510,6 +510,25 @@ async def test_a_node_that_is_not_there_is_named(three: Nodes) -> None:
         assert len(await q.reserve(3, block=0)) == 3
 
 
+@pytest.mark.parametrize("three", ["server"], indirect=True)
+async def test_every_node_has_closed_its_connections(three: Nodes, q: AsyncQueue) -> None:
+    """As restarts do. None is missed while another one is met again, and each makes up hints."""
+    ids = await one_on_each(three)
+    jobs = {job.id: job for job in await q.reserve(3, block=0)}
+    job = jobs[ids[1]]
+    now = int(job.number[:-11])
+    hint = hints.hint_of(job, parse_id(job.id).node, "q", hints.Intent("ack"), now)
+    assert hint
+    last = three.backends[2].sync_client()
+    last.hset("penstock:hints", hint.field, hint.value)
+    last.client_kill_filter(_type="normal", skipme=True)
+    stats = await q.stats()
+    assert (stats.unreachable, stats.active) == ((), 2)
+    assert not last.exists("penstock:hints")
+    last.client_kill_filter(_type="normal", skipme=True)
+    await q.pause("in")
+
+
 @pytest.mark.parametrize("is_kept", [True, False])
 async def test_a_node_that_fails_between_two_chunks_of_acks(
     three: Nodes, monkeypatch: pytest.MonkeyPatch, is_kept: bool

@@ -203,10 +203,12 @@ async def test_a_loop_that_consumes_joins(urls: Urls) -> None:
         q = ps.queue("q")
         await q.enqueue("here")
         seen = []
-        async for job in q.consume():
+        jobs = q.consume()
+        async for job in jobs:
             async with job:
                 seen.append(job.body)
             if len(seen) == 2:
+                await jobs.aclose()  # type: ignore[attr-defined]  # a generator; acks the last
                 break
             await ps.nodes.list()
             async with AsyncPenstock(urls[0]) as other:

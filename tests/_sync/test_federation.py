@@ -507,6 +507,25 @@ def test_a_node_that_is_not_there_is_named(three: Nodes) -> None:
         assert len(q.reserve(3, block=0)) == 3
 
 
+@pytest.mark.parametrize("three", ["server"], indirect=True)
+def test_every_node_has_closed_its_connections(three: Nodes, q: Queue) -> None:
+    """As restarts do. None is missed while another one is met again, and each makes up hints."""
+    ids = one_on_each(three)
+    jobs = {job.id: job for job in q.reserve(3, block=0)}
+    job = jobs[ids[1]]
+    now = int(job.number[:-11])
+    hint = hints.hint_of(job, parse_id(job.id).node, "q", hints.Intent("ack"), now)
+    assert hint
+    last = three.backends[2].sync_client()
+    last.hset("penstock:hints", hint.field, hint.value)
+    last.client_kill_filter(_type="normal", skipme=True)
+    stats = q.stats()
+    assert (stats.unreachable, stats.active) == ((), 2)
+    assert not last.exists("penstock:hints")
+    last.client_kill_filter(_type="normal", skipme=True)
+    q.pause("in")
+
+
 @pytest.mark.parametrize("is_kept", [True, False])
 def test_a_node_that_fails_between_two_chunks_of_acks(
     three: Nodes, monkeypatch: pytest.MonkeyPatch, is_kept: bool

@@ -204,10 +204,12 @@ def test_a_loop_that_consumes_joins(urls: Urls) -> None:
         q = ps.queue("q")
         q.enqueue("here")
         seen = []
-        for job in q.consume():
+        jobs = q.consume()
+        for job in jobs:
             with job:
                 seen.append(job.body)
             if len(seen) == 2:
+                jobs.close()  # type: ignore[attr-defined]  # a generator; acks the last
                 break
             ps.nodes.list()
             with Penstock(urls[0]) as other:

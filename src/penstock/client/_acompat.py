@@ -165,11 +165,16 @@ def exchanged(conn: Any, packed: bytes, limit: float) -> Any:
 
 
 def aclosed(conn: Any) -> bool:
-    """Whether the other end has closed a connection, or it was never opened."""
+    """Whether the other end has closed a connection, or it was never opened.
+
+    The socket is asked, as the event loop may have been too busy to look at it.
+    """
     reader = getattr(conn, "_reader", None)
     if not conn.is_connected or not isinstance(reader, asyncio.StreamReader):
         return not conn.is_connected
-    return reader.at_eof() or reader.exception() is not None
+    if reader.at_eof() or reader.exception() is not None:
+        return True
+    return bool(_poll([conn._writer.get_extra_info("socket")], 0))
 
 
 def closed(conn: Any) -> bool:

@@ -183,16 +183,18 @@ class AsyncProducerConnection(Producer):
     """A connection with a producer's id and counter; one call at a time.
 
     Attributes:
+        has_opened: whether `open` has connected it before.
         used: when the last reply came, by our clock, if whoever uses the lane has noted it.
     """
 
-    __slots__ = ("_conn", "_followers", "_syncing", "used")
+    __slots__ = ("_conn", "_followers", "_syncing", "has_opened", "used")
 
     def __init__(self, conn: Any) -> None:
         super().__init__()
         self._conn = conn
         self._syncing: Syncing | None = None
         self._followers = 0
+        self.has_opened = False
         self.used = 0.0
 
     async def exchange(self, call: Call, caller: Producer) -> list[Any]:
@@ -442,6 +444,7 @@ class AsyncProducerConnection(Producer):
             return False
         await self.close()
         await self._conn.connect()
+        self.has_opened = True
         return True
 
     async def close(self) -> None:
@@ -625,6 +628,7 @@ class AsyncServer:
         self._turn = 0
         self._bound: object = None
         self._sends_once = False
+        self._has_lost = False
         self._retrying = tenacity.AsyncRetrying(
             stop=tenacity.stop_after_delay(retry_for),
             wait=_pause,
@@ -705,6 +709,22 @@ class AsyncServer:
         """Whether a connection leads to a server that was the primary."""
         return self._primary is not None and bool(conn.turn != self._primary.turn)
 
+    async def _lane(self) -> AsyncProducerConnection:
+        """Take a lane for one call; open it first if the call is not sent a second time."""
+        lane = self.take() if self._primary is None else await self._led(self._primary)
+        if self._sends_once:
+            had_opened = lane.has_opened
+            if await self._open(lane) and had_opened:
+                self._has_lost = True
+        return lane
+
+    async def _open(self, lane: AsyncProducerConnection) -> bool:
+        try:
+            return await lane.open()
+        except BaseException:
+            await lane.close()
+            raise
+
     async def run(self, call: Call, *, brief: bool = False) -> tuple[list[Any], float]:
         """Run a script; the reply, and when it was sent again by our clock, 0 = it was not.
 
@@ -712,7 +732,7 @@ class AsyncServer:
             OutOfMemory, QueueDamaged: what the server refused, typed.
             redis.exceptions.ConnectionError, TimeoutError: still failing after `retry_for` seconds.
         """
-        lane = self.take() if self._primary is None else await self._led(self._primary)
+        lane = await self._lane()
         lane.calls += 1
         resent = 0.0
         sent = 0.0 if call.bearer is None else monotonic()
@@ -781,23 +801,20 @@ class AsyncServer:
         """Have an open connection, as far as can be seen; of all that fails nothing was sent.
 
         Returns:
-            Whether it had to be opened.
+            Whether it had to be opened, or one was found closed since the last `reach`.
 
         Raises:
             redis.exceptions.ConnectionError, TimeoutError: at the first attempt.
         """
         lane = self.take() if self._primary is None else await self._led(self._primary)
-        try:
-            opened = await lane.open()
-        except BaseException:
-            await lane.close()
-            raise
+        opened = await self._open(lane) or self._has_lost
+        self._has_lost = False
         self.give(lane)
         return opened
 
     async def command(self, *args: Any) -> Any:
         """A plain command that may be repeated, its reply undecoded."""
-        lane = self.take() if self._primary is None else await self._led(self._primary)
+        lane = await self._lane()
 
         async def attempt() -> Any:
             try:

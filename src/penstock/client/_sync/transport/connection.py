@@ -184,16 +184,18 @@ class ProducerConnection(Producer):
     """A connection with a producer's id and counter; one call at a time.
 
     Attributes:
+        has_opened: whether `open` has connected it before.
         used: when the last reply came, by our clock, if whoever uses the lane has noted it.
     """
 
-    __slots__ = ("_conn", "_followers", "_syncing", "used")
+    __slots__ = ("_conn", "_followers", "_syncing", "has_opened", "used")
 
     def __init__(self, conn: Any) -> None:
         super().__init__()
         self._conn = conn
         self._syncing: Syncing | None = None
         self._followers = 0
+        self.has_opened = False
         self.used = 0.0
 
     def exchange(self, call: Call, caller: Producer) -> list[Any]:
@@ -441,6 +443,7 @@ class ProducerConnection(Producer):
             return False
         self.close()
         self._conn.connect()
+        self.has_opened = True
         return True
 
     def close(self) -> None:
@@ -624,6 +627,7 @@ class Server:
         self._turn = 0
         self._bound: object = None
         self._sends_once = False
+        self._has_lost = False
         self._retrying = tenacity.Retrying(
             stop=tenacity.stop_after_delay(retry_for),
             wait=_pause,
@@ -704,6 +708,22 @@ class Server:
         """Whether a connection leads to a server that was the primary."""
         return self._primary is not None and bool(conn.turn != self._primary.turn)
 
+    def _lane(self) -> ProducerConnection:
+        """Take a lane for one call; open it first if the call is not sent a second time."""
+        lane = self.take() if self._primary is None else self._led(self._primary)
+        if self._sends_once:
+            had_opened = lane.has_opened
+            if self._open(lane) and had_opened:
+                self._has_lost = True
+        return lane
+
+    def _open(self, lane: ProducerConnection) -> bool:
+        try:
+            return lane.open()
+        except BaseException:
+            lane.close()
+            raise
+
     def run(self, call: Call, *, brief: bool = False) -> tuple[list[Any], float]:
         """Run a script; the reply, and when it was sent again by our clock, 0 = it was not.
 
@@ -711,7 +731,7 @@ class Server:
             OutOfMemory, QueueDamaged: what the server refused, typed.
             redis.exceptions.ConnectionError, TimeoutError: still failing after `retry_for` seconds.
         """
-        lane = self.take() if self._primary is None else self._led(self._primary)
+        lane = self._lane()
         lane.calls += 1
         resent = 0.0
         sent = 0.0 if call.bearer is None else monotonic()
@@ -780,23 +800,20 @@ class Server:
         """Have an open connection, as far as can be seen; of all that fails nothing was sent.
 
         Returns:
-            Whether it had to be opened.
+            Whether it had to be opened, or one was found closed since the last `reach`.
 
         Raises:
             redis.exceptions.ConnectionError, TimeoutError: at the first attempt.
         """
         lane = self.take() if self._primary is None else self._led(self._primary)
-        try:
-            opened = lane.open()
-        except BaseException:
-            lane.close()
-            raise
+        opened = self._open(lane) or self._has_lost
+        self._has_lost = False
         self.give(lane)
         return opened
 
     def command(self, *args: Any) -> Any:
         """A plain command that may be repeated, its reply undecoded."""
-        lane = self.take() if self._primary is None else self._led(self._primary)
+        lane = self._lane()
 
         def attempt() -> Any:
             try:
