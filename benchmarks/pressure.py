@@ -8,7 +8,7 @@ from typing import Any
 from benchmarks.bed import Bed
 from benchmarks.figures import Budget, Sample, Table, median, pairwise
 from benchmarks.plan import BODY, Plan
-from penstock.pressure import Queue
+from penstock.pressure import PressureQueue
 
 __all__ = ["Literal", "pressure"]
 
@@ -80,7 +80,7 @@ def pressure(bed: Bed, plan: Plan) -> Table:
         " take, as the clients of that protocol do; both use redis-py with hiredis.",
     )
     messages = plan.single
-    with Queue("bench", bed.url, prefix=bed.key("pressure")) as queue:
+    with PressureQueue("bench", bed.url, prefix=bed.key("pressure")) as queue:
         queue.create(bound=messages + 1)
         literal = Literal(bed.redis, f"{queue.prefix}:{queue.name}", messages + 1)
         _round(bed, queue, max(messages // 10, 1))
@@ -109,7 +109,7 @@ def pressure(bed: Bed, plan: Plan) -> Table:
     return table
 
 
-def _round(bed: Bed, queue: Queue | Literal, messages: int) -> dict[str, Sample]:
+def _round(bed: Bed, queue: PressureQueue | Literal, messages: int) -> dict[str, Sample]:
     put = bed.measure(_repeated(lambda: queue.put_nowait(BODY), messages))
     got = bed.measure(_repeated(queue.get_nowait, messages))
     both = Sample(messages, put.server + got.server, put.client + got.client, put.wall + got.wall)

@@ -16,19 +16,19 @@ import threading
 from server import url
 
 from penstock import QueueClosed, QueueFull
-from penstock.pressure import Queue
+from penstock.pressure import PressureQueue
 
 NAME = "example.pipe"
 
 
 def produce() -> None:
-    with Queue(NAME, url()) as pipe:
+    with PressureQueue(NAME, url()) as pipe:
         for number in range(4, 10):
             pipe.put(str(number))  # waits while the pipe is full, and nobody else puts meanwhile
         pipe.close()
 
 
-with Queue(NAME, url()) as pipe:
+with PressureQueue(NAME, url()) as pipe:
     pipe.create(bound=3)
     for number in (1, 2, 3):
         pipe.put(str(number), timeout=5)

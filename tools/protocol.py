@@ -26,8 +26,8 @@ from penstock.core.states import (  # noqa: E402 - behind the path
     Cell,
     Condition,
     Event,
-    Place,
-    State,
+    JobState,
+    StateCase,
     edges,
 )
 from penstock.wire.codes import Code  # noqa: E402 - same
@@ -50,8 +50,8 @@ PRESSURE_COMMANDS = (
     "blmove", "brpop", "evalsha", "exec", "get", "info", "llen", "multi", "ping", "script|load",
     "unwatch", "wait", "watch",
 )  # fmt: skip
-PLAIN = [place for place in Place if place.condition is Condition.PLAIN]
-COME = [place for place in Place if place.condition is not Condition.PLAIN]
+PLAIN = [place for place in StateCase if place.condition is Condition.PLAIN]
+COME = [place for place in StateCase if place.condition is not Condition.PLAIN]
 
 
 class StaleError(Exception):
@@ -136,12 +136,12 @@ def _diagram() -> Iterator[str]:
     yield "stateDiagram-v2"
     for edge in edges():
         verbs = dict.fromkeys(event.script for event in edge.events)
-        start, end = ("[*]" if s is State.NONE else s.value for s in (edge.start, edge.end))
+        start, end = ("[*]" if s is JobState.NONE else s.value for s in (edge.start, edge.end))
         yield f"  {start} --> {end}: {', '.join(verbs)}"
     yield "```"
 
 
-def _cell(cell: Cell | None, here: Place) -> str:
+def _cell(cell: Cell | None, here: StateCase) -> str:
     if cell is None:
         return "-"
     usual = _outcome(cell.code, cell.next, here)
@@ -150,7 +150,7 @@ def _cell(cell: Cell | None, here: Place) -> str:
     return f"{usual} ({_outcome(cell.once_code, cell.once, here)})"
 
 
-def _outcome(code: int | None, target: Place, here: Place) -> str:
+def _outcome(code: int | None, target: StateCase, here: StateCase) -> str:
     shown = "" if code is None else str(code)
     if target is here:
         return shown or "·"
@@ -159,7 +159,7 @@ def _outcome(code: int | None, target: Place, here: Place) -> str:
     return f"{shown} → {title}".strip()
 
 
-def _table(places: Sequence[Place]) -> Iterator[str]:
+def _table(places: Sequence[StateCase]) -> Iterator[str]:
     yield "| event | " + " | ".join(place.title for place in places) + " |"
     yield "|---|" + "---|" * len(places)
     for event in Event:

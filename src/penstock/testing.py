@@ -95,7 +95,7 @@ class _Replicated:
         return ...
 
 
-class _Threads(_Replicated):
+class _SyncReplicated(_Replicated):
     def send_packed_command(self, command: Any, *args: Any, **kwargs: Any) -> Any:
         sender: Any = super()
         commands = self.kept(command)
@@ -167,7 +167,7 @@ def penstock(penstock_server: FakeServer, request: pytest.FixtureRequest) -> Ite
     from penstock import Penstock
 
     redis = _fakeredis().FakeRedis(server=penstock_server)
-    _give_replicas(redis, _Threads, _replicas(request))
+    _give_replicas(redis, _SyncReplicated, _replicas(request))
     with Penstock(redis, owner="test") as client:
         yield client
     redis.close()

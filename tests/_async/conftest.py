@@ -11,7 +11,7 @@ from penstock import AsyncPenstock, AsyncQueue
 from penstock.client._async.transport.cluster import AsyncBlockingConnections
 from penstock.client._async.transport.connection import AsyncBlockingConnection
 from penstock.core import flows, nodes
-from penstock.worker import crew, loop
+from penstock.worker import loop, state
 from tests.support.backends import Backend
 from tests.support.keyspace import Raw, check_invariant
 from tests.support.twins import PATIENCE, await_for
@@ -116,7 +116,7 @@ def _counted(kind: Any, pending: list[object]) -> Any:
 @pytest.fixture
 def no_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody who waits looks by himself while a test is patient: whoever comes was woken."""
-    for module in (flows, nodes, crew, loop):
+    for module in (flows, nodes, state, loop):
         monkeypatch.setattr(module, "TICK", 3 * PATIENCE)
 
 

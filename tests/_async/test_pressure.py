@@ -34,9 +34,9 @@ from penstock.errors import (
     QueueInUse,
     QueueMissing,
 )
-from penstock.pressure import AsyncQueue, Counters
+from penstock.pressure import AsyncPressureQueue, PressureCounters
 from penstock.pressure._async import deletion, link, turn
-from penstock.pressure._async.link import AsyncLine
+from penstock.pressure._async.link import AsyncWatchedConnection
 from penstock.pressure.calls import DONE, HOLDING, IN_USE
 from penstock.wire.scripts import pressure_scripts
 from tests.support.backends import Backend, clustered
@@ -47,7 +47,7 @@ from tests.support.twins import AsyncBeside, aspawn, await_for
 DEAD = "redis://127.0.0.1:1/0"
 BASE = "__pressure__:q"
 VARIABLES = ("REDIS_SERVER", "REDIS_HOST", "REDIS_PORT", "REDIS_DB", "PRESSURE_PREFIX")
-Make = Callable[..., AsyncQueue]
+Make = Callable[..., AsyncPressureQueue]
 
 
 @pytest.fixture
@@ -72,8 +72,8 @@ async def make(backend: Backend) -> AsyncIterator[Make]:
     made = []
     async with backend.async_client() as lent:
 
-        def one(name: str = "q", **options: Any) -> AsyncQueue:
-            made.append(AsyncQueue(name, lent, **options))
+        def one(name: str = "q", **options: Any) -> AsyncPressureQueue:
+            made.append(AsyncPressureQueue(name, lent, **options))
             return made[-1]
 
         yield one
@@ -82,7 +82,7 @@ async def make(backend: Backend) -> AsyncIterator[Make]:
 
 
 @pytest.fixture
-def q(make: Make) -> AsyncQueue:
+def q(make: Make) -> AsyncPressureQueue:
     """A queue that does not exist yet."""
     return make()
 
@@ -118,16 +118,16 @@ class AsyncTurning:
 @pytest.fixture
 def turning(monkeypatch: pytest.MonkeyPatch) -> AsyncTurning:
     """Tells when a call beside the test has begun to wait."""
-    found, turned = AsyncTurning(), AsyncLine.turned
+    found, turned = AsyncTurning(), AsyncWatchedConnection.turned
 
-    async def noted(line: AsyncLine, key: bytes, **options: Any) -> bool:
+    async def noted(line: AsyncWatchedConnection, key: bytes, **options: Any) -> bool:
         found.pending.append(key)
         try:
             return await turned(line, key, **options)
         finally:
             found.pending.remove(key)
 
-    monkeypatch.setattr(AsyncLine, "turned", noted)
+    monkeypatch.setattr(AsyncWatchedConnection, "turned", noted)
     return found
 
 
@@ -136,8 +136,8 @@ def turning(monkeypatch: pytest.MonkeyPatch) -> AsyncTurning:
 
 def test_by_default_it_is_the_server_that_the_protocol_names() -> None:
     """127.0.0.1, 6379, 0 and `__pressure__`; nothing is sent before a method is called."""
-    queue = AsyncQueue("q")
-    assert repr(queue) == "<AsyncQueue __pressure__:q at 127.0.0.1:6379>"
+    queue = AsyncPressureQueue("q")
+    assert repr(queue) == "<AsyncPressureQueue __pressure__:q at 127.0.0.1:6379>"
 
 
 def test_variables_say_where_the_server_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,12 +145,12 @@ def test_variables_say_where_the_server_is(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("REDIS_HOST", "queues.example")
     monkeypatch.setenv("REDIS_PORT", "6390")
     monkeypatch.setenv("PRESSURE_PREFIX", "pipes")
-    assert repr(AsyncQueue("q")) == "<AsyncQueue pipes:q at queues.example:6390>"
+    assert repr(AsyncPressureQueue("q")) == "<AsyncPressureQueue pipes:q at queues.example:6390>"
     monkeypatch.setenv("REDIS_SERVER", "fd00::7")
     monkeypatch.setenv("REDIS_PORT", "")
-    assert repr(AsyncQueue("q")) == "<AsyncQueue pipes:q at fd00::7:6379>"
-    given = AsyncQueue("q", "redis://localhost:7000/3", prefix="mine")
-    assert repr(given) == "<AsyncQueue mine:q at localhost:7000>"
+    assert repr(AsyncPressureQueue("q")) == "<AsyncPressureQueue pipes:q at fd00::7:6379>"
+    given = AsyncPressureQueue("q", "redis://localhost:7000/3", prefix="mine")
+    assert repr(given) == "<AsyncPressureQueue mine:q at localhost:7000>"
 
 
 async def test_the_database_is_one_of_the_variables(
@@ -161,11 +161,11 @@ async def test_the_database_is_one_of_the_variables(
     monkeypatch.setenv("REDIS_HOST", host)
     monkeypatch.setenv("REDIS_PORT", str(port))
     monkeypatch.setenv("REDIS_DB", "5")
-    async with AsyncQueue("q") as five:
+    async with AsyncPressureQueue("q") as five:
         await five.create()
         assert await five.exists()
         monkeypatch.setenv("REDIS_DB", "0")
-        async with AsyncQueue("q") as zero:
+        async with AsyncPressureQueue("q") as zero:
             assert not await zero.exists()
 
 
@@ -190,8 +190,8 @@ def test_variables_that_can_not_be_used(
     """They are told by their name, where they would be used."""
     monkeypatch.setenv(name, value)
     with pytest.raises(BadArgument, match=name):
-        AsyncQueue("q")
-    AsyncQueue("q", DEAD)
+        AsyncPressureQueue("q")
+    AsyncPressureQueue("q", DEAD)
 
 
 RESERVED = [
@@ -205,42 +205,42 @@ RESERVED = [
 def test_names_of_keys_of_other_queues_are_refused(suffix: str) -> None:
     """`jobs:bound` would be the bound of `jobs`; so would `bound` with the prefix `p:jobs`."""
     with pytest.raises(BadArgument, match="another queue"):
-        AsyncQueue(f"jobs:{suffix}", DEAD)
+        AsyncPressureQueue(f"jobs:{suffix}", DEAD)
     with pytest.raises(BadArgument, match="another queue"):
-        AsyncQueue(suffix, DEAD, prefix="p:jobs")
+        AsyncPressureQueue(suffix, DEAD, prefix="p:jobs")
     for name in (suffix, f"{suffix}:jobs", f"jobs{suffix}"):
-        AsyncQueue(name, DEAD)
+        AsyncPressureQueue(name, DEAD)
 
 
 @pytest.mark.parametrize("name", ["", None, b"q", 7, "\ud800"])
 def test_names_that_are_none(name: Any) -> None:
     """Text that is not empty, and that UTF-8 can hold; the same for prefixes."""
     with pytest.raises(BadArgument, match="name="):
-        AsyncQueue(name, DEAD)
+        AsyncPressureQueue(name, DEAD)
     if name is not None:
         with pytest.raises(BadArgument, match="prefix="):
-            AsyncQueue("q", DEAD, prefix=name)
+            AsyncPressureQueue("q", DEAD, prefix=name)
 
 
 @pytest.mark.parametrize("client_id", ["", b"me", "a\nb", "x" * 201, 7])
 def test_ids_that_are_none(client_id: Any) -> None:
     """Printable text of at most 200 bytes."""
     with pytest.raises(BadArgument, match="client_id"):
-        AsyncQueue("q", DEAD, client_id=client_id)
+        AsyncPressureQueue("q", DEAD, client_id=client_id)
 
 
 @pytest.mark.parametrize("source", [7, "http://localhost", b"redis://localhost"])
 def test_sources_that_are_none(source: Any) -> None:
     """A URL of Redis, or a client."""
     with pytest.raises(BadArgument, match="source"):
-        AsyncQueue("q", source)
+        AsyncPressureQueue("q", source)
 
 
 async def test_a_client_that_decodes_is_refused(backend: Backend) -> None:
     """Messages are bytes."""
     async with backend.async_client(decode_responses=True) as lent:
         with pytest.raises(ConfigurationError, match="decode_responses"):
-            AsyncQueue("q", lent)
+            AsyncPressureQueue("q", lent)
 
 
 @pytest.mark.parametrize(
@@ -278,10 +278,10 @@ async def test_a_client_that_decodes_is_refused(backend: Backend) -> None:
 async def test_bad_input_is_told_before_anything_is_sent(call: Callable[..., Any]) -> None:
     """There is no server that could have seen it."""
     with pytest.raises(BadArgument):
-        await call(AsyncQueue("q", DEAD))
+        await call(AsyncPressureQueue("q", DEAD))
 
 
-OPERATIONS: list[Callable[[AsyncQueue], Any]] = [
+OPERATIONS: list[Callable[[AsyncPressureQueue], Any]] = [
     lambda q: q.create(),
     lambda q: q.exists(),
     lambda q: q.length(),
@@ -304,7 +304,7 @@ OPERATIONS: list[Callable[[AsyncQueue], Any]] = [
 async def test_without_a_server_every_operation_fails(operation: Callable[..., Any]) -> None:
     """With redis-py's error, and not the one of an unknown outcome: nothing can have run."""
     with pytest.raises(RedisConnectionError) as caught:
-        await operation(AsyncQueue("q", DEAD))
+        await operation(AsyncPressureQueue("q", DEAD))
     assert not isinstance(caught.value, PenstockError)
 
 
@@ -330,7 +330,7 @@ async def test_who_we_are(make: Make, raw: Raw) -> None:
 
 
 # [async only
-async def test_tasks_of_one_name_are_two_parties(q: AsyncQueue) -> None:
+async def test_tasks_of_one_name_are_two_parties(q: AsyncPressureQueue) -> None:
     """A program may call all its workers `worker`."""
 
     async def ours() -> str:
@@ -343,12 +343,12 @@ async def test_tasks_of_one_name_are_two_parties(q: AsyncQueue) -> None:
 
 
 # async only]
-async def test_text_is_stored_as_utf_8(q: AsyncQueue, raw: Raw) -> None:
+async def test_text_is_stored_as_utf_8(q: AsyncPressureQueue, raw: Raw) -> None:
     """Counters count bytes."""
     await q.create()
     await q.put("\u2603")
     assert raw.lrange(BASE, 0, -1) == [b"\xe2\x98\x83"]
-    assert await q.counters() == Counters(1, 3, 0, 0)
+    assert await q.counters() == PressureCounters(1, 3, 0, 0)
 
 
 async def test_messages_end_when_the_queue_is_closed(make: Make, turning: AsyncTurning) -> None:
@@ -368,7 +368,7 @@ async def test_messages_end_when_the_queue_is_closed(make: Make, turning: AsyncT
     assert await all_of_them() == []
 
 
-async def test_an_iteration_is_unblocked_between_two_messages(q: AsyncQueue) -> None:
+async def test_an_iteration_is_unblocked_between_two_messages(q: AsyncPressureQueue) -> None:
     """It ends before the next message although that is there; one that begins later goes on."""
     await q.create()
     for message in ("a", "b"):
@@ -410,7 +410,7 @@ async def test_a_context_closes_connections_not_the_queue(one_server: Backend) -
     """The queue goes on; so does the object, with new connections."""
     raw = one_server.sync_client()
     assert one_server.url
-    async with AsyncQueue("q", one_server.url) as q:
+    async with AsyncPressureQueue("q", one_server.url) as q:
         await q.create(bound=1)
         await q.put("x")
         with pytest.raises(QueueFull):
@@ -425,7 +425,7 @@ async def test_a_context_closes_connections_not_the_queue(one_server: Backend) -
 # -- one after the other -------------------------------------------------------------------
 
 
-async def test_a_refused_creation_changes_nothing(q: AsyncQueue, raw: Raw) -> None:
+async def test_a_refused_creation_changes_nothing(q: AsyncPressureQueue, raw: Raw) -> None:
     """Where the queue is, and where lists of an earlier one are."""
     await q.create(3)
     before = dump(raw)
@@ -439,16 +439,16 @@ async def test_a_refused_creation_changes_nothing(q: AsyncQueue, raw: Raw) -> No
     assert dump(raw) == before
 
 
-async def test_a_creation_begins_counting_anew(q: AsyncQueue, raw: Raw) -> None:
+async def test_a_creation_begins_counting_anew(q: AsyncPressureQueue, raw: Raw) -> None:
     """What the Go client's deletion leaves, and a party that came too late, does not count."""
     raw.set(key("stats:produced_messages"), 5)
     raw.set(key("producer"), "late")
     await q.create()
-    assert await q.counters() == Counters(0, 0, 0, 0)
+    assert await q.counters() == PressureCounters(0, 0, 0, 0)
     assert raw.get(key("producer")) is None
 
 
-async def test_over_filling(q: AsyncQueue, raw: Raw) -> None:
+async def test_over_filling(q: AsyncPressureQueue, raw: Raw) -> None:
     """Also when it waits: nothing else is put until there is room below the bound."""
     await q.create(1)
     await q.put("a")
@@ -464,7 +464,7 @@ async def test_over_filling(q: AsyncQueue, raw: Raw) -> None:
     assert tokens(raw) == (1, 1, 1)
 
 
-async def test_a_token_of_room_that_lies_is_removed(q: AsyncQueue, raw: Raw) -> None:
+async def test_a_token_of_room_that_lies_is_removed(q: AsyncPressureQueue, raw: Raw) -> None:
     """Old clients give one with every message they take, also from a queue that is over-full."""
     await q.create(1)
     await q.put("a")
@@ -474,7 +474,7 @@ async def test_a_token_of_room_that_lies_is_removed(q: AsyncQueue, raw: Raw) -> 
     assert tokens(raw) == (1, 1, 0)
 
 
-async def test_a_token_of_room_that_is_missing(q: AsyncQueue, raw: Raw) -> None:
+async def test_a_token_of_room_that_is_missing(q: AsyncPressureQueue, raw: Raw) -> None:
     """Both roles are free, so a dead party has lost it: whoever puts makes a new one."""
     await q.create(2)
     raw.delete(key("not_full"))
@@ -501,7 +501,7 @@ async def test_a_token_of_room_that_stays_away(
     assert tokens(raw) == (1, 0, 1)
 
 
-async def test_two_tokens_of_a_role_become_one(q: AsyncQueue, raw: Raw) -> None:
+async def test_two_tokens_of_a_role_become_one(q: AsyncPressureQueue, raw: Raw) -> None:
     """A party that was thought dead gave its role back as well."""
     await q.create()
     raw.lpush(key("producer_free"), 0)
@@ -513,7 +513,7 @@ async def test_two_tokens_of_a_role_become_one(q: AsyncQueue, raw: Raw) -> None:
 
 @pytest.mark.parametrize("operation", OPERATIONS[2:], ids=range(2, len(OPERATIONS)))
 async def test_what_is_missing_is_told(
-    operation: Callable[..., Any], q: AsyncQueue, raw: Raw
+    operation: Callable[..., Any], q: AsyncPressureQueue, raw: Raw
 ) -> None:
     """And no key is made."""
     with pytest.raises(QueueMissing, match="no queue 'q'"):
@@ -522,7 +522,7 @@ async def test_what_is_missing_is_told(
 
 
 @pytest.mark.parametrize("kind", ["bound", *RESERVED[7:]])
-async def test_numbers_that_are_none(q: AsyncQueue, raw: Raw, kind: str) -> None:
+async def test_numbers_that_are_none(q: AsyncPressureQueue, raw: Raw, kind: str) -> None:
     """They are told, and no message is lost or added over it."""
     await q.create()
     await q.put("a")
@@ -555,7 +555,7 @@ NEEDS = {
 
 
 @pytest.mark.parametrize("name", NEEDS)
-async def test_keys_of_another_type(q: AsyncQueue, raw: Raw, name: str) -> None:
+async def test_keys_of_another_type(q: AsyncPressureQueue, raw: Raw, name: str) -> None:
     """They are told, and nothing has changed."""
     arguments = {"put": ["c"], "free_role": ["producer"]}.get(name, [])
     for kind in NEEDS[name]:
@@ -720,7 +720,7 @@ async def test_who_is_in_line_is_told_of_a_queue_made_anew(
 ) -> None:
     """Although another party has the role in the new one as well."""
     monkeypatch.setattr(turn, "DEFEATS", defeats)
-    async with AsyncQueue("q", server.url) as q:
+    async with AsyncPressureQueue("q", server.url) as q:
         await q.create(1)
         plain.rpop(key("producer_free"))
         putting = aspawn(q.put, "a")
@@ -784,7 +784,7 @@ async def test_a_party_that_had_just_popped_the_token_of_a_role_that_was_freed(
     assert tokens(raw) == (1, 1, 1)
 
 
-async def test_freeing_a_role_mends_the_token_of_room(q: AsyncQueue, raw: Raw) -> None:
+async def test_freeing_a_role_mends_the_token_of_room(q: AsyncPressureQueue, raw: Raw) -> None:
     """A producer died between taking the token and putting; nothing is mended while one may be."""
     await q.create(2)
     raw.rpop(key("producer_free"))
@@ -1039,16 +1039,18 @@ def plain(server: EmbeddedServer) -> Raw:
 
 
 @pytest.fixture
-async def proxied(server: EmbeddedServer, plain: Raw) -> AsyncIterator[tuple[AsyncQueue, Proxy]]:
+async def proxied(
+    server: EmbeddedServer, plain: Raw
+) -> AsyncIterator[tuple[AsyncPressureQueue, Proxy]]:
     """A queue of bound 2 through a proxy, one connection open."""
     with Proxy(server.address) as proxy:
-        async with AsyncQueue("q", proxy.url) as queue:
+        async with AsyncPressureQueue("q", proxy.url) as queue:
             await queue.create(2)
             yield queue, proxy
 
 
 async def test_a_lost_reply_is_told_and_nothing_is_sent_again(
-    proxied: tuple[AsyncQueue, Proxy], plain: Raw
+    proxied: tuple[AsyncPressureQueue, Proxy], plain: Raw
 ) -> None:
     """The message is there once, or was taken once; the error says that it is not known."""
     q, proxy = proxied
@@ -1065,12 +1067,12 @@ async def test_a_lost_reply_is_told_and_nothing_is_sent_again(
         with pytest.raises(OutcomeUnknown):
             await get()
         assert plain.llen(BASE) == count
-    assert await q.counters() == Counters(2, 2, 2, 2)
+    assert await q.counters() == PressureCounters(2, 2, 2, 2)
     assert tokens(plain) == (1, 1, 1)
 
 
 async def test_a_request_that_does_not_get_through(
-    proxied: tuple[AsyncQueue, Proxy], plain: Raw
+    proxied: tuple[AsyncPressureQueue, Proxy], plain: Raw
 ) -> None:
     """Half of it is nothing: it has not run, and is not sent again."""
     q, proxy = proxied
@@ -1082,7 +1084,7 @@ async def test_a_request_that_does_not_get_through(
     assert await q.get() == b"b"
 
 
-async def test_looking_is_repeated(proxied: tuple[AsyncQueue, Proxy]) -> None:
+async def test_looking_is_repeated(proxied: tuple[AsyncPressureQueue, Proxy]) -> None:
     """It changes nothing, so a lost reply is no matter."""
     q, proxy = proxied
     fault = proxy.eat_reply(after=b"EVALSHA")
@@ -1091,7 +1093,7 @@ async def test_looking_is_repeated(proxied: tuple[AsyncQueue, Proxy]) -> None:
 
 
 async def test_a_connection_that_was_closed_meanwhile(
-    proxied: tuple[AsyncQueue, Proxy], monkeypatch: pytest.MonkeyPatch
+    proxied: tuple[AsyncPressureQueue, Proxy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that has not been used for a while is tried first, so a restart is no unknown outcome."""
     q, proxy = proxied
@@ -1108,7 +1110,7 @@ async def test_a_connection_that_was_closed_meanwhile(
 
 @pytest.mark.parametrize("kind", ["put", "get"])
 async def test_a_wait_whose_connection_fails_gives_its_role_back(
-    proxied: tuple[AsyncQueue, Proxy], plain: Raw, turning: AsyncTurning, kind: str
+    proxied: tuple[AsyncPressureQueue, Proxy], plain: Raw, turning: AsyncTurning, kind: str
 ) -> None:
     """The failure is told; nothing was put or taken, and nobody is kept out."""
     q, proxy = proxied
@@ -1128,7 +1130,7 @@ async def test_a_wait_whose_connection_fails_gives_its_role_back(
 
 @pytest.mark.parametrize("kind", ["put", "get"])
 async def test_a_role_that_can_not_be_given_back_is_owed(
-    proxied: tuple[AsyncQueue, Proxy], plain: Raw, turning: AsyncTurning, kind: str
+    proxied: tuple[AsyncPressureQueue, Proxy], plain: Raw, turning: AsyncTurning, kind: str
 ) -> None:
     """The server is away as the wait fails: its party, which lives, does not keep itself out.
 
@@ -1155,7 +1157,7 @@ async def test_a_role_that_can_not_be_given_back_is_owed(
 
 
 async def test_what_is_owed_is_not_taken_from_others(
-    proxied: tuple[AsyncQueue, Proxy], plain: Raw, turning: AsyncTurning
+    proxied: tuple[AsyncPressureQueue, Proxy], plain: Raw, turning: AsyncTurning
 ) -> None:
     """The role was freed meanwhile, and another party has it."""
     q, proxy = proxied
@@ -1192,7 +1194,7 @@ async def test_a_wait_on_a_server_that_has_the_queue_no_longer(
     async def refused(*_args: Any) -> None:
         raise refusal
 
-    monkeypatch.setattr(AsyncLine, method, refused)
+    monkeypatch.setattr(AsyncWatchedConnection, method, refused)
     with pytest.raises(RedisConnectionError) as caught:
         await q.get(timeout=20)
     assert caught.value.__cause__ is refusal
@@ -1241,17 +1243,17 @@ async def test_a_connection_with_the_replies_of_others_is_not_kept(
         raise ProtocolError("not the reply to call 7")
 
     async def turned(*_args: Any, **_options: Any) -> bool:
-        monkeypatch.setattr(AsyncLine, "guarded", guarded)
+        monkeypatch.setattr(AsyncWatchedConnection, "guarded", guarded)
         return True
 
-    monkeypatch.setattr(AsyncLine, "turned", turned)
+    monkeypatch.setattr(AsyncWatchedConnection, "turned", turned)
     with pytest.raises(ProtocolError):
         await q.get()
     assert kept not in q._link._lines
 
 
 async def test_a_reply_that_is_lost_at_the_end_of_a_wait(
-    proxied: tuple[AsyncQueue, Proxy], plain: Raw, turning: AsyncTurning
+    proxied: tuple[AsyncPressureQueue, Proxy], plain: Raw, turning: AsyncTurning
 ) -> None:
     """The message was taken, so the role is not ours to give back, and the outcome not known."""
     q, proxy = proxied
@@ -1267,7 +1269,7 @@ async def test_a_reply_that_is_lost_at_the_end_of_a_wait(
 
 
 async def test_the_last_request_of_a_wait_that_is_lost(
-    proxied: tuple[AsyncQueue, Proxy], plain: Raw, turning: AsyncTurning
+    proxied: tuple[AsyncPressureQueue, Proxy], plain: Raw, turning: AsyncTurning
 ) -> None:
     """The role is still ours, so it has not run, and that is what the error says."""
     q, proxy = proxied
@@ -1313,7 +1315,7 @@ async def test_who_is_always_late_stands_in_line(
     server: EmbeddedServer, plain: Raw, rival: Any, turning: AsyncTurning
 ) -> None:
     """It is served in turn with parties that pop the token, and the next one after it."""
-    async with AsyncQueue("q", server.url) as q:
+    async with AsyncPressureQueue("q", server.url) as q:
         await q.create()
         plain.rpop(key("producer_free"))
         putting = aspawn(q.put, "a")
@@ -1335,7 +1337,7 @@ async def test_who_is_cancelled_in_line_gives_back_what_it_got(
     server: EmbeddedServer, plain: Raw, rival: Any, turning: AsyncTurning
 ) -> None:
     """It looks at what the server has said before it goes."""
-    async with AsyncQueue("q", server.url) as q:
+    async with AsyncPressureQueue("q", server.url) as q:
         await q.create()
         plain.rpop(key("producer_free"))
         putting = asyncio.ensure_future(q.put("a"))
@@ -1355,7 +1357,7 @@ async def test_who_is_cancelled_in_line_again_and_again(
     server: EmbeddedServer, plain: Raw, rival: Any, turning: AsyncTurning
 ) -> None:
     """The role comes between two of them, to one who still looks."""
-    async with AsyncQueue("q", server.url) as q:
+    async with AsyncPressureQueue("q", server.url) as q:
         await q.create()
         plain.rpop(key("producer_free"))
         putting = asyncio.ensure_future(q.put("a"))
@@ -1378,7 +1380,7 @@ async def test_a_queue_made_anew_gets_its_token_back(
     server: EmbeddedServer, plain: Raw, rival: Any, turning: AsyncTurning
 ) -> None:
     """Who stood in line for the old one was given the token of the new one."""
-    async with AsyncQueue("q", server.url) as q:
+    async with AsyncPressureQueue("q", server.url) as q:
         await q.create()
         plain.rpop(key("producer_free"))
         putting = aspawn(q.put, "a")
@@ -1402,7 +1404,10 @@ async def test_a_full_server_can_be_drained(
     server: EmbeddedServer, plain: Raw, turning: AsyncTurning
 ) -> None:
     """Nothing is put, and that is told; taking, closing, waiting and deleting go on."""
-    async with AsyncQueue("q", server.url) as q, AsyncQueue("q", server.url) as other:
+    async with (
+        AsyncPressureQueue("q", server.url) as q,
+        AsyncPressureQueue("q", server.url) as other,
+    ):
         await q.create()
         await q.put("a")
         reader = aspawn(other.get)
@@ -1438,7 +1443,7 @@ async def test_a_wait_on_a_server_that_fills_up(
     server: EmbeddedServer, plain: Raw, turning: AsyncTurning
 ) -> None:
     """It looks from time to time, as a full server refuses to block; the message is taken."""
-    async with AsyncQueue("q", server.url) as q:
+    async with AsyncPressureQueue("q", server.url) as q:
         await q.create()
         reader = aspawn(q.get)
         await turning.reach("")
@@ -1455,7 +1460,7 @@ async def test_a_producer_on_a_server_that_fills_up(
     server: EmbeddedServer, plain: Raw, turning: AsyncTurning
 ) -> None:
     """It waited for room, and there is none in memory: told, and the role is given back."""
-    async with AsyncQueue("q", server.url) as q:
+    async with AsyncPressureQueue("q", server.url) as q:
         await q.create(1)
         await q.put("a")
         putting = aspawn(q.put, "b")
@@ -1477,11 +1482,14 @@ async def test_a_cluster_wants_a_tag(make_server: Callable[..., EmbeddedServer])
         client.execute_command("CLUSTER", "ADDSLOTS", *range(16384))
         await await_for(lambda: client.execute_command("CLUSTER INFO")["cluster_state"] == "ok")
         for name in ("q", "{}q", "}q{"):
-            async with AsyncQueue(name, server.url) as refused:
+            async with AsyncPressureQueue(name, server.url) as refused:
                 with pytest.raises(ConfigurationError, match="in braces, as in"):
                     await refused.create()
         assert client.keys() == []
-        for queue in (AsyncQueue("{q}", server.url), AsyncQueue("q", server.url, prefix="{p}")):
+        for queue in (
+            AsyncPressureQueue("{q}", server.url),
+            AsyncPressureQueue("q", server.url, prefix="{p}"),
+        ):
             async with queue:
                 await queue.create(1)
                 reader = aspawn(queue.get)

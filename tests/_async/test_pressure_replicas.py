@@ -11,7 +11,7 @@ import redis
 
 from penstock import NotReplicated, OutcomeUnknown, PutNotReplicated, QueueFull
 from penstock.embedded import EmbeddedServer
-from penstock.pressure import AsyncQueue, Counters
+from penstock.pressure import AsyncPressureQueue, PressureCounters
 from tests.support.backends import Backend
 from tests.support.proxy import Proxy
 from tests.support.replicated import Replicated, replicated
@@ -28,9 +28,9 @@ def trio(make_server: Callable[..., EmbeddedServer]) -> Iterator[Replicated]:
 
 
 @pytest.fixture
-async def pq(trio: Replicated) -> AsyncIterator[AsyncQueue]:
+async def pq(trio: Replicated) -> AsyncIterator[AsyncPressureQueue]:
     """A queue of bound 2 on the primary."""
-    async with AsyncQueue("q", trio.url) as queue:
+    async with AsyncPressureQueue("q", trio.url) as queue:
         await queue.create(2)
         yield queue
 
@@ -45,7 +45,7 @@ def at_rest(trio: Replicated) -> bool:
     return [trio.raw.llen(f"{BASE}:{role}_free") for role in ("producer", "consumer")] == [1, 1]
 
 
-async def test_a_put_that_replicas_confirm(trio: Replicated, pq: AsyncQueue) -> None:
+async def test_a_put_that_replicas_confirm(trio: Replicated, pq: AsyncPressureQueue) -> None:
     """Both have the message when the call returns; without `replicas` no WAIT is sent."""
     await pq.put("a", replicas=2, replication_timeout=10)
     assert copies(trio) == [[b"a"]] * 2
@@ -54,33 +54,35 @@ async def test_a_put_that_replicas_confirm(trio: Replicated, pq: AsyncQueue) -> 
     assert trio.calls()[1] == waits
 
 
-async def test_a_put_that_had_to_wait_for_room(trio: Replicated, pq: AsyncQueue) -> None:
+async def test_a_put_that_had_to_wait_for_room(trio: Replicated, pq: AsyncPressureQueue) -> None:
     """The replicas are waited for on the connection on which the message was put."""
     for message in ("a", "b"):
         await pq.put(message)
     putting = aspawn(pq.put, "c", replicas=2, replication_timeout=10)
     await await_for(lambda: not trio.raw.exists(f"{BASE}:producer_free"))
-    async with AsyncQueue("q", trio.url) as other:
+    async with AsyncPressureQueue("q", trio.url) as other:
         assert await other.get() == b"a"
     await putting.result()
     assert [found[0] for found in copies(trio)] == [b"c"] * 2
     assert at_rest(trio)
 
 
-async def test_too_few_replicas_are_connected(trio: Replicated, pq: AsyncQueue) -> None:
+async def test_too_few_replicas_are_connected(trio: Replicated, pq: AsyncPressureQueue) -> None:
     """The call is refused at once, and nothing is put; one replica less is enough."""
     trio.cut(0)
     with pytest.raises(NotReplicated, match="1 of 2 replicas are connected") as caught:
         await pq.put("a", replicas=2, replication_timeout=60)
     assert (caught.value.connected, caught.value.withdrawn) == (1, True)
     assert not isinstance(caught.value, PutNotReplicated)
-    assert await pq.counters() == Counters(0, 0, 0, 0)
+    assert await pq.counters() == PressureCounters(0, 0, 0, 0)
     await pq.put("a", replicas=1, replication_timeout=10)
     assert await pq.get() == b"a"
     assert at_rest(trio)
 
 
-async def test_replicas_that_go_while_the_put_waits(trio: Replicated, pq: AsyncQueue) -> None:
+async def test_replicas_that_go_while_the_put_waits(
+    trio: Replicated, pq: AsyncPressureQueue
+) -> None:
     """It is refused when there is room, nothing is put, and the role goes back."""
     for message in ("a", "b"):
         await pq.put(message)
@@ -88,7 +90,7 @@ async def test_replicas_that_go_while_the_put_waits(trio: Replicated, pq: AsyncQ
     await await_for(lambda: not trio.raw.exists(f"{BASE}:producer_free"))
     for replica in (0, 1):
         trio.cut(replica)
-    async with AsyncQueue("q", trio.url) as other:
+    async with AsyncPressureQueue("q", trio.url) as other:
         assert await other.get() == b"a"
     with pytest.raises(NotReplicated) as caught:
         await putting.result()
@@ -99,7 +101,7 @@ async def test_replicas_that_go_while_the_put_waits(trio: Replicated, pq: AsyncQ
 
 @pytest.mark.parametrize("waits", [False, True])
 async def test_a_message_that_is_not_confirmed_in_time(
-    trio: Replicated, pq: AsyncQueue, waits: bool
+    trio: Replicated, pq: AsyncPressureQueue, waits: bool
 ) -> None:
     """It stays in the queue, and the error says so; the consumer gets it once."""
     if waits:
@@ -110,7 +112,7 @@ async def test_a_message_that_is_not_confirmed_in_time(
     putting = aspawn(pq.put, "c", replicas=2, replication_timeout=0.3)
     if waits:
         await await_for(lambda: not trio.raw.exists(f"{BASE}:producer_free"))
-        async with AsyncQueue("q", trio.url) as other:
+        async with AsyncPressureQueue("q", trio.url) as other:
             assert await other.get() == b"a"
     with pytest.raises(PutNotReplicated, match="stays in the queue") as caught:
         await putting.result()
@@ -124,7 +126,7 @@ async def test_a_message_that_is_not_confirmed_in_time(
 
 
 async def test_a_queue_that_is_full_is_told_before_replicas_are_waited_for(
-    trio: Replicated, pq: AsyncQueue
+    trio: Replicated, pq: AsyncPressureQueue
 ) -> None:
     """The time for replicas begins when the message is put."""
     for message in ("a", "b"):
@@ -137,20 +139,20 @@ async def test_a_queue_that_is_full_is_told_before_replicas_are_waited_for(
 async def test_a_connection_that_fails_while_replicas_are_waited_for(trio: Replicated) -> None:
     """What has become of the message is not known, and it is not put again."""
     with Proxy(trio.primary.address) as proxy:
-        async with AsyncQueue("q", proxy.url) as q:
+        async with AsyncPressureQueue("q", proxy.url) as q:
             await q.create()
             await q.put("a", replicas=2, replication_timeout=10)
             proxy.eat_reply(after=b"EVALSHA")
             with pytest.raises(OutcomeUnknown):
                 await q.put("b", replicas=2, replication_timeout=10)
-            assert await q.counters() == Counters(2, 2, 0, 0)
+            assert await q.counters() == PressureCounters(2, 2, 0, 0)
 
 
 async def test_a_server_that_has_no_replicas(backend: Backend) -> None:
     """The call is refused where that is known; fakeredis can't be asked, and confirms nothing."""
     lent: Any
     async with backend.async_client() as lent:
-        q = AsyncQueue("q", lent)
+        q = AsyncPressureQueue("q", lent)
         await q.create()
         with pytest.raises(NotReplicated) as caught:
             await q.put("a", replicas=1, replication_timeout=0.05)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock import AsyncPenstock, AsyncQueue
-from penstock.core.sweeping import Turns
+from penstock.core.sweeping import SweepSchedule
 from tests.support.keyspace import advance, check_invariant, evalshas
 
 Raw = Any
@@ -17,7 +17,7 @@ MINUTE = 90
 
 def hurried(client: AsyncPenstock) -> None:
     """From its second wait on the client sweeps at each."""
-    client._driver._turns = Turns(lambda: 0.0)
+    client._driver._turns = SweepSchedule(lambda: 0.0)
 
 
 async def used_up(client: AsyncPenstock, raw: Raw, name: str) -> None:

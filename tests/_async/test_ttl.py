@@ -12,7 +12,7 @@ from tests.support.keyspace import Raw, advance, evalshas, load_scripts, numbers
 
 LIVE = ["a", "b", "c"]
 START_MS = 1_800_000_000_000
-Place = Callable[[AsyncQueue, Raw], Awaitable[None]]
+QueueIdentity = Callable[[AsyncQueue, Raw], Awaitable[None]]
 
 
 async def behind_in_ready(q: AsyncQueue, raw: Raw) -> None:
@@ -77,7 +77,7 @@ def counted(real_q: AsyncQueue, real_raw: Raw) -> AsyncCounted:
     "place", [behind_in_ready, behind_in_scheduled, behind_ended_leases, between_in_all]
 )
 async def test_live_jobs_behind_expired_ones_come_in_one_call(
-    counted: AsyncCounted, place: Place
+    counted: AsyncCounted, place: QueueIdentity
 ) -> None:
     """In order, although more jobs have expired than a call lists; none of those stays."""
     q, raw = counted.q, counted.raw

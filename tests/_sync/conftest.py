@@ -12,7 +12,7 @@ from penstock import Penstock, Queue
 from penstock.client._sync.transport.cluster import BlockingConnections
 from penstock.client._sync.transport.connection import BlockingConnection
 from penstock.core import flows, nodes
-from penstock.worker import crew, loop
+from penstock.worker import loop, state
 from tests.support.backends import Backend
 from tests.support.keyspace import Raw, check_invariant
 from tests.support.twins import PATIENCE, wait_for
@@ -118,7 +118,7 @@ def _counted(kind: Any, pending: list[object]) -> Any:
 @pytest.fixture
 def no_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody who waits looks by himself while a test is patient: whoever comes was woken."""
-    for module in (flows, nodes, crew, loop):
+    for module in (flows, nodes, state, loop):
         monkeypatch.setattr(module, "TICK", 3 * PATIENCE)
 
 

@@ -34,9 +34,9 @@ from penstock.errors import (
     QueueInUse,
     QueueMissing,
 )
-from penstock.pressure import Counters, Queue
+from penstock.pressure import PressureCounters, PressureQueue
 from penstock.pressure._sync import deletion, link, turn
-from penstock.pressure._sync.link import Line
+from penstock.pressure._sync.link import WatchedConnection
 from penstock.pressure.calls import DONE, HOLDING, IN_USE
 from penstock.wire.scripts import pressure_scripts
 from tests.support.backends import Backend, clustered
@@ -47,7 +47,7 @@ from tests.support.twins import Beside, spawn, wait_for
 DEAD = "redis://127.0.0.1:1/0"
 BASE = "__pressure__:q"
 VARIABLES = ("REDIS_SERVER", "REDIS_HOST", "REDIS_PORT", "REDIS_DB", "PRESSURE_PREFIX")
-Make = Callable[..., Queue]
+Make = Callable[..., PressureQueue]
 
 
 @pytest.fixture
@@ -72,8 +72,8 @@ def make(backend: Backend) -> Iterator[Make]:
     made = []
     with backend.sync_client() as lent:
 
-        def one(name: str = "q", **options: Any) -> Queue:
-            made.append(Queue(name, lent, **options))
+        def one(name: str = "q", **options: Any) -> PressureQueue:
+            made.append(PressureQueue(name, lent, **options))
             return made[-1]
 
         yield one
@@ -82,7 +82,7 @@ def make(backend: Backend) -> Iterator[Make]:
 
 
 @pytest.fixture
-def q(make: Make) -> Queue:
+def q(make: Make) -> PressureQueue:
     """A queue that does not exist yet."""
     return make()
 
@@ -118,16 +118,16 @@ class Turning:
 @pytest.fixture
 def turning(monkeypatch: pytest.MonkeyPatch) -> Turning:
     """Tells when a call beside the test has begun to wait."""
-    found, turned = Turning(), Line.turned
+    found, turned = Turning(), WatchedConnection.turned
 
-    def noted(line: Line, key: bytes, **options: Any) -> bool:
+    def noted(line: WatchedConnection, key: bytes, **options: Any) -> bool:
         found.pending.append(key)
         try:
             return turned(line, key, **options)
         finally:
             found.pending.remove(key)
 
-    monkeypatch.setattr(Line, "turned", noted)
+    monkeypatch.setattr(WatchedConnection, "turned", noted)
     return found
 
 
@@ -136,8 +136,8 @@ def turning(monkeypatch: pytest.MonkeyPatch) -> Turning:
 
 def test_by_default_it_is_the_server_that_the_protocol_names() -> None:
     """127.0.0.1, 6379, 0 and `__pressure__`; nothing is sent before a method is called."""
-    queue = Queue("q")
-    assert repr(queue) == "<Queue __pressure__:q at 127.0.0.1:6379>"
+    queue = PressureQueue("q")
+    assert repr(queue) == "<PressureQueue __pressure__:q at 127.0.0.1:6379>"
 
 
 def test_variables_say_where_the_server_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,12 +145,12 @@ def test_variables_say_where_the_server_is(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("REDIS_HOST", "queues.example")
     monkeypatch.setenv("REDIS_PORT", "6390")
     monkeypatch.setenv("PRESSURE_PREFIX", "pipes")
-    assert repr(Queue("q")) == "<Queue pipes:q at queues.example:6390>"
+    assert repr(PressureQueue("q")) == "<PressureQueue pipes:q at queues.example:6390>"
     monkeypatch.setenv("REDIS_SERVER", "fd00::7")
     monkeypatch.setenv("REDIS_PORT", "")
-    assert repr(Queue("q")) == "<Queue pipes:q at fd00::7:6379>"
-    given = Queue("q", "redis://localhost:7000/3", prefix="mine")
-    assert repr(given) == "<Queue mine:q at localhost:7000>"
+    assert repr(PressureQueue("q")) == "<PressureQueue pipes:q at fd00::7:6379>"
+    given = PressureQueue("q", "redis://localhost:7000/3", prefix="mine")
+    assert repr(given) == "<PressureQueue mine:q at localhost:7000>"
 
 
 def test_the_database_is_one_of_the_variables(
@@ -161,11 +161,11 @@ def test_the_database_is_one_of_the_variables(
     monkeypatch.setenv("REDIS_HOST", host)
     monkeypatch.setenv("REDIS_PORT", str(port))
     monkeypatch.setenv("REDIS_DB", "5")
-    with Queue("q") as five:
+    with PressureQueue("q") as five:
         five.create()
         assert five.exists()
         monkeypatch.setenv("REDIS_DB", "0")
-        with Queue("q") as zero:
+        with PressureQueue("q") as zero:
             assert not zero.exists()
 
 
@@ -190,8 +190,8 @@ def test_variables_that_can_not_be_used(
     """They are told by their name, where they would be used."""
     monkeypatch.setenv(name, value)
     with pytest.raises(BadArgument, match=name):
-        Queue("q")
-    Queue("q", DEAD)
+        PressureQueue("q")
+    PressureQueue("q", DEAD)
 
 
 RESERVED = [
@@ -205,42 +205,42 @@ RESERVED = [
 def test_names_of_keys_of_other_queues_are_refused(suffix: str) -> None:
     """`jobs:bound` would be the bound of `jobs`; so would `bound` with the prefix `p:jobs`."""
     with pytest.raises(BadArgument, match="another queue"):
-        Queue(f"jobs:{suffix}", DEAD)
+        PressureQueue(f"jobs:{suffix}", DEAD)
     with pytest.raises(BadArgument, match="another queue"):
-        Queue(suffix, DEAD, prefix="p:jobs")
+        PressureQueue(suffix, DEAD, prefix="p:jobs")
     for name in (suffix, f"{suffix}:jobs", f"jobs{suffix}"):
-        Queue(name, DEAD)
+        PressureQueue(name, DEAD)
 
 
 @pytest.mark.parametrize("name", ["", None, b"q", 7, "\ud800"])
 def test_names_that_are_none(name: Any) -> None:
     """Text that is not empty, and that UTF-8 can hold; the same for prefixes."""
     with pytest.raises(BadArgument, match="name="):
-        Queue(name, DEAD)
+        PressureQueue(name, DEAD)
     if name is not None:
         with pytest.raises(BadArgument, match="prefix="):
-            Queue("q", DEAD, prefix=name)
+            PressureQueue("q", DEAD, prefix=name)
 
 
 @pytest.mark.parametrize("client_id", ["", b"me", "a\nb", "x" * 201, 7])
 def test_ids_that_are_none(client_id: Any) -> None:
     """Printable text of at most 200 bytes."""
     with pytest.raises(BadArgument, match="client_id"):
-        Queue("q", DEAD, client_id=client_id)
+        PressureQueue("q", DEAD, client_id=client_id)
 
 
 @pytest.mark.parametrize("source", [7, "http://localhost", b"redis://localhost"])
 def test_sources_that_are_none(source: Any) -> None:
     """A URL of Redis, or a client."""
     with pytest.raises(BadArgument, match="source"):
-        Queue("q", source)
+        PressureQueue("q", source)
 
 
 def test_a_client_that_decodes_is_refused(backend: Backend) -> None:
     """Messages are bytes."""
     with backend.sync_client(decode_responses=True) as lent:
         with pytest.raises(ConfigurationError, match="decode_responses"):
-            Queue("q", lent)
+            PressureQueue("q", lent)
 
 
 @pytest.mark.parametrize(
@@ -278,10 +278,10 @@ def test_a_client_that_decodes_is_refused(backend: Backend) -> None:
 def test_bad_input_is_told_before_anything_is_sent(call: Callable[..., Any]) -> None:
     """There is no server that could have seen it."""
     with pytest.raises(BadArgument):
-        call(Queue("q", DEAD))
+        call(PressureQueue("q", DEAD))
 
 
-OPERATIONS: list[Callable[[Queue], Any]] = [
+OPERATIONS: list[Callable[[PressureQueue], Any]] = [
     lambda q: q.create(),
     lambda q: q.exists(),
     lambda q: q.length(),
@@ -304,7 +304,7 @@ OPERATIONS: list[Callable[[Queue], Any]] = [
 def test_without_a_server_every_operation_fails(operation: Callable[..., Any]) -> None:
     """With redis-py's error, and not the one of an unknown outcome: nothing can have run."""
     with pytest.raises(RedisConnectionError) as caught:
-        operation(Queue("q", DEAD))
+        operation(PressureQueue("q", DEAD))
     assert not isinstance(caught.value, PenstockError)
 
 
@@ -329,12 +329,12 @@ def test_who_we_are(make: Make, raw: Raw) -> None:
     assert named.client_id == "pump 7"
 
 
-def test_text_is_stored_as_utf_8(q: Queue, raw: Raw) -> None:
+def test_text_is_stored_as_utf_8(q: PressureQueue, raw: Raw) -> None:
     """Counters count bytes."""
     q.create()
     q.put("\u2603")
     assert raw.lrange(BASE, 0, -1) == [b"\xe2\x98\x83"]
-    assert q.counters() == Counters(1, 3, 0, 0)
+    assert q.counters() == PressureCounters(1, 3, 0, 0)
 
 
 def test_messages_end_when_the_queue_is_closed(make: Make, turning: Turning) -> None:
@@ -354,7 +354,7 @@ def test_messages_end_when_the_queue_is_closed(make: Make, turning: Turning) -> 
     assert all_of_them() == []
 
 
-def test_an_iteration_is_unblocked_between_two_messages(q: Queue) -> None:
+def test_an_iteration_is_unblocked_between_two_messages(q: PressureQueue) -> None:
     """It ends before the next message although that is there; one that begins later goes on."""
     q.create()
     for message in ("a", "b"):
@@ -394,7 +394,7 @@ def test_a_context_closes_connections_not_the_queue(one_server: Backend) -> None
     """The queue goes on; so does the object, with new connections."""
     raw = one_server.sync_client()
     assert one_server.url
-    with Queue("q", one_server.url) as q:
+    with PressureQueue("q", one_server.url) as q:
         q.create(bound=1)
         q.put("x")
         with pytest.raises(QueueFull):
@@ -409,7 +409,7 @@ def test_a_context_closes_connections_not_the_queue(one_server: Backend) -> None
 # -- one after the other -------------------------------------------------------------------
 
 
-def test_a_refused_creation_changes_nothing(q: Queue, raw: Raw) -> None:
+def test_a_refused_creation_changes_nothing(q: PressureQueue, raw: Raw) -> None:
     """Where the queue is, and where lists of an earlier one are."""
     q.create(3)
     before = dump(raw)
@@ -423,16 +423,16 @@ def test_a_refused_creation_changes_nothing(q: Queue, raw: Raw) -> None:
     assert dump(raw) == before
 
 
-def test_a_creation_begins_counting_anew(q: Queue, raw: Raw) -> None:
+def test_a_creation_begins_counting_anew(q: PressureQueue, raw: Raw) -> None:
     """What the Go client's deletion leaves, and a party that came too late, does not count."""
     raw.set(key("stats:produced_messages"), 5)
     raw.set(key("producer"), "late")
     q.create()
-    assert q.counters() == Counters(0, 0, 0, 0)
+    assert q.counters() == PressureCounters(0, 0, 0, 0)
     assert raw.get(key("producer")) is None
 
 
-def test_over_filling(q: Queue, raw: Raw) -> None:
+def test_over_filling(q: PressureQueue, raw: Raw) -> None:
     """Also when it waits: nothing else is put until there is room below the bound."""
     q.create(1)
     q.put("a")
@@ -448,7 +448,7 @@ def test_over_filling(q: Queue, raw: Raw) -> None:
     assert tokens(raw) == (1, 1, 1)
 
 
-def test_a_token_of_room_that_lies_is_removed(q: Queue, raw: Raw) -> None:
+def test_a_token_of_room_that_lies_is_removed(q: PressureQueue, raw: Raw) -> None:
     """Old clients give one with every message they take, also from a queue that is over-full."""
     q.create(1)
     q.put("a")
@@ -458,7 +458,7 @@ def test_a_token_of_room_that_lies_is_removed(q: Queue, raw: Raw) -> None:
     assert tokens(raw) == (1, 1, 0)
 
 
-def test_a_token_of_room_that_is_missing(q: Queue, raw: Raw) -> None:
+def test_a_token_of_room_that_is_missing(q: PressureQueue, raw: Raw) -> None:
     """Both roles are free, so a dead party has lost it: whoever puts makes a new one."""
     q.create(2)
     raw.delete(key("not_full"))
@@ -485,7 +485,7 @@ def test_a_token_of_room_that_stays_away(
     assert tokens(raw) == (1, 0, 1)
 
 
-def test_two_tokens_of_a_role_become_one(q: Queue, raw: Raw) -> None:
+def test_two_tokens_of_a_role_become_one(q: PressureQueue, raw: Raw) -> None:
     """A party that was thought dead gave its role back as well."""
     q.create()
     raw.lpush(key("producer_free"), 0)
@@ -496,7 +496,7 @@ def test_two_tokens_of_a_role_become_one(q: Queue, raw: Raw) -> None:
 
 
 @pytest.mark.parametrize("operation", OPERATIONS[2:], ids=range(2, len(OPERATIONS)))
-def test_what_is_missing_is_told(operation: Callable[..., Any], q: Queue, raw: Raw) -> None:
+def test_what_is_missing_is_told(operation: Callable[..., Any], q: PressureQueue, raw: Raw) -> None:
     """And no key is made."""
     with pytest.raises(QueueMissing, match="no queue 'q'"):
         operation(q)
@@ -504,7 +504,7 @@ def test_what_is_missing_is_told(operation: Callable[..., Any], q: Queue, raw: R
 
 
 @pytest.mark.parametrize("kind", ["bound", *RESERVED[7:]])
-def test_numbers_that_are_none(q: Queue, raw: Raw, kind: str) -> None:
+def test_numbers_that_are_none(q: PressureQueue, raw: Raw, kind: str) -> None:
     """They are told, and no message is lost or added over it."""
     q.create()
     q.put("a")
@@ -537,7 +537,7 @@ NEEDS = {
 
 
 @pytest.mark.parametrize("name", NEEDS)
-def test_keys_of_another_type(q: Queue, raw: Raw, name: str) -> None:
+def test_keys_of_another_type(q: PressureQueue, raw: Raw, name: str) -> None:
     """They are told, and nothing has changed."""
     arguments = {"put": ["c"], "free_role": ["producer"]}.get(name, [])
     for kind in NEEDS[name]:
@@ -698,7 +698,7 @@ def test_who_is_in_line_is_told_of_a_queue_made_anew(
 ) -> None:
     """Although another party has the role in the new one as well."""
     monkeypatch.setattr(turn, "DEFEATS", defeats)
-    with Queue("q", server.url) as q:
+    with PressureQueue("q", server.url) as q:
         q.create(1)
         plain.rpop(key("producer_free"))
         putting = spawn(q.put, "a")
@@ -762,7 +762,7 @@ def test_a_party_that_had_just_popped_the_token_of_a_role_that_was_freed(
     assert tokens(raw) == (1, 1, 1)
 
 
-def test_freeing_a_role_mends_the_token_of_room(q: Queue, raw: Raw) -> None:
+def test_freeing_a_role_mends_the_token_of_room(q: PressureQueue, raw: Raw) -> None:
     """A producer died between taking the token and putting; nothing is mended while one may be."""
     q.create(2)
     raw.rpop(key("producer_free"))
@@ -966,16 +966,16 @@ def plain(server: EmbeddedServer) -> Raw:
 
 
 @pytest.fixture
-def proxied(server: EmbeddedServer, plain: Raw) -> Iterator[tuple[Queue, Proxy]]:
+def proxied(server: EmbeddedServer, plain: Raw) -> Iterator[tuple[PressureQueue, Proxy]]:
     """A queue of bound 2 through a proxy, one connection open."""
     with Proxy(server.address) as proxy:
-        with Queue("q", proxy.url) as queue:
+        with PressureQueue("q", proxy.url) as queue:
             queue.create(2)
             yield queue, proxy
 
 
 def test_a_lost_reply_is_told_and_nothing_is_sent_again(
-    proxied: tuple[Queue, Proxy], plain: Raw
+    proxied: tuple[PressureQueue, Proxy], plain: Raw
 ) -> None:
     """The message is there once, or was taken once; the error says that it is not known."""
     q, proxy = proxied
@@ -992,11 +992,13 @@ def test_a_lost_reply_is_told_and_nothing_is_sent_again(
         with pytest.raises(OutcomeUnknown):
             get()
         assert plain.llen(BASE) == count
-    assert q.counters() == Counters(2, 2, 2, 2)
+    assert q.counters() == PressureCounters(2, 2, 2, 2)
     assert tokens(plain) == (1, 1, 1)
 
 
-def test_a_request_that_does_not_get_through(proxied: tuple[Queue, Proxy], plain: Raw) -> None:
+def test_a_request_that_does_not_get_through(
+    proxied: tuple[PressureQueue, Proxy], plain: Raw
+) -> None:
     """Half of it is nothing: it has not run, and is not sent again."""
     q, proxy = proxied
     proxy.cut_after_request_bytes(30, after=b"EVALSHA")
@@ -1007,7 +1009,7 @@ def test_a_request_that_does_not_get_through(proxied: tuple[Queue, Proxy], plain
     assert q.get() == b"b"
 
 
-def test_looking_is_repeated(proxied: tuple[Queue, Proxy]) -> None:
+def test_looking_is_repeated(proxied: tuple[PressureQueue, Proxy]) -> None:
     """It changes nothing, so a lost reply is no matter."""
     q, proxy = proxied
     fault = proxy.eat_reply(after=b"EVALSHA")
@@ -1016,7 +1018,7 @@ def test_looking_is_repeated(proxied: tuple[Queue, Proxy]) -> None:
 
 
 def test_a_connection_that_was_closed_meanwhile(
-    proxied: tuple[Queue, Proxy], monkeypatch: pytest.MonkeyPatch
+    proxied: tuple[PressureQueue, Proxy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that has not been used for a while is tried first, so a restart is no unknown outcome."""
     q, proxy = proxied
@@ -1033,7 +1035,7 @@ def test_a_connection_that_was_closed_meanwhile(
 
 @pytest.mark.parametrize("kind", ["put", "get"])
 def test_a_wait_whose_connection_fails_gives_its_role_back(
-    proxied: tuple[Queue, Proxy], plain: Raw, turning: Turning, kind: str
+    proxied: tuple[PressureQueue, Proxy], plain: Raw, turning: Turning, kind: str
 ) -> None:
     """The failure is told; nothing was put or taken, and nobody is kept out."""
     q, proxy = proxied
@@ -1053,7 +1055,7 @@ def test_a_wait_whose_connection_fails_gives_its_role_back(
 
 @pytest.mark.parametrize("kind", ["put", "get"])
 def test_a_role_that_can_not_be_given_back_is_owed(
-    proxied: tuple[Queue, Proxy], plain: Raw, turning: Turning, kind: str
+    proxied: tuple[PressureQueue, Proxy], plain: Raw, turning: Turning, kind: str
 ) -> None:
     """The server is away as the wait fails: its party, which lives, does not keep itself out.
 
@@ -1080,7 +1082,7 @@ def test_a_role_that_can_not_be_given_back_is_owed(
 
 
 def test_what_is_owed_is_not_taken_from_others(
-    proxied: tuple[Queue, Proxy], plain: Raw, turning: Turning
+    proxied: tuple[PressureQueue, Proxy], plain: Raw, turning: Turning
 ) -> None:
     """The role was freed meanwhile, and another party has it."""
     q, proxy = proxied
@@ -1117,7 +1119,7 @@ def test_a_wait_on_a_server_that_has_the_queue_no_longer(
     def refused(*_args: Any) -> None:
         raise refusal
 
-    monkeypatch.setattr(Line, method, refused)
+    monkeypatch.setattr(WatchedConnection, method, refused)
     with pytest.raises(RedisConnectionError) as caught:
         q.get(timeout=20)
     assert caught.value.__cause__ is refusal
@@ -1164,17 +1166,17 @@ def test_a_connection_with_the_replies_of_others_is_not_kept(
         raise ProtocolError("not the reply to call 7")
 
     def turned(*_args: Any, **_options: Any) -> bool:
-        monkeypatch.setattr(Line, "guarded", guarded)
+        monkeypatch.setattr(WatchedConnection, "guarded", guarded)
         return True
 
-    monkeypatch.setattr(Line, "turned", turned)
+    monkeypatch.setattr(WatchedConnection, "turned", turned)
     with pytest.raises(ProtocolError):
         q.get()
     assert kept not in q._link._lines
 
 
 def test_a_reply_that_is_lost_at_the_end_of_a_wait(
-    proxied: tuple[Queue, Proxy], plain: Raw, turning: Turning
+    proxied: tuple[PressureQueue, Proxy], plain: Raw, turning: Turning
 ) -> None:
     """The message was taken, so the role is not ours to give back, and the outcome not known."""
     q, proxy = proxied
@@ -1190,7 +1192,7 @@ def test_a_reply_that_is_lost_at_the_end_of_a_wait(
 
 
 def test_the_last_request_of_a_wait_that_is_lost(
-    proxied: tuple[Queue, Proxy], plain: Raw, turning: Turning
+    proxied: tuple[PressureQueue, Proxy], plain: Raw, turning: Turning
 ) -> None:
     """The role is still ours, so it has not run, and that is what the error says."""
     q, proxy = proxied
@@ -1236,7 +1238,7 @@ def test_who_is_always_late_stands_in_line(
     server: EmbeddedServer, plain: Raw, rival: Any, turning: Turning
 ) -> None:
     """It is served in turn with parties that pop the token, and the next one after it."""
-    with Queue("q", server.url) as q:
+    with PressureQueue("q", server.url) as q:
         q.create()
         plain.rpop(key("producer_free"))
         putting = spawn(q.put, "a")
@@ -1257,7 +1259,7 @@ def test_a_queue_made_anew_gets_its_token_back(
     server: EmbeddedServer, plain: Raw, rival: Any, turning: Turning
 ) -> None:
     """Who stood in line for the old one was given the token of the new one."""
-    with Queue("q", server.url) as q:
+    with PressureQueue("q", server.url) as q:
         q.create()
         plain.rpop(key("producer_free"))
         putting = spawn(q.put, "a")
@@ -1279,7 +1281,10 @@ def test_a_queue_made_anew_gets_its_token_back(
 
 def test_a_full_server_can_be_drained(server: EmbeddedServer, plain: Raw, turning: Turning) -> None:
     """Nothing is put, and that is told; taking, closing, waiting and deleting go on."""
-    with Queue("q", server.url) as q, Queue("q", server.url) as other:
+    with (
+        PressureQueue("q", server.url) as q,
+        PressureQueue("q", server.url) as other,
+    ):
         q.create()
         q.put("a")
         reader = spawn(other.get)
@@ -1315,7 +1320,7 @@ def test_a_wait_on_a_server_that_fills_up(
     server: EmbeddedServer, plain: Raw, turning: Turning
 ) -> None:
     """It looks from time to time, as a full server refuses to block; the message is taken."""
-    with Queue("q", server.url) as q:
+    with PressureQueue("q", server.url) as q:
         q.create()
         reader = spawn(q.get)
         turning.reach("")
@@ -1332,7 +1337,7 @@ def test_a_producer_on_a_server_that_fills_up(
     server: EmbeddedServer, plain: Raw, turning: Turning
 ) -> None:
     """It waited for room, and there is none in memory: told, and the role is given back."""
-    with Queue("q", server.url) as q:
+    with PressureQueue("q", server.url) as q:
         q.create(1)
         q.put("a")
         putting = spawn(q.put, "b")
@@ -1354,11 +1359,14 @@ def test_a_cluster_wants_a_tag(make_server: Callable[..., EmbeddedServer]) -> No
         client.execute_command("CLUSTER", "ADDSLOTS", *range(16384))
         wait_for(lambda: client.execute_command("CLUSTER INFO")["cluster_state"] == "ok")
         for name in ("q", "{}q", "}q{"):
-            with Queue(name, server.url) as refused:
+            with PressureQueue(name, server.url) as refused:
                 with pytest.raises(ConfigurationError, match="in braces, as in"):
                     refused.create()
         assert client.keys() == []
-        for queue in (Queue("{q}", server.url), Queue("q", server.url, prefix="{p}")):
+        for queue in (
+            PressureQueue("{q}", server.url),
+            PressureQueue("q", server.url, prefix="{p}"),
+        ):
             with queue:
                 queue.create(1)
                 reader = spawn(queue.get)

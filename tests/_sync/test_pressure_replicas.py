@@ -12,7 +12,7 @@ import redis
 
 from penstock import NotReplicated, OutcomeUnknown, PutNotReplicated, QueueFull
 from penstock.embedded import EmbeddedServer
-from penstock.pressure import Counters, Queue
+from penstock.pressure import PressureCounters, PressureQueue
 from tests.support.backends import Backend
 from tests.support.proxy import Proxy
 from tests.support.replicated import Replicated, replicated
@@ -29,9 +29,9 @@ def trio(make_server: Callable[..., EmbeddedServer]) -> Iterator[Replicated]:
 
 
 @pytest.fixture
-def pq(trio: Replicated) -> Iterator[Queue]:
+def pq(trio: Replicated) -> Iterator[PressureQueue]:
     """A queue of bound 2 on the primary."""
-    with Queue("q", trio.url) as queue:
+    with PressureQueue("q", trio.url) as queue:
         queue.create(2)
         yield queue
 
@@ -46,7 +46,7 @@ def at_rest(trio: Replicated) -> bool:
     return [trio.raw.llen(f"{BASE}:{role}_free") for role in ("producer", "consumer")] == [1, 1]
 
 
-def test_a_put_that_replicas_confirm(trio: Replicated, pq: Queue) -> None:
+def test_a_put_that_replicas_confirm(trio: Replicated, pq: PressureQueue) -> None:
     """Both have the message when the call returns; without `replicas` no WAIT is sent."""
     pq.put("a", replicas=2, replication_timeout=10)
     assert copies(trio) == [[b"a"]] * 2
@@ -55,33 +55,33 @@ def test_a_put_that_replicas_confirm(trio: Replicated, pq: Queue) -> None:
     assert trio.calls()[1] == waits
 
 
-def test_a_put_that_had_to_wait_for_room(trio: Replicated, pq: Queue) -> None:
+def test_a_put_that_had_to_wait_for_room(trio: Replicated, pq: PressureQueue) -> None:
     """The replicas are waited for on the connection on which the message was put."""
     for message in ("a", "b"):
         pq.put(message)
     putting = spawn(pq.put, "c", replicas=2, replication_timeout=10)
     wait_for(lambda: not trio.raw.exists(f"{BASE}:producer_free"))
-    with Queue("q", trio.url) as other:
+    with PressureQueue("q", trio.url) as other:
         assert other.get() == b"a"
     putting.result()
     assert [found[0] for found in copies(trio)] == [b"c"] * 2
     assert at_rest(trio)
 
 
-def test_too_few_replicas_are_connected(trio: Replicated, pq: Queue) -> None:
+def test_too_few_replicas_are_connected(trio: Replicated, pq: PressureQueue) -> None:
     """The call is refused at once, and nothing is put; one replica less is enough."""
     trio.cut(0)
     with pytest.raises(NotReplicated, match="1 of 2 replicas are connected") as caught:
         pq.put("a", replicas=2, replication_timeout=60)
     assert (caught.value.connected, caught.value.withdrawn) == (1, True)
     assert not isinstance(caught.value, PutNotReplicated)
-    assert pq.counters() == Counters(0, 0, 0, 0)
+    assert pq.counters() == PressureCounters(0, 0, 0, 0)
     pq.put("a", replicas=1, replication_timeout=10)
     assert pq.get() == b"a"
     assert at_rest(trio)
 
 
-def test_replicas_that_go_while_the_put_waits(trio: Replicated, pq: Queue) -> None:
+def test_replicas_that_go_while_the_put_waits(trio: Replicated, pq: PressureQueue) -> None:
     """It is refused when there is room, nothing is put, and the role goes back."""
     for message in ("a", "b"):
         pq.put(message)
@@ -89,7 +89,7 @@ def test_replicas_that_go_while_the_put_waits(trio: Replicated, pq: Queue) -> No
     wait_for(lambda: not trio.raw.exists(f"{BASE}:producer_free"))
     for replica in (0, 1):
         trio.cut(replica)
-    with Queue("q", trio.url) as other:
+    with PressureQueue("q", trio.url) as other:
         assert other.get() == b"a"
     with pytest.raises(NotReplicated) as caught:
         putting.result()
@@ -99,7 +99,9 @@ def test_replicas_that_go_while_the_put_waits(trio: Replicated, pq: Queue) -> No
 
 
 @pytest.mark.parametrize("waits", [False, True])
-def test_a_message_that_is_not_confirmed_in_time(trio: Replicated, pq: Queue, waits: bool) -> None:
+def test_a_message_that_is_not_confirmed_in_time(
+    trio: Replicated, pq: PressureQueue, waits: bool
+) -> None:
     """It stays in the queue, and the error says so; the consumer gets it once."""
     if waits:
         for message in ("a", "b"):
@@ -109,7 +111,7 @@ def test_a_message_that_is_not_confirmed_in_time(trio: Replicated, pq: Queue, wa
     putting = spawn(pq.put, "c", replicas=2, replication_timeout=0.3)
     if waits:
         wait_for(lambda: not trio.raw.exists(f"{BASE}:producer_free"))
-        with Queue("q", trio.url) as other:
+        with PressureQueue("q", trio.url) as other:
             assert other.get() == b"a"
     with pytest.raises(PutNotReplicated, match="stays in the queue") as caught:
         putting.result()
@@ -123,7 +125,7 @@ def test_a_message_that_is_not_confirmed_in_time(trio: Replicated, pq: Queue, wa
 
 
 def test_a_queue_that_is_full_is_told_before_replicas_are_waited_for(
-    trio: Replicated, pq: Queue
+    trio: Replicated, pq: PressureQueue
 ) -> None:
     """The time for replicas begins when the message is put."""
     for message in ("a", "b"):
@@ -136,20 +138,20 @@ def test_a_queue_that_is_full_is_told_before_replicas_are_waited_for(
 def test_a_connection_that_fails_while_replicas_are_waited_for(trio: Replicated) -> None:
     """What has become of the message is not known, and it is not put again."""
     with Proxy(trio.primary.address) as proxy:
-        with Queue("q", proxy.url) as q:
+        with PressureQueue("q", proxy.url) as q:
             q.create()
             q.put("a", replicas=2, replication_timeout=10)
             proxy.eat_reply(after=b"EVALSHA")
             with pytest.raises(OutcomeUnknown):
                 q.put("b", replicas=2, replication_timeout=10)
-            assert q.counters() == Counters(2, 2, 0, 0)
+            assert q.counters() == PressureCounters(2, 2, 0, 0)
 
 
 def test_a_server_that_has_no_replicas(backend: Backend) -> None:
     """The call is refused where that is known; fakeredis can't be asked, and confirms nothing."""
     lent: Any
     with backend.sync_client() as lent:
-        q = Queue("q", lent)
+        q = PressureQueue("q", lent)
         q.create()
         with pytest.raises(NotReplicated) as caught:
             q.put("a", replicas=1, replication_timeout=0.05)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock import Penstock, Queue
-from penstock.core.sweeping import Turns
+from penstock.core.sweeping import SweepSchedule
 from tests.support.keyspace import advance, check_invariant, evalshas
 
 Raw = Any
@@ -18,7 +18,7 @@ MINUTE = 90
 
 def hurried(client: Penstock) -> None:
     """From its second wait on the client sweeps at each."""
-    client._driver._turns = Turns(lambda: 0.0)
+    client._driver._turns = SweepSchedule(lambda: 0.0)
 
 
 def used_up(client: Penstock, raw: Raw, name: str) -> None:

@@ -13,7 +13,7 @@ from tests.support.keyspace import Raw, advance, evalshas, load_scripts, numbers
 
 LIVE = ["a", "b", "c"]
 START_MS = 1_800_000_000_000
-Place = Callable[[Queue, Raw], None]
+QueueIdentity = Callable[[Queue, Raw], None]
 
 
 def behind_in_ready(q: Queue, raw: Raw) -> None:
@@ -77,7 +77,9 @@ def counted(real_q: Queue, real_raw: Raw) -> Counted:
 @pytest.mark.parametrize(
     "place", [behind_in_ready, behind_in_scheduled, behind_ended_leases, between_in_all]
 )
-def test_live_jobs_behind_expired_ones_come_in_one_call(counted: Counted, place: Place) -> None:
+def test_live_jobs_behind_expired_ones_come_in_one_call(
+    counted: Counted, place: QueueIdentity
+) -> None:
     """In order, although more jobs have expired than a call lists; none of those stays."""
     q, raw = counted.q, counted.raw
     place(q, raw)

@@ -34,7 +34,7 @@ from benchmarks.plan import FULL, QUICK
 from benchmarks.pressure import Literal
 from penstock import EmbeddedServerError, Penstock
 from penstock.embedded import EmbeddedServer
-from penstock.pressure import Queue as PressureQueue
+from penstock.pressure import PressureQueue
 
 pytestmark = pytest.mark.slow
 TINY = ["--quick", "--rounds", "2", "--scale", "0.001"]

@@ -17,12 +17,12 @@ import pytest
 import redis
 
 from penstock import Penstock
-from penstock.cli.demo import crew as crew_module
 from penstock.cli.demo import worker as worker_module
-from penstock.cli.demo.crew import Crew
+from penstock.cli.demo import workers as workers_module
 from penstock.cli.demo.files import list_files
-from penstock.cli.demo.run import PROBES, Gathered, Plan
-from penstock.cli.demo.worker import FILES, RESULTS, Worker
+from penstock.cli.demo.run import PROBES, DemoPlan, Gathered
+from penstock.cli.demo.worker import FILES, RESULTS, DemoWorker
+from penstock.cli.demo.workers import DemoWorkers
 from penstock.embedded import EmbeddedServer
 from tests.cli.support import Cli, environment, hear_signals, in_process_of_its_own
 
@@ -203,7 +203,7 @@ def test_workers_that_do_not_start(
     folder: Path, run_cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run ends at once with what they had to say."""
-    monkeypatch.setattr(crew_module.sys, "executable", shutil.which("false"))
+    monkeypatch.setattr(workers_module.sys, "executable", shutil.which("false"))
     result = run_cli("demo", "--path", str(folder))
     assert result.code == 1
     assert "no news from the workers" in result.err
@@ -214,13 +214,15 @@ def test_workers_that_do_not_start(
 
 
 @pytest.fixture
-def start(server: EmbeddedServer, folder: Path) -> Iterator[Callable[..., tuple[Penstock, Crew]]]:
+def start(
+    server: EmbeddedServer, folder: Path
+) -> Iterator[Callable[..., tuple[Penstock, DemoWorkers]]]:
     """A client, and a crew that is ended after the test."""
-    crews: list[Crew] = []
+    crews: list[DemoWorkers] = []
     with Penstock(server.url, prefix="demo") as client:
 
-        def begin(count: int, **options: Any) -> tuple[Penstock, Crew]:
-            crew = Crew(client, server.url, folder, **{"batch": 4, "pace": 0.0, **options})
+        def begin(count: int, **options: Any) -> tuple[Penstock, DemoWorkers]:
+            crew = DemoWorkers(client, server.url, folder, **{"batch": 4, "pace": 0.0, **options})
             crews.append(crew)
             crew.start(count)
             ready = {}
@@ -235,7 +237,7 @@ def start(server: EmbeddedServer, folder: Path) -> Iterator[Callable[..., tuple[
 
 
 def test_nobody_is_killed_who_holds_nothing(
-    start: Callable[..., tuple[Penstock, Crew]],
+    start: Callable[..., tuple[Penstock, DemoWorkers]],
 ) -> None:
     """Idle workers are left alone and go on to work."""
     client, crew = start(2)
@@ -247,7 +249,7 @@ def test_nobody_is_killed_who_holds_nothing(
 
 
 def test_who_holds_jobs_is_killed_and_another_one_does_them(
-    start: Callable[..., tuple[Penstock, Crew]],
+    start: Callable[..., tuple[Penstock, DemoWorkers]],
 ) -> None:
     """The jobs counted as held are exactly those that are delivered again."""
     client, crew = start(2, pace=0.3)
@@ -270,7 +272,7 @@ def test_who_holds_jobs_is_killed_and_another_one_does_them(
 
 
 def test_a_worker_that_dies_by_itself_is_told_of(
-    start: Callable[..., tuple[Penstock, Crew]],
+    start: Callable[..., tuple[Penstock, DemoWorkers]],
 ) -> None:
     """Once, with its last words."""
     client, crew = start(2)
@@ -313,7 +315,7 @@ def test_a_worker_renews_the_leases_of_all_it_holds(
     with Penstock(server.url) as client:
         files = client.queue(FILES)
         files.enqueue_many([{"path": "below/deep/long"}, {"path": "file%201"}], lease=2)
-        worker = Worker(client, folder, batch=2)
+        worker = DemoWorker(client, folder, batch=2)
         jobs = files.reserve(2, block=0)
         files.extend(jobs, 600)  # so that a renewal shows: it shortens the lease to 2 s again
         worker._hold(jobs)
@@ -339,7 +341,7 @@ def test_a_file_that_can_not_be_read_is_a_result_too(server: EmbeddedServer, fol
     with Penstock(server.url) as client:
         client.queue(FILES).enqueue({"path": "nosuch"})
         [job] = client.queue(FILES).reserve(block=0)
-        told = Worker(client, folder, batch=1).work(job)
+        told = DemoWorker(client, folder, batch=1).work(job)
     assert (told["kind"], told["path"]) == ("file", "nosuch")
     assert told["error"].startswith("FileNotFoundError")
 
@@ -355,7 +357,7 @@ def test_small_directories_are_made_to_last(
     files: int, workers: int, batch: int, paced: bool
 ) -> None:
     """Long enough to be watched, and a batch never as long as a lease without a renewal."""
-    plan = Plan("", True, Path(), dict.fromkeys(map(str, range(files)), (0, 0)), workers)
+    plan = DemoPlan("", True, Path(), dict.fromkeys(map(str, range(files)), (0, 0)), workers)
     assert plan.batch == batch
     assert (plan.pace > 0) == paced
     assert plan.pace + worker_module.LEASE / 4 < worker_module.LEASE

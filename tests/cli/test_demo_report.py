@@ -9,9 +9,17 @@ from typing import Any
 import pytest
 
 from penstock.cli.demo.files import Listing, digest, list_files, path_of, standard_library
-from penstock.cli.demo.report import Kill, Memory, Report, Verdict, check, percentile, print_report
+from penstock.cli.demo.report import (
+    DemoReport,
+    DemoVerdict,
+    Kill,
+    Memory,
+    check,
+    percentile,
+    print_report,
+)
 
-FINE = Verdict([], [], [])
+FINE = DemoVerdict([], [], [])
 
 
 @pytest.fixture
@@ -40,7 +48,7 @@ def test_a_missing_result_is_found(folder: Path) -> None:
     results = true_results(folder, listing)
     del results["b"]
     verdict = check(folder, listing, results)
-    assert (verdict, verdict.fine) == (Verdict(["b"], [], []), False)
+    assert (verdict, verdict.fine) == (DemoVerdict(["b"], [], []), False)
 
 
 @pytest.mark.parametrize("field, value", [("size", 3), ("lines", 0), ("sha256", "0" * 64)])
@@ -50,7 +58,7 @@ def test_a_wrong_result_is_found(folder: Path, field: str, value: Any) -> None:
     results = true_results(folder, listing)
     results["c"][field] = value
     verdict = check(folder, listing, results)
-    assert (verdict, verdict.fine) == (Verdict([], ["c"], []), False)
+    assert (verdict, verdict.fine) == (DemoVerdict([], ["c"], []), False)
 
 
 def test_a_file_that_changes_meanwhile_proves_nothing(folder: Path) -> None:
@@ -68,10 +76,10 @@ def test_an_unreadable_file_is_told_and_not_lost(folder: Path) -> None:
     results = true_results(folder, listing)
     results["a"] = {"path": "a", "error": "PermissionError: Permission denied"}
     verdict = check(folder, listing, results)
-    assert (verdict, verdict.fine) == (Verdict([], [], ["a"]), True)
+    assert (verdict, verdict.fine) == (DemoVerdict([], [], ["a"]), True)
 
 
-REPORT = Report(
+REPORT = DemoReport(
     server="Redis 7.0.15",
     own_server=True,
     path=Path("/somewhere"),
@@ -96,9 +104,9 @@ REPORT = Report(
     "changes, ok",
     [
         ({}, True),
-        ({"verdict": Verdict(["b"], [], [])}, False),
-        ({"verdict": Verdict([], ["b"], [])}, False),
-        ({"verdict": Verdict([], [], ["b"])}, True),
+        ({"verdict": DemoVerdict(["b"], [], [])}, False),
+        ({"verdict": DemoVerdict([], ["b"], [])}, False),
+        ({"verdict": DemoVerdict([], [], ["b"])}, True),
         ({"after": Memory(1_010_000, 10_000)}, False),
         ({"after": Memory(1_010_000, 10_000), "own_server": False}, False),
         ({"after": Memory(9_000_000, 2000)}, False),
@@ -114,7 +122,7 @@ def test_what_makes_a_run_a_failure(changes: dict[str, Any], ok: bool) -> None:
 def test_the_files_that_are_missing_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     """In the document and below the table, the first twenty of them."""
     names = [f"file-{number:02}" for number in range(25)]
-    report = replace(REPORT, verdict=Verdict(names, ["w"], []), kill=None, recovered=None)
+    report = replace(REPORT, verdict=DemoVerdict(names, ["w"], []), kill=None, recovered=None)
     assert report.document()["missing"] == names[:20]
     assert (report.document()["lost"], report.document()["killed"]) == (25, None)
     print_report(report)

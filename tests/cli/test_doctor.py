@@ -12,7 +12,7 @@ import redis
 
 from penstock import Penstock, parse_id
 from penstock.cli.doctor import times
-from penstock.cli.doctor.findings import Finding, Level, Patient
+from penstock.cli.doctor.findings import Finding, Patient, Severity
 from penstock.cli.doctor.server import CHECKS
 from penstock.core.servers import ServerFacts
 from penstock.embedded import EmbeddedServer
@@ -258,39 +258,58 @@ WELL = {"redis_version": "7.0.1", "role": "master", "maxmemory_policy": "noevict
 @pytest.mark.parametrize(
     "check, fields, level, words",
     [
-        ("version", {"redis_version": "6.0.16"}, Level.BROKEN, "needs Redis 6.2"),
-        ("version", {"redis_version": "6.2.0"}, Level.OK, "Redis 6.2.0"),
-        ("version", {"server_name": "valkey", "valkey_version": "9.1.2"}, Level.OK, "Valkey 9.1"),
-        ("persistence", {"aof_enabled": "1", "aof_last_write_status": "err"}, Level.BROKEN, "fail"),
-        ("persistence", {"rdb_last_bgsave_status": "err"}, Level.WARNING, "last snapshot failed"),
-        ("memory", {"maxmemory": "100", "used_memory": "91"}, Level.WARNING, "91 B of 100 B"),
-        ("memory", {"maxmemory": "100", "used_memory": "89"}, Level.OK, "89 B of 100 B"),
-        ("memory", {"maxmemory_policy": "allkeys-lfu"}, Level.BROKEN, "allkeys-lfu"),
-        ("evicted", {"evicted_keys": "1"}, Level.BROKEN, "1 keys were evicted"),
-        ("evicted", {"evicted_keys": "0"}, Level.OK, "no key was evicted"),
+        ("version", {"redis_version": "6.0.16"}, Severity.BROKEN, "needs Redis 6.2"),
+        ("version", {"redis_version": "6.2.0"}, Severity.OK, "Redis 6.2.0"),
+        (
+            "version",
+            {"server_name": "valkey", "valkey_version": "9.1.2"},
+            Severity.OK,
+            "Valkey 9.1",
+        ),
+        (
+            "persistence",
+            {"aof_enabled": "1", "aof_last_write_status": "err"},
+            Severity.BROKEN,
+            "fail",
+        ),
+        (
+            "persistence",
+            {"rdb_last_bgsave_status": "err"},
+            Severity.WARNING,
+            "last snapshot failed",
+        ),
+        ("memory", {"maxmemory": "100", "used_memory": "91"}, Severity.WARNING, "91 B of 100 B"),
+        ("memory", {"maxmemory": "100", "used_memory": "89"}, Severity.OK, "89 B of 100 B"),
+        ("memory", {"maxmemory_policy": "allkeys-lfu"}, Severity.BROKEN, "allkeys-lfu"),
+        ("evicted", {"evicted_keys": "1"}, Severity.BROKEN, "1 keys were evicted"),
+        ("evicted", {"evicted_keys": "0"}, Severity.OK, "no key was evicted"),
         (
             "replicas",
             {"connected_slaves": "1", "slave0": "ip=h,port=1,state=online,offset=5,lag=11"},
-            Level.WARNING,
+            Severity.WARNING,
             "h:1 is online, heard of 11 s ago",
         ),
         (
             "replicas",
             {"connected_slaves": "1", "slave0": "ip=h,port=1,state=wait_bgsave,lag=0"},
-            Level.WARNING,
+            Severity.WARNING,
             "h:1 is wait_bgsave",
         ),
     ],
 )
-def test_what_info_says(check: str, fields: dict[str, str], level: Level, words: str) -> None:
+def test_what_info_says(check: str, fields: dict[str, str], level: Severity, words: str) -> None:
     """Each reading of INFO has its level; the last finding of the check is the one looked at."""
     findings: list[Finding] = list(dict(CHECKS)[check](Actor({**WELL, **fields})))
     assert findings[-1].level is level
     assert words in findings[-1].text
 
 
-@pytest.mark.parametrize("ahead, level", [(0, Level.OK), (30, Level.WARNING), (-30, Level.WARNING)])
-def test_a_clock_that_is_wrong(ahead: int, level: Level, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "ahead, level", [(0, Severity.OK), (30, Severity.WARNING), (-30, Severity.WARNING)]
+)
+def test_a_clock_that_is_wrong(
+    ahead: int, level: Severity, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """More than a second of difference is worth a warning, in either direction."""
     monkeypatch.setattr("time.time", lambda: 1_000_000.0)
     actor = Actor(WELL, {"TIME": [b"%d" % (1_000_000 + ahead), b"0"]})

@@ -19,7 +19,7 @@ from penstock import Penstock
 from penstock.cli.watching import resident
 from penstock.cli.worker import parse_queues, parse_size
 from penstock.embedded import EmbeddedServer
-from penstock.worker.log import Lines
+from penstock.worker.log import LogFormatter
 from penstock.worker.target import NoWorker, load
 from tests.cli.support import Cli, in_process_of_its_own
 from tests.support.hostile import HOSTILE, is_harmless
@@ -323,12 +323,12 @@ def test_lines_of_log() -> None:
     line = (
         "1970-01-01T00:00:01.500Z 7 INFO penstock.worker: two\\nlines queue='a b' job=D-1 none=''"
     )
-    assert Lines().format(record) == line
+    assert LogFormatter().format(record) == line
     try:
         raise ValueError("x")
     except ValueError:
         record.exc_info = sys.exc_info()
-    first, *trace = Lines().format(record).splitlines()
+    first, *trace = LogFormatter().format(record).splitlines()
     assert (first, trace[-1]) == (line, "  ValueError: x")
 
 
@@ -340,7 +340,7 @@ def test_hostile_text_in_lines_of_log(text: str, value: str) -> None:
         raise ValueError(text)
     except ValueError:
         record.exc_info = sys.exc_info()
-    first, *trace = Lines().format(record).split("\n")
+    first, *trace = LogFormatter().format(record).split("\n")
     assert is_harmless(first)
     assert all(is_harmless(line) and line.startswith("  ") for line in trace)
 

@@ -24,7 +24,7 @@ from penstock.errors import (
     QueueInUse,
     QueueMissing,
 )
-from penstock.pressure import AsyncQueue, Queue
+from penstock.pressure import AsyncPressureQueue, PressureQueue
 from tests.support.keyspace import Raw
 
 __all__ = [
@@ -467,7 +467,7 @@ class Ours:
     """Our synchronous queue.
 
     Args:
-        source: as `Queue` takes it.
+        source: as `PressureQueue` takes it.
         name: of the queue.
         prefix: of all keys.
         who: its id.
@@ -477,7 +477,7 @@ class Ours:
         self, source: Any, name: str, *, prefix: str = PREFIX, who: str | None = "ours"
     ) -> None:
         self.who = who or ""
-        self.queue = Queue(name, source, prefix=prefix, client_id=who)
+        self.queue = PressureQueue(name, source, prefix=prefix, client_id=who)
 
     def __getattr__(self, verb: str) -> Callable[..., Any]:
         method = getattr(self.queue, verb)
@@ -499,7 +499,7 @@ class AsyncOurs:
     """Our asyncio queue, in an event loop of its own; its verbs may be used by any thread.
 
     Args:
-        source: as `AsyncQueue` takes it, or what makes it, for a client that is bound to its loop.
+        source: as `AsyncPressureQueue` takes it, or a function that makes it on the loop.
         name: of the queue.
         prefix: of all keys.
         who: its id.
@@ -512,12 +512,14 @@ class AsyncOurs:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
-        self.queue: AsyncQueue = self._do(self._make(source, name, prefix, who))
+        self.queue: AsyncPressureQueue = self._do(self._make(source, name, prefix, who))
 
-    async def _make(self, source: Any, name: str, prefix: str, who: str | None) -> AsyncQueue:
+    async def _make(
+        self, source: Any, name: str, prefix: str, who: str | None
+    ) -> AsyncPressureQueue:
         self._client = source() if callable(source) else None
         given = source if self._client is None else self._client
-        return AsyncQueue(name, given, prefix=prefix, client_id=who)
+        return AsyncPressureQueue(name, given, prefix=prefix, client_id=who)
 
     def _do(self, work: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()

@@ -11,7 +11,7 @@ import redis
 
 from penstock import QueueInUse
 from penstock.embedded import EmbeddedServer
-from penstock.pressure import Queue
+from penstock.pressure import PressureQueue
 from penstock.pressure._sync import turn
 from tests.protocol.pages import acl_rules
 from tests.support.twins import Beside, spawn, wait_for
@@ -51,7 +51,7 @@ def test_an_interrupted_wait_gives_its_role_back(
     server: EmbeddedServer, plain: redis.Redis, kind: str
 ) -> None:
     """Ctrl-C in a wait for room or for a message: the next call finds the queue as it was."""
-    with Queue("q", server.url) as q:
+    with PressureQueue("q", server.url) as q:
         q.create(1)
         if kind == "put":
             q.put("a")
@@ -67,7 +67,7 @@ def test_who_is_interrupted_in_line_gives_back_what_it_got(
 ) -> None:
     """The server hands the role over after the interrupt, to one who is about to leave."""
     monkeypatch.setattr(turn, "DEFEATS", 0)
-    with Queue("q", server.url) as q:
+    with PressureQueue("q", server.url) as q:
         q.create()
         plain.rpop(FREE)
         beside = after(plain, FREE)
@@ -83,7 +83,7 @@ def test_the_rights_in_the_document_are_enough(server: EmbeddedServer, plain: re
     plain.execute_command("ACL", "SETUSER", "party", *acl_rules("party"))
     host, port = server.address
     url = f"redis://party:secret@{host}:{port}"
-    with Queue("q", url) as q, Queue("q", url) as other:
+    with PressureQueue("q", url) as q, PressureQueue("q", url) as other:
         q.create(1)
         assert (q.exists(), q.length(), q.closed(), q.bound()) == (True, 0, False, 1)
         q.put("a", timeout=1)
@@ -106,7 +106,7 @@ def test_the_rights_in_the_document_are_enough(server: EmbeddedServer, plain: re
     assert plain.keys() == []
 
 
-def _stand_in_line(plain: redis.Redis, q: Queue) -> None:
+def _stand_in_line(plain: redis.Redis, q: PressureQueue) -> None:
     """Stand in line for the role from the first."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(turn, "DEFEATS", 0)

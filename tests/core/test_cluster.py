@@ -10,7 +10,7 @@ from penstock.core.cluster import (
     UNSURE,
     Address,
     Patience,
-    Range,
+    SlotRange,
     apart,
     read_slots,
     slot_of,
@@ -26,8 +26,8 @@ def test_the_map() -> None:
         [5461, 16383, [b"10.0.0.2", 7001, b"id2", []]],
     ]
     assert read_slots(reply, "asked") == [
-        Range(0, 5460, Address("10.0.0.1", 7000)),
-        Range(5461, 16383, Address("10.0.0.2", 7001)),
+        SlotRange(0, 5460, Address("10.0.0.1", 7000)),
+        SlotRange(5461, 16383, Address("10.0.0.2", 7001)),
     ]
 
 
@@ -44,7 +44,7 @@ def test_the_map() -> None:
 )
 def test_the_preferred_end_point(entry: list[object], host: str) -> None:
     """A name, an address, or that of whoever was asked where it does not know its own."""
-    assert read_slots([[0, 1, entry]], "asked") == [Range(0, 1, Address(host, 7000))]
+    assert read_slots([[0, 1, entry]], "asked") == [SlotRange(0, 1, Address(host, 7000))]
 
 
 def test_the_slot_of_a_command() -> None:

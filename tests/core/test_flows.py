@@ -27,7 +27,7 @@ from penstock.core.flows import (
     Pop,
     Quit,
     Register,
-    Reserve,
+    ReserveJobs,
     Rest,
     Run,
     Tidy,
@@ -321,7 +321,7 @@ def reserve(
 def test_a_reserve_that_finds_a_job_does_not_wait() -> None:
     """One call."""
     flow, (source,) = reserve(Clock())
-    assert flow.effect == Reserve(source, 1, False)
+    assert flow.effect == ReserveJobs(source, 1, False)
     assert flow.ends_with(Taken(-1, ["job"])) == ["job"]
 
 
@@ -336,12 +336,12 @@ def test_expired_jobs_do_not_hold_up_a_reserve_that_may_not_wait() -> None:
     clock = Clock()
     flow, (a, b) = reserve(clock, "a", "b", block=0.0)
     bounded = Taken(0, [])
-    assert flow.answer(bounded) == Reserve(a, 1, False)
+    assert flow.answer(bounded) == ReserveJobs(a, 1, False)
     clock.now += flows.LINGER
-    assert flow.answer(bounded) == Reserve(b, 1, False)
+    assert flow.answer(bounded) == ReserveJobs(b, 1, False)
     assert flow.ends_with(bounded) == []
     flow, (a,) = reserve(clock, "a", block=0.0)
-    assert flow.answer(bounded) == Reserve(a, 1, False)
+    assert flow.answer(bounded) == ReserveJobs(a, 1, False)
     assert flow.ends_with(Taken(0, ["job"])) == ["job"]
 
 
@@ -350,7 +350,7 @@ def test_expired_jobs_are_looked_behind_until_the_deadline() -> None:
     clock = Clock()
     flow, (source,) = reserve(clock, block=5.0)
     clock.now += 4.9
-    assert flow.answer(Taken(0, [])) == Reserve(source, 1, False)
+    assert flow.answer(Taken(0, [])) == ReserveJobs(source, 1, False)
     clock.now += 0.1
     assert flow.ends_with(Taken(0, [])) == []
 
@@ -359,22 +359,22 @@ def test_apart_a_queue_that_does_not_answer_is_left_out() -> None:
     """Others are asked; it is asked again after a while, and its failure is noted."""
     clock, noted = Clock(), list[Any]()
     flow, (a, b) = reserve(clock, "a", "b", apart=True, noted=lambda *one: noted.append(one))
-    assert flow.effect == Reserve(a, 1, False, True)
-    assert flow.fail(ConnectionError("gone")) == Reserve(b, 1, False, True)
+    assert flow.effect == ReserveJobs(a, 1, False, True)
+    assert flow.fail(ConnectionError("gone")) == ReserveJobs(b, 1, False, True)
     assert isinstance(flow.answer(NOTHING), Pop)
     clock.now += flows.TICK
-    assert flow.answer(None) == Reserve(b, 1, True, True)
+    assert flow.answer(None) == ReserveJobs(b, 1, True, True)
     assert isinstance(flow.answer(NOTHING), Pop)
     clock.now += flows.AGAIN
-    assert flow.answer(None) == Reserve(a, 1, True, True)
+    assert flow.answer(None) == ReserveJobs(a, 1, True, True)
     assert noted == [(a, None), (b, 0), (b, 0)]
 
 
 def test_apart_one_is_asked_with_patience_if_none_answers() -> None:
     """Then its failure is the call's."""
     flow, (a, b) = reserve(Clock(), "a", "b", apart=True)
-    assert flow.fail(ConnectionError("gone")) == Reserve(b, 1, False, True)
-    assert flow.fail(ConnectionError("gone")) == Reserve(a, 1, False, False)
+    assert flow.fail(ConnectionError("gone")) == ReserveJobs(b, 1, False, True)
+    assert flow.fail(ConnectionError("gone")) == ReserveJobs(a, 1, False, False)
     with pytest.raises(ConnectionError):
         flow.fail(ConnectionError("gone"))
 
@@ -382,18 +382,18 @@ def test_apart_one_is_asked_with_patience_if_none_answers() -> None:
 def test_with_some_jobs_only_the_eager_are_asked_for_more() -> None:
     """Those behind them had nothing a moment ago."""
     flow, (_, b, _) = reserve(Clock(), "a", "b", "c", n=9, eager=2)
-    assert flow.answer(Taken(-1, ["job"])) == Reserve(b, 8, False)
+    assert flow.answer(Taken(-1, ["job"])) == ReserveJobs(b, 8, False)
     assert flow.ends_with(NOTHING) == ["job"]
     flow, (_, b, c) = reserve(Clock(), "a", "b", "c", n=9, eager=2)
-    assert flow.answer(NOTHING) == Reserve(b, 9, False)
-    assert flow.answer(NOTHING) == Reserve(c, 9, False)
+    assert flow.answer(NOTHING) == ReserveJobs(b, 9, False)
+    assert flow.answer(NOTHING) == ReserveJobs(c, 9, False)
 
 
 def test_queues_are_asked_left_to_right() -> None:
     """For what is still wanted; not further when there is enough."""
     flow, (a, b, c) = reserve(Clock(), "a", "b", "c", n=3)
-    assert flow.effect == Reserve(a, 3, False)
-    assert flow.answer(Taken(-1, ["1"])) == Reserve(b, 2, False)
+    assert flow.effect == ReserveJobs(a, 3, False)
+    assert flow.answer(Taken(-1, ["1"])) == ReserveJobs(b, 2, False)
     assert flow.ends_with(Taken(-1, ["2", "3"])) == ["1", "2", "3"]
     assert c.name == "c"
 
@@ -401,7 +401,7 @@ def test_queues_are_asked_left_to_right() -> None:
 def test_a_bound_of_the_script_is_no_end() -> None:
     """`next` 0 without a job says: call again. It does not mean that there is none."""
     flow, (source,) = reserve(Clock(), block=0.0)
-    assert flow.answer(Taken(0, [])) == Reserve(source, 1, False)
+    assert flow.answer(Taken(0, [])) == ReserveJobs(source, 1, False)
     assert flow.ends_with(Taken(-1, ["job"])) == ["job"]
 
 
@@ -437,7 +437,7 @@ def test_waiting_for_a_token() -> None:
     flow.answer(NOTHING)
     waited = flow.answer(NOTHING)
     assert waited == Pop((b"penstock:{a}:wake", b"penstock:{b}:wake"), clock.now + TICK)
-    assert flow.answer(b"penstock:{b}:wake") == Reserve(b, 1, True)
+    assert flow.answer(b"penstock:{b}:wake") == ReserveJobs(b, 1, True)
     assert flow.answer(Taken(-1, ["job"])) == Quit()
     assert flow.ends_with(()) == ["job"]
     assert a.name == "a"
@@ -449,7 +449,7 @@ def test_a_token_taken_on_leaving_is_used() -> None:
     flow.answer(NOTHING)
     flow.answer(b"penstock:{q}:wake")
     flow.answer(Taken(-1, ["job"]))
-    assert flow.answer((b"penstock:{q}:wake",)) == Reserve(source, 0, True)
+    assert flow.answer((b"penstock:{q}:wake",)) == ReserveJobs(source, 0, True)
     assert flow.ends_with(NOTHING) == ["job"]
 
 
@@ -461,8 +461,8 @@ def test_all_tokens_taken_on_leaving_are_used() -> None:
     flow.answer(NOTHING)
     flow.answer(b"penstock:{b}:wake")
     assert flow.answer(Taken(-1, ["job"])) == Quit()
-    assert flow.answer((b"penstock:{c}:wake", b"penstock:{a}:wake")) == Reserve(a, 0, True)
-    assert flow.answer(NOTHING) == Reserve(c, 0, True)
+    assert flow.answer((b"penstock:{c}:wake", b"penstock:{a}:wake")) == ReserveJobs(a, 0, True)
+    assert flow.answer(NOTHING) == ReserveJobs(c, 0, True)
     assert flow.ends_with(NOTHING) == ["job"]
 
 
@@ -473,8 +473,8 @@ def test_a_tick_asks_every_queue() -> None:
     flow.answer(NOTHING)
     flow.answer(NOTHING)
     clock.now += TICK
-    assert flow.answer(None) == Reserve(a, 1, True)
-    assert flow.answer(NOTHING) == Reserve(b, 1, True)
+    assert flow.answer(None) == ReserveJobs(a, 1, True)
+    assert flow.answer(NOTHING) == ReserveJobs(b, 1, True)
     assert flow.answer(NOTHING).until == clock.now + TICK
 
 
@@ -486,7 +486,7 @@ def test_a_near_event_is_waited_for_here() -> None:
     waited = flow.answer(Taken(1500, []))
     assert waited.until == clock.now + 1.5
     clock.now += 1.5
-    assert flow.answer(None) == Reserve(b, 1, True)
+    assert flow.answer(None) == ReserveJobs(b, 1, True)
 
 
 def test_a_near_event_is_handed_on() -> None:
@@ -497,7 +497,7 @@ def test_a_near_event_is_handed_on() -> None:
     flow.answer(NOTHING)
     flow.answer(b"penstock:{b}:wake")
     assert flow.answer(Taken(-1, ["job"])) == Quit()
-    assert flow.answer(()) == Reserve(a, 0, True)
+    assert flow.answer(()) == ReserveJobs(a, 0, True)
     assert flow.ends_with(NOTHING) == ["job"]
     assert b.name == "b"
 
@@ -507,8 +507,8 @@ def test_a_lost_connection_is_no_silence() -> None:
     flow, (a, b) = reserve(Clock(), "a", "b")
     flow.answer(NOTHING)
     flow.answer(NOTHING)
-    assert flow.answer(LOST) == Reserve(a, 1, True)
-    assert flow.answer(NOTHING) == Reserve(b, 1, True)
+    assert flow.answer(LOST) == ReserveJobs(a, 1, True)
+    assert flow.answer(NOTHING) == ReserveJobs(b, 1, True)
 
 
 def test_a_wait_ends_in_time() -> None:
@@ -517,7 +517,7 @@ def test_a_wait_ends_in_time() -> None:
     flow, (source,) = reserve(clock, block=1.0)
     assert flow.answer(NOTHING).until == clock.now + 1
     clock.now += 1
-    assert flow.answer(None) == Reserve(source, 1, True)
+    assert flow.answer(None) == ReserveJobs(source, 1, True)
     assert flow.answer(NOTHING) == Quit()
     assert flow.ends_with(()) == []
 
@@ -534,7 +534,7 @@ def test_the_end_of_a_queue() -> None:
     flow.answer(NOTHING)
     flow.answer(b"penstock:{q}:wake")
     assert flow.answer(OVER) == Quit()
-    assert flow.answer((b"penstock:{q}:wake",)) == Reserve(source, 0, True)
+    assert flow.answer((b"penstock:{q}:wake",)) == ReserveJobs(source, 0, True)
     with pytest.raises(QueueClosed):
         flow.answer(OVER)
 
@@ -552,10 +552,10 @@ def test_a_drained_queue_is_not_waited_for() -> None:
     flow.answer(OVER)
     assert flow.answer(NOTHING).keys == (b"penstock:{b}:wake",)
     clock.now += TICK
-    assert flow.answer(None) == Reserve(a, 1, True)
+    assert flow.answer(None) == ReserveJobs(a, 1, True)
     flow.answer(NOTHING)  # it has been opened again
     assert flow.answer(NOTHING) == Quit()
-    assert flow.answer((b"penstock:{b}:wake",)) == Reserve(b, 1, True)
+    assert flow.answer((b"penstock:{b}:wake",)) == ReserveJobs(b, 1, True)
     assert flow.answer(NOTHING).keys == (b"penstock:{a}:wake", b"penstock:{b}:wake")
 
 
@@ -565,8 +565,8 @@ def test_several_queues_are_over_in_one_look() -> None:
     flow.answer(OVER)
     flow.answer(NOTHING)
     flow.answer(b"penstock:{b}:wake")
-    assert flow.answer(OVER) == Reserve(a, 1, True)
-    assert flow.answer(OVER) == Reserve(b, 1, True)
+    assert flow.answer(OVER) == ReserveJobs(a, 1, True)
+    assert flow.answer(OVER) == ReserveJobs(b, 1, True)
     assert flow.answer(OVER) == Quit()
     with pytest.raises(QueueClosed):
         flow.answer(())
@@ -579,7 +579,7 @@ def test_a_consumer_that_is_refused_leaves_in_order() -> None:
     flow.answer(Taken(1500, []))
     flow.answer(b"penstock:{q}:wake")
     assert flow.fail(QueueInUse("consumer", "ada")) == Quit()
-    assert flow.answer(()) == Reserve(source, 0, True)
+    assert flow.answer(()) == ReserveJobs(source, 0, True)
     with pytest.raises(QueueInUse):
         flow.fail(QueueInUse("consumer", "ada"))
 
@@ -591,8 +591,8 @@ def test_a_refusal_of_one_queue_keeps_nothing_from_another() -> None:
     flow.answer(NOTHING)
     flow.answer(b"penstock:{a}:wake")
     assert flow.fail(QueueInUse("consumer", "ada")) == Quit()
-    assert flow.answer((b"penstock:{b}:wake",)) == Reserve(a, 0, True)
-    assert flow.fail(QueueInUse("consumer", "ada")) == Reserve(b, 0, True)
+    assert flow.answer((b"penstock:{b}:wake",)) == ReserveJobs(a, 0, True)
+    assert flow.fail(QueueInUse("consumer", "ada")) == ReserveJobs(b, 0, True)
     with pytest.raises(QueueInUse):
         flow.answer(NOTHING)
 
@@ -657,7 +657,7 @@ def test_a_taking_that_is_cancelled_is_given_back() -> None:
 def test_jobs_that_were_taken_are_the_callers() -> None:
     """A failure after the first jobs does not lose them."""
     flow, (_, b) = reserve(Clock(), "a", "b", n=2)
-    assert flow.answer(Taken(-1, ["job"])) == Reserve(b, 1, False)
+    assert flow.answer(Taken(-1, ["job"])) == ReserveJobs(b, 1, False)
     with pytest.raises(StopIteration) as end:
         flow.fail(ConnectionError("gone"))
     assert end.value.value == ["job"]
@@ -769,9 +769,9 @@ def test_a_failure_before_the_first_job_is_raised() -> None:
 def test_more_than_a_script_takes() -> None:
     """In calls of a thousand, as long as each is full."""
     flow, (source,) = reserve(Clock(), n=2500)
-    assert flow.effect == Reserve(source, 1000, False)
-    assert flow.answer(Taken(0, ["job"] * 1000)) == Reserve(source, 1000, False)
-    assert flow.answer(Taken(0, ["job"] * 1000)) == Reserve(source, 500, False)
+    assert flow.effect == ReserveJobs(source, 1000, False)
+    assert flow.answer(Taken(0, ["job"] * 1000)) == ReserveJobs(source, 1000, False)
+    assert flow.answer(Taken(0, ["job"] * 1000)) == ReserveJobs(source, 500, False)
     assert len(flow.ends_with(Taken(0, ["job"] * 500))) == 2500
 
 

@@ -7,11 +7,11 @@ import pytest
 from penstock.core import hints
 from penstock.core.hints import Hint, Intent
 from penstock.core.ids import encode_id, ttl_code
-from penstock.core.job import Batch, Delivery, Place
+from penstock.core.job import Batch, Delivery, QueueIdentity
 
 NOW = 1_763_700_000_000
 NUMBER = b"1763700000123-1000000000"
-PLACE = Place("two words", "e6a1c3f0", 5, "1f2e3d4c")
+PLACE = QueueIdentity("two words", "e6a1c3f0", 5, "1f2e3d4c")
 
 
 def delivery(record: bytes = b"1\nbody") -> Delivery:

@@ -10,9 +10,9 @@ import pytest
 
 from penstock import BulkEnqueued, Outcome, Settled, errors, parse_id
 from penstock.core.ids import encode_id
-from penstock.core.job import Batch, Delivery, Place, parse_counters
+from penstock.core.job import Batch, Delivery, QueueIdentity, parse_counters
 
-PLACE = Place("q", "deadbeef", 0xCAFEBABE, "01020304")
+PLACE = QueueIdentity("q", "deadbeef", 0xCAFEBABE, "01020304")
 NUMBER = b"1700000000000-1000000005"
 DONE, GONE, STALE, DEAD, ENDED = (
     Outcome.DONE, Outcome.GONE, Outcome.STALE, Outcome.DEAD, Outcome.ENDED,

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given
 
 import penstock
-from penstock.core.job import Batch, Delivery, Place
+from penstock.core.job import Batch, Delivery, QueueIdentity
 from penstock.core.logs import FIELDS, Fields, get_logger, log_failure, printable
 from tests.support.hostile import HOSTILE, is_harmless
 
-PLACE = Place("emails", "deadbeef", 0xCAFEBABE, "01020304")
+PLACE = QueueIdentity("emails", "deadbeef", 0xCAFEBABE, "01020304")
 
 
 def delivery(data: bytes = b"1;h.handler=greet\nbody") -> Delivery:
@@ -111,7 +111,7 @@ def lines() -> Any:
 @given(HOSTILE, HOSTILE, HOSTILE)
 def test_hostile_text_in_a_record(lines: io.StringIO, name: str, owner: str, error: str) -> None:
     """Names, owner and error of a job: one harmless line for each record, and a traceback."""
-    place = Place(name, "deadbeef", 0xCAFEBABE, "01020304")
+    place = QueueIdentity(name, "deadbeef", 0xCAFEBABE, "01020304")
     batch = Batch(None, place, owner, tag=0x0AB, now=1_700_000_002_345, lease_ms=30_000)
     job = Delivery(batch, b"1700000000000-1000000005", b"2 1 0 0", b"1;h.handler=%1B%0A\nbody")
     raised = ValueError(error)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock import BadArgument, Enqueued, EnqueueEvent, IncompleteEnqueue, Middleware, RunEvent
-from penstock.core.job import Batch, Delivery, Place
+from penstock.core.job import Batch, Delivery, QueueIdentity
 from penstock.core.middleware import (
     NOTHING,
     check_middleware,
@@ -19,7 +19,7 @@ from penstock.core.middleware import (
     running,
 )
 
-PLACE = Place("q", "deadbeef", 0xCAFEBABE, "01020304")
+PLACE = QueueIdentity("q", "deadbeef", 0xCAFEBABE, "01020304")
 
 
 def delivery(counts: bytes = b"", number: bytes = b"1700000000000-1000000005") -> Delivery:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from penstock.core import nodes
-from penstock.core.flows import TICK, Cancelled, Quit, Reserve, Run, Tidy
-from penstock.core.job import Batch, Delivery, Place
-from penstock.core.nodes import At, Heard, Hunger, Listen, Partial, State, Sticky, Table
+from penstock.core.flows import TICK, Cancelled, Quit, ReserveJobs, Run, Tidy
+from penstock.core.job import Batch, Delivery, QueueIdentity
+from penstock.core.nodes import At, Heard, Listen, NodeState, Partial, PollOrder, Sticky, Table
 from penstock.core.operations import QueueOps, Taken
 from penstock.core.servers import ServerFacts
 from penstock.core.views import Info, QueueStats, Settings
@@ -33,7 +33,7 @@ def part(home: object, name: str = "q") -> QueueOps:
 
 def job_of(ops: QueueOps) -> Delivery:
     """A job that these have reserved."""
-    place = Place(ops.name, "00000000", ops.crc, "01020304")
+    place = QueueIdentity(ops.name, "00000000", ops.crc, "01020304")
     batch = Batch(None, place, "me", tag=1, now=1_700_000_000_000, lease_ms=30_000)
     batch.ops = ops
     return Delivery(batch, b"1700000000000-1000000000", b"", b"1\n")
@@ -56,7 +56,7 @@ class Stage:
             lambda: [list(self.parts.values())],
             lambda home: home not in self.down,
             lambda: NodesUnavailable("none", {}),
-            Hunger(),
+            PollOrder(),
             self.clock,
         )
         self.flow: Generator[Any, Any, Any] = nodes.reserve(table, n, block, transient=is_transient)
@@ -71,7 +71,7 @@ class Stage:
 
     def asks(self, home: str, n: int = 1, *, idle: bool = False) -> bool:
         """Whether this node is asked now."""
-        wanted = At(home, Reserve(self.parts[home], n, idle))
+        wanted = At(home, ReserveJobs(self.parts[home], n, idle))
         return bool(self.effect == wanted)
 
     def answer(self, value: Any) -> Stage:
@@ -277,23 +277,23 @@ def test_a_sticky_producer() -> None:
 
 def test_hunger() -> None:
     """Who gave something is asked again, in turn; who had nothing only after a pause."""
-    hunger = Hunger()
-    assert hunger.order("abc", 0) == ["a", "b", "c"]
+    poll_order = PollOrder()
+    assert poll_order.order("abc", 0) == ["a", "b", "c"]
     for name, count in (("a", 1), ("b", 0), ("c", 1)):
-        hunger.gave(name, count, 0)
-    assert hunger.order("abc", 0.001) == ["a", "c", "b"]
-    hunger.gave("a", 1, 0.001)
-    assert hunger.order("abc", 0.001) == ["c", "a", "b"]
-    assert hunger.order("abc", 0.02) == ["b", "c", "a"]
+        poll_order.gave(name, count, 0)
+    assert poll_order.order("abc", 0.001) == ["a", "c", "b"]
+    poll_order.gave("a", 1, 0.001)
+    assert poll_order.order("abc", 0.001) == ["c", "a", "b"]
+    assert poll_order.order("abc", 0.02) == ["b", "c", "a"]
     for i in range(10):
-        hunger.gave("b", 0, i)
-    assert hunger.order("abc", 9.2) == ["c", "a", "b"]
-    assert hunger.order("abc", 9.3) == ["b", "c", "a"]
+        poll_order.gave("b", 0, i)
+    assert poll_order.order("abc", 9.2) == ["c", "a", "b"]
+    assert poll_order.order("abc", 9.3) == ["b", "c", "a"]
 
 
 def test_a_node_that_fails_cools_down() -> None:
     """Longer each time, up to two seconds; an answer makes it whole."""
-    state = State()
+    state = NodeState()
     assert not state.is_up
     state.saw(5, leaving=False, facts=ROOMY)
     assert state.is_up

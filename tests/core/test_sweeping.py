@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from penstock.core.sweeping import FEW, LONGEST, MADE, MANY, SHORTEST, SOON, Turns
+from penstock.core.sweeping import FEW, LONGEST, MADE, MANY, SHORTEST, SOON, SweepSchedule
 
 GAP = 60.0
 
 
-def turns() -> Turns:
+def turns() -> SweepSchedule:
     """Turns whose every gap is the same."""
-    return Turns(lambda: GAP)
+    return SweepSchedule(lambda: GAP)
 
 
 def test_the_first_turn_is_after_a_gap() -> None:
@@ -35,7 +35,7 @@ def test_gaps_are_drawn() -> None:
     """Between half a minute and one and a half, so that clients that begin together spread."""
     first = []
     for _ in range(200):
-        made = Turns()
+        made = SweepSchedule()
         made.is_due("q", 0.0)
         first.append(next(at for at in range(200) if made.is_due("q", float(at))))
     assert SHORTEST <= min(first) < 45

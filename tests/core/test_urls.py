@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from penstock import AsyncPenstock, BadArgument, Penstock
 from penstock.cli.app import run
 from penstock.core.urls import check_url, redacted, shown
-from penstock.pressure import AsyncQueue as AsyncPressureQueue
-from penstock.pressure import Queue as PressureQueue
+from penstock.pressure import AsyncPressureQueue, PressureQueue
 from tests.support.passwords import MARKS, URLS, seen_in
 
 THOROUGH = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))

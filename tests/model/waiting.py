@@ -9,7 +9,7 @@ from hypothesis.stateful import invariant, rule
 
 from penstock import Job, QueueClosed
 from penstock.core.operations import Taken
-from penstock.core.sweeping import Turns
+from penstock.core.sweeping import SweepSchedule
 from tests.model.model import ModelJob
 from tests.model.side import SideBySide
 
@@ -26,7 +26,7 @@ class Waiting(SideBySide):
     def wait(self, n: int, tag: int) -> None:
         """A consumer waits for a moment, and sweeps when there is nothing to take."""
         self.bench.dice.tag, self.fault = tag, ""
-        turns = self.client._driver._turns = Turns(lambda: 0.0)
+        turns = self.client._driver._turns = SweepSchedule(lambda: 0.0)
         turns.is_due(self.queue.name, 0.0)  # the second time it is
 
         def taken() -> list[ModelJob]:

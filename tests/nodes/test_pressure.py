@@ -11,7 +11,7 @@ import redis
 
 from penstock import QueueEmpty
 from penstock.embedded import EmbeddedServer
-from penstock.pressure import AsyncQueue, Queue
+from penstock.pressure import AsyncPressureQueue, PressureQueue
 from tests.nodes.service import Service
 from tests.support.backends import clustered
 from tests.support.twins import spawn, wait_for
@@ -51,7 +51,10 @@ def test_a_queue_is_found_wherever_its_slot_is(cluster: list[redis.Redis]) -> No
     """One node is named; queues on both of them are made, waited for, and removed."""
     homes = set()
     for name in NAMES:
-        with Queue(name, url_of(cluster[0])) as q, Queue(name, url_of(cluster[1])) as other:
+        with (
+            PressureQueue(name, url_of(cluster[0])) as q,
+            PressureQueue(name, url_of(cluster[1])) as other,
+        ):
             assert not q.exists()
             q.create(1)
             homes.add(cluster[0].execute_command("CLUSTER KEYSLOT", name) // HALF)
@@ -70,7 +73,7 @@ def test_the_same_with_asyncio(cluster: list[redis.Redis]) -> None:
     """The first call, whatever it is, finds the node."""
 
     async def run(name: str) -> bytes:
-        async with AsyncQueue(name, url_of(cluster[0])) as q:
+        async with AsyncPressureQueue(name, url_of(cluster[0])) as q:
             await q.create(1)
             reader = asyncio.ensure_future(q.get())
             await q.put("a")
@@ -87,7 +90,11 @@ def test_another_primary(strike: str) -> None:
 
     Its role is free there, if the replica had heard of it: else it is freed as a dead party's.
     """
-    with Service() as service, Queue("q", service.url) as q, Queue("q", service.url) as other:
+    with (
+        Service() as service,
+        PressureQueue("q", service.url) as q,
+        PressureQueue("q", service.url) as other,
+    ):
         q.create(bound=2)
         q.put("a")
         assert other.get() == b"a"
@@ -107,7 +114,7 @@ def test_another_primary(strike: str) -> None:
         assert q.counters() == (2, 2, 2, 2)
 
 
-def _is_back(q: Queue) -> bool:
+def _is_back(q: PressureQueue) -> bool:
     try:
         return q.length() == 0
     except redis.RedisError:

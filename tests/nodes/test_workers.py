@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from redis.exceptions import RedisError
 
-from penstock import AsyncPenstock, AsyncWorker, BadArgument, Penstock, Worker, _async, _sync
+from penstock import AsyncPenstock, AsyncWorker, BadArgument, Penstock, Worker
+from penstock.client import _async, _sync
 from tests.nodes.federation import Servers
 from tests.support.twins import await_for, wait_for
 
@@ -122,8 +123,9 @@ async def test_a_worker_that_runs_joins(
     three: Servers, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     """Jobs that it holds then are finished, with their leases renewed, and then those of others."""
-    for module in (_sync.single, _async.single, _sync.federation, _async.federation):
-        monkeypatch.setattr(module, "REFRESH", 0.2)
+    for rooms in (_sync.sharded, _async.sharded):
+        monkeypatch.setattr(rooms.single, "REFRESH", 0.2)
+        monkeypatch.setattr(rooms.federation, "REFRESH", 0.2)
     add(three, 0, ["held"], lease=1)
     add(three, 1, ["there"])
     seen = Seen()

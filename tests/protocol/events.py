@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from penstock.core.states import Condition, Event, Place, State
+from penstock.core.states import Condition, Event, JobState, StateCase
 from tests.protocol.clock import STAGED
 from tests.protocol.seeds import AT, EPOCH, SEED_CALL, Job
 
@@ -15,29 +15,29 @@ NEW = "1\nanother"
 ENDED = "1800000000000789-0123456789abcdef"
 """A role that nobody has."""
 Code = int | None
-Happening = Callable[[Job, Place], Code]
+Happening = Callable[[Job, StateCase], Code]
 
 
-def happen(event: Event, job: Job, place: Place) -> Code:
+def happen(event: Event, job: Job, place: StateCase) -> Code:
     """Let it happen at `AT`; the reply's code for the job, None if the reply does not name it."""
     return EVENTS[event](job, place)
 
 
 def _enqueue(call: int, delay: int = 0, bound: str = "", records: int = 1) -> Happening:
-    def run(job: Job, place: Place) -> Code:
+    def run(job: Job, place: StateCase) -> Code:
         args = (call, EPOCH, delay, bound, 0, "", *[NEW] * records)
         reply = job.run("enqueue", *args, at=AT)
-        if place is Place.NONE and reply[0] == 1 and not reply[6]:
+        if place is StateCase.NONE and reply[0] == 1 and not reply[6]:
             job.number = reply[2]
-        is_named = place is Place.NONE or call <= SEED_CALL
+        is_named = place is StateCase.NONE or call <= SEED_CALL
         return int(reply[0]) if is_named else None
 
     return run
 
 
-def _take(job: Job, place: Place) -> None:
+def _take(job: Job, place: StateCase) -> None:
     """The job of the place has the dedup id."""
-    if place is not Place.NONE:
+    if place is not StateCase.NONE:
         job.raw.hset(job.keys["dedup"], "mine", job.number)
         uses = job.raw.hget(job.keys["meta"], "uses") + b"d"
         job.raw.hset(job.keys["meta"], "uses", uses)
@@ -46,14 +46,14 @@ def _take(job: Job, place: Place) -> None:
 def _publish(delay: int = 0, *, taken: bool = False) -> Happening:
     """A staged job with a dedup id; `taken`: the job of the place has it."""
 
-    def run(job: Job, place: Place) -> Code:
+    def run(job: Job, place: StateCase) -> Code:
         if taken:
             _take(job, place)
         record = "1;d=mine\nanother"
         job.raw.hset(job.keys.stage(*STAGED), "a:0", f"{delay} {len(record)}\n{record}")
         reply = job.run("publish", 6, EPOCH, "", 0, "", "a:0", 1000, at=AT)
         job.raw.delete(job.keys.stage(*STAGED))
-        if place is not Place.NONE:
+        if place is not StateCase.NONE:
             return None
         job.number = reply[2] if reply[0] == 1 else job.number
         return int(reply[0])
@@ -64,11 +64,11 @@ def _publish(delay: int = 0, *, taken: bool = False) -> Happening:
 def _claim(mode: str = "", *, taken: bool = False) -> Happening:
     """A job with a dedup id; `taken`: the job of the place has it."""
 
-    def run(job: Job, place: Place) -> Code:
+    def run(job: Job, place: StateCase) -> Code:
         if taken:
             _take(job, place)
         reply = job.run("claim", 6, EPOCH, 0, "", 0, "", mode, "1;d=mine\nanother", at=AT)
-        if place is not Place.NONE:
+        if place is not StateCase.NONE:
             return None
         job.number = reply[2] if reply[0] == 1 else job.number
         return int(reply[0])
@@ -76,13 +76,13 @@ def _claim(mode: str = "", *, taken: bool = False) -> Happening:
     return run
 
 
-def _clear(job: Job, place: Place) -> Code:
+def _clear(job: Job, place: StateCase) -> Code:
     assert job.run("clear", 8, at=AT)[0] == 1
     return None
 
 
 def _paused(side: str, then: Happening) -> Happening:
-    def run(job: Job, place: Place) -> Code:
+    def run(job: Job, place: StateCase) -> Code:
         job.run("configure", 7, "", "paused", side)
         return then(job, place)
 
@@ -90,7 +90,7 @@ def _paused(side: str, then: Happening) -> Happening:
 
 
 def _closed(then: Happening) -> Happening:
-    def run(job: Job, place: Place) -> Code:
+    def run(job: Job, place: StateCase) -> Code:
         job.run("configure", 7, EPOCH, "closed", 1)
         return then(job, place)
 
@@ -100,7 +100,7 @@ def _closed(then: Happening) -> Happening:
 def _taken(kind: str, then: Happening) -> Happening:
     """Somebody else has an exclusive role."""
 
-    def run(job: Job, place: Place) -> Code:
+    def run(job: Job, place: StateCase) -> Code:
         assert job.run("acquire", 7, EPOCH, kind, "0123456789abcdef", "", 60_000, "eve")[0] == 1
         return then(job, place)
 
@@ -110,25 +110,25 @@ def _taken(kind: str, then: Happening) -> Happening:
 def _refused(name: str, code: int, *args: Any) -> Happening:
     """A call about no job that is there, which is refused as a whole."""
 
-    def run(job: Job, place: Place) -> Code:
+    def run(job: Job, place: StateCase) -> Code:
         assert job.run(name, 6, *args, at=AT)[0] == code
-        return code if name == "enqueue" and place is Place.NONE else None
+        return code if name == "enqueue" and place is StateCase.NONE else None
 
     return run
 
 
-def _settle_taken(job: Job, place: Place) -> Code:
+def _settle_taken(job: Job, place: StateCase) -> Code:
     args = (EPOCH, job.last, 1, 0xCCC, "eve", "", job.number)
     return int(job.run("settle", 8, *args, at=AT)[0])
 
 
-def _recover_taken(job: Job, place: Place) -> Code:
+def _recover_taken(job: Job, place: StateCase) -> Code:
     args = (EPOCH, "*", 0xCCC, "eve", "", job.number, job.last)
     assert job.run("recover", 8, *args, at=AT)[0] == -15
     return None
 
 
-def _acquire(job: Job, place: Place) -> Code:
+def _acquire(job: Job, place: StateCase) -> Code:
     for kind in ("producer", "consumer"):
         reply = job.run("acquire", 8, EPOCH, kind, "0123456789abcdef", "", 1000, "eve", at=AT)
         assert reply[0] == 1
@@ -137,26 +137,26 @@ def _acquire(job: Job, place: Place) -> Code:
 
 
 def _configured(name: str, then: Happening, value: int = 1) -> Happening:
-    def run(job: Job, place: Place) -> Code:
+    def run(job: Job, place: StateCase) -> Code:
         job.run("configure", 7, "", name, value)
         return then(job, place)
 
     return run
 
 
-def _reserve(job: Job, place: Place) -> Code:
+def _reserve(job: Job, place: StateCase) -> Code:
     reply = job.run("reserve", 8, 1000, 0xCCC, "eve", 0, "", at=AT)
     assert reply[0] == 1
     return None
 
 
-def _assign(job: Job, place: Place) -> Code:
+def _assign(job: Job, place: StateCase) -> Code:
     reply = job.run("assign", 8, "", 1, 1000, 1000, 0xCCC, "eve", 60_000, at=AT)
     assert reply[0] == 1
     return None
 
 
-def _batch(job: Job, place: Place) -> Code:
+def _batch(job: Job, place: StateCase) -> Code:
     assert job.run("assigned", 8, "", 1, 0, 10, at=AT) == [0, b"8", b""]
     assert job.run("fetch", 8, 1, 0, 10, 2, at=AT) == [0, b"8", b""]
     assert job.run("dismiss", 8, 1, 1, at=AT) == [0, b"8", b""]
@@ -166,7 +166,7 @@ def _batch(job: Job, place: Place) -> Code:
 def _named(name: str, which: str, *args: Any) -> Happening:
     """A script that names deliveries, with the last receipt, an older one, or none."""
 
-    def run(job: Job, place: Place) -> Code:
+    def run(job: Job, place: StateCase) -> Code:
         receipt = {"last": job.last, "older": job.older, "none": ""}[which]
         reply = job.run(name, 8, EPOCH, receipt, *args, job.number, at=AT)
         assert reply[0] == 1
@@ -180,7 +180,7 @@ def _named(name: str, which: str, *args: Any) -> Happening:
     return run
 
 
-def _recover(job: Job, place: Place) -> Code:
+def _recover(job: Job, place: StateCase) -> Code:
     reply = job.run("pending", 8, "-inf", 0, 0, at=AT)
     pairs = [part for i in range(6, len(reply), 3) for part in reply[i : i + 2]]
     taken = job.run("recover", 8, EPOCH, "*", 0xCCC, "eve", "", *pairs, at=AT)
@@ -190,7 +190,7 @@ def _recover(job: Job, place: Place) -> Code:
 def _by_id(name: str) -> Happening:
     """A script that names jobs by id alone."""
 
-    def run(job: Job, place: Place) -> Code:
+    def run(job: Job, place: StateCase) -> Code:
         reply = job.run(name, 8, EPOCH, job.number, at=AT)
         assert reply[:2] == [1, b"8"]
         return int(reply[3]) if len(reply) > 3 else int(reply[2])
@@ -198,37 +198,37 @@ def _by_id(name: str) -> Happening:
     return run
 
 
-def _redrive(job: Job, place: Place) -> Code:
+def _redrive(job: Job, place: StateCase) -> Code:
     reply = job.run("redrive", 8, EPOCH, 0, 0, job.number, at=AT)
     return int(reply[5]) if len(reply) > 5 else int(reply[2])
 
 
-def _redrive_oldest(job: Job, place: Place) -> Code:
+def _redrive_oldest(job: Job, place: StateCase) -> Code:
     assert job.run("redrive", 8, "", 1000, 0, at=AT)[0] == 1
     return None
 
 
-def _purge(job: Job, place: Place) -> Code:
+def _purge(job: Job, place: StateCase) -> Code:
     fence: Any = ""
     more = 1
-    while place is not Place.NONE and more:
+    while place is not StateCase.NONE and more:
         _, _, _, more, fence, _ = job.run("purge", 8, _purged_state(place), fence, 0, at=AT)
     return None
 
 
-def _purged_state(place: Place) -> str:
+def _purged_state(place: StateCase) -> str:
     """What purge calls it: it goes by what stats counts, and a score is never after a ttl."""
     has_come = place.condition is not Condition.PLAIN
-    others = {State.SCHEDULED: "due", State.ACTIVE: "ended"}
+    others = {JobState.SCHEDULED: "due", JobState.ACTIVE: "ended"}
     return others.get(place.state, place.state.value) if has_come else place.state.value
 
 
-def _sweep(job: Job, place: Place) -> Code:
+def _sweep(job: Job, place: StateCase) -> Code:
     assert job.run("sweep", 8, 60_000, at=AT)[0] == 1
     return None
 
 
-def _look(job: Job, place: Place) -> Code:
+def _look(job: Job, place: StateCase) -> Code:
     assert len(job.run("show", 8, EPOCH, job.number, at=AT)) == 6
     assert job.run("scan", 8, "0", 10, 1, at=AT)[0] == 1
     for kind in ("ready", "scheduled", "active", "once", "dead"):
@@ -238,29 +238,29 @@ def _look(job: Job, place: Place) -> Code:
     return None
 
 
-def _stats(job: Job, place: Place) -> Code:
+def _stats(job: Job, place: StateCase) -> Code:
     assert job.run("stats", 8, at=AT)[0] == 1
     return None
 
 
-def _peek(job: Job, place: Place) -> Code:
+def _peek(job: Job, place: StateCase) -> Code:
     for state in ("ready", "scheduled", "active", "dead"):
         assert job.run("peek", 8, state, 0, 10, 0, at=AT)[0] == 1
     return None
 
 
-def _evict(job: Job, place: Place) -> Code:
+def _evict(job: Job, place: StateCase) -> Code:
     assert job.run("evict", 8, 10, 1, at=AT)[0] == 1
     return None
 
 
-def _close(job: Job, place: Place) -> Code:
+def _close(job: Job, place: StateCase) -> Code:
     for value in (1, ""):
         assert job.run("configure", 8, "", "closed", value, at=AT)[0] == 1
     return None
 
 
-def _pause(job: Job, place: Place) -> Code:
+def _pause(job: Job, place: StateCase) -> Code:
     for side in ("in", "out", "all", ""):
         assert job.run("configure", 8, "", "paused", side, at=AT)[0] == 1
     return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.core.states import Condition, Place, State
+from penstock.core.states import Condition, JobState, StateCase
 from penstock.wire.keys import QueueKeys, end_of
 from tests.protocol.clock import T0, run
 from tests.protocol.keyspace import Raw
@@ -43,16 +43,16 @@ class Job:
         return run(self.raw, self.keys, name, args, now_ms=at)
 
 
-def _record(place: Place, *, once: bool, is_large: bool) -> str:
-    is_ended = place in (Place.LEASE_ENDED, Place.DELIVERY_ENDED)
+def _record(place: StateCase, *, once: bool, is_large: bool) -> str:
+    is_ended = place in (StateCase.LEASE_ENDED, StateCase.DELIVERY_ENDED)
     lease = ";l=0" if once else ";l=100" if is_ended else ""
     is_short = place.condition is Condition.TTL_ENDED
     ttl = f";t={SOON}" if is_short else f";t={LATER}" if once else ""
-    name = ";d=seed" if place is Place.DELIVERY_ENDED else ""
+    name = ";d=seed" if place is StateCase.DELIVERY_ENDED else ""
     return f"1{lease}{ttl}{name}\n{'body' * (2000 if is_large else 1)}"
 
 
-def seed(raw: Raw, keys: QueueKeys, place: Place, history: str, *, once: bool = False) -> Job:
+def seed(raw: Raw, keys: QueueKeys, place: StateCase, history: str, *, once: bool = False) -> Job:
     """Bring a new job into a place; its times have come at `AT`.
 
     Args:
@@ -60,55 +60,55 @@ def seed(raw: Raw, keys: QueueKeys, place: Place, history: str, *, once: bool = 
         once: whether the job has lease 0.
     """
     job = Job(raw, keys)
-    once = once or place.state is State.ONCE
-    is_undelivered = once and place.state is State.SCHEDULED
-    delay = (100 if place is Place.DUE else 10_000) if is_undelivered else 0
+    once = once or place.state is JobState.ONCE
+    is_undelivered = once and place.state is JobState.SCHEDULED
+    delay = (100 if place is StateCase.DUE else 10_000) if is_undelivered else 0
     record = _record(place, once=once, is_large=history == "second")
-    if place is Place.DELIVERY_ENDED:
+    if place is StateCase.DELIVERY_ENDED:
         reply = job.run("claim", SEED_CALL - 1, EPOCH, delay, "", 0, "", "", record)
     else:
         reply = job.run("enqueue", SEED_CALL, EPOCH, delay, "", 0, "", record)
     job.number = reply[2]
-    if place.state is not State.READY and not is_undelivered:
+    if place.state is not JobState.READY and not is_undelivered:
         _deliver(job, place, history if not once else "first")
         _move(job, place)
     return job
 
 
-def _deliver(job: Job, place: Place, history: str) -> None:
+def _deliver(job: Job, place: StateCase, history: str) -> None:
     if history == "second":
         assert len(job.run("reserve", 2, 1, 0xAAA, "ada", 0, "")) == 9
         assert job.run("release", 3, EPOCH, "1-aaa", 0, job.number) == [1, b"3", 1]
         job.last = "2-bbb"
     else:
-        job.older = "7-aaa" if place.state in (State.SCHEDULED, State.DEAD) else "1-aaa"
+        job.older = "7-aaa" if place.state in (JobState.SCHEDULED, JobState.DEAD) else "1-aaa"
     assert len(job.run("reserve", 4, 1, 0xBBB, "bob", 0, "")) == 9
 
 
-def _move(job: Job, place: Place) -> None:
-    if place.state is State.SCHEDULED:
-        delay = 100 if place is Place.DUE else 10_000
+def _move(job: Job, place: StateCase) -> None:
+    if place.state is JobState.SCHEDULED:
+        delay = 100 if place is StateCase.DUE else 10_000
         job.run("nack", 5, EPOCH, job.last, delay, 1, "broke", job.number)
-    elif place.state is State.DEAD:
+    elif place.state is JobState.DEAD:
         job.run("bury", 5, EPOCH, job.last, "no use", job.number)
-    elif place is Place.DELIVERY_ENDED:  # by a claim that finds its lease ended
+    elif place is StateCase.DELIVERY_ENDED:  # by a claim that finds its lease ended
         reply = job.run("claim", SEED_CALL, EPOCH, 0, "", 0, "", "", "1;d=seed\nx", at=T0 + 200)
         assert reply[10:13] == [0, job.number, b"ready"]
-    elif place is Place.NONE:
+    elif place is StateCase.NONE:
         job.run("ack", 5, EPOCH, job.last, "", job.number)
 
 
-def place_of(raw: Raw, keys: QueueKeys, number: bytes, now_ms: int = AT) -> Place:
+def place_of(raw: Raw, keys: QueueKeys, number: bytes, now_ms: int = AT) -> StateCase:
     """Where a job is, as the structures show it; every one of them is looked at."""
     in_ready = bool(raw.xrange(keys["ready"], number, number))
     is_held = raw.hexists(keys["held"], number)
-    indexes = {State.SCHEDULED: "scheduled", State.ACTIVE: "active", State.ONCE: "once"}
+    indexes = {JobState.SCHEDULED: "scheduled", JobState.ACTIVE: "active", JobState.ONCE: "once"}
     scores = {
         state: raw.zscore(keys[kind], number)
-        for state, kind in {**indexes, State.DEAD: "dead"}.items()
+        for state, kind in {**indexes, JobState.DEAD: "dead"}.items()
     }
     found = [state for state, score in scores.items() if score is not None]
-    found += [State.READY] if in_ready else []
+    found += [JobState.READY] if in_ready else []
     assert len(found) <= 1, f"{number!r} is in {found}"
     assert is_held == (bool(found) and not in_ready), f"{number!r} is in {found}, held: {is_held}"
     if not found:
@@ -116,26 +116,26 @@ def place_of(raw: Raw, keys: QueueKeys, number: bytes, now_ms: int = AT) -> Plac
             command = "HEXISTS" if kind == "tally" else "ZSCORE"
             assert not raw.execute_command(command, keys[kind], number), f"left in {kind}"
         assert not raw.hexists(keys["held"], b"=" + number), "its body is left"
-        return Place.NONE
+        return StateCase.NONE
     condition = _condition(raw, keys, number, found[0], scores.get(found[0]), now_ms)
-    return next(p for p in Place if p.state is found[0] and p.condition is condition)
+    return next(p for p in StateCase if p.state is found[0] and p.condition is condition)
 
 
 def _condition(
-    raw: Raw, keys: QueueKeys, number: bytes, state: State, score: float | None, now_ms: int
+    raw: Raw, keys: QueueKeys, number: bytes, state: JobState, score: float | None, now_ms: int
 ) -> Condition:
     ends = raw.zscore(keys["expiry"], number)
-    if state is State.DEAD:
+    if state is JobState.DEAD:
         record = raw.hget(keys["held"], number)
         ends = int(number[:-11]) + SOON if b";t=%d\n" % SOON in record else None
-    if state is State.ONCE:
+    if state is JobState.ONCE:
         ends = end_of(int(score or 0))
     if ends is not None and ends <= now_ms:
         return Condition.TTL_ENDED
-    if state is State.ACTIVE and score is not None and end_of(int(score)) <= now_ms:
+    if state is JobState.ACTIVE and score is not None and end_of(int(score)) <= now_ms:
         counters = raw.hget(keys["tally"], number) or b""
         is_set_aside = counters.partition(b" ")[0].endswith(b"+")
         return Condition.DELIVERY_ENDED if is_set_aside else Condition.LEASE_ENDED
-    if state is State.SCHEDULED and score is not None and score <= now_ms:
+    if state is JobState.SCHEDULED and score is not None and score <= now_ms:
         return Condition.DUE
     return Condition.PLAIN

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.core.states import TABLE, Cell, Condition, Event, Place, State, states_of
+from penstock.core.states import TABLE, Cell, Condition, Event, JobState, StateCase, states_of
 from penstock.wire.codes import Code
 from penstock.wire.keys import QueueKeys
 from penstock.wire.scripts import Script, all_scripts
@@ -25,7 +25,7 @@ SET_UP = [event for event in Event if event.value.endswith((", closed", ", role 
 WITH_SCRIPT = [event for event in Event if event not in TIMES]
 
 
-def _cases(event: Event) -> Iterator[tuple[Place, str, bool, Cell]]:
+def _cases(event: Event) -> Iterator[tuple[StateCase, str, bool, Cell]]:
     """Place, history, lease 0 or not, and what the table says.
 
     A waiting job of lease 0 was never delivered, so code 2 has no counterpart there.
@@ -35,7 +35,7 @@ def _cases(event: Event) -> Iterator[tuple[Place, str, bool, Cell]]:
             continue
         for history in HISTORIES:
             yield place, history, False, cell
-        if place.state in (State.READY, State.SCHEDULED) and cell.code != 2:
+        if place.state in (JobState.READY, JobState.SCHEDULED) and cell.code != 2:
             yield place, HISTORIES[0], True, cell
 
 
@@ -52,7 +52,7 @@ def _without_news(space: Space, keys: QueueKeys) -> Space:
 def test_the_table_is_complete() -> None:
     """Every event has a cell for every place, and something that makes it happen."""
     for event in Event:
-        assert list(TABLE[event]) == list(Place)
+        assert list(TABLE[event]) == list(StateCase)
     assert set(EVENTS) == set(WITH_SCRIPT)
     codes = {cell.code for row in TABLE.values() for cell in row.values() if cell}
     assert codes - {None} <= {*map(int, Code)}
@@ -66,7 +66,7 @@ def test_each_pair_does_what_the_table_says(event: Event, backend: Backend) -> N
         raw.flushdb()
         job = seed(raw, KEYS, place, history, once=once)
         what = f"{event.value} x {place.title} ({history} delivery, lease 0: {once})"
-        assert place is Place.NONE or place_of(raw, KEYS, job.number) is place, f"seed: {what}"
+        assert place is StateCase.NONE or place_of(raw, KEYS, job.number) is place, f"seed: {what}"
         assert happen(event, job, place) == (cell.once_code if once else cell.code), what
         wanted = cell.once if once else cell.next
         assert place_of(raw, KEYS, job.number) is wanted, what
@@ -156,18 +156,20 @@ def test_a_time_that_comes_needs_no_script(event: Event, backend: Backend) -> No
         assert same(dump(raw), before)
 
 
-def _with_times(raw: Raw, place: Place, history: str) -> Job:
+def _with_times(raw: Raw, place: StateCase, history: str) -> Job:
     """A job in a place, with a ttl of a minute where it may have one."""
     job = seed(raw, KEYS, place, history)
-    if place.state in (State.READY, State.SCHEDULED, State.ACTIVE):
+    if place.state in (JobState.READY, JobState.SCHEDULED, JobState.ACTIVE):
         raw.zadd(KEYS["expiry"], {job.number: int(job.number[:-11]) + 60_000})
     return job
 
 
-def _place_later(raw: Raw, number: bytes, now_ms: int, event: Event) -> Place:
+def _place_later(raw: Raw, number: bytes, now_ms: int, event: Event) -> StateCase:
     here = place_of(raw, KEYS, number, now_ms)
-    if event is Event.TTL_ENDS and here is Place.DEAD:  # a dead letter's ttl is in its record alone
-        return Place.DEAD_EXPIRED
+    if (
+        event is Event.TTL_ENDS and here is StateCase.DEAD
+    ):  # a dead letter's ttl is in its record alone
+        return StateCase.DEAD_EXPIRED
     return here
 
 
@@ -188,8 +190,8 @@ def test_headers_name_the_states_of_the_table(script: Script) -> None:
     assert {_shown(state) for state in end} == _meant(said[1], script.name)
 
 
-def _shown(state: State) -> str:
-    return "active" if state is State.ONCE else state.value
+def _shown(state: JobState) -> str:
+    return "active" if state is JobState.ONCE else state.value
 
 
 def _meant(said: set[str], script: str) -> set[str]:
@@ -200,6 +202,6 @@ def _meant(said: set[str], script: str) -> set[str]:
 
 def test_places_are_states_with_a_condition() -> None:
     """A time that has come is told apart only where it matters."""
-    assert len({(place.state, place.condition) for place in Place}) == len(Place)
-    assert {p.state for p in Place if p.condition is Condition.LEASE_ENDED} == {State.ACTIVE}
-    assert {p.state for p in Place if p.condition is Condition.DUE} == {State.SCHEDULED}
+    assert len({(place.state, place.condition) for place in StateCase}) == len(StateCase)
+    assert {p.state for p in StateCase if p.condition is Condition.LEASE_ENDED} == {JobState.ACTIVE}
+    assert {p.state for p in StateCase if p.condition is Condition.DUE} == {JobState.SCHEDULED}

@@ -16,8 +16,8 @@ from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_a
 from penstock import BatchLost, CheckpointTaken, Penstock
 from penstock.errors import BadArgument, QueueMissing
 from penstock.spark.checkpoint import Consumer, Part
-from penstock.spark.lanes import Lane
 from penstock.spark.options import Stream
+from penstock.spark.shards import ShardReader
 from penstock.wire.keys import end_of, score_of
 from tests.model.clock import CLOCK, TestClock, use_test_clock
 
@@ -48,7 +48,7 @@ class Ground:
     def life(self, **options: str) -> Consumer:
         """A driver that has just been started; its leases are renewed by hand."""
         parsed = Stream.parse({**OPTIONS, **options})
-        return Consumer(parsed, lane_source=lambda _: [Lane(self.client, "q")], beat=3600)
+        return Consumer(parsed, find_shards=lambda _: [ShardReader(self.client, "q")], beat=3600)
 
     def add(self, count: int) -> None:
         """Enqueue jobs whose bodies tell them apart."""
@@ -57,12 +57,12 @@ class Ground:
 
     def read(self, parts: list[Part]) -> list[bytes]:
         """The bodies of the jobs of these parts, as tasks read them."""
-        lane, bodies = Lane(self.client, "q"), list[bytes]()
+        shard, bodies = ShardReader(self.client, "q"), list[bytes]()
         for part in parts:
             at = part.start
             while at < part.end:
-                call = lane.ops.fetch(part.consumer, part.batch, at, part.end - at, 2)
-                reply = lane.ops.of_batch(lane.run(call))
+                call = shard.ops.fetch(part.consumer, part.batch, at, part.end - at, 2)
+                reply = shard.ops.of_batch(shard.run(call))
                 assert reply[0] == 1
                 if reply[4] <= at:
                     break
@@ -207,7 +207,7 @@ def test_a_batch_is_made_in_steps_and_found_again(ground: Ground) -> None:
     ground.add(1200)
     first = ground.life()
     start = first.initial()
-    one = first._batches(start["consumer"])["" or Lane(ground.client, "q").key]
+    one = first._batches(start["consumer"])["" or ShardReader(ground.client, "q").key]
     one._assign(1, 1200, 500)
     first.stop()
     second = ground.life()
@@ -311,7 +311,7 @@ def test_leases_are_renewed_while_a_batch_runs(ground: Ground) -> None:
     """By a thread, until the batch is finished; a stopped query renews no more."""
     ground.add(5)
     parsed = Stream.parse(OPTIONS)
-    life = Consumer(parsed, lane_source=lambda _: [Lane(ground.client, "q")], beat=0.01)
+    life = Consumer(parsed, find_shards=lambda _: [ShardReader(ground.client, "q")], beat=0.01)
     end = life.latest(life.initial(), 5)
     key = ground.queue.ops.keys["active"]
     ground.clock.set(T0 + LEASE // 2)
@@ -344,13 +344,13 @@ def test_jobs_with_mixed_receipts_are_settled_by_a_few_calls(
     end = life.latest(life.initial(), 1000)
     assert len(ground.read(life.parts(life.initial(), end))) == 300
     called: list[str] = []
-    run = Lane.run
+    run = ShardReader.run
 
-    def counted(self: Lane, call: Any) -> list[Any]:
+    def counted(self: ShardReader, call: Any) -> list[Any]:
         called.append(call.script.name)
         return run(self, call)
 
-    monkeypatch.setattr(Lane, "run", counted)
+    monkeypatch.setattr(ShardReader, "run", counted)
     life.renew()
     life.latest(end, 1000)
     assert ground.queue.stats().acked == 300
@@ -525,7 +525,7 @@ def test_what_is_known_of_the_end_of_leases(ground: Ground) -> None:
         life.renew()
         scores = {score for _, score in ground.raw.zrange(active, 0, -1, withscores=True)}
         assert scores == {score_of(group.until, tag)} == {score_of(now + LEASE, tag)}
-    call = one.lane.ops.ack_receipts(one.epoch, group.receipt, group.numbers, group.until)
+    call = one.shard.ops.ack_receipts(one.epoch, group.receipt, group.numbers, group.until)
     assert call.args[1] == f"{group.receipt}@{group.until}"
     life.latest(offset, 20)
     assert ground.queue.stats().acked == 20

@@ -14,11 +14,11 @@ from penstock.spark import drain
 from penstock.spark.connect import close_all
 from penstock.worker.results import Retry
 
-Place = tuple[Penstock, dict[str, str]]
+QueueIdentity = tuple[Penstock, dict[str, str]]
 
 
 @pytest.fixture(params=["partitions", "nodes", "both"])
-def place(request: pytest.FixtureRequest, redis_url: str) -> Iterator[Place]:
+def place(request: pytest.FixtureRequest, redis_url: str) -> Iterator[QueueIdentity]:
     """A client, and the connection for Spark; the queue `mail` is made, with 300 jobs."""
     count = None if request.param == "nodes" else 3
     with EmbeddedServer(find_server(), tcp=True) as other:
@@ -39,7 +39,7 @@ def half(job: Any) -> str:
     return str(job.body)
 
 
-def test_every_job_is_done(spark: Any, place: Place) -> None:
+def test_every_job_is_done(spark: Any, place: QueueIdentity) -> None:
     """By tasks that take from all parts; what fails is noted where its job is."""
     ps, where = place
     report = drain(spark, queue="mail", handler=half, parallelism=2, **where)
@@ -49,7 +49,7 @@ def test_every_job_is_done(spark: Any, place: Place) -> None:
 
 
 def test_results_are_acknowledged_where_their_jobs_are(
-    spark: Any, place: Place, tmp_path: Path
+    spark: Any, place: QueueIdentity, tmp_path: Path
 ) -> None:
     """Rows of the parquet name node and partition by their ids."""
     ps, where = place
@@ -63,7 +63,7 @@ def test_results_are_acknowledged_where_their_jobs_are(
     assert (stats.ready, stats.active, stats.scheduled, stats.acked) == (0, 0, 150, 150)
 
 
-def test_sources(spark: Any, place: Place, tmp_path: Path) -> None:
+def test_sources(spark: Any, place: QueueIdentity, tmp_path: Path) -> None:
     """The same queues as a table, and as a stream, whose checkpoint knows each part."""
     ps, where = place
     table = spark.read.format("penstock").options(queue="mail", **where).load()

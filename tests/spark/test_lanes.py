@@ -19,9 +19,9 @@ from penstock.errors import NodesUnavailable, QueueMissing
 from penstock.spark import snapshot
 from penstock.spark.checkpoint import Consumer, Part
 from penstock.spark.errors import Unreachable
-from penstock.spark.lanes import Lane
 from penstock.spark.options import Stream
-from penstock.spark.stream import Slice, StreamReader
+from penstock.spark.shards import ShardReader
+from penstock.spark.stream import StreamInput, StreamReader
 from tests.model.clock import TestClock, use_test_clock
 from tests.spark.hands import schema
 
@@ -69,7 +69,7 @@ class Ground:
     def read(self, parts: Sequence[Part], **given: Any) -> list[bytes]:
         """The bodies of a batch, as tasks read them."""
         reader = StreamReader(self.options(**given), schema("id string, payload binary"))
-        batches = [batch for part in parts for batch in reader.read(Slice(part))]
+        batches = [batch for part in parts for batch in reader.read(StreamInput(part))]
         rows = [row for batch in batches for row in pa.Table.from_batches([batch]).to_pylist()]
         assert len({row["id"] for row in rows}) == len(rows)
         return [row["payload"] for row in rows]
@@ -233,7 +233,7 @@ def test_a_lane_is_finished_before_it_is_taken_from(
         patch.setattr(failing, "finish", fails)
         second = life.latest(first, 10)
     seen += ground.read(life.parts(first, second))
-    assert second["nodes"][failing.lane.key] == 1
+    assert second["nodes"][failing.shard.key] == 1
     for _ in range(3):
         third = life.latest(second, 10)
         seen += ground.read(life.parts(second, third))
@@ -445,14 +445,14 @@ def test_a_task_that_outlives_its_batch_ends(
     assert life.latest(end, 10) == end
     assert ground.queues[0].stats().acked == 5
     asked: list[Any] = []
-    run = Lane.run
+    run = ShardReader.run
 
-    def counted(self: Lane, call: Any) -> list[Any]:
+    def counted(self: ShardReader, call: Any) -> list[Any]:
         asked.append(call)
         assert len(asked) < 10
         return run(self, call)
 
-    monkeypatch.setattr(Lane, "run", counted)
+    monkeypatch.setattr(ShardReader, "run", counted)
     with pytest.raises(BatchLost) if fails else nullcontext():
         assert ground.read(parts, failOnLostClaim=fails) == []
     assert len(asked) == 1
@@ -505,7 +505,7 @@ def test_partitions_that_are_made_meanwhile(make: Make) -> None:
     ground = make(1, 2)
     ground.add(3)
     parsed = Stream.parse(ground.options())
-    life = Consumer(parsed, lane_source=lambda _: [Lane(ground.clients[0], "q")], beat=3600)
+    life = Consumer(parsed, find_shards=lambda _: [ShardReader(ground.clients[0], "q")], beat=3600)
     assert life.latest(life.initial(), 10) == life.initial()
     assert ground.total("ready") == 3
     life.stop()

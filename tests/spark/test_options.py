@@ -13,9 +13,9 @@ from penstock.errors import BadArgument
 from penstock.spark import OptionError, connect
 from penstock.spark.checkpoint import Part
 from penstock.spark.errors import RowError
-from penstock.spark.lanes import Site
 from penstock.spark.options import Connection, Read, Stream, Write, everything
 from penstock.spark.rows import columns_of
+from penstock.spark.shards import ShardAddress
 from tests.support.passwords import MARKS, URLS, seen_in
 
 HERE = {"queue": "mail", "url": "redis://h:1/0"}
@@ -71,7 +71,9 @@ def test_a_lease_that_nobody_could_keep_is_refused(text: str) -> None:
 
 def test_where_a_part_lies_is_shown_without_its_url() -> None:
     """A part may be named in a log of somebody's; the URL of its node may have a password."""
-    part = Part(Site(f"redis://:{SECRET}@h", "1f2e3d4c", 0, 2), "ff66554433221100", 1, 0, 10)
+    part = Part(
+        ShardAddress(f"redis://:{SECRET}@h", "1f2e3d4c", 0, 2), "ff66554433221100", 1, 0, 10
+    )
     assert SECRET not in f"{part!r} {part}"
     assert "1f2e3d4c" in repr(part)
     assert pickle.loads(pickle.dumps(part)) == part

@@ -21,7 +21,7 @@ from penstock.spark import OptionError, WrongServer, enqueue_partition
 from penstock.spark.connect import client, close_all
 from penstock.spark.errors import RowError, Unreachable
 from penstock.spark.options import Write
-from penstock.spark.stages import Commit
+from penstock.spark.staged_commit import StagedCommit
 from penstock.spark.writer import BatchWriter, StreamWriter
 from tests.spark.hands import PLAIN, ROWS, arrow, bodies, running, schema, write
 
@@ -579,7 +579,7 @@ def test_jobs_have_stable_ids(mode: str, text: str, ps: Penstock, options: Any) 
     for _ in range(2):
         messages = write(writer, rows)
         if mode == "staged":
-            Commit(writer.job.options, messages[0].stage).run(
+            StagedCommit(writer.job.options, messages[0].staged).run(
                 [(one.token, one.chunks) for one in messages if one.chunks]
             )
         found.append(sorted(job.stable_id for job in ps.queue("mail").reserve(10, block=0)))

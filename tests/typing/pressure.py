@@ -9,13 +9,13 @@ import redis.asyncio
 from typing_extensions import assert_type
 
 from penstock import OutcomeUnknown, PenstockError, QueueInUse
-from penstock.pressure import AsyncQueue, Counters, Queue
+from penstock.pressure import AsyncPressureQueue, PressureCounters, PressureQueue
 
 
 def plain(client: redis.Redis) -> None:
-    Queue("q")
-    Queue("q", "redis://localhost:6379/0", prefix="p", client_id="me")
-    with Queue("q", client) as q:
+    PressureQueue("q")
+    PressureQueue("q", "redis://localhost:6379/0", prefix="p", client_id="me")
+    with PressureQueue("q", client) as q:
         q.create()
         q.create(bound=5)
         assert_type(q.exists(), bool)
@@ -34,7 +34,7 @@ def plain(client: redis.Redis) -> None:
         assert_type(q.get(timeout=0.5), bytes)
         assert_type(q.get_nowait(), bytes)
         assert_type(list(q), list[bytes])
-        assert_type(q.counters(), Counters)
+        assert_type(q.counters(), PressureCounters)
         assert_type(q.counters().consumed_bytes, int)
         assert_type(q.free_role("consumer"), bool)
         q.free_role("reader")  # type: ignore[arg-type] # there is no such role
@@ -45,12 +45,12 @@ def plain(client: redis.Redis) -> None:
 
 
 async def asynchronous(client: redis.asyncio.Redis) -> None:
-    async with AsyncQueue("q", client) as q:
+    async with AsyncPressureQueue("q", client) as q:
         await q.create(bound=5)
         assert_type(await q.get(timeout=None), bytes)
         async for message in q:
             assert_type(message, bytes)
-        assert_type(await q.counters(), Counters)
+        assert_type(await q.counters(), PressureCounters)
         await q.disconnect()
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from penstock.core.job import Batch, Delivery, Place
+from penstock.core.job import Batch, Delivery, QueueIdentity
 from penstock.core.record import encode_body, encode_head
 
-PLACE = Place("q", "deadbeef", 0xCAFEBABE, "01020304")
+PLACE = QueueIdentity("q", "deadbeef", 0xCAFEBABE, "01020304")
 NUMBER = b"1700000000000-1000000005"
 
 

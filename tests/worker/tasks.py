@@ -221,10 +221,10 @@ def _obey(worker: Worker | AsyncWorker) -> None:
             worker.stop(*map(float, word[1:]))
         elif word[0] == "status":
             status = worker.status()
-            crew = worker._crew
-            keeper = None if crew is None or crew.keeper is None else crew.keeper.pid
+            state = worker._state
+            helper = None if state is None or state.helper is None else state.helper.pid
             told = {"state": status.state, "held": status.held, "running": len(status.running)}
-            tell({**told, "keeper": keeper})
+            tell({**told, "helper": helper})
 
 
 def _spring(trap: dict[str, Any]) -> None:

@@ -19,12 +19,12 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from penstock import Handlers, Penstock, Queue
 from penstock.core import flows
-from penstock.worker.crew import KEPT, Crew
-from penstock.worker.desk import Desk
+from penstock.worker.dispatcher import Dispatcher
 from penstock.worker.loop import work
 from penstock.worker.options import WorkerOptions
+from penstock.worker.polls import Finished, QueuePoll
 from penstock.worker.results import ACK, Verdict
-from penstock.worker.sources import Finished, Source
+from penstock.worker.state import KEPT, WorkerState
 from penstock.worker.statistics import Statistics
 from tests.support.keyspace import check_invariant
 
@@ -92,9 +92,9 @@ class Stage:
         options = {"concurrency": 2, **options}
         self.options = WorkerOptions(dict.fromkeys(names, 1), **options)
         self.woken = False
-        self.crew = Crew(
-            [Source(queue.ops) for queue in self.queues],
-            Desk(handlers, self.runners, self._unknown, self._clock),
+        self.state = WorkerState(
+            [QueuePoll(queue.ops) for queue in self.queues],
+            Dispatcher(handlers, self.runners, self._unknown, self._clock),
             wake=self._wake,
             clock=self._clock,
             options=self.options,
@@ -137,14 +137,14 @@ class Stage:
         verdict = VERDICTS[self.draw(len(VERDICTS))]
         for job in jobs:
             job.settled = True
-        self.crew.finished.append(Finished(jobs, verdict, 0.0))
+        self.state.finished.append(Finished(jobs, verdict, 0.0))
         self.woken = True
 
     # -- effects ---------------------------------------------------------------------------
 
     def drive(self, *, most: int = 2000) -> None:
         """Answer the loop until it ends."""
-        flow = work(self.crew, lambda: self.client._node.id, _nobody)
+        flow = work(self.state, lambda: self.client._node.id, _nobody)
         answer: Any = None
         error: Exception | None = None
         try:
@@ -163,8 +163,8 @@ class Stage:
     def _look(self) -> None:
         """No more is held than may be; on the server besides what was in a reply that was lost."""
         active = sum(self.raw.zcard(queue.ops.keys["active"]) for queue in self.queues)
-        assert active <= self.crew.capacity or self.has_failed
-        assert len(self.crew.held) <= self.crew.capacity
+        assert active <= self.state.capacity or self.has_failed
+        assert len(self.state.held) <= self.state.capacity
 
     def _answer(self, effect: flows.Effect) -> Any:
         for _ in range(self.draw(3)):
@@ -177,10 +177,10 @@ class Stage:
             self._pass(effect.until)
             return None
         if isinstance(effect, flows.Quit):
-            key = None if self.draw(2) else self._token([key for _, key in self.crew.wakes])
+            key = None if self.draw(2) else self._token([key for _, key in self.state.wakes])
             return () if key is None else (key,)
         if isinstance(effect, flows.Tidy):
-            assert not self.crew.held
+            assert not self.state.held
             self.swept += [ops.name for ops in effect.sources]
             return None
         assert isinstance(effect, (flows.Drop, flows.Hurry, flows.Cede))
@@ -201,7 +201,7 @@ class Stage:
         return reply if effect.told else reply[0]
 
     def _pop(self, effect: flows.Pop) -> Any:
-        assert self.crew.free > 0
+        assert self.state.free > 0
         if self.woken:
             self.woken = False
             return None
@@ -294,14 +294,14 @@ def test_nothing_is_lost_whatever_happens(data: st.DataObject) -> None:
     assert found["ready"] == 0
     assert found["acked"] + found["scheduled"] + found["dead"] + found["active"] == total
     if not lost_replies:
-        counts = Counter(stage.crew.statistics.snapshot().counts)
+        counts = Counter(stage.state.statistics.snapshot().counts)
         assert found["active"] == 0
         assert (counts["done"], counts["rejected"]) == (found["acked"], found["dead"])
         assert counts["retried"] == found["nacked"]
         assert counts["retried"] + counts["snoozed"] == found["scheduled"]
-    assert not stage.crew.held
-    assert not stage.crew.unsettled
-    assert not stage.crew.finished
+    assert not stage.state.held
+    assert not stage.state.unsettled
+    assert not stage.state.finished
     check_invariant(stage.raw)
     stage.client.close()
     stage.raw.close()
@@ -323,18 +323,18 @@ def test_stopped_at_any_moment_it_gives_back_what_it_has(data: st.DataObject) ->
         nonlocal steps
         steps -= 1
         if steps == 0:
-            stage.crew.stop()
+            stage.state.stop()
         return answer(effect)
 
     stage._answer = stopping  # type: ignore[method-assign]  # the loop is stopped at that effect
     if steps == 0:
-        stage.crew.stop()
+        stage.state.stop()
     stage.drive()
     found = figures(stage.queues)
     assert found["active"] == 0
     assert found["acked"] + found["scheduled"] + found["dead"] + found["ready"] == total
     assert found["crashed"] == 0
-    assert found["nacked"] == stage.crew.statistics.snapshot().counts.get("retried", 0)
+    assert found["nacked"] == stage.state.statistics.snapshot().counts.get("retried", 0)
     check_invariant(stage.raw)
     stage.client.close()
     stage.raw.close()
@@ -343,19 +343,19 @@ def test_stopped_at_any_moment_it_gives_back_what_it_has(data: st.DataObject) ->
 def test_a_waiting_worker_that_fills_up_hands_its_token_on(many: Callable[..., Stage]) -> None:
     """A token that comes while it ends its wait is put back for another consumer."""
     stage = many(_first, ["a"], concurrency=1)
-    queue, crew = stage.queues[0], stage.crew
-    flow = work(crew, lambda: stage.client._node.id, _nobody)
+    queue, state = stage.queues[0], stage.state
+    flow = work(state, lambda: stage.client._node.id, _nobody)
     effect = next(flow)
     while not isinstance(effect, flows.Pop):  # nothing is there
         effect = flow.send(stage._answer(effect))
     queue.enqueue_many([1, 2])
-    crew.sources[0].at = 0.0  # as at a due time: it takes a job without having popped the token
+    state.polls[0].at = 0.0  # as at a due time: it takes a job without having popped the token
     effect = flow.send(None)
     assert isinstance(effect, flows.Run)
     effect = flow.send(stage._run(effect))
     assert isinstance(effect, flows.Quit)
-    assert len(crew.held) == 1
-    key = stage._token([key for _, key in crew.wakes])
+    assert len(state.held) == 1
+    key = stage._token([key for _, key in state.wakes])
     assert key == queue.ops.keys["wake"]
     effect = flow.send((key,))
     assert isinstance(effect, flows.Run)
@@ -368,19 +368,19 @@ def test_a_kept_job_is_not_reported(many: Callable[..., Stage]) -> None:
     """What a handler settled itself, or somebody else has, is let go of without a call."""
     stage = many(_first, ["a"], concurrency=1, burst=True)
     stage.queues[0].enqueue(1)
-    hand = stage.crew.desk.hand
+    hand = stage.state.dispatcher.hand
 
     def handed(jobs: Sequence[Any]) -> None:
         hand(jobs)
         stage.runners.items.clear()
         for job in jobs:
             job.settled = True
-            stage.crew.finished.append(Finished((job,), KEPT, 0.0))
+            stage.state.finished.append(Finished((job,), KEPT, 0.0))
 
-    stage.crew.desk.hand = handed  # type: ignore[method-assign]  # a handler that settles its job
+    stage.state.dispatcher.hand = handed  # type: ignore[method-assign]  # a handler that settles its job
     stage.drive()
     assert stage.queues[0].stats().active == 1
-    assert stage.crew.statistics.snapshot().counts == {"settled": 1}
+    assert stage.state.statistics.snapshot().counts == {"settled": 1}
 
 
 def test_a_lease_counts_from_the_last_sending(many: Callable[..., Stage]) -> None:
@@ -393,12 +393,12 @@ def test_a_lease_counts_from_the_last_sending(many: Callable[..., Stage]) -> Non
         stage.now += 5
         return stage.client._node.run(effect.call)[0], stage.now
 
-    flow = work(stage.crew, lambda: stage.client._node.id, _nobody)
+    flow = work(stage.state, lambda: stage.client._node.id, _nobody)
     effect = next(flow)
-    while not stage.crew.held:
+    while not stage.state.held:
         is_run = isinstance(effect, flows.Run)
         effect = flow.send(resend(effect) if is_run else stage._answer(effect))
-    (job,) = stage.crew.held
+    (job,) = stage.state.held
     assert job.term.until == stage.now + 3
     flow.close()
 
@@ -415,7 +415,7 @@ class Slow:
         self.stage, self.queue = stage, stage.queues[0]
         self.queue.configure(lease=30 if own else lease)
         self.queue.enqueue_many(range(6), lease=lease if own else None)
-        self._flow = work(stage.crew, lambda: stage.client._node.id, _nobody)
+        self._flow = work(stage.state, lambda: stage.client._node.id, _nobody)
         self._effect: Any = next(self._flow)
 
     def step(self, trip: float, calls: int) -> None:
@@ -440,7 +440,7 @@ def test_no_jobs_are_taken_over_trips_too_long_for_their_leases(
     slow = Slow(many(_first, ["a"]), lease=lease)
     slow.step(2.4, 20)
     assert (slow.queue.stats().ready, slow.queue.stats().crashed) == (6, 0)
-    assert slow.stage.crew.held == {}
+    assert slow.stage.state.held == {}
     assert [text for text in caplog.messages if "no jobs are taken" in text] == [
         (
             f"queue 'a': a round trip takes 2.40 s, too long for leases of {lease:.2f} s: no jobs "
@@ -448,7 +448,7 @@ def test_no_jobs_are_taken_over_trips_too_long_for_their_leases(
         )
     ]
     slow.step(0.01, 5)
-    assert slow.stage.crew.held
+    assert slow.stage.state.held
     assert "jobs are taken again" in caplog.text
     slow.close()
 
@@ -460,7 +460,7 @@ def test_leases_are_lengthened_for_long_trips(
     """To eight times the trip, at once; it says so once a minute."""
     slow = Slow(many(_first, ["a"]), lease=2, own=own)
     slow.step(0.8, 2)
-    (job, _) = slow.stage.crew.held
+    (job, _) = slow.stage.state.held
     assert job.term.lease == pytest.approx(6.4)
     assert job.term.renewal(2 / 3) < slow.stage.now
     assert job.term.until == pytest.approx(slow.stage.now + 1.2)
@@ -476,8 +476,8 @@ def test_jobs_whose_lease_ended_on_the_way_are_not_run(
     slow = Slow(many(_first, ["a"]), lease=2)
     slow.step(0.01, 1)
     slow.step(2.4, 10)
-    assert (slow.stage.crew.held, slow.stage.runners.items) == ({}, [])
-    assert slow.stage.crew.statistics.snapshot().counts == {"lost": 2}
+    assert (slow.stage.state.held, slow.stage.runners.items) == ({}, [])
+    assert slow.stage.state.statistics.snapshot().counts == {"lost": 2}
     assert (slow.queue.stats().ready, slow.queue.stats().active) == (4, 2)
     assert "the leases of 2 jobs ended before the jobs arrived" in caplog.text
     slow.close()
@@ -496,9 +496,9 @@ def test_one_job_with_a_short_lease_on_a_slow_network(many: Callable[..., Stage]
 def test_an_idle_worker_sweeps_its_queues(many: Callable[..., Stage]) -> None:
     """Whenever it begins to wait; not while it has a job, and none that can't be used."""
     stage = many(_first, ["a", "b"])
-    stage.crew.sources[1].failures = 1
-    stage.crew.sources[1].barred = math.inf
-    flow = work(stage.crew, lambda: stage.client._node.id, _nobody)
+    stage.state.polls[1].failures = 1
+    stage.state.polls[1].barred = math.inf
+    flow = work(stage.state, lambda: stage.client._node.id, _nobody)
     effect = next(flow)
     while not isinstance(effect, flows.Pop):
         effect = flow.send(stage._answer(effect))
@@ -511,7 +511,7 @@ def test_a_report_is_not_held_back(many: Callable[..., Stage]) -> None:
     stage = many(_first, ["a"], concurrency=2)
     queue = stage.queues[0]
     queue.enqueue(1)
-    flow = work(stage.crew, lambda: stage.client._node.id, _nobody)
+    flow = work(stage.state, lambda: stage.client._node.id, _nobody)
     effect = next(flow)
     while not (isinstance(effect, flows.Pop) and stage.runners.items):
         effect = flow.send(stage._answer(effect))
@@ -531,7 +531,7 @@ def test_a_report_is_not_held_back_by_a_role(many: Callable[..., Stage]) -> None
     stage = many(_first, ["a"], concurrency=2)
     queue = stage.queues[0]
     queue.enqueue(1)
-    flow = work(stage.crew, lambda: stage.client._node.id, _nobody)
+    flow = work(stage.state, lambda: stage.client._node.id, _nobody)
     effect = next(flow)
     while not (isinstance(effect, flows.Pop) and stage.runners.items):
         effect = flow.send(stage._answer(effect))
@@ -559,13 +559,13 @@ def test_a_burst_ends_beside_a_role(many: Callable[..., Stage]) -> None:
     stage = many(_first, ["a"], concurrency=1, burst=True)
     queue = stage.queues[0]
     queue.enqueue_many([1, 2])
-    hand, role = stage.crew.desk.hand, queue.exclusive("consumer", lease=600)
+    hand, role = stage.state.dispatcher.hand, queue.exclusive("consumer", lease=600)
 
     def handed(jobs: Sequence[Any]) -> None:
         hand(jobs)
         role.take()
 
-    stage.crew.desk.hand = handed  # type: ignore[method-assign]  # the role is taken meanwhile
+    stage.state.dispatcher.hand = handed  # type: ignore[method-assign]  # the role is taken meanwhile
     stage.drive()
     stats = queue.stats()
     assert (stats.acked, stats.active, stats.ready) == (1, 0, 1)

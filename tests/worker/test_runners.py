@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from penstock.worker import Handlers
-from penstock.worker._async.bench import AsyncBench
-from penstock.worker._sync.bench import Bench
+from penstock.worker._async.handler_runner import AsyncHandlerRunner
+from penstock.worker._sync.handler_runner import HandlerRunner
 from penstock.worker.handlers import Handler
 from penstock.worker.runners import AsyncRunners, Runners
 from tests.support.twins import await_for, wait_for
@@ -45,10 +45,12 @@ class Scene:
         (handlers.handler if size is None else handlers.batch(size=size))(function)
         self.handler: Handler[..., Any] = next(iter(handlers))
         is_async = self.handler.is_async
-        bench: Any = (AsyncBench if is_async else Bench)(handlers, (), lambda: None)
+        handler_runner: Any = (AsyncHandlerRunner if is_async else HandlerRunner)(
+            handlers, (), lambda: None
+        )
         kind: Any = AsyncRunners if is_async else Runners
-        self.runners = bench.runners = kind(count, "w", bench.execute)
-        self._finished = bench.finished = deque()
+        self.runners = handler_runner.runners = kind(count, "w", handler_runner.execute)
+        self._finished = handler_runner.finished = deque()
 
     @property
     def verdicts(self) -> dict[Any, str]:
@@ -290,10 +292,10 @@ async def test_a_failure_of_a_coroutine_that_cannot_be_logged(
 def test_a_dead_letter_that_cannot_be_logged(strict: None) -> None:
     """It becomes one nevertheless: that its handler is missing must not end the worker."""
     scene = Scene(lambda job: job)
-    bench = Bench(Handlers(), (), lambda: None)
-    bench.runners, bench.finished = scene.runners, deque()
-    bench.unknown(made(0, {"handler": "nobody"}))
-    assert [done.verdict.kind for done in bench.finished] == ["bury"]
+    handler_runner = HandlerRunner(Handlers(), (), lambda: None)
+    handler_runner.runners, handler_runner.finished = scene.runners, deque()
+    handler_runner.unknown(made(0, {"handler": "nobody"}))
+    assert [done.verdict.kind for done in handler_runner.finished] == ["bury"]
 
 
 def test_a_thread_outlives_its_bench(strict: None) -> None:
@@ -390,12 +392,15 @@ async def test_a_forked_child_that_comes_back_to_its_task_ends(is_async: bool) -
     forking = Forking()
     handlers, finished = Handlers(), deque[Any]()
     made_of = handlers.handler(forking.coroutine if is_async else forking)
-    bench = AsyncBench(handlers, (), lambda: None)
-    bench.runners, bench.finished = AsyncRunners(1, "w", bench.execute), finished
-    bench.runners.start()
+    handler_runner = AsyncHandlerRunner(handlers, (), lambda: None)
+    handler_runner.runners, handler_runner.finished = (
+        AsyncRunners(1, "w", handler_runner.execute),
+        finished,
+    )
+    handler_runner.runners.start()
     for body in BODIES:
-        bench.runners.put((made_of, (made(body),)))
+        handler_runner.runners.put((made_of, (made(body),)))
     await await_for(lambda: len(finished) == 3, 90)
     assert forking.codes == [0, 1, 3]
     assert [done.verdict.kind for done in finished] == ["ack"] * 3
-    assert await bench.runners.close(1)
+    assert await handler_runner.runners.close(1)

@@ -13,7 +13,7 @@ from penstock import Penstock
 from penstock.embedded import EmbeddedServer
 from penstock.worker import supervisor as module
 from penstock.worker.children import Child, Terms
-from penstock.worker.supervisor import Place
+from penstock.worker.supervisor import ChildSlot
 from tests.worker.programs import APP, STARTED, Program, Told, ask, ended, wait_until
 
 Worker = Callable[..., Program]
@@ -63,14 +63,14 @@ def test_who_dies_again_and_again_is_replaced_ever_more_slowly(worker: Worker, a
 
 def test_pauses_double_up_to_a_bound() -> None:
     """30 s; at any number of failures they are finite, and one long life makes them forgotten."""
-    place = Place(1)
-    assert [round(place.postpone(), 1) for _ in range(10)] == [
+    slot = ChildSlot(1)
+    assert [round(slot.postpone(), 1) for _ in range(10)] == [
         0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30,
     ]  # fmt: skip
-    place.early = 10_000
-    assert place.postpone() == module.LONGEST_PAUSE
-    place.renew()
-    assert (place.due, round(place.postpone(), 1)) == (0, 0.1)
+    slot.early = 10_000
+    assert slot.postpone() == module.LONGEST_PAUSE
+    slot.renew()
+    assert (slot.due, round(slot.postpone(), 1)) == (0, 0.1)
 
 
 def test_a_second_signal_is_handed_on(worker: Worker, told: Told) -> None:

@@ -13,11 +13,11 @@ import pytest
 from penstock import AsyncJob, AsyncWorker, Handlers, Penstock, Queue, Worker
 from penstock.core.operations import QueueOps, Taken
 from penstock.wire.keys import QueueKeys
-from penstock.worker.crew import HANDED_BACK, KEPT, Crew
-from penstock.worker.desk import Desk
+from penstock.worker.dispatcher import Dispatcher
 from penstock.worker.options import WorkerOptions
+from penstock.worker.polls import QueuePoll
 from penstock.worker.results import Verdict
-from penstock.worker.sources import Source
+from penstock.worker.state import HANDED_BACK, KEPT, WorkerState
 from penstock.worker.statistics import Statistics
 from penstock.worker.suspects import ASIDE
 from penstock.worker.terms import Term
@@ -152,15 +152,15 @@ def test_figures_that_can_not_be_had(ps: Penstock, raw: Raw) -> None:
     with Worker(ps, ["a", "b"], lambda _: None) as worker:
         b.enqueue_many(range(50))
         wait_for(lambda: worker.status().stats.counts.get("done") == 51)
-        assert worker._crew is not None
-        assert worker._crew.failures == 0
+        assert worker._state is not None
+        assert worker._state.failures == 0
 
 
 def test_a_long_throttle_does_not_look_unwell(
     ps: Penstock, q: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is asked for jobs meanwhile, but the server is asked whether it is there."""
-    monkeypatch.setattr("penstock.worker.crew.HEALTHY", 0.9)
+    monkeypatch.setattr("penstock.worker.state.HEALTHY", 0.9)
     q.enqueue(1)
     with Worker(ps, "q", lambda _: None, throttle=60) as worker:
         wait_for(lambda: q.stats().acked == 1)
@@ -216,17 +216,17 @@ class Runners:
             job.lost = True
 
 
-class Bench:
+class HandlerRunner:
     """A worker without its loop: what begins, and what is given back."""
 
     def __init__(self) -> None:
         self.runners = Runners()
         handlers = Handlers()
         handlers.handler(lambda _: None)
-        self.source = Source(QueueOps(QueueKeys("q", "penstock"), "me", ()))
-        self.crew = Crew(
-            [self.source],
-            Desk(handlers, self.runners, print, time.monotonic),
+        self.poll = QueuePoll(QueueOps(QueueKeys("q", "penstock"), "me", ()))
+        self.state = WorkerState(
+            [self.poll],
+            Dispatcher(handlers, self.runners, print, time.monotonic),
             wake=lambda: None,
             clock=time.monotonic,
             options=WorkerOptions("q"),
@@ -235,7 +235,7 @@ class Bench:
 
     def take(self, *jobs: Any) -> None:
         """The server has delivered these."""
-        self.crew.asked(self.source, Taken(-1, list(jobs)), len(jobs), time.monotonic())
+        self.state.asked(self.poll, Taken(-1, list(jobs)), len(jobs), time.monotonic())
 
     @property
     def begun(self) -> list[Any]:
@@ -245,7 +245,7 @@ class Bench:
     @property
     def back(self) -> list[tuple[Any, Verdict]]:
         """Jobs that are reported without having run."""
-        return [(job, done.verdict) for done in self.crew.finished for job in done.jobs]
+        return [(job, done.verdict) for done in self.state.finished for job in done.jobs]
 
 
 def suspects(count: int) -> list[Any]:
@@ -255,49 +255,53 @@ def suspects(count: int) -> list[Any]:
 
 def test_suspects_beside_ordinary_jobs_are_given_back() -> None:
     """The others of the same delivery run; a job that crashed once is an ordinary one."""
-    bench, jobs = Bench(), suspects(2)
+    handler_runner, jobs = HandlerRunner(), suspects(2)
     ordinary = [stored(b"1\nx", counts) for counts in (b"", b"2 0 1 0")]
-    bench.take(jobs[0], *ordinary, jobs[1])
-    assert bench.begun == ordinary
-    assert bench.back == [(job, ASIDE) for job in jobs]
+    handler_runner.take(jobs[0], *ordinary, jobs[1])
+    assert handler_runner.begun == ordinary
+    assert handler_runner.back == [(job, ASIDE) for job in jobs]
 
 
 def test_a_suspect_in_a_worker_that_has_other_jobs_is_given_back() -> None:
     """Also when it comes by itself."""
-    bench, jobs, ordinary = Bench(), suspects(1), stored(b"1\nx")
-    bench.take(ordinary)
-    bench.take(*jobs)
-    assert bench.begun == [ordinary]
-    assert bench.back == [(jobs[0], ASIDE)]
+    handler_runner, jobs, ordinary = HandlerRunner(), suspects(1), stored(b"1\nx")
+    handler_runner.take(ordinary)
+    handler_runner.take(*jobs)
+    assert handler_runner.begun == [ordinary]
+    assert handler_runner.back == [(jobs[0], ASIDE)]
 
 
 def test_one_of_several_suspects_runs_alone() -> None:
     """In a worker that has nothing else: the first, when the server counts it as begun."""
-    bench, jobs = Bench(), suspects(3)
-    bench.take(*jobs)
-    assert (bench.begun, bench.crew.suspects.waits) == ([], True)
-    assert bench.back == [(job, ASIDE) for job in jobs[1:]]
-    bench.crew.begin(Term(time.monotonic() + 30, 30.0))
-    assert (bench.begun, bench.crew.suspects.waits) == (jobs[:1], False)
+    handler_runner, jobs = HandlerRunner(), suspects(3)
+    handler_runner.take(*jobs)
+    assert (handler_runner.begun, handler_runner.state.suspects.waits) == ([], True)
+    assert handler_runner.back == [(job, ASIDE) for job in jobs[1:]]
+    handler_runner.state.begin(Term(time.monotonic() + 30, 30.0))
+    assert (handler_runner.begun, handler_runner.state.suspects.waits) == (jobs[:1], False)
 
 
 def test_a_suspect_that_is_lost_before_it_begins_does_not_run() -> None:
     """Somebody else has it by now."""
-    bench, jobs = Bench(), suspects(1)
-    bench.take(*jobs)
-    bench.crew.begin(None)
-    assert (bench.begun, bench.back, jobs[0].lost) == ([], [(jobs[0], KEPT)], True)
-    assert not bench.crew.suspects.waits
+    handler_runner, jobs = HandlerRunner(), suspects(1)
+    handler_runner.take(*jobs)
+    handler_runner.state.begin(None)
+    assert (handler_runner.begun, handler_runner.back, jobs[0].lost) == (
+        [],
+        [(jobs[0], KEPT)],
+        True,
+    )
+    assert not handler_runner.state.suspects.waits
 
 
 def test_a_suspect_that_has_not_begun_is_given_back_at_a_stop() -> None:
     """As every job that has not begun."""
-    bench, jobs = Bench(), suspects(1)
-    bench.take(*jobs)
-    bench.crew.stop()
-    bench.crew.tend()
-    assert bench.back == [(jobs[0], HANDED_BACK)]
-    assert (bench.begun, bench.crew.suspects.waits) == ([], False)
+    handler_runner, jobs = HandlerRunner(), suspects(1)
+    handler_runner.take(*jobs)
+    handler_runner.state.stop()
+    handler_runner.state.tend()
+    assert handler_runner.back == [(jobs[0], HANDED_BACK)]
+    assert (handler_runner.begun, handler_runner.state.suspects.waits) == ([], False)
 
 
 def test_a_second_signal_inside_of_stop() -> None:
@@ -305,14 +309,14 @@ def test_a_second_signal_inside_of_stop() -> None:
     handlers = Handlers()
     handlers.handler(lambda _: None)
     calls: list[Callable[[], None]] = []
-    crew = Crew(
+    state = WorkerState(
         [],
-        Desk(handlers, Runners(), print, lambda: 100.0),
+        Dispatcher(handlers, Runners(), print, lambda: 100.0),
         wake=lambda: calls.pop()() if calls else None,
         clock=lambda: 100.0,
         options=WorkerOptions("q", grace=25),
         statistics=Statistics(),
     )
-    calls.append(lambda: crew.stop(0))
-    crew.stop()
-    assert crew.deadline == 100.0
+    calls.append(lambda: state.stop(0))
+    state.stop()
+    assert state.deadline == 100.0

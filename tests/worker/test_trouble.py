@@ -16,7 +16,7 @@ import redis
 
 from penstock import Penstock
 from penstock.embedded import EmbeddedServer
-from penstock.worker import AsyncWorker, Worker, crew
+from penstock.worker import AsyncWorker, Worker, state
 from tests.support.busy import busy
 from tests.support.keyspace import check_invariant
 from tests.support.proxy import Proxy
@@ -111,7 +111,7 @@ def test_r6_a_long_outage(
     server: EmbeddedServer, ps: Penstock, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """R6, scaled to some seconds: unwell while nothing answers, at work soon after; well again."""
-    monkeypatch.setattr(crew, "HEALTHY", 3.0)
+    monkeypatch.setattr(state, "HEALTHY", 3.0)
     with both(server.url) as workers:
         assert resumed(ps, workers, "before") < RESUMED
         server.kill()
@@ -128,7 +128,7 @@ def test_r6_the_server_comes_late(
     server: EmbeddedServer, ps: Penstock, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """R6: workers that are started before their server wait for it, and are unwell meanwhile."""
-    monkeypatch.setattr(crew, "HEALTHY", 1.0)
+    monkeypatch.setattr(state, "HEALTHY", 1.0)
     proxy.refuse()
     with both(proxy.url) as workers:
         for _, worker in workers.values():
@@ -276,7 +276,7 @@ def test_r6_everything_is_swallowed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """R6: also new connections hang; unwell meanwhile."""
-    monkeypatch.setattr(crew, "HEALTHY", 4.5)
+    monkeypatch.setattr(state, "HEALTHY", 4.5)
     with both(proxy.url) as workers:
         assert resumed(ps, workers, "before") < RESUMED
         wait_idle(raw, 2)

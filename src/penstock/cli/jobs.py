@@ -16,12 +16,12 @@ from penstock import BadArgument, DedupStatus, Enqueued, JobView, Penstock, Retr
 from penstock.cli import output
 from penstock.cli.app import Failed, Session, command
 
-__all__ = ["QueueArgument", "State", "enqueue", "peek", "scan", "show", "status"]
+__all__ = ["QueueArgument", "StateChoice", "enqueue", "peek", "scan", "show", "status"]
 
 QueueArgument = Annotated[str, typer.Argument(metavar="QUEUE", show_default=False)]
 
 
-class State(str, Enum):
+class StateChoice(str, Enum):
     """A state that a command may be asked for."""
 
     READY = "ready"
@@ -244,7 +244,7 @@ def _each_line(stdin: BinaryIO, is_json: bool) -> Iterator[Any]:
 def peek(
     session: Session,
     queue: QueueArgument,
-    state: Annotated[State, typer.Option(help="Which jobs.")] = State.READY,
+    state: Annotated[StateChoice, typer.Option(help="Which jobs.")] = StateChoice.READY,
     n: Annotated[int, typer.Option("--n", "-n", help="How many at most.")] = 10,
     start: Annotated[
         int, typer.Option(help="How many to pass over; negative = begin so far from the end.")
@@ -269,7 +269,7 @@ def peek(
 TIME_OF_STATE = {"scheduled": "due", "active": "lease_until", "dead": "died"}
 
 
-def _print_jobs(views: list[JobView], state: State) -> None:
+def _print_jobs(views: list[JobView], state: StateChoice) -> None:
     if not views:
         output.note(f"no {state.value} jobs")
         return
@@ -299,7 +299,7 @@ def scan(
         typer.Argument(metavar="[QUEUE]", help="Default: every queue.", show_default=False),
     ] = None,
     state: Annotated[
-        list[State] | None,
+        list[StateChoice] | None,
         typer.Option(help="Only these jobs; may be repeated. Default: all.", show_default=False),
     ] = None,
     ids: Annotated[bool, typer.Option("--ids", help="Ids alone; no bodies are read.")] = False,

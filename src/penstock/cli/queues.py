@@ -12,7 +12,7 @@ import typer
 from penstock import Outcome, Penstock, QueueDamaged, QueueStats, Settled
 from penstock.cli import output
 from penstock.cli.app import Failed, Session, command
-from penstock.cli.jobs import QueueArgument, State, hint_if_missing
+from penstock.cli.jobs import QueueArgument, StateChoice, hint_if_missing
 
 __all__ = [
     "clear", "close", "dequeue", "evict", "pause", "promote", "purge", "queues", "redrive",
@@ -307,13 +307,15 @@ def purge(
     session: Session,
     queue: QueueArgument,
     state: Annotated[
-        list[State] | None,
+        list[StateChoice] | None,
         typer.Option(help="Which jobs; may be repeated. Default: ready and scheduled."),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Remove the jobs that a queue holds now."""
-    states = [one.value for one in dict.fromkeys(state or (State.READY, State.SCHEDULED))]
+    states = [
+        one.value for one in dict.fromkeys(state or (StateChoice.READY, StateChoice.SCHEDULED))
+    ]
     with session.client() as client:
         target = client.open(queue)
         before = target.stats()

@@ -24,7 +24,7 @@ from penstock.cli.watching import Changes, resident
 from penstock.core.logs import get_logger
 from penstock.wire.keys import DEFAULT_PREFIX
 from penstock.worker import AsyncWorker
-from penstock.worker.children import NUMBER, Line, Terms
+from penstock.worker.children import NUMBER, SupervisorSocket, Terms
 from penstock.worker.health import HealthFile, HealthServer, Probed, ailment
 from penstock.worker.log import set_up
 from penstock.worker.supervisor import BROKEN, DRAINED, Supervisor
@@ -36,7 +36,7 @@ LOG = get_logger(__name__)
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
-class Level(str, Enum):
+class LogLevel(str, Enum):
     """The least that is logged."""
 
     DEBUG = "debug"
@@ -198,7 +198,7 @@ def worker(
         ),
     ] = None,
     log_level: Annotated[
-        Level | None,
+        LogLevel | None,
         typer.Option(
             case_sensitive=False,
             help="Default: info, or what the app has set up.",
@@ -234,7 +234,7 @@ def worker(
 
 def _work(target: str, changed: Changed, health: Health, level: str | None, *, trial: bool) -> None:
     """Run the worker in this process."""
-    line = Line.of_this_process()
+    line = SupervisorSocket.of_this_process()
     try:
         made = load(target)
         changed.apply(made, target)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from penstock.core.calls import longest_pause
 from penstock.wire.keys import key_slot
 
-__all__ = ["KEYLESS", "NEAR", "Address", "Patience", "Range", "apart", "read_slots", "slot_of"]
+__all__ = ["KEYLESS", "NEAR", "Address", "Patience", "SlotRange", "apart", "read_slots", "slot_of"]
 
 HOPS = 5
 """Redirections that are followed at once; more of them look like two nodes that disagree."""
@@ -40,7 +40,7 @@ class Address(NamedTuple):
         return f"{self.host}:{self.port}"
 
 
-class Range(NamedTuple):
+class SlotRange(NamedTuple):
     """Slots from `first` to `last` are served by `owner`."""
 
     first: int
@@ -48,14 +48,14 @@ class Range(NamedTuple):
     owner: Address
 
 
-def read_slots(reply: Iterable[Sequence[Any]], asked: str) -> list[Range]:
+def read_slots(reply: Iterable[Sequence[Any]], asked: str) -> list[SlotRange]:
     """The reply to CLUSTER SLOTS; replicas are left out.
 
     Args:
         reply: as it came, undecoded.
         asked: the host that gave it, which is meant where it does not know its own.
     """
-    return [Range(int(part[0]), int(part[1]), _address(part[2], asked)) for part in reply]
+    return [SlotRange(int(part[0]), int(part[1]), _address(part[2], asked)) for part in reply]
 
 
 def _address(entry: Sequence[Any], asked: str) -> Address:

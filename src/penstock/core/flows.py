@@ -29,7 +29,7 @@ __all__ = [
     "Pop",
     "Quit",
     "Register",
-    "Reserve",
+    "ReserveJobs",
     "Rest",
     "Run",
     "Tidy",
@@ -65,7 +65,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Reserve:
+class ReserveJobs:
     """Reserve up to n jobs of a queue; the answer is a `Taken`. `brief` is that of `Run`."""
 
     ops: QueueOps
@@ -153,7 +153,7 @@ class Hurry:
     """From now on give a call up after a second or two: the flow's owner is about to end."""
 
 
-Effect = Run | Reserve | Register | Unregister | Tidy | Pop | Quit | Rest | Cede | Drop | Hurry
+Effect = Run | ReserveJobs | Register | Unregister | Tidy | Pop | Quit | Rest | Cede | Drop | Hurry
 Clock = Callable[[], float]
 Noted = Callable[[QueueOps, int | None], None]
 
@@ -520,7 +520,7 @@ class _Watch:
             if ops.keys["wake"] in tokens or self.due.get(i, math.inf) <= tick:
                 # One that refuses, or is not there, is no reason to leave the rest.
                 with suppress(Exception if self._apart else PenstockError):
-                    yield Reserve(ops, 0, True, self._apart)
+                    yield ReserveJobs(ops, 0, True, self._apart)
 
 
 def _tick(sources: Sequence[QueueOps], role: str) -> float:
@@ -563,7 +563,7 @@ def take(
     try:
         while len(jobs) + len(got) < n:
             asked = min(n - len(jobs) - len(got), BATCH)
-            taken = yield Reserve(ops, asked, idle, brief)
+            taken = yield ReserveJobs(ops, asked, idle, brief)
             jobs += taken.deliveries
             next_ms = taken.next_ms
             if next_ms != 0 or (taken.deliveries and len(taken.deliveries) < asked):

@@ -47,7 +47,7 @@ def parse_counters(text: bytes) -> Counters:
     return Counters(made, int(parts[1]), int(parts[2]), int(parts[3]), error)
 
 
-class Place:
+class QueueIdentity:
     """What an id needs to know of its queue besides the number.
 
     Attributes:
@@ -97,7 +97,7 @@ class Batch:
     )
 
     def __init__(
-        self, queue: Any, place: Place, owner: str, *, tag: int, now: int, lease_ms: int
+        self, queue: Any, place: QueueIdentity, owner: str, *, tag: int, now: int, lease_ms: int
     ) -> None:
         self.queue = queue
         self.place = place
@@ -344,7 +344,7 @@ class _Span:
     start: int
     first: bytes
     count: int
-    place: Place
+    place: QueueIdentity
     state: str
     replicas: int
     stable_ids: Sequence[str]
@@ -366,7 +366,7 @@ class BulkEnqueued(Sequence[Enqueued]):
         self,
         first: bytes,
         count: int,
-        place: Place,
+        place: QueueIdentity,
         state: str,
         replicas: int = 0,
         stable_ids: Sequence[str] = (),

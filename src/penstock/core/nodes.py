@@ -23,7 +23,7 @@ from penstock.core.flows import (
     Clock,
     Effect,
     Quit,
-    Reserve,
+    ReserveJobs,
     Run,
     Tidy,
     take,
@@ -38,12 +38,12 @@ from penstock.errors import BadArgument, NodesUnavailable
 __all__ = [
     "At",
     "Heard",
-    "Hunger",
     "Keep",
     "Listen",
+    "NodeState",
     "NotTaken",
     "Partial",
-    "State",
+    "PollOrder",
     "Sticky",
     "at",
     "merged_info",
@@ -68,7 +68,7 @@ PATIENCE = 0.25
 
 
 @dataclass(slots=True)
-class State:
+class NodeState:
     """What a client knows of a node.
 
     Attributes:
@@ -163,7 +163,7 @@ class Sticky:
         self._chosen = node
 
 
-class Hunger:
+class PollOrder:
     """Which parts to ask first: those that gave jobs, in turn; but nobody is forgotten for them.
 
     Attributes:
@@ -287,20 +287,20 @@ class Table:
         rows: Callable[[], Sequence[Sequence[QueueOps]]],
         is_up: Callable[[Any], bool],
         unavailable: Callable[[], NodesUnavailable],
-        hunger: Hunger,
+        poll_order: PollOrder,
         clock: Clock,
     ) -> None:
         self._rows = rows
         self.is_up = is_up
         self.unavailable = unavailable
-        self.hunger = hunger
+        self.poll_order = poll_order
         self.clock = clock
 
     @property
     def parts(self) -> list[QueueOps]:
         """All of them, as they are to be asked."""
         now = self.clock()
-        return [part for row in self._rows() for part in self.hunger.order(row, now)]
+        return [part for row in self._rows() for part in self.poll_order.order(row, now)]
 
     def wanted(self, over: Collection[QueueOps]) -> dict[Any, tuple[bytes, ...]]:
         """The tokens to wait for, by node; not of drained parts: their tokens are always there."""
@@ -321,7 +321,7 @@ class Table:
 
 
 @dataclass(slots=True)
-class _Meal:
+class _ReserveState:
     """What one consuming call has got and heard so far.
 
     Attributes:
@@ -367,43 +367,43 @@ def reserve(
     clock = table.clock
     deadline = math.inf if block is None else clock() + block
     patience = max(deadline, clock() + LINGER)
-    meal, lap = _Meal(), clock() + TICK
+    progress, lap = _ReserveState(), clock() + TICK
     asked: Sequence[QueueOps] = table.parts
     while True:
-        yield from _ask(table, asked, n, patience, meal, transient)
-        is_over = not meal.jobs and meal.over.issuperset(table.parts)
+        yield from _ask(table, asked, n, patience, progress, transient)
+        is_over = not progress.jobs and progress.over.issuperset(table.parts)
         if is_over and len(asked) < len(table.parts):
             asked = table.parts  # they were not found so at the same time
             continue
-        if meal.jobs or is_over or clock() >= deadline:
+        if progress.jobs or is_over or clock() >= deadline:
             break
-        until = min([lap, deadline, *meal.due.values()])
-        meal.idle = True
+        until = min([lap, deadline, *progress.due.values()])
+        progress.idle = True
         try:
             yield from _tidy(table)
-            heard: Heard = yield Listen(table.wanted(meal.over), until)
+            heard: Heard = yield Listen(table.wanted(progress.over), until)
         except Cancelled:
-            yield from _leave(table, meal, clock() + TICK)
+            yield from _leave(table, progress, clock() + TICK)
             raise
-        meal.told.update(table.told(heard))
+        progress.told.update(table.told(heard))
         asked = [*table.told(heard), *table.lost(heard)]
         now = clock()
         if now >= lap or now >= deadline:
             asked, lap = table.parts, now + TICK
         else:
-            asked += [part for part, moment in meal.due.items() if moment <= now]
+            asked += [part for part, moment in progress.due.items() if moment <= now]
             # Nodes that have come back meanwhile.
-            asked += [p for p in table.parts if p not in meal.due and table.is_up(p.home)]
+            asked += [p for p in table.parts if p not in progress.due and table.is_up(p.home)]
         asked = list(dict.fromkeys(asked))
-    if meal.idle:
+    if progress.idle:
         # Jobs that were taken are the caller's, whatever fails now.
         with suppress(Exception):
-            yield from _leave(table, meal, clock() + TICK)
+            yield from _leave(table, progress, clock() + TICK)
     if is_over:
         raise table.parts[0].drained()
-    if not meal.jobs and not meal.heard:
-        raise table.unavailable() from meal.failure
-    return meal.jobs
+    if not progress.jobs and not progress.heard:
+        raise table.unavailable() from progress.failure
+    return progress.jobs
 
 
 def _ask(
@@ -411,37 +411,37 @@ def _ask(
     asked: Sequence[QueueOps],
     n: int,
     until: float,
-    meal: _Meal,
+    progress: _ReserveState,
     transient: Callable[[BaseException], bool],
 ) -> Generator[Effects, Any, None]:
     """Ask parts for what is lacking; a part whose node fails is left out. `until` as in `take`."""
     for part in asked:
-        if len(meal.jobs) >= n:
+        if len(progress.jobs) >= n:
             return
         if not table.is_up(part.home):
-            meal.due.pop(part, None)
+            progress.due.pop(part, None)
             continue
-        wanted = n - len(meal.jobs)
-        meal.told.discard(part)
-        clock, idle = table.clock, meal.idle
+        wanted = n - len(progress.jobs)
+        progress.told.discard(part)
+        clock, idle = table.clock, progress.idle
         took = take([part], 0, wanted, idle, (), transient, clock=clock, until=until)
         try:
             taken = yield from at(part.home, took)
         except Cancelled:
-            yield from _give_back(meal.jobs)
+            yield from _give_back(progress.jobs)
             raise
         except Exception as error:
-            meal.due.pop(part, None)
+            progress.due.pop(part, None)
             if not transient(error):
-                yield from _give_back(meal.jobs)
+                yield from _give_back(progress.jobs)
                 raise
-            meal.failure = error
+            progress.failure = error
             continue
-        meal.heard = True
-        table.hunger.gave(part, len(taken.deliveries), table.clock())
-        meal.jobs += taken.deliveries
-        (meal.over.add if taken.is_over else meal.over.discard)(part)
-        meal.due[part] = (
+        progress.heard = True
+        table.poll_order.gave(part, len(taken.deliveries), table.clock())
+        progress.jobs += taken.deliveries
+        (progress.over.add if taken.is_over else progress.over.discard)(part)
+        progress.due[part] = (
             math.inf
             if taken.deliveries or taken.next_ms <= 0
             else table.clock() + taken.next_ms / 1000
@@ -459,14 +459,14 @@ def _tidy(table: Table) -> Generator[Effects, Any, None]:
             yield At(home, Tidy(tuple(own)))
 
 
-def _leave(table: Table, meal: _Meal, tick: float) -> Generator[Effects, Any, None]:
+def _leave(table: Table, progress: _ReserveState, tick: float) -> Generator[Effects, Any, None]:
     """End the waits; hand on the tokens taken meanwhile, and events only this one was told of."""
-    meal.told.update(table.told((yield Quit())))
+    progress.told.update(table.told((yield Quit())))
     for part in table.parts:
-        is_near = part in meal.told or meal.due.get(part, math.inf) <= tick
+        is_near = part in progress.told or progress.due.get(part, math.inf) <= tick
         if is_near and table.is_up(part.home):
             with suppress(Exception):
-                yield At(part.home, Reserve(part, 0, True))
+                yield At(part.home, ReserveJobs(part, 0, True))
 
 
 def _give_back(jobs: Sequence[Any]) -> Generator[Effects, Any, None]:

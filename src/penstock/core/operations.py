@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from penstock.core.calls import NOTHING, Call, Confirmed, Wait
 from penstock.core.codec import Codec
 from penstock.core.ids import encode_id, number_after, parse_id, ttl_code
-from penstock.core.job import Batch, Delivery, Enqueued, Place, Settled
+from penstock.core.job import Batch, Delivery, Enqueued, QueueIdentity, Settled
 from penstock.core.partitions import read_mark
 from penstock.core.record import escaped, parse_record, stable_id_of
 from penstock.core.roles import RoleLease
@@ -143,7 +143,7 @@ class QueueOps:
         self.crc = queue_crc(keys.name)
         self._owner = owner.encode()
         self._heads: dict[str, tuple[Any, ...]] = {}
-        self._place: Place | None = None
+        self._place: QueueIdentity | None = None
         self._replicas: int | None = None
         self.tenures: dict[str, RoleLease] = {}
         self._producing = self._consuming = ""
@@ -174,11 +174,11 @@ class QueueOps:
             head = self._heads[name] = (len(found.keys), *self.keys.of(kinds))
         return Call(found, head, args, self.keys if name in PRODUCING else None, ops=self)
 
-    def place(self, node: str, epoch: bytes) -> Place:
+    def place(self, node: str, epoch: bytes) -> QueueIdentity:
         """What ids of this queue carry; built once an epoch."""
         place = self._place
         if place is None or place.epoch != epoch.decode() or place.node != node:
-            place = self._place = Place(self.name, node, self.crc, epoch.decode())
+            place = self._place = QueueIdentity(self.name, node, self.crc, epoch.decode())
         return place
 
     def check(self, reply: list[Any]) -> list[Any]:
@@ -325,7 +325,9 @@ class QueueOps:
                 added += 1
         return found
 
-    def _other(self, place: Place, parts: list[Any], replicas: int, given: bytes) -> Enqueued:
+    def _other(
+        self, place: QueueIdentity, parts: list[Any], replicas: int, given: bytes
+    ) -> Enqueued:
         what, number, state, header = parts
         record = parse_record(header + b"\n")
         ttl = ttl_code(record.ttl_ms, at_most_once=record.lease_ms == 0)
@@ -370,7 +372,7 @@ class QueueOps:
         numbers = [number_after(reply[2], i) for i in range(reply[3])]
         return self._call("withdraw", reply[4], *numbers)
 
-    def id_of(self, place: Place, number: bytes, ttl: str) -> str:
+    def id_of(self, place: QueueIdentity, number: bytes, ttl: str) -> str:
         """The id of a job of this queue."""
         return encode_id(place.node, place.packed, number, ttl)
 

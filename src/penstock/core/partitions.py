@@ -12,7 +12,7 @@ from typing import Any
 
 from penstock.core.options import check_count
 
-__all__ = ["MOST", "Turns", "check_partitions", "mark", "partition_of", "read_mark"]
+__all__ = ["MOST", "PartitionRotation", "check_partitions", "mark", "partition_of", "read_mark"]
 
 MOST = 256
 """Partitions of a queue: each that is waited for costs a consumer a look every few seconds."""
@@ -49,7 +49,7 @@ def read_mark(version: Any) -> int | None:
     return int(number) if text.startswith(MARK) and number.isdigit() else None
 
 
-class Turns:
+class PartitionRotation:
     """Which partition is next, for jobs that may go to any of them.
 
     Args:

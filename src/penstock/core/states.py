@@ -19,14 +19,14 @@ __all__ = [
     "Condition",
     "Edge",
     "Event",
-    "Place",
-    "State",
+    "JobState",
+    "StateCase",
     "edges",
     "states_of",
 ]
 
 
-class State(str, enum.Enum):
+class JobState(str, enum.Enum):
     """Where a job is: which structure of the queue holds it."""
 
     NONE = "none"
@@ -53,25 +53,25 @@ class Condition(str, enum.Enum):
     TTL_ENDED = "ttl ended"
 
 
-class Place(enum.Enum):
+class StateCase(enum.Enum):
     """A state and a condition; the letter stands for it in the table below."""
 
-    NONE = ("N", State.NONE, Condition.PLAIN)
-    READY = ("R", State.READY, Condition.PLAIN)
-    READY_EXPIRED = ("R!", State.READY, Condition.TTL_ENDED)
-    SCHEDULED = ("S", State.SCHEDULED, Condition.PLAIN)
-    DUE = ("S*", State.SCHEDULED, Condition.DUE)
-    SCHEDULED_EXPIRED = ("S!", State.SCHEDULED, Condition.TTL_ENDED)
-    ACTIVE = ("A", State.ACTIVE, Condition.PLAIN)
-    LEASE_ENDED = ("A*", State.ACTIVE, Condition.LEASE_ENDED)
-    DELIVERY_ENDED = ("A~", State.ACTIVE, Condition.DELIVERY_ENDED)
-    ACTIVE_EXPIRED = ("A!", State.ACTIVE, Condition.TTL_ENDED)
-    ONCE = ("O", State.ONCE, Condition.PLAIN)
-    ONCE_EXPIRED = ("O!", State.ONCE, Condition.TTL_ENDED)
-    DEAD = ("D", State.DEAD, Condition.PLAIN)
-    DEAD_EXPIRED = ("D!", State.DEAD, Condition.TTL_ENDED)
+    NONE = ("N", JobState.NONE, Condition.PLAIN)
+    READY = ("R", JobState.READY, Condition.PLAIN)
+    READY_EXPIRED = ("R!", JobState.READY, Condition.TTL_ENDED)
+    SCHEDULED = ("S", JobState.SCHEDULED, Condition.PLAIN)
+    DUE = ("S*", JobState.SCHEDULED, Condition.DUE)
+    SCHEDULED_EXPIRED = ("S!", JobState.SCHEDULED, Condition.TTL_ENDED)
+    ACTIVE = ("A", JobState.ACTIVE, Condition.PLAIN)
+    LEASE_ENDED = ("A*", JobState.ACTIVE, Condition.LEASE_ENDED)
+    DELIVERY_ENDED = ("A~", JobState.ACTIVE, Condition.DELIVERY_ENDED)
+    ACTIVE_EXPIRED = ("A!", JobState.ACTIVE, Condition.TTL_ENDED)
+    ONCE = ("O", JobState.ONCE, Condition.PLAIN)
+    ONCE_EXPIRED = ("O!", JobState.ONCE, Condition.TTL_ENDED)
+    DEAD = ("D", JobState.DEAD, Condition.PLAIN)
+    DEAD_EXPIRED = ("D!", JobState.DEAD, Condition.TTL_ENDED)
 
-    def __init__(self, letter: str, state: State, condition: Condition) -> None:
+    def __init__(self, letter: str, state: JobState, condition: Condition) -> None:
         self.letter = letter
         self.state = state
         self.condition = condition
@@ -184,8 +184,8 @@ class Cell:
     """
 
     code: int | None
-    next: Place
-    once: Place
+    next: StateCase
+    once: StateCase
     once_code: int | None
 
 
@@ -274,11 +274,11 @@ acquire, resign           | .    .     .     .    .     .     .    .    .    .  
 (its lease ends)          | -    -     -     -    -     -     >A*  -    -    -     -    -    -    -
 (its ttl ends)            | -    >R!   -     >S!  >S!   -     >A!  >A!  >A!  -     >O!  -    >D!  -
 """
-_BY_LETTER = {place.letter: place for place in Place}
+_BY_LETTER = {place.letter: place for place in StateCase}
 IMPOSSIBLE, UNTOUCHED = "-", "."
 
 
-def _cell(text: str, here: Place) -> Cell | None:
+def _cell(text: str, here: StateCase) -> Cell | None:
     if text == IMPOSSIBLE:
         return None
     plain, _, once = text.partition("/")
@@ -291,20 +291,20 @@ def _cell(text: str, here: Place) -> Cell | None:
     return Cell(code, place, once_place, once_code)
 
 
-def _half(text: str, here: Place) -> tuple[int | None, Place]:
+def _half(text: str, here: StateCase) -> tuple[int | None, StateCase]:
     code, arrow, target = text.partition(">")
     number = int(code) if code not in ("", UNTOUCHED) else None
     return number, _BY_LETTER[target] if arrow else here
 
 
-def _row(line: str) -> tuple[Event, dict[Place, Cell | None]]:
+def _row(line: str) -> tuple[Event, dict[StateCase, Cell | None]]:
     name, _, cells = line.partition("|")
     places = [_BY_LETTER[letter] for letter in _COLUMNS.split()]
     pairs = zip(places, cells.split(), strict=True)
     return Event(name.strip()), {place: _cell(text, place) for place, text in pairs}
 
 
-TABLE: Mapping[Event, Mapping[Place, Cell | None]] = dict(map(_row, _ROWS.strip().splitlines()))
+TABLE: Mapping[Event, Mapping[StateCase, Cell | None]] = dict(map(_row, _ROWS.strip().splitlines()))
 """Every pair; None where the pair can't happen."""
 
 
@@ -312,14 +312,14 @@ TABLE: Mapping[Event, Mapping[Place, Cell | None]] = dict(map(_row, _ROWS.strip(
 class Edge:
     """A way from one state to another, and the events that take it."""
 
-    start: State
-    end: State
+    start: JobState
+    end: JobState
     events: tuple[Event, ...]
 
 
 def edges() -> Iterator[Edge]:
     """The ways between states, in the order of the states; those of an ended ttl are left out."""
-    ways: dict[tuple[State, State], list[Event]] = {}
+    ways: dict[tuple[JobState, JobState], list[Event]] = {}
     for event, row in TABLE.items():
         for place, cell in row.items():
             if cell is None or place.condition is Condition.TTL_ENDED:
@@ -328,13 +328,13 @@ def edges() -> Iterator[Edge]:
                 way = ways.setdefault((place.state, target.state), [])
                 if target.state is not place.state and event not in way:
                     way.append(event)
-    for start in State:
-        for end in State:
+    for start in JobState:
+        for end in JobState:
             if ways.get((start, end)):
                 yield Edge(start, end, tuple(ways[start, end]))
 
 
-def states_of(script: str, *, expired: bool = False) -> tuple[set[State], set[State]]:
+def states_of(script: str, *, expired: bool = False) -> tuple[set[JobState], set[JobState]]:
     """From which states a script takes jobs, and to which.
 
     Args:

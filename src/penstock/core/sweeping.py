@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-__all__ = ["IDLE_MS", "Turns"]
+__all__ = ["IDLE_MS", "SweepSchedule"]
 
 IDLE_MS = 60_000
 """ms without a write after which an empty queue without settings is removed."""
@@ -21,7 +21,7 @@ MOST = 10_000
 """Most queues whose turns are kept."""
 
 
-class Turns:
+class SweepSchedule:
     """When a client sweeps which queue next.
 
     Args:

@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.core.codec import Codec
 from penstock.core.ids import encode_id, ttl_code
-from penstock.core.job import Place, parse_counters
+from penstock.core.job import QueueIdentity, parse_counters
 from penstock.core.policy import RetryPolicy
 from penstock.core.record import Record, parse_record
 
@@ -443,7 +443,7 @@ class Info:
 
 
 def read_view(
-    place: Place, entry: list[Any], lease_ms: int, now: int, codec: Codec | None = None
+    place: QueueIdentity, entry: list[Any], lease_ms: int, now: int, codec: Codec | None = None
 ) -> JobView:
     """A job as scripts describe it: number, state, score, delivered, owner, counters, record …"""
     number, state, score, delivered, owner, counts, data = entry[:7]

@@ -6,8 +6,8 @@ of its operations is one script where possible (protocol/pressure.md, The script
 
 from __future__ import annotations
 
-from penstock.pressure._async.queue import AsyncQueue
-from penstock.pressure._sync.queue import Queue
-from penstock.pressure.options import Counters
+from penstock.pressure._async.queue import AsyncPressureQueue
+from penstock.pressure._sync.queue import PressureQueue
+from penstock.pressure.options import PressureCounters
 
-__all__ = ["AsyncQueue", "Counters", "Queue"]
+__all__ = ["AsyncPressureQueue", "PressureCounters", "PressureQueue"]

@@ -16,7 +16,7 @@ from penstock.errors import (
     QueueMissing,
 )
 from penstock.pressure.keys import PressureKeys, Role
-from penstock.pressure.options import Counters
+from penstock.pressure.options import PressureCounters
 from penstock.wire.scripts import script
 
 __all__ = ["DONE", "HOLDING", "IN_USE", "LOST", "MISSING", "UNFINISHED", "PressureCalls", "Seen"]
@@ -53,7 +53,7 @@ class Seen(NamedTuple):
     has_token: bool = False
     free: tuple[Role, ...] = ()
     left: int = 0
-    counters: Counters = Counters(0, 0, 0, 0)
+    counters: PressureCounters = PressureCounters(0, 0, 0, 0)
 
     @property
     def fits(self) -> bool:
@@ -131,7 +131,9 @@ class PressureCalls:
             bound, *sums = (int(text) for text in (reply[2], *reply[8:12]))
         except ValueError:
             raise self.error([DAMAGED]) from None
-        return Seen(bound, reply[3], reply[4] > 0, reply[5] > 0, free, counters=Counters(*sums))
+        return Seen(
+            bound, reply[3], reply[4] > 0, reply[5] > 0, free, counters=PressureCounters(*sums)
+        )
 
     def error(self, reply: list[Any], role: Role = "producer") -> PenstockError:
         """The exception for what a script has refused."""

@@ -11,7 +11,7 @@ from penstock.errors import BadArgument
 from penstock.pressure.keys import DEFAULT_PREFIX
 
 __all__ = [
-    "Counters",
+    "PressureCounters",
     "check_client_id",
     "check_flag",
     "check_replicas",
@@ -22,7 +22,7 @@ __all__ = [
 ]
 
 
-class Counters(NamedTuple):
+class PressureCounters(NamedTuple):
     """What went through a queue since it was made."""
 
     produced_messages: int

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.spark.errors import OptionError, WrongServer
 
 if TYPE_CHECKING:
-    from penstock.spark.draining import Drained, drain
+    from penstock.spark.drain_driver import Drained, drain
     from penstock.spark.partition import enqueue_partition
     from penstock.spark.source import PenstockDataSource
 
@@ -27,9 +27,9 @@ __all__ = [
 ]
 
 PLACES = {
-    "Drained": "draining",
+    "Drained": "drain_driver",
     "PenstockDataSource": "source",
-    "drain": "draining",
+    "drain": "drain_driver",
     "enqueue_partition": "partition",
 }
 

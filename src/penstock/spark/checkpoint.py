@@ -4,7 +4,7 @@ Nothing of Spark is needed here: `stream` hands its questions on. An offset name
 the number of the batch up to which all is done: `{"consumer": "…", "n": 4}`; with several nodes
 that of each, `{"consumer": "…", "nodes": {"1f2e3d4c": 4, …}}`; of a queue in partitions that of
 each partition on each node, `{"consumer": "…", "nodes": {"1f2e3d4c/0": 4, "1f2e3d4c/1": 2, …}}`.
-A lane that is not among `nodes` is where `n` says, or has not begun.
+A shard that is not among `nodes` is where `n` says, or has not begun.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from penstock.client._sync.transport.connection import passing
 from penstock.core.logs import get_logger
 from penstock.core.options import MAX_LEASE_MS
 from penstock.errors import BadArgument, BatchLost, NodesUnavailable, QueuePartitioned
-from penstock.spark.lanes import Lane, Lanes, Site, lanes
 from penstock.spark.options import Stream
+from penstock.spark.shards import ShardAddress, ShardReader, ShardReaders, open_shards
 
 __all__ = ["Consumer", "Part"]
 
@@ -63,7 +63,7 @@ class Part:
         start, end: which of its jobs.
     """
 
-    site: Site
+    site: ShardAddress
     consumer: str
     batch: int
     start: int
@@ -71,10 +71,10 @@ class Part:
 
 
 class Batches:
-    """The batches of one checkpoint on one lane.
+    """The batches of one checkpoint on one shard.
 
     Args:
-        lane: where.
+        shard: where.
         consumer: the checkpoint's id.
         lease_ms: of its leases.
 
@@ -83,8 +83,8 @@ class Batches:
         held: the receipts of the batch that is there, by its number; for renewals.
     """
 
-    def __init__(self, lane: Lane, consumer: str, lease_ms: int) -> None:
-        self.lane = lane
+    def __init__(self, shard: ShardReader, consumer: str, lease_ms: int) -> None:
+        self.shard = shard
         self.consumer = consumer
         self.epoch = ""
         self.held: tuple[int, list[Receipts]] = (0, [])
@@ -100,9 +100,9 @@ class Batches:
         return sum(len(group.numbers) for group in self.held[1])
 
     def _assign(self, batch: int, most: int, n: int) -> list[Any]:
-        ops, lease = self.lane.ops, self._lease_ms
+        ops, lease = self.shard.ops, self._lease_ms
         call, tag = ops.assign(self.consumer, self._fence, batch, most=most, n=n, lease_ms=lease)
-        reply = ops.of_batch(self.lane.run(call))
+        reply = ops.of_batch(self.shard.run(call))
         self._fence = reply[2].decode()
         self._ends[f"1-{tag:03x}"] = reply[7] + lease
         return reply
@@ -140,7 +140,7 @@ class Batches:
 
     def exists(self) -> bool:
         """Whether there is a queue."""
-        return self.lane.exists()
+        return self.shard.exists()
 
     def adopt(self, batch: int) -> int | None:
         """Go on with a batch of an earlier life; how many jobs, None = the server has forgotten it.
@@ -157,11 +157,11 @@ class Batches:
     def _load(self, batch: int, fence: str | None = None) -> int | None:
         """Read the receipts of a batch; how many, None = it is not there."""
         groups = Groups()
-        ops, start = self.lane.ops, 0
+        ops, start = self.shard.ops, 0
         shown = self._fence if fence is None else fence
         while True:
             call = ops.assigned(self.consumer, shown, batch, start, PAGE)
-            reply = ops.of_batch(self.lane.run(call))
+            reply = ops.of_batch(self.shard.run(call))
             if reply[0] != 1:
                 return None
             self.epoch = reply[3].decode()
@@ -186,16 +186,16 @@ class Batches:
         if found:
             self._take_over(batch)
             for group in self.held[1]:
-                call = self.lane.ops.ack_receipts(
+                call = self.shard.ops.ack_receipts(
                     self.epoch, group.receipt, group.numbers, group.until
                 )
-                reply = self.lane.ops.check(self.lane.run(call))
+                reply = self.shard.ops.check(self.shard.run(call))
                 acked += int(reply[2])
             if acked < found:
                 text = "queue %r: %d jobs of batch %d were not ours any more"
-                logger.warning(text, self.lane.queue, found - acked, batch)
-            ops = self.lane.ops
-            ops.of_batch(self.lane.run(ops.dismiss(self.consumer, self._fence, batch)))
+                logger.warning(text, self.shard.queue, found - acked, batch)
+            ops = self.shard.ops
+            ops.of_batch(self.shard.run(ops.dismiss(self.consumer, self._fence, batch)))
         if self.held[0] == batch:
             self.held = (0, [])
         self._finished = batch
@@ -209,8 +209,8 @@ class Batches:
         """
         if self.held[0] != batch:
             return self._load(batch)
-        ops = self.lane.ops
-        reply = ops.of_batch(self.lane.run(ops.assigned(self.consumer, self._fence, batch, 0, 1)))
+        ops = self.shard.ops
+        reply = ops.of_batch(self.shard.run(ops.assigned(self.consumer, self._fence, batch, 0, 1)))
         return reply[4] if reply[0] == 1 else None
 
     def _take_over(self, batch: int) -> None:
@@ -221,10 +221,10 @@ class Batches:
     def renew(self) -> None:
         """Renew the leases of the batch that is there."""
         for group in self.held[1]:
-            call = self.lane.ops.extend_receipts(
+            call = self.shard.ops.extend_receipts(
                 self.epoch, group.receipt, group.numbers, self._lease_ms
             )
-            reply = self.lane.run(call)
+            reply = self.shard.run(call)
             ends = set(reply[3:]) if reply[0] == 1 else set()
             group.until = max(0, ends.pop()) if len(ends) == 1 else 0
 
@@ -256,7 +256,7 @@ class Consumer:
 
     Args:
         options: of the source.
-        lane_source: makes the lanes; for tests.
+        find_shards: makes the shards; for tests.
         beat: seconds between two renewals; None = a third of the lease.
     """
 
@@ -264,11 +264,11 @@ class Consumer:
         self,
         options: Stream,
         *,
-        lane_source: Callable[[Stream], Sequence[Lane]] = lanes,
+        find_shards: Callable[[Stream], Sequence[ShardReader]] = open_shards,
         beat: float | None = None,
     ) -> None:
         self._options = options
-        self._lane_source = lane_source
+        self._find_shards = find_shards
         sticky = options.claim_policy == "sticky"
         self.lease_ms = MAX_LEASE_MS if sticky else options.lease_duration
         self._beat = min(self.lease_ms / 3000, 60.0) if beat is None else beat
@@ -280,7 +280,7 @@ class Consumer:
         self._consumer = ""
         self._left: int | None = None
         self._stopped = threading.Event()
-        self._renewer: threading.Thread | None = None
+        self._heartbeat: threading.Thread | None = None
 
     # -- offsets ---------------------------------------------------------------------------
 
@@ -298,7 +298,7 @@ class Consumer:
     def _moved(self, offset: Offset, counts: Mapping[str, int]) -> Offset:
         if "nodes" not in offset and not self._options.nodes:
             [(key, count), *others] = counts.items()
-            if not others and self._made[key].lane.site.number is None:
+            if not others and self._made[key].shard.site.number is None:
                 return {**offset, "n": count}
         return {**offset, "nodes": {**offset.get("nodes", {}), **counts}}
 
@@ -306,25 +306,25 @@ class Consumer:
         """Without nodes that the options do not name any more: what such a node has of the batch
         before was perhaps not worked on, and must not be acknowledged when it is named again.
         """
-        named = {one.lane.node for one in found.values()}
+        named = {one.shard.node for one in found.values()}
         nodes = offset.get("nodes", {})
         if self._unreached or named.issuperset(key[:8] for key in nodes):
             return offset
         return {**offset, "nodes": {key: n for key, n in nodes.items() if key[:8] in named}}
 
     def _batches(self, consumer: str) -> dict[str, Batches]:
-        """The batches of each lane that is reached; a node that comes back later is met then."""
+        """The batches of each shard that is reached; a node that comes back later is met then."""
         if consumer != self._consumer:
             self._consumer = consumer
             self._made = {}
-        reached = self._lane_source(self._options)
-        self._unreached = reached.unreached if isinstance(reached, Lanes) else 0
+        reached = self._find_shards(self._options)
+        self._unreached = reached.unreached if isinstance(reached, ShardReaders) else 0
         made = dict(self._made)
-        for lane in reached:
-            if lane.key not in made:
-                made[lane.key] = Batches(lane, consumer, self.lease_ms)
+        for shard in reached:
+            if shard.key not in made:
+                made[shard.key] = Batches(shard, consumer, self.lease_ms)
         self._made = made  # in one step: a thread goes through them
-        return {lane.key: made[lane.key] for lane in reached}
+        return {shard.key: made[shard.key] for shard in reached}
 
     # -- what Spark asks -------------------------------------------------------------------
 
@@ -339,15 +339,15 @@ class Consumer:
         start = start or self._planned or self.initial()
         found = self._batches(_consumer(start))
         if self._options.require_queue:
-            known = [self._tried(one.lane, one.exists) for one in found.values()]
+            known = [self._tried(one.shard, one.exists) for one in found.values()]
             if not any(known) and None not in known and not self._unreached:
-                raise next(iter(found.values())).lane.missing()
+                raise next(iter(found.values())).shard.missing()
         # Where the last batch could not be finished there is no next one: it would take its place,
         # and what is done would come again.
         free = {
             key: one
             for key, one in found.items()
-            if self._tried(one.lane, partial(one.finish, self._count(start, key))) is not None
+            if self._tried(one.shard, partial(one.finish, self._count(start, key))) is not None
         }
         counts = self._taken(start, free, limit) if free else {}
         self._watch()
@@ -355,9 +355,9 @@ class Consumer:
         return self._moved(kept, counts) if counts else kept
 
     def _taken(self, start: Offset, found: Mapping[str, Batches], limit: int | None) -> Counts:
-        """Have the next batch of these lanes; its number where it has jobs.
+        """Have the next batch of these shards; its number where it has jobs.
 
-        Lanes with little come first: what they leave of their equal part is for the others. Where
+        Shards with little come first: what they leave of their equal part is for the others. Where
         all that is ready is wanted, so is what an earlier life has reserved and not noted.
         """
         is_counted = limit is None or self._left is not None
@@ -371,9 +371,9 @@ class Consumer:
         for place, key in enumerate(order):
             one, after = found[key], self._count(start, key) + 1
             share = -(-left // (len(order) - place))
-            if is_counted and self._tried(one.lane, partial(one.resume, after)):
+            if is_counted and self._tried(one.shard, partial(one.resume, after)):
                 counts[key] = after
-            elif share > 0 and self._tried(one.lane, partial(one.take, after, share)):
+            elif share > 0 and self._tried(one.shard, partial(one.take, after, share)):
                 counts[key] = after
                 left -= one.jobs
         if self._left is not None:
@@ -389,8 +389,8 @@ class Consumer:
         return most
 
     def _waiting(self, found: Mapping[str, Batches]) -> Counts:
-        """How many jobs may be taken on each lane."""
-        known = {key: self._tried(one.lane, one.lane.stats) for key, one in found.items()}
+        """How many jobs may be taken on each shard."""
+        known = {key: self._tried(one.shard, one.shard.stats) for key, one in found.items()}
         return {key: stats.ready for key, stats in known.items() if stats is not None}
 
     def available_now(self) -> None:
@@ -417,15 +417,15 @@ class Consumer:
             if batch <= (self._count(start, key) if same else 0):
                 continue
             jobs = one.adopt(batch)
-            if key not in end.get("nodes", {}):  # `n` does not say of which lane
+            if key not in end.get("nodes", {}):  # `n` does not say of which shard
                 unsaid.append((one, batch, jobs))
             elif jobs is None:
-                self._lost(one.lane.queue, batch)
+                self._lost(one.shard.queue, batch)
             if jobs is not None:
                 found += self._cut(one, batch, jobs)
         if unsaid and all(jobs is None for _, _, jobs in unsaid):
             one, batch, _ = unsaid[0]
-            self._lost(one.lane.queue, batch)
+            self._lost(one.shard.queue, batch)
         for key in end.get("nodes", {}):
             batch = self._count(end, key)
             if key not in self._made and batch != (self._count(start, key) if same else 0):
@@ -434,7 +434,7 @@ class Consumer:
         return found
 
     def _absent(self, key: str, batch: int) -> None:
-        """A lane that is not reached has a batch."""
+        """A shard that is not reached has a batch."""
         if self._unreached:
             raise NodesUnavailable(
                 f"queue {self._options.queue!r}: node {key[:8]} has jobs of batch {batch} of this "
@@ -447,7 +447,7 @@ class Consumer:
         size = max(1, -(-jobs // max(1, wanted)))
         for first in range(0, jobs, size):
             end = min(first + size, jobs)
-            yield Part(one.lane.site, one.consumer, batch, first, end)
+            yield Part(one.shard.site, one.consumer, batch, first, end)
 
     def _lost(self, queue: str, batch: int) -> None:
         error = lost(queue, batch)
@@ -459,19 +459,19 @@ class Consumer:
         """Finish the last batch of another consumer: its offset is in the commit log (Spark 4.0
         and 4.1 begin anew after a restart, as they do not say where they are).
         """
-        for lane in self._lane_source(self._options):
-            one = Batches(lane, _consumer(start), self.lease_ms)
-            self._tried(lane, partial(one.finish, self._count(start, lane.key)))
+        for shard in self._find_shards(self._options):
+            one = Batches(shard, _consumer(start), self.lease_ms)
+            self._tried(shard, partial(one.finish, self._count(start, shard.key)))
 
     def committed(self, end: Offset) -> None:
         """The second chance: what was noted as done is finished, if it is not yet."""
         for key, one in self._batches(_consumer(end)).items():
-            self._tried(one.lane, partial(one.finish, self._count(end, key)))
+            self._tried(one.shard, partial(one.finish, self._count(end, key)))
 
     def figures(self) -> dict[str, int]:
         """How much waits, for the progress of the query."""
-        reached = self._lane_source(self._options)
-        known = [stats for lane in reached if (stats := self._tried(lane, lane.stats))]
+        reached = self._find_shards(self._options)
+        known = [stats for shard in reached if (stats := self._tried(shard, shard.stats))]
         return {
             name: sum(getattr(stats, name) for stats in known)
             for name in ("ready", "scheduled", "active", "dead")
@@ -479,47 +479,47 @@ class Consumer:
 
     # -- leases ----------------------------------------------------------------------------
 
-    def _tried(self, lane: Lane, do: Callable[[], Any]) -> Any:
+    def _tried(self, shard: ShardReader, do: Callable[[], Any]) -> Any:
         """Do it; None = not now: its node is one of several and can't be reached, or there was no
         queue when it was looked for, and is one in partitions by now.
         """
         try:
             return do()
         except QueuePartitioned:
-            if lane.site.number is not None:
+            if shard.site.number is not None:
                 raise
             return None
         except Exception as error:
             if not self._options.nodes or not passing(error):
                 raise
-            logger.warning("node %s: %s; going on without it", lane.node, error)
+            logger.warning("node %s: %s; going on without it", shard.node, error)
             return None
 
     def _watch(self) -> None:
         """Renew leases from now on, while there are any."""
-        if self._renewer is None and not self._stopped.is_set():
+        if self._heartbeat is None and not self._stopped.is_set():
             name = f"penstock-{self._consumer}"
-            self._renewer = threading.Thread(target=self._renewals, name=name, daemon=True)
-            self._renewer.start()
+            self._heartbeat = threading.Thread(target=self._renewals, name=name, daemon=True)
+            self._heartbeat.start()
 
     def _renewals(self) -> None:
         while not self._stopped.wait(self._beat):
             self.renew()
 
     def renew(self) -> None:
-        """Renew the leases of every lane, as far as they can be reached."""
+        """Renew the leases of every shard, as far as they can be reached."""
         for one in list(self._made.values()):
             try:
                 one.renew()
             except Exception as error:  # noqa: BLE001, PERF203  # the next beat may get through
-                logger.warning("leases on node %s were not renewed: %s", one.lane.node, error)
+                logger.warning("leases on node %s were not renewed: %s", one.shard.node, error)
 
     def stop(self) -> None:
         """Renew no more; what is leased is found by the next life, or comes back."""
         self._stopped.set()
-        if self._renewer is not None:
-            self._renewer.join()
-            self._renewer = None
+        if self._heartbeat is not None:
+            self._heartbeat.join()
+            self._heartbeat = None
 
 
 def lost(queue: str, batch: int) -> BatchLost:

@@ -12,7 +12,7 @@ from penstock.core.operations import REFUSED
 from penstock.errors import BadArgument, BadJobId, NodesUnavailable, WrongEpoch, WrongQueue
 from penstock.spark.connect import shares
 from penstock.spark.errors import RowError
-from penstock.spark.held import Held
+from penstock.spark.job_ref import JobRef
 from penstock.spark.options import Write
 from penstock.spark.schema import plain
 
@@ -110,7 +110,7 @@ class Settler:
             return life, job_id
         if not isinstance(receipt, str) or not receipt.isprintable():
             raise RowError("receipt", receipt, "a receipt as the source gave it", self._row)
-        return life, Held(self._options.queue, job_id, receipt, self._known)
+        return life, JobRef(self._options.queue, job_id, receipt, self._known)
 
     def _settle(self, life: tuple[str, int, str], names: list[Delivery | str]) -> None:
         part = self._parts.get(life[:2])

@@ -22,11 +22,11 @@ from penstock.core.logs import get_logger
 from penstock.errors import NodesUnavailable, WrongEpoch
 from penstock.spark.columns import COLUMNS, Origin, Page, Shape, pages
 from penstock.spark.errors import OptionError
-from penstock.spark.lanes import Lane, Site, lane, lanes
 from penstock.spark.options import Read
+from penstock.spark.shards import ShardAddress, ShardReader, open_shard, open_shards
 from penstock.wire.keys import score_of
 
-__all__ = ["FilteringReader", "Range", "SnapshotReader", "reader"]
+__all__ = ["FilteringReader", "SnapshotRange", "SnapshotReader", "reader"]
 
 logger = get_logger("penstock")
 
@@ -46,7 +46,7 @@ FINE = MAX_SEQ + 1 - SEQ_BASE
 
 
 @dataclass(frozen=True)
-class Range:
+class SnapshotRange:
     """A part of a snapshot.
 
     Attributes:
@@ -59,7 +59,7 @@ class Range:
         others: numbers that other parts read, as `listed` has them: every part bears them.
     """
 
-    site: Site
+    site: ShardAddress
     epoch: str
     place: str
     asof: int
@@ -69,10 +69,10 @@ class Range:
     others: bytes = b""
 
 
-class Slice(InputPartition):
+class SnapshotInput(InputPartition):
     """A part, as Spark hands it to a task."""
 
-    def __init__(self, part: Range) -> None:
+    def __init__(self, part: SnapshotRange) -> None:
         self.part = part
 
 
@@ -166,18 +166,18 @@ def _ms(value: datetime) -> int:
 # -- the plan ------------------------------------------------------------------------------
 
 
-class Plan:
-    """The parts of one lane.
+class SnapshotPlan:
+    """The parts of one shard.
 
     Args:
-        found: the lane.
+        found: the shard.
         options: of the source.
         wanted: which jobs.
-        share: of how many lanes it is one.
+        share: of how many shards it is one.
     """
 
-    def __init__(self, found: Lane, options: Read, wanted: Wanted, share: int = 1) -> None:
-        self._lane = found
+    def __init__(self, found: ShardReader, options: Read, wanted: Wanted, share: int = 1) -> None:
+        self._shard = found
         self._wanted = wanted
         self._parts = -(-options.num_partitions // share) if options.num_partitions else None
         self._most = max(1, MOST_PARTS // share)
@@ -186,16 +186,16 @@ class Plan:
         self._epoch = reply[3].decode()
 
     def _survey(self, place: str, start: str, *, count: int, epoch: str = "") -> list[Any]:
-        ops = self._lane.ops
+        ops = self._shard.ops
         call = ops.survey(epoch, place, start, "", count, 0)
-        return ops.check(self._lane.run(call))
+        return ops.check(self._shard.run(call))
 
     @property
     def exists(self) -> bool:
         """Whether there is a queue."""
-        return bool(self._epoch) or self._lane.site.partitions is not None
+        return bool(self._epoch) or self._shard.site.partitions is not None
 
-    def parts(self) -> list[Range]:
+    def parts(self) -> list[SnapshotRange]:
         """The parts; none where there is no queue."""
         if not self._epoch:
             return []
@@ -216,8 +216,8 @@ class Plan:
             found.append(self._part("", numbers=tuple(leased[first : first + size])))
         return found
 
-    def _part(self, place: str, **given: Any) -> Range:
-        return Range(self._lane.site, self._epoch, place, self.now, **given)
+    def _part(self, place: str, **given: Any) -> SnapshotRange:
+        return SnapshotRange(self._shard.site, self._epoch, place, self.now, **given)
 
     def _count(self, jobs: int) -> int:
         """In how many parts so many jobs are read."""
@@ -240,12 +240,12 @@ class Plan:
         return tuple(found)
 
     def _key(self, kind: str) -> bytes:
-        return self._lane.ops.keys[kind]
+        return self._shard.ops.keys[kind]
 
     # -- sorted sets: cut by rank, kept by value
 
-    def _sorted(self, place: str, start: str = "", end: str = "") -> list[Range]:
-        key, command = self._key(place), self._lane.command
+    def _sorted(self, place: str, start: str = "", end: str = "") -> list[SnapshotRange]:
+        key, command = self._key(place), self._shard.command
         low = command("ZCOUNT", key, "-inf", start.split(" ", maxsplit=1)[0]) if start else 0
         high = command("ZCOUNT", key, "-inf", end.split(" ", maxsplit=1)[0] if end else "+inf")
         if high <= low:
@@ -261,11 +261,11 @@ class Plan:
 
     # -- the stream: cut where there is something
 
-    def _stream(self) -> list[Range]:
-        last = self._lane.command("HGET", self._key("meta"), "last")
+    def _stream(self) -> list[SnapshotRange]:
+        last = self._shard.command("HGET", self._key("meta"), "last")
         low = self._wanted.low
         high = min(filter(None, (self._wanted.high, last.decode() if last else HIGHEST)))
-        jobs = self._lane.command("XLEN", self._key("ready"))
+        jobs = self._shard.command("XLEN", self._key("ready"))
         if not jobs or (low and low >= high):
             return []
         edges = [low, *self._cuts(low, high, self._count(jobs)), high]
@@ -293,7 +293,7 @@ class Plan:
 
     def _piece(self, first: int, end: int) -> tuple[int, int] | None:
         """What there is between two places, without the empty ends."""
-        key, command = self._key("ready"), self._lane.command
+        key, command = self._key("ready"), self._shard.command
         low, high = number_at(first), number_at(end, is_last=True)
         found = command("XRANGE", key, low, high, "COUNT", 1)
         back = command("XREVRANGE", key, high, low, "COUNT", 1)
@@ -369,24 +369,26 @@ class SnapshotReader(DataSourceReader):
             NodesUnavailable: some can't be reached, and `skipUnreachable` is false.
             QueueMissing: there is no queue, and one is required.
         """
-        found = lanes(self.options)
+        found = open_shards(self.options)
         if found.unreached and not self.options.skip_unreachable:
             raise NodesUnavailable(
                 f"queue {self.options.queue!r}: {found.unreached} of {len(self.options.nodes)} "
                 "nodes can't be reached, and their jobs would be missing "
                 "(skipUnreachable=true reads the others)"
             )
-        plans = [Plan(one, self.options, self.wanted, len(found)) for one in found]
+        plans = [SnapshotPlan(one, self.options, self.wanted, len(found)) for one in found]
         if self.options.require_queue and not any(plan.exists for plan in plans):
             raise found[0].missing()
-        return [Slice(part) for plan in plans for part in plan.parts()]
+        return [SnapshotInput(part) for plan in plans for part in plan.parts()]
 
     def read(self, partition: Any) -> Iterator[Any]:
         """The jobs of a part, as Arrow batches."""
-        if not isinstance(partition, Slice):  # Spark's own: it reads where there are no parts, too
+        if not isinstance(
+            partition, SnapshotInput
+        ):  # Spark's own: it reads where there are no parts, too
             return
         part = partition.part
-        found = lane(self.options, part.site)
+        found = open_shard(self.options, part.site)
         target = self.shape.arrow()
         try:
             for page in pages(self._replies(found, part)):
@@ -400,7 +402,9 @@ class SnapshotReader(DataSourceReader):
         """How much of the values is needed: of jobs that may have moved the note as well."""
         return max(self.shape.full, 1 if self.wanted.prefix or place != "ready" else 0)
 
-    def _replies(self, found: Lane, part: Range) -> Iterator[tuple[Origin, list[bytes]]]:
+    def _replies(
+        self, found: ShardReader, part: SnapshotRange
+    ) -> Iterator[tuple[Origin, list[bytes]]]:
         if not part.place:
             yield from self._shown(found, part)
             return
@@ -418,7 +422,9 @@ class SnapshotReader(DataSourceReader):
             if not cursor:
                 return
 
-    def _shown(self, found: Lane, part: Range) -> Iterator[tuple[Origin, list[bytes]]]:
+    def _shown(
+        self, found: ShardReader, part: SnapshotRange
+    ) -> Iterator[tuple[Origin, list[bytes]]]:
         """Jobs by number: those that were active, wherever they are by now."""
         ops, at, step = found.ops, 0, 1
         packed = found.packed(part.epoch.encode())
@@ -437,7 +443,7 @@ class SnapshotReader(DataSourceReader):
             size = sum(len(job[6]) for job in filter(None, reply[5:])) // (len(reply) - 5)
             step = max(1, min(SHOWN, SHOWN_BYTES // (size + 1)))
 
-    def _kept(self, page: Page, part: Range) -> Page:
+    def _kept(self, page: Page, part: SnapshotRange) -> Page:
         """What is wanted of a page."""
         if page.count and part.place != "ready":
             page = page.keep(self._settled(page, part) if part.place else self._between(page))
@@ -455,7 +461,7 @@ class SnapshotReader(DataSourceReader):
         low, high = self.wanted.low.encode(), self.wanted.high.encode() or HIGHEST.encode()
         return [low < number <= high for number in page.numbers]
 
-    def _settled(self, page: Page, part: Range) -> list[bool]:
+    def _settled(self, page: Page, part: SnapshotRange) -> list[bool]:
         """Which of the jobs lay here when the snapshot began, as far as can be seen."""
         last, others = b"%d-%b" % (part.asof, HIGHEST[14:].encode()), unlisted(part.others)
         notes = page.split.notes

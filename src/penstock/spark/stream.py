@@ -9,8 +9,8 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from penstock.spark.checkpoint import Consumer, Part, lost
 from penstock.spark.columns import Origin, Shape, pages
-from penstock.spark.lanes import lane
 from penstock.spark.options import Stream
+from penstock.spark.shards import open_shard
 
 __all__ = ["StreamReader"]
 
@@ -22,7 +22,7 @@ except ImportError:  # before Spark 4.2
         """There is no such thing."""
 
 
-class Slice(InputPartition):
+class StreamInput(InputPartition):
     """A part of a batch, as Spark hands it to a task."""
 
     def __init__(self, part: Part) -> None:
@@ -86,7 +86,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The parts of a batch."""
-        return [Slice(part) for part in self.consumer.parts(start, end)]
+        return [StreamInput(part) for part in self.consumer.parts(start, end)]
 
     def commit(self, end: dict[str, Any]) -> None:
         """What is done is acknowledged, unless `latestOffset` has done that."""
@@ -106,7 +106,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 yield self.shape.batch(page, target)
 
     def _replies(self, part: Part) -> Iterator[tuple[Origin, list[bytes]]]:
-        found, at = lane(self.options, part.site), part.start
+        found, at = open_shard(self.options, part.site), part.start
         while at < part.end:
             count = min(self.options.fetch_size, part.end - at)
             call = found.ops.fetch(part.consumer, part.batch, at, count, self.shape.full)

@@ -24,10 +24,10 @@ from penstock.spark.operations import Settler, check_columns
 from penstock.spark.options import Write
 from penstock.spark.rows import Encoder, Item, columns_of, name_of, preferred
 from penstock.spark.sink import Sink
-from penstock.spark.stages import Commit, Stage, StageName, part_of
+from penstock.spark.staged_commit import StagedAttempt, StagedCommit, StagedName, part_of
 from penstock.spark.tasks import Task, batches, task, type_name, write_name
 
-__all__ = ["BatchWriter", "Job", "Report", "StreamWriter"]
+__all__ = ["BatchWriter", "StreamWriter", "TaskReport", "WriteJob"]
 
 logger = get_logger("penstock")
 StreamBase: Any = getattr(
@@ -37,25 +37,25 @@ StreamBase: Any = getattr(
 
 
 @dataclass(frozen=True)
-class Report(WriterCommitMessage):
+class TaskReport(WriterCommitMessage):
     """What one task has done.
 
     Attributes:
         counts: how many rows, and what became of them.
-        stage: of a staged write: the name of its record.
+        staged: of a staged write: the name of its record.
         token, chunks: of a staged write: the attempt's rows.
         promised: of a staged write: its batch was committed before; nothing was staged.
     """
 
     counts: dict[str, int]
-    stage: StageName | None = None
+    staged: StagedName | None = None
     token: str = ""
     chunks: int = 0
     promised: bool = False
 
 
 @dataclass
-class Job:
+class WriteJob:
     """What both writers share; it is pickled, so it holds no connection.
 
     Attributes:
@@ -75,7 +75,7 @@ class Job:
     own: str = field(default_factory=lambda: secrets.token_hex(8))
 
     @classmethod
-    def planned(cls, options: Any, schema: Any, overwrite: bool, *, streams: bool) -> Job:
+    def planned(cls, options: Any, schema: Any, overwrite: bool, *, streams: bool) -> WriteJob:
         """Check all that can be checked before a row is there.
 
         Raises:
@@ -108,7 +108,7 @@ class Job:
             check_reached(given)
         return cls(given, fields, nodes, streams, has_ids)
 
-    def run(self, source: Iterable[Any]) -> Report:
+    def run(self, source: Iterable[Any]) -> TaskReport:
         """Write one partition: the work of an attempt of a task."""
         where = task()
         check_identity(self.options, self.nodes)
@@ -116,17 +116,19 @@ class Job:
             settler = Settler(self.options, self.fields)
             for values, count in batches(source, len(self.fields)):
                 settler.add(values, count)
-            return Report(settler.finish())
+            return TaskReport(settler.finish())
         if self.options.commit_mode == "staged":
             name = self._stage_name(where)
-            stage = Stage(self.options, name)
-            rows = stage.put(self._items(where, source, stage.token))
-            return Report({"rows": rows}, name, stage.token, stage.chunks, stage.is_promised)
+            attempt = StagedAttempt(self.options, name)
+            rows = attempt.put(self._items(where, source, attempt.token))
+            return TaskReport(
+                {"rows": rows}, name, attempt.token, attempt.chunks, attempt.is_promised
+            )
         self.options.check_repeats(self.has_ids, named=bool(where.query))
         sink = Sink(self.options, self.nodes)
         sink.put(self._items(where, source))
         done = sink.finish()
-        return Report({"rows": done.rows, "added": done.added, "duplicates": done.duplicates})
+        return TaskReport({"rows": done.rows, "added": done.added, "duplicates": done.duplicates})
 
     def _items(self, where: Task, source: Iterable[Any], attempt: str = "") -> Iterator[Item]:
         write = write_name(where, self.options.write_id, self.own)
@@ -135,7 +137,7 @@ class Job:
         for values, count in batches(source, len(self.fields)):
             yield from encoder.encode(values, count)
 
-    def _stage_name(self, where: Task) -> StageName:
+    def _stage_name(self, where: Task) -> StagedName:
         write_id = self.options.write_id
         if where.query:
             if not write_id and not self.streams:
@@ -146,33 +148,33 @@ class Job:
                     "staged: it tells this write from others of the same batch",
                 )
             writer = name_of("stream", write_id, where.query).hex()
-            return StageName(self._home(writer), Staged(writer, int(where.batch)))
+            return StagedName(self._home(writer), Staged(writer, int(where.batch)))
         return self._own_stage()
 
-    def _own_stage(self) -> StageName:
+    def _own_stage(self) -> StagedName:
         """The name of what is staged of a batch write."""
         writer = name_of("batch", self.options.write_id or self.own).hex()
-        return StageName(self._home(writer), Staged(writer, 0))
+        return StagedName(self._home(writer), Staged(writer, 0))
 
     def _home(self, writer: str) -> str:
         return preferred(writer, self.nodes)
 
     def commit(self, messages: Sequence[Any], batch: int | None = None) -> None:
         """All tasks are done: what was staged becomes jobs."""
-        reports = [one for one in messages if isinstance(one, Report)]
+        reports = [one for one in messages if isinstance(one, TaskReport)]
         total = totals(reports)
-        name = next((one.stage for one in reports if one.stage is not None), None)
+        name = next((one.staged for one in reports if one.staged is not None), None)
         if name is not None:
-            stages = [(one.token, one.chunks) for one in reports if one.chunks]
+            attempts = [(one.token, one.chunks) for one in reports if one.chunks]
             try:
-                commit = Commit(self.options, name, is_named=self._is_named(name))
-                total.update(commit.run(stages, total.get("rows", 0)))
+                commit = StagedCommit(self.options, name, is_named=self._is_named(name))
+                total.update(commit.run(attempts, total.get("rows", 0)))
             except QueueFull as full:
                 text = f"{full}. {self._rest()}"
                 raise QueueFull(text, full.waiting, full.limit) from None
         logger.info("%s: written %s", self._place(batch), _told(total))
 
-    def _is_named(self, name: StageName) -> bool:
+    def _is_named(self, name: StagedName) -> bool:
         """Whether the write can come again under the same name."""
         return bool(self.options.write_id) or name.at.writer != self._own_stage().at.writer
 
@@ -185,13 +187,13 @@ class Job:
 
     def abort(self, messages: Sequence[Any], batch: int | None = None) -> None:
         """A task has failed for good: what was staged goes, unless it was promised."""
-        reports = [one for one in messages if isinstance(one, Report)]
-        name = next((one.stage for one in reports if one.stage is not None), None)
+        reports = [one for one in messages if isinstance(one, TaskReport)]
+        name = next((one.staged for one in reports if one.staged is not None), None)
         if name is None and self.options.commit_mode == "staged" and not self.streams:
             name = self._own_stage()  # no task has told it
         after = "what is in stays in"
         if name is not None:
-            is_gone = Commit(self.options, name).abort()
+            is_gone = StagedCommit(self.options, name).abort()
             after = "none of its rows are added" if is_gone else self._rest()
         elif self.options.operation == "enqueue" and not self.streams:
             after += (
@@ -210,7 +212,7 @@ def _told(total: dict[str, int]) -> str:
     return ", ".join(f"{count} {name}" for name, count in total.items()) or "nothing"
 
 
-def totals(reports: Iterable[Report]) -> dict[str, int]:
+def totals(reports: Iterable[TaskReport]) -> dict[str, int]:
     """The counts of several tasks taken together."""
     found: dict[str, int] = {}
     for report in reports:
@@ -226,13 +228,13 @@ class BatchWriter(DataSourceArrowWriter):
         options, schema, overwrite: as Spark has them.
 
     Raises:
-        As `Job.planned`: nothing was written.
+        As `WriteJob.planned`: nothing was written.
     """
 
     def __init__(self, options: Any, schema: Any, overwrite: bool) -> None:
-        self.job = Job.planned(options, schema, overwrite, streams=False)
+        self.job = WriteJob.planned(options, schema, overwrite, streams=False)
 
-    def write(self, iterator: Iterator[Any]) -> Report:
+    def write(self, iterator: Iterator[Any]) -> TaskReport:
         """One attempt of one task."""
         return self.job.run(iterator)
 
@@ -249,9 +251,9 @@ class StreamWriter(StreamBase):
     """Writes the micro-batches of a stream into a queue. Args, raises: as `BatchWriter`."""
 
     def __init__(self, options: Any, schema: Any, overwrite: bool) -> None:
-        self.job = Job.planned(options, schema, overwrite, streams=True)
+        self.job = WriteJob.planned(options, schema, overwrite, streams=True)
 
-    def write(self, iterator: Iterator[Any]) -> Report:
+    def write(self, iterator: Iterator[Any]) -> TaskReport:
         """One attempt of one task of a micro-batch."""
         return self.job.run(iterator)
 

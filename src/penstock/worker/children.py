@@ -21,7 +21,7 @@ from typing import Any
 
 from penstock.worker.health import Probed, document
 
-__all__ = ["LAST_WORD", "LINE", "NUMBER", "Child", "Line", "Terms"]
+__all__ = ["LAST_WORD", "LINE", "NUMBER", "Child", "SupervisorSocket", "Terms"]
 
 NUMBER = "PENSTOCK_PROCESS"
 """In a child's environment: its number, from 1; it stays the same when the child is replaced."""
@@ -49,7 +49,7 @@ class Terms:
     limited: bool = False
 
 
-class Line:
+class SupervisorSocket:
     """A child's end of the line. From construction on it ends the process when it breaks.
 
     It does so as a person would: SIGTERM, then SIGKILL when the grace and `LAST_WORD` have passed.
@@ -67,7 +67,7 @@ class Line:
         self._start(self._watch)
 
     @classmethod
-    def of_this_process(cls) -> Line | None:
+    def of_this_process(cls) -> SupervisorSocket | None:
         """The line that the environment names; None if this process has no supervisor.
 
         The name is removed from the environment: it means nothing to this process's own children.

@@ -302,7 +302,7 @@ class _Bare(Protocol):
     def __call__(self, function: Callable[[J], R], /) -> Handler[[Any], R]: ...
 
 
-class _Batch(Protocol):
+class _BatchDecorator(Protocol):
     """Makes a handler of a function that gets a list of jobs."""
 
     def __call__(self, function: Callable[[list[J]], R], /) -> Handler[[Any], R]: ...
@@ -471,7 +471,7 @@ class Handlers:
         wait: Duration = 0.0,
         retry: RetryPolicy | None = None,
         lease: Duration | None = None,
-    ) -> _Batch:
+    ) -> _BatchDecorator:
         """Register a function that gets a list of jobs, as a decorator.
 
         It returns None when all are done, or a list with one result a job: None, a `Result`, or an

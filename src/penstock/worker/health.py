@@ -29,7 +29,7 @@ PATIENCE = 5.0
 """Seconds that a client may take to send its request."""
 
 
-class Told(Protocol):
+class StatusLike(Protocol):
     """A status, whatever it is of."""
 
     def as_dict(self) -> dict[str, Any]:
@@ -42,7 +42,7 @@ class Probed(Protocol):
     def healthy(self) -> bool:
         """Whether it does its work."""
 
-    def status(self) -> Told:
+    def status(self) -> StatusLike:
         """All that there is to know."""
 
 
@@ -84,7 +84,7 @@ class HealthServer(_Closed):
     """
 
     def __init__(self, probed: Probed, host: str = "127.0.0.1", port: int = 0) -> None:
-        self._server = _Server(probed, host, port)
+        self._server = _HealthHttpServer(probed, host, port)
         self.host = host
         self.port: int = self._server.server_address[1]
         self._thread = threading.Thread(
@@ -105,7 +105,7 @@ class HealthServer(_Closed):
         self._thread.join()
 
 
-class _Server(ThreadingHTTPServer):
+class _HealthHttpServer(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, probed: Probed, host: str, port: int) -> None:
@@ -125,7 +125,7 @@ class _Server(ThreadingHTTPServer):
 
 
 class _Answer(BaseHTTPRequestHandler):
-    server: _Server
+    server: _HealthHttpServer
     server_version = "penstock"
     sys_version = ""
     timeout = PATIENCE

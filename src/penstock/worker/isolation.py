@@ -34,14 +34,14 @@ from penstock.client._sync.transport.connection import monotonic
 from penstock.core.job import Batch, Delivery
 from penstock.core.logs import Fields, get_logger
 from penstock.wire.keys import split_name
-from penstock.worker.log import Lines, set_up
+from penstock.worker.log import LogFormatter, set_up
 from penstock.worker.status import RunningJob
 from penstock.worker.suspects import ASIDE, FORGET
 from penstock.worker.terms import Term
 
 if TYPE_CHECKING:
-    from penstock.worker.crew import Crew
-    from penstock.worker.sources import Source
+    from penstock.worker.polls import QueuePoll
+    from penstock.worker.state import WorkerState
 
 __all__ = ["Isolated", "Isolator", "main"]
 
@@ -60,7 +60,7 @@ LAST_WORD = 1.0
 CHUNK = 1 << 16
 
 
-class Line:
+class IsolationSocket:
     """One end of the line: messages that came, and those that are told.
 
     Args:
@@ -141,7 +141,7 @@ class Isolator:
         self._wake = wake
         self._fields = fields
         self._process: subprocess.Popen[bytes] | None = None
-        self._line: Line | None = None
+        self._line: IsolationSocket | None = None
         self._is_ready = False
         self._broken_until = -math.inf
         self._since = 0.0  # it was started, has the job, or has none
@@ -177,23 +177,23 @@ class Isolator:
         self.job, self._since = job, monotonic()
         return True
 
-    def tend(self, crew: Crew) -> None:
+    def tend(self, state: WorkerState) -> None:
         """Hear what it has to say, and tell it when to end."""
         while self._line is not None and not self._line.is_quiet:
             message = self._line.heard()
             if message is None:
-                self._ended(crew)
+                self._ended(state)
             elif "ready" in message:
                 self._is_ready, self._since = True, monotonic()
             else:
-                self._reported(crew, message)
+                self._reported(state, message)
         if self._line is None:
             return
         idle = monotonic() - self._since
         if self.job is None and idle > (FORGET if self._is_ready else STARTING):
             self._end_idle()
-        elif crew.deadline < self._ends_at:
-            self._tell_end(crew.deadline)
+        elif state.deadline < self._ends_at:
+            self._tell_end(state.deadline)
 
     def _end_idle(self) -> None:
         if self._is_ready:
@@ -230,7 +230,7 @@ class Isolator:
                 self._break(str(error))
                 return
         self._is_ready, self._ends_at, self._since = False, math.inf, monotonic()
-        self._line = Line(ours, self._wake)
+        self._line = IsolationSocket(ours, self._wake)
         text = "process %d runs suspects apart from other jobs"
         logger.info(text, self._process.pid, extra=self._fields)
 
@@ -242,28 +242,28 @@ class Isolator:
         )
         logger.error(text, why, extra=self._fields)
 
-    def _reported(self, crew: Crew, message: dict[str, Any]) -> None:
+    def _reported(self, state: WorkerState, message: dict[str, Any]) -> None:
         """It has done with its job, or can't begin with it."""
         job, self.job, self._since = self.job, None, monotonic()
         if "refused" in message:
-            crew.put_back(job, ASIDE)
+            state.put_back(job, ASIDE)
             self._refusals += 1
-            if self._refusals > REFUSALS and not crew.stopping:
+            if self._refusals > REFUSALS and not state.stopping:
                 self._break(f"it does not know queue {job.queue_name!r}")
             return
         self._refusals = 0
-        crew.statistics.finished(message["outcome"], 1, message["seconds"], message["waited"])
+        state.statistics.finished(message["outcome"], 1, message["seconds"], message["waited"])
         if message["asked"]:
-            crew.statistics.backed_off(1)
-        if crew.options.burst:
-            crew.look_everywhere()
+            state.statistics.backed_off(1)
+        if state.options.burst:
+            state.look_everywhere()
 
-    def _ended(self, crew: Crew) -> None:
+    def _ended(self, state: WorkerState) -> None:
         """The process is gone."""
         code, job = self._reap(), self.job
         was_ready, self._is_ready, self.job = self._is_ready, False, None
-        if job is not None and not crew.stopping:
-            crew.statistics.finished("lost", 1, None, None)
+        if job is not None and not state.stopping:
+            state.statistics.finished("lost", 1, None, None)
             text = "%s: the process that ran it has died (%s)"
             logger.error(text, job.id, _how(code), extra=Fields(job))
         elif job is None and not was_ready and code:
@@ -295,7 +295,7 @@ class Isolator:
 def _level() -> str | None:
     """The level of a log that `penstock worker` has set up; None = the app sets up its own."""
     root = logging.getLogger()
-    ours = any(isinstance(handler.formatter, Lines) for handler in root.handlers)
+    ours = any(isinstance(handler.formatter, LogFormatter) for handler in root.handlers)
     return logging.getLevelName(root.level) if ours else None
 
 
@@ -331,39 +331,39 @@ class Isolated:
 
     def __init__(self, end: socket.socket) -> None:
         self._end = end
-        self._line: Line | None = None
+        self._line: IsolationSocket | None = None
         self._jobs: deque[dict[str, Any]] = deque()
 
-    def tend(self, crew: Crew) -> None:
+    def tend(self, state: WorkerState) -> None:
         """Take what has come."""
         if self._line is None:
-            self._line = Line(self._end, lambda: self._hear(crew))
-            self._hear(crew)  # what came before there was a line
+            self._line = IsolationSocket(self._end, lambda: self._hear(state))
+            self._hear(state)  # what came before there was a line
             self._tell(ready=True)
         while self._jobs:
-            self._take(crew, self._jobs.popleft())
+            self._take(state, self._jobs.popleft())
 
-    def _hear(self, crew: Crew) -> None:
+    def _hear(self, state: WorkerState) -> None:
         """End when the worker has gone. In the line's own thread: a handler may block the loop."""
         with suppress(IndexError):  # nothing is left, or the other thread has it
             while self._line is not None:
                 message = self._line.heard()
                 if message is None:
-                    crew.stop()
+                    state.stop()
                 elif "stop" in message:
-                    crew.stop(message["stop"])
+                    state.stop(message["stop"])
                 else:
                     self._jobs.append(message["job"])
-        crew.wake()
+        state.wake()
 
-    def _take(self, crew: Crew, packed: dict[str, Any]) -> None:
-        source = next((s for s in crew.sources if _place(s.ops) == packed["place"]), None)
-        if source is None or crew.stopping:
+    def _take(self, state: WorkerState, packed: dict[str, Any]) -> None:
+        poll = next((s for s in state.polls if _place(s.ops) == packed["place"]), None)
+        if poll is None or state.stopping:
             if packed["partitions"] is not None:  # it knows them the next time
-                crew.learned[split_name(packed["place"][0])[0]] = packed["partitions"]
+                state.learned[split_name(packed["place"][0])[0]] = packed["partitions"]
             self._tell(refused=True)
             return
-        crew.take_over(_unpacked(packed, source))
+        state.take_over(_unpacked(packed, poll))
 
     def counted(self, outcome: str, seconds: float, waited: float | None, asked: bool) -> None:
         """The job is done with."""
@@ -375,9 +375,9 @@ class Isolated:
             self._line.tell(**message)
 
 
-def _unpacked(packed: dict[str, Any], source: Source) -> Delivery:
+def _unpacked(packed: dict[str, Any], poll: QueuePoll) -> Delivery:
     node, epoch, tag, now, lease_ms = packed["batch"]
-    ops = source.ops
+    ops = poll.ops
     place = ops.place(node, epoch.encode())
     batch = Batch(ops.queue, place, ops.owner, tag=tag, now=now, lease_ms=lease_ms)
     batch.ops = ops

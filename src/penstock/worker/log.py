@@ -8,10 +8,10 @@ from datetime import datetime, timezone
 
 from penstock.core.logs import USUAL, indented, printable
 
-__all__ = ["Lines", "set_up"]
+__all__ = ["LogFormatter", "set_up"]
 
 
-class Lines(logging.Formatter):
+class LogFormatter(logging.Formatter):
     """One line a record: `2026-11-21T18:40:00.123Z 4711 INFO penstock.worker: text key=value`.
 
     Fields are those that the caller gave as `extra`. A traceback follows on lines of its own,
@@ -47,7 +47,7 @@ def set_up(level: str | None) -> None:
     root = logging.getLogger()
     if not root.handlers:
         handler = logging.StreamHandler(sys.stderr)
-        handler.setFormatter(Lines())
+        handler.setFormatter(LogFormatter())
         root.addHandler(handler)
         root.setLevel(logging.INFO)
     if level is not None:

@@ -45,9 +45,9 @@ from penstock.errors import (
     UnsupportedVersion,
     WrongEpoch,
 )
-from penstock.worker.crew import HANDED_BACK, KEPT, OUTCOMES, TRIP, Crew
+from penstock.worker.polls import Finished, QueuePoll, Todo
 from penstock.worker.results import ACK, Verdict
-from penstock.worker.sources import Finished, Source, Todo
+from penstock.worker.state import HANDED_BACK, KEPT, OUTCOMES, TRIP, WorkerState
 from penstock.worker.suspects import ASIDE
 
 __all__ = ["leave", "work"]
@@ -62,105 +62,105 @@ Flow = Generator[Step, Any, None]
 Count = Generator[Step, Any, int]
 
 
-def work(crew: Crew, node: Callable[[], str], looped: Callable[[int], None]) -> Flow:
-    """Take and report jobs until the crew is over, whatever the server or the network does.
+def work(state: WorkerState, node: Callable[[], str], looped: Callable[[int], None]) -> Flow:
+    """Take and report jobs until the worker is over, whatever the server or the network does.
 
     Ends as well, with everything held, when the queues have moved: the caller begins it anew.
 
     Args:
-        crew: the worker's state.
+        state: the worker's state.
         node: the id of the node, known once it has answered.
         looped: called at the end of each round with the number of jobs that came.
     """
     try:
-        while not crew.is_over:
-            looped((yield from _lap(crew, node)))
-            if crew.moved:
+        while not state.is_over:
+            looped((yield from _lap(state, node)))
+            if state.moved:
                 with suppress(Exception):  # the connection of the wait is dropped all the same
-                    yield from _stand_up(crew)
+                    yield from _stand_up(state)
                 return
     except Cancelled:
-        crew.stop(0)
-        yield from leave(crew)
+        state.stop(0)
+        yield from leave(state)
         raise
-    yield from leave(crew)
+    yield from leave(state)
 
 
-def _lap(crew: Crew, node: Callable[[], str]) -> Count:
+def _lap(state: WorkerState, node: Callable[[], str]) -> Count:
     """One round, or a rest if there is nothing to do; how many jobs came."""
     try:
-        crew.tend()
-        got = yield from _round(crew, node)
+        state.tend()
+        got = yield from _round(state, node)
         if got < 0:
-            got = yield from _rest(crew, node)
+            got = yield from _rest(state, node)
     except Exception as error:  # noqa: BLE001  # a worker outlives every failure
-        yield from _failed(crew, error)
+        yield from _failed(state, error)
         return 0
     return got
 
 
-def _failed(crew: Crew, error: Exception) -> Flow:
+def _failed(state: WorkerState, error: Exception) -> Flow:
     """Note a failure, let the connections go, and wait a little longer each time."""
-    crew.failures += 1
-    crew.unsure = True
-    if crew.failures == 1 or crew.failures % 10 == 0:
+    state.failures += 1
+    state.unsure = True
+    if state.failures == 1 or state.failures % 10 == 0:
         text = "worker: %s: %s; going on"
-        logger.warning(text, type(error).__name__, error, extra=crew.fields)
-    crew.waiting = False
-    crew.look_everywhere()
+        logger.warning(text, type(error).__name__, error, extra=state.fields)
+    state.waiting = False
+    state.look_everywhere()
     with suppress(Exception):
         yield Drop()
-    yield Rest(min(crew.clock() + min(0.05 * 2 ** min(crew.failures, 5), 1.0), crew.deadline))
+    yield Rest(min(state.clock() + min(0.05 * 2 ** min(state.failures, 5), 1.0), state.deadline))
 
 
-def _round(crew: Crew, node: Callable[[], str]) -> Count:
+def _round(state: WorkerState, node: Callable[[], str]) -> Count:
     """Report and ask; how many jobs came, or -1 if there was nothing to do."""
-    if crew.suspects.waits:
-        yield from _begin(crew)
-    unsettled, now = crew.collect(), crew.clock()
-    todo = {i: part for i, part in unsettled.items() if crew.sources[i].barred <= now}
-    shares = crew.shares()
-    if not todo and not shares and crew.clock() < crew.sample_at:
+    if state.suspects.waits:
+        yield from _begin(state)
+    unsettled, now = state.collect(), state.clock()
+    todo = {i: part for i, part in unsettled.items() if state.polls[i].barred <= now}
+    shares = state.shares()
+    if not todo and not shares and state.clock() < state.sample_at:
         return -1
     got = 0
     # Who gives back more than it gets comes first, so that no more is held than may be.
     for i in sorted({*todo, *shares}, key=lambda i: shares.get(i, 0) - _ending(todo.get(i))):
-        source = crew.sources[i]
-        visit = _visit(crew, source, todo.get(i), shares.get(i, 0), node)
-        brought = yield from _reached(crew, source, _spared(crew, source, visit))
+        poll = state.polls[i]
+        visit = _visit(state, poll, todo.get(i), shares.get(i, 0), node)
+        brought = yield from _reached(state, poll, _spared(state, poll, visit))
         if brought is not None:
             got += brought
             unsettled.pop(i, None)
-        elif source.home is not None and i in unsettled:
-            yield from _keep(crew, i)
-    crew.unsure = False
-    if crew.suspects.waits:
-        yield from _begin(crew)
-    if got and crew.waiting:  # a busy worker's BLPOP would swallow tokens that are others'
-        yield from _stand_up(crew)
-    if crew.clock() >= crew.sample_at:
-        yield from _sample(crew, busy=got > 0 or bool(crew.held))
+        elif poll.home is not None and i in unsettled:
+            yield from _keep(state, i)
+    state.unsure = False
+    if state.suspects.waits:
+        yield from _begin(state)
+    if got and state.waiting:  # a busy worker's BLPOP would swallow tokens that are others'
+        yield from _stand_up(state)
+    if state.clock() >= state.sample_at:
+        yield from _sample(state, busy=got > 0 or bool(state.held))
     return got
 
 
-def _begin(crew: Crew) -> Flow:
+def _begin(state: WorkerState) -> Flow:
     """Have the server count the chosen suspect as begun, and run it."""
-    job, source = crew.suspects.chosen, crew.source_of(crew.suspects.chosen)
-    if job.lost or source.barred > crew.clock():
-        crew.begin(None)
+    job, poll = state.suspects.chosen, state.poll_of(state.suspects.chosen)
+    if job.lost or poll.barred > state.clock():
+        state.begin(None)
         return
-    yield from _reached(crew, source, _spared(crew, source, _extended(crew, source, job)))
+    yield from _reached(state, poll, _spared(state, poll, _extended(state, poll, job)))
 
 
-def _extended(crew: Crew, source: Source, job: Any) -> Count:
-    call, sent = source.ops.extend([job], round(job.term.lease * 1000), late=True), crew.clock()
+def _extended(state: WorkerState, poll: QueuePoll, job: Any) -> Count:
+    call, sent = poll.ops.extend([job], round(job.term.lease * 1000), late=True), state.clock()
     try:
-        reply, resent = yield from _call(crew, source.ops, call)
+        reply, resent = yield from _call(state, poll.ops, call)
     except WrongEpoch:
-        crew.begin(None)
+        state.begin(None)
         return 0
-    term = job.term.renewed(resent or sent, crew.clock(), reply[2], reply[3])
-    crew.begin(term and (term if job.term.lease else job.term))  # a ttl ends it as before
+    term = job.term.renewed(resent or sent, state.clock(), reply[2], reply[3])
+    state.begin(term and (term if job.term.lease else job.term))  # a ttl ends it as before
     return 0
 
 
@@ -168,122 +168,126 @@ def _ending(part: Todo | None) -> int:
     return 0 if part is None else part.jobs
 
 
-def _spared(crew: Crew, source: Source, flow: Count) -> Generator[Step, Any, int | None]:
+def _spared(state: WorkerState, poll: QueuePoll, flow: Count) -> Generator[Step, Any, int | None]:
     """What something with one queue gives; None = it, or its node, will be left alone a while."""
     try:
         got = yield from flow
     except QueuePartitioned as error:
-        crew.found_partitioned(source, error)
+        state.found_partitioned(poll, error)
         return None
     except DAMAGES as error:
-        crew.found_damaged(source, error)
+        state.found_damaged(poll, error)
         return None
     except QueueInUse as error:
-        crew.found_taken(source, error)
+        state.found_taken(poll, error)
         return 0
     return got
 
 
 def _reached(
-    crew: Crew, source: Source, flow: Generator[Step, Any, int | None]
+    state: WorkerState, poll: QueuePoll, flow: Generator[Step, Any, int | None]
 ) -> Generator[Step, Any, int | None]:
     """The same where queues lie on several servers or nodes, and its own is not there."""
     try:
         got = yield from flow
     except Exception as error:
-        if not (crew.is_spread and passing(error)):
+        if not (state.is_spread and passing(error)):
             raise
-        source.unsure = True
-        if source.home is None:
-            crew.found_damaged(source, error, logging.WARNING)
+        poll.unsure = True
+        if poll.home is None:
+            state.found_damaged(poll, error, logging.WARNING)
         else:
-            crew.found_down(source)
+            state.found_down(poll)
         return None
     if got is not None:
-        source.failures, source.unsure = 0, False
+        poll.failures, poll.unsure = 0, False
     return got
 
 
-def _keep(crew: Crew, place: int) -> Flow:
+def _keep(state: WorkerState, place: int) -> Flow:
     """Let another node keep what can't be reported because a home is down, as far as it may be."""
-    source, todo = crew.sources[place], crew.unsettled[place]
+    poll, todo = state.polls[place], state.unsettled[place]
     for verdict, finished in [(ACK, todo.acks), *todo.others.items()]:
         kept: list[Finished] = []
         for done in finished if verdict.kind in ("ack", "bury") else ():
             intent = Intent(verdict.kind, verdict.window_ms, verdict.text)
-            answer: list[bool] = yield Keep(source.home, source.ops.keys.name, done.jobs, intent)
+            answer: list[bool] = yield Keep(poll.home, poll.ops.keys.name, done.jobs, intent)
             if all(answer):
                 kept.append(done)
         for done in kept:
             finished.remove(done)
-            crew.drop(done.jobs)
-            crew.count(done, _usual(verdict, done.jobs[0]), len(done.jobs))
+            state.drop(done.jobs)
+            state.count(done, _usual(verdict, done.jobs[0]), len(done.jobs))
     todo.others = {verdict: finished for verdict, finished in todo.others.items() if finished}
     if not todo.jobs:
-        del crew.unsettled[place]
+        del state.unsettled[place]
 
 
-def _visit(crew: Crew, source: Source, part: Todo | None, n: int, node: Callable[[], str]) -> Count:
+def _visit(
+    state: WorkerState, poll: QueuePoll, part: Todo | None, n: int, node: Callable[[], str]
+) -> Count:
     """Report to one queue and ask it for up to n jobs; how many came."""
     try:
-        return (yield from _exchange(crew, source, part, n, node))
+        return (yield from _exchange(state, poll, part, n, node))
     except QueueInUse:  # nothing was taken; what is finished is reported, which needs no role
         if part is not None:
-            yield from _report(crew, source, part)
+            yield from _report(state, poll, part)
         raise
 
 
 def _exchange(
-    crew: Crew, source: Source, part: Todo | None, n: int, node: Callable[[], str]
+    state: WorkerState, poll: QueuePoll, part: Todo | None, n: int, node: Callable[[], str]
 ) -> Count:
     """The same, in as few trips as can be."""
     got = 0
-    if n and not source.lease:
-        n = yield from _measured(crew, source, n)
-    from_wait = source.woken or crew.waiting
-    if from_wait and n and crew.free > 0:
+    if n and not poll.lease:
+        n = yield from _measured(state, poll, n)
+    from_wait = poll.woken or state.waiting
+    if from_wait and n and state.free > 0:
         # It says so, for which the trip that does both has no room.
-        got = yield from _reserve(crew, source, min(n, crew.free), node)
+        got = yield from _reserve(state, poll, min(n, state.free), node)
         n = 0
     while part is not None and part.others:
-        yield from _report_other(crew, source, part)
+        yield from _report_other(state, poll, part)
     while n and part is not None and sum(len(done.jobs) for done in part.acks) > TRIP:
-        yield from _ack(crew, source, part)
+        yield from _ack(state, poll, part)
     if n and part is not None and part.acks:
-        got = yield from _settle(crew, source, part, n, node)
+        got = yield from _settle(state, poll, part, n, node)
     elif n:
-        got = yield from _reserve(crew, source, n, node)
+        got = yield from _reserve(state, poll, n, node)
     if part is not None:
-        yield from _report(crew, source, part)
+        yield from _report(state, poll, part)
     return got
 
 
-def _report(crew: Crew, source: Source, part: Todo) -> Flow:
+def _report(state: WorkerState, poll: QueuePoll, part: Todo) -> Flow:
     """Report everything to one queue."""
     while part.others:
-        yield from _report_other(crew, source, part)
+        yield from _report_other(state, poll, part)
     while part.acks:
-        yield from _ack(crew, source, part)
+        yield from _ack(state, poll, part)
 
 
-def _call(crew: Crew, ops: QueueOps, call: Call) -> Generator[Step, Any, tuple[list[Any], float]]:
+def _call(
+    state: WorkerState, ops: QueueOps, call: Call
+) -> Generator[Step, Any, tuple[list[Any], float]]:
     """Run a script; its reply, and when it was sent again, or 0."""
-    run, sent = Run(call, told=True, brief=crew.is_spread), crew.clock()
+    run, sent = Run(call, told=True, brief=state.is_spread), state.clock()
     reply, resent = yield (run if ops.home is None else At(ops.home, run))
     ops.check(reply)
-    crew.heard(ops, resent or sent)
+    state.heard(ops, resent or sent)
     if resent:
         # The connection failed; the one that waits may be as dead, and swallow every token.
-        crew.waiting = False
-        crew.look_everywhere()
+        state.waiting = False
+        state.look_everywhere()
         with suppress(Exception):
             yield Drop()
     return reply, resent
 
 
-def _id_of(source: Source, node: Callable[[], str]) -> str:
+def _id_of(poll: QueuePoll, node: Callable[[], str]) -> str:
     """The id of the node of a queue."""
-    return node() if source.home is None else str(source.home.id)
+    return node() if poll.home is None else str(poll.home.id)
 
 
 def _first(finished: Sequence[Finished]) -> list[Finished]:
@@ -300,62 +304,64 @@ def _named(finished: Sequence[Finished]) -> list[Any]:
     return [job for done in finished for job in done.jobs]
 
 
-def _settle(crew: Crew, source: Source, part: Todo, n: int, node: Callable[[], str]) -> Count:
+def _settle(
+    state: WorkerState, poll: QueuePoll, part: Todo, n: int, node: Callable[[], str]
+) -> Count:
     """Acknowledge and take more in one trip; how many came."""
     finished = _first(part.acks)
-    names, sent = _named(finished), crew.clock()
-    call, tag = source.ops.settle(names, n, provisional=True)
+    names, sent = _named(finished), state.clock()
+    call, tag = poll.ops.settle(names, n, provisional=True)
     try:
-        reply, resent = yield from _call(crew, source.ops, call)
+        reply, resent = yield from _call(state, poll.ops, call)
     except WrongEpoch:
         part.acks = part.acks[len(finished) :]
-        _outlived(crew, finished)
+        _outlived(state, finished)
         return 0
-    taken = source.ops.taken(reply, tag, _id_of(source, node), 8)
+    taken = poll.ops.taken(reply, tag, _id_of(poll, node), 8)
     part.acks = part.acks[len(finished) :]
-    _ended(crew, finished, source.ops.settled(names, reply), ACK, resent or source.unsure)
-    crew.asked(source, taken, n, resent or sent)
+    _ended(state, finished, poll.ops.settled(names, reply), ACK, resent or poll.unsure)
+    state.asked(poll, taken, n, resent or sent)
     return len(taken.deliveries)
 
 
-def _ack(crew: Crew, source: Source, part: Todo) -> Flow:
+def _ack(state: WorkerState, poll: QueuePoll, part: Todo) -> Flow:
     """Acknowledge."""
     finished = _first(part.acks)
     names = _named(finished)
     try:
-        reply, resent = yield from _call(crew, source.ops, source.ops.ack(names))
+        reply, resent = yield from _call(state, poll.ops, poll.ops.ack(names))
     except WrongEpoch:
         part.acks = part.acks[len(finished) :]
-        _outlived(crew, finished)
+        _outlived(state, finished)
         return
     part.acks = part.acks[len(finished) :]
-    _ended(crew, finished, source.ops.codes(names, reply), ACK, resent or source.unsure)
+    _ended(state, finished, poll.ops.codes(names, reply), ACK, resent or poll.unsure)
 
 
-def _measured(crew: Crew, source: Source, n: int) -> Count:
+def _measured(state: WorkerState, poll: QueuePoll, n: int) -> Count:
     """Learn the lease of a queue and how long a trip takes, before it gives the first job.
 
     How many jobs to ask it for then.
     """
-    call, _ = source.ops.reserve(0, idle=False)
-    reply, _ = yield from _call(crew, source.ops, call)
-    source.lease = reply[4] / 1000
-    crew.judge(source)
-    return 0 if source.is_slow else n
+    call, _ = poll.ops.reserve(0, idle=False)
+    reply, _ = yield from _call(state, poll.ops, call)
+    poll.lease = reply[4] / 1000
+    state.judge(poll)
+    return 0 if poll.is_slow else n
 
 
-def _reserve(crew: Crew, source: Source, n: int, node: Callable[[], str]) -> Count:
+def _reserve(state: WorkerState, poll: QueuePoll, n: int, node: Callable[[], str]) -> Count:
     """Take up to n jobs; how many came."""
-    sent = crew.clock()
-    call, tag = source.ops.reserve(n, idle=source.woken or crew.waiting, provisional=True)
-    reply, resent = yield from _call(crew, source.ops, call)
-    source.woken = False
-    taken = source.ops.taken(reply, tag, _id_of(source, node))
-    crew.asked(source, taken, n, resent or sent)
+    sent = state.clock()
+    call, tag = poll.ops.reserve(n, idle=poll.woken or state.waiting, provisional=True)
+    reply, resent = yield from _call(state, poll.ops, call)
+    poll.woken = False
+    taken = poll.ops.taken(reply, tag, _id_of(poll, node))
+    state.asked(poll, taken, n, resent or sent)
     return len(taken.deliveries)
 
 
-def _report_other(crew: Crew, source: Source, part: Todo) -> Flow:
+def _report_other(state: WorkerState, poll: QueuePoll, part: Todo) -> Flow:
     """Report jobs of one kind that were not simply done, as many as one script takes."""
     verdict, everything = next(iter(part.others.items()))
     finished = _first(everything)
@@ -364,7 +370,7 @@ def _report_other(crew: Crew, source: Source, part: Todo) -> Flow:
     resent = 0.0
     if verdict.kind != "none":
         try:
-            outcomes, resent = yield from _told(crew, source.ops, names, verdict)
+            outcomes, resent = yield from _told(state, poll.ops, names, verdict)
         except WrongEpoch:
             outcomes = None
     if len(finished) == len(everything):
@@ -372,18 +378,18 @@ def _report_other(crew: Crew, source: Source, part: Todo) -> Flow:
     else:
         part.others[verdict] = everything[len(finished) :]
     if verdict is ASIDE:
-        crew.put_aside(source, len(names))
+        state.put_aside(poll, len(names))
     if outcomes is None:
-        _outlived(crew, finished)
+        _outlived(state, finished)
     else:
-        _ended(crew, finished, outcomes, verdict, resent or source.unsure)
+        _ended(state, finished, outcomes, verdict, resent or poll.unsure)
 
 
 def _told(
-    crew: Crew, ops: QueueOps, names: Sequence[Any], verdict: Verdict
+    state: WorkerState, ops: QueueOps, names: Sequence[Any], verdict: Verdict
 ) -> Generator[Step, Any, tuple[Settled, float]]:
     """Report jobs."""
-    reply, resent = yield from _call(crew, ops, _verdict_call(ops, names, verdict))
+    reply, resent = yield from _call(state, ops, _verdict_call(ops, names, verdict))
     return ops.codes(names, reply), resent
 
 
@@ -398,34 +404,38 @@ def _verdict_call(ops: QueueOps, names: Sequence[Any], verdict: Verdict) -> Call
 
 
 def _ended(
-    crew: Crew, finished: Sequence[Finished], outcomes: Settled, verdict: Verdict, resent: float
+    state: WorkerState,
+    finished: Sequence[Finished],
+    outcomes: Settled,
+    verdict: Verdict,
+    resent: float,
 ) -> None:
     """What was reported is not held any more; it is counted as what became of it."""
-    if crew.options.burst:  # handlers may have added jobs, or given some back: look once more
-        for source in crew.sources:
-            source.at = 0.0
+    if state.options.burst:  # handlers may have added jobs, or given some back: look once more
+        for poll in state.polls:
+            poll.at = 0.0
     for done in finished:
-        crew.drop(done.jobs)
+        state.drop(done.jobs)
         if verdict.kind != "none":
-            crew.abandoned.difference_update(done.jobs)
+            state.abandoned.difference_update(done.jobs)
     if outcomes.all_done:
         for done in finished:
-            crew.count(done, _usual(verdict, done.jobs[0]), len(done.jobs))
+            state.count(done, _usual(verdict, done.jobs[0]), len(done.jobs))
         return
     found = iter(outcomes)
     for done in finished:
         fates = Counter(
-            _fate(done, job, next(found), bool(resent) or crew.unsure) for job in done.jobs
+            _fate(done, job, next(found), bool(resent) or state.unsure) for job in done.jobs
         )
         for fate, count in fates.items():
-            crew.count(done, fate, count)
+            state.count(done, fate, count)
 
 
-def _outlived(crew: Crew, finished: Sequence[Finished]) -> None:
+def _outlived(state: WorkerState, finished: Sequence[Finished]) -> None:
     """The queue of these jobs was removed, and has been made anew since: they are gone with it."""
     for done in finished:
-        crew.drop(done.jobs)
-        crew.count(done, "lost", len(done.jobs))
+        state.drop(done.jobs)
+        state.count(done, "lost", len(done.jobs))
         logger.warning("%s is gone with its queue", done.jobs[0].id, extra=Fields(done.jobs[0]))
 
 
@@ -464,55 +474,55 @@ def _fate(done: Finished, job: Any, outcome: Outcome, unsure: bool) -> str:
     return "lost"
 
 
-def _sample(crew: Crew, *, busy: bool) -> Flow:
+def _sample(state: WorkerState, *, busy: bool) -> Flow:
     """Look how long the queues are; also the sign of life of a worker that is full."""
-    crew.sample_at = crew.clock() + crew.sample_pause(busy=busy)
-    for source in crew.sources:
-        if not source.failures:
-            yield from _reached(crew, source, _sized(crew, source))
+    state.sample_at = state.clock() + state.sample_pause(busy=busy)
+    for poll in state.polls:
+        if not poll.failures:
+            yield from _reached(state, poll, _sized(state, poll))
 
 
-def _sized(crew: Crew, source: Source) -> Count:
+def _sized(state: WorkerState, poll: QueuePoll) -> Count:
     with suppress(QueuePartitioned, *DAMAGES):  # what is in the way of its jobs is told there
-        reply, _ = yield from _call(crew, source.ops, source.ops.stats())
-        source.size = source.ops.stats_of(reply).ready
-        crew.statistics.sized(source.ops.name, crew.sizes[source.ops.name])
+        reply, _ = yield from _call(state, poll.ops, poll.ops.stats())
+        poll.size = poll.ops.stats_of(reply).ready
+        state.statistics.sized(poll.ops.name, state.sizes[poll.ops.name])
     return 0
 
 
-def _rest(crew: Crew, node: Callable[[], str]) -> Count:
+def _rest(state: WorkerState, node: Callable[[], str]) -> Count:
     """Wait: for a token where there is room, else for whatever the runners have to tell.
 
     Returns how many jobs a token brought.
     """
-    if not crew.held:
-        yield from _tidy(crew)
-    until, wakes = crew.until(), crew.wakes
-    if wakes.keys() != crew.awaited:
-        yield from _stand_up(crew)
-        crew.awaited = wakes.keys()
-    if not crew.may_wait or not wakes:
-        yield from _stand_up(crew)
+    if not state.held:
+        yield from _tidy(state)
+    until, wakes = state.until(), state.wakes
+    if wakes.keys() != state.awaited:
+        yield from _stand_up(state)
+        state.awaited = wakes.keys()
+    if not state.may_wait or not wakes:
+        yield from _stand_up(state)
         yield Rest(until)
         return 0
-    crew.waiting = True
+    state.waiting = True
     if next(iter(wakes))[0] is not None:
-        return (yield from _listen(crew, wakes, until, node))
+        return (yield from _listen(state, wakes, until, node))
     key = yield Pop(tuple(key for _, key in wakes), until)
     if isinstance(key, bytes):
-        return (yield from _woken(crew, wakes[None, key], node))
+        return (yield from _woken(state, wakes[None, key], node))
     if key is LOST:
-        crew.waiting = False
-        crew.look_everywhere()
+        state.waiting = False
+        state.look_everywhere()
     return 0
 
 
-def _tidy(crew: Crew) -> Flow:
+def _tidy(state: WorkerState) -> Flow:
     """Sweep the queues whose turn it is: about once a minute, at times that workers draw."""
     parts: dict[Any, list[QueueOps]] = {}
-    for source in crew.sources:
-        if source.is_usable:
-            parts.setdefault(source.home, []).append(source.ops)
+    for poll in state.polls:
+        if poll.is_usable:
+            parts.setdefault(poll.home, []).append(poll.ops)
     for home, own in parts.items():
         with suppress(Exception):  # it is the next client's turn as well
             effect = Tidy(tuple(own))
@@ -520,8 +530,8 @@ def _tidy(crew: Crew) -> Flow:
 
 
 def _listen(
-    crew: Crew,
-    wakes: Mapping[tuple[Any, bytes], Source],
+    state: WorkerState,
+    wakes: Mapping[tuple[Any, bytes], QueuePoll],
     until: float,
     node: Callable[[], str],
 ) -> Count:
@@ -532,53 +542,53 @@ def _listen(
     heard: Heard = yield Listen(wanted, until)
     got = 0
     for token in heard.tokens:
-        got += yield from _woken(crew, wakes[token], node)
-    for source in crew.sources:
-        if source.home in heard.lost:
-            source.at = 0.0
+        got += yield from _woken(state, wakes[token], node)
+    for poll in state.polls:
+        if poll.home in heard.lost:
+            poll.at = 0.0
     return got
 
 
-def _woken(crew: Crew, source: Source, node: Callable[[], str]) -> Count:
+def _woken(state: WorkerState, poll: QueuePoll, node: Callable[[], str]) -> Count:
     """A token: its queue is asked before anything else, or somebody else is told to."""
-    crew.waiting = crew.is_spread and len(crew.awaited) > 1
-    source.at, source.woken = 0.0, True
-    room = crew.room()
-    if room <= 0 or source.is_slow:
-        yield from _hand_on(crew, source)
+    state.waiting = state.is_spread and len(state.awaited) > 1
+    poll.at, poll.woken = 0.0, True
+    room = state.room()
+    if room <= 0 or poll.is_slow:
+        yield from _hand_on(state, poll)
         return 0
-    asked = _reserve(crew, source, min(room, TRIP), node)
-    got = (yield from _reached(crew, source, _spared(crew, source, asked))) or 0
+    asked = _reserve(state, poll, min(room, TRIP), node)
+    got = (yield from _reached(state, poll, _spared(state, poll, asked))) or 0
     if got:
         yield Cede()  # the handler begins before the next BLPOP is sent
     return got
 
 
-def _stand_up(crew: Crew) -> Flow:
+def _stand_up(state: WorkerState) -> Flow:
     """End a wait: tokens taken meanwhile, and events only this worker was told of, go on."""
-    waited, crew.waiting = crew.waiting, False
+    waited, state.waiting = state.waiting, False
     answer = (yield Quit()) if waited else ()
     tokens = answer.tokens if isinstance(answer, Heard) else [(None, key) for key in answer]
-    for source in crew.sources:
-        near = waited and 0 < source.at <= crew.clock() + TICK and source.is_usable
-        if near or source.woken or (source.home, source.ops.keys["wake"]) in tokens:
-            yield from _hand_on(crew, source)
+    for poll in state.polls:
+        near = waited and 0 < poll.at <= state.clock() + TICK and poll.is_usable
+        if near or poll.woken or (poll.home, poll.ops.keys["wake"]) in tokens:
+            yield from _hand_on(state, poll)
 
 
-def _hand_on(crew: Crew, source: Source) -> Flow:
+def _hand_on(state: WorkerState, poll: QueuePoll) -> Flow:
     """Put the token back for another consumer, if there is anything to take."""
-    yield from _reached(crew, source, _handed(crew, source))
+    yield from _reached(state, poll, _handed(state, poll))
 
 
-def _handed(crew: Crew, source: Source) -> Count:
-    source.woken = False
-    call, _ = source.ops.reserve(0, idle=True)
+def _handed(state: WorkerState, poll: QueuePoll) -> Count:
+    poll.woken = False
+    call, _ = poll.ops.reserve(0, idle=True)
     with suppress(QueueInUse):  # it is handed on all the same
-        yield from _call(crew, source.ops, call)
+        yield from _call(state, poll.ops, call)
     return 0
 
 
-def leave(crew: Crew) -> Flow:
+def leave(state: WorkerState) -> Flow:
     """End the wait, report what is finished, and give back what is not; never raises.
 
     The first call that does not get through is the last: then the leases end by themselves.
@@ -586,47 +596,47 @@ def leave(crew: Crew) -> Flow:
     yield Hurry()
     try:
         for step in (_stand_up, _report_all, _hand_back, _report_all):
-            with _unless_refused(crew):
-                yield from step(crew)
+            with _unless_refused(state):
+                yield from step(state)
     except Exception as error:  # noqa: BLE001  # it ends all the same
         text = "worker: %s: %s; leases are left to end"
-        logger.warning(text, type(error).__name__, error, extra=crew.fields)
-    crew.abandoned |= crew.leased()
-    for source in crew.sources:
-        crew.abandon(source)
+        logger.warning(text, type(error).__name__, error, extra=state.fields)
+    state.abandoned |= state.leased()
+    for poll in state.polls:
+        state.abandon(poll)
 
 
-def _hand_back(crew: Crew) -> Flow:
-    for source in crew.sources:
-        jobs = crew.abandon(source)
-        crew.abandoned.update(jobs)
+def _hand_back(state: WorkerState) -> Flow:
+    for poll in state.polls:
+        jobs = state.abandon(poll)
+        state.abandoned.update(jobs)
         jobs.sort(key=lambda job: job.epoch)
         lives = [list(life) for _, life in groupby(jobs, key=lambda job: job.epoch)]
         for chunk in (life[i : i + BATCH] for life in lives for i in range(0, len(life), BATCH)):
-            with _unless_refused(crew):
-                yield from _call(crew, source.ops, source.ops.release(chunk, 0))
-                crew.drop(chunk)
-                crew.abandoned.difference_update(chunk)
-                crew.statistics.finished("handed back", len(chunk), None, None)
+            with _unless_refused(state):
+                yield from _call(state, poll.ops, poll.ops.release(chunk, 0))
+                state.drop(chunk)
+                state.abandoned.difference_update(chunk)
+                state.statistics.finished("handed back", len(chunk), None, None)
                 text = "%d unfinished jobs were given back"
-                logger.warning(text, len(chunk), extra=crew.fields)
+                logger.warning(text, len(chunk), extra=state.fields)
 
 
-def _report_all(crew: Crew) -> Flow:
-    for i, part in list(crew.collect().items()):
-        with _unless_refused(crew):
-            yield from _report(crew, crew.sources[i], part)
-            del crew.unsettled[i]
-        if crew.sources[i].home is not None and i in crew.unsettled:
-            yield from _keep(crew, i)
+def _report_all(state: WorkerState) -> Flow:
+    for i, part in list(state.collect().items()):
+        with _unless_refused(state):
+            yield from _report(state, state.polls[i], part)
+            del state.unsettled[i]
+        if state.polls[i].home is not None and i in state.unsettled:
+            yield from _keep(state, i)
 
 
 @contextmanager
-def _unless_refused(crew: Crew) -> Iterator[None]:
+def _unless_refused(state: WorkerState) -> Iterator[None]:
     """What is refused in one place, or not there, is no reason to leave the rest."""
     try:
         yield
     except Exception as error:
-        if passing(error) and not crew.is_spread:
+        if passing(error) and not state.is_spread:
             raise
-        logger.warning("worker: %s: %s", type(error).__name__, error, extra=crew.fields)
+        logger.warning("worker: %s: %s", type(error).__name__, error, extra=state.fields)

@@ -166,7 +166,7 @@ class AsyncRunners:
         self._closing = False
         self._end: asyncio.Future[None] = self._loop.create_future()
         self._watch: asyncio.Task[None] | None = None
-        self._threads: Threads | None = None
+        self._threads: HandlerThreads | None = None
         self._last: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -246,7 +246,7 @@ class AsyncRunners:
                 with self._here:
                     return await handler.function(*args, **kwargs)
             if self._threads is None:
-                self._threads = Threads(self._count, self._name, self._here)
+                self._threads = HandlerThreads(self._count, self._name, self._here)
             return await self._threads.call(lambda: handler.function(*args, **kwargs))
         finally:
             for job in jobs:
@@ -311,7 +311,7 @@ def _complain(error: BaseException) -> None:
         logger.critical("a run was not brought to its end", exc_info=error)
 
 
-class Threads:
+class HandlerThreads:
     """Threads for plain functions beside an event loop, made when they are needed.
 
     They are daemons: those of an executor keep the process until the last function has returned.

@@ -47,7 +47,7 @@ class ProcessStatus:
         pid: None while there is none.
         healthy: it reports, and says that it is; or it is being replaced on purpose.
         age: seconds since its start.
-        starts: how many processes there have been in this place.
+        starts: how many processes there have been in this slot.
         leaving: why it was asked to end; empty = it was not.
         worker: what it last reported.
     """
@@ -69,7 +69,7 @@ class SupervisorStatus:
         pid: its own.
         healthy: whether all processes are.
         stopping: whether it was asked to end.
-        processes: one for each place.
+        processes: one for each slot.
     """
 
     pid: int
@@ -82,7 +82,7 @@ class SupervisorStatus:
         return asdict(self)
 
 
-class Place:
+class ChildSlot:
     """Where there is to be a process.
 
     Attributes:
@@ -178,7 +178,7 @@ class Supervisor:
         development: bool = False,
     ) -> None:
         self._command = command
-        self._places = [Place(number) for number in range(1, processes + 1)]
+        self._slots = [ChildSlot(number) for number in range(1, processes + 1)]
         self._max_memory = max_memory
         self._memory = memory
         self._development = development
@@ -187,7 +187,7 @@ class Supervisor:
         self._trial: Child | None = None
         self._then: Callable[[], None] = self._begin
         self._begun = False
-        self._rolling: list[tuple[Place, Child]] = []
+        self._rolling: list[tuple[ChildSlot, Child]] = []
         self._next_look = 0.0
         self._signals: list[int] = []
         self._bereft = False
@@ -203,7 +203,7 @@ class Supervisor:
     def healthy(self) -> bool:
         """Whether every process is, and there is one where there is to be."""
         now = time.monotonic()
-        return self._begun and all(place.healthy(now) for place in self._places)
+        return self._begun and all(slot.healthy(now) for slot in self._slots)
 
     def status(self) -> SupervisorStatus:
         """All that there is to know."""
@@ -212,7 +212,7 @@ class Supervisor:
             pid=os.getpid(),
             healthy=self.healthy(),
             stopping=self._stopping,
-            processes=tuple(place.status(now) for place in self._places),
+            processes=tuple(slot.status(now) for slot in self._slots),
         )
 
     def reload(self) -> None:
@@ -254,16 +254,16 @@ class Supervisor:
 
     def _find_ended(self) -> None:
         self._end_trial()
-        for place in self._places:
-            if place.child is not None and place.child.code is not None:
-                self._ended(place, place.child)
+        for slot in self._slots:
+            if slot.child is not None and slot.child.code is not None:
+                self._ended(slot, slot.child)
 
     def _over(self) -> bool:
         if self._code is not None and not self._begun:
             return True
         if self._stopping:
-            return all(place.child is None for place in self._places)
-        return self._begun and all(place.done for place in self._places)
+            return all(slot.child is None for slot in self._slots)
+        return self._begun and all(slot.done for slot in self._slots)
 
     def _wait(self) -> None:
         deadline = min(self._deadlines(), default=None)
@@ -278,12 +278,12 @@ class Supervisor:
                 self._selector.unregister(child.line)
 
     def _deadlines(self) -> Iterator[float]:
-        for place in self._places:
-            if place.child is None:
-                if self._begun and not place.done and not self._stopping:
-                    yield place.due
-            elif place.child.kill_at is not None:
-                yield place.child.kill_at
+        for slot in self._slots:
+            if slot.child is None:
+                if self._begun and not slot.done and not self._stopping:
+                    yield slot.due
+            elif slot.child.kill_at is not None:
+                yield slot.child.kill_at
         if self._max_memory is not None and self._begun:
             yield self._next_look
 
@@ -317,9 +317,9 @@ class Supervisor:
         self._stopping, self._rolling = True, []
         LOG.info("%s: stopping", signal.Signals(number).name)
         self._drop_trial()
-        for place in self._places:
-            if place.child is not None:
-                self._terminate(place, place.child, "stop")
+        for slot in self._slots:
+            if slot.child is not None:
+                self._terminate(slot, slot.child, "stop")
 
     # The trial
 
@@ -368,95 +368,95 @@ class Supervisor:
         """Start what is due."""
         if not self._begun or self._stopping:
             return
-        for place in self._places:
-            if place.child is None and not place.done and place.due <= time.monotonic():
+        for slot in self._slots:
+            if slot.child is None and not slot.done and slot.due <= time.monotonic():
                 try:
-                    child = place.start(self._command(place.number))
+                    child = slot.start(self._command(slot.number))
                 except OSError as error:
-                    pause = place.postpone()
-                    told = (place.number, error, pause)
+                    pause = slot.postpone()
+                    told = (slot.number, error, pause)
                     LOG.error("process %d can't be started: %s; again in %.1f s", *told)  # noqa: TRY400
                 else:
                     self._watch(child)
-                    LOG.info("process %d has started, pid %d", place.number, child.pid)
+                    LOG.info("process %d has started, pid %d", slot.number, child.pid)
 
-    def _ended(self, place: Place, child: Child) -> None:
-        place.child = None
+    def _ended(self, slot: ChildSlot, child: Child) -> None:
+        slot.child = None
         self._forget(child)
         code = child.code
         assert code is not None
-        told = (place.number, child.pid, _how(code))
+        told = (slot.number, child.pid, _how(code))
         if self._stopping:
             LOG.info("process %d, pid %d, %s", *told)
             if code not in ENDED_WELL:
                 self._code = 1
         elif (code == DRAINED or (child.terms.burst and code == 0)) and not child.leaving:
             LOG.info("process %d, pid %d, %s: nothing is left to do", *told)
-            place.done = True
+            slot.done = True
         elif child.leaving not in ("", RECYCLED) or (code == 0 and child.terms.limited):
             LOG.info("process %d, pid %d, %s: it is replaced", *told)
-            self._excuse(place)
-            place.renew()
+            self._excuse(slot)
+            slot.renew()
         else:
-            self._ended_unasked(place, child, told)
+            self._ended_unasked(slot, child, told)
 
-    def _ended_unasked(self, place: Place, child: Child, told: tuple[int, int, str]) -> None:
-        place.excused = 0.0
+    def _ended_unasked(self, slot: ChildSlot, child: Child, told: tuple[int, int, str]) -> None:
+        slot.excused = 0.0
         if child.leaving:
-            self._excuse(place)
+            self._excuse(slot)
         if child.age < EARLY:
-            pause = place.postpone()
+            pause = slot.postpone()
             LOG.warning(
                 "process %d, pid %d, %s, %.1f s after its start: it is replaced in %.1f s",
                 *(*told, child.age, pause),
             )
         else:
-            place.renew()
+            slot.renew()
             LOG.warning("process %d, pid %d, %s: it is replaced", *told)
 
     def _replace_all(self) -> None:
         self._begin()
         self._rolling = []
-        for place in self._places:
-            place.renew()
-            if place.child is not None and not place.child.leaving:
-                self._terminate(place, place.child, "reload")
+        for slot in self._slots:
+            slot.renew()
+            if slot.child is not None and not slot.child.leaving:
+                self._terminate(slot, slot.child, "reload")
 
     def _roll(self) -> None:
-        self._rolling = [(place, place.child) for place in self._places if place.child]
-        for place in self._places:
-            place.renew()
+        self._rolling = [(slot, slot.child) for slot in self._slots if slot.child]
+        for slot in self._slots:
+            slot.renew()
 
     def _roll_on(self) -> None:
         """One is asked to end when the replacement of the one before it has loaded the app."""
         while self._rolling and not self._stopping:
-            place, old = self._rolling[0]
-            if place.child is old:
+            slot, old = self._rolling[0]
+            if slot.child is old:
                 if not old.leaving:
-                    self._terminate(place, old, "restart")
+                    self._terminate(slot, old, "restart")
                 return
-            if place.early:
-                LOG.error("process %d ends after its start: the others stay", place.number)
+            if slot.early:
+                LOG.error("process %d ends after its start: the others stay", slot.number)
                 self._rolling = []
                 return
-            if not place.done and (place.child is None or place.child.reported is None):
+            if not slot.done and (slot.child is None or slot.child.reported is None):
                 return
             self._rolling.pop(0)
 
-    def _terminate(self, place: Place, child: Child, why: str) -> None:
+    def _terminate(self, slot: ChildSlot, child: Child, why: str) -> None:
         child.terminate(why)
-        place.excused = child.kill_at or 0.0
+        slot.excused = child.kill_at or 0.0
 
     @staticmethod
-    def _excuse(place: Place) -> None:
-        place.excused = time.monotonic() + STALE
+    def _excuse(slot: ChildSlot) -> None:
+        slot.excused = time.monotonic() + STALE
 
     def _kill_the_late(self) -> None:
         now = time.monotonic()
-        for place in self._places:
-            child = place.child
+        for slot in self._slots:
+            child = slot.child
             if child is not None and child.kill_at is not None and child.kill_at <= now:
-                LOG.error("process %d, pid %d, does not stop: killed", place.number, child.pid)
+                LOG.error("process %d, pid %d, does not stop: killed", slot.number, child.pid)
                 child.kill()
 
     def _look_at_memory(self) -> None:
@@ -465,13 +465,13 @@ class Supervisor:
         if limit is None or memory is None or now < self._next_look:
             return
         self._next_look = now + BETWEEN_LOOKS
-        there = {p.child.pid: (p, p.child) for p in self._places if p.child and not p.child.leaving}
+        there = {p.child.pid: (p, p.child) for p in self._slots if p.child and not p.child.leaving}
         for pid, size in memory(list(there)).items():
             if size > limit:
-                place, child = there[pid]
-                told = (place.number, pid, size >> 20, limit >> 20)
+                slot, child = there[pid]
+                told = (slot.number, pid, size >> 20, limit >> 20)
                 LOG.warning("process %d, pid %d, holds %d MiB, more than %d: recycled", *told)
-                self._terminate(place, child, RECYCLED)
+                self._terminate(slot, child, RECYCLED)
 
     # Processes and their lines
 
@@ -485,9 +485,9 @@ class Supervisor:
 
     def _close(self) -> None:
         self._drop_trial()
-        for place in self._places:
-            if place.child is not None:  # only after an error of ours
-                self._forget(place.child)
+        for slot in self._slots:
+            if slot.child is not None:  # only after an error of ours
+                self._forget(slot.child)
         self._selector.close()
         self._ear.close()
         self._bell.close()

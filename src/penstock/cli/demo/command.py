@@ -14,7 +14,7 @@ from penstock import Penstock
 from penstock.cli.app import Failed, Session, command
 from penstock.cli.demo.files import list_files, standard_library
 from penstock.cli.demo.report import print_report
-from penstock.cli.demo.run import Plan, Run, keys
+from penstock.cli.demo.run import DemoPlan, DemoRun, keys
 from penstock.cli.demo.screen import screen
 from penstock.embedded import EmbeddedServer
 
@@ -52,7 +52,7 @@ def demo(
             name = client.server_facts().name
             told.say(f"{name}, {'started for this run' if own else 'the server you named'}")
             try:
-                report = Run(client, Plan(url, own, root, listing, workers), told).run()
+                report = DemoRun(client, DemoPlan(url, own, root, listing, workers), told).run()
             finally:
                 clean(client)
     session.answer(report.document(), lambda: print_report(report))

@@ -11,7 +11,7 @@ from typing import Any
 from penstock.cli import output
 from penstock.cli.demo.files import Listing, digest, path_of, stamp
 
-__all__ = ["Kill", "Memory", "Report", "Verdict", "check", "percentile", "print_report"]
+__all__ = ["DemoReport", "DemoVerdict", "Kill", "Memory", "check", "percentile", "print_report"]
 
 KEPT_KEYS = 4 << 10
 """Bytes by which the keys may have grown: those of a few more producers."""
@@ -21,7 +21,7 @@ SHOWN = 20
 
 
 @dataclass(frozen=True)
-class Verdict:
+class DemoVerdict:
     """What the results lack; everything is empty when nothing does.
 
     Attributes:
@@ -40,7 +40,7 @@ class Verdict:
         return not self.missing and not self.wrong
 
 
-def check(root: Path, listing: Listing, results: Mapping[str, Mapping[str, Any]]) -> Verdict:
+def check(root: Path, listing: Listing, results: Mapping[str, Mapping[str, Any]]) -> DemoVerdict:
     """Hold the results against the directory, which is read once more.
 
     Args:
@@ -50,7 +50,7 @@ def check(root: Path, listing: Listing, results: Mapping[str, Mapping[str, Any]]
     """
     unreadable = [name for name in listing if "error" in results.get(name, ())]
     judged = [name for name in listing if name in results and name not in set(unreadable)]
-    return Verdict(
+    return DemoVerdict(
         missing=[name for name in listing if name not in results],
         wrong=[name for name in judged if not _matches(root, listing[name], name, results[name])],
         unreadable=unreadable,
@@ -99,7 +99,7 @@ class Memory:
 
 
 @dataclass(frozen=True)
-class Report:
+class DemoReport:
     """A run of the demo.
 
     Attributes:
@@ -126,7 +126,7 @@ class Report:
     files: int
     acked: int
     redelivered: int
-    verdict: Verdict
+    verdict: DemoVerdict
     seconds: float
     rate: float
     recovered: float | None
@@ -191,7 +191,7 @@ def percentile(values: Sequence[float], percent: int) -> float:
     return statistics.quantiles(values, n=100, method="inclusive")[percent - 1]
 
 
-def print_report(report: Report) -> None:
+def print_report(report: DemoReport) -> None:
     """The table at the end, and what is to be said about it."""
     kill, verdict = report.kill, report.verdict
     held = f"{kill.worker} held {kill.held} when it was killed" if kill else "no worker was killed"

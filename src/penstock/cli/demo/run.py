@@ -11,13 +11,13 @@ from typing import Any
 
 from penstock import Job, Penstock
 from penstock.cli.app import Failed
-from penstock.cli.demo.crew import Crew
 from penstock.cli.demo.files import Listing
-from penstock.cli.demo.report import Kill, Memory, Report, check
+from penstock.cli.demo.report import DemoReport, Kill, Memory, check
 from penstock.cli.demo.screen import Screen
 from penstock.cli.demo.worker import FILES, LEASE, RESULTS
+from penstock.cli.demo.workers import DemoWorkers
 
-__all__ = ["Plan", "Run", "keys"]
+__all__ = ["DemoPlan", "DemoRun", "keys"]
 
 PROBES = 200
 WARM_UP = 20
@@ -32,7 +32,7 @@ LONGEST_PACE = 0.4
 
 
 @dataclass(frozen=True)
-class Plan:
+class DemoPlan:
     """What is to be done.
 
     Attributes:
@@ -102,7 +102,7 @@ class Gathered:
                 self.last_again = now
 
 
-class Run:
+class DemoRun:
     """One run, on a server and under a prefix of its own.
 
     Args:
@@ -111,7 +111,7 @@ class Run:
         screen: where to tell of it.
     """
 
-    def __init__(self, client: Penstock, plan: Plan, screen: Screen) -> None:
+    def __init__(self, client: Penstock, plan: DemoPlan, screen: Screen) -> None:
         self.client = client
         self.plan = plan
         self.screen = screen
@@ -122,9 +122,9 @@ class Run:
         self.killed_at = 0.0
         self._unsettled: list[Job] = []
         self._news = time.monotonic()
-        self._crew = Crew(client, plan.url, plan.root, batch=plan.batch, pace=plan.pace)
+        self._processes = DemoWorkers(client, plan.url, plan.root, batch=plan.batch, pace=plan.pace)
 
-    def run(self) -> Report:
+    def run(self) -> DemoReport:
         """All of it.
 
         Raises:
@@ -133,9 +133,9 @@ class Run:
         try:
             return self._run()
         finally:
-            self._crew.end()
+            self._processes.end()
 
-    def _run(self) -> Report:
+    def _run(self) -> DemoReport:
         self._muster()
         pickup = self._probe()
         self._rehearse()
@@ -157,7 +157,7 @@ class Run:
         return Memory(server, sum(used("MEMORY", "USAGE", key) or 0 for key in keys(self.client)))
 
     def _muster(self) -> None:
-        self._crew.start(self.plan.workers)
+        self._processes.start(self.plan.workers)
         while len(self.gathered.ready) < self.plan.workers:
             self._gather(0.5)
         self.screen.say(f"{self.plan.workers} workers are ready, each a process")
@@ -227,7 +227,7 @@ class Run:
         return True
 
     def _kill(self) -> None:
-        self.kill = self._crew.kill_one()
+        self.kill = self._processes.kill_one()
         if self.kill:
             self.killed_at = time.monotonic()
             told = f"{self.kill.worker} (process {self.kill.pid}) is killed with SIGKILL"
@@ -245,14 +245,14 @@ class Run:
         now = time.monotonic()
         if jobs:
             self._news = now
-        if deaths := self._crew.deaths():
+        if deaths := self._processes.deaths():
             self.screen.say(deaths)
-        if not self._crew.is_there or now - self._news > PATIENCE:
+        if not self._processes.is_there or now - self._news > PATIENCE:
             raise Failed(f"no news from the workers. {deaths}")
         return len(jobs)
 
     def _workers(self) -> dict[str, str]:
-        return {name: self._state(name) for name in self._crew.started}
+        return {name: self._state(name) for name in self._processes.started}
 
     def _state(self, name: str) -> str:
         if self.kill is not None and name == self.kill.worker:
@@ -266,11 +266,11 @@ class Run:
         began: float,
         ended: float,
         memory: tuple[Memory, Memory, Memory],
-    ) -> Report:
+    ) -> DemoReport:
         plan, gathered = self.plan, self.gathered
         firsts = len(gathered.first) - len(gathered.redelivered)
         before, full, after = memory
-        return Report(
+        return DemoReport(
             server=self.client.server_facts().name,
             own_server=plan.own_server,
             path=plan.root,

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from penstock.core.logs import printable
 
-__all__ = ["Lines", "Screen", "screen"]
+__all__ = ["PlainScreen", "Screen", "screen"]
 
 
 class Screen(Protocol):
@@ -26,7 +26,7 @@ class Screen(Protocol):
         """So many files are done; what each worker has to show for it."""
 
 
-class Lines:
+class PlainScreen:
     """Plain lines, a few of them.
 
     Args:
@@ -76,7 +76,7 @@ class Bar:
 def screen(*, as_json: bool) -> Iterator[Screen]:
     """A bar for a terminal; lines elsewhere, and on stderr if stdout is for a document."""
     if as_json or not sys.stdout.isatty():
-        yield Lines(sys.stderr if as_json else sys.stdout)
+        yield PlainScreen(sys.stderr if as_json else sys.stdout)
         return
     columns = (
         BarColumn(),

@@ -18,7 +18,7 @@ from typing import Any
 from penstock import EvictionWarning, Job, Penstock
 from penstock.cli.demo.files import digest, path_of
 
-__all__ = ["FILES", "LEASE", "RESULTS", "Worker", "main"]
+__all__ = ["FILES", "LEASE", "RESULTS", "DemoWorker", "main"]
 
 FILES = "files"
 RESULTS = "results"
@@ -27,7 +27,7 @@ BLOCK = 2.0
 """Seconds after which an idle worker looks whether its parent is still there."""
 
 
-class Worker:
+class DemoWorker:
     """Works through the queue of files.
 
     Args:
@@ -95,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     given = parser.parse_args(argv)
     warnings.simplefilter("ignore", EvictionWarning)  # who started us has said so already
     with Penstock(given.url, prefix=given.prefix, owner=given.owner) as client:
-        Worker(client, given.root, batch=given.batch, pace=given.pace).run()
+        DemoWorker(client, given.root, batch=given.batch, pace=given.pace).run()
 
 
 if __name__ == "__main__":

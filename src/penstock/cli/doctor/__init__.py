@@ -10,7 +10,7 @@ import typer
 from penstock.cli import output
 from penstock.cli.app import Failed, Session, command
 from penstock.cli.doctor import cluster, keys, server, times
-from penstock.cli.doctor.findings import Finding, Level, Patient, examined, examined_apart
+from penstock.cli.doctor.findings import Finding, Patient, Severity, examined, examined_apart
 from penstock.core.urls import shown
 
 __all__ = ["doctor"]
@@ -46,7 +46,7 @@ def doctor(
             *examined_apart(patient, server.CHECKS),
             *examined(patient, keys.checks(horizon, repair=repair)),
         ]
-    healthy = all(finding.level is not Level.BROKEN for finding in findings)
+    healthy = all(finding.level is not Severity.BROKEN for finding in findings)
     document = {
         "url": shown(session.url),
         "prefix": session.prefix,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from penstock.cli.doctor.findings import Check, Finding, Level, Patient
+from penstock.cli.doctor.findings import Check, Finding, Patient, Severity
 from penstock.core.servers import parse_info
 from penstock.wire.keys import SLOTS
 
@@ -22,11 +22,11 @@ def cluster(patient: Patient) -> Iterator[Finding]:
     data = {"state": state, "slots": served, "primaries": sorted(patient.parts)}
     if state != "ok":
         text = f"the cluster is down ({served} of {SLOTS} slots are served): calls are refused."
-        yield Finding("cluster", Level.BROKEN, text, data)
+        yield Finding("cluster", Severity.BROKEN, text, data)
     else:
         count = len(patient.parts)
         text = f"{count} primaries serve {served} of {SLOTS} slots."
-        yield Finding("cluster", Level.OK if served == SLOTS else Level.BROKEN, text, data)
+        yield Finding("cluster", Severity.OK if served == SLOTS else Severity.BROKEN, text, data)
     yield from _on_their_way(patient)
     yield from _patience(patient)
 
@@ -39,7 +39,7 @@ def _on_their_way(patient: Patient) -> Iterator[Finding]:
             some = ", ".join(slots[:FEW]) + (", ..." if len(slots) > FEW else "")
             text = f"{address}: slots are on their way ({some}): queues in them stand still."
             data = {"server": address, "slots": slots}
-            yield Finding("cluster", Level.WARNING, text, data)
+            yield Finding("cluster", Severity.WARNING, text, data)
 
 
 def _leaving(part: Patient) -> list[str]:
@@ -57,7 +57,7 @@ def _patience(patient: Patient) -> Iterator[Finding]:
         return
     seconds = int(silence) / 1000
     text = f"a primary is replaced after {seconds:g} s and an election: retry_for should exceed it."
-    yield Finding("cluster", Level.OK, text, {"cluster_node_timeout": seconds})
+    yield Finding("cluster", Severity.OK, text, {"cluster_node_timeout": seconds})
 
 
 CHECKS: list[tuple[str, Check]] = [("cluster", cluster)]

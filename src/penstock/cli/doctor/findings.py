@@ -15,10 +15,10 @@ from penstock.core.cluster import Address, read_slots, slot_of
 from penstock.core.servers import ServerFacts, parse_info
 from penstock.wire.keys import SLOTS
 
-__all__ = ["Check", "Finding", "Level", "Patient", "examined", "examined_apart"]
+__all__ = ["Check", "Finding", "Patient", "Severity", "examined", "examined_apart"]
 
 
-class Level(str, Enum):
+class Severity(str, Enum):
     """How bad it is."""
 
     OK = "ok"
@@ -42,7 +42,7 @@ class Finding:
     """
 
     check: str
-    level: Level
+    level: Severity
     text: str
     data: dict[str, Any] = field(default_factory=dict)
 
@@ -192,4 +192,4 @@ def _survived(patient: Patient, name: str, check: Check) -> Iterator[Finding]:
     try:
         yield from check(patient)
     except ResponseError as error:
-        yield Finding(name, Level.WARNING, f"could not be looked at: {error}")
+        yield Finding(name, Severity.WARNING, f"could not be looked at: {error}")

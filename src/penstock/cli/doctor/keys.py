@@ -16,7 +16,7 @@ from itertools import chain
 from urllib.parse import unquote
 
 from penstock.cli.doctor import times
-from penstock.cli.doctor.findings import Check, Finding, Level, Patient
+from penstock.cli.doctor.findings import Check, Finding, Patient, Severity
 from penstock.core.partitions import read_mark
 from penstock.core.servers import PROTOCOL_VERSION
 from penstock.core.views import SETTING_KINDS, number_in
@@ -62,7 +62,7 @@ MANY = ("producer", "stage", "commit", "checkpoint")
 
 
 @dataclass
-class Found:
+class ScannedKeys:
     """What a scan of the key space found.
 
     Attributes:
@@ -78,16 +78,16 @@ class Found:
     complete: bool = False
 
 
-def scan(patient: Patient) -> Found:
+def scan(patient: Patient) -> ScannedKeys:
     """Every key under the prefix, as far as time allows."""
-    found = Found(complete=True)
+    found = ScannedKeys(complete=True)
     stop = time.monotonic() + SCAN_SECONDS
     for part in patient.parts.values() or [patient]:
         found.complete = _scan(part, found, stop) and found.complete
     return found
 
 
-def _scan(patient: Patient, found: Found, stop: float) -> bool:
+def _scan(patient: Patient, found: ScannedKeys, stop: float) -> bool:
     """Whether every key of one server was looked at in time."""
     pattern = re.sub(r"([*?\[\]\\^-])", r"\\\1", patient.prefix) + ":*"
     cursor = b"0"
@@ -101,7 +101,7 @@ def _scan(patient: Patient, found: Found, stop: float) -> bool:
     return False
 
 
-def _sort(key: bytes, prefix: str, found: Found) -> None:
+def _sort(key: bytes, prefix: str, found: ScannedKeys) -> None:
     if key in (registry_key(prefix), node_key(prefix)):
         return
     text = key.decode("utf-8", "backslashreplace")
@@ -132,7 +132,7 @@ def queues(patient: Patient, horizon: int, *, repair: bool) -> Iterator[Finding]
     kind = patient.ask("TYPE", registry_key(patient.prefix)).decode()
     if kind not in ("hash", "none"):
         text = f"the registry is a {kind}: no queue can be made or found."
-        yield Finding("queues", Level.BROKEN, text, {"type": kind})
+        yield Finding("queues", Severity.BROKEN, text, {"type": kind})
         return
     listed = registry(patient)
     names = sorted({*listed, *found.kinds})
@@ -143,31 +143,31 @@ def queues(patient: Patient, horizon: int, *, repair: bool) -> Iterator[Finding]
             break
         looked += 1
         for finding in _queue(patient, name, listed.get(name, []), horizon, repair=repair):
-            damaged = damaged or finding.level is Level.BROKEN
+            damaged = damaged or finding.level is Severity.BROKEN
             yield finding
     yield _summary(looked, len(names), found, damaged)
     yield _unknown(found)
 
 
-def _summary(looked: int, count: int, found: Found, damaged: bool) -> Finding:
+def _summary(looked: int, count: int, found: ScannedKeys, damaged: bool) -> Finding:
     complete = found.complete and looked == count
     data = {"queues": count, "looked_at": looked, "keys": found.seen, "complete": complete}
     of = f" of {count}" if looked < count else ""
     text = f"{looked}{of} queues and {found.seen} keys looked at"
     text += "" if complete else ", not all there are"
     if damaged:
-        return Finding("queues", Level.BROKEN, f"{text}: damage was found, see above.", data)
-    return Finding("queues", Level.OK, f"{text}: their structures agree.", data)
+        return Finding("queues", Severity.BROKEN, f"{text}: damage was found, see above.", data)
+    return Finding("queues", Severity.OK, f"{text}: their structures agree.", data)
 
 
-def _unknown(found: Found) -> Finding:
+def _unknown(found: ScannedKeys) -> Finding:
     data = {"count": len(found.unknown), "keys": found.unknown[:10]}
     if not found.unknown:
-        return Finding("keys", Level.OK, "no unknown key under the prefix.", data)
+        return Finding("keys", Severity.OK, "no unknown key under the prefix.", data)
     some = ", ".join(repr(key) for key in found.unknown[:3])
     more = ", ..." if len(found.unknown) > 3 else ""
     text = f"{len(found.unknown)} keys under the prefix are none of penstock's: {some}{more}"
-    return Finding("keys", Level.WARNING, text, data)
+    return Finding("keys", Severity.WARNING, text, data)
 
 
 def _queue(
@@ -180,7 +180,7 @@ def _queue(
     wrong = _wrong_types(patient, keys)
     for kind, actual in wrong.items():
         text = f"queue {name!r}: {kind} is a {actual}, not a {TYPES[kind]}: calls are refused."
-        yield Finding("queues", Level.BROKEN, text, {**data, "key": kind, "type": actual})
+        yield Finding("queues", Severity.BROKEN, text, {**data, "key": kind, "type": actual})
     if wrong:
         return
     epoch, protocol, dangling = patient.ask("HMGET", keys["meta"], "epoch", "v", "dangling")
@@ -191,15 +191,15 @@ def _queue(
         return
     if protocol != b"%d" % PROTOCOL_VERSION:
         text = f"queue {name!r} was written by version {protocol!r} of the protocol."
-        yield Finding("queues", Level.BROKEN, text, data)
+        yield Finding("queues", Severity.BROKEN, text, data)
         return
     if f"{crc:08x}{epoch.decode()}" not in fields:
         text = f"queue {name!r} is not in the registry: `penstock queues` does not show it."
-        yield Finding("queues", Level.WARNING, text, data)
+        yield Finding("queues", Severity.WARNING, text, data)
     count = number_in((dangling or b"").decode("utf-8", "replace"))
     if count:
         text = f"queue {name!r}: {count} entries had lost their jobs and were dropped."
-        yield Finding("queues", Level.WARNING, text, {**data, "dangling": count})
+        yield Finding("queues", Severity.WARNING, text, {**data, "dangling": count})
     if repair:
         yield from times.repaired(patient, keys, name, horizon)
     yield from times.ahead(patient, keys, name, horizon)
@@ -217,7 +217,7 @@ def _no_numbers(patient: Patient, keys: QueueKeys) -> Iterator[Finding]:
                 f"absent: HDEL {keys['meta'].decode()} {name}"
             )
             data = {"queue": _shown(keys), "field": name}
-            yield Finding("queues", Level.WARNING, text, data)
+            yield Finding("queues", Severity.WARNING, text, data)
 
 
 def _shown(keys: QueueKeys) -> str:
@@ -242,13 +242,13 @@ def _without_meta(patient: Patient, keys: QueueKeys, fields: list[str]) -> Itera
     there = [kind for kind in KINDS if patient.ask("EXISTS", keys[kind])]
     if set(there) & set(JOBS):
         text = f"queue {name!r} has jobs but no meta: an enqueue repairs it if it is listed."
-        yield Finding("queues", Level.BROKEN, text, {**data, "keys": there})
+        yield Finding("queues", Severity.BROKEN, text, {**data, "keys": there})
     elif there:
         text = f"queue {name!r} is gone, but left {', '.join(there)}."
-        yield Finding("queues", Level.WARNING, text, {**data, "keys": there})
+        yield Finding("queues", Severity.WARNING, text, {**data, "keys": there})
     elif fields:
         text = f"queue {name!r} is listed and does not exist: a removal was cut short; harmless."
-        yield Finding("queues", Level.WARNING, text, data)
+        yield Finding("queues", Severity.WARNING, text, data)
 
 
 def _damage(patient: Patient, keys: QueueKeys) -> Iterator[Finding]:
@@ -269,7 +269,7 @@ def _damage(patient: Patient, keys: QueueKeys) -> Iterator[Finding]:
         name = _shown(keys)
         text = f"queue {name!r}: {count} {fault}, such as {examples[fault]}."
         data = {"queue": name, "fault": fault, "count": count, "example": examples[fault]}
-        yield Finding("queues", Level.BROKEN, text, data)
+        yield Finding("queues", Severity.BROKEN, text, data)
 
 
 def _held(patient: Patient, keys: QueueKeys) -> Iterator[tuple[str, str]]:

@@ -6,9 +6,9 @@ import functools
 import time
 from collections.abc import Iterator
 
-from penstock.cli.doctor.findings import Check, Finding, Level, Patient
+from penstock.cli.doctor.findings import Check, Finding, Patient, Severity
 from penstock.cli.output import size, span
-from penstock.client._sync.transport.sentinel import Told
+from penstock.client._sync.transport.sentinel import SentinelAnswer
 from penstock.core.servers import OLDEST
 from penstock.errors import UnsupportedServer
 from penstock.wire.scripts import all_scripts
@@ -29,7 +29,7 @@ def told(check: Check) -> Check:
             yield from check(patient)
         else:
             text = "not known: the server does not answer INFO."
-            yield Finding(check.__name__, Level.WARNING, text)
+            yield Finding(check.__name__, Severity.WARNING, text)
 
     return looked
 
@@ -42,17 +42,17 @@ def version(patient: Patient) -> Iterator[Finding]:
     try:
         facts.check()
     except UnsupportedServer as error:
-        yield Finding("version", Level.BROKEN, f"{error}.", data)
+        yield Finding("version", Severity.BROKEN, f"{error}.", data)
     else:
         needed = ".".join(map(str, OLDEST))
         text = f"{facts.name} has all that the scripts use (Redis {needed} or newer)."
-        yield Finding("version", Level.OK, text, data)
+        yield Finding("version", Severity.OK, text, data)
 
 
 FSYNC = {
-    "always": (Level.OK, "every write is on disk before it is answered."),
-    "everysec": (Level.OK, "a crash of the machine loses up to a second or two."),
-    "no": (Level.WARNING, "a crash of the machine loses what the system had not written yet."),
+    "always": (Severity.OK, "every write is on disk before it is answered."),
+    "everysec": (Severity.OK, "a crash of the machine loses up to a second or two."),
+    "no": (Severity.WARNING, "a crash of the machine loses what the system had not written yet."),
 }
 
 
@@ -66,15 +66,15 @@ def persistence(patient: Patient) -> Iterator[Finding]:
         yield _snapshots(patient)
     if fields.get("rdb_last_bgsave_status", "ok") != "ok":
         text = "the last snapshot failed: the server may refuse writes until one succeeds."
-        yield Finding("persistence", Level.WARNING, text)
+        yield Finding("persistence", Severity.WARNING, text)
 
 
 def _append_only(patient: Patient) -> Finding:
     if patient.facts.fields.get("aof_last_write_status", "ok") != "ok":
         text = "the last write to the append-only file failed: what is accepted is not kept."
-        return Finding("persistence", Level.BROKEN, text, {"aof": True})
+        return Finding("persistence", Severity.BROKEN, text, {"aof": True})
     policy = patient.config("appendfsync")
-    level, text = FSYNC.get(policy or "", (Level.OK, "how often it is synced is not told."))
+    level, text = FSYNC.get(policy or "", (Severity.OK, "how often it is synced is not told."))
     data = {"aof": True, "appendfsync": policy}
     return Finding("persistence", level, f"append-only file, appendfsync {policy}: {text}", data)
 
@@ -84,10 +84,10 @@ def _snapshots(patient: Patient) -> Finding:
     data = {"aof": False, "save": save}
     if save == "":
         text = "neither append-only file nor snapshots: a restart loses every job."
-        return Finding("persistence", Level.WARNING, text, data)
+        return Finding("persistence", Severity.WARNING, text, data)
     ago = time.time() - float(patient.facts.fields.get("rdb_last_save_time", 0))
     text = f"snapshots alone, the last one {span(max(ago, 0))} ago: a crash loses what came later."
-    return Finding("persistence", Level.WARNING, text, data)
+    return Finding("persistence", Severity.WARNING, text, data)
 
 
 @told
@@ -100,18 +100,18 @@ def memory(patient: Patient) -> Iterator[Finding]:
     bound = f"{size(used)} of {size(limit)}" if limit else f"{size(used)}, no limit"
     if patient.facts.evicts:
         text = f"maxmemory-policy {policy}: at maxmemory jobs are deleted; set it to noeviction."
-        yield Finding("memory", Level.BROKEN, text, data)
+        yield Finding("memory", Severity.BROKEN, text, data)
     elif policy.startswith("volatile-"):
         text = (
             f"maxmemory-policy {policy}: at maxmemory the keys go that keep a repeated enqueue"
             " from being counted twice; set it to noeviction."
         )
-        yield Finding("memory", Level.WARNING, text, data)
+        yield Finding("memory", Severity.WARNING, text, data)
     elif limit and used > NEARLY_FULL * limit:
         text = f"{bound} used: at maxmemory an enqueue is refused, jobs can still be worked off."
-        yield Finding("memory", Level.WARNING, text, data)
+        yield Finding("memory", Severity.WARNING, text, data)
     else:
-        yield Finding("memory", Level.OK, f"{bound}; nothing is evicted ({policy}).", data)
+        yield Finding("memory", Severity.OK, f"{bound}; nothing is evicted ({policy}).", data)
 
 
 @told
@@ -121,9 +121,9 @@ def evicted(patient: Patient) -> Iterator[Finding]:
     data = {"evicted_keys": count}
     if count:
         text = f"{count} keys were evicted since the server started: jobs may be among them."
-        yield Finding("evicted", Level.BROKEN, text, data)
+        yield Finding("evicted", Severity.BROKEN, text, data)
     else:
-        yield Finding("evicted", Level.OK, "no key was evicted since the server started.", data)
+        yield Finding("evicted", Severity.OK, "no key was evicted since the server started.", data)
 
 
 @told
@@ -133,12 +133,12 @@ def replicas(patient: Patient) -> Iterator[Finding]:
     if fields.get("role", "master") != "master":
         master = f"{fields.get('master_host')}:{fields.get('master_port')}"
         text = f"this server is a replica of {master}: it refuses writes."
-        yield Finding("replicas", Level.BROKEN, text, {"role": fields["role"], "master": master})
+        yield Finding("replicas", Severity.BROKEN, text, {"role": fields["role"], "master": master})
         return
     count = int(fields.get("connected_slaves", 0))
     if not count:
         text = "no replica is connected: if this server is lost, so are its jobs."
-        yield Finding("replicas", Level.OK, text, {"role": "master", "replicas": []})
+        yield Finding("replicas", Severity.OK, text, {"role": "master", "replicas": []})
     if count:
         yield _restarted(patient)
     for number in range(count):
@@ -151,14 +151,14 @@ def _restarted(patient: Patient) -> Finding:
     data = {"role": "master", "appendfsync": kept}
     if kept == "always":
         text = "confirmed copies survive a restart of this primary: its file has every write."
-        return Finding("replicas", Level.OK, text, data)
+        return Finding("replicas", Severity.OK, text, data)
     lack = "may lack up to 2 s of writes" if kept else "has no append-only file"
     text = (
         f"this primary {lack}: if it restarts as the primary, replicas copy what it has left, and "
         "confirmed jobs are lost. What holds: fsynced=True, or let a replica take over before it "
         "comes back."
     )
-    return Finding("replicas", Level.OK if kept else Level.WARNING, text, data)
+    return Finding("replicas", Severity.OK if kept else Severity.WARNING, text, data)
 
 
 def _replica(line: str) -> Finding:
@@ -168,8 +168,8 @@ def _replica(line: str) -> Finding:
     data = {"replica": name, "state": state, "lag": lag}
     if state != "online" or lag > LAG:
         text = f"replica {name} is {state}, heard of {lag} s ago: it confirms nothing."
-        return Finding("replicas", Level.WARNING, text, data)
-    return Finding("replicas", Level.OK, f"replica {name} is online, lag {lag} s.", data)
+        return Finding("replicas", Severity.WARNING, text, data)
+    return Finding("replicas", Severity.OK, f"replica {name} is online, lag {lag} s.", data)
 
 
 def sentinels(patient: Patient) -> Iterator[Finding]:
@@ -177,23 +177,23 @@ def sentinels(patient: Patient) -> Iterator[Finding]:
     if patient.primary is None:
         return
     answers = patient.primary.answers()
-    told = [one for _, one in answers if isinstance(one, Told)]
+    told = [one for _, one in answers if isinstance(one, SentinelAnswer)]
     latest = max(told, key=lambda one: one.epoch, default=None)
     for where, one in answers:
-        if not isinstance(one, Told):
+        if not isinstance(one, SentinelAnswer):
             text = f"Sentinel {where} does not answer: {one}."
-            yield Finding("sentinels", Level.WARNING, text, {"sentinel": where})
+            yield Finding("sentinels", Severity.WARNING, text, {"sentinel": where})
         elif latest is not None and one.address != latest.address:
             named = "{}:{}".format(*one.address)
             text = f"Sentinel {where} names {named}, in epoch {one.epoch} of {latest.epoch}."
             data = {"sentinel": where, "primary": named, "epoch": one.epoch}
-            yield Finding("sentinels", Level.WARNING, text, data)
+            yield Finding("sentinels", Severity.WARNING, text, data)
     if latest is not None:
         named = "{}:{}".format(*latest.address)
         agreeing = sum(one.address == latest.address for one in told)
         text = f"{agreeing} of {len(answers)} Sentinels name {named}, epoch {latest.epoch}."
         data = {"primary": named, "epoch": latest.epoch, "agreeing": agreeing, "of": len(answers)}
-        yield Finding("sentinels", Level.OK, text, data)
+        yield Finding("sentinels", Severity.OK, text, data)
 
 
 def clock(patient: Patient) -> Iterator[Finding]:
@@ -206,10 +206,10 @@ def clock(patient: Patient) -> Iterator[Finding]:
     if abs(ahead) > CLOCK_SLACK + after - before:
         side = "ahead of" if ahead > 0 else "behind"
         text = f"the server's clock is {span(abs(ahead))} {side} ours: enqueue(at=...) goes by it."
-        yield Finding("clock", Level.WARNING, text, data)
+        yield Finding("clock", Severity.WARNING, text, data)
     else:
         text = f"the server's clock and ours differ by {abs(ahead) * 1000:.0f} ms."
-        yield Finding("clock", Level.OK, text, data)
+        yield Finding("clock", Severity.OK, text, data)
 
 
 def scripts(patient: Patient) -> Iterator[Finding]:
@@ -218,7 +218,7 @@ def scripts(patient: Patient) -> Iterator[Finding]:
     loaded = patient.ask("SCRIPT", "EXISTS", *(one.sha for one in every))
     names = [one.name for one, is_there in zip(every, loaded, strict=True) if is_there]
     text = f"{len(names)} of {len(every)} scripts are loaded; a client loads what it needs."
-    yield Finding("scripts", Level.OK, text, {"loaded": names, "of": len(every)})
+    yield Finding("scripts", Severity.OK, text, {"loaded": names, "of": len(every)})
 
 
 CHECKS: list[tuple[str, Check]] = [

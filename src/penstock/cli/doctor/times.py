@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from redis.exceptions import ResponseError
 
-from penstock.cli.doctor.findings import Finding, Level, Patient
+from penstock.cli.doctor.findings import Finding, Patient, Severity
 from penstock.cli.output import span
 from penstock.wire.keys import QueueKeys
 from penstock.wire.scripts import script
@@ -38,7 +38,7 @@ def ahead(patient: Patient, keys: QueueKeys, name: str, days: int) -> Iterator[F
         found = {place: _page(patient, keys, place, 0, days, write=False)[0] for place in PLACES}
     except ResponseError as error:
         text = f"queue {name!r}: its times could not be looked at: {error}"
-        yield Finding("times", Level.WARNING, text, {"queue": name})
+        yield Finding("times", Severity.WARNING, text, {"queue": name})
         return
     found = {place: count for place, count in found.items() if count}
     if found:
@@ -47,7 +47,7 @@ def ahead(patient: Patient, keys: QueueKeys, name: str, days: int) -> Iterator[F
             f"queue {name!r}: times lie ahead, the server's clock was wrong ({places}, or more): "
             "penstock doctor --repair"
         )
-        yield Finding("times", Level.BROKEN, text, {"queue": name, "found": found})
+        yield Finding("times", Severity.BROKEN, text, {"queue": name, "found": found})
     yield from _numbers(patient, keys, name)
 
 
@@ -61,7 +61,7 @@ def _numbers(patient: Patient, keys: QueueKeys, name: str) -> Iterator[Finding]:
             f"queue {name!r}: job numbers lie {span(over)} ahead, so new jobs come after delayed "
             "ones: penstock doctor --repair when the queue is empty"
         )
-        yield Finding("times", Level.WARNING, text, {"queue": name, "ahead": over})
+        yield Finding("times", Severity.WARNING, text, {"queue": name, "ahead": over})
 
 
 def repaired(patient: Patient, keys: QueueKeys, name: str, days: int) -> Iterator[Finding]:
@@ -74,7 +74,7 @@ def repaired(patient: Patient, keys: QueueKeys, name: str, days: int) -> Iterato
             break
     if total:
         text = f"queue {name!r}: {total} times that lay ahead were brought back."
-        yield Finding("repair", Level.OK, text, {"queue": name, "times": total})
+        yield Finding("repair", Severity.OK, text, {"queue": name, "times": total})
 
 
 def _whole(patient: Patient, keys: QueueKeys, place: str, days: int) -> int:

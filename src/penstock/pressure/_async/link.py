@@ -41,7 +41,7 @@ FRESH = 0.25
 """Seconds after which a connection is asked whether it lives, before a call is sent on it."""
 
 
-class AsyncLine:
+class AsyncWatchedConnection:
     """The connection of one waiting call.
 
     It watches the queue's `bound`, which lives exactly as long as the queue: what is sent by
@@ -206,7 +206,7 @@ class AsyncLink(AsyncServer):
     """
 
     def __init__(self, source: object) -> None:
-        self._lines: list[AsyncLine] = []
+        self._lines: list[AsyncWatchedConnection] = []
         self.owed: list[Call] = []
         super().__init__(*connection_factory(source), 0)
         forget_after_fork(self)
@@ -299,13 +299,13 @@ class AsyncLink(AsyncServer):
             unknown = f"{call.script.name}: the reply was lost, so whether it has run is not known"
             raise OutcomeUnknown(unknown) from error
 
-    async def line(self) -> AsyncLine:
+    async def line(self) -> AsyncWatchedConnection:
         """A connection for one wait; give it back with `keep`, or close it."""
         self._bind()
         try:
             line = self._lines.pop()
         except IndexError:
-            line = AsyncLine(self.factory(socket_timeout=SLICE + SOCKET_TIMEOUT))
+            line = AsyncWatchedConnection(self.factory(socket_timeout=SLICE + SOCKET_TIMEOUT))
         try:
             if self.has_moved(line.conn):
                 await line.close()
@@ -316,7 +316,7 @@ class AsyncLink(AsyncServer):
             raise
         return line
 
-    def keep(self, line: AsyncLine) -> None:
+    def keep(self, line: AsyncWatchedConnection) -> None:
         """Keep a connection with nothing pending for the next wait."""
         line.lane.used = monotonic()
         self._lines.append(line)

@@ -26,7 +26,7 @@ from penstock.errors import (
 )
 from penstock.pressure._async.deletion import AsyncDeletion
 from penstock.pressure._async.link import AsyncLink
-from penstock.pressure._async.turn import AsyncTurn, Errand
+from penstock.pressure._async.turn import AsyncWaitingCall, Errand
 from penstock.pressure.calls import (
     DONE,
     EMPTY,
@@ -38,7 +38,7 @@ from penstock.pressure.calls import (
 )
 from penstock.pressure.keys import PressureKeys, Role, check_names, check_role
 from penstock.pressure.options import (
-    Counters,
+    PressureCounters,
     check_client_id,
     check_flag,
     check_replicas,
@@ -49,7 +49,7 @@ from penstock.pressure.options import (
 )
 
 
-class AsyncQueue:
+class AsyncPressureQueue:
     """A queue by its name; nothing is sent until a method is called.
 
     At any time one party may put and one may get. Opens connections of its own, as many as there
@@ -84,7 +84,7 @@ class AsyncQueue:
         self._unblocks = 0
 
     def __repr__(self) -> str:
-        return f"<AsyncQueue {self.prefix}:{self.name} at {self._link.address}>"
+        return f"<AsyncPressureQueue {self.prefix}:{self.name} at {self._link.address}>"
 
     @property
     def client_id(self) -> str:
@@ -367,7 +367,7 @@ class AsyncQueue:
         """
         return (await self._living()).bound or 0
 
-    async def counters(self) -> Counters:
+    async def counters(self) -> PressureCounters:
         """Messages and bytes put and taken since the queue was made, by all parties.
 
         Raises:
@@ -391,7 +391,7 @@ class AsyncQueue:
         """Close the connections of this object; the next call opens new ones."""
         await self._link.close()
 
-    async def __aenter__(self) -> AsyncQueue:
+    async def __aenter__(self) -> AsyncPressureQueue:
         return self
 
     async def __aexit__(
@@ -418,7 +418,7 @@ class AsyncQueue:
             raise OperationUnblocked(f"queue {self.name!r}: the call was unblocked")
         reply = await self._link.once(now)
         if reply[0] in (IN_USE, FULL, EMPTY) and wait != 0:
-            reply = await AsyncTurn(self._link, self._calls, errand, wait).reply()
+            reply = await AsyncWaitingCall(self._link, self._calls, errand, wait).reply()
         if reply[0] != DONE:
             raise self._calls.error(reply, errand.role)
         return reply

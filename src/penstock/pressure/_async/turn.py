@@ -20,7 +20,7 @@ from penstock.errors import (
     QueueClosed,
     QueueMissing,
 )
-from penstock.pressure._async.link import AsyncLine, AsyncLink
+from penstock.pressure._async.link import AsyncLink, AsyncWatchedConnection
 from penstock.pressure.calls import DONE, EMPTY, FULL, HOLDING, IN_USE, LOST, PressureCalls, Seen
 from penstock.pressure.keys import Role
 
@@ -50,7 +50,7 @@ class Errand(NamedTuple):
     is_unblocked: Callable[[], bool]
 
 
-class AsyncTurn:
+class AsyncWaitingCall:
     """One waiting call, on a connection of its own.
 
     It takes its role by the script that would act, so that from then on it holds the role, or has
@@ -112,7 +112,7 @@ class AsyncTurn:
                 else:
                     await line.close()
 
-    async def _acted(self, line: AsyncLine) -> list[Any]:
+    async def _acted(self, line: AsyncWatchedConnection) -> list[Any]:
         """Try, and wait until it is worth while to try again."""
         is_token_lost = False
         while True:
@@ -123,7 +123,7 @@ class AsyncTurn:
                 return reply
             is_token_lost = reply[0] != LOST and await self._chance(line)
 
-    async def _tried(self, line: AsyncLine, is_token_lost: bool) -> list[Any] | None:
+    async def _tried(self, line: AsyncWatchedConnection, is_token_lost: bool) -> list[Any] | None:
         """What the script says; from it we know whether we hold the role."""
         role, party, held = self._errand.role, self._errand.party, self._held
         looks = (b"GET", self._calls.keys[role]), (b"LLEN", self._calls.keys.free(role))
@@ -168,7 +168,7 @@ class AsyncTurn:
                 self._link.owed.append(call)
             return False
 
-    async def _chance(self, line: AsyncLine) -> bool:
+    async def _chance(self, line: AsyncWatchedConnection) -> bool:
         """Wait until it is worth while to try; whether the token of room was lost."""
         key, end = self._awaited()
         while True:
@@ -190,7 +190,7 @@ class AsyncTurn:
             if self._is_token_lost(seen):
                 return True
 
-    async def _seen(self, line: AsyncLine) -> Seen:
+    async def _seen(self, line: AsyncWatchedConnection) -> Seen:
         """What there is; who is in line learns only from `bound` that it is another queue."""
         show = self._calls.show()
         reply = await (line.look(show) if self._held else line.glimpse(show))
@@ -198,12 +198,12 @@ class AsyncTurn:
             raise self._deleted()
         return self._calls.seen(reply)
 
-    async def _is_ours(self, line: AsyncLine) -> bool:
+    async def _is_ours(self, line: AsyncWatchedConnection) -> bool:
         """Whether the role that we hold, if any, still has our name in it."""
         key = self._calls.keys[self._errand.role]
         return not self._held or bool(await line.lane.command("GET", key) == self._errand.party)
 
-    async def _popped(self, line: AsyncLine, key: bytes, left: float) -> bool:
+    async def _popped(self, line: AsyncWatchedConnection, key: bytes, left: float) -> bool:
         """Stand in line for the role as other clients do; whether it is ours now."""
         await line.pop(key, timeout=left)
         try:

@@ -42,7 +42,7 @@ FRESH = 0.25
 """Seconds after which a connection is asked whether it lives, before a call is sent on it."""
 
 
-class Line:
+class WatchedConnection:
     """The connection of one waiting call.
 
     It watches the queue's `bound`, which lives exactly as long as the queue: what is sent by
@@ -205,7 +205,7 @@ class Link(Server):
     """
 
     def __init__(self, source: object) -> None:
-        self._lines: list[Line] = []
+        self._lines: list[WatchedConnection] = []
         self.owed: list[Call] = []
         super().__init__(*connection_factory(source), 0)
         forget_after_fork(self)
@@ -298,13 +298,13 @@ class Link(Server):
             unknown = f"{call.script.name}: the reply was lost, so whether it has run is not known"
             raise OutcomeUnknown(unknown) from error
 
-    def line(self) -> Line:
+    def line(self) -> WatchedConnection:
         """A connection for one wait; give it back with `keep`, or close it."""
         self._bind()
         try:
             line = self._lines.pop()
         except IndexError:
-            line = Line(self.factory(socket_timeout=SLICE + SOCKET_TIMEOUT))
+            line = WatchedConnection(self.factory(socket_timeout=SLICE + SOCKET_TIMEOUT))
         try:
             if self.has_moved(line.conn):
                 line.close()
@@ -315,7 +315,7 @@ class Link(Server):
             raise
         return line
 
-    def keep(self, line: Line) -> None:
+    def keep(self, line: WatchedConnection) -> None:
         """Keep a connection with nothing pending for the next wait."""
         line.lane.used = monotonic()
         self._lines.append(line)

@@ -25,7 +25,7 @@ from penstock.errors import (
 )
 from penstock.pressure._sync.deletion import Deletion
 from penstock.pressure._sync.link import Link
-from penstock.pressure._sync.turn import Errand, Turn
+from penstock.pressure._sync.turn import Errand, WaitingCall
 from penstock.pressure.calls import (
     DONE,
     EMPTY,
@@ -37,7 +37,7 @@ from penstock.pressure.calls import (
 )
 from penstock.pressure.keys import PressureKeys, Role, check_names, check_role
 from penstock.pressure.options import (
-    Counters,
+    PressureCounters,
     check_client_id,
     check_flag,
     check_replicas,
@@ -48,7 +48,7 @@ from penstock.pressure.options import (
 )
 
 
-class Queue:
+class PressureQueue:
     """A queue by its name; nothing is sent until a method is called.
 
     At any time one party may put and one may get. Opens connections of its own, as many as there
@@ -83,7 +83,7 @@ class Queue:
         self._unblocks = 0
 
     def __repr__(self) -> str:
-        return f"<Queue {self.prefix}:{self.name} at {self._link.address}>"
+        return f"<PressureQueue {self.prefix}:{self.name} at {self._link.address}>"
 
     @property
     def client_id(self) -> str:
@@ -361,7 +361,7 @@ class Queue:
         """
         return self._living().bound or 0
 
-    def counters(self) -> Counters:
+    def counters(self) -> PressureCounters:
         """Messages and bytes put and taken since the queue was made, by all parties.
 
         Raises:
@@ -385,7 +385,7 @@ class Queue:
         """Close the connections of this object; the next call opens new ones."""
         self._link.close()
 
-    def __enter__(self) -> Queue:
+    def __enter__(self) -> PressureQueue:
         return self
 
     def __exit__(
@@ -412,7 +412,7 @@ class Queue:
             raise OperationUnblocked(f"queue {self.name!r}: the call was unblocked")
         reply = self._link.once(now)
         if reply[0] in (IN_USE, FULL, EMPTY) and wait != 0:
-            reply = Turn(self._link, self._calls, errand, wait).reply()
+            reply = WaitingCall(self._link, self._calls, errand, wait).reply()
         if reply[0] != DONE:
             raise self._calls.error(reply, errand.role)
         return reply

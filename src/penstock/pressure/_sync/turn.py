@@ -21,7 +21,7 @@ from penstock.errors import (
     QueueClosed,
     QueueMissing,
 )
-from penstock.pressure._sync.link import Line, Link
+from penstock.pressure._sync.link import Link, WatchedConnection
 from penstock.pressure.calls import DONE, EMPTY, FULL, HOLDING, IN_USE, LOST, PressureCalls, Seen
 from penstock.pressure.keys import Role
 
@@ -51,7 +51,7 @@ class Errand(NamedTuple):
     is_unblocked: Callable[[], bool]
 
 
-class Turn:
+class WaitingCall:
     """One waiting call, on a connection of its own.
 
     It takes its role by the script that would act, so that from then on it holds the role, or has
@@ -113,7 +113,7 @@ class Turn:
                 else:
                     line.close()
 
-    def _acted(self, line: Line) -> list[Any]:
+    def _acted(self, line: WatchedConnection) -> list[Any]:
         """Try, and wait until it is worth while to try again."""
         is_token_lost = False
         while True:
@@ -124,7 +124,7 @@ class Turn:
                 return reply
             is_token_lost = reply[0] != LOST and self._chance(line)
 
-    def _tried(self, line: Line, is_token_lost: bool) -> list[Any] | None:
+    def _tried(self, line: WatchedConnection, is_token_lost: bool) -> list[Any] | None:
         """What the script says; from it we know whether we hold the role."""
         role, party, held = self._errand.role, self._errand.party, self._held
         looks = (b"GET", self._calls.keys[role]), (b"LLEN", self._calls.keys.free(role))
@@ -169,7 +169,7 @@ class Turn:
                 self._link.owed.append(call)
             return False
 
-    def _chance(self, line: Line) -> bool:
+    def _chance(self, line: WatchedConnection) -> bool:
         """Wait until it is worth while to try; whether the token of room was lost."""
         key, end = self._awaited()
         while True:
@@ -191,7 +191,7 @@ class Turn:
             if self._is_token_lost(seen):
                 return True
 
-    def _seen(self, line: Line) -> Seen:
+    def _seen(self, line: WatchedConnection) -> Seen:
         """What there is; who is in line learns only from `bound` that it is another queue."""
         show = self._calls.show()
         reply = line.look(show) if self._held else line.glimpse(show)
@@ -199,12 +199,12 @@ class Turn:
             raise self._deleted()
         return self._calls.seen(reply)
 
-    def _is_ours(self, line: Line) -> bool:
+    def _is_ours(self, line: WatchedConnection) -> bool:
         """Whether the role that we hold, if any, still has our name in it."""
         key = self._calls.keys[self._errand.role]
         return not self._held or bool(line.lane.command("GET", key) == self._errand.party)
 
-    def _popped(self, line: Line, key: bytes, left: float) -> bool:
+    def _popped(self, line: WatchedConnection, key: bytes, left: float) -> bool:
         """Stand in line for the role as other clients do; whether it is ours now."""
         line.pop(key, timeout=left)
         try:

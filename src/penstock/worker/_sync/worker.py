@@ -20,18 +20,18 @@ from penstock.client._sync.transport.node import Node
 from penstock.core.logs import get_logger
 from penstock.core.options import Duration, duration_ms
 from penstock.errors import BadArgument, OutOfMemory
-from penstock.worker._sync.bench import Bench
-from penstock.worker._sync.renewer import OVERDUE, Renewer
-from penstock.worker.crew import Crew
-from penstock.worker.desk import Desk
+from penstock.worker._sync.handler_runner import HandlerRunner
+from penstock.worker._sync.heartbeat import OVERDUE, Heartbeat
+from penstock.worker.dispatcher import Dispatcher
 from penstock.worker.handlers import Handlers
+from penstock.worker.heartbeat_process import HeartbeatProcess
 from penstock.worker.isolation import Isolated, Isolator
-from penstock.worker.keeper import Keeper
 from penstock.worker.loop import work
 from penstock.worker.monitor import LoopEvent, Monitor
 from penstock.worker.options import WorkerOptions, check_handlers, refuse_coroutines
+from penstock.worker.polls import QueuePoll
 from penstock.worker.runners import Activity, Runners
-from penstock.worker.sources import Source
+from penstock.worker.state import WorkerState
 from penstock.worker.statistics import Statistics
 from penstock.worker.status import WorkerStatus
 
@@ -121,8 +121,8 @@ class Worker:
         self._statistics = Statistics()
         self._stops: list[float | None] = []
         self._owns_process = False
-        self._crew: Crew | None = None
-        self._bench: Bench | None = None
+        self._state: WorkerState | None = None
+        self._handler_runner: HandlerRunner | None = None
         self._activity: Activity | None = None
         self._looking = BackgroundTasks()
         self._isolated: Isolated | None = None
@@ -206,29 +206,29 @@ class Worker:
             self._renew()
         self.handlers.check()
         wake, options = Signal(), self.options
-        bench = Bench(self.handlers, self._client.middleware, wake.set)
-        runners = Runners(options.concurrency, self.name, bench.execute)
-        self._crew = crew = Crew(
-            self._sources(),
-            Desk(self.handlers, runners, bench.unknown, monotonic),
+        handler_runner = HandlerRunner(self.handlers, self._client.middleware, wake.set)
+        runners = Runners(options.concurrency, self.name, handler_runner.execute)
+        self._state = state = WorkerState(
+            self._polls(),
+            Dispatcher(self.handlers, runners, handler_runner.unknown, monotonic),
             wake=wake.set_from_thread,
             clock=monotonic,
             options=options,
             statistics=self._statistics,
             fields=self._fields,
         )
-        crew.keeper, crew.isolated = self._keeper(), self._isolated
-        crew.isolator = self._isolator(crew)
-        self._bench = bench
-        bench.runners, bench.finished = runners, crew.finished
+        state.helper, state.isolated = self._helper(), self._isolated
+        state.isolator = self._isolator(state)
+        self._handler_runner = handler_runner
+        handler_runner.runners, handler_runner.finished = runners, state.finished
         for grace in self._stops:
-            crew.stop(grace)
-        self._activity = Activity(lambda: self._main(crew, runners, wake), self.name)
+            state.stop(grace)
+        self._activity = Activity(lambda: self._main(state, runners, wake), self.name)
 
     def _renew(self) -> None:
         """Forget the run that has ended."""
         self._stops.clear()
-        self._crew, self._statistics = None, Statistics()
+        self._state, self._statistics = None, Statistics()
         self._client = self._origin.twin(owner=self.options.name)
 
     def stop(self, grace: Duration | None = None) -> None:
@@ -241,8 +241,8 @@ class Worker:
         """
         seconds = None if grace is None else duration_ms("grace", grace) / 1000
         self._stops.append(seconds)
-        if self._crew is not None:
-            self._crew.stop(seconds)
+        if self._state is not None:
+            self._state.stop(seconds)
 
     def join(self, timeout: Duration | None = None) -> bool:
         """Wait until it has ended.
@@ -274,8 +274,8 @@ class Worker:
 
     def _is_overdue(self) -> bool:
         """Whether it should have ended some time ago, and is left behind."""
-        crew = self._crew
-        if crew is None or monotonic() < crew.deadline + OVERDUE:
+        state = self._state
+        if state is None or monotonic() < state.deadline + OVERDUE:
             return False
         text = "%s does not come to an end, and is left behind"
         logger.error(text, self.name, extra=self._fields)
@@ -319,7 +319,7 @@ class Worker:
     @property
     def drained(self) -> bool:
         """Whether it has found all its queues closed and drained, and therefore ended."""
-        return self._crew is not None and self._crew.is_drained
+        return self._state is not None and self._state.is_drained
 
     @property
     def abandoned(self) -> int:
@@ -327,23 +327,23 @@ class Worker:
 
         Their leases end by themselves. Jobs delivered at most once are not among them.
         """
-        crew = self._crew
-        if crew is None or not crew.is_over:
+        state = self._state
+        if state is None or not state.is_over:
             return 0
-        return len(crew.abandoned | crew.leased())
+        return len(state.abandoned | state.leased())
 
     def healthy(self) -> bool:
         """Whether it works: it is running, and the server has answered in the last 15 seconds."""
         is_alive = self.state in ("running", "stopping")
-        return is_alive and self._crew is not None and self._crew.is_healthy
+        return is_alive and self._state is not None and self._state.is_healthy
 
     def status(self) -> WorkerStatus:
         """What it is doing, and its figures so far; from any thread."""
-        crew, bench = self._crew, self._bench
-        isolated = () if crew is None or crew.isolator is None else crew.isolator.running
+        state, handler_runner = self._state, self._handler_runner
+        isolated = () if state is None or state.isolator is None else state.isolator.running
         sizes = dict.fromkeys(self.options.queues, 0)
-        if crew is not None:
-            sizes.update(crew.sizes)
+        if state is not None:
+            sizes.update(state.sizes)
         return WorkerStatus(
             name=self.name,
             state=self.state,
@@ -351,44 +351,44 @@ class Worker:
             queues=sizes,
             concurrency=self.options.concurrency,
             options=self.options.shown() | {"name": self.name},
-            held=0 if crew is None else len(crew.held) + len(isolated),
-            taken=0 if crew is None else crew.taken,
-            running=isolated if bench is None else bench.at_work() + isolated,
-            idle_rounds=0 if crew is None else crew.idle_rounds,
-            answered=0.0 if crew is None else monotonic() - crew.answered,
+            held=0 if state is None else len(state.held) + len(isolated),
+            taken=0 if state is None else state.taken,
+            running=isolated if handler_runner is None else handler_runner.at_work() + isolated,
+            idle_rounds=0 if state is None else state.idle_rounds,
+            answered=0.0 if state is None else monotonic() - state.answered,
             stats=self._statistics.snapshot(),
         )
 
     # -- the loop --------------------------------------------------------------------------
 
-    def _main(self, crew: Crew, runners: Runners, wake: Signal) -> None:
-        keeper = crew.keeper
-        renewer = Renewer(
-            crew,
+    def _main(self, state: WorkerState, runners: Runners, wake: Signal) -> None:
+        helper = state.helper
+        heartbeat = Heartbeat(
+            state,
             self._twin,
             prefix=self._client.prefix,
             name=f"{self.name}-leases",
             overdue=self._end_process if self._owns_process else None,
-            keeper=keeper,
+            helper=helper,
         )
         runners.start()
         try:
-            if keeper is not None:
-                keeper.start()
-            renewer.start()
-            if keeper is not None:
-                self._ready(crew, wake, keeper)
-            if self._connected(crew, wake):
+            if helper is not None:
+                helper.start()
+            heartbeat.start()
+            if helper is not None:
+                self._ready(state, wake, helper)
+            if self._connected(state, wake):
                 text = "%s takes jobs of %s"
                 logger.info(text, self.name, ", ".join(self.options.queues), extra=self._fields)
-                self._work(crew, wake)
+                self._work(state, wake)
         finally:
             self._looking.close()
-            renewer.close()
-            if keeper is not None:
-                keeper.close()
-            if crew.isolator is not None and (left := crew.isolator.close()):
-                crew.abandoned.add(left)
+            heartbeat.close()
+            if helper is not None:
+                helper.close()
+            if state.isolator is not None and (left := state.isolator.close()):
+                state.abandoned.add(left)
             is_free = runners.close(1.0)
             self._client.close()
             wake.close()
@@ -396,56 +396,56 @@ class Worker:
             if not is_free and self._owns_process:
                 runners.at_end(_end_process)
 
-    def _work(self, crew: Crew, wake: Signal) -> None:
+    def _work(self, state: WorkerState, wake: Signal) -> None:
         """Drive the loop to its end, over several nodes as soon as its node lists others."""
         while True:
             home = self._client._home
-            crew.apart, crew.moved = home.is_apart, False
-            flow = work(crew, lambda: self._client._node.id, self._looped)
+            state.apart, state.moved = home.is_apart, False
+            flow = work(state, lambda: self._client._node.id, self._looped)
             home.drive(flow, wake)
-            if not crew.moved:
+            if not state.moved:
                 return
             self._client._join()
-            self._connected(crew, wake)
+            self._connected(state, wake)
             logger.info("%s takes jobs of several nodes", self.name, extra=self._fields)
 
     def _look(self) -> None:
         """See whether the node lists others by now, beside the loop, which ends if it does."""
-        crew = self._crew
-        if crew is not None and self._client._has_others():
-            crew.moved = True
-            crew.wake()
+        state = self._state
+        if state is not None and self._client._has_others():
+            state.moved = True
+            state.wake()
 
     def _twin(self, home: Any) -> Node:
-        """Connections for the renewer to a node, one of several, or to the only one: None."""
+        """Connections for the heartbeat to a node, one of several, or to the only one: None."""
         if home is None:
             return self._client._node.twin(retry_for=1, socket_timeout=2)
         twin = home._node.twin(retry_for=0, socket_timeout=1)
         twin.send_once()
         return cast("Node", twin)
 
-    def _sources(self) -> list[Source]:
+    def _polls(self) -> list[QueuePoll]:
         """Its queues, each partition on each of its nodes; they share the weight of their queue."""
         found = []
         for name, weight in self.options.queues.items():
             queue = self._client.queue(name)
             share = weight / (queue.partitions or 1)
-            found += [Source(ops, share) for ops in queue.operations]
+            found += [QueuePoll(ops, share) for ops in queue.operations]
         return found
 
-    def _keeper(self) -> Keeper | None:
+    def _helper(self) -> HeartbeatProcess | None:
         """The helper process, if one is wanted."""
         if self.options.heartbeat != "process":
             return None
-        return Keeper(self._client._source, prefix=self._client.prefix, owner=self.name)
+        return HeartbeatProcess(self._client._source, prefix=self._client.prefix, owner=self.name)
 
-    def _isolator(self, crew: Crew) -> Isolator | None:
+    def _isolator(self, state: WorkerState) -> Isolator | None:
         """The process for suspects, which is not started yet, if one is wanted."""
         target, options = self.options.isolate, self.options
         if target is None:
             return None
         told = {"queues": dict(options.queues), "grace": options.grace_s, "name": self.name}
-        return Isolator(target, told, crew.wake, self._fields)
+        return Isolator(target, told, state.wake, self._fields)
 
     def _run_isolated(self, isolated: Isolated, told: dict[str, Any]) -> None:
         """Run what another worker hands this one, which is the same app in another process."""
@@ -455,16 +455,16 @@ class Worker:
         self._isolated, self._owns_process = isolated, True
         self.run(signals=False)
 
-    def _ready(self, crew: Crew, wake: Signal, keeper: Keeper) -> None:
+    def _ready(self, state: WorkerState, wake: Signal, helper: HeartbeatProcess) -> None:
         """Wait for the helper, for some seconds: a handler may let nothing else run at once."""
         until = monotonic() + 10
-        while not crew.stopping and monotonic() < until and not keeper.is_ready():
+        while not state.stopping and monotonic() < until and not helper.is_ready():
             wake.wait(0.02)
 
-    def _connected(self, crew: Crew, wake: Signal) -> bool:
+    def _connected(self, state: WorkerState, wake: Signal) -> bool:
         """Whether the server was reached before the worker was stopped."""
         pause = 0.1
-        while not crew.stopping:
+        while not state.stopping:
             if self._connect():
                 return True
             pause = min(pause * 2, 2.0)
@@ -483,24 +483,24 @@ class Worker:
 
     def _looped(self, got: int) -> None:
         """A round is over."""
-        crew, monitor = self._crew, self.options.monitor
-        assert crew is not None
-        crew.idle_rounds = 0 if got else crew.idle_rounds + 1
+        state, monitor = self._state, self.options.monitor
+        assert state is not None
+        state.idle_rounds = 0 if got else state.idle_rounds + 1
         if self._client._is_look_due and not self._looking.under_way:
             self._looking.begin(self._look)
-        learned, crew.learned = crew.learned, {}
+        learned, state.learned = state.learned, {}
         for name, partitions in learned.items():
             self._client.queue(name, partitions=partitions)
-        if learned or crew.sources[0].home is not None:
-            for source in self._sources():
-                if not crew.has(source.ops):
-                    crew.add(source)  # a node, or partitions, that were learned of since
+        if learned or state.polls[0].home is not None:
+            for poll in self._polls():
+                if not state.has(poll.ops):
+                    state.add(poll)  # a node, or partitions, that were learned of since
         if monitor is None:
             return
         try:
-            monitor(LoopEvent(crew.sizes, crew.idle_rounds, got))
+            monitor(LoopEvent(state.sizes, state.idle_rounds, got))
         except Exception as error:  # noqa: BLE001  # whatever a user's function raises
-            crew.complain("monitor", error)
+            state.complain("monitor", error)
 
     def _end_process(self) -> None:
         """End the process, unless `run` has returned: its event loop does not move."""

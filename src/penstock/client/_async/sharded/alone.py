@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.core.config import ClientConfig
 from penstock.core.hints import Intent
-from penstock.core.nodes import State
+from penstock.core.nodes import NodeState
 from penstock.errors import WrongNode
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class AsyncAlone:
     def __init__(self, member: AsyncNodeClient) -> None:
         self.brief = self.patient = member
         self.homes = [self]
-        self.state = State(met=True)
+        self.state = NodeState(met=True)
 
     @property
     def prefix(self) -> str:

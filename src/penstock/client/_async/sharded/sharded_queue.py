@@ -37,7 +37,7 @@ from penstock.core.options import (
     check_text,
     duration_ms,
 )
-from penstock.core.partitions import Turns, partition_of
+from penstock.core.partitions import PartitionRotation, partition_of
 from penstock.core.views import DedupStatus, JobView, QueueStats, ScanPage, Settings
 from penstock.errors import (
     BadArgument,
@@ -97,8 +97,8 @@ class AsyncShardedQueue(AsyncQueue):
             queue_crc(QueueKeys(name, federation.prefix, number).name): number
             for number in self._numbers
         }
-        self._turns = Turns(partitions or 1)
-        self._hunger = nodes.Hunger()
+        self._turns = PartitionRotation(partitions or 1)
+        self._poll_order = nodes.PollOrder()
         self._parts: dict[tuple[AnyNode, int | None], AsyncShard] = {}
         self._briefs: dict[tuple[AnyNode, int | None], AsyncShard] = {}
         self._prompts: dict[tuple[AnyNode, int | None], AsyncShard] = {}
@@ -138,14 +138,14 @@ class AsyncShardedQueue(AsyncQueue):
 
     def asked(self, now: float) -> tuple[list[QueueOps], int]:
         """Whom a consumer asks, in this order; and how many of them also if it has some jobs."""
-        return self._hunger.order(self.operations, now), self._hunger.eager
+        return self._poll_order.order(self.operations, now), self._poll_order.eager
 
     def noted(self, part: QueueOps, count: int | None) -> None:
         """A part was asked, and gave so many; None = it did not answer."""
         if count is None:
-            self._hunger.failed(part, monotonic())
+            self._poll_order.failed(part, monotonic())
         else:
-            self._hunger.gave(part, count, monotonic())
+            self._poll_order.gave(part, count, monotonic())
 
     async def declare(self) -> None:
         """See to it that the nodes that are up know its settings, and how many partitions it has.

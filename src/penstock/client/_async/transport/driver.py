@@ -17,7 +17,7 @@ from penstock.client._async.transport.node import AsyncNode
 from penstock.core import flows
 from penstock.core.operations import QueueOps, Taken
 from penstock.core.partitions import mark, read_mark
-from penstock.core.sweeping import IDLE_MS, Turns
+from penstock.core.sweeping import IDLE_MS, SweepSchedule
 from penstock.errors import PenstockError, QueuePartitioned
 from penstock.wire.keys import QueueKeys, registry_key, split_name
 
@@ -41,7 +41,7 @@ class AsyncDriver:
         self.node = node
         self._prefix = prefix
         self._registry = registry_key(prefix)
-        self._turns = Turns()
+        self._turns = SweepSchedule()
         self._listed: list[tuple[str, str]] = []
         self._cursor = "0"
 
@@ -58,7 +58,7 @@ class AsyncDriver:
             flow: what to do.
             signal: ends a wait of the flow early when it is set.
         """
-        wait = _Wait(self.node, signal)
+        wait = _TokenWait(self.node, signal)
         try:
             effect = next(flow)
             while True:
@@ -75,7 +75,7 @@ class AsyncDriver:
             await wait.drop()
 
     # [async only
-    async def _leave(self, flow: Generator[flows.Effect, Any, Any], wait: _Wait) -> None:
+    async def _leave(self, flow: Generator[flows.Effect, Any, Any], wait: _TokenWait) -> None:
         """A cancelled flow is left in order: what it was told, or has taken, is for others.
 
         Whoever cancels it again waits for that, as the first one does.
@@ -88,13 +88,13 @@ class AsyncDriver:
 
     # async only]
 
-    async def _tried(self, effect: flows.Effect, wait: _Wait) -> tuple[Any, Exception | None]:
+    async def _tried(self, effect: flows.Effect, wait: _TokenWait) -> tuple[Any, Exception | None]:
         try:
             return await self._answer(effect, wait), None
         except Exception as error:  # noqa: BLE001  # the flow decides; most let it pass
             return None, error
 
-    async def _answer(self, effect: flows.Effect, wait: _Wait) -> Any:
+    async def _answer(self, effect: flows.Effect, wait: _TokenWait) -> Any:
         if isinstance(effect, flows.Pop):
             return await wait.pop(effect)
         if isinstance(effect, flows.Quit):
@@ -107,7 +107,7 @@ class AsyncDriver:
 
     async def answer(self, effect: flows.Effect) -> Any:
         """Carry out an effect that is no wait."""
-        if isinstance(effect, flows.Reserve):
+        if isinstance(effect, flows.ReserveJobs):
             return await self.reserve(effect.ops, effect.n, idle=effect.idle, brief=effect.brief)
         if isinstance(effect, flows.Run):
             answer = await self.node.run(effect.call, brief=effect.brief)
@@ -241,7 +241,7 @@ class AsyncDriver:
         return removed
 
 
-class _Wait:
+class _TokenWait:
     """The blocking half of one flow; a connection that fails is one more reason to look around."""
 
     def __init__(self, node: AsyncNode, signal: AsyncSignal | None) -> None:

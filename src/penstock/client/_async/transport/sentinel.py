@@ -32,7 +32,14 @@ from penstock.core.logs import get_logger
 from penstock.core.urls import shown, unusable
 from penstock.errors import BadArgument
 
-__all__ = ["AsyncFound", "AsyncPrimary", "Told", "is_sentinel_url", "sentinel_pool", "url_pool"]
+__all__ = [
+    "AsyncFound",
+    "AsyncPrimary",
+    "SentinelAnswer",
+    "is_sentinel_url",
+    "sentinel_pool",
+    "url_pool",
+]
 
 logger = get_logger("penstock")
 
@@ -52,7 +59,7 @@ REST = 30.0
 """The same, after one that has not answered."""
 
 
-class Told(NamedTuple):
+class SentinelAnswer(NamedTuple):
     """What a Sentinel says.
 
     Args:
@@ -99,7 +106,7 @@ class AsyncPrimary:
         Raises:
             MasterNotFoundError: no Sentinel is there that knows it.
         """
-        best: Told | None = None
+        best: SentinelAnswer | None = None
         failed = []
         for number, (where, make) in enumerate(tuple(self._sentinels)):
             try:
@@ -150,7 +157,7 @@ class AsyncPrimary:
         every = self._sentinels
         self._sentinels = every[number:] + every[:number]
 
-    def _take(self, told: Told) -> None:
+    def _take(self, told: SentinelAnswer) -> None:
         self._epoch = told.epoch
         self._look_at = time.monotonic() + LOOK
         if told.address != self._address:
@@ -159,17 +166,17 @@ class AsyncPrimary:
             host, port = told.address
             logger.info("the primary of %s is %s:%s", self.service_name, host, port)
 
-    async def answers(self) -> list[tuple[str, Told | Exception]]:
+    async def answers(self) -> list[tuple[str, SentinelAnswer | Exception]]:
         """What each Sentinel says, or why it says nothing; for tools."""
         return [(where, await self._answer(where, make)) for where, make in self._sentinels]
 
-    async def _answer(self, where: str, make: Callable[[], Any]) -> Told | Exception:
+    async def _answer(self, where: str, make: Callable[[], Any]) -> SentinelAnswer | Exception:
         try:
             return await self._asked(where, make)
         except (RedisError, OSError) as error:
             return error
 
-    async def _asked(self, where: str, make: Callable[[], Any]) -> Told:
+    async def _asked(self, where: str, make: Callable[[], Any]) -> SentinelAnswer:
         """The answer of one Sentinel.
 
         Raises:
@@ -184,7 +191,7 @@ class AsyncPrimary:
         await self._keep(where, conn)
         return told
 
-    async def _told_by(self, conn: Any) -> Told:
+    async def _told_by(self, conn: Any) -> SentinelAnswer:
         name = self.service_name
         # The first names the next primary earlier than the second does.
         where = _packed("SENTINEL", "GET-MASTER-ADDR-BY-NAME", name)
@@ -197,7 +204,7 @@ class AsyncPrimary:
         if int(state.get(b"num-other-sentinels", 0)) < self._peers:
             raise ResponseError("it sees too few other Sentinels")
         host = self._given_ip or address[0].decode()
-        return Told(int(state.get(b"config-epoch", 0)), (host, int(address[1])))
+        return SentinelAnswer(int(state.get(b"config-epoch", 0)), (host, int(address[1])))
 
     async def _keep(self, where: str, conn: Any) -> None:
         """Keep a connection for the next question; of two that were made at once the later one."""

@@ -17,7 +17,7 @@ from penstock.client._sync.transport.node import Node
 from penstock.core.config import ClientConfig
 from penstock.core.logs import get_logger
 from penstock.core.node_list import address_of
-from penstock.core.nodes import NotTaken, State
+from penstock.core.nodes import NodeState, NotTaken
 from penstock.core.servers import ServerFacts, parse_info
 from penstock.core.views import NodeView
 from penstock.errors import ConfigurationError
@@ -93,7 +93,7 @@ class FederatedNode(NodeClient):
         self.brief = NodeClient(source, terms, self.ear)
         self.prompt = NodeClient(source, terms, self._node.twin(retry_for=0, socket_timeout=PROMPT))
         self.prompt._node.send_once()
-        self.state = State()
+        self.state = NodeState()
         self.whole_id = ""
         self.known: list[str] = []
         self.errands = BackgroundTasks()

@@ -34,7 +34,7 @@ from penstock.core.config import ClientConfig, QueueFilter
 from penstock.core.hints import Intent
 from penstock.core.logs import get_logger
 from penstock.core.node_list import Entry, address_of, learned, merged_members
-from penstock.core.nodes import At, Hunger, Keep, Listen, Partial, Sticky
+from penstock.core.nodes import At, Keep, Listen, Partial, PollOrder, Sticky
 from penstock.core.options import QUEUE_CURSOR, check_cursor
 from penstock.core.servers import PROTOCOL_VERSION
 from penstock.core.views import Drain, Hello, Info, NodeView, QueuePage, QueueStats
@@ -92,7 +92,7 @@ class Federation:
         self.sticky = Sticky(random.randrange(1 << 16))
         self.hints = Hints(self)
         self.offers = Placement(self)
-        self._hunger: dict[str, Hunger] = {}
+        self._poll_order: dict[str, PollOrder] = {}
         self._entries: dict[str, Entry] = {}
         self._gone: list[FederatedNode] = []
         self._queues: weakref.WeakSet[ShardedQueue] = weakref.WeakSet()
@@ -547,16 +547,16 @@ class Federation:
         for queue in queues:
             queue.declare()
         name = "\0".join(queue.name for queue in queues)
-        hunger = self._hunger.get(name)
-        if hunger is None:
-            if len(self._hunger) >= 1000:
-                self._hunger.clear()
-            hunger = self._hunger[name] = Hunger()
+        poll_order = self._poll_order.get(name)
+        if poll_order is None:
+            if len(self._poll_order) >= 1000:
+                self._poll_order.clear()
+            poll_order = self._poll_order[name] = PollOrder()
         table = nodes.Table(
             lambda: [queue.operations for queue in queues],
             lambda home: home.state.is_up,
             self.unavailable,
-            hunger,
+            poll_order,
             monotonic,
         )
         flow = nodes.reserve(table, n, wait, transient=passing)

@@ -52,22 +52,22 @@ class Placement:
         self._federation.connect()
         until = monotonic() + self._federation.terms.retry_for
         while True:
-            turn = _Turn(self._federation.terms.on_unknown)
+            asked_nodes = _PlacementRound(self._federation.terms.on_unknown)
             for crowded in (False, True):
                 for part in parts():
-                    if self._offer(turn, part, attempt, crowded=crowded):
+                    if self._offer(asked_nodes, part, attempt, crowded=crowded):
                         self._federation.sticky.chose(part.home)
-                        return cast("T", turn.result)
-            if turn.refusal is not None:
-                raise turn.refusal
-            if monotonic() >= until or not turn.may_pass:
-                raise NodesUnavailable("no node takes jobs", turn.reasons)
+                        return cast("T", asked_nodes.result)
+            if asked_nodes.refusal is not None:
+                raise asked_nodes.refusal
+            if monotonic() >= until or not asked_nodes.may_pass:
+                raise NodesUnavailable("no node takes jobs", asked_nodes.reasons)
             sleep(0.05)
             self._federation.connect()
 
     def _offer(
         self,
-        turn: _Turn,
+        asked_nodes: _PlacementRound,
         part: Shard,
         attempt: Callable[[Shard], Any],
         *,
@@ -75,7 +75,7 @@ class Placement:
     ) -> bool:
         """Whether a part has taken what is to be added; if not, why is noted."""
         home = part.home
-        if home in turn.tried:
+        if home in asked_nodes.tried:
             return False
         try:
             if not home.state.is_up:
@@ -87,25 +87,25 @@ class Placement:
                 raise
             if home.state.is_up:
                 home.failed(error)
-            turn.note(home.address, home.state.reason)
+            asked_nodes.note(home.address, home.state.reason)
             return False
         if home.state.leaving:
-            turn.note(home.address, "leaving", passing=False)
+            asked_nodes.note(home.address, "leaving", passing=False)
             return False
         if home.state.crowded and not crowded:
-            turn.reasons[home.address] = "more than 75 % of its memory are in use"
+            asked_nodes.reasons[home.address] = "more than 75 % of its memory are in use"
             return False
-        turn.tried.add(home)
+        asked_nodes.tried.add(home)
         try:
-            turn.result = attempt(part)
+            asked_nodes.result = attempt(part)
         except Exception as error:  # noqa: BLE001  # those that end the turn are raised again
             self._federation.bears(home, error)
-            turn.failed(home.address, error)
+            asked_nodes.failed(home.address, error)
             return False
         return True
 
 
-class _Turn:
+class _PlacementRound:
     """One round of asking nodes to take a job.
 
     Args:

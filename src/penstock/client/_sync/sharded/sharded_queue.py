@@ -38,7 +38,7 @@ from penstock.core.options import (
     check_text,
     duration_ms,
 )
-from penstock.core.partitions import Turns, partition_of
+from penstock.core.partitions import PartitionRotation, partition_of
 from penstock.core.views import DedupStatus, JobView, QueueStats, ScanPage, Settings
 from penstock.errors import (
     BadArgument,
@@ -98,8 +98,8 @@ class ShardedQueue(Queue):
             queue_crc(QueueKeys(name, federation.prefix, number).name): number
             for number in self._numbers
         }
-        self._turns = Turns(partitions or 1)
-        self._hunger = nodes.Hunger()
+        self._turns = PartitionRotation(partitions or 1)
+        self._poll_order = nodes.PollOrder()
         self._parts: dict[tuple[AnyNode, int | None], Shard] = {}
         self._briefs: dict[tuple[AnyNode, int | None], Shard] = {}
         self._prompts: dict[tuple[AnyNode, int | None], Shard] = {}
@@ -139,14 +139,14 @@ class ShardedQueue(Queue):
 
     def asked(self, now: float) -> tuple[list[QueueOps], int]:
         """Whom a consumer asks, in this order; and how many of them also if it has some jobs."""
-        return self._hunger.order(self.operations, now), self._hunger.eager
+        return self._poll_order.order(self.operations, now), self._poll_order.eager
 
     def noted(self, part: QueueOps, count: int | None) -> None:
         """A part was asked, and gave so many; None = it did not answer."""
         if count is None:
-            self._hunger.failed(part, monotonic())
+            self._poll_order.failed(part, monotonic())
         else:
-            self._hunger.gave(part, count, monotonic())
+            self._poll_order.gave(part, count, monotonic())
 
     def declare(self) -> None:
         """See to it that the nodes that are up know its settings, and how many partitions it has.

@@ -17,7 +17,7 @@ from penstock.client._sync.transport.node import Node
 from penstock.core import flows
 from penstock.core.operations import QueueOps, Taken
 from penstock.core.partitions import mark, read_mark
-from penstock.core.sweeping import IDLE_MS, Turns
+from penstock.core.sweeping import IDLE_MS, SweepSchedule
 from penstock.errors import PenstockError, QueuePartitioned
 from penstock.wire.keys import QueueKeys, registry_key, split_name
 
@@ -41,7 +41,7 @@ class Driver:
         self.node = node
         self._prefix = prefix
         self._registry = registry_key(prefix)
-        self._turns = Turns()
+        self._turns = SweepSchedule()
         self._listed: list[tuple[str, str]] = []
         self._cursor = "0"
 
@@ -58,7 +58,7 @@ class Driver:
             flow: what to do.
             signal: ends a wait of the flow early when it is set.
         """
-        wait = _Wait(self.node, signal)
+        wait = _TokenWait(self.node, signal)
         try:
             effect = next(flow)
             while True:
@@ -69,13 +69,13 @@ class Driver:
         finally:
             wait.drop()
 
-    def _tried(self, effect: flows.Effect, wait: _Wait) -> tuple[Any, Exception | None]:
+    def _tried(self, effect: flows.Effect, wait: _TokenWait) -> tuple[Any, Exception | None]:
         try:
             return self._answer(effect, wait), None
         except Exception as error:  # noqa: BLE001  # the flow decides; most let it pass
             return None, error
 
-    def _answer(self, effect: flows.Effect, wait: _Wait) -> Any:
+    def _answer(self, effect: flows.Effect, wait: _TokenWait) -> Any:
         if isinstance(effect, flows.Pop):
             return wait.pop(effect)
         if isinstance(effect, flows.Quit):
@@ -88,7 +88,7 @@ class Driver:
 
     def answer(self, effect: flows.Effect) -> Any:
         """Carry out an effect that is no wait."""
-        if isinstance(effect, flows.Reserve):
+        if isinstance(effect, flows.ReserveJobs):
             return self.reserve(effect.ops, effect.n, idle=effect.idle, brief=effect.brief)
         if isinstance(effect, flows.Run):
             answer = self.node.run(effect.call, brief=effect.brief)
@@ -220,7 +220,7 @@ class Driver:
         return removed
 
 
-class _Wait:
+class _TokenWait:
     """The blocking half of one flow; a connection that fails is one more reason to look around."""
 
     def __init__(self, node: Node, signal: Signal | None) -> None:

@@ -33,7 +33,14 @@ from penstock.core.logs import get_logger
 from penstock.core.urls import shown, unusable
 from penstock.errors import BadArgument
 
-__all__ = ["Found", "Primary", "Told", "is_sentinel_url", "sentinel_pool", "url_pool"]
+__all__ = [
+    "Found",
+    "Primary",
+    "SentinelAnswer",
+    "is_sentinel_url",
+    "sentinel_pool",
+    "url_pool",
+]
 
 logger = get_logger("penstock")
 
@@ -53,7 +60,7 @@ REST = 30.0
 """The same, after one that has not answered."""
 
 
-class Told(NamedTuple):
+class SentinelAnswer(NamedTuple):
     """What a Sentinel says.
 
     Args:
@@ -100,7 +107,7 @@ class Primary:
         Raises:
             MasterNotFoundError: no Sentinel is there that knows it.
         """
-        best: Told | None = None
+        best: SentinelAnswer | None = None
         failed = []
         for number, (where, make) in enumerate(tuple(self._sentinels)):
             try:
@@ -151,7 +158,7 @@ class Primary:
         every = self._sentinels
         self._sentinels = every[number:] + every[:number]
 
-    def _take(self, told: Told) -> None:
+    def _take(self, told: SentinelAnswer) -> None:
         self._epoch = told.epoch
         self._look_at = time.monotonic() + LOOK
         if told.address != self._address:
@@ -160,17 +167,17 @@ class Primary:
             host, port = told.address
             logger.info("the primary of %s is %s:%s", self.service_name, host, port)
 
-    def answers(self) -> list[tuple[str, Told | Exception]]:
+    def answers(self) -> list[tuple[str, SentinelAnswer | Exception]]:
         """What each Sentinel says, or why it says nothing; for tools."""
         return [(where, self._answer(where, make)) for where, make in self._sentinels]
 
-    def _answer(self, where: str, make: Callable[[], Any]) -> Told | Exception:
+    def _answer(self, where: str, make: Callable[[], Any]) -> SentinelAnswer | Exception:
         try:
             return self._asked(where, make)
         except (RedisError, OSError) as error:
             return error
 
-    def _asked(self, where: str, make: Callable[[], Any]) -> Told:
+    def _asked(self, where: str, make: Callable[[], Any]) -> SentinelAnswer:
         """The answer of one Sentinel.
 
         Raises:
@@ -185,7 +192,7 @@ class Primary:
         self._keep(where, conn)
         return told
 
-    def _told_by(self, conn: Any) -> Told:
+    def _told_by(self, conn: Any) -> SentinelAnswer:
         name = self.service_name
         # The first names the next primary earlier than the second does.
         where = _packed("SENTINEL", "GET-MASTER-ADDR-BY-NAME", name)
@@ -198,7 +205,7 @@ class Primary:
         if int(state.get(b"num-other-sentinels", 0)) < self._peers:
             raise ResponseError("it sees too few other Sentinels")
         host = self._given_ip or address[0].decode()
-        return Told(int(state.get(b"config-epoch", 0)), (host, int(address[1])))
+        return SentinelAnswer(int(state.get(b"config-epoch", 0)), (host, int(address[1])))
 
     def _keep(self, where: str, conn: Any) -> None:
         """Keep a connection for the next question; of two that were made at once the later one."""

@@ -1,4 +1,3 @@
-# From src/penstock/worker/_async/bench.py by tools/unasync.py; do not edit.
 """Runs handlers, one call at a time on each runner, and notes what is to become of the jobs."""
 
 from __future__ import annotations
@@ -9,23 +8,23 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.client._sync.transport.connection import monotonic
+from penstock.client._async.transport.connection import monotonic
 from penstock.core.logs import ONCE, Fields, get_logger, log_failure
 from penstock.core.middleware import Middleware, RunEvent, running
 from penstock.worker.arguments import Unfit
-from penstock.worker.crew import KEPT, OUTCOMES
 from penstock.worker.handlers import Handler, Handlers
+from penstock.worker.polls import Finished
 from penstock.worker.results import ACK, Result, Verdict, described
-from penstock.worker.runners import Item, Runners
-from penstock.worker.sources import Finished
+from penstock.worker.runners import AsyncRunners, Item
+from penstock.worker.state import KEPT, OUTCOMES
 from penstock.worker.status import RunningJob
 
-__all__ = ["Bench"]
+__all__ = ["AsyncHandlerRunner"]
 
 logger = get_logger("penstock")
 
 
-class Bench:
+class AsyncHandlerRunner:
     """What the runners of a worker do.
 
     Args:
@@ -38,7 +37,7 @@ class Bench:
         finished: where finished jobs are put for the worker's loop.
     """
 
-    runners: Runners
+    runners: AsyncRunners
     finished: deque[Finished]
 
     def __init__(
@@ -69,7 +68,7 @@ class Bench:
             logger.error("%s becomes a dead letter: %s", job.id, reason, extra=Fields(job))
         return Verdict("bury", text=reason)
 
-    def execute(self, item: Item) -> None:
+    async def execute(self, item: Item) -> None:
         """Run a handler; what becomes of its jobs goes to the loop. Never raises."""
         handler, jobs = item
         if jobs[0].lost or (len(jobs) > 1 and any(job.lost for job in jobs)):
@@ -79,11 +78,11 @@ class Bench:
                 self._wake()
                 return
         began = monotonic()
-        run = _Run()
+        run = _HandlerRun()
         self._at_work[id(item)] = (item, began)
         verdicts: list[Verdict] | None
         try:
-            verdicts = self._hooked(handler, jobs, run)
+            verdicts = await self._hooked(handler, jobs, run)
         except BaseException as error:  # noqa: BLE001  # a runner outlives every handler
             verdicts = self._broken(handler, jobs, error, run)
         del self._at_work[id(item)]
@@ -100,7 +99,11 @@ class Bench:
         self._wake()
 
     def _broken(
-        self, handler: Handler[..., Any], jobs: Sequence[Any], error: BaseException, run: _Run
+        self,
+        handler: Handler[..., Any],
+        jobs: Sequence[Any],
+        error: BaseException,
+        run: _HandlerRun,
     ) -> list[Verdict]:
         """A run was ended from outside, or its handler wanted to end more than itself."""
         try:
@@ -133,12 +136,12 @@ class Bench:
             told = verdict if kind == "told" else KEPT
             self.finished.append(Finished(part, told, seconds, error))
 
-    def _hooked(
-        self, handler: Handler[..., Any], jobs: Sequence[Any], run: _Run
+    async def _hooked(
+        self, handler: Handler[..., Any], jobs: Sequence[Any], run: _HandlerRun
     ) -> list[Verdict] | None:
         """Call a handler within the hooks; None = every job is done."""
         if not self._middleware:
-            return self._call(handler, jobs, None, run)
+            return await self._call(handler, jobs, None, run)
         event = RunEvent(jobs[0].queue_name, tuple(jobs), handler.name)
         found: list[Verdict] | None = None
 
@@ -152,23 +155,23 @@ class Bench:
             return event.outcome
 
         with suppress(Exception), running(self._middleware, event, judge):
-            found = self._call(handler, jobs, event, run)
+            found = await self._call(handler, jobs, event, run)
             if event.error is not None:
                 raise event.error
         return found
 
-    def _call(
+    async def _call(
         self,
         handler: Handler[..., Any],
         jobs: Sequence[Any],
         event: RunEvent | None,
-        run: _Run,
+        run: _HandlerRun,
     ) -> list[Verdict] | None:
         job = jobs[0]
         verdicts: list[Verdict] | None
         try:
             args, kwargs = ((list(jobs),), {}) if handler.size else handler.arguments(job)
-            value = self.runners.call(handler, jobs, args, kwargs)
+            value = await self.runners.call(handler, jobs, args, kwargs)
             if handler.size:
                 verdicts = handler.returned_batch(jobs, value)
             else:
@@ -185,7 +188,11 @@ class Bench:
         return verdicts
 
     def _failed(
-        self, handler: Handler[..., Any], jobs: Sequence[Any], error: BaseException, run: _Run
+        self,
+        handler: Handler[..., Any],
+        jobs: Sequence[Any],
+        error: BaseException,
+        run: _HandlerRun,
     ) -> list[Verdict]:
         """What becomes of the jobs of a run that raised; the failure is logged once for all."""
         verdicts = [handler.failed(job, error) for job in jobs]
@@ -203,7 +210,7 @@ class Bench:
 
 
 @dataclass(slots=True)
-class _Run:
+class _HandlerRun:
     """One run of a handler; what it raised, unless that was a `Result`."""
 
     error: BaseException | None = None

@@ -16,7 +16,7 @@ from penstock.core.job import Delivery, Outcome, Settled
 from penstock.core.logs import ONCE, Fields, get_logger, log_failure
 from penstock.errors import QueueClosed
 from penstock.spark.connect import check_identity, client
-from penstock.spark.held import Held
+from penstock.spark.job_ref import JobRef
 from penstock.spark.options import Connection
 from penstock.worker.arguments import Unfit
 from penstock.worker.handlers import Handler, Handlers
@@ -34,7 +34,7 @@ FIRST = 16
 QUICK, SLOW = 0.25, 1.0
 """Seconds of a block below which the next one is larger, and above which it is smaller."""
 SUSPECT = 2
-"""Crashes after which a job is suspected of killing its workers; see `worker.desk`."""
+"""Crashes after which a job is suspected of killing its workers; see `worker.suspects`."""
 
 
 @dataclass
@@ -70,7 +70,7 @@ class Tally:
 KINDS = {"ack": "done", "nack": "failed", "bury": "dead", "release": "released"}
 
 
-class Heartbeat:
+class TaskHeartbeat:
     """Renews the leases of the jobs of a task, in a thread and on a connection of its own.
 
     Args:
@@ -92,7 +92,7 @@ class Heartbeat:
         self._poked = threading.Event()
         self._thread = threading.Thread(target=self._main, name="penstock-drain", daemon=True)
 
-    def __enter__(self) -> Heartbeat:
+    def __enter__(self) -> TaskHeartbeat:
         self._thread.start()
         return self
 
@@ -208,11 +208,11 @@ class Working:
         """Record batches: of results, if they are wanted, and of what was counted."""
         whole = client(self.connection)
         queue = whole.open(self.connection.queue)
-        with whole.twin() as twin, Heartbeat(twin.queue(queue.name), self.hold) as beat:
-            yield from Turn(self, queue, beat, share).run()
+        with whole.twin() as twin, TaskHeartbeat(twin.queue(queue.name), self.hold) as beat:
+            yield from DrainLoop(self, queue, beat, share).run()
 
 
-class Turn:
+class DrainLoop:
     """One run of a task.
 
     Args:
@@ -223,7 +223,7 @@ class Turn:
     """
 
     def __init__(
-        self, work: Working, queue: Queue, beat: Heartbeat, share: int | None = None
+        self, work: Working, queue: Queue, beat: TaskHeartbeat, share: int | None = None
     ) -> None:
         self.work = work
         self.queue = queue
@@ -596,6 +596,6 @@ class Acking:
             if receipt is None:
                 tally.done += sum(1 for _ in part)
                 continue
-            held = [Held(queue.name, row[0], receipt, crcs) for row in part]
+            held = [JobRef(queue.name, row[0], receipt, crcs) for row in part]
             seconds = None if window is None else window / 1000
             tally.count("ack", queue.ack(held, dedup_window=seconds))

@@ -1,7 +1,7 @@
 """What the parts of a worker share: who takes jobs, who runs them, and who renews their leases.
 
 Three parties look at it. The loop (`loop.py`, one thread or task) takes jobs and reports what
-became of them; runners (threads or tasks) run handlers; the renewer (a thread of its own) extends
+became of them; runners (threads or tasks) run handlers; the heartbeat (a thread of its own) extends
 leases. Every field is written by one of them, or by operations that the interpreter makes atomic.
 """
 
@@ -19,17 +19,17 @@ from penstock.core.logs import get_logger
 from penstock.core.operations import QueueOps, Taken
 from penstock.core.options import duration_ms
 from penstock.errors import QueueInUse, QueuePartitioned
-from penstock.worker.desk import Desk
+from penstock.worker.dispatcher import Dispatcher
+from penstock.worker.heartbeat_process import HeartbeatProcess
 from penstock.worker.isolation import Isolated, Isolator
-from penstock.worker.keeper import Keeper
 from penstock.worker.options import WorkerOptions
+from penstock.worker.polls import Finished, QueuePoll, Todo
 from penstock.worker.results import ACK, Verdict
-from penstock.worker.sources import Finished, Source, Todo
 from penstock.worker.statistics import Statistics
 from penstock.worker.suspects import ASIDE, Suspects, suspects_among
 from penstock.worker.terms import LEFT, NEAR, OVER, Term, lengthened, term_of
 
-__all__ = ["HANDED_BACK", "KEPT", "OUTCOMES", "Crew"]
+__all__ = ["HANDED_BACK", "KEPT", "OUTCOMES", "WorkerState"]
 
 logger = get_logger("penstock")
 
@@ -64,12 +64,12 @@ KEPT = Verdict("none")
 """Nothing is reported: the handler did it itself, or somebody else has the job."""
 
 
-class Crew:
+class WorkerState:
     """The shared state of one worker.
 
     Args:
-        sources: its queues.
-        desk: gives jobs to the runners.
+        polls: its queues.
+        dispatcher: gives jobs to the runners.
         wake: ends the loop's wait; callable from the runners, other threads and signal handlers.
         clock: monotonic seconds.
         options: of the worker.
@@ -94,9 +94,9 @@ class Crew:
         lap: when to look at every queue, whatever was heard.
         sample_at: when to look at their sizes.
         suspects: those it holds, and whether it makes room for one.
-        beat_at: when the renewer will look at the leases again.
+        beat_at: when the heartbeat will look at the leases again.
         poke: makes it look now; callable from signal handlers.
-        keeper: the helper process that renews leases, if there is one.
+        helper: the helper process that renews leases, if there is one.
         isolator: runs suspects in a process of their own, if that is wanted.
         isolated: what this worker is handed if it runs in that process: it asks for no jobs.
         abandoned: jobs that could be neither reported nor given back at the end.
@@ -105,8 +105,8 @@ class Crew:
 
     def __init__(
         self,
-        sources: list[Source],
-        desk: Desk,
+        polls: list[QueuePoll],
+        dispatcher: Dispatcher,
         *,
         wake: Callable[[], None],
         clock: Callable[[], float],
@@ -115,12 +115,12 @@ class Crew:
         fields: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.fields = fields
-        self.sources = sources
-        self.desk = desk
+        self.polls = polls
+        self.dispatcher = dispatcher
         self.wake = wake
         self.clock = clock
         self.options = options
-        self.capacity = options.concurrency * desk.size + options.prefetch
+        self.capacity = options.concurrency * dispatcher.size + options.prefetch
         self.statistics = statistics
         self.held: dict[Any, None] = {}
         self.finished: deque[Finished] = deque()
@@ -142,7 +142,7 @@ class Crew:
         self.suspects = Suspects(clock)
         self.beat_at = math.inf
         self.poke: Callable[[], None] = _nothing
-        self.keeper: Keeper | None = None
+        self.helper: HeartbeatProcess | None = None
         self.isolator: Isolator | None = None
         self.isolated: Isolated | None = None
         self.abandoned: set[Any] = set()
@@ -151,53 +151,53 @@ class Crew:
         self._confirmed = math.inf
         self._complaints: dict[str, float] = {}
         self._places: dict[Any, int] = {}
-        for place, source in enumerate(sources):
-            self._note(place, source)
+        for place, poll in enumerate(polls):
+            self._note(place, poll)
 
     # -- its queues ------------------------------------------------------------------------
 
-    def _note(self, place: int, source: Source) -> None:
-        self._places[source.ops] = place
-        self._places.setdefault(source.ops.name, place)
+    def _note(self, place: int, poll: QueuePoll) -> None:
+        self._places[poll.ops] = place
+        self._places.setdefault(poll.ops.name, place)
 
     def has(self, ops: QueueOps) -> bool:
         """Whether these are the operations of one of its queues."""
         return ops in self._places
 
-    def found_partitioned(self, source: Source, error: QueuePartitioned) -> None:
-        """A queue has partitions, which are sources of their own; it is asked itself no more."""
+    def found_partitioned(self, poll: QueuePoll, error: QueuePartitioned) -> None:
+        """A queue has partitions, which are polls of their own; it is asked itself no more."""
         if error.partitions is not None:
-            self.learned[source.ops.name] = error.partitions
-            source.failures += 1
-            source.at = source.barred = source.drained = math.inf
-            source.woken = False
+            self.learned[poll.ops.name] = error.partitions
+            poll.failures += 1
+            poll.at = poll.barred = poll.drained = math.inf
+            poll.woken = False
 
-    def add(self, source: Source) -> None:
+    def add(self, poll: QueuePoll) -> None:
         """One more: a node has been learned of, or that a queue has partitions."""
-        self._note(len(self.sources), source)
-        self.sources.append(source)
+        self._note(len(self.polls), poll)
+        self.polls.append(poll)
 
     def place_of(self, job: Any) -> int:
         """From which of its queues a job came."""
         found = self._places.get(job.batch.ops)
         return self._places[job.queue_name] if found is None else found
 
-    def source_of(self, job: Any) -> Source:
+    def poll_of(self, job: Any) -> QueuePoll:
         """The one of its queues that a job came from."""
-        return self.sources[self.place_of(job)]
+        return self.polls[self.place_of(job)]
 
     @property
     def sizes(self) -> dict[str, int]:
         """How many jobs could be taken when that was looked at, by queue."""
         found: dict[str, int] = {}
-        for source in self.sources:
-            found[source.ops.name] = found.get(source.ops.name, 0) + source.size
+        for poll in self.polls:
+            found[poll.ops.name] = found.get(poll.ops.name, 0) + poll.size
         return found
 
     @property
     def is_spread(self) -> bool:
         """Whether it has several queues, and they lie on several servers."""
-        return self.apart and len(self.sources) > 1
+        return self.apart and len(self.polls) > 1
 
     # -- stopping --------------------------------------------------------------------------
 
@@ -210,7 +210,7 @@ class Crew:
         self._deadlines.append(until)  # whole, should a signal come right here
         self.stopping = True
         self.wake()
-        self.poke()  # the renewer sees to it that the worker ends, if its loop does not move
+        self.poke()  # the heartbeat sees to it that the worker ends, if its loop does not move
 
     @property
     def deadline(self) -> float:
@@ -231,12 +231,12 @@ class Crew:
         now = self.clock()
         if not self.options.burst or self.suspects.are_expected:
             return False
-        return all(source.at > now or source.barred == math.inf for source in self.sources)
+        return all(poll.at > now or poll.barred == math.inf for poll in self.polls)
 
     @property
     def is_drained(self) -> bool:
         """Whether all queues are closed and drained, and were found so in one look at them."""
-        return all(source.drained >= self._confirmed for source in self.sources)
+        return all(poll.drained >= self._confirmed for poll in self.polls)
 
     @property
     def is_healthy(self) -> bool:
@@ -276,10 +276,10 @@ class Crew:
             return {}
         asked = [
             i
-            for i, source in enumerate(self.sources)
-            if source.barred <= now
-            and not source.is_slow
-            and (source.at <= now or (not self.waiting and source.poll <= now))
+            for i, poll in enumerate(self.polls)
+            if poll.barred <= now
+            and not poll.is_slow
+            and (poll.at <= now or (not self.waiting and poll.recheck_at <= now))
         ]
         if len(asked) <= 1:
             return {i: min(room, TRIP) for i in asked}
@@ -287,42 +287,42 @@ class Crew:
 
     def _weighed(self, asked: list[int], room: int) -> dict[int, int]:
         """Shares by weight: whole parts at once, the rest to whom most is owed."""
-        sources, room = self.sources, min(room, TRIP)
-        total = sum(sources[i].weight for i in asked)
+        polls, room = self.polls, min(room, TRIP)
+        total = sum(polls[i].weight for i in asked)
         parts = {}
         for i in asked:
-            source = sources[i]
-            source.credit += room * source.weight / total
-            parts[i] = max(0, int(source.credit))
-            source.credit -= parts[i]
+            poll = polls[i]
+            poll.credit += room * poll.weight / total
+            parts[i] = max(0, int(poll.credit))
+            poll.credit -= parts[i]
         for _ in range(room - sum(parts.values())):
-            most = max(asked, key=lambda i: sources[i].credit)
+            most = max(asked, key=lambda i: polls[i].credit)
             parts[most] += 1
-            sources[most].credit -= 1
+            polls[most].credit -= 1
         while sum(parts.values()) > room:  # by a fraction of credit from before
-            least = min((i for i in asked if parts[i]), key=lambda i: sources[i].credit)
+            least = min((i for i in asked if parts[i]), key=lambda i: polls[i].credit)
             parts[least] -= 1
-            sources[least].credit += 1
+            polls[least].credit += 1
         return {i: min(n, TRIP) for i, n in parts.items() if n > 0}
 
     def until(self) -> float:
         """When the loop has to look around next, if nothing happens before."""
-        found = min(self.lap, self.sample_at, self.desk.flush_at)
-        found = min([found, *(self.sources[i].barred for i in self.unsettled)])
+        found = min(self.lap, self.sample_at, self.dispatcher.flush_at)
+        found = min([found, *(self.polls[i].barred for i in self.unsettled)])
         if self.stopping:
             return min(found, self.deadline)
         if self.suspects.are_expected:
             found = min(found, self.suspects.expected_until)
         if self.room() > 0:
-            found = min(found, max(self.next_ask, min(map(self._next, self.sources))))
+            found = min(found, max(self.next_ask, min(map(self._next, self.polls))))
         return found
 
-    def _next(self, source: Source) -> float:
+    def _next(self, poll: QueuePoll) -> float:
         """When to ask a queue next."""
-        if source.is_slow:
+        if poll.is_slow:
             return math.inf  # a look at its size tells when its trips are shorter
-        at = source.at if self.may_wait else min(source.at, source.poll)
-        return max(at, source.barred)
+        at = poll.at if self.may_wait else min(poll.at, poll.recheck_at)
+        return max(at, poll.barred)
 
     @property
     def may_wait(self) -> bool:
@@ -330,9 +330,9 @@ class Crew:
         return not self.options.burst and self.room() > 0 and self.clock() >= self.next_ask
 
     @property
-    def wakes(self) -> dict[tuple[Any, bytes], Source]:
+    def wakes(self) -> dict[tuple[Any, bytes], QueuePoll]:
         """The tokens to wait for: of usable queues, but for those that have one always."""
-        usable = [s for s in self.sources if s.is_usable and s.drained == -math.inf]
+        usable = [s for s in self.polls if s.is_usable and s.drained == -math.inf]
         return {(s.home, s.ops.keys["wake"]): s for s in usable}
 
     # -- what came back --------------------------------------------------------------------
@@ -362,10 +362,10 @@ class Crew:
         if self.stopping and not self._drained:
             self._drained = True
             waiting = [self.suspects.chosen] if self.suspects.waits else []
-            for job in [*waiting, *self.desk.drain()]:
+            for job in [*waiting, *self.dispatcher.drain()]:
                 self.put_back(job, HANDED_BACK)
-        elif self.desk.flush_at <= self.clock():
-            self.desk.flush()
+        elif self.dispatcher.flush_at <= self.clock():
+            self.dispatcher.flush()
 
     def put_back(self, job: Any, verdict: Verdict) -> None:
         """Report so of a job that has not begun."""
@@ -379,7 +379,7 @@ class Crew:
         A job delivered at most once has none, and nobody waits for word of it.
         """
         now = self.clock()
-        for i in [i for i in self.unsettled if self.sources[i].failures]:
+        for i in [i for i in self.unsettled if self.polls[i].failures]:
             todo = self.unsettled[i]
             lists = [todo.acks, *todo.others.values()]
             everything = [done for part in lists for done in part]
@@ -393,12 +393,12 @@ class Crew:
     def look_everywhere(self) -> None:
         """Ask each queue in the next round, whatever was heard of it; and again after a tick."""
         self.lap = self.clock() + TICK
-        for source in self.sources:
-            source.at = 0.0
+        for poll in self.polls:
+            poll.at = 0.0
 
     def sample_pause(self, *, busy: bool) -> float:
         """Seconds until the sizes are looked at again; under a long throttle a sign of life."""
-        if any(source.is_slow for source in self.sources):
+        if any(poll.is_slow for poll in self.polls):
             return SAMPLE
         if self.next_ask > self.clock() + HEALTHY / 3:
             return HEALTHY / 3
@@ -408,80 +408,80 @@ class Crew:
         """The server has answered a call to one of the queues."""
         self.answered = self.clock()
         self.failures = 0
-        source = self.sources[self._places[ops]]
-        source.trip = self.answered - sent
-        self.judge(source)
+        poll = self.polls[self._places[ops]]
+        poll.trip = self.answered - sent
+        self.judge(poll)
 
-    def judge(self, source: Source) -> None:
+    def judge(self, poll: QueuePoll) -> None:
         """Stop asking a queue for jobs whose leases would end on the way, or ask it again."""
-        was_slow = source.is_slow
-        source.is_slow = source.trip > source.lease * (NEAR if was_slow else FAR) > 0
-        name, trip, lease = source.ops.name, source.trip, source.lease
-        if source.is_slow and not was_slow:
+        was_slow = poll.is_slow
+        poll.is_slow = poll.trip > poll.lease * (NEAR if was_slow else FAR) > 0
+        name, trip, lease = poll.ops.name, poll.trip, poll.lease
+        if poll.is_slow and not was_slow:
             text = (
                 "queue %r: a round trip takes %.2f s, too long for leases of %.2f s: no jobs are "
                 "taken until it is shorter; configure(lease=...) makes leases longer"
             )
             logger.warning(text, name, trip, lease, extra=self.fields)
             self.sample_at = min(self.sample_at, self.clock() + SAMPLE)
-        elif was_slow and not source.is_slow:
+        elif was_slow and not poll.is_slow:
             text = "queue %r: a round trip takes %.2f s: jobs are taken again"
             logger.warning(text, name, trip, extra=self.fields)
-            source.at = 0.0
+            poll.at = 0.0
 
-    def found_damaged(self, source: Source, error: Exception, level: int = logging.ERROR) -> None:
+    def found_damaged(self, poll: QueuePoll, error: Exception, level: int = logging.ERROR) -> None:
         """A queue can't be used: it is left alone for a while, and others are not held up."""
-        source.failures += 1
-        source.at = source.barred = self._left_alone(source, source.failures)
-        self._tell(source, source.failures, error, level)
+        poll.failures += 1
+        poll.at = poll.barred = self._left_alone(poll, poll.failures)
+        self._tell(poll, poll.failures, error, level)
 
-    def found_taken(self, source: Source, error: QueueInUse) -> None:
+    def found_taken(self, poll: QueuePoll, error: QueueInUse) -> None:
         """Somebody else is a queue's only consumer: it is not asked for jobs for a while."""
-        source.refusals += 1
-        source.at = source.poll = self._left_alone(source, source.refusals)
-        self._tell(source, source.refusals, error, logging.INFO)
+        poll.refusals += 1
+        poll.at = poll.recheck_at = self._left_alone(poll, poll.refusals)
+        self._tell(poll, poll.refusals, error, logging.INFO)
 
-    def _left_alone(self, source: Source, times: int) -> float:
+    def _left_alone(self, poll: QueuePoll, times: int) -> float:
         """Until when a queue is left alone that was found of no use so many times in a row."""
-        source.woken = False
+        poll.woken = False
         return self.clock() + min(0.25 * 2.0 ** min(times, 8), RECHECK)
 
-    def _tell(self, source: Source, times: int, error: Exception, level: int) -> None:
+    def _tell(self, poll: QueuePoll, times: int, error: Exception, level: int) -> None:
         if times == 1 or times % 60 == 0:
-            name, kind = source.ops.name, type(error).__name__
+            name, kind = poll.ops.name, type(error).__name__
             text = "queue %r can't be used: %s: %s; going on without it"
             logger.log(level, text, name, kind, error, extra=self.fields)
 
-    def found_down(self, source: Source) -> None:
+    def found_down(self, poll: QueuePoll) -> None:
         """The node of a queue can't be reached: others are not held up; it is looked after."""
-        source.failures += 1
-        source.at = source.barred = self.clock() + min(0.1 * 2 ** min(source.failures, 5), 1.0)
-        source.woken = False
+        poll.failures += 1
+        poll.at = poll.barred = self.clock() + min(0.1 * 2 ** min(poll.failures, 5), 1.0)
+        poll.woken = False
 
-    def asked(self, source: Source, taken: Taken, wanted: int, sent: float) -> None:
+    def asked(self, poll: QueuePoll, taken: Taken, wanted: int, sent: float) -> None:
         """A queue has answered a request for jobs."""
-        now, source.refusals = self.clock(), 0
+        now, poll.refusals = self.clock(), 0
         if taken.next_ms == 0:
-            source.at, source.pause = 0.0, 0.01
+            poll.at, poll.pause = 0.0, 0.01
         else:
-            source.at = math.inf if taken.next_ms < 0 else now + taken.next_ms / 1000
-            source.pause = min(source.pause * 2, PATIENCE)
-        self._found_drained(source, now if taken.is_over else -math.inf)
-        several = len(self.sources) > 1
-        source.poll = now + source.pause if several else math.inf
+            poll.at = math.inf if taken.next_ms < 0 else now + taken.next_ms / 1000
+            poll.pause = min(poll.pause * 2, PATIENCE)
+        self._found_drained(poll, now if taken.is_over else -math.inf)
+        several = len(self.polls) > 1
+        poll.recheck_at = now + poll.pause if several else math.inf
         if taken.deliveries:
             self.sample_at = min(self.sample_at, now + SAMPLE)
-            self._hold(source, taken.deliveries, sent, now)
+            self._hold(poll, taken.deliveries, sent, now)
         if wanted > 0:
             self.next_ask = now + self._pause()
             self.sample_at = min(self.sample_at, now + self.sample_pause(busy=False))
 
-    def _found_drained(self, source: Source, now: float) -> None:
+    def _found_drained(self, poll: QueuePoll, now: float) -> None:
         """Whether a queue is closed and drained; when all seem to be, each is asked once more."""
-        source.drained = now
+        poll.drained = now
         if now == -math.inf:
             self._confirmed = math.inf
-        elif self._confirmed == math.inf and all(s.drained > -math.inf for s in self.sources):
+        elif self._confirmed == math.inf and all(s.drained > -math.inf for s in self.polls):
             self._confirmed = now
             self.look_everywhere()
 
@@ -491,7 +491,7 @@ class Crew:
         if isinstance(throttle, float):
             return throttle
         try:
-            found = throttle(sum(source.size for source in self.sources))
+            found = throttle(sum(poll.size for poll in self.polls))
             return duration_ms("throttle", 0 if found is None else found) / 1000
         except Exception as error:  # noqa: BLE001  # whatever a user's function raises
             self.complain("throttle", error)
@@ -510,7 +510,7 @@ class Crew:
         self._complaints[what] = self.clock()
         return True
 
-    def _hold(self, source: Source, jobs: Sequence[Any], sent: float, now: float) -> None:
+    def _hold(self, poll: QueuePoll, jobs: Sequence[Any], sent: float, now: float) -> None:
         trip, lease = now - sent, jobs[0].batch.lease_ms / 1000
         common = Term(sent + lease, lengthened(lease, trip))
         is_alone = not self.held
@@ -519,30 +519,30 @@ class Crew:
             job.term = term_of(job, sent, trip) if is_special else common
             if is_special and job.term.lease:
                 lease = min(lease, job.lease)
-        source.lease = lease
-        self.judge(source)
+        poll.lease = lease
+        self.judge(poll)
         jobs = self._in_time(jobs, now)
         if not jobs:
             return
-        self._warn_of(source, trip)
+        self._warn_of(poll, trip)
         self.held.update(dict.fromkeys(jobs))
         self.taken += len(jobs)
         if min(job.term.renewal(LEFT) for job in jobs) < self.beat_at:
             self.poke()
         jobs = self._sorted(jobs, is_alone)
         self._keep(jobs)
-        self.desk.hand(jobs)
+        self.dispatcher.hand(jobs)
 
     def _keep(self, jobs: Sequence[Any]) -> None:
         """Have the leases of these jobs renewed by the helper process, too, if there is one."""
-        if self.keeper is not None:
-            self.keeper.hold(jobs)
-            if self.keeper.pid is None:
+        if self.helper is not None:
+            self.helper.hold(jobs)
+            if self.helper.pid is None:
                 self.poke()
 
     def _sorted(self, jobs: Sequence[Any], is_alone: bool) -> Sequence[Any]:
         """The ordinary ones of these jobs. One suspect is chosen to run alone, if it can."""
-        suspects = [job for job in suspects_among(jobs) if self.desk.knows(job)]
+        suspects = [job for job in suspects_among(jobs) if self.dispatcher.knows(job)]
         if not suspects:
             return jobs
         ordinary = [job for job in jobs if job not in suspects]
@@ -568,13 +568,13 @@ class Crew:
         job = self.suspects.chosen
         self.suspects.unbegun.discard(job)
         if term is None:
-            self.desk.lose([job])
+            self.dispatcher.lose([job])
             self.put_back(job, KEPT)
         else:
             job.term = term
             self._keep([job])
             self.poke()
-            self.desk.hand([job])
+            self.dispatcher.hand([job])
 
     def _in_time(self, jobs: Sequence[Any], now: float) -> Sequence[Any]:
         """The jobs whose lease has not ended on the way here; the others are lost."""
@@ -586,16 +586,16 @@ class Crew:
             logger.warning(text, late, extra=self.fields)
         return found
 
-    def _warn_of(self, source: Source, trip: float) -> None:
+    def _warn_of(self, poll: QueuePoll, trip: float) -> None:
         """Say, once a minute, that leases are lengthened."""
-        longer = lengthened(source.lease, trip)
-        key = f"trips to {source.ops.name}"
-        if longer > source.lease and self._may_complain(key):
+        longer = lengthened(poll.lease, trip)
+        key = f"trips to {poll.ops.name}"
+        if longer > poll.lease and self._may_complain(key):
             text = (
                 "queue %r: a round trip took %.2f s, long for leases of %.2f s: they are "
                 "lengthened to %.2f s, after which jobs of a dead worker come back"
             )
-            told = (source.ops.name, trip, source.lease, longer)
+            told = (poll.ops.name, trip, poll.lease, longer)
             logger.warning(text, *told, extra=self.fields)
 
     def count(self, done: Finished, outcome: str, count: int) -> None:
@@ -609,19 +609,19 @@ class Crew:
         if self.isolated is not None:
             self.isolated.counted(outcome, done.seconds, waited, is_asked)
 
-    def put_aside(self, source: Source, count: int) -> None:
+    def put_aside(self, poll: QueuePoll, count: int) -> None:
         """So many suspects were given back for a moment."""
         self.taken -= count
-        source.at = min(source.at, self.suspects.put_aside())
+        poll.at = min(poll.at, self.suspects.put_aside())
 
-    def abandon(self, source: Source) -> list[Any]:
+    def abandon(self, poll: QueuePoll) -> list[Any]:
         """Unfinished jobs of a queue that are to be given back; their handlers are told."""
         jobs = [
             job
             for job in list(self.held)
-            if self.source_of(job) is source and not job.settled and not job.at_most_once
+            if self.poll_of(job) is poll and not job.settled and not job.at_most_once
         ]
-        self.desk.lose(jobs)
+        self.dispatcher.lose(jobs)
         return jobs
 
     def leased(self) -> set[Any]:
@@ -635,8 +635,8 @@ class Crew:
             self.held.pop(job, None)
         if self.suspects.unbegun:
             self.suspects.unbegun.difference_update(jobs)
-        if self.keeper is not None:
-            self.keeper.drop(jobs)
+        if self.helper is not None:
+            self.helper.drop(jobs)
 
 
 def _nothing() -> None:

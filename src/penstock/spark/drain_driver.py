@@ -12,8 +12,8 @@ from penstock.core.options import BATCH, Duration, check_count, duration_ms
 from penstock.core.policy import RetryPolicy
 from penstock.errors import BadArgument
 from penstock.spark import connect
+from penstock.spark.drain_task import COUNTS, KEYS, Acking, Tally, Working
 from penstock.spark.options import Connection
-from penstock.spark.shift import COUNTS, KEYS, Acking, Tally, Working
 from penstock.worker.handlers import Handlers
 
 __all__ = ["Drained", "drain"]
@@ -112,7 +112,7 @@ def drain(
     if ack == "task":
         if path is not None or schema is not None:
             raise BadArgument("path" if path else "schema", path or schema, "for ack='output'")
-        return _Job(spark, work, tasks, max_jobs).once()
+        return _DrainJob(spark, work, tasks, max_jobs).once()
     if not isinstance(path, str) or not path:
         raise BadArgument("path", path, "the directory of the results")
     seconds = duration_ms("round_time", round_time, zero=False) / 1000
@@ -125,11 +125,11 @@ def drain(
     )
     if work.hold < 2 * seconds:
         raise BadArgument("hold", hold, f"at least twice round_time ({seconds} s)")
-    return _Job(spark, work, tasks, max_jobs).rounds(path, schema or "result string")
+    return _DrainJob(spark, work, tasks, max_jobs).rounds(path, schema or "result string")
 
 
 @dataclass
-class _Job:
+class _DrainJob:
     """A drain, on the driver."""
 
     spark: Any

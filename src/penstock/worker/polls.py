@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from penstock.core.operations import QueueOps
 from penstock.worker.results import Verdict
 
-__all__ = ["Finished", "Source", "Todo"]
+__all__ = ["Finished", "QueuePoll", "Todo"]
 
 
 class Finished(NamedTuple):
@@ -30,14 +30,14 @@ class Finished(NamedTuple):
 
 
 @dataclass(slots=True)
-class Source:
+class QueuePoll:
     """A queue as the loop sees it.
 
     Attributes:
         ops: its operations.
         weight: its share of the room when others have jobs too.
         at: when to ask it next by the clock; 0 = there may be more now, inf = after a token.
-        poll: when to ask it next although it was empty, while the worker is too busy to wait.
+        recheck_at: when to ask it next although it was empty, while the worker is too busy to wait.
         pause: seconds between two such questions.
         credit: what it is owed in shares.
         size: jobs that could be taken when it was last looked at.
@@ -58,7 +58,7 @@ class Source:
     ops: QueueOps
     weight: float = 1
     at: float = 0.0
-    poll: float = 0.0
+    recheck_at: float = 0.0
     pause: float = 0.01
     credit: float = 0.0
     size: int = 0

@@ -28,7 +28,7 @@ from typing import Any
 from penstock.client._sync.transport.connection import monotonic
 from penstock.client._sync.transport.driver import Driver
 from penstock.client._sync.transport.node import Node
-from penstock.core.job import Batch, Delivery, Place
+from penstock.core.job import Batch, Delivery, QueueIdentity
 from penstock.core.logs import get_logger
 from penstock.core.operations import QueueOps
 from penstock.core.options import BATCH
@@ -37,7 +37,7 @@ from penstock.wire.keys import QueueKeys, queue_crc, split_name
 from penstock.wire.scripts import script
 from penstock.worker.terms import Term
 
-__all__ = ["Keeper"]
+__all__ = ["HeartbeatProcess"]
 
 logger = get_logger("penstock")
 
@@ -61,7 +61,7 @@ READS = 64
 READY = b"ready"
 
 
-class Keeper:
+class HeartbeatProcess:
     """The worker's side: starts the helper, tells it what is held, and reads what it has done.
 
     Args:
@@ -100,11 +100,12 @@ class Keeper:
     def _start(self) -> None:
         self._started, self._is_ready, self._read = monotonic(), False, b""
         ours, its = socket.socketpair()
-        program = f"import sys; sys.path[:] = {sys.path!r}; import penstock.worker.keeper as k; "
+        program = f"import sys; sys.path[:] = {sys.path!r}; from penstock.worker import "
+        program += f"heartbeat_process as p; p.main({its.fileno()}, {os.getpid()})"
         with its:
             try:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-c", program + f"k.main({its.fileno()}, {os.getpid()})"],
+                    [sys.executable, "-c", program],
                     pass_fds=[its.fileno()],
                     stdin=subprocess.DEVNULL,
                 )
@@ -320,7 +321,7 @@ class _Helper:
         for key, (queue, node_id, epoch), tag, number, counts, until, lease in message.get(
             "hold", ()
         ):
-            place = Place(split_name(queue)[0], node_id, queue_crc(queue), epoch)
+            place = QueueIdentity(split_name(queue)[0], node_id, queue_crc(queue), epoch)
             batch = Batch(queue, place, self._config["owner"], tag=tag, now=0, lease_ms=0)
             job = Delivery(batch, number.encode(), counts.encode(), b"1\n")
             job.term = Term(until, lease)

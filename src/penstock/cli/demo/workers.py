@@ -13,17 +13,17 @@ from penstock import Penstock
 from penstock.cli.demo.report import Kill
 from penstock.cli.demo.worker import FILES
 
-__all__ = ["Crew"]
+__all__ = ["DemoWorkers"]
 
 
-class Crew:
+class DemoWorkers:
     """Workers, each a process.
 
     Args:
         client: of the server they work on.
         url: its address, for them.
         root: the directory they read.
-        batch, pace: as in `Worker`.
+        batch, pace: as in `DemoWorker`.
 
     Attributes:
         started: the names of all, in order.

@@ -20,8 +20,8 @@ from penstock import BadArgument, Penstock, Queue
 from penstock.core.job import Batch, Delivery
 from penstock.embedded import EmbeddedServer
 from penstock.worker import AsyncWorker, Worker
-from penstock.worker import keeper as module
-from penstock.worker.keeper import Keeper
+from penstock.worker import heartbeat_process as module
+from penstock.worker.heartbeat_process import HeartbeatProcess
 from penstock.worker.terms import Term
 from tests.support.workers import until
 from tests.worker.support import Crew, WorkerProcess, runs, runs_at_once
@@ -43,7 +43,7 @@ def keeper_of(worker: WorkerProcess, old: int | None = None) -> int:
 
     def is_there() -> bool:
         worker.child.send("status")
-        pid = worker.child.next_event()["keeper"]
+        pid = worker.child.next_event()["helper"]
         if pid is not None and pid != old:
             found.append(pid)
         return bool(found)
@@ -60,9 +60,9 @@ def other(worker_server: EmbeddedServer) -> Iterator[Queue]:
 
 
 @pytest.fixture
-def keeper(worker_server: EmbeddedServer, raw: redis.Redis) -> Iterator[Keeper]:
+def helper(worker_server: EmbeddedServer, raw: redis.Redis) -> Iterator[HeartbeatProcess]:
     """The worker's side of a helper that has reached the server."""
-    made = Keeper(worker_server.url, prefix="penstock", owner="tester")
+    made = HeartbeatProcess(worker_server.url, prefix="penstock", owner="tester")
     made.start()
     until(made.is_ready)
     yield made
@@ -89,32 +89,32 @@ def held(job: Any, lease: float) -> Any:
     return job
 
 
-def told_lost(keeper: Keeper, count: int) -> list[Any]:
+def told_lost(helper: HeartbeatProcess, count: int) -> list[Any]:
     """Wait until so many jobs are lost."""
     found: dict[Any, None] = {}
 
     def is_enough() -> bool:
-        found.update(dict.fromkeys(keeper.news()))
+        found.update(dict.fromkeys(helper.news()))
         return len(found) >= count
 
     until(is_enough)
     return list(found)
 
 
-def stop(keeper: Keeper) -> int:
+def stop(helper: HeartbeatProcess) -> int:
     """Stop the helper with SIGSTOP; its process."""
-    pid = keeper.pid
+    pid = helper.pid
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)
     return pid
 
 
-def end(keeper: Keeper) -> None:
+def end(helper: HeartbeatProcess) -> None:
     """Kill the helper, and wait until that is known."""
-    pid = keeper.pid
+    pid = helper.pid
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
-    until(lambda: keeper.pid is None)
+    until(lambda: helper.pid is None)
 
 
 @KINDS
@@ -137,11 +137,11 @@ def test_a_handler_that_never_lets_the_interpreter_go(
 def test_the_helper_ends_with_its_worker(crew: Crew, queue: Queue, other: Queue) -> None:
     """Killed in the middle of a job, the worker loses it after the lease: nobody keeps it alive."""
     queue.configure(lease=LEASE)
-    worker, keeper = start(crew, "thread")
+    worker, helper = start(crew, "thread")
     queue.enqueue({"n": 1, "do": "nap", "s": 60})
     crew.diary.wait("start", n=1)
     worker.kill()
-    until(lambda: not psutil.pid_exists(keeper))
+    until(lambda: not psutil.pid_exists(helper))
     jobs = other.reserve(block=20)
     assert [job.crashes for job in jobs] == [1]
 
@@ -166,11 +166,11 @@ def test_a_helper_that_dies_is_replaced(
 ) -> None:
     """The worker's own thread takes over meanwhile: the job is not lost."""
     queue.configure(lease=LEASE)
-    worker, keeper = start(crew, "thread")
+    worker, helper = start(crew, "thread")
     queue.enqueue({"n": 1, "do": "nap", "s": 4 * LEASE})
     crew.diary.wait("start", n=1)
-    os.kill(keeper, signal.SIGKILL)
-    assert keeper_of(worker, old=keeper) != keeper
+    os.kill(helper, signal.SIGKILL)
+    assert keeper_of(worker, old=helper) != helper
     assert other.reserve(block=2 * LEASE) == []
     crew.diary.wait("end", n=1)
     until(lambda: queue.stats().acked == 1)
@@ -179,56 +179,56 @@ def test_a_helper_that_dies_is_replaced(
 
 def test_a_helper_that_does_not_listen(crew: Crew, queue: Queue) -> None:
     """One that hangs does not hold up the worker."""
-    worker, keeper = start(crew, "thread", prefetch=1000)
-    os.kill(keeper, signal.SIGSTOP)
+    worker, helper = start(crew, "thread", prefetch=1000)
+    os.kill(helper, signal.SIGSTOP)
     queue.enqueue_many({"n": n, "do": "nothing"} for n in range(6000))
     until(lambda: queue.stats().acked == 6000, 60)
     worker.signal(signal.SIGTERM)
     assert worker.ended() == 0
-    assert not psutil.pid_exists(keeper)
+    assert not psutil.pid_exists(helper)
 
 
-def test_a_helper_that_listens_late_knows_all(keeper: Keeper, queue: Queue) -> None:
+def test_a_helper_that_listens_late_knows_all(helper: HeartbeatProcess, queue: Queue) -> None:
     """More than a socket takes at once waits for it; the helper is not ended for that."""
-    pid = stop(keeper)
+    pid = stop(helper)
     jobs = taken(queue, 6000, lease=1.0)
     began = jobs[0].term
-    keeper.hold(jobs)
-    keeper.news()
-    assert keeper.pid == pid
+    helper.hold(jobs)
+    helper.news()
+    assert helper.pid == pid
     os.kill(pid, signal.SIGCONT)
-    lost = told_lost(keeper, 5999)
+    lost = told_lost(helper, 5999)
     assert set(lost) == set(jobs[1:])
-    until(lambda: not keeper.news() and jobs[0].term.until > began.until)
-    assert keeper.pid == pid
+    until(lambda: not helper.news() and jobs[0].term.until > began.until)
+    assert helper.pid == pid
 
 
 def test_jobs_are_known_before_their_handlers_run(
-    keeper: Keeper, queue: Queue, monkeypatch: pytest.MonkeyPatch
+    helper: HeartbeatProcess, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To take many jobs waits for a helper that listens: nothing may run in the worker then."""
     monkeypatch.setattr(module, "MOMENT", 30.0)
-    keeper.hold(taken(queue, 6000))
-    assert not keeper._outbox
+    helper.hold(taken(queue, 6000))
+    assert not helper._outbox
 
 
 @pytest.mark.parametrize("bound", ["STUCK", "MOST"])
 def test_a_helper_that_does_not_listen_is_replaced(
-    keeper: Keeper, queue: Queue, monkeypatch: pytest.MonkeyPatch, bound: str
+    helper: HeartbeatProcess, queue: Queue, monkeypatch: pytest.MonkeyPatch, bound: str
 ) -> None:
     """After some time, or at once when too much waits for it; the next one is told everything."""
-    pid = stop(keeper)
+    pid = stop(helper)
     jobs = taken(queue, 6000, lease=3.0)
     with monkeypatch.context() as patch:
         patch.setattr(module, bound, 0.2 if bound == "STUCK" else 1000)
-        keeper.hold(jobs)
-        until(lambda: keeper.news() == [] and keeper.pid != pid)
-    assert set(told_lost(keeper, 5999)) == set(jobs[1:])
-    assert keeper.pid not in (None, pid)
+        helper.hold(jobs)
+        until(lambda: helper.news() == [] and helper.pid != pid)
+    assert set(told_lost(helper, 5999)) == set(jobs[1:])
+    assert helper.pid not in (None, pid)
 
 
 def test_a_helper_that_cannot_be_started(
-    keeper: Keeper,
+    helper: HeartbeatProcess,
     queue: Queue,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -240,52 +240,52 @@ def test_a_helper_that_cannot_be_started(
         calls.append(args)
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    end(keeper)
+    end(helper)
     with monkeypatch.context() as patch:
         patch.setattr(subprocess, "Popen", refuse)
-        until(lambda: keeper.news() == [] and bool(calls))
+        until(lambda: helper.news() == [] and bool(calls))
         patch.setattr(module, "AGAIN", 1000.0)
-        keeper.news()
+        helper.news()
         assert len(calls) == 1
         jobs = taken(queue, 2, lease=1.0)
-        keeper.hold(jobs)
+        helper.hold(jobs)
     assert "can't be started" in caplog.text
-    assert told_lost(keeper, 1) == jobs[1:]
+    assert told_lost(helper, 1) == jobs[1:]
 
 
-def test_news_of_a_job_is_never_that_of_another(keeper: Keeper, queue: Queue) -> None:
+def test_news_of_a_job_is_never_that_of_another(helper: HeartbeatProcess, queue: Queue) -> None:
     """What the helper said of a job that was dropped since says nothing of the next one."""
     jobs = taken(queue, 2)
     batch, number = jobs[1].batch, jobs[1].number
     del jobs
     for _ in range(5):
         lapsed = made(batch, number, lease=0.01)
-        keeper.hold([lapsed])
-        assert keeper._socket is not None
-        assert select.select([keeper._socket], [], [], 30)[0]
-        keeper.drop([lapsed])
+        helper.hold([lapsed])
+        assert helper._socket is not None
+        assert select.select([helper._socket], [], [], 30)[0]
+        helper.drop([lapsed])
         del lapsed
         other = made(batch, number, lease=60.0)  # as a rule where the lapsed one was
-        keeper.hold([other])
-        assert keeper.news() == []
-        keeper.drop([other])
+        helper.hold([other])
+        assert helper.news() == []
+        helper.drop([other])
         del other
 
 
-def test_what_is_dropped_is_forgotten(keeper: Keeper, queue: Queue) -> None:
+def test_what_is_dropped_is_forgotten(helper: HeartbeatProcess, queue: Queue) -> None:
     """Nothing of a job stays; one that is not known, or is dropped again, does no harm."""
     jobs = taken(queue, 10)
-    keeper.hold(jobs)
-    keeper.hold(jobs[:3])
-    keeper.drop(jobs[:5])
-    keeper.drop(jobs)
-    keeper.drop(jobs)
-    assert not keeper._jobs
-    assert not keeper._keys
+    helper.hold(jobs)
+    helper.hold(jobs[:3])
+    helper.drop(jobs[:5])
+    helper.drop(jobs)
+    helper.drop(jobs)
+    assert not helper._jobs
+    assert not helper._keys
 
 
 def test_jobs_of_an_earlier_life_of_the_queue(
-    keeper: Keeper, queue: Queue, raw: redis.Redis
+    helper: HeartbeatProcess, queue: Queue, raw: redis.Redis
 ) -> None:
     """They are lost; those of the queue as it is now are kept all the same."""
     earlier = taken(queue, 2, lease=1.0)
@@ -293,20 +293,20 @@ def test_jobs_of_an_earlier_life_of_the_queue(
     later = taken(queue, 1, lease=1.0)
     assert earlier[0].epoch != later[0].epoch
     began = later[0].term
-    keeper.hold([earlier[0], *later, earlier[1]])
-    assert set(told_lost(keeper, 2)) == set(earlier)
-    until(lambda: not keeper.news() and later[0].term.until > began.until)
+    helper.hold([earlier[0], *later, earlier[1]])
+    assert set(told_lost(helper, 2)) == set(earlier)
+    until(lambda: not helper.news() and later[0].term.until > began.until)
 
 
 @KINDS
 def test_it_ends_in_order(crew: Crew, queue: Queue, kind: str) -> None:
     """Told to stop, the worker ends its helper with it."""
-    worker, keeper = start(crew, kind)
+    worker, helper = start(crew, kind)
     queue.enqueue({"n": 1, "do": "nothing"})
     crew.diary.wait("end", n=1)
     worker.signal(signal.SIGTERM)
     assert worker.ended() == 0
-    assert not psutil.pid_exists(keeper)
+    assert not psutil.pid_exists(helper)
 
 
 def test_only_a_url_can_be_told_to_another_process(raw: redis.Redis) -> None:
@@ -325,4 +325,4 @@ def test_it_needs_a_unix(monkeypatch: pytest.MonkeyPatch) -> None:
     """Elsewhere a process can't be given one end of a socket; that is said."""
     monkeypatch.setattr(module, "os", SimpleNamespace(name="nt"))
     with pytest.raises(BadArgument, match=r"^heartbeat='process': needs a Unix"):
-        Keeper("redis://127.0.0.1:1/0", prefix="penstock", owner="tester")
+        HeartbeatProcess("redis://127.0.0.1:1/0", prefix="penstock", owner="tester")

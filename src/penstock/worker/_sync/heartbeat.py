@@ -1,3 +1,4 @@
+# From src/penstock/worker/_async/heartbeat.py by tools/unasync.py; do not edit.
 """Renews the leases of held jobs, in a thread and on connections of its own.
 
 So a handler that blocks the event loop, or keeps the interpreter busy, does not lose its job. A
@@ -14,21 +15,21 @@ from contextlib import suppress
 from typing import Any
 
 from penstock.client._acompat import Signal
-from penstock.client._async.transport.connection import monotonic
-from penstock.client._async.transport.driver import AsyncDriver
-from penstock.client._async.transport.node import AsyncNode
+from penstock.client._sync.transport.connection import monotonic
+from penstock.client._sync.transport.driver import Driver
+from penstock.client._sync.transport.node import Node
 from penstock.core.logs import Fields, get_logger
 from penstock.core.operations import QueueOps
 from penstock.core.options import BATCH
 from penstock.errors import WrongEpoch
 from penstock.wire.scripts import script
-from penstock.worker.crew import Crew
-from penstock.worker.keeper import Keeper
+from penstock.worker.heartbeat_process import HeartbeatProcess
 from penstock.worker.loop import leave
-from penstock.worker.runners import ain_thread
+from penstock.worker.runners import in_thread
+from penstock.worker.state import WorkerState
 from penstock.worker.terms import LEFT, OVER
 
-__all__ = ["AsyncRenewer"]
+__all__ = ["Heartbeat"]
 
 logger = get_logger("penstock")
 
@@ -41,40 +42,39 @@ AGAIN = 1.0
 """Most seconds until leases that could not be renewed are tried again."""
 OVERDUE = 2.0
 """Seconds after the grace at which a worker that has not ended is left behind by `run`, and its
-renewer gives back its jobs; and the same again, after which the renewer ends the process."""
+heartbeat gives back its jobs; and the same again, after which the heartbeat ends the process."""
 
 
-class AsyncRenewer:
+class Heartbeat:
     """Extends what is held when a third of its lease has passed; tells what is lost.
 
     Args:
-        crew: whose jobs.
-        twin: makes connections of the renewer's own to a node, one of several, or to the only one:
-            None.
+        state: of the worker whose jobs these are.
+        twin: makes a separate connection to a node; None stands for the only one.
         prefix: prefix of all keys.
         name: of the thread.
         overdue: called, once, when the worker should have ended some time ago and has not; it may
             end the process.
-        keeper: a helper process that does it, so that this one has little to do.
+        helper: a process that does it, so that this one has little to do.
     """
 
     def __init__(
         self,
-        crew: Crew,
-        twin: Callable[[Any], AsyncNode],
+        state: WorkerState,
+        twin: Callable[[Any], Node],
         *,
         prefix: str,
         name: str,
         overdue: Callable[[], None] | None = None,
-        keeper: Keeper | None = None,
+        helper: HeartbeatProcess | None = None,
     ) -> None:
-        self._crew = crew
+        self._state = state
         self._twin = twin
         self._prefix = prefix
-        self._drivers: dict[Any, AsyncDriver] = {}
+        self._drivers: dict[Any, Driver] = {}
         self._name = name
         self._overdue = overdue
-        self._keeper = keeper
+        self._helper = helper
         self._poked = Signal()  # an Event may not be set in a signal handler: it has a lock
         self._closed = False
         self._failures = 0
@@ -83,8 +83,8 @@ class AsyncRenewer:
 
     def start(self) -> None:
         """Begin."""
-        self._crew.poke = self._poked.set
-        self._thread = ain_thread(self._main, self._name)
+        self._state.poke = self._poked.set
+        self._thread = in_thread(self._main, self._name)
 
     def close(self) -> None:
         """End; waits until a call that is under way is over."""
@@ -93,71 +93,71 @@ class AsyncRenewer:
         if self._thread is not None:
             self._thread.join()
 
-    async def _main(self) -> None:
+    def _main(self) -> None:
         try:
-            await self._warm_up()
+            self._warm_up()
             while not self._closed:
-                await self._beat()
-                self._crew.beat_at = math.inf  # who takes a job from here on says so
+                self._beat()
+                self._state.beat_at = math.inf  # who takes a job from here on says so
                 pause = self._pause()
-                self._crew.beat_at = monotonic() + pause
+                self._state.beat_at = monotonic() + pause
                 self._poked.wait(pause)
         finally:
             for driver in self._drivers.values():
-                await driver.node.close()
+                driver.node.close()
 
-    def _driver(self, home: Any) -> AsyncDriver:
+    def _driver(self, home: Any) -> Driver:
         """What calls a node, one of several, or the only one: None."""
         found = self._drivers.get(home)
         if found is None:
-            found = self._drivers[home] = AsyncDriver(self._twin(home), self._prefix)
+            found = self._drivers[home] = Driver(self._twin(home), self._prefix)
         return found
 
-    async def _warm_up(self) -> None:
+    def _warm_up(self) -> None:
         """Connect before it matters: beside a handler that keeps the interpreter it takes long."""
-        for home in dict.fromkeys(source.home for source in list(self._crew.sources)):
+        for home in dict.fromkeys(poll.home for poll in list(self._state.polls)):
             with suppress(Exception):  # the first beat with something to do tries again
                 node = self._driver(home).node
-                await node.command("SCRIPT", "LOAD", script("extend").source)
+                node.command("SCRIPT", "LOAD", script("extend").source)
 
-    async def _beat(self) -> None:
+    def _beat(self) -> None:
         failed = False
-        if self._keeper is not None:
-            self._lose(self._keeper.news(), GONE)
+        if self._helper is not None:
+            self._lose(self._helper.news(), GONE)
         for (ops, _, lease), jobs in self._due().items():
-            failed |= not await self._renewed(ops, lease, jobs)
+            failed |= not self._renewed(ops, lease, jobs)
         self._failures = self._failures + 1 if failed else 0
         if self._overdue is not None and monotonic() > self._end_at:
-            await self._end(self._overdue)
+            self._end(self._overdue)
 
     @property
     def _end_at(self) -> float:
         """When to do what the worker, which has not ended, can't do."""
-        return self._crew.deadline + (2 * OVERDUE if self._has_left else OVERDUE)
+        return self._state.deadline + (2 * OVERDUE if self._has_left else OVERDUE)
 
-    async def _end(self, overdue: Callable[[], None]) -> None:
+    def _end(self, overdue: Callable[[], None]) -> None:
         """Give back the jobs of a worker whose event loop does not move; then end the process."""
         if self._has_left:
             self._overdue = None
             overdue()
             return
         self._has_left = True
-        if self._crew.sources[0].home is None:  # of several nodes the leases end by themselves
-            await self._driver(None).drive(leave(self._crew))
+        if self._state.polls[0].home is None:  # of several nodes the leases end by themselves
+            self._driver(None).drive(leave(self._state))
 
-    async def _renewed(self, ops: QueueOps, lease: float, jobs: Sequence[Any]) -> bool:
+    def _renewed(self, ops: QueueOps, lease: float, jobs: Sequence[Any]) -> bool:
         """Whether the leases of one queue were renewed; those of others are another matter."""
         try:
             for start in range(0, len(jobs), BATCH):
-                await self._extend(ops, lease, jobs[start : start + BATCH])
+                self._extend(ops, lease, jobs[start : start + BATCH])
         except WrongEpoch:
             self._lose(jobs, "its queue was removed")
         except Exception as error:  # noqa: BLE001  # tried again, until the leases end
             if self._failures % 10 == 0:
                 name, kind = ops.name, type(error).__name__
                 text = "leases of %r can't be renewed: %s: %s"
-                logger.warning(text, name, kind, error, extra=self._crew.fields)
-            await self._driver(ops.home).node.close()
+                logger.warning(text, name, kind, error, extra=self._state.fields)
+            self._driver(ops.home).node.close()
             return False
         return True
 
@@ -169,8 +169,8 @@ class AsyncRenewer:
         """
         now, due = monotonic(), dict[tuple[QueueOps, str, float], list[Any]]()
         over, ended = list[Any](), list[Any]()
-        unbegun = self._crew.suspects.unbegun
-        for job in list(self._crew.held):
+        unbegun = self._state.suspects.unbegun
+        for job in list(self._state.held):
             if job.lost:
                 continue
             term = job.term
@@ -184,10 +184,10 @@ class AsyncRenewer:
         self._lose(ended, "its ttl has ended")
         return due
 
-    async def _extend(self, ops: QueueOps, lease: float, jobs: Sequence[Any]) -> None:
+    def _extend(self, ops: QueueOps, lease: float, jobs: Sequence[Any]) -> None:
         sent = monotonic()
         call = ops.extend(jobs, round(lease * 1000), late=True)
-        reply, resent = await self._driver(ops.home).node.run(call)
+        reply, resent = self._driver(ops.home).node.run(call)
         ops.check(reply)
         sent, heard, gone = resent or sent, monotonic(), []
         for job, code in zip(jobs, reply[3:], strict=True):
@@ -203,18 +203,18 @@ class AsyncRenewer:
         lost = []
         for job in jobs:
             job.term = OVER
-            if not job.settled and job in self._crew.held:
+            if not job.settled and job in self._state.held:
                 lost.append(job)
                 logger.warning("%s is lost: %s", job.id, why, extra=Fields(job))
         if lost:
-            self._crew.desk.lose(lost)
+            self._state.dispatcher.lose(lost)
 
     def _pause(self) -> float:
         """Seconds until the next lease is due."""
         nearest = math.inf
-        for job in list(self._crew.held):
+        for job in list(self._state.held):
             if not job.lost:
-                is_left_alone = job in self._crew.suspects.unbegun or _is_away(job)
+                is_left_alone = job in self._state.suspects.unbegun or _is_away(job)
                 at = job.term.until if is_left_alone else job.term.renewal(LEFT)
                 nearest = min(nearest, at)
         if self._overdue is not None:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from penstock.worker.handlers import Handler, Handlers
 
-__all__ = ["Desk", "RunnersLike"]
+__all__ = ["Dispatcher", "RunnersLike"]
 
 
 class RunnersLike(Protocol):
@@ -24,7 +24,7 @@ class RunnersLike(Protocol):
         """Tell the handlers of these jobs."""
 
 
-class Desk:
+class Dispatcher:
     """Hands jobs to runners, alone or in batches. Only the worker's loop calls it.
 
     Args:

@@ -1,6 +1,6 @@
 """Where the jobs of a source are: a queue on each of its nodes, and what is read there.
 
-A lane is what lies on one node of a queue, or of one of its partitions. Several nodes are read by a
+A shard is a queue, or one of its partitions, on one node. Several nodes are read by a
 client each: a batch is bound to the node that has its jobs, so nothing is to be chosen among them.
 """
 
@@ -21,15 +21,15 @@ from penstock.spark.connect import check_identity, current, reaching
 from penstock.spark.errors import Unreachable, WrongServer
 from penstock.spark.options import Connection
 
-__all__ = ["Lane", "Lanes", "Site", "lane", "lanes"]
+__all__ = ["ShardAddress", "ShardReader", "ShardReaders", "open_shard", "open_shards"]
 
 logger = get_logger("penstock")
 C = TypeVar("C", bound=Connection)
 
 
 @dataclass(frozen=True)
-class Site:
-    """Where a lane is: what a task is told of it.
+class ShardAddress:
+    """Where a shard is: what a task is told of it.
 
     Attributes:
         url: how the node is named, perhaps with a password; '' = by the options themselves.
@@ -44,7 +44,7 @@ class Site:
     partitions: int | None = None
 
 
-class Lane:
+class ShardReader:
     """One queue on one node, or a partition of it.
 
     Args:
@@ -53,7 +53,7 @@ class Lane:
         site: where; its node is learned here.
     """
 
-    def __init__(self, made: Penstock, queue: str, site: Site = Site()) -> None:
+    def __init__(self, made: Penstock, queue: str, site: ShardAddress = ShardAddress()) -> None:
         made.connect()
         self._driver = made._driver
         self.node = made._node.id
@@ -98,8 +98,8 @@ def single(options: C, url: str) -> C:
     return replace(options, nodes=(), url=url) if url else options
 
 
-def lane(options: Connection, site: Site) -> Lane:
-    """One lane.
+def open_shard(options: Connection, site: ShardAddress) -> ShardReader:
+    """One shard.
 
     Args:
         options: of the source.
@@ -111,15 +111,15 @@ def lane(options: Connection, site: Site) -> Lane:
     own = single(options, site.url)
     made = current(own)
     with reaching(own):
-        found = Lane(made, options.queue, site)
+        found = ShardReader(made, options.queue, site)
     if site.node and found.node != site.node:
         check_identity(own, (site.node,))
         raise WrongServer(f"queue {options.queue!r}: node {found.node} instead of {site.node}")
     return found
 
 
-class Lanes(list[Lane]):
-    """All lanes that can be reached.
+class ShardReaders(list[ShardReader]):
+    """All shards that can be reached.
 
     Attributes:
         unreached: how many nodes can't be.
@@ -128,8 +128,8 @@ class Lanes(list[Lane]):
     unreached = 0
 
 
-def lanes(options: Connection) -> Lanes:
-    """All lanes of a source: each partition, on each of several nodes that can be reached.
+def open_shards(options: Connection) -> ShardReaders:
+    """All shards of a source: each partition, on each of several nodes that can be reached.
 
     How many partitions there are is asked each time, as a queue may be made, or made anew, at any
     time. A node that has not heard of the queue goes by the others.
@@ -172,12 +172,12 @@ def _partitions(made: Penstock, queue: str) -> int | None:
     return made._member.partitions(queue)
 
 
-def _spread(queue: str, reached: Sequence[tuple[str, Penstock, int | None]]) -> Lanes:
-    """The lanes of nodes of which it is known how many partitions the queue has there."""
+def _spread(queue: str, reached: Sequence[tuple[str, Penstock, int | None]]) -> ShardReaders:
+    """The shards of nodes of which it is known how many partitions the queue has there."""
     usual = next((count for _, _, count in reached if count is not None), None)
-    found = Lanes()
+    found = ShardReaders()
     for url, made, own in reached:
         count = (usual if own is None else own) or None
         for number in [None] if count is None else range(count):
-            found.append(Lane(made, queue, Site(url, "", number, count)))
+            found.append(ShardReader(made, queue, ShardAddress(url, "", number, count)))
     return found

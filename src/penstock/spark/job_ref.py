@@ -5,16 +5,16 @@ from __future__ import annotations
 from functools import lru_cache
 
 from penstock.core.ids import parse_id
-from penstock.core.job import Batch, Delivery, Place
+from penstock.core.job import Batch, Delivery, QueueIdentity
 from penstock.wire.keys import queue_crc
 
-__all__ = ["Held"]
+__all__ = ["JobRef"]
 
 NOT_FIRST = b"2 0 0 0"
 """So that each one's own receipt is shown, and not that of a batch."""
 
 
-class Held(Delivery):
+class JobRef(Delivery):
     """A delivery of which only id and receipt are known: enough to settle it.
 
     Args:
@@ -54,4 +54,4 @@ class Held(Delivery):
 def _batch(queue: str, node: str, crc: int, epoch: str) -> Batch:
     """What jobs of one life of a queue share; those of another queue are refused where used."""
     name = queue or f"<the queue of crc {crc:08x}>"
-    return Batch(None, Place(name, node, crc, epoch), "", tag=0, now=0, lease_ms=0)
+    return Batch(None, QueueIdentity(name, node, crc, epoch), "", tag=0, now=0, lease_ms=0)

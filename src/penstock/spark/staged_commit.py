@@ -30,7 +30,7 @@ from penstock.spark.options import Write
 from penstock.spark.rows import Item
 from penstock.spark.sink import Packer, patiently
 
-__all__ = ["Commit", "Stage", "StageName", "part_of"]
+__all__ = ["StagedAttempt", "StagedCommit", "StagedName", "part_of"]
 
 logger = get_logger("penstock")
 KEPT_MS = 30 * 86_400_000
@@ -39,7 +39,7 @@ WHOLE = 1000
 """More jobs than a chunk has."""
 
 
-class StageName(NamedTuple):
+class StagedName(NamedTuple):
     """Where the rows of a write are staged.
 
     Attributes:
@@ -94,7 +94,7 @@ class Ended(Exception):
     """The queue was cleared or purged while a batch was being published."""
 
 
-class Stage:
+class StagedAttempt:
     """Stages the rows of one attempt of a task.
 
     Args:
@@ -107,7 +107,7 @@ class Stage:
         is_promised: whether the batch was committed before: then nothing is staged.
     """
 
-    def __init__(self, options: Write, name: StageName) -> None:
+    def __init__(self, options: Write, name: StagedName) -> None:
         self._options = options
         self._part = part_of(options, name.node)
         self._at = name.at
@@ -142,7 +142,7 @@ class Stage:
             self.chunks += 1
 
 
-class Commit:
+class StagedCommit:
     """What the driver does with the staged rows of a write.
 
     Args:
@@ -151,7 +151,7 @@ class Commit:
         is_named: whether the write can be repeated under its name, and is remembered for long.
     """
 
-    def __init__(self, options: Write, name: StageName, *, is_named: bool = True) -> None:
+    def __init__(self, options: Write, name: StagedName, *, is_named: bool = True) -> None:
         self._options = options
         self._part = part_of(options, name.node)
         self._at = name.at
@@ -159,11 +159,11 @@ class Commit:
         self._wait = Wait(options.replicas, options.replication_timeout, options.replicas or 0)
         self._short: tuple[int, int] | None = None
 
-    def run(self, stages: Sequence[tuple[str, int]], rows: int = 0) -> dict[str, int]:
+    def run(self, attempts: Sequence[tuple[str, int]], rows: int = 0) -> dict[str, int]:
         """Promise what these attempts have staged, and publish it; or what was promised before.
 
         Args:
-            stages: token and number of chunks of each.
+            attempts: token and number of chunks of each.
             rows: how many rows this write has.
 
         Returns:
@@ -177,17 +177,17 @@ class Commit:
         """
         total = {"added": 0}
         while True:
-            reply = self._told(stages)
+            reply = self._told(attempts)
             if reply[0] == 0:
                 raise gone(self._options)
             if reply[0] == 1:
-                self._keep(self._at, stages, total)
+                self._keep(self._at, attempts, total)
                 break
             batch, state = reply[2], reply[3]
             if state == b"promised":
                 self._keep(Staged(self._at.writer, batch), promised(reply[4].decode()), total)
             if batch >= self._at.batch:
-                if promised(reply[4].decode()) != list(stages) or state != b"promised":
+                if promised(reply[4].decode()) != list(attempts) or state != b"promised":
                     self._tell_done(rows, reply)
                 ran(self._part, self._part.ops.unstage(self._at, self._kept))
                 break
@@ -212,11 +212,11 @@ class Commit:
             "" if is_done else ", the promised ones are",
         )
 
-    def _told(self, stages: Sequence[tuple[str, int]]) -> list[Any]:
+    def _told(self, attempts: Sequence[tuple[str, int]]) -> list[Any]:
         """The answer to a promise."""
         wanted = self._options.replicas
         wait = self._wait if wanted else None
-        call = self._part.ops.commit(self._at, stages, self._kept, wait)
+        call = self._part.ops.commit(self._at, attempts, self._kept, wait)
         reply = ran(self._part, call)
         if wanted and reply[0] == 1:
             self._note(wanted, reply[-1])
@@ -226,10 +226,10 @@ class Commit:
         if got.replicas < wanted:
             self._short = (wanted, got.replicas)
 
-    def _keep(self, at: Staged, stages: Iterable[tuple[str, int]], total: dict[str, int]) -> None:
+    def _keep(self, at: Staged, attempts: Iterable[tuple[str, int]], total: dict[str, int]) -> None:
         """Publish what was promised, unless the queue is cleared or purged meanwhile."""
         try:
-            for token, chunks in stages:
+            for token, chunks in attempts:
                 for index in range(chunks):
                     self._publish(at, f"{token}:{index}", total)
         except Ended:
