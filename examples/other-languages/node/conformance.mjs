@@ -1,0 +1,151 @@
+// Check the client's formats, and the scripts of its levels, against the vectors: node conformance.mjs
+// The database of PENSTOCK_URL is emptied. See protocol/core.md, Vectors.
+import assert from 'node:assert/strict'
+import { readFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { Redis } from 'ioredis'
+import * as formats from './formats.mjs'
+
+const scripts = process.env.PENSTOCK_SCRIPTS ?? 'scripts'
+const vectors = (name) => JSON.parse(readFileSync(join(scripts, 'vectors', `${name}.json`)))
+const T0 = 1800000000000
+let count = 0
+
+// -- formats -------------------------------------------------------------------------------------
+for (const one of vectors('names').names) {
+  assert.equal(formats.crc32(one.name), one.crc32)
+  for (const [kind, wanted] of Object.entries(one.keys)) {
+    const full = kind === 'producer' ? 'producer:00000000445566ff' : kind
+    assert.equal(formats.key(one.prefix, one.name, full), wanted)
+  }
+  count += 1
+}
+for (const one of vectors('ids').ids) {
+  const { node, number, queue, epoch, ttl_ms: ttl, at_most_once: once, id, crc32 } = one
+  assert.equal(formats.encodeId({ node, number, queue, epoch, ttl, lease: once ? 0 : null }), id)
+  assert.deepEqual(formats.decodeId(id), { node, number, crc32, epoch })
+  count += 1
+}
+for (const { id } of vectors('ids').refused) {
+  assert.throws(() => formats.decodeId(id), RangeError)
+  count += 1
+}
+const records = vectors('records')
+for (const one of records.records) {
+  const bytes = Buffer.from(one.record, 'latin1')
+  const { lease_ms: lease, ttl_ms: ttl, codec, headers } = one
+  const body = Buffer.from(one.body, 'latin1')
+  assert.deepEqual(formats.decodeRecord(bytes), { lease, ttl, codec, headers, body })
+  const isOurs = one.canonical && !one.dedup_id && !one.retry // not of these levels
+  if (isOurs) assert.deepEqual(formats.encodeRecord({ lease, ttl, codec, headers, body }), bytes)
+  count += 1
+}
+for (const one of records.counters) {
+  const { deliveries, nacks, crashes, releases, error } = formats.decodeCounters(one.value)
+  const { value, ...wanted } = one
+  assert.deepEqual({ deliveries, nacks, crashes, releases, error }, wanted, value)
+  count += 1
+}
+for (const { counters, tag, receipt } of records.receipts) {
+  assert.equal(formats.receipt(counters, tag), receipt)
+  count += 1
+}
+
+// -- scripts -------------------------------------------------------------------------------------
+function placed(value) {
+  if (Array.isArray(value)) return value.map(placed)
+  if (value === null || typeof value !== 'object') return typeof value === 'string' ? text(value) : value
+  return Object.fromEntries(Object.entries(value).map(([name, inner]) => [text(name), placed(inner)]))
+}
+
+function text(value) {
+  const times = value.replace(/<T0([+-]\d+)?(?:\|([0-9a-f]{3})|\.(\d{3}))?>/g, (_, plus, tag, micro) => {
+    const at = T0 + Number(plus ?? 0)
+    if (tag) return String((at - 1735689600000) * 4096 + parseInt(tag, 16))
+    return micro ? String(at * 1000 + Number(micro)) : String(at)
+  })
+  return times.replace(/<(\d+)\*([^])>/g, (_, times, one) => one.repeat(Number(times)))
+}
+
+const bytes = (value) => Buffer.from(String(value), 'latin1')
+const plain = (value) => {
+  if (Array.isArray(value)) return value.map(plain)
+  return Buffer.isBuffer(value) ? value.toString('latin1') : value
+}
+const pairs = (list) => Object.fromEntries(list.map((x, i) => [x, list[i + 1]]).filter((_, i) => i % 2 === 0))
+
+async function load(redis, name, value) {
+  const run = (command, ...words) => redis.callBuffer(command, ...words.map(bytes))
+  if (value.type === 'hash') await run('HSET', name, ...Object.entries(value.fields).flat())
+  else if (value.type === 'zset') await run('ZADD', name, ...Object.entries(value.members).flatMap(([m, s]) => [s, m]))
+  else if (value.type === 'list') await run('RPUSH', name, ...value.items)
+  else if (value.type === 'string') await run('SET', name, value.value)
+  else {
+    for (const [id, fields] of value.entries) await run('XADD', name, id, ...fields)
+    if (!value.entries.length) {
+      await run('XADD', name, value.last, 'x', 'x')
+      await run('XDEL', name, value.last)
+    } else await run('XSETID', name, value.last)
+  }
+  if (value.px !== undefined) await run('PEXPIRE', name, value.px)
+}
+
+async function dump(redis) {
+  const run = async (command, ...words) => plain(await redis.callBuffer(command, ...words.map(bytes)))
+  const space = {}
+  for (const name of await run('KEYS', '*')) {
+    const type = await run('TYPE', name)
+    const value = { type }
+    if (type === 'hash') value.fields = pairs(await run('HGETALL', name))
+    else if (type === 'zset') value.members = pairs(await run('ZRANGE', name, 0, -1, 'WITHSCORES'))
+    else if (type === 'list') value.items = await run('LRANGE', name, 0, -1)
+    else if (type === 'string') value.value = await run('GET', name)
+    else {
+      value.entries = await run('XRANGE', name, '-', '+')
+      value.last = pairs(await run('XINFO', 'STREAM', name))['last-generated-id']
+    }
+    const px = await run('PTTL', name)
+    if (px >= 0) value.px = px
+    space[name] = value
+  }
+  return space
+}
+
+function compare(found, wanted) {
+  assert.deepEqual(Object.keys(found).sort(), Object.keys(wanted).sort())
+  for (const [name, value] of Object.entries(wanted)) {
+    const { px, ...rest } = value
+    const { px: left, ...has } = found[name]
+    if (rest.members) rest.members = Object.fromEntries(Object.entries(rest.members).map(([m, s]) => [m, String(Number(s))]))
+    assert.deepEqual(has, rest, name)
+    if (px === undefined) assert.equal(left, undefined, name)
+    else assert.ok(left <= px && left > px - 60000, `${name}: ${left} of ${px} ms`)
+  }
+}
+
+const redis = new Redis(process.env.PENSTOCK_URL ?? 'redis://127.0.0.1:6379/0', { protocol: 2 })
+for (const name of ['enqueue', 'reserve', 'extend', 'ack', 'nack', 'release', 'bury']) {
+  const source = readFileSync(join(scripts, `${name}.lua`), 'utf8')
+  for (const one of vectors(name).cases) {
+    await redis.flushdb()
+    const before = placed(one.before)
+    for (const [key, value] of Object.entries(before)) await load(redis, key, value)
+    const now = Number(text(one.now))
+    const stamp = `{'${Math.floor(now / 1000)}', '${(now % 1000) * 1000 + 789}'}`
+    const keys = one.keys.map((key) => bytes(text(key)))
+    const args = one.args.map((arg) => bytes(placed(arg)))
+    const frozen = source.replaceAll("redis.call('TIME')", stamp)
+    const reply = plain(await redis.callBuffer('EVAL', frozen, keys.length, ...keys, ...args))
+    const wanted = one.reply.map((part) => (/^:<T0/.test(part) ? Number(text(part.slice(1))) : placed(part)))
+    try {
+      assert.deepEqual(reply, wanted)
+      compare(await dump(redis), one.after === 'unchanged' ? before : placed(one.after))
+    } catch (error) {
+      error.message = `${name}: ${one.name}\n${error.message}`
+      throw error
+    }
+    count += 1
+  }
+}
+redis.disconnect()
+console.log(`${count} vectors pass`)
