@@ -4,9 +4,9 @@
 
 It prints:
 
-    second producer: the producer role is taken by reader-1
+    second producer: the producer role is held by reader-1: try again when it is free
     reader-1 had to stop; reader-2 goes on, with a higher number: True
-    late call of reader-1: the producer role is not held any more
+    late call of reader-1: this client no longer holds the producer role: take the role again
     after the end: queue 'example.lines' is closed: it takes no more jobs
     3 consumers have ended by themselves, with 20 lines, each once: True
 """

@@ -7,7 +7,7 @@ It prints:
     refused at once: 0 of 1 replicas are connected
     1 replica has order 1; by the queue's setting 1 has order 2
     order 1 is shipped, and 1 replica knows it
-    the replica is cut off: 0 of 1 replicas confirmed: withdrawn
+    the replica is cut off: 0 of 1 replicas confirmed: the jobs were withdrawn
     order 2 is shipped, and no replica knows it: 0 of 1 confirmed, outcome: done
     the primary is gone; what the replica will deliver again: ['order 2']
     on disk: order 3

@@ -6,8 +6,8 @@ It prints:
 
     400 jobs of 40 users in 8 partitions, all of them used
     taken by 3 consumers: 400 jobs, those of each user in order
-    a stranger: queue 'example.partitions' has 8 partitions, and was opened without any
-    who asks: 8 partitions, 400 jobs done
+    eve: queue 'example.partitions' has 8 partitions, but was opened without any: pass partitions=8
+    open(): 8 partitions, 400 jobs done
 """
 
 from collections import defaultdict
@@ -41,6 +41,6 @@ with Penstock(url()) as ps, Penstock(url()) as other, Penstock(url()) as third:
         try:
             stranger.queue("example.partitions").enqueue({"user": "eve"})
         except QueuePartitioned as error:
-            print(f"a stranger: {error}")
+            print(f"eve: {error}")
         asked = stranger.open("example.partitions")
-    print(f"who asks: {asked.partitions} partitions, {asked.stats().acked} jobs done")
+    print(f"open(): {asked.partitions} partitions, {asked.stats().acked} jobs done")

@@ -1,7 +1,7 @@
-"""The exception tree. Redis's own exceptions pass through unchanged.
+"""The exceptions of penstock. Redis's other exceptions pass through unchanged.
 
-Expected outcomes are values (a duplicate names the existing job); a broken promise or bad
-input is one of these, and every one of them is a `PenstockError`.
+Expected outcomes are values: a duplicate, for example, is a result that names the existing job.
+Bad input and broken promises are exceptions. Every one of them is a `PenstockError`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ __all__ = [
     "EmbeddedServerError",
     "IncompleteEnqueue",
     "IncompleteSettle",
-    "JobExpired",
     "JobGone",
     "JobNotActive",
     "MetaLost",
@@ -59,16 +58,16 @@ __all__ = [
 
 
 class PenstockError(Exception):
-    """Root of every error that penstock itself raises."""
+    """Base class of every error that penstock raises."""
 
 
 class BadArgument(PenstockError, ValueError):
-    """An argument can't be used; nothing was written.
+    """An argument has a value that can't be used; nothing was written.
 
     Args:
-        argument: the parameter's name as the caller wrote it.
-        value: what was passed.
-        reason: what would have been accepted.
+        argument: name of the parameter.
+        value: the value that was passed.
+        reason: why it is refused, or which values are accepted.
     """
 
     def __init__(self, argument: str, value: Any, reason: str) -> None:
@@ -92,7 +91,7 @@ class BadJobId(BadArgument):
 
 
 class WrongNode(BadJobId):
-    """A job id names a node that this client does not know."""
+    """A job id names a node that this client does not know. Add that node to the client's URLs."""
 
 
 class WrongQueue(BadJobId):
@@ -100,11 +99,11 @@ class WrongQueue(BadJobId):
 
 
 class WrongEpoch(BadJobId):
-    """A job id belongs to an earlier life of the queue (removed when idle, made again since)."""
+    """A job id belongs to an earlier queue of this name, which was deleted and created again."""
 
 
 class ConfigurationError(PenstockError):
-    """The client or the server is set up in a way that can't keep the promises."""
+    """The configuration of the client or the server does not allow what was asked for."""
 
 
 class UnsupportedServer(ConfigurationError):
@@ -112,39 +111,39 @@ class UnsupportedServer(ConfigurationError):
 
 
 class CannotSync(ConfigurationError):
-    """The server can't tell truthfully whether a write is on disk; nothing was written."""
+    """The server can't confirm that a write is on disk; nothing was written."""
 
 
 class UnsupportedVersion(PenstockError):
-    """The queue was written by a newer version of the protocol; nothing was written."""
+    """The queue uses a newer version of the protocol; nothing was written. Upgrade penstock."""
 
 
 class ProtocolError(PenstockError):
-    """A reply is not the answer to the call that was sent; the connection was dropped."""
+    """A reply does not belong to the call that was sent; the connection was closed."""
 
 
 class QueueDamaged(PenstockError):
-    """Keys of the queue contradict each other (meta lost while jobs exist)."""
+    """Keys of the queue contradict each other. `penstock doctor` shows what is wrong."""
 
 
 class MetaLost(QueueDamaged):
-    """Jobs exist but the queue's meta does not; the client restores it if the registry knows it."""
+    """The queue has jobs, but its meta key is lost and can't be restored from the registry."""
 
 
 class QueueClosed(PenstockError):
     """The queue is closed.
 
-    To a producer: the job was not added. To a consumer: nothing is left that could be delivered.
+    For a producer: the job was not added. For a consumer: no job is left to deliver.
     """
 
 
 class QueueFull(PenstockError):
-    """The bound of the queue is reached; the job was not added.
+    """The queue holds as many jobs as its limit allows; the job was not added.
 
     Args:
-        text: what is said.
-        waiting: how many jobs wait.
-        limit: how many may; 0 = it is not known.
+        text: the message.
+        waiting: number of waiting jobs.
+        limit: the queue's limit; 0 = not known.
     """
 
     def __init__(self, text: str = "", waiting: int = 0, limit: int = 0) -> None:
@@ -157,15 +156,15 @@ class QueueFull(PenstockError):
 
 
 class QueueEmpty(PenstockError):
-    """There is no message, or there was none in time."""
+    """The queue has no message, or none arrived before the timeout."""
 
 
 class QueueExists(PenstockError):
-    """The queue is there, or what is left of an earlier one; nothing was written."""
+    """The queue exists, or keys of an earlier one are left; nothing was written."""
 
 
 class QueueMissing(PenstockError):
-    """There is no such queue, or it was deleted while the call waited; nothing was written."""
+    """The queue does not exist, or was deleted while the call waited; nothing was written."""
 
 
 class OperationUnblocked(PenstockError):
@@ -173,18 +172,19 @@ class OperationUnblocked(PenstockError):
 
 
 class QueuePartitioned(PenstockError):
-    """The queue has another number of partitions than it was opened with; nothing was written.
+    """The queue was opened with a wrong number of partitions; nothing was written.
 
     Args:
-        queue: its name.
-        partitions: how many it has; None = it is an ordinary queue.
-        opened: how many it was opened with; None = as an ordinary queue.
+        queue: name of the queue.
+        partitions: number of partitions that it has; None = it is an ordinary queue.
+        opened: number that it was opened with; None = it was opened as an ordinary queue.
     """
 
     def __init__(self, queue: str, partitions: int | None, opened: int | None = None) -> None:
         has = "no partitions" if partitions is None else f"{partitions} partitions"
         form = "without any" if opened is None else f"with {opened}"
-        super().__init__(f"queue {queue!r} has {has}, and was opened {form}")
+        way = "omit partitions=" if partitions is None else f"pass partitions={partitions}"
+        super().__init__(f"queue {queue!r} has {has}, but was opened {form}: {way}")
         self.queue = queue
         self.partitions = partitions
         self.opened = opened
@@ -194,15 +194,16 @@ class QueuePartitioned(PenstockError):
 
 
 class QueueInUse(PenstockError):
-    """Another party has the role that the call needs.
+    """Another client holds the exclusive role that the call needs.
 
     Args:
         role: "producer" or "consumer".
-        holder: who has it, or had it last, as far as is known.
+        holder: the client that holds the role, or held it last; "" = not known.
     """
 
     def __init__(self, role: str, holder: str = "") -> None:
-        super().__init__(f"the {role} role is taken by {holder or 'a party that is not known'}")
+        by = holder or "an unknown client"
+        super().__init__(f"the {role} role is held by {by}: try again when it is free")
         self.role = role
         self.holder = holder
 
@@ -211,23 +212,24 @@ class QueueInUse(PenstockError):
 
 
 class OutcomeUnknown(PenstockError, RedisConnectionError):
-    """The connection failed after the call was sent, and what must not run twice is not repeated.
+    """The connection failed after the call was sent, so its outcome is not known.
 
-    It has run, or will not run; the cause (`__cause__`) is redis-py's exception.
+    The call was not repeated, because it must not run twice. The cause (`__cause__`) is redis-py's
+    exception.
     """
 
 
 class RoleLost(PenstockError):
-    """The exclusive role that the call bears has ended: its lease did, or it was given back.
+    """The client no longer holds the exclusive role: its lease ended, or it was released.
 
-    The call did nothing, whether somebody else has the role by now or not.
+    The call changed nothing.
 
     Args:
         role: "producer" or "consumer".
     """
 
     def __init__(self, role: str) -> None:
-        super().__init__(f"the {role} role is not held any more")
+        super().__init__(f"this client no longer holds the {role} role: take the role again")
         self.role = role
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -235,17 +237,17 @@ class RoleLost(PenstockError):
 
 
 class CheckpointTaken(PenstockError):
-    """Somebody else has taken the checkpoint over: a later life of the query, or one from a copy.
+    """Another run of the query uses this checkpoint now: a restart, or a run on a copy of it.
 
-    The call did nothing; the checkpoint's batch is the other's.
+    The call changed nothing; the batch of the checkpoint belongs to the other run.
     """
 
 
 class BatchLost(PenstockError):
-    """The server has forgotten a checkpoint's batch; no job is lost, but some may be done twice.
+    """The server has no record of a checkpoint's batch; no job is lost, some may run twice.
 
-    After a failover that lost it, a removal of the queue, or more than a week without a call: its
-    jobs are in the queue, or will be when their leases end.
+    Causes are a failover that lost writes, a deleted queue, or more than a week without a call.
+    The jobs of the batch are in the queue, or return to it when their leases end.
     """
 
 
@@ -254,29 +256,31 @@ class QueuePaused(PenstockError):
 
 
 class OutOfMemory(PenstockError):
-    """The server is at maxmemory and refused the enqueue; nothing was written."""
+    """The server has reached maxmemory and refused the enqueue; nothing was written."""
 
 
 class StaleCall(PenstockError):
-    """A later call of the same producer ran before this one, which therefore did nothing."""
+    """A later call of the same producer ran first, so this call did nothing."""
 
 
 class StaleReceipt(PenstockError):
-    """The delivery has ended, and perhaps a later one holds the job: this call changed nothing.
+    """This delivery of the job has ended; the call changed nothing.
+
+    Another worker may hold the job now.
 
     Args:
-        job_id: the job.
-        operation: what was tried.
-        receipt: of this delivery.
-        current: of the delivery that holds the job now; None = there is none, or it can't be told.
+        job_id: id of the job.
+        operation: name of the call.
+        receipt: receipt of this delivery.
+        current: receipt of the delivery that holds the job now; None = none, or not known.
     """
 
     def __init__(
         self, job_id: str, operation: str, receipt: str = "", current: str | None = None
     ) -> None:
-        now = "this delivery has ended"
+        now = "this delivery has ended; nothing changed"
         if current is not None:
-            now = f"a later delivery holds the job, with receipt {current}"
+            now = f"a later delivery holds the job, receipt {current}; nothing changed"
         super().__init__(f"{operation} of {job_id} with receipt {receipt or '?'}: {now}")
         self.job_id = job_id
         self.operation = operation
@@ -288,41 +292,37 @@ class StaleReceipt(PenstockError):
 
 
 class JobGone(PenstockError):
-    """The job finished, expired or was deleted before this call, which changed nothing."""
-
-
-class JobExpired(PenstockError):
-    """The job's ttl has ended, so it can't be brought back."""
+    """The job does not exist: it finished, expired or was deleted. The call changed nothing."""
 
 
 class JobNotActive(PenstockError):
-    """The call needs a delivered job and this one is in another state; nothing changed."""
+    """The call needs an active job, and this one is in another state; nothing changed."""
 
 
 class TooLate(PenstockError):
-    """More than half of the job's ttl has passed, so its lease is not extended by hand any more."""
+    """The lease can't be extended: more than half of the job's ttl has passed."""
 
 
 class UndecodableBody(PenstockError, ValueError):
-    """The bytes of a body are not what its codec says, or nobody knows the codec.
+    """The body can't be decoded: its codec is unknown, or its bytes are not valid for the codec.
 
-    They can be had as `job.raw`.
+    `job.raw` returns the bytes.
     """
 
 
 class NotReplicated(PenstockError):
-    """Fewer replicas than asked for confirmed the write in time, or it was not on disk in time.
+    """The write was not confirmed in time: by too few replicas, or not by the disk.
 
     Args:
-        wanted: replicas asked for.
-        got: replicas that confirmed.
-        withdrawn: True = the jobs were taken back, nobody gets them; False = something stays: some
-            of them had been delivered meanwhile, or others were updated; None = not known, as the
-            connection failed.
-        fsynced: whether the server has them on disk; None = that was not asked for. If it was, the
-            replicas that confirmed have them on disk, too.
-        connected: how many replicas follow the server, when those were too few and the call was
-            therefore refused at once: nothing was added. None = it was waited for.
+        wanted: number of replicas asked for.
+        got: number of replicas that confirmed.
+        withdrawn: True = the jobs were removed again and are never delivered. False = some jobs
+            remain: they were delivered already, or the call updated existing jobs. None = not
+            known, because the connection failed.
+        fsynced: True = the write is on the server's disk, and on the disks of the replicas that
+            confirmed. None = this was not asked for.
+        connected: number of connected replicas, if there were too few and the call was refused at
+            once: nothing was added. None = the call waited for confirmations.
     """
 
     def __init__(
@@ -333,14 +333,14 @@ class NotReplicated(PenstockError):
         fsynced: bool | None = None,
         connected: int | None = None,
     ) -> None:
-        outcome = "withdrawn" if withdrawn else "not all of it could be withdrawn"
+        outcome = "the jobs were withdrawn" if withdrawn else "not all jobs could be withdrawn"
         if withdrawn is None:
-            outcome = "whether they were withdrawn is not known"
+            outcome = "it is not known whether the jobs were withdrawn"
         text = f"{_confirmed(wanted, got, fsynced)}: {outcome}"
         if connected is not None:
             text = (
-                f"{connected} of {wanted} replicas are connected: nothing was added; ask for "
-                "fewer, or see to the replicas"
+                f"{connected} of {wanted} replicas are connected, nothing was added: connect more "
+                "replicas, or ask for fewer"
             )
         super().__init__(text)
         self.wanted = wanted
@@ -355,18 +355,17 @@ class NotReplicated(PenstockError):
 
 
 class AckNotReplicated(NotReplicated):
-    """Jobs were acknowledged, and fewer replicas than asked for confirmed it in time.
+    """The jobs were acknowledged on the primary, but the ack was not confirmed in time.
 
-    That can't be taken back, and need not be repeated: `outcomes` says what was done, on the
-    primary. The jobs whose end was not confirmed come back if a replica takes the primary's place
-    that has not got it (with `fsynced`: or if the server falls now).
+    Do not repeat the call: `outcomes` has its results. If the server fails now, jobs whose ack was
+    not confirmed may be delivered again.
 
     Args:
-        outcomes: those of all jobs of the call, as `ack` returns them.
-        confirmed: how many of them, from the first, were confirmed as asked for.
-        wanted: replicas asked for.
-        got: replicas that confirmed the first jobs behind those.
-        fsynced: whether the server has these on disk; None = that was not asked for.
+        outcomes: the outcomes of all jobs of the call, as `ack` returns them.
+        confirmed: the number of jobs, counted from the first, whose ack was confirmed.
+        wanted: number of replicas asked for.
+        got: number of replicas that confirmed the first unconfirmed jobs.
+        fsynced: whether the server has these on disk; None = this was not asked for.
 
     `withdrawn` is False.
     """
@@ -376,8 +375,8 @@ class AckNotReplicated(NotReplicated):
     ) -> None:
         super().__init__(wanted, got, False, fsynced)
         what = _confirmed(wanted, got, fsynced)
-        text = f"the jobs are acknowledged, and may come back; {confirmed} of {len(outcomes)} can't"
-        self.args = (f"{what}: {text}",)
+        text = f"the ack of {confirmed} of {len(outcomes)} jobs is safe"
+        self.args = (f"{what}: {text}, the others may be delivered again after a failover",)
         self.outcomes = outcomes
         self.confirmed = confirmed
 
@@ -389,21 +388,21 @@ class AckNotReplicated(NotReplicated):
 
 
 class PutNotReplicated(NotReplicated):
-    """A message was put, and fewer replicas than asked for confirmed it in time.
+    """A message was put, but too few replicas confirmed it in time.
 
-    It stays in the queue of the primary and can be taken there: putting it again puts it twice. It
-    is lost if a replica that has not got it takes the primary's place.
+    The message stays in the primary's queue: putting it again puts it twice. It is lost if a
+    replica without the message becomes the primary.
 
     Args:
-        wanted: replicas asked for.
-        got: replicas that confirmed.
+        wanted: number of replicas asked for.
+        got: number of replicas that confirmed.
 
     `withdrawn` is False.
     """
 
     def __init__(self, wanted: int, got: int) -> None:
         super().__init__(wanted, got, False)
-        text = "the message was put, and stays in the queue; do not put it again"
+        text = "the message is in the queue: do not put it again"
         self.args = (f"{_confirmed(wanted, got, None)}: {text}",)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -411,19 +410,18 @@ class PutNotReplicated(NotReplicated):
 
 
 def _confirmed(wanted: int, got: int, fsynced: bool | None) -> str:
-    """What was confirmed, in words."""
     if fsynced is None:
         return f"{got} of {wanted} replicas confirmed"
-    disk = "it is on the server's disk" if fsynced else "it was not on the server's disk in time"
-    return f"{disk}, {got} of {wanted} replicas confirmed" if wanted else disk
+    disk = "is on the server's disk" if fsynced else "was not on the server's disk in time"
+    return f"the write {disk}" + (f", {got} of {wanted} replicas confirmed" if wanted else "")
 
 
 class NodesUnavailable(PenstockError, RedisConnectionError):
-    """No node could do what was asked, and nothing was done.
+    """No node could run the call; nothing was done.
 
     Args:
-        what: what was asked.
-        reasons: address of each node -> why not: it can't be reached, leaves, or has no memory.
+        what: the first part of the message.
+        reasons: address of each node -> why it did not run the call.
     """
 
     def __init__(self, what: str, reasons: Mapping[str, str] = MappingProxyType({})) -> None:
@@ -437,16 +435,16 @@ class NodesUnavailable(PenstockError, RedisConnectionError):
 
 
 class NodesMissed(PenstockError):
-    """A call that is about several nodes was not answered by all of them; the others have done it.
+    """Some nodes did not answer a call to several nodes; the others did their part.
 
     Args:
-        unreachable: address of each node that was missed -> why.
-        results: what the others have answered; what it is depends on the call.
+        unreachable: address of each node that did not answer -> the reason.
+        results: the result of the other nodes; its type depends on the call.
     """
 
     def __init__(self, unreachable: Mapping[str, str], results: Any = None) -> None:
         told = "; ".join(f"{address}: {reason}" for address, reason in unreachable.items())
-        super().__init__(f"not answered by {told}")
+        super().__init__(f"these nodes did not answer, the others did their part: {told}")
         self.unreachable = dict(unreachable)
         self.results = results
 
@@ -458,9 +456,9 @@ class IncompleteEnqueue(PenstockError):
     """A bulk enqueue failed after some of its chunks were accepted.
 
     Args:
-        results: the results of the jobs that were accepted, in order. With keys, or dedup ids, in
-            partitions: of all bodies up to the last that was accepted; those of them that were not
-            have no id, and the state "missing".
+        results: the results of the accepted jobs, in order. In a partitioned queue, with keys or
+            dedup ids: the results of all bodies up to the last accepted one. A body that was not
+            accepted has no id and the state "missing".
 
     The cause (`__cause__`) is the error of the chunk that failed. The jobs of that chunk were
     not added, unless the cause is a connection error: then their outcome is unknown.
@@ -468,7 +466,7 @@ class IncompleteEnqueue(PenstockError):
 
     def __init__(self, results: Any) -> None:
         count = len(results) - getattr(results, "missing", 0)
-        super().__init__(f"{count} jobs were accepted before the failure")
+        super().__init__(f"{count} jobs were added before the call failed")
         self.results = results
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -476,22 +474,24 @@ class IncompleteEnqueue(PenstockError):
 
 
 class IncompleteSettle(PenstockError):
-    """A call about more than 1000 jobs, or jobs of several partitions, failed after some were done.
+    """A call about many jobs failed after some of its chunks were done.
+
+    A chunk is 1000 jobs, or the jobs of one partition.
 
     Args:
-        outcomes: those of the jobs of these chunks, in order: the first of those that were named.
-            Of several partitions: those of all jobs, `Outcome.UNKNOWN` where it failed.
-        not_replicated: of an ack with `replicas` or `fsynced`, what would have been raised without
-            the failure, about the same outcomes; None = those were confirmed, or need not be.
+        outcomes: the outcomes of the jobs that were done, in the order of the call. For several
+            partitions: the outcomes of all jobs, `Outcome.UNKNOWN` for those that failed.
+        not_replicated: the error about missing confirmations of these outcomes, for an ack with
+            `replicas` or `fsynced`; None = they were confirmed, or no confirmation was asked for.
 
-    The cause (`__cause__`) is the error of the chunk that failed. Nothing was done with the jobs of
-    that chunk, unless the cause is a connection error: then their outcome is unknown.
+    The cause (`__cause__`) is the error of the chunk that failed. The jobs of that chunk did not
+    change, unless the cause is a connection error: then their outcome is unknown.
     """
 
     def __init__(self, outcomes: Any, not_replicated: AckNotReplicated | None = None) -> None:
-        told = f"{len(outcomes)} jobs were dealt with before the failure"
+        told = f"{len(outcomes)} jobs were done before the call failed"
         if not_replicated is not None:
-            told += f", {not_replicated.confirmed} of them confirmed as asked for"
+            told += f", {not_replicated.confirmed} of them confirmed"
         super().__init__(told)
         self.outcomes = outcomes
         self.not_replicated = not_replicated
@@ -501,4 +501,4 @@ class IncompleteSettle(PenstockError):
 
 
 class EmbeddedServerError(PenstockError):
-    """No server binary was found, or it did not start."""
+    """A server of our own could not be started: no binary was found, or it failed."""

@@ -233,7 +233,9 @@ async def test_a_body_of_512_mib_is_refused(
 async def test_replicas_that_can_not_be_waited_for(q: AsyncQueue, raw: Raw) -> None:
     """The job is refused or taken back, and the error says how many were wanted."""
     await q.enqueue("x")
-    refused = "0 of 2 replicas (confirmed: withdrawn|are connected: nothing was added)"
+    refused = (
+        "0 of 2 replicas (confirmed: the jobs were withdrawn|are connected, nothing was added)"
+    )
     with pytest.raises(NotReplicated, match=refused) as caught:
         await q.enqueue("x", replicas=2, timeout=0.1)
     error = caught.value

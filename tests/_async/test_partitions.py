@@ -487,7 +487,7 @@ async def test_a_bulk_that_fails_midway(q: AsyncQueue) -> None:
     with pytest.raises(IncompleteEnqueue) as failed:
         await q.enqueue_many(bodies, key=str)
     assert isinstance(failed.value.__cause__, QueueFull)
-    assert str(failed.value) == "3 jobs were accepted before the failure"
+    assert str(failed.value) == "3 jobs were added before the call failed"
     results = list(failed.value.results)
     assert [one.state for one in results] == [
         "ready" if body == keys[0] else "missing" for body in bodies
@@ -498,7 +498,7 @@ async def test_a_bulk_that_fails_midway(q: AsyncQueue) -> None:
 def test_errors_say_what_there_is() -> None:
     """How many partitions there are, and how many were meant."""
     error = QueuePartitioned("q", 4, 8)
-    assert re.search(r"'q' has 4 partitions, and was opened with 8", str(error))
+    assert re.search(r"'q' has 4 partitions, but was opened with 8: pass partitions=4", str(error))
     assert "no partitions" in str(QueuePartitioned("q", None, 8))
 
 

@@ -592,7 +592,7 @@ async def test_time_that_is_over_leaves_nothing_behind(make: Make, raw: Raw) -> 
     raw.rpop(key("producer_free"))
     raw.set(key("producer"), "the other")
     for call in (lambda: q.put("b", timeout=0.05), lambda: q.close(timeout=0.05)):
-        with pytest.raises(QueueInUse, match="producer role is taken by the other") as caught:
+        with pytest.raises(QueueInUse, match="producer role is held by the other") as caught:
             await call()
         assert (caught.value.role, caught.value.holder) == ("producer", "the other")
     assert tokens(raw) == (0, 1, 0)

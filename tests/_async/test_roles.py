@@ -47,7 +47,7 @@ async def test_one_producer_at_a_time(q: AsyncQueue) -> None:
     async with q.exclusive("producer") as role:
         assert isinstance(role, AsyncRole)
         assert (role.role, role.lost, role.queue.name) == ("producer", False, "q")
-        with pytest.raises(QueueInUse, match="the producer role is taken by tester") as caught:
+        with pytest.raises(QueueInUse, match="the producer role is held by tester") as caught:
             await q.enqueue("refused")
         assert (caught.value.role, caught.value.holder) == ("producer", "tester")
         with pytest.raises(QueueInUse):
@@ -62,7 +62,7 @@ async def test_one_producer_at_a_time(q: AsyncQueue) -> None:
     assert role.lost
     assert (await q.stats()).producer is None
     await q.enqueue("after")
-    with pytest.raises(RoleLost, match="the producer role is not held any more"):
+    with pytest.raises(RoleLost, match="no longer holds the producer role"):
         await role.queue.enqueue("late")
     assert (await q.stats()).enqueued == 7
 
@@ -80,7 +80,7 @@ async def test_one_consumer_at_a_time(q: AsyncQueue) -> None:
             lambda: bodies_of(q),
         ]
         for call in calls:
-            with pytest.raises(QueueInUse, match="the consumer role is taken by tester"):
+            with pytest.raises(QueueInUse, match="the consumer role is held by tester"):
                 await call()
         await q.enqueue(8)
         assert await held[0].ack()
@@ -467,7 +467,7 @@ async def test_a_worker_reports_what_it_has_done_beside_a_role(
     async with AsyncWorker(ps, ["q", "other"], handler, concurrency=2) as worker:
         await await_for(lambda: len(worker.status().running) == 1)
         async with q.exclusive("consumer", lease=60) as role:
-            await await_for(lambda: "the consumer role is taken by" in caplog.text)
+            await await_for(lambda: "the consumer role is held by" in caplog.text)
             taken.append(role)
             await await_for(lambda: worker.status().stats.counts == {"done": 1})
             assert (await q.stats()).acked == 1

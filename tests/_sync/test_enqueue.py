@@ -230,7 +230,9 @@ def test_a_body_of_512_mib_is_refused(q: Queue, raw: Raw, monkeypatch: pytest.Mo
 def test_replicas_that_can_not_be_waited_for(q: Queue, raw: Raw) -> None:
     """The job is refused or taken back, and the error says how many were wanted."""
     q.enqueue("x")
-    refused = "0 of 2 replicas (confirmed: withdrawn|are connected: nothing was added)"
+    refused = (
+        "0 of 2 replicas (confirmed: the jobs were withdrawn|are connected, nothing was added)"
+    )
     with pytest.raises(NotReplicated, match=refused) as caught:
         q.enqueue("x", replicas=2, timeout=0.1)
     error = caught.value

@@ -151,7 +151,7 @@ def test_a_first_chunk_that_fails_adds_nothing(q: Queue, raw: Raw) -> None:
 
 def test_a_later_chunk_that_fails_names_what_went_in(q: Queue) -> None:
     """`results` holds the accepted jobs, in order; the cause is the error."""
-    with pytest.raises(IncompleteEnqueue, match="1000 jobs were accepted") as caught:
+    with pytest.raises(IncompleteEnqueue, match="1000 jobs were added") as caught:
         q.enqueue_many(bodies_then_an_error(1500))
     assert isinstance(caught.value.__cause__, LookupError)
     assert isinstance(caught.value, PenstockError)

@@ -47,7 +47,7 @@ def test_one_producer_at_a_time(q: Queue) -> None:
     with q.exclusive("producer") as role:
         assert isinstance(role, Role)
         assert (role.role, role.lost, role.queue.name) == ("producer", False, "q")
-        with pytest.raises(QueueInUse, match="the producer role is taken by tester") as caught:
+        with pytest.raises(QueueInUse, match="the producer role is held by tester") as caught:
             q.enqueue("refused")
         assert (caught.value.role, caught.value.holder) == ("producer", "tester")
         with pytest.raises(QueueInUse):
@@ -62,7 +62,7 @@ def test_one_producer_at_a_time(q: Queue) -> None:
     assert role.lost
     assert q.stats().producer is None
     q.enqueue("after")
-    with pytest.raises(RoleLost, match="the producer role is not held any more"):
+    with pytest.raises(RoleLost, match="no longer holds the producer role"):
         role.queue.enqueue("late")
     assert q.stats().enqueued == 7
 
@@ -80,7 +80,7 @@ def test_one_consumer_at_a_time(q: Queue) -> None:
             lambda: bodies_of(q),
         ]
         for call in calls:
-            with pytest.raises(QueueInUse, match="the consumer role is taken by tester"):
+            with pytest.raises(QueueInUse, match="the consumer role is held by tester"):
                 call()
         q.enqueue(8)
         assert held[0].ack()
@@ -465,7 +465,7 @@ def test_a_worker_reports_what_it_has_done_beside_a_role(
     with Worker(ps, ["q", "other"], handler, concurrency=2) as worker:
         wait_for(lambda: len(worker.status().running) == 1)
         with q.exclusive("consumer", lease=60) as role:
-            wait_for(lambda: "the consumer role is taken by" in caplog.text)
+            wait_for(lambda: "the consumer role is held by" in caplog.text)
             taken.append(role)
             wait_for(lambda: worker.status().stats.counts == {"done": 1})
             assert q.stats().acked == 1

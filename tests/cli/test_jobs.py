@@ -97,7 +97,7 @@ def test_a_bad_line_is_named(cli: Cli, client: Penstock, good: int, code: int) -
     accepted = good // 1000 * 1000
     assert (result.code, client.queue("q").stats().ready) == (code, accepted)
     assert f"line {good + 1}='{{': no JSON" in result.err
-    assert (f"{accepted} jobs were accepted" in result.err) == (accepted > 0)
+    assert (f"{accepted} jobs were added" in result.err) == (accepted > 0)
 
 
 @pytest.mark.parametrize(
