@@ -51,7 +51,7 @@ n = is_sealed == '1' and 0 or math.min(tonumber(n), math.max(0, most - jobs))
 local provisional, idle, settlings, all, finished = false, false, 0, false, {}
 --@include lib/drop_bodies
 --@include lib/release_dedup
-local reach = 100 + 2 * n
+local reach = 2000
 --@include lib/lapsed
 --@include lib/take
 local asked = terms

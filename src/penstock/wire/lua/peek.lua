@@ -37,8 +37,8 @@ local found, passed, wasted = {}, 0, 0
 local function has_expired(id)
   local ends = unlisted and not lapse[id] and redis.call('ZSCORE', expiry, id)
   if ends and tonumber(ends) <= now then
-    lapse[id] = true
     found[#found + 1] = id
+    lapse[id] = #found
   end
   passed = passed + (lapse[id] and 1 or 0)
   return lapse[id]
@@ -160,6 +160,7 @@ end
 if #found > 0 then
   release_dedup(found, false)
   lapsed, spent, removed = found, {}, removed + #found
+  --@include lib/front
   --@include lib/tidy
 end
 if removed > 0 and (passed >= 1000 or wasted >= 1048576) then

@@ -41,7 +41,7 @@ n, idle = math.abs(n), idle == '1'
 local settlings, all, finished = 0, false, {}
 --@include lib/drop_bodies
 --@include lib/release_dedup
-local reach = 100 + 2 * n
+local reach = 2000
 --@include lib/lapsed
 --@include lib/take
 --@include lib/leases

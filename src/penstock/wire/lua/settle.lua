@@ -42,7 +42,7 @@ local settlings = acked
 --@include lib/drop_bodies
 --@include lib/release_dedup
 release_dedup(finished, true)
-local reach = 100 + 2 * math.max(n, count)
+local reach = 2000
 --@include lib/expired_windows
 --@include lib/lapsed
 if acked > 0 and #lapsed + #spent > 0 then -- what is finished here has not expired

@@ -1,7 +1,8 @@
 -- Records with dedup ids: `asked` of them in `given`. Gives reply.
 --- NEEDS  ready held active scheduled once tally expiry meta wake space dedup windows nonce asked mode later given
----        is_lease uses now end_of wait epoch limit drop_bodies paused last created replicas producer write_dedup asleep
----        full hungry waiting lapsed alarm change changes enqueued lapse reach role spent unlisted write_dedup_and_wake
+---        is_lease uses now end_of wait epoch limit drop_bodies paused last created replicas producer write_dedup
+---        asleep full hungry waiting lapsed alarm change changes enqueued reach role spent unlisted
+---        write_dedup_and_wake front stood elsewhere
 --- SETS   uses limit hungry waiting alarm
 --- GIVES  reply
 --@include lib/expired_windows

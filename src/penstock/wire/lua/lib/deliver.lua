@@ -1,6 +1,6 @@
 -- Write what take chose and leases computed; HDEL first, it passes on a full server and checks `held`.
 --- NEEDS  ready held active scheduled once dead tally expiry meta numbers due lapsed spent dropped fallen cut sets
----        scored onces now recount crashes reach write_dedup drop_bodies lapse unlisted
+---        scored onces now recount crashes reach write_dedup drop_bodies unlisted front stood elsewhere
 --- GIVES  wrote successor_due
 --@include lib/trim_dead
 local wrote = false
@@ -30,9 +30,6 @@ if #numbers + #due + #lapsed + #spent + #dropped + #fallen > 0 or cut then
   if #due > 0 then
     call('ZREM', scheduled, unpack(due))
   end
-  if cut then
-    call('XTRIM', ready, 'MINID', string.sub(cut, 1, -11) .. string.format('%.0f', string.sub(cut, -10) + 1))
-  end
   if #dropped > 0 then -- an index entry whose record is gone: evicted, or a damaged restore
     call('HDEL', held, unpack(dropped))
     call('ZREM', active, unpack(dropped))
@@ -58,5 +55,8 @@ if #numbers + #due + #lapsed + #spent + #dropped + #fallen > 0 or cut then
     trim_dead(reach)
   end
   --@include lib/expire
+  if cut then
+    call('XTRIM', ready, 'MINID', string.sub(cut, 1, -11) .. string.format('%.0f', string.sub(cut, -10) + 1))
+  end
 end
 local successor_due = write_dedup()

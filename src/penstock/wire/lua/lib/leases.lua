@@ -20,7 +20,7 @@ if #numbers > 0 then
     local third, score = byte(record, 3), plain
     if third == 108 or third == 116 then
       if not head or string.sub(record, 1, #head) ~= head then -- mostly the same as that of the job before
-        head = string.match(record, '^[^\n]*\n')
+        head = string.match(record, '^.[;lt=%d]*[^;lt=%d]') -- the fields l and t, and one character
         own, ttl = terms(record)
       end
       local stop = ttl and math.min(now, tonumber(string.sub(id, 1, -12))) + ttl

@@ -1,9 +1,9 @@
 -- Choose what reserve delivers; nothing is written here. Ended leases first, then due jobs and the head of ready
 -- merged by one key (due time or creation ms, ties by number). Needs n, and of the jobs that this same call finishes: settlings (how many), all, finished.
 -- Gives numbers, records, counts ('' = first delivery) in order of delivery, and what else has to be written. Expired candidates
--- are passed over and added to lapsed: about 1,000 a call, those that it has listed included, and at least 100 more.
+-- are passed over and added to lapsed: those that are listed, and about 100 more where there were 1,000 or more.
 --- NEEDS  ready held active scheduled tally expiry meta wake space paused all full now end_of settlings lapse finished
----        uses n lapsed unlisted score_of large release_dedup
+---        uses n lapsed unlisted front elsewhere score_of large release_dedup
 --- GIVES  joined terms numbers records counts due cut dropped fallen crashes more soonest head first reread exhausted
 ---        entries_left delivers asleep hungry is_drained span_of
 --@include lib/joined
@@ -89,7 +89,7 @@ if delivers then
     until #over < page or took == n or bytes >= 1048576 or passed >= allowed
   end
   local waiting, w, place = {}, 1, s and s <= now and 0
-  local from = '-'
+  local from = front
   local entries, e = {}, 1
   while took < n and bytes < 1048576 and passed < allowed do
     if w > #waiting and place then
@@ -185,5 +185,6 @@ if delivers then
   release_dedup(found, false)
   for i = 1, #found do
     lapsed[#lapsed + 1] = found[i]
+    elsewhere[#elsewhere + 1] = found[i]
   end
 end
