@@ -186,9 +186,8 @@ def meta_fields(script: Script) -> set[str]:
     for listed in re.findall(r"call\('HMGET', meta, ([^)]*)\)", body):
         fields |= set(re.findall(r"'(\w+)'", listed))
     fields |= set(re.findall(r"call\('(?:HINCRBY|HSET|HGET)', meta, '(\w+)'", body))
-    fields |= set(re.findall(r"changes\[#changes \+ 1\] = '([a-z_]+)'", body))
-    for listed in re.findall(r"\{'v', ([^}]*)\}", body):
-        fields |= set(re.findall(r"'(epoch|uses)'", listed))
+    fields |= set(re.findall(r"change\('(\w+)'", body))
+    fields |= set(re.findall(r"(?:remove_waiting|return_jobs)\(\w+, '(\w+)'\)", body))
     return fields
 
 

@@ -29,6 +29,5 @@
 local given = records
 local asked = #given
 local reach = 100 + 2 * asked
---@include lib/admission
---@include lib/claiming
+--@include lib/claim_records
 return reply

@@ -13,20 +13,17 @@
 --@include lib/version
 --@include lib/epoch
 --@include lib/now
---@include lib/number
-local codes, found, named = {}, {}, {}
-for i = 1, #numbers do
-  local id = numbers[i]
-  if not is_number(id) then
-    return {-19, nonce, 'number', string.sub(id, 1, 200)}
-  end
-  local there = redis.call('HEXISTS', held, id) == 1 or #redis.call('XRANGE', ready, id, id) == 1
-  codes[#codes + 1] = there and 1 or 0
-  if there and not named[id] then
-    named[id] = true
+--@include lib/check_numbers
+--@include lib/decide_each
+local found = {}
+local function decide(id)
+  if redis.call('HEXISTS', held, id) == 1 or #redis.call('XRANGE', ready, id, id) == 1 then
     found[#found + 1] = id
+    return 1
   end
+  return 0
 end
+local codes, refused = decide_each(decide)
 for _, index in ipairs({active, scheduled, once, dead, expiry}) do
   redis.call('ZCARD', index)
 end
@@ -37,22 +34,15 @@ redis.call('XLEN', ready)
 --@include lib/check_closed
 release_dedup(found, false)
 local hungry = full > now and redis.call('LLEN', space) == 0
+--@include lib/remove_waiting
 if #found > 0 then
-  redis.call('HDEL', held, unpack(found))
-  drop_bodies(found)
-  redis.call('XDEL', ready, unpack(found))
-  for _, index in ipairs({active, scheduled, once, dead, expiry}) do
+  redis.call('HDEL', held, '-')
+  for _, index in ipairs({active, once, dead}) do
     redis.call('ZREM', index, unpack(found))
   end
-  redis.call('HDEL', tally, unpack(found))
-  redis.call('HINCRBY', meta, 'deleted', #found)
-  --@include lib/freed
+  remove_waiting(found, 'deleted')
 end
-local gone = false
-for i = 1, #codes do
-  gone = gone or codes[i] == 0
-end
-if not gone then
+if not refused then
   return {1, nonce, #found}
 end
 return {1, nonce, #found, unpack(codes)}

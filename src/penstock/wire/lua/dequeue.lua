@@ -14,46 +14,37 @@
 --@include lib/version
 --@include lib/epoch
 --@include lib/now
---@include lib/number
---@include lib/aside
+--@include lib/check_numbers
+--@include lib/decide_each
+--@include lib/end_delivery
 --@include lib/terms
-local codes, back, fallen, recount, first, refused, moved, left = {}, {}, {}, {}, {}, false, {}, {}
-for i = 1, #numbers do
-  local id = numbers[i]
-  if not is_number(id) then
-    return {-19, nonce, 'number', string.sub(id, 1, 200)}
+local back, fallen, moved, left = {}, {}, {}, {}
+local function decide(id)
+  local entry = redis.call('XRANGE', ready, id, id)[1]
+  local waits = not entry and redis.call('ZSCORE', scheduled, id)
+  local leased = not entry and not waits and redis.call('ZSCORE', active, id)
+  local ends = redis.call('ZSCORE', expiry, id)
+  if ends and tonumber(ends) <= now then
+    return -3
+  elseif not (entry or waits and tonumber(waits) <= now or leased and end_of(leased) <= now) then
+    return redis.call('HEXISTS', held, id) == 1 and -2 or 0
   end
-  local code = first[id]
-  if not code then
-    local entry = redis.call('XRANGE', ready, id, id)[1]
-    local waits = not entry and redis.call('ZSCORE', scheduled, id)
-    local leased = not entry and not waits and redis.call('ZSCORE', active, id)
-    local ends = redis.call('ZSCORE', expiry, id)
-    if ends and tonumber(ends) <= now then
-      code = -3
-    elseif entry or waits and tonumber(waits) <= now or leased and end_of(leased) <= now then
-      local value = entry and entry[2][2] or redis.call('HGET', held, id) or ''
-      local own, ttl = terms(string.match(value, '^@[^\n]*\n(.*)$') or value)
-      code = own == 0 and -2 or 1
-      if code == 1 then
-        back[#back + 1] = id
-        back[#back + 1] = now + span_of(own, ttl, lease)
-        if entry then
-          moved[#moved + 1], left[#left + 1] = id, id
-          moved[#moved + 1] = value
-        elseif leased then
-          local d, rest = string.match(redis.call('HGET', tally, id) or '1 0 0 0', '^(%d+%+?)(.*)$')
-          recount[#recount + 1] = id
-          recount[#recount + 1] = aside(d) .. rest
-        end
-      end
-    else
-      code = redis.call('HEXISTS', held, id) == 1 and -2 or 0
-    end
-    first[id] = code
+  local value = entry and entry[2][2] or redis.call('HGET', held, id) or ''
+  local own, ttl = terms(string.match(value, '^@[^\n]*\n(.*)$') or value)
+  if own == 0 then
+    return -2
   end
-  codes[#codes + 1], refused = code, refused or code < 1
+  back[#back + 1] = id
+  back[#back + 1] = now + span_of(own, ttl, lease)
+  if entry then
+    moved[#moved + 1], left[#left + 1] = id, id
+    moved[#moved + 1] = value
+  elseif leased then
+    end_delivery(id)
+  end
+  return 1
 end
+local codes, refused = decide_each(decide)
 redis.call('ZCARD', once)
 redis.call('ZCARD', active)
 redis.call('HLEN', held)

@@ -23,8 +23,7 @@
 max_attempts = limit(max_attempts, 20)
 --@include lib/policy
 --@include lib/settled
---@include lib/aside
---@include lib/listed
+--@include lib/return_jobs
 local values = {} -- of held, where some job has a policy of its own
 if string.find(uses, 'p', 1, true) then
   local asked = {}
@@ -38,47 +37,26 @@ if string.find(uses, 'p', 1, true) then
     values[asked[i]] = found[i]
   end
 end
-local back, fallen, recount, valid, draw = {}, {}, {}, 0, seed + 1
-for i = 1, count do
-  if codes[i] == 1 and where[i] == 'once' then
-    codes[i] = -2
-  elseif codes[i] == 1 then
-    local id = ids[i]
-    local d, nacked, c, r, why = string.match(counts[i] or '1 0 0 0', '^(%d+%+?) (%d+) (%d+) (%d+)(.*)$')
-    nacked, valid = nacked + 1, valid + 1
-    why = error == '' and why or ' ' .. string.sub(error, 1, 1024)
-    if not receipts[i] then
-      d = aside(d)
-    end
-    local most, from, top = max_attempts, backoff_base, backoff_cap
-    if values[id] then
-      local at = string.byte(values[id]) == 64 and (string.find(values[id], '\n', 1, true) or 0) + 1 or 1
-      local attempts, own_base, own_cap = policy(values[id], at)
-      most, from, top = limit(attempts, max_attempts), own_base or backoff_base, own_cap or backoff_cap
-    end
-    if nacked + c >= most then
-      codes[i] = 3
-      fallen[#fallen + 1] = id
-    else
-      local later = tonumber(delay)
-      if later < 0 then
-        draw = draw * 16807 % 2147483647
-        local longest = math.min(top, from * 2 ^ math.min(nacked - 1, 42))
-        later = math.max(1, math.floor(draw / 2147483647 * longest))
-      end
-      back[#back + 1] = id
-      back[#back + 1] = later == 0 and math.min(now, tonumber(string.sub(id, 1, -12))) or now + later
-    end
-    recount[#recount + 1] = id
-    recount[#recount + 1] = d .. ' ' .. nacked .. ' ' .. c .. ' ' .. r .. why
+local draw = seed + 1
+local function decide(id, nacked, crashed, released, why)
+  nacked = nacked + 1
+  local counters = nacked .. ' ' .. crashed .. ' ' .. released .. (error == '' and why or ' ' .. string.sub(error, 1, 1024))
+  local most, base, cap = max_attempts, backoff_base, backoff_cap
+  if values[id] then
+    local at = string.byte(values[id]) == 64 and (string.find(values[id], '\n', 1, true) or 0) + 1 or 1
+    local attempts, own_base, own_cap = policy(values[id], at)
+    most, base, cap = limit(attempts, max_attempts), own_base or backoff_base, own_cap or backoff_cap
   end
+  if nacked + crashed >= most then
+    return nil, counters
+  end
+  local later = tonumber(delay)
+  if later < 0 then
+    draw = draw * 16807 % 2147483647
+    local longest = math.min(cap, base * 2 ^ math.min(nacked - 1, 42))
+    later = math.max(1, math.floor(draw / 2147483647 * longest))
+  end
+  return later == 0 and math.min(now, tonumber(string.sub(id, 1, -12))) or now + later, counters
 end
---@include lib/placing
---@include lib/putback
-if valid > 0 then
-  redis.call('HINCRBY', meta, 'nacked', valid)
-end
-if #fallen == 0 and valid == count then
-  return {1, nonce, valid}
-end
-return {1, nonce, valid, unpack(codes)}
+local reply = return_jobs(decide, 'nacked')
+return reply

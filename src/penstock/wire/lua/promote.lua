@@ -14,47 +14,37 @@
 --@include lib/version
 --@include lib/epoch
 --@include lib/now
---@include lib/number
---@include lib/aside
-local codes, back, fallen, recount, first, refused = {}, {}, {}, {}, {}, false
-for i = 1, #numbers do
-  local id = numbers[i]
-  if not is_number(id) then
-    return {-19, nonce, 'number', string.sub(id, 1, 200)}
-  end
-  local code = first[id]
-  if not code then
-    local waits = redis.call('ZSCORE', scheduled, id)
-    local leased = not waits and redis.call('ZSCORE', active, id)
-    local ends = redis.call('ZSCORE', expiry, id)
-    local heir, first_place = false, math.min(now, tonumber(string.sub(id, 1, -12)))
-    if waits and string.find(uses, 'd', 1, true) then -- it waits for the end of the job that has its dedup id
-      local value = redis.call('HGET', held, id) or ''
-      local name = string.match(string.match(value, '^@[^\n]*\n([^\n]*)') or value, '^[1+][^\n]-;d=([^;\n]+)')
-      local owns = name and redis.call('HGET', dedup, name) or ''
-      local ends = string.sub(owns, 1, #id) == id and tonumber(string.match(owns, ' @(%d+)$')) or 0
-      heir = string.match(owns, '^%S+ (%d+%-%d+)') == id or ends > now
-    end
-    if ends and tonumber(ends) <= now then
-      code = -3
-    elseif heir or waits and tonumber(waits) <= first_place then
-      code = -2
-    elseif waits or leased then
-      code = 1
-      back[#back + 1] = id
-      back[#back + 1] = first_place
-      if leased then
-        local d, rest = string.match(redis.call('HGET', tally, id) or '1 0 0 0', '^(%d+%+?)(.*)$')
-        recount[#recount + 1] = id
-        recount[#recount + 1] = aside(d) .. rest
-      end
-    else
-      code = (redis.call('HEXISTS', held, id) == 1 or #redis.call('XRANGE', ready, id, id) == 1) and -2 or 0
-    end
-    first[id] = code
-  end
-  codes[#codes + 1], refused = code, refused or code < 1
+--@include lib/check_numbers
+--@include lib/decide_each
+--@include lib/end_delivery
+local function waits_for_another(id) -- for the end of the job that has its dedup id, or of its window
+  local value = redis.call('HGET', held, id) or ''
+  local name = string.match(string.match(value, '^@[^\n]*\n([^\n]*)') or value, '^[1+][^\n]-;d=([^;\n]+)')
+  local owners = name and redis.call('HGET', dedup, name) or ''
+  local ends = string.sub(owners, 1, #id) == id and tonumber(string.match(owners, ' @(%d+)$')) or 0
+  return string.match(owners, '^%S+ (%d+%-%d+)') == id or ends > now
 end
+local back, fallen = {}, {}
+local function decide(id)
+  local waits = redis.call('ZSCORE', scheduled, id)
+  local leased = not waits and redis.call('ZSCORE', active, id)
+  local ends = redis.call('ZSCORE', expiry, id)
+  local first_place = math.min(now, tonumber(string.sub(id, 1, -12)))
+  if ends and tonumber(ends) <= now then
+    return -3
+  elseif not waits and not leased then
+    return (redis.call('HEXISTS', held, id) == 1 or #redis.call('XRANGE', ready, id, id) == 1) and -2 or 0
+  elseif waits and (string.find(uses, 'd', 1, true) and waits_for_another(id) or tonumber(waits) <= first_place) then
+    return -2
+  end
+  back[#back + 1] = id
+  back[#back + 1] = first_place
+  if leased then
+    end_delivery(id)
+  end
+  return 1
+end
+local codes, refused = decide_each(decide)
 redis.call('ZCARD', once)
 redis.call('ZCARD', active)
 --@include lib/placing

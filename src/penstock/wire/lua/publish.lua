@@ -40,8 +40,7 @@ if chunk then
   end
 end
 local reach = 100 + 2 * asked
---@include lib/admission
---@include lib/claiming
+--@include lib/claim_records
 if rest then
   redis.call('HSET', stage, field, rest)
 else

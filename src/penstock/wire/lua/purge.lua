@@ -46,6 +46,7 @@ end
 --@include lib/drop_bodies
 --@include lib/release_dedup
 --@include lib/check_closed
+--@include lib/complete_removal
 redis.call('HDEL', held, '-')
 if index then
   local upto = redis.call('ZCOUNT', index, '-inf', high)
@@ -105,6 +106,6 @@ if starts and state == 'ready' then
 end
 if removed > 0 then
   redis.call('HINCRBY', meta, 'purged', removed)
-  --@include lib/freed
+  complete_removal()
 end
 return {1, nonce, removed, more, fence, passed}

@@ -41,6 +41,7 @@ end
 local tallied = counts
 local numbers, records, counts = {}, {}, {}
 local due, cut, dropped, fallen, crashes, lapsed, lapse, spent, unlisted = {}, nil, {}, {}, 0, {}, {}, {}, false
+local front, stood, elsewhere = '-', 0, {} -- no expired jobs
 local bytes, soonest, named = 0, false, {}
 for i = 1, decided do
   local id = ids[i]

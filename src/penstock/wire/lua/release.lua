@@ -18,40 +18,16 @@
 --@include lib/limit
 local most, later = limit(max_releases, 1000), tonumber(delay)
 --@include lib/settled
---@include lib/aside
---@include lib/listed
-local back, fallen, recount, valid = {}, {}, {}, 0
-for i = 1, count do
-  if codes[i] == 1 and where[i] == 'once' then
-    codes[i] = -2
-  elseif codes[i] == 1 then
-    local id = ids[i]
-    local d, nacked, c, r, why = string.match(counts[i] or '1 0 0 0', '^(%d+%+?) (%d+) (%d+) (%d+)(.*)$')
-    valid = valid + 1
-    if not receipts[i] then
-      d = aside(d)
-    end
-    if later == 0 then
-      r = r + 1
-    end
-    if tonumber(r) >= most then
-      codes[i] = 3
-      fallen[#fallen + 1] = id
-      why = ' released ' .. r .. ' times'
-    else
-      back[#back + 1] = id
-      back[#back + 1] = later == 0 and math.min(now, tonumber(string.sub(id, 1, -12))) or now + later
-    end
-    recount[#recount + 1] = id
-    recount[#recount + 1] = d .. ' ' .. nacked .. ' ' .. c .. ' ' .. r .. why
+--@include lib/return_jobs
+local function decide(id, nacked, crashed, released, why)
+  if later == 0 then
+    released = released + 1
   end
+  if tonumber(released) >= most then
+    return nil, nacked .. ' ' .. crashed .. ' ' .. released .. ' released ' .. released .. ' times'
+  end
+  local due = later == 0 and math.min(now, tonumber(string.sub(id, 1, -12))) or now + later
+  return due, nacked .. ' ' .. crashed .. ' ' .. released .. why
 end
---@include lib/placing
---@include lib/putback
-if valid > 0 then
-  redis.call('HINCRBY', meta, 'released', valid)
-end
-if #fallen == 0 and valid == count then
-  return {1, nonce, valid}
-end
-return {1, nonce, valid, unpack(codes)}
+local reply = return_jobs(decide, 'released')
+return reply

@@ -13,28 +13,22 @@
 --@include lib/version
 --@include lib/epoch
 --@include lib/now
---@include lib/number
-local codes, found, first, refused = {}, {}, {}, false
-for i = 1, #numbers do
-  local id = numbers[i]
-  if not is_number(id) then
-    return {-19, nonce, 'number', string.sub(id, 1, 200)}
+--@include lib/check_numbers
+--@include lib/decide_each
+local found = {}
+local function decide(id)
+  local value, code = redis.call('HGET', held, id), nil
+  if not value then
+    code = #redis.call('XRANGE', ready, id, id)
+  else -- a delivery leaves its note
+    code = string.byte(value) ~= 64 and redis.call('ZSCORE', scheduled, id) and 1 or -2
   end
-  local code = first[id]
-  if not code then
-    local value = redis.call('HGET', held, id)
-    if not value then
-      code = #redis.call('XRANGE', ready, id, id)
-    else -- a delivery leaves its note
-      code = string.byte(value) ~= 64 and redis.call('ZSCORE', scheduled, id) and 1 or -2
-    end
-    first[id] = code
-    if code == 1 then
-      found[#found + 1] = id
-    end
+  if code == 1 then
+    found[#found + 1] = id
   end
-  codes[#codes + 1], refused = code, refused or code < 1
+  return code
 end
+local codes, refused = decide_each(decide)
 redis.call('ZCARD', scheduled)
 redis.call('ZCARD', expiry)
 redis.call('HLEN', tally)
@@ -44,15 +38,9 @@ redis.call('XLEN', ready)
 --@include lib/check_closed
 release_dedup(found, false)
 local hungry = full > now and redis.call('LLEN', space) == 0
+--@include lib/remove_waiting
 if #found > 0 then
-  redis.call('HDEL', held, unpack(found))
-  drop_bodies(found)
-  redis.call('XDEL', ready, unpack(found))
-  redis.call('ZREM', scheduled, unpack(found))
-  redis.call('ZREM', expiry, unpack(found))
-  redis.call('HDEL', tally, unpack(found))
-  redis.call('HINCRBY', meta, 'withdrawn', #found)
-  --@include lib/freed
+  remove_waiting(found, 'withdrawn')
 end
 if not refused then
   return {1, nonce, #found}

@@ -1,10 +1,10 @@
 -- Whether jobs may be added at all, and how many. A call that is repeated gets its first answer, also when the queue has been
 -- removed since, and writes: WAIT would lie otherwise. What has lapsed is looked up. Gives later: ms until they may be delivered.
---- NEEDS  ready held active scheduled once tally expiry meta wake space dedup windows nonce producer epoch replicas
----        role uses full create paused max_length bound delay off reach seen v
+--- NEEDS  ready held active scheduled once tally expiry meta wake space dedup windows nonce producer epoch replicas role
+---        uses full create paused max_length bound delay off reach seen v
 --- SETS   epoch off
---- GIVES  now later changes created limit asleep hungry waiting drop_bodies lapsed change end_of is_lease lapse spent
----        unlisted write_dedup write_dedup_and_wake front stood elsewhere
+--- GIVES  now later changes created limit asleep hungry waiting drop_bodies lapsed change elsewhere end_of front
+---        is_lease spent stood unlisted write_dedup write_dedup_and_wake
 --@include lib/version
 --@include lib/now
 --@include lib/lease

@@ -1,7 +1,7 @@
 -- A full queue: n more jobs do not fit. What waits for room is noted, and what has lapsed is removed.
 --- NEEDS  ready held active scheduled once tally expiry meta space nonce limit hungry waiting n wait created now full
----        role lapsed spent write_dedup_and_wake change changes drop_bodies unlisted front stood elsewhere
---- SETS   hungry waiting
+---        role lapsed spent write_dedup_and_wake change changes drop_bodies elsewhere front stood unlisted
+--- SETS   hungry waiting elsewhere
 if limit then
   hungry = redis.call('LLEN', space) == 0
   waiting = redis.call('XLEN', ready) + redis.call('ZCARD', scheduled)

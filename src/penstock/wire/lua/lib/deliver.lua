@@ -1,6 +1,7 @@
 -- Write what take chose and leases computed; HDEL first, it passes on a full server and checks `held`.
 --- NEEDS  ready held active scheduled once dead tally expiry meta numbers due lapsed spent dropped fallen cut sets
----        scored onces now recount crashes reach write_dedup drop_bodies unlisted front stood elsewhere
+---        scored onces now recount crashes reach write_dedup drop_bodies elsewhere front stood unlisted
+--- SETS   elsewhere
 --- GIVES  wrote successor_due
 --@include lib/trim_dead
 local wrote = false

@@ -1,6 +1,6 @@
 -- Remove the lapsed, whatever state they are in, and count them. Those at the head of ready are in no other place. They are trimmed:
 -- a deletion by number costs several times as much.
---- NEEDS  ready held active scheduled once tally expiry meta drop_bodies lapsed unlisted front stood elsewhere now spent
+--- NEEDS  ready held active scheduled once tally expiry meta drop_bodies lapsed front stood elsewhere unlisted now spent
 --- SETS   elsewhere
 drop_bodies(lapsed)
 if #lapsed > 0 then

@@ -2,7 +2,7 @@
 -- delivered at most once. `reach` grows with the call: 100 and two for each job that it adds or ends, so that a client that
 -- repeats a call leaves no more behind than it removes. A call that delivers reaches 2000, to get at the jobs behind them.
 --- NEEDS  ready held active scheduled once tally expiry uses now reach score_of release_dedup
---- GIVES  lapsed lapse spent unlisted front stood elsewhere
+--- GIVES  lapsed lapse spent unlisted front elsewhere stood
 local lapsed, lapse, spent, unlisted = {}, {}, {}, false -- unlisted: there may be more of the former
 if uses ~= '' and string.find(uses, 't', 1, true) then
   lapsed = redis.call('ZRANGE', expiry, '-inf', now, 'BYSCORE', 'LIMIT', 0, reach)

@@ -3,7 +3,7 @@
 -- Gives numbers, records, counts ('' = first delivery) in order of delivery, and what else has to be written. Expired candidates
 -- are passed over and added to lapsed: those that are listed, and about 100 more where there were 1,000 or more.
 --- NEEDS  ready held active scheduled tally expiry meta wake space paused all full now end_of settlings lapse finished
----        uses n lapsed unlisted front elsewhere score_of large release_dedup
+---        uses n lapsed unlisted score_of front large release_dedup elsewhere
 --- GIVES  joined terms numbers records counts due cut dropped fallen crashes more soonest head first reread exhausted
 ---        entries_left delivers asleep hungry is_drained span_of
 --@include lib/joined

@@ -13,28 +13,15 @@
 ---          {-5, nonce, party}   another party has the role; party: its id, '' = not known
 ---          {-8, nonce}          damaged: a bound or counter that is none
 local limit = redis.call('GET', bound)
-local shut = redis.call('LLEN', closed)
+local closings = redis.call('LLEN', closed)
 local length, space = redis.call('LLEN', queue), redis.call('LLEN', not_full)
---@include pressure/lib/role
-if not limit then
-  give_back()
-  return {-1, nonce}
-end
-if held ~= '0' and not is_ours then
-  return {0, nonce}
-end
-if tokens == 0 and not is_ours then
-  return {-5, nonce, last or ''}
-end
-local most = tonumber(limit)
-if not most then
-  return {-8, nonce}
-end
---@include pressure/lib/sums
+local ended = false -- a closed queue may have messages
+--@include pressure/lib/check_role
+--@include pressure/lib/check_counters
 redis.call('LTRIM', free, 0, 0)
 redis.call('SET', holder, id)
 if length == 0 then
-  if shut > 0 then
+  if closings > 0 then
     give_back()
     return {-2, nonce}
   end
@@ -49,6 +36,6 @@ local message = redis.call('RPOP', queue)
 length = length - 1
 redis.call('INCR', messages)
 redis.call('INCRBY', bytes, #message)
---@include pressure/lib/room
+--@include pressure/lib/mend_not_full
 give_back()
 return {1, nonce, message}

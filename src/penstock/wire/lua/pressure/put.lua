@@ -16,28 +16,11 @@
 ---          {-5, nonce, party}  another party has the role; party: its id, '' = not known
 ---          {-8, nonce}         damaged: a bound or counter that is none
 local limit = redis.call('GET', bound)
-local shut = redis.call('LLEN', closed)
+local closings = redis.call('LLEN', closed)
 local length, space = redis.call('LLEN', queue), redis.call('LLEN', not_full)
---@include pressure/lib/role
-if not limit then
-  give_back()
-  return {-1, nonce}
-end
-if shut > 0 then
-  give_back()
-  return {-2, nonce}
-end
-if held ~= '0' and not is_ours then
-  return {0, nonce}
-end
-if tokens == 0 and not is_ours then
-  return {-5, nonce, last or ''}
-end
-local most = tonumber(limit)
-if not most then
-  return {-8, nonce}
-end
---@include pressure/lib/sums
+local ended = closings > 0
+--@include pressure/lib/check_role
+--@include pressure/lib/check_counters
 -- With both roles free nobody is between taking the token and giving it back: then it was lost too.
 local fits = most == 0 or length < most
 local is_free = most == 0 or space > 0 or lost == '1' or redis.call('LLEN', idle) > 0
@@ -58,6 +41,6 @@ redis.call('SET', holder, id)
 length = redis.call('LPUSH', queue, message)
 redis.call('INCR', messages)
 redis.call('INCRBY', bytes, #message)
---@include pressure/lib/room
+--@include pressure/lib/mend_not_full
 give_back()
 return {1, nonce}

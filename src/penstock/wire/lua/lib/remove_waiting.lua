@@ -1,0 +1,15 @@
+-- remove_waiting(ids, counter) removes jobs that are in ready or scheduled, and what is noted of them; `counter` of meta counts
+-- them. HDEL comes first, it passes on a full server.
+--- NEEDS  ready held scheduled tally expiry meta space drop_bodies changes hungry wake_drained write_dedup_and_wake
+--- GIVES  remove_waiting
+--@include lib/complete_removal
+local function remove_waiting(ids, counter)
+  redis.call('HDEL', held, unpack(ids))
+  drop_bodies(ids)
+  redis.call('XDEL', ready, unpack(ids))
+  redis.call('ZREM', scheduled, unpack(ids))
+  redis.call('ZREM', expiry, unpack(ids))
+  redis.call('HDEL', tally, unpack(ids))
+  redis.call('HINCRBY', meta, counter, #ids)
+  complete_removal()
+end

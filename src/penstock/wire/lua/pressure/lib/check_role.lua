@@ -1,0 +1,18 @@
+-- Refuse a call where there is no queue, where nothing can come any more (`ended`), and where the caller has not the role.
+--- NEEDS  held nonce limit ended free holder id
+--- GIVES  give_back
+--@include pressure/lib/role
+if not limit then
+  give_back()
+  return {-1, nonce}
+end
+if ended then
+  give_back()
+  return {-2, nonce}
+end
+if held ~= '0' and not is_ours then
+  return {0, nonce}
+end
+if tokens == 0 and not is_ours then
+  return {-5, nonce, last or ''}
+end

@@ -1,8 +1,0 @@
--- The counters can be counted up: checked before anything is written.
---- NEEDS  nonce messages bytes
-for _, counter in ipairs({messages, bytes}) do
-  local sum = redis.call('GET', counter)
-  if sum and (#sum > 18 or not string.match(sum, '^%d+$')) then
-    return {-8, nonce}
-  end
-end
