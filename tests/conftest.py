@@ -20,16 +20,21 @@ from tests.support.binaries import first_binary
 
 SPECS = backends.all_specs()
 RUNNABLE = [spec for spec in SPECS if spec.runs]
-QUICK_EXAMPLES = 8
 REAL = [spec for spec in RUNNABLE if not spec.is_fake]
 
-
-settings.register_profile("quick", max_examples=QUICK_EXAMPLES)
+settings.register_profile("quick", max_examples=8)
+settings.register_profile("short", max_examples=20)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """`--whole`: see tests/support/tiers.py."""
     parser.addoption("--whole", action="store_true", help="run every case, slow ones too")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Try fewer examples in a short run."""
+    if not config.getoption("--whole") and not config.getoption("--hypothesis-profile"):
+        settings.load_profile("short")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -144,6 +144,7 @@ def test_a_file_without_a_result_is_a_failure(
     assert (document["files"], document["acked"]) == (30, 30)
 
 
+@pytest.mark.slow
 def test_a_terminal_sees_a_bar(folder: Path) -> None:
     """On a terminal the progress is live, and the table comes at the end."""
     ours, theirs = pty.openpty()
@@ -375,6 +376,7 @@ def test_the_directory_as_it_is_listed(folder: Path) -> None:
     assert list_files(folder, ".txt").keys() == {"site-packages.txt"}
 
 
+@pytest.mark.slow
 def test_interrupted(folder: Path, server: EmbeddedServer) -> None:
     """Ctrl-C in the middle: the workers end, the keys are removed."""
     running = subprocess.Popen(

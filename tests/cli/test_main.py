@@ -85,6 +85,7 @@ def test_options_stand_before_or_after_the_command(
     assert all(key.startswith(b"other:") for key in keys)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("argv", [*ON_A_SERVER, ["doctor"]], ids=" ".join)
 def test_a_server_that_is_down(
     run_cli: Cli, make_server: Callable[..., EmbeddedServer], argv: list[str]

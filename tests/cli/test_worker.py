@@ -215,6 +215,7 @@ def test_a_worker_of_coroutines(worker: Worker, told: Told, app: Path) -> None:
     assert program.wait() == 0
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "options, name", [((), "app"), (("--processes", "1", "--name", "web"), "web-1")]
 )
@@ -265,6 +266,7 @@ def test_jobs_that_could_not_be_given_back(
     assert "1 jobs were neither reported nor given back" in end
 
 
+@pytest.mark.slow
 def test_health_of_several(worker: Worker, told: Told, tmp_path: Path, run_cli: Cli) -> None:
     """All are, or the supervisor is not: over HTTP, and in the file, removed at the end."""
     file = tmp_path / "health"

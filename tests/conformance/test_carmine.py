@@ -532,6 +532,7 @@ def test_nothing_mentions_an_id_that_is_free(raw: Raw, q: Queue, after: str) -> 
     assert seen(q, "beside") == Status("scheduled", "beside")
 
 
+@pytest.mark.slow
 def test_a_thousand_cycles_leave_no_more_than_one(raw: Raw, q: Queue) -> None:
     """C-14 (F): of a job that is requeued while it runs, and runs again."""
     q.enqueue(0, dedup_id=ID)

@@ -69,6 +69,7 @@ CALLS: dict[str, tuple[Any, ...]] = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ["enqueue", "reserve and ack", *CALLS])
 def test_the_offset_shrinks_by_a_tenth_of_the_time_that_passed(name: str, raw: Raw) -> None:
     """Also where a call follows the other within the time by which it shrinks."""

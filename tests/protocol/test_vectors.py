@@ -67,6 +67,7 @@ def _check(vector: Vector, backend: Backend, t0: int) -> None:
         assert abs(lives[0] - lives[1]) < 60_000, f"time to live of {key}"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("vector", VECTORS, ids=_named)
 def test_a_vector_holds(vector: Vector, backend: Backend) -> None:
     """Reply and keys are those of the file, on every back end."""
