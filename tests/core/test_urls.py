@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from penstock import AsyncPenstock, BadArgument, Penstock
-from penstock.cli.app import run
+from penstock.cli import main
 from penstock.core.urls import check_url, redacted, shown
 from penstock.pressure import AsyncPressureQueue, PressureQueue
 from tests.support.passwords import MARKS, URLS, seen_in
@@ -98,6 +98,9 @@ def test_no_part_of_a_password_is_in_an_error(
 @settings(THOROUGH, max_examples=25)
 @given(url=URLS, behind=st.booleans())
 @example(url="redis://127.0.0.1:1/0?password=hunter2secret 918273645", behind=True)
+@example(url="redis://:hunter2secret918273645", behind=True)
+@example(url="redis://127.0.0.1:1/0?password=hunter2secret@918273645", behind=True)
+@example(url="redis://hunter2secret '918273645@127.0.0.1:1/0", behind=False)
 def test_no_part_of_a_password_is_on_a_terminal(command: list[str], url: str, behind: bool) -> None:
     """Neither on stdout nor on stderr, where `--url` stands or where it was forgotten."""
     out, err = io.StringIO(), io.StringIO()
@@ -105,8 +108,9 @@ def test_no_part_of_a_password_is_on_a_terminal(command: list[str], url: str, be
         for arguments in (
             ([*command, "--url", url], [*command, url]) if behind else [["--url", url, *command]]
         ):
-            assert run(arguments) != 0
+            assert main(arguments) != 0
     assert err.getvalue() or out.getvalue()
+    assert "No such command" not in err.getvalue()
     assert not [mark for mark in MARKS if mark in out.getvalue() + err.getvalue()]
 
 

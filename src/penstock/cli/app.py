@@ -19,10 +19,10 @@ from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 import penstock
-from penstock import EvictionWarning, Penstock, PenstockError
+from penstock import BadArgument, EvictionWarning, Penstock, PenstockError
 from penstock.cli import output
 from penstock.core.logs import printable
-from penstock.core.urls import redacted
+from penstock.core.urls import HIDDEN, fault_of, redacted
 from penstock.wire.keys import DEFAULT_PREFIX
 
 __all__ = ["Failed", "Session", "app", "command", "run"]
@@ -130,6 +130,8 @@ class Session:
     def client(self) -> Iterator[Penstock]:
         """A connected client; what it warns of goes to stderr."""
         urls = self.url.split()
+        if len(urls) > 1 and any(map(fault_of, urls)):  # perhaps one whose password has a blank
+            raise BadArgument("url", HIDDEN, "URLs with blanks between; inside a URL one is %20")
         client = Penstock(
             urls if len(urls) > 1 else self.url,
             prefix=self.prefix,

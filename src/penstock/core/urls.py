@@ -11,16 +11,23 @@ from collections.abc import Sequence
 
 from penstock.errors import BadArgument
 
-__all__ = ["check_url", "redacted", "shown", "unusable"]
+__all__ = ["HIDDEN", "check_url", "fault_of", "redacted", "shown", "unusable"]
 
 SCHEMES = ("redis://", "rediss://", "unix://", "redis+sentinel://", "rediss+sentinel://")
 PARTS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)([^/?#]*)([^?#]*)(.*)", re.DOTALL)
 PLACE = re.compile(r"(?:\[[0-9A-Fa-f:.%]+\]|[\w.-]*)(?::\d{1,5})?")
 HIDDEN = "<not shown>"
-IN_TEXT = re.compile(r"(?<![^\s'\"(\[])([A-Za-z][A-Za-z0-9+.-]*:/+|:).*@", re.DOTALL)
-"""A URL that begins a word, or what is left of one, up to the last @ of the text."""
-IN_OPTION = re.compile(r"([?&]\w*(?:username|password)=).*", re.DOTALL | re.IGNORECASE)
-"""A name or a password in an option of a URL, up to the end of the text: it may have spaces."""
+IN_OPTION = r"[?&]\w*(?i:username|password)="
+IN_TEXT = re.compile(
+    r"(?<![^\s'\"(\[])([A-Za-z][A-Za-z0-9+.-]*:/+|:)"
+    rf"(?:.*{IN_OPTION}.*|.*(?=@)|(?<=/):.*)",
+    re.DOTALL,
+)
+"""A URL that begins a word, or the rest of one, from its scheme to where it shows no password.
+
+That is the last @ of the text. It is the end of the text if an option has a password, which may
+contain an @ or a blank, or if no host follows the password.
+"""
 
 
 def shown(source: object) -> str:
@@ -29,7 +36,7 @@ def shown(source: object) -> str:
         source = source.decode("utf-8", "replace")
     if isinstance(source, str):
         found = PARTS.fullmatch(source)
-        if found is None or _fault(source):
+        if found is None or fault_of(source):
             scheme = found[1].lower() if found else ""
             return f"{scheme if scheme in SCHEMES else ''}{HIDDEN}"
         return f"{found[1]}{found[2].rpartition('@')[2]}{found[3]}"
@@ -40,7 +47,8 @@ def shown(source: object) -> str:
 
 def redacted(text: str) -> str:
     """A text of any kind without the names and passwords of a URL in it."""
-    return IN_OPTION.sub(rf"\1{HIDDEN}", IN_TEXT.sub(rf"\1{HIDDEN}@", text))
+    hidden = rf"\1{HIDDEN}"
+    return re.sub(rf"({IN_OPTION}).*", hidden, IN_TEXT.sub(hidden, text), flags=re.DOTALL)
 
 
 def check_url(argument: str, url: object) -> str:
@@ -49,13 +57,14 @@ def check_url(argument: str, url: object) -> str:
     Raises:
         BadArgument: it is none; neither its text nor its attributes have more than its place.
     """
-    fault = _fault(url) if isinstance(url, str) else "a URL of a node, as a str"
+    fault = fault_of(url) if isinstance(url, str) else "a URL of a node, as a str"
     if fault:
         raise BadArgument(argument, shown(url), fault)
     return str(url)
 
 
-def _fault(url: str) -> str:
+def fault_of(url: str) -> str:
+    """What is wrong with the form of a URL; empty if nothing is."""
     found = PARTS.fullmatch(url)
     if found is None or found[1].lower() not in SCHEMES:
         return f"a URL that begins with {', '.join(SCHEMES[:-1])} or {SCHEMES[-1]}"
