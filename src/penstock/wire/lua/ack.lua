@@ -28,11 +28,11 @@ release_dedup(finished, true, tonumber(window))
 local hungry = freed > 0 and full > now and redis.call('LLEN', space) == 0
 local reach = 100 + 2 * count
 --@include lib/expired_windows
+local asleep = string.find(uses, 'd', 1, true) and redis.call('LLEN', wake) == 0 -- read before the first write
 if acked > 0 then
   --@include lib/finish
   close_windows()
-  local successor_due = write_dedup()
-  local token, asleep = false, redis.call('LLEN', wake) == 0
+  local successor_due, token = write_dedup(), false
   if successor_due and paused ~= 'out' and paused ~= 'all' then
     --@include lib/announce
     token = successor_due <= now or announce(successor_due, false)
