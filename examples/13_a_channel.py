@@ -7,7 +7,7 @@ It prints:
     second producer: the producer role is held by reader-1: try again when it is free
     reader-1 had to stop; reader-2 goes on, with a higher number: True
     late call of reader-1: this client no longer holds the producer role: take the role again
-    after the end: queue 'example.lines' is closed: it takes no more jobs
+    after the end: queue 'example.lines' is closed and takes no more jobs: reopen() ends that
     3 consumers have ended by themselves, with 20 lines, each once: True
 """
 

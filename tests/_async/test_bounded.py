@@ -17,7 +17,7 @@ async def test_a_full_queue_refuses(q: AsyncQueue, raw: Raw) -> None:
     """Without `block` at once, with the two figures in the message, and nothing is written."""
     await q.enqueue_many([1, 2, 3])
     before = dump(raw)
-    with pytest.raises(QueueFull, match="'q': 3 jobs wait, 3 may"):
+    with pytest.raises(QueueFull, match="'q' is full: 3 jobs wait, the limit is 3"):
         await q.enqueue(4, max_length=3)
     with pytest.raises(QueueFull):
         await q.enqueue(4, max_length=2)
@@ -31,10 +31,10 @@ async def test_the_bound_may_be_stored_on_the_queue(ps: AsyncPenstock, q: AsyncQ
     """It holds for every producer; a bound given with the call can only be narrower."""
     await q.configure(max_length=3)
     await q.enqueue_many([1, 2])
-    with pytest.raises(QueueFull, match="2 jobs wait, 2 may"):
+    with pytest.raises(QueueFull, match="2 jobs wait, the limit is 2"):
         await q.enqueue(3, max_length=2)
     await q.enqueue(3, max_length=50)
-    with pytest.raises(QueueFull, match="3 jobs wait, 3 may"):
+    with pytest.raises(QueueFull, match="3 jobs wait, the limit is 3"):
         await q.enqueue(4, max_length=50)
     await q.configure(max_length=None)
     await q.enqueue(4)

@@ -588,9 +588,9 @@ async def test_one_id_twice_is_refused(three: Nodes) -> None:
     else:
         sources[1] = three.backends[0].async_client()
     ps = AsyncPenstock(sources)
-    with pytest.raises(ConfigurationError, match="one id"):
+    with pytest.raises(ConfigurationError, match="the same node id"):
         await ps.connect()
-    with pytest.raises(ConfigurationError, match="one id"):
+    with pytest.raises(ConfigurationError, match="the same node id"):
         await ps.queue("q").enqueue("x")
     await ps.close()
 

@@ -255,7 +255,7 @@ async def test_a_look_finds_each_body_once(q: AsyncQueue) -> None:
 async def test_headers_are_bounded(ps: AsyncPenstock, raw: Raw) -> None:
     """What moves with a job at each step has a bound; the way out is the body."""
     q = ps.queue("headers")
-    with pytest.raises(BadArgument, match=r"headers=.*put larger data into the body"):
+    with pytest.raises(BadArgument, match=r"headers=.*put more into the body"):
         await q.enqueue(b"", headers={"a": "x" * 16_384})
     assert not raw.exists(q.ops.keys["meta"])
     most = 16_384 - len("1;h.a=\n") - len(";c=json") - len(";i=") - 16

@@ -452,6 +452,6 @@ async def test_jobs_of_another_queue_by_id(ps: AsyncPenstock, raw: Raw) -> None:
     done = await ps.queue("a").enqueue(1)
     await ps.queue("b").enqueue(1)
     before = dump(raw)
-    with pytest.raises(WrongQueue, match="not an id of queue 'b'"):
+    with pytest.raises(WrongQueue, match="belongs to another queue than 'b'"):
         await ps.queue("b").ack([done.id])
     assert dump(raw) == before

@@ -395,6 +395,6 @@ def test_times_to_retry(retry_for: Any) -> None:
 
 @pytest.mark.parametrize("evict", [None, 1, "yes", 100])
 def test_what_to_evict(evict: Any) -> None:
-    """Whether an enqueue evicts on a full server is True or False."""
+    """Whether an enqueue evicts on a full server is must be True or False."""
     with pytest.raises(BadArgument, match="evict="):
         Penstock("redis://localhost:1/0", evict=evict)

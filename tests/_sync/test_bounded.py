@@ -18,7 +18,7 @@ def test_a_full_queue_refuses(q: Queue, raw: Raw) -> None:
     """Without `block` at once, with the two figures in the message, and nothing is written."""
     q.enqueue_many([1, 2, 3])
     before = dump(raw)
-    with pytest.raises(QueueFull, match="'q': 3 jobs wait, 3 may"):
+    with pytest.raises(QueueFull, match="'q' is full: 3 jobs wait, the limit is 3"):
         q.enqueue(4, max_length=3)
     with pytest.raises(QueueFull):
         q.enqueue(4, max_length=2)
@@ -32,10 +32,10 @@ def test_the_bound_may_be_stored_on_the_queue(ps: Penstock, q: Queue) -> None:
     """It holds for every producer; a bound given with the call can only be narrower."""
     q.configure(max_length=3)
     q.enqueue_many([1, 2])
-    with pytest.raises(QueueFull, match="2 jobs wait, 2 may"):
+    with pytest.raises(QueueFull, match="2 jobs wait, the limit is 2"):
         q.enqueue(3, max_length=2)
     q.enqueue(3, max_length=50)
-    with pytest.raises(QueueFull, match="3 jobs wait, 3 may"):
+    with pytest.raises(QueueFull, match="3 jobs wait, the limit is 3"):
         q.enqueue(4, max_length=50)
     q.configure(max_length=None)
     q.enqueue(4)

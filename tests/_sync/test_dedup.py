@@ -1219,7 +1219,7 @@ def test_a_full_queue(q: Queue, raw: Raw, mode: str) -> None:
     assert take(q).body == "a0"
     q.configure(max_length=2)
     before = content(raw, q)
-    with pytest.raises(QueueFull, match="2 jobs wait, 2 may"):
+    with pytest.raises(QueueFull, match="2 jobs wait, the limit is 2"):
         q.enqueue_many(["b1", "d1"], dedup_id=first_letter, on_duplicate=mode, delay=60)
     if "requeue" in mode:  # what waits for another one's end waits
         with pytest.raises(QueueFull):

@@ -585,9 +585,9 @@ def test_one_id_twice_is_refused(three: Nodes) -> None:
     else:
         sources[1] = three.backends[0].sync_client()
     ps = Penstock(sources)
-    with pytest.raises(ConfigurationError, match="one id"):
+    with pytest.raises(ConfigurationError, match="the same node id"):
         ps.connect()
-    with pytest.raises(ConfigurationError, match="one id"):
+    with pytest.raises(ConfigurationError, match="the same node id"):
         ps.queue("q").enqueue("x")
     ps.close()
 

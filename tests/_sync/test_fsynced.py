@@ -138,7 +138,7 @@ def test_without_a_server_that_says_what_it_is() -> None:
     """Such as fakeredis, which has no INFO."""
     with Penstock(fakeredis.FakeRedis(server=fakeredis.FakeServer())) as client:
         q = client.queue("q")
-        with pytest.raises(CannotSync, match="no INFO"):
+        with pytest.raises(CannotSync, match="INFO"):
             q.enqueue("x", fsynced=True)
         assert q.peek() == []
 
@@ -183,7 +183,7 @@ def test_disks_of_replicas_that_nobody_knows(make_server: Server, binary: Server
     with redis.Redis.from_url(server.url, protocol=2) as raw:
         with Penstock(server.url) as client:
             q = client.queue("q")
-            refused(q, raw, "does not know what its replicas have on disk", replicas=1)
+            refused(q, raw, "can't tell what its replicas have on disk", replicas=1)
             q.configure(replicas=1)
             before = calls(raw, "evalsha")
             with pytest.raises(CannotSync, match="what its replicas have on disk"):
@@ -216,7 +216,7 @@ def test_a_number_of_replicas_that_changes(make_server: Server, binary: ServerBi
             q.enqueue("x", fsynced=True)
             assert calls(raw, "hget") == asked  # what is known is not asked for
             raw.hset("penstock:{q}:meta", "replicas", 1)
-            with pytest.raises(NotReplicated, match="it is on the server's disk, 0 of 1") as caught:
+            with pytest.raises(NotReplicated, match="is on the server's disk, 0 of 1") as caught:
                 q.enqueue("x", fsynced=True)
             assert (caught.value.fsynced, caught.value.withdrawn) == (True, True)
             before = calls(raw, "evalsha")
@@ -262,7 +262,7 @@ def test_a_file_that_is_just_begun(make_server: Server, binary: ServerBinary) ->
             raw.mset({f"filler {i}": i for i in range(200)})
             raw.config_set("rdb-key-save-delay", 1_000_000)
             raw.config_set("appendonly", "yes")
-            refused(q, raw, "just beginning its append-only file")
+            refused(q, raw, "still creating its append-only file")
             raw.config_set("rdb-key-save-delay", 0)
             raw.config_set("appendonly", "no")  # ends the slow one
             raw.config_set("appendonly", "yes")

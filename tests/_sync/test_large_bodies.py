@@ -256,7 +256,7 @@ def test_a_look_finds_each_body_once(q: Queue) -> None:
 def test_headers_are_bounded(ps: Penstock, raw: Raw) -> None:
     """What moves with a job at each step has a bound; the way out is the body."""
     q = ps.queue("headers")
-    with pytest.raises(BadArgument, match=r"headers=.*put larger data into the body"):
+    with pytest.raises(BadArgument, match=r"headers=.*put more into the body"):
         q.enqueue(b"", headers={"a": "x" * 16_384})
     assert not raw.exists(q.ops.keys["meta"])
     most = 16_384 - len("1;h.a=\n") - len(";c=json") - len(";i=") - 16

@@ -449,6 +449,6 @@ def test_jobs_of_another_queue_by_id(ps: Penstock, raw: Raw) -> None:
     done = ps.queue("a").enqueue(1)
     ps.queue("b").enqueue(1)
     before = dump(raw)
-    with pytest.raises(WrongQueue, match="not an id of queue 'b'"):
+    with pytest.raises(WrongQueue, match="belongs to another queue than 'b'"):
         ps.queue("b").ack([done.id])
     assert dump(raw) == before

@@ -491,7 +491,7 @@ def test_what_has_not_been_taken(q: Queue, raw: Raw) -> None:
     """It has no queue and no number; and a queue that bears a role can't wait for it."""
     role, before = q.exclusive("producer"), dump(raw)
     assert repr(role).endswith("Role producer of 'q'>")
-    with pytest.raises(BadArgument, match="has not been taken"):
+    with pytest.raises(BadArgument, match="the role is not held"):
         _ = role.fence
     with pytest.raises(BadArgument):
         _ = role.queue
@@ -503,7 +503,7 @@ def test_what_has_not_been_taken(q: Queue, raw: Raw) -> None:
         role.release()
     assert dump(raw) == before
     with role:
-        with pytest.raises(BadArgument, match="bears it already"):
+        with pytest.raises(BadArgument, match="holds it already"):
             role.queue.exclusive("producer")
 
 

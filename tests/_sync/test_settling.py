@@ -458,6 +458,6 @@ def test_jobs_of_another_queue_are_refused(ps: Penstock, raw: Raw) -> None:
     (job,) = ps.queue("a").reserve(block=0)
     before = dump(raw)
     for how in WAYS:
-        with pytest.raises(ValueError, match="not a job of queue 'b'"):
+        with pytest.raises(ValueError, match="belongs to another queue than 'b'"):
             settle_many(ps.queue("b"), how, [job])
     assert dump(raw) == before

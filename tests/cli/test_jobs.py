@@ -134,9 +134,9 @@ def test_bad_usage_of_enqueue(cli: Cli, client: Penstock, argv: list[str], compl
         (["q", "{", "--json-body"], "no JSON"),
         (["q" * 1025, "x"], "at most 1024 bytes"),
         (["q", "x", "--dedup-id", ""], "dedup_id='': a str of 1 to 1024 bytes"),
-        (["q", "x", "--dedup-window", "5"], "needs a dedup_id"),
-        (["q", "x", "--on-duplicate", "update"], "needs a dedup_id"),
-        (["q", "x", "--dedup-id", "a", "--dedup-until", "enqueued"], "needs a dedup_window"),
+        (["q", "x", "--dedup-window", "5"], "works only with dedup_id"),
+        (["q", "x", "--on-duplicate", "update"], "works only with dedup_id"),
+        (["q", "x", "--dedup-id", "a", "--dedup-until", "enqueued"], "needs dedup_window="),
         (["q", "x", "--replicas", "-1"], "replicas=-1: "),
         (["q", "x", "--timeout", "0"], "timeout=0.0: "),
         (["q", "x", "--max-attempts", "-1"], "max_attempts=-1: "),
@@ -163,7 +163,7 @@ def test_a_full_or_paused_queue_refuses(cli: Cli, client: Penstock) -> None:
     assert cli("enqueue", "q", "x").code == 0
     full = cli("enqueue", "q", "x")
     assert (full.code, full.err) == (
-        1, "penstock: QueueFull: queue 'q': 1 jobs wait, 1 may\n"
+        1, "penstock: QueueFull: queue 'q' is full: 1 jobs wait, the limit is 1\n"
     )  # fmt: skip
     queue.pause("in")
     paused = cli("enqueue", "q", "x")

@@ -118,7 +118,7 @@ def test_a_key_of_the_wrong_type(cli: Cli, real_backend: Backend, argv: list[str
     raw.set("penstock:{q}:ready", "not a stream")
     result = cli(*argv)
     assert (result.code, result.out) == (1, "")
-    assert result.err.startswith("penstock: QueueDamaged: a key of the queue holds another type")
+    assert result.err.startswith("penstock: QueueDamaged: a key of the queue has the wrong type")
     assert raw.get("penstock:{q}:ready") == b"not a stream"
 
 

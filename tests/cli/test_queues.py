@@ -225,7 +225,7 @@ def test_close_and_reopen(cli: Cli, client: Penstock) -> None:
     assert cli("stats", "q").rows[0][-1].strip() == "closed max_length=5"
     refused = cli("enqueue", "q", "x")
     assert (refused.code, refused.err) == (
-        1, "penstock: QueueClosed: queue 'q' is closed: it takes no more jobs\n"
+        1, "penstock: QueueClosed: queue 'q' is closed and takes no more jobs: reopen() ends that\n"
     )  # fmt: skip
     assert cli("reopen", "q", "--json").document == {"queue": "q", "closed": False}
     assert not queue.stats().closed

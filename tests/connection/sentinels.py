@@ -18,7 +18,7 @@ class FakeSentinel(Stub):
         port: of its primary.
 
     Attributes:
-        port, epoch, peers: what it says; a port of 0 = it does not know the service.
+        port, epoch, peers: what it says; a port of 0 = it does not know this name.
         asked: how often it was asked where the primary is.
     """
 

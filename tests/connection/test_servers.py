@@ -133,7 +133,7 @@ def test_replies_that_are_never_ours() -> None:
         start = time.monotonic()
         with (
             Penstock(stub.url, retry_for=0.2) as ps,
-            pytest.raises(ProtocolError, match="enqueue: not the reply to call"),
+            pytest.raises(ProtocolError, match="enqueue: the reply is not that of call"),
         ):
             ps.queue("q").enqueue(1)
         assert time.monotonic() - start < 10

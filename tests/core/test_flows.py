@@ -200,7 +200,7 @@ def test_settings_that_lose_the_race_leave_no_entry() -> None:
 def test_a_full_queue_without_waiting() -> None:
     """Refused at once, with the figures."""
     flow = enqueue(bound=5)
-    with pytest.raises(QueueFull, match="'q': 7 jobs wait, 5 may"):
+    with pytest.raises(QueueFull, match="'q' is full: 7 jobs wait, the limit is 5"):
         flow.answer([-3, b"1", 7, 5, 0])
 
 

@@ -60,7 +60,7 @@ def test_the_first_character_is_constant() -> None:
     assert last[11] == "-"
     assert parse_id(last).ms == (1 << 42) - 1
     beyond = encode_id("00000000", PLACE, b"4398046511104-1000000000", "ffff")
-    with pytest.raises(BadJobId, match="not an id of this version"):
+    with pytest.raises(BadJobId, match="not a job id of this version"):
         parse_id(beyond)
 
 

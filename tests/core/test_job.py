@@ -128,7 +128,7 @@ def test_outcomes_are_words() -> None:
 
 ERRORS: list[Any] = [
     errors.BadArgument("delay", -1, "can't be negative"),
-    errors.BadJobId("id", "x", "a job id is a str"),
+    errors.BadJobId("id", "x", "a job id must be a str"),
     errors.StaleReceipt("D-1", "ack"),
     errors.StaleReceipt("D-1", "ack", "1-abc", "2-def"),
     errors.NotReplicated(2, 1, None),

@@ -105,9 +105,9 @@ def test_counts() -> None:
     assert check_count("n", 1) == 1
     assert check_count("n", 0, low=0) == 0
     for value in (0, -1, 1.0, "1", None, True, 1 << 60):
-        with pytest.raises(BadArgument, match="a whole number of at least 1"):
+        with pytest.raises(BadArgument, match="must be a whole number of at least 1"):
             check_count("n", value)
-    with pytest.raises(BadArgument, match="n=1001: a whole number from 1 to 1000"):
+    with pytest.raises(BadArgument, match="n=1001: must be a whole number from 1 to 1000"):
         check_count("n", 1001, high=1000)
 
 
@@ -140,5 +140,5 @@ def test_texts_are_cut_at_a_character(text: str, limit: int, expected: str) -> N
 @pytest.mark.parametrize("value", [None, 5, b"x", ValueError("x")])
 def test_what_is_no_text(value: Any) -> None:
     """An error is passed as text."""
-    with pytest.raises(BadArgument, match=r"error=.*a str"):
+    with pytest.raises(BadArgument, match=r"error=.*must be a str"):
         check_text("error", value, limit=10)

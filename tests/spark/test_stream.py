@@ -218,7 +218,7 @@ def test_a_copied_checkpoint_fails_the_older_query(
     queue.enqueue_many(bodies(20)[10:])
     wait_for(lambda: queue.stats().acked == 20)
     newer = stream(copied, "copy", often)
-    with pytest.raises(Exception, match="another client has this checkpoint now"):
+    with pytest.raises(Exception, match="another run of the query uses this checkpoint now"):
         older.awaitTermination(60)
     queue.enqueue_many(bodies(30)[20:])
     wait_for(lambda: queue.stats().acked == 30)

@@ -402,8 +402,8 @@ def test_jobs_of_a_function(
         (rest, (1, 2), {"flag": True}, "arguments", "an argument by name too many"),
         (rest, (1, "x"), {}, "more[0]", "not int"),
         (anything, (1,), {"a": 2}, "arguments", "an argument by name too many"),
-        (anything, ({1, 2},), {}, "body", "JSON can't express it"),
-        (anything, (float("nan"),), {}, "body", "JSON can't express it"),
+        (anything, ({1, 2},), {}, "body", "can't be written as JSON"),
+        (anything, (float("nan"),), {}, "body", "can't be written as JSON"),
     ],
 )
 def test_jobs_that_would_not_fit(

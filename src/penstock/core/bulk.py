@@ -153,7 +153,7 @@ def prepared(
     wait: str | int = duration_ms("delay", delay)
     if at is not None:
         if wait:
-            raise BadArgument("at", at, "not together with delay")
+            raise BadArgument("at", at, "not together with delay: pass one of them")
         wait = f"@{moment_ms('at', at)}"
     own_lease = None if lease is None else lease_ms("lease", lease)
     own_ttl = None if ttl is None else duration_ms("ttl", ttl, zero=False)
@@ -165,7 +165,7 @@ def prepared(
     if own_ttl is not None and isinstance(wait, int) and own_ttl <= wait:
         raise BadArgument("ttl", ttl, f"must be longer than the delay ({wait / 1000} s)")
     if headers is not None and not isinstance(headers, Mapping):
-        raise BadArgument("headers", headers, "a mapping of str to str")
+        raise BadArgument("headers", headers, "must be a mapping of str to str")
     if key is not None and not (many and callable(key)):
         check_label("key", key)
     policy = _storable(retry)
@@ -205,9 +205,13 @@ def _storable(retry: Any) -> RetryPolicy | None:
         BadArgument: no policy, or one with rules for exceptions, which no other language knows.
     """
     if retry is not None and not isinstance(retry, RetryPolicy):
-        raise BadArgument("retry", retry, "a RetryPolicy")
+        raise BadArgument("retry", retry, "must be a RetryPolicy")
     if retry is not None and retry.on:
-        raise BadArgument("retry", retry, "rules for exceptions can't be stored with a job")
+        raise BadArgument(
+            "retry",
+            retry,
+            "rules for exceptions (on=) can't be stored with a job: give them to the worker",
+        )
     return retry
 
 
@@ -218,16 +222,18 @@ def _waited(replicas: Any, fsynced: Any, timeout: Any, *, once: bool = False) ->
         BadArgument: which one, and why.
     """
     if fsynced is not True and fsynced is not False:
-        raise BadArgument("fsynced", fsynced, "True or False")
+        raise BadArgument("fsynced", fsynced, "must be True or False")
     span = SYNC_MS if fsynced else WAIT_MS
     if timeout is not None:
         span = duration_ms("timeout", timeout, zero=False)
     if span > MAX_WAIT_MS:
-        raise BadArgument("timeout", timeout, "at most an hour")
+        raise BadArgument("timeout", timeout, "must be at most an hour")
     if replicas is not None:
         check_count("replicas", replicas, low=0, high=1000)
     if once and replicas:
-        raise BadArgument("replicas", replicas, "a job of lease 0 is kept by one server alone")
+        raise BadArgument(
+            "replicas", replicas, "a job with lease=0 is not replicated: omit replicas= or lease=0"
+        )
     wanted = 0 if once else replicas
     return Wait(wanted, span, fsynced=fsynced) if fsynced or wanted != 0 else None
 
@@ -277,7 +283,7 @@ def _check_bodies(bodies: Any) -> None:
     if isinstance(bodies, (str, bytes, bytearray, memoryview, Mapping)) or not isinstance(
         bodies, Iterable
     ):
-        raise BadArgument("bodies", bodies, "an iterable of bodies")
+        raise BadArgument("bodies", bodies, "must be an iterable of bodies")
 
 
 @dataclass(slots=True)

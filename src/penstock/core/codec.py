@@ -39,7 +39,9 @@ class Codec:
     def __post_init__(self) -> None:
         name: object = self.name
         if not isinstance(name, str) or NAME.fullmatch(name) is None:
-            raise BadArgument("name", self.name, 'json, or "x-" and 1 to 62 of a-z 0-9 . _ -')
+            raise BadArgument(
+                "name", self.name, 'must be json, or "x-" and 1 to 62 of a-z 0-9 . _ -'
+            )
         for one in ("encode", "decode"):
             if not callable(getattr(self, one)):
                 raise BadArgument(one, getattr(self, one), "a function")
@@ -56,7 +58,9 @@ class Codec:
             raise BadArgument("body", body, f"codec {self.name}: {error}") from error
         if not isinstance(raw, bytes):
             found = type(raw).__name__
-            raise BadArgument("body", body, f"codec {self.name} returned {found}, not bytes")
+            raise BadArgument(
+                "body", body, f"codec {self.name} returned {found}: it must return bytes"
+            )
         return raw
 
     def decoded(self, raw: bytes) -> Any:
@@ -78,5 +82,5 @@ def check_codec(value: object) -> Codec | None:
         BadArgument: it is none.
     """
     if value is not None and not isinstance(value, Codec):
-        raise BadArgument("codec", value, "a penstock.Codec, or None for plain JSON")
+        raise BadArgument("codec", value, "must be a penstock.Codec, or None for plain JSON")
     return value

@@ -53,7 +53,7 @@ def check_sources(source: Any) -> list[Any] | None:
         return None
     found = list(source)
     if not found or any(one in found[:at] for at, one in enumerate(found)):
-        raise BadArgument("source", shown(source), "one or more nodes, each once")
+        raise BadArgument("source", shown(source), "must name one or more nodes, each once")
     return found
 
 
@@ -64,7 +64,7 @@ def check_evict(value: Any) -> bool:
         BadArgument: neither True nor False.
     """
     if not isinstance(value, bool):
-        raise BadArgument("evict", value, "True or False")
+        raise BadArgument("evict", value, "must be True or False")
     return value
 
 
@@ -75,7 +75,7 @@ def check_on_unknown(value: Any) -> str:
         BadArgument: neither "raise" nor "next".
     """
     if value not in ("raise", "next"):
-        raise BadArgument("on_unknown", value, '"raise" or "next"')
+        raise BadArgument("on_unknown", value, 'must be "raise" or "next"')
     return str(value)
 
 

@@ -104,9 +104,9 @@ def dedup_of(
         BadArgument: which argument, and why.
     """
     if not isinstance(on_duplicate, str) or on_duplicate not in MODES:
-        raise BadArgument("on_duplicate", on_duplicate, f"one of {', '.join(MODES)}")
+        raise BadArgument("on_duplicate", on_duplicate, f"must be one of {', '.join(MODES)}")
     if not isinstance(until, str) or until not in UNTIL:
-        raise BadArgument("dedup_until", until, f"one of {', '.join(UNTIL)}")
+        raise BadArgument("dedup_until", until, f"must be one of {', '.join(UNTIL)}")
     span = None if window is None else duration_ms("dedup_window", window, zero=False)
     if dedup_id is None:
         for name, value, usual in (
@@ -115,17 +115,19 @@ def dedup_of(
             ("dedup_until", until, "finished"),
         ):
             if value != usual:
-                raise BadArgument(name, value, "needs a dedup_id")
+                raise BadArgument(name, value, "works only with dedup_id")
         return None
     if until == "enqueued" and span is None:
-        raise BadArgument("dedup_until", until, "needs a dedup_window: how long from the enqueue")
+        raise BadArgument(
+            "dedup_until", until, "needs dedup_window=, the time for which the id is taken"
+        )
     if until == "started" and span is not None:
         raise BadArgument(
-            "dedup_window", window, "a window opens when a job has ended, not started"
+            "dedup_window", window, 'not with dedup_until="started": use "ended" or "enqueued"'
         )
     if until == "enqueued" and on_duplicate != "refuse":
         raise BadArgument(
-            "on_duplicate", on_duplicate, "an id taken from the enqueue on has no job"
+            "on_duplicate", on_duplicate, 'must be "refuse" with dedup_until="enqueued"'
         )
     if not (many and callable(dedup_id)):
         check_label("dedup_id", dedup_id)

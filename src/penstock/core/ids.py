@@ -98,19 +98,19 @@ def parse_id(text: object) -> JobId:
         BadJobId: it is not a str of the documented form, with the constant first character.
     """
     if not isinstance(text, str):
-        raise BadJobId("id", text, "a job id is a str")
+        raise BadJobId("id", text, "a job id must be a str")
     if len(text) != ID_LENGTH or text[:2] != "D-" or text[10] != "-" or text[35] != "-":
-        raise BadJobId("id", text, "a job id has the form D-<8 hex>-<24 characters>-<4 hex>")
+        raise BadJobId("id", text, "a job id must have the form D-<8 hex>-<24 characters>-<4 hex>")
     node, middle, ttl = text[2:10], text[11:35], text[36:]
     if not (_is_hex(node) and _is_hex(ttl)):
-        raise BadJobId("id", text, "node and ttl of a job id are lower-case hex digits")
+        raise BadJobId("id", text, "node and ttl of a job id must be lower-case hex digits")
     encoded = middle.encode("ascii", "replace")
     if encoded.translate(None, ORDERED):
-        raise BadJobId("id", text, "the middle of a job id has characters of its alphabet only")
+        raise BadJobId("id", text, "the middle part has a character that no job id has")
     packed = a2b_base64(encoded.translate(_TO_STANDARD))
     ms, seq = int.from_bytes(packed[:6], "big"), int.from_bytes(packed[6:10], "big")
     if middle[0] != "-" or seq < SEQ_BASE or ms == 0:
-        raise BadJobId("id", text, "not an id of this version of the protocol")
+        raise BadJobId("id", text, "not a job id of this version of the protocol")
     minutes = int(ttl, 16)
     return JobId(
         node=node,

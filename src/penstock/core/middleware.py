@@ -143,7 +143,7 @@ def check_middleware(middleware: Any) -> tuple[Middleware, ...]:
         found = tuple(middleware)
         if all(isinstance(one, Middleware) for one in found):
             return found
-    raise BadArgument("middleware", middleware, "an iterable of Middleware objects")
+    raise BadArgument("middleware", middleware, "must be an iterable of Middleware objects")
 
 
 def enqueue_event(queue: str, count: int | None, headers: Any) -> EnqueueEvent:
@@ -153,7 +153,7 @@ def enqueue_event(queue: str, count: int | None, headers: Any) -> EnqueueEvent:
         BadArgument: the headers are no mapping.
     """
     if headers is not None and not isinstance(headers, Mapping):
-        raise BadArgument("headers", headers, "a mapping of str to str")
+        raise BadArgument("headers", headers, "must be a mapping of str to str")
     return EnqueueEvent(queue, count, dict(headers or {}))
 
 

@@ -89,10 +89,12 @@ def check_hosts(value: object) -> tuple[str, ...]:
     """
     hosts = []
     if not isinstance(value, Iterable) or isinstance(value, (str, bytes)):
-        raise BadArgument("node_hosts", value, "a list of hosts")
+        raise BadArgument("node_hosts", value, "must be a list of hosts")
     for host in value:
         if not isinstance(host, str) or not re.fullmatch(r"[^\s/@?#,]+", host):
-            raise BadArgument("node_hosts", host, "a host, or a pattern such as *.redis.internal")
+            raise BadArgument(
+                "node_hosts", host, "must be a host, or a pattern such as *.redis.internal"
+            )
         hosts.append(host.lower())
     return tuple(hosts)
 
@@ -141,10 +143,12 @@ def learned(address: str, given: Sequence[object], hosts: Sequence[str]) -> obje
     """
     found = ADDRESS.fullmatch(address)
     if found is None:
-        raise ConfigurationError("its address is not scheme, host, port and database alone")
+        raise ConfigurationError(
+            "its address must have a scheme, host, port and database, and nothing else"
+        )
     if "rediss" not in (found["tls"], found["sentinel"]) and any(map(_is_tls, given)):
         scheme = address.partition("://")[0]
-        raise ConfigurationError(f"{scheme}:// is without TLS, unlike the URL that was given")
+        raise ConfigurationError(f"{scheme}:// has no TLS, but this client's URL has")
     strange = [host for host in _hosts(found) if not any(fnmatchcase(host, one) for one in hosts)]
     if strange and any(map(_has_secret, given)):
         raise ConfigurationError(
@@ -212,7 +216,7 @@ def _relocated(source: Any, address: str) -> object:
     pools = [k for k in type(pool).__mro__ if k.__name__ == "ConnectionPool" and _is_redis(k)]
     if "Redis" not in kinds or not pools:
         name = type(source).__name__
-        raise ConfigurationError(f"the settings of a {name} are not lent to other servers")
+        raise ConfigurationError(f"the settings of a {name} can't be used for other servers")
     place = pools[0].from_url(address)  # type: ignore[attr-defined]  # both of redis-py's have it
     settings = {name: value for name, value in _settings(source).items() if not OWN.fullmatch(name)}
     for name in ("host", "port", "db", "path"):

@@ -633,7 +633,7 @@ def split_cursor(cursor: object) -> tuple[str, str]:
     """
     found = CURSOR.fullmatch(cursor) if isinstance(cursor, str) else None
     if found is None and cursor != "0":
-        raise BadArgument("cursor", cursor, 'the cursor of a page, or "0" to begin')
+        raise BadArgument("cursor", cursor, 'must be the cursor of a page, or "0" to begin')
     return (found.group(1), found.group(2)) if found else ("", "0")
 
 

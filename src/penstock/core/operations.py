@@ -61,12 +61,12 @@ UNSTAGED = -18
 BAD_RECORD = -10
 MALFORMED = -19
 FORMS = {
-    "number": "the number of a job: ms, a dash, ten digits, without leading zeros",
-    "fence": "the number of a job, as the step before has answered it",
-    "from": "the number of a job",
-    "to": "the number of a job",
-    "owner": "at most 200 bytes without a line feed",
-    "lease": "ms, at most 2073600000 (24 days), and it has to end before 2094-09-07",
+    "number": "must be a job number: ms, a dash, ten digits, without leading zeros",
+    "fence": "must be the job number that the previous step returned",
+    "from": "must be a job number",
+    "to": "must be a job number",
+    "owner": "must be at most 200 bytes without a line feed",
+    "lease": "must be ms, at most 2073600000 (24 days), and end before 2094-09-07",
 }
 """How an argument that a script has refused has to be."""
 DRAINED = -2
@@ -192,22 +192,28 @@ class QueueOps:
         if code == -6:
             raise self._foreign(reply[2])
         if code == DAMAGED:
-            raise MetaLost(f"queue {self.name!r} has jobs but no meta")
+            raise MetaLost(f"queue {self.name!r} has jobs but no meta key: run penstock doctor")
         if code == -4:
-            raise QueuePaused(f"queue {self.name!r} is paused ({reply[2].decode()})")
+            raise QueuePaused(
+                f"queue {self.name!r} is paused ({reply[2].decode()}): resume() ends that"
+            )
         if code == CLOSED:
-            raise QueueClosed(f"queue {self.name!r} is closed: it takes no more jobs")
+            raise QueueClosed(
+                f"queue {self.name!r} is closed and takes no more jobs: reopen() ends that"
+            )
         if code == IN_USE:
             raise QueueInUse(reply[2].decode(), reply[3].decode("utf-8", "replace"))
         if code == ROLE_LOST:
             raise RoleLost(reply[2].decode())
         if code == -7:
-            raise StaleCall(f"call {int(reply[1])} came after call {int(reply[2])}")
+            raise StaleCall(
+                f"call {int(reply[1])} did nothing: call {int(reply[2])} of this producer ran first"
+            )
         if code in (BAD_RECORD, MALFORMED):
             raise _refused(reply)
         if code == -9:
             raise WrongEpoch(
-                "id", "<ids of another epoch>", f"queue {self.name!r} has been made anew since"
+                "id", "<ids of an earlier queue>", f"queue {self.name!r} has been made anew since"
             )
         return reply
 
@@ -234,7 +240,9 @@ class QueueOps:
         if count is not None:
             return QueuePartitioned(self.name, count)
         shown = version.decode("utf-8", "replace")
-        text = f"queue {self.name!r} was written by version {shown} of the protocol"
+        text = (
+            f"queue {self.name!r} was written by version {shown} of the protocol: upgrade penstock"
+        )
         return UnsupportedVersion(text)
 
     # -- producing -------------------------------------------------------------------------
@@ -382,7 +390,7 @@ class QueueOps:
 
     def full(self, reply: list[Any]) -> QueueFull:
         """The error of a full queue."""
-        text = f"queue {self.name!r}: {reply[2]} jobs wait, {reply[3]} may"
+        text = f"queue {self.name!r} is full: {reply[2]} jobs wait, the limit is {reply[3]}"
         return QueueFull(text, reply[2], reply[3])
 
     # -- consuming -------------------------------------------------------------------------
@@ -429,14 +437,16 @@ class QueueOps:
         """
         if isinstance(name, Delivery):
             if name.queue_name != self.name:
-                raise WrongQueue("job", name.id, f"not a job of queue {self.name!r}")
+                raise WrongQueue("job", name.id, f"belongs to another queue than {self.name!r}")
             return name.number, name.epoch
         parsed = parse_id(name)
         if self.known_nodes and parsed.node not in self.known_nodes:
             known = ", ".join(self.known_nodes)
-            raise WrongNode("id", name, f"node {parsed.node} is none of this client's: {known}")
+            raise WrongNode(
+                "id", name, f"node {parsed.node} is unknown, this client knows {known}: add its URL"
+            )
         if parsed.crc != self.crc:
-            raise WrongQueue("id", name, f"not an id of queue {self.name!r}")
+            raise WrongQueue("id", name, f"belongs to another queue than {self.name!r}")
         return parsed.number, parsed.epoch
 
     def _named(self, names: Sequence[Any], *, receipts: bool) -> tuple[str, str, list[Any]]:
@@ -454,7 +464,9 @@ class QueueOps:
             if epoch is None:
                 epoch = of
             elif epoch != of:
-                raise WrongEpoch("id", name, "ids of two lives of the queue in one call")
+                raise WrongEpoch(
+                    "id", name, "the call has ids of an earlier queue of this name, too: drop those"
+                )
             numbers.append(number)
             if receipts:
                 shown.append(name.receipt if isinstance(name, Delivery) else "")
@@ -571,7 +583,9 @@ class QueueOps:
             As `check`.
         """
         if reply[0] == TAKEN_OVER:
-            raise CheckpointTaken(f"queue {self.name!r}: another client has this checkpoint now")
+            raise CheckpointTaken(
+                f"queue {self.name!r}: another run of the query uses this checkpoint now"
+            )
         return self.check(reply)
 
     def ack_receipts(
@@ -703,7 +717,7 @@ class QueueOps:
 def _refused(reply: list[Any]) -> BadArgument:
     """The error of an argument that a script does not take."""
     if reply[0] == BAD_RECORD:
-        text = "not a record of this version, or its header is above 16384 bytes"
+        text = "must be a record of this version with a header of at most 16384 bytes"
         return BadArgument("records", reply[2], text)
     name, value = (part.decode("utf-8", "replace") for part in reply[2:4])
     return BadArgument(name, value, FORMS[name])
@@ -713,7 +727,7 @@ def _no_epoch(queue: str, epochs: Sequence[str]) -> str:
     """Say why lost meta can't be made anew."""
     text = f"queue {queue!r} has jobs but no meta, and the registry"
     if not epochs:
-        return f"{text} does not list it, so the epoch of its job ids is not known"
+        return f"{text} does not list it: clear() removes its jobs, nothing restores them"
     return (
         f"{text} lists it with the epochs {', '.join(sorted(epochs))}: call ack, extend or show"
         " with a job id that is out, which tells the right one"
@@ -760,10 +774,10 @@ def check_states(argument: str, values: object) -> tuple[str, ...]:
     if values is None:
         return ()
     if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
-        raise BadArgument(argument, values, f"names out of {', '.join(STATES)}")
+        raise BadArgument(argument, values, f"must be names out of {', '.join(STATES)}")
     found = list(values)
     if not found or any(value not in STATES for value in found):
-        raise BadArgument(argument, values, f"names out of {', '.join(STATES)}")
+        raise BadArgument(argument, values, f"must be names out of {', '.join(STATES)}")
     return tuple(dict.fromkeys(found))
 
 
@@ -774,7 +788,7 @@ def check_state(argument: str, value: object) -> str:
         BadArgument: not one of ready, scheduled, active, dead.
     """
     if value not in STATES:
-        raise BadArgument(argument, value, f"one of {', '.join(STATES)}")
+        raise BadArgument(argument, value, f"must be one of {', '.join(STATES)}")
     return str(value)
 
 

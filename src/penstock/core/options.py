@@ -40,13 +40,13 @@ def _seconds(argument: str, value: Any) -> float:
     if isinstance(value, timedelta):
         return value.total_seconds()
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise BadArgument(argument, value, "seconds as a number, or a timedelta")
+        raise BadArgument(argument, value, "must be seconds as a number, or a timedelta")
     try:
         seconds = float(value)
     except OverflowError:
         seconds = math.inf
     if not math.isfinite(seconds):
-        raise BadArgument(argument, value, "a finite number of seconds")
+        raise BadArgument(argument, value, "must be a finite number of seconds")
     return seconds
 
 
@@ -63,7 +63,7 @@ def duration_ms(argument: str, value: Any, *, zero: bool = True) -> int:
         raise BadArgument(argument, value, "can't be zero")
     ms = math.ceil(round(seconds * 1000, 6))
     if ms > MAX_DURATION_MS:
-        raise BadArgument(argument, value, "at most 100 years")
+        raise BadArgument(argument, value, "must be at most 100 years")
     return ms
 
 
@@ -75,7 +75,7 @@ def lease_ms(argument: str, value: Any) -> int:
     """
     ms = duration_ms(argument, value)
     if ms > MAX_LEASE_MS:
-        raise BadArgument(argument, value, "a lease is at most 24 days")
+        raise BadArgument(argument, value, "must be at most 24 days")
     return ms
 
 
@@ -87,13 +87,13 @@ def moment_ms(argument: str, value: Any) -> int:
     """
     if isinstance(value, datetime):
         if value.tzinfo is None:
-            raise BadArgument(argument, value, "a datetime needs a time zone")
+            raise BadArgument(argument, value, "a datetime must have a time zone")
         value = value.timestamp()
     elif isinstance(value, timedelta):
-        raise BadArgument(argument, value, "a point in time; a span is a delay")
+        raise BadArgument(argument, value, "must be a point in time; pass a duration as delay=")
     seconds = _seconds(argument, value)
     if not 0 <= seconds * 1000 <= 2**42:
-        raise BadArgument(argument, value, "seconds since 1970, up to the year 2109")
+        raise BadArgument(argument, value, "must be seconds since 1970, up to the year 2109")
     return math.ceil(round(seconds * 1000, 3))
 
 
@@ -105,7 +105,7 @@ def check_count(argument: str, value: Any, *, low: int = 1, high: int = 1 << 53)
     """
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         bound = f"from {low} to {high}" if high < 1 << 53 else f"of at least {low}"
-        raise BadArgument(argument, value, f"a whole number {bound}")
+        raise BadArgument(argument, value, f"must be a whole number {bound}")
     return value
 
 
@@ -117,7 +117,7 @@ def check_cursor(argument: str, value: Any, form: str) -> str:
     """
     fits = isinstance(value, str) and re.fullmatch(form, value)
     if not isinstance(value, str) or not fits or int(re.findall("[0-9]+", value)[0]) >= 1 << 63:
-        raise BadArgument(argument, value, 'the cursor of a page, or "0" to begin')
+        raise BadArgument(argument, value, 'must be the cursor of a page, or "0" to begin')
     return value
 
 
@@ -143,7 +143,9 @@ def check_label(argument: str, value: object) -> str:
     except UnicodeEncodeError:
         size = 0
     if not isinstance(value, str) or not 1 <= size <= MAX_LABEL_BYTES:
-        raise BadArgument(argument, value, f"a str of 1 to {MAX_LABEL_BYTES} bytes of UTF-8")
+        raise BadArgument(
+            argument, value, f"must be a str of 1 to {MAX_LABEL_BYTES} bytes of UTF-8"
+        )
     return value
 
 
@@ -154,5 +156,5 @@ def check_text(argument: str, value: Any, *, limit: int) -> str:
         BadArgument: not a str.
     """
     if not isinstance(value, str):
-        raise BadArgument(argument, value, "a str")
+        raise BadArgument(argument, value, "must be a str")
     return value.encode("utf-8", "replace")[:limit].decode("utf-8", "ignore")

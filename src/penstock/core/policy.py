@@ -80,12 +80,12 @@ def _rules(rules: object) -> dict[type[BaseException], RetryPolicy]:
         BadArgument: no mapping of exception types to plain policies.
     """
     if not isinstance(rules, Mapping):
-        raise BadArgument("on", rules, "a mapping of exception types to policies")
+        raise BadArgument("on", rules, "must be a mapping of exception types to policies")
     for kind, rule in rules.items():
         if not isinstance(kind, type) or not issubclass(kind, BaseException):
-            raise BadArgument("on", kind, "an exception type")
+            raise BadArgument("on", kind, "must be an exception type")
         if not isinstance(rule, RetryPolicy):
-            raise BadArgument("on", rule, "a RetryPolicy for each type")
+            raise BadArgument("on", rule, "must be a RetryPolicy")
         if rule.on:
-            raise BadArgument("on", rule, "a rule has no rules of its own")
+            raise BadArgument("on", rule, "a policy inside on= can't have on= itself")
     return dict(rules)

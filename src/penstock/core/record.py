@@ -62,7 +62,9 @@ def encode_body(body: Any, codec: Codec | None = None) -> tuple[bytes, bool]:
     try:
         raw = _dumps(body).encode()
     except (TypeError, ValueError, RecursionError) as error:
-        raise BadArgument("body", body, f"not bytes, and JSON can't express it: {error}") from error
+        raise BadArgument(
+            "body", body, f"can't be written as JSON, pass bytes or another value: {error}"
+        ) from error
     if b"{" in raw:
         _check_keys(body)
     return raw, True
@@ -98,7 +100,9 @@ def check_size(size: int) -> None:
         BadArgument: 512 MiB or more.
     """
     if size >= MAX_RECORD:
-        raise BadArgument("body", f"<{size} bytes>", "body and headers together: below 512 MiB")
+        raise BadArgument(
+            "body", f"<{size} bytes>", "body and headers together must be below 512 MiB"
+        )
 
 
 def encode_head(
@@ -134,14 +138,14 @@ def encode_head(
     tail = ""
     for name, value in (headers or {}).items():
         if not all(isinstance(text, str) for text in (name, value)) or not name:
-            raise BadArgument("headers", headers, "names and values are str, names not empty")
+            raise BadArgument("headers", headers, "names and values must be str, names not empty")
         try:
             tail += f";h.{quote(name, safe=_SAFE)}={quote(value, safe=_SAFE)}"
         except UnicodeEncodeError:
             raise BadArgument("headers", headers, "must be encodable as UTF-8") from None
     if len(front) + len(tail) > MAX_HEADER - len(f";c={codec}\n") - STABLE_ID:
         text = (
-            f"headers have at most {MAX_HEADER - 100} bytes together; put larger data into the body"
+            f"all headers together must be at most {MAX_HEADER - 100} bytes; put more into the body"
         )
         raise BadArgument("headers", f"<{len(tail)} bytes>", text)
     return f"{front}{tail}\n".encode(), f"{front};c={codec}{tail}\n".encode()
@@ -230,7 +234,7 @@ class Record:
         if codec is not None and codec.name == self.codec:
             return codec.decoded(self.raw)
         if self.codec != "json":
-            raise UndecodableBody(f"unknown codec {self.codec!r}: see Penstock(codec=...)")
+            raise UndecodableBody(f"unknown codec {self.codec!r}: pass it as Penstock(codec=...)")
         try:
             return json.loads(self.raw)
         except (ValueError, RecursionError) as error:

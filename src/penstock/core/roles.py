@@ -64,7 +64,7 @@ def check_role(value: object) -> str:
         BadArgument: there is none of this name.
     """
     if value not in ROLES:
-        raise BadArgument("role", value, '"producer" or "consumer"')
+        raise BadArgument("role", value, 'must be "producer" or "consumer"')
     return str(value)
 
 

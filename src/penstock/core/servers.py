@@ -141,21 +141,21 @@ class ServerFacts:
             CannotSync: it can't tell, or would not tell the truth.
         """
         if not self.fields:
-            raise CannotSync("the server has no INFO, or forbids it, so it can't be told")
+            raise CannotSync("the server does not answer INFO: allow that command for this user")
         if self.number("aof_enabled") != 1:
-            raise CannotSync(f"{self.name} has no append-only file (appendonly no)")
+            raise CannotSync(f"{self.name} has no append-only file: set appendonly yes")
         if self.is_redis and self.version >= TELLS_SYNCS:
             return Syncing.WAITAOF
         if replicas:
-            raise CannotSync(f"{self.name} does not know what its replicas have on disk: {NEEDED}")
+            raise CannotSync(f"{self.name} can't tell what its replicas have on disk: {NEEDED}")
         if settings is None:
-            reason = "appendfsync can't be read, as CONFIG GET is forbidden"
+            reason = "CONFIG GET is forbidden, so appendfsync is not known"
         else:
             reason = unsynced(settings)
         if reason:
             raise CannotSync(f"{self.name}: {reason}, and {self._untold}")
         if self.number("aof_base_size") == 0 and self.number("aof_rewrite_in_progress"):
-            raise CannotSync(f"{self.name} is just beginning its append-only file: try later")
+            raise CannotSync(f"{self.name} is still creating its append-only file: try again later")
         return Syncing.ALWAYS
 
     @property
@@ -177,9 +177,9 @@ class ServerFacts:
         """What a user must hear at connect."""
         policy = self.fields.get("maxmemory_policy", "")
         if self.evicts:
-            loss = "at maxmemory the server deletes jobs without a word"
+            loss = "at maxmemory the server silently deletes jobs"
         elif policy.startswith("volatile-"):
-            loss = "at maxmemory the server forgets which calls it has seen, so a repeat adds again"
+            loss = "at maxmemory the server may add a repeated enqueue twice"
         else:
             return []
         return [f"maxmemory-policy is {policy}: {loss}; set it to noeviction"]

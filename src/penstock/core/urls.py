@@ -57,7 +57,7 @@ def check_url(argument: str, url: object) -> str:
     Raises:
         BadArgument: it is none; neither its text nor its attributes have more than its place.
     """
-    fault = fault_of(url) if isinstance(url, str) else "a URL of a node, as a str"
+    fault = fault_of(url) if isinstance(url, str) else "must be the URL of a node, as a str"
     if fault:
         raise BadArgument(argument, shown(url), fault)
     return str(url)
@@ -67,7 +67,7 @@ def fault_of(url: str) -> str:
     """What is wrong with the form of a URL; empty if nothing is."""
     found = PARTS.fullmatch(url)
     if found is None or found[1].lower() not in SCHEMES:
-        return f"a URL that begins with {', '.join(SCHEMES[:-1])} or {SCHEMES[-1]}"
+        return f"must be a URL that begins with {', '.join(SCHEMES[:-1])} or {SCHEMES[-1]}"
     _, authority, path, options = found.groups()
     if "@" in path + options:
         return (
@@ -75,7 +75,7 @@ def fault_of(url: str) -> str:
             "must be percent-encoded, as urllib.parse.quote(password, safe='') does"
         )
     if not all(PLACE.fullmatch(place) for place in authority.rpartition("@")[2].split(",")):
-        return "a URL with a host name and a port such as redis://host:6379/0"
+        return "must be a URL with a host name and a port such as redis://host:6379/0"
     return ""
 
 
@@ -89,7 +89,7 @@ def unusable(url: str, complaint: str) -> str:
     found = re.search(r"(?:keyword argument|Invalid value for) '(\w+)'", complaint)
     name = _named(url, found[1]) if found else ""
     if not name:
-        return "redis-py can't use it: look at the port, the database and the options"
+        return "redis-py can't use this URL: check the port, the database and the options"
     if "keyword" in complaint:
         return f"unknown option {name!r}: the options are those of redis-py's connections"
     return f"the value of option {name!r} can't be used"

@@ -63,7 +63,7 @@ def check_queue_name(name: object) -> str:
         BadArgument: otherwise.
     """
     if not isinstance(name, str):
-        raise BadArgument("queue", name, "a queue's name is a str")
+        raise BadArgument("queue", name, "a queue's name must be a str")
     if not name:
         raise BadArgument("queue", name, "a queue's name can't be empty")
     if "\0" in name:
@@ -73,7 +73,7 @@ def check_queue_name(name: object) -> str:
     except UnicodeEncodeError:
         raise BadArgument("queue", name, "a queue's name must be encodable as UTF-8") from None
     if len(encoded) > MAX_NAME_BYTES:
-        raise BadArgument("queue", name, f"a queue's name has at most {MAX_NAME_BYTES} bytes")
+        raise BadArgument("queue", name, f"a queue's name must be at most {MAX_NAME_BYTES} bytes")
     return name
 
 
@@ -85,7 +85,9 @@ def check_prefix(prefix: object) -> str:
     """
     fits = isinstance(prefix, str) and prefix.isprintable() and 1 <= len(prefix) <= 100
     if not isinstance(prefix, str) or not fits or _UNSAFE.search(prefix):
-        raise BadArgument("prefix", prefix, "1 to 100 characters, no braces, % or control bytes")
+        raise BadArgument(
+            "prefix", prefix, "must be 1 to 100 characters, without braces, % and control bytes"
+        )
     return prefix
 
 

@@ -410,7 +410,7 @@ class AsyncQueueAdmin:
                 nothing is delivered; "all" = both. It replaces what was paused before.
         """
         if side not in ("in", "out", "all"):
-            raise BadArgument("side", side, "one of in, out, all")
+            raise BadArgument("side", side, 'must be "in", "out" or "all"')
         await self._configured(["paused", side])
 
     async def resume(self) -> None:
@@ -435,10 +435,10 @@ class AsyncQueueAdmin:
 
     def _listed(self, argument: str, jobs: Any, most: int | None = None) -> list[Any]:
         if isinstance(jobs, (Delivery, str, bytes)) or not isinstance(jobs, Iterable):
-            raise BadArgument(argument, jobs, "an iterable of jobs or ids")
+            raise BadArgument(argument, jobs, "must be an iterable of jobs or ids")
         names = list(jobs)
         if most is not None and len(names) > most:
-            raise BadArgument(argument, f"<{len(names)} jobs>", f"at most {most}")
+            raise BadArgument(argument, f"<{len(names)} jobs>", f"must be at most {most}")
         return names
 
     def _checked(self, argument: str, jobs: Any) -> list[Any]:
@@ -501,7 +501,7 @@ class AsyncQueueAdmin:
             reply, _ = await self._node.run(self.ops.show([job]))
             return self.ops.receipt(reply)
         except Exception as error:  # noqa: BLE001  # whoever asks has an error of its own to raise
-            logger.info("who holds %s was not found out: %s", job.id, error)
+            logger.info("the holder of %s is not known: %s", job.id, error)
             return None
 
 

@@ -115,7 +115,7 @@ class AsyncPenstock:
         self.middleware = check_middleware(middleware)
         wait = duration_ms("retry_for", retry_for) / 1000
         if wait > 300:
-            raise BadArgument("retry_for", retry_for, "at most 300 s: producer keys live 600 s")
+            raise BadArgument("retry_for", retry_for, "must be at most 300 s")
         self._source = source
         self.terms = ClientConfig(
             self.prefix,
@@ -141,12 +141,16 @@ class AsyncPenstock:
             BadArgument: `federation` does not fit to the source.
         """
         if self._federation not in (True, False):
-            raise BadArgument("federation", self._federation, "True or False")
+            raise BadArgument("federation", self._federation, "must be True or False")
         if sources is None:
             made = AsyncSingle if self._federation else AsyncNodeClient
             return made(source, self.terms)
         if not self._federation:
-            raise BadArgument("federation", False, "a list of nodes is a federation: give one")
+            raise BadArgument(
+                "federation",
+                False,
+                "a list of nodes needs federation=True: pass one URL without it",
+            )
         return AsyncFederation(sources, self.terms)
 
     @property
@@ -187,7 +191,7 @@ class AsyncPenstock:
     @property
     def _member(self) -> AsyncNodeClient:
         if isinstance(self._root, AsyncFederation):
-            raise ConfigurationError("several nodes: this is a question to one")
+            raise ConfigurationError("this call needs a client of one node alone")
         return self._root.member if isinstance(self._root, AsyncSingle) else self._root
 
     @property
@@ -314,10 +318,12 @@ class AsyncPenstock:
         check_count("n", n)
         wait = check_block(block)
         if isinstance(queues, (str, bytes)) or not isinstance(queues, Iterable):
-            raise BadArgument("queues", queues, "an iterable of queues or names")
+            raise BadArgument("queues", queues, "must be an iterable of queues or names")
         chosen = [q if isinstance(q, AsyncQueue) else self.queue(q) for q in queues]
         if not chosen or len({queue.name for queue in chosen}) < len(chosen):
-            raise BadArgument("queues", [q.name for q in chosen], "one or more, each once")
+            raise BadArgument(
+                "queues", [q.name for q in chosen], "must name one or more queues, each once"
+            )
         return await self._root.reserve(chosen, n, wait)
 
     async def queues(self, pattern: str = "*") -> list[str]:
@@ -388,7 +394,7 @@ class AsyncPenstock:
             n: about so many jobs a step.
         """
         if isinstance(queues, (str, bytes)):
-            raise BadArgument("queues", queues, "an iterable of queues or names")
+            raise BadArgument("queues", queues, "must be an iterable of queues or names")
         wanted = None if states is None else list(states)
         for queue in await self.queues() if queues is None else queues:
             found = await self.open(queue) if isinstance(queue, str) else queue
@@ -416,7 +422,7 @@ class AsyncPenstock:
             The names of those that were there.
         """
         if isinstance(queues, (str, bytes)) or not isinstance(queues, Iterable):
-            raise BadArgument("queues", queues, "an iterable of queues or names")
+            raise BadArgument("queues", queues, "must be an iterable of queues or names")
         found = [await self.open(queue) if isinstance(queue, str) else queue for queue in queues]
         cleared = []
         for queue in found:
@@ -454,7 +460,11 @@ class AsyncPenstock:
             BadArgument: it is not the prefix; nothing was removed.
         """
         if confirm != self.prefix:
-            raise BadArgument("confirm", confirm, f"the prefix whose queues go: {self.prefix!r}")
+            raise BadArgument(
+                "confirm",
+                confirm,
+                f"must be the client's prefix, {self.prefix!r}: all its queues are removed",
+            )
         return await self.clear(await self.queues())
 
     async def sweep(self) -> int:
@@ -488,5 +498,5 @@ def check_owner(owner: object) -> str:
         return f"{socket.gethostname()}:{os.getpid()}"[:200]
     fits = isinstance(owner, str) and owner.isprintable() and 1 <= len(owner.encode()) <= 200
     if not isinstance(owner, str) or not fits:
-        raise BadArgument("owner", owner, "1 to 200 bytes of printable text")
+        raise BadArgument("owner", owner, "must be 1 to 200 bytes of printable text")
     return owner

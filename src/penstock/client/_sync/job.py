@@ -187,7 +187,9 @@ class Job(Delivery):
 def lost(operation: str, job_id: str, outcome: Outcome) -> PenstockError:
     """The error for a delivery that could not be settled or extended, and is not stale."""
     if outcome is Outcome.GONE:
-        return JobGone(f"{operation} of {job_id}: finished, expired or deleted")
+        return JobGone(f"{operation} of {job_id}: the job finished, expired or was deleted")
     if outcome is Outcome.TOO_LATE:
-        return TooLate(f"{operation} of {job_id}: more than half of its ttl has passed")
-    return JobNotActive(f"{operation} of {job_id}: not active, or at most once")
+        return TooLate(f"{operation} of {job_id}: more than half of the job's ttl has passed")
+    return JobNotActive(
+        f"{operation} of {job_id}: the job is not active, or is delivered at most once (lease=0)"
+    )

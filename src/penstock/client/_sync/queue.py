@@ -431,7 +431,7 @@ class Queue(QueueAdmin):
         if not outcomes:
             for job_id in outcomes.ids(Outcome.STALE, Outcome.ENDED):
                 logger.warning(
-                    "%s was done after its lease had ended; it may run again",
+                    "%s finished after its lease had ended; it may run again",
                     job_id,
                     extra={"job_id": job_id, "queue": self.name, "worker": self._client.owner},
                 )
@@ -599,7 +599,7 @@ class Queue(QueueAdmin):
         """
         span = 0 if lease is None else lease_ms("lease", lease)
         if lease is not None and span == 0:
-            raise BadArgument("lease", lease, "a lease can't be extended by nothing")
+            raise BadArgument("lease", lease, "must be more than 0")
         self._client.connect()
         names = self._checked("jobs", jobs)
         results: list[float | Outcome] = []

@@ -44,7 +44,7 @@ class Role:
         self._lease_ms = role_lease_ms(lease)
         self._block = check_block(block)
         if self._role in queue.ops.tenures:
-            raise BadArgument("role", role, "this queue bears it already")
+            raise BadArgument("role", role, "this queue object holds it already")
         self._tenure: RoleLease | None = None
         self._unanswered: list[RoleLease] = []
         self._queue: Queue | None = None
@@ -89,7 +89,7 @@ class Role:
         return RoleLease(self._role, self._lease_ms)
 
     def _untaken(self) -> BadArgument:
-        return BadArgument("role", self._role, "it has not been taken: enter it first")
+        return BadArgument("role", self._role, "the role is not held: enter it first (with)")
 
     def take(self) -> Role:
         """Take the role, which `with` does; wait until it is free if asked to.
@@ -104,7 +104,7 @@ class Role:
             ConfigurationError: the queue lies on several nodes.
         """
         if self._tenure is not None and not self.lost:
-            raise BadArgument("role", self._role, "it is held already: release it first")
+            raise BadArgument("role", self._role, "the role is held already: release it first")
         parent = self._parent = self._parent.lone()
         parent._client.connect()
         # Popped, so that two callers at once are two parties.
@@ -170,7 +170,7 @@ class Role:
         try:
             self.release()
         except Exception as failure:  # noqa: BLE001  # the lease ends by itself
-            logger.warning("%r was not given back, its lease will end: %s", self, failure)
+            logger.warning("%r was not released; it is free when its lease ends: %s", self, failure)
 
 
 __all__ = ["Role"]

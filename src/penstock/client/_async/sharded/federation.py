@@ -269,8 +269,8 @@ class AsyncFederation:
                 if not other.is_known or (home.state.is_up and not other.state.is_up):
                     continue  # it is checked itself when it is back
                 raise ConfigurationError(
-                    f"{other.address} and {home.address} have one id, {home.id}: the same server"
-                    " under two addresses, or a copy of its data"
+                    f"{other.address} and {home.address} have the same node id, {home.id}: drop"
+                    " one of the two addresses, or clear the server with copied data"
                 )
 
     async def _leave_out(self, home: AsyncFederatedNode) -> None:

@@ -72,7 +72,7 @@ class AsyncHints:
             if over:
                 await keeper.ear.command("HDEL", key, *dict.fromkeys(over))
             if foreign:
-                logger.warning("%s keeps %d hints of no kind we know", keeper.address, len(foreign))
+                logger.warning("%s keeps %d hints of an unknown kind", keeper.address, len(foreign))
             if cursor == b"0" or lost is not None:
                 return lost
 
@@ -92,7 +92,7 @@ class AsyncHints:
             return []
         if not hints.is_understood(reply[0]):
             return []
-        text = "%s made up for on %s, of %d jobs of %r"
+        text = "late %s on %s: %d jobs of %r"
         logger.info(text, first.kind, home.address, len(batch), first.queue)
         return [hint.field for hint in batch]
 

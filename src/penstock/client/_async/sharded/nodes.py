@@ -34,7 +34,7 @@ class AsyncNodes:
         from penstock.client._async.sharded.federation import AsyncFederation
 
         if not isinstance(home, AsyncFederation):
-            raise ConfigurationError("one node alone: make the client without federation=False")
+            raise ConfigurationError("this client uses one node: make it without federation=False")
         self._federation = home
 
     async def list(self) -> tuple[NodeView, ...]:
@@ -79,9 +79,9 @@ class AsyncNodes:
             return
         home = await self._find(node)
         if len(self._federation.homes) == 1:
-            raise BadArgument("node", _shown(node), "the only one: there would be none left")
+            raise BadArgument("node", _shown(node), "is the only node, so it can't be removed")
         if not home.whole_id:
-            raise BadArgument("node", _shown(node), "never reached, so its id is not known")
+            raise BadArgument("node", _shown(node), "was never reached, so its id is not known")
         try:
             await self._note(home.whole_id, "", but=home)
         finally:
@@ -134,7 +134,7 @@ class AsyncNodes:
         await self._federation.connect()
         name = node.id or node.address if isinstance(node, NodeView) else node
         if not isinstance(name, str) or not name:
-            raise BadArgument("node", _shown(node), "an id, an address or a NodeView")
+            raise BadArgument("node", _shown(node), "must be an id, an address or a NodeView")
         found = [
             home
             for home in self._federation.homes
@@ -142,7 +142,7 @@ class AsyncNodes:
         ]
         if len(found) != 1:
             known = ", ".join(f"{one.id} ({one.address})" for one in self._federation.homes)
-            raise BadArgument("node", _shown(node), f"one of {known}")
+            raise BadArgument("node", _shown(node), f"must be one of {known}")
         return found[0]
 
     async def _note(self, node: str, address: str, but: AsyncFederatedNode | None = None) -> None:

@@ -92,7 +92,7 @@ class AsyncPlacement:
             asked_nodes.note(home.address, "leaving", passing=False)
             return False
         if home.state.crowded and not crowded:
-            asked_nodes.reasons[home.address] = "more than 75 % of its memory are in use"
+            asked_nodes.reasons[home.address] = "more than 75 % of its memory is in use"
             return False
         asked_nodes.tried.add(home)
         try:

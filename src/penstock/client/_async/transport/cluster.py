@@ -125,7 +125,9 @@ class AsyncCluster:
             return None
         host, _, port = server.address.rpartition(":")
         if not port.isdecimal():
-            raise ConfigurationError("a cluster is reached by TCP: give the address of a node")
+            raise ConfigurationError(
+                "a Redis Cluster needs TCP: pass the address of a node, not a Unix socket"
+            )
         return cls(server.factory, [Address(host, int(port))], retry_for)
 
     @property
@@ -362,7 +364,7 @@ class AsyncCluster:
             await self._reread(monotonic() - JUST_READ)
             found = self._known(slot)
         if found is None:
-            raise ClusterDownError(f"nobody serves slot {slot}")
+            raise ClusterDownError(f"no node serves slot {slot}")
         return found
 
     def _known(self, slot: int | None) -> AsyncServer | None:
@@ -393,7 +395,9 @@ class AsyncCluster:
                 failed.append(f"{address}: {reason}")
         if not self._primaries():
             text = "; ".join(failed)
-            raise RedisConnectionError(f"nobody tells where the slots of the cluster are: {text}")
+            raise RedisConnectionError(
+                f"no node of the cluster has answered where the slots are: {text}"
+            )
 
     def _own_lock(self) -> Any:
         """The lock, which is one event loop's."""
@@ -426,7 +430,7 @@ class AsyncCluster:
             server = self._server(self._reached(*owner))
             owners[low : high + 1] = [server] * (high + 1 - low)
         if not any(owners):
-            return "it knows of no slot"
+            return "it lists no slots"
         self._owners = owners
         await self._leave(set(owners))
         return ""
@@ -512,7 +516,7 @@ class AsyncBlockingConnections:
                 self._waiters[slot] = await self._cluster.stand(slot)
             server, waiter = self._waiters[slot]
             if self._cluster.has_moved(slot, server):
-                raise RedisConnectionError(f"slot {slot} is not at {server.address} any more")
+                raise RedisConnectionError(f"slot {slot} has moved away from {server.address}")
             key = await waiter.begin(group)
             if key is not None:
                 return key

@@ -121,7 +121,9 @@ class AsyncPrimary:
                 break
         if best is None:
             text = "; ".join(failed)
-            raise MasterNotFoundError(f"no Sentinel has a primary {self.service_name!r}: {text}")
+            raise MasterNotFoundError(
+                f"no Sentinel knows a primary named {self.service_name!r}: {text}"
+            )
         self._take(best)
         return best.address
 
@@ -198,7 +200,7 @@ class AsyncPrimary:
         await asend(conn, where + _packed("SENTINEL", "MASTER", name))
         address = await conn.read_response(disable_decoding=True)
         if address is None:
-            raise ResponseError("it does not know the service")
+            raise ResponseError("it does not know this name")
         flat = await conn.read_response(disable_decoding=True)
         state = dict(zip(flat[::2], flat[1::2], strict=False))
         if int(state.get(b"num-other-sentinels", 0)) < self._peers:
@@ -279,9 +281,7 @@ class AsyncToPrimary:
         except NoPermissionError:  # then a replica is told by its refusals alone
             return
         if role[0] != b"master":
-            raise RedisConnectionError(
-                f"{conn.host}:{conn.port} is not the primary yet, or any more"
-            )
+            raise RedisConnectionError(f"{conn.host}:{conn.port} is not the primary now")
 
 
 class AsyncPlainToPrimary(AsyncToPrimary, SentinelManagedConnection):
@@ -367,7 +367,7 @@ def _places(url: str, hosts: str) -> list[tuple[str, int]]:
         found = HOST.fullmatch(text)
         port = int(found["port"] or PORT) if found else 0
         if found is None or not 0 < port < 65536:
-            raise _bad(url, "host or host:port for each Sentinel, with a port up to 65535")
+            raise _bad(url, "must be host or host:port for each Sentinel, with a port up to 65535")
         places.append((found["host"].strip("[]"), port))
     return places
 

@@ -153,7 +153,7 @@ class FederatedNode(NodeClient):
     def failed(self, error: BaseException) -> None:
         """It could not be reached."""
         if self.state.is_up:
-            logger.warning("node %s: %s; going on without it", self.address, error)
+            logger.warning("node %s is not used for now: %s", self.address, error)
         self.is_known = False
         self.state.failed(monotonic(), error)
 

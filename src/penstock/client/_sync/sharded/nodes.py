@@ -35,7 +35,7 @@ class Nodes:
         from penstock.client._sync.sharded.federation import Federation
 
         if not isinstance(home, Federation):
-            raise ConfigurationError("one node alone: make the client without federation=False")
+            raise ConfigurationError("this client uses one node: make it without federation=False")
         self._federation = home
 
     def list(self) -> tuple[NodeView, ...]:
@@ -80,9 +80,9 @@ class Nodes:
             return
         home = self._find(node)
         if len(self._federation.homes) == 1:
-            raise BadArgument("node", _shown(node), "the only one: there would be none left")
+            raise BadArgument("node", _shown(node), "is the only node, so it can't be removed")
         if not home.whole_id:
-            raise BadArgument("node", _shown(node), "never reached, so its id is not known")
+            raise BadArgument("node", _shown(node), "was never reached, so its id is not known")
         try:
             self._note(home.whole_id, "", but=home)
         finally:
@@ -135,7 +135,7 @@ class Nodes:
         self._federation.connect()
         name = node.id or node.address if isinstance(node, NodeView) else node
         if not isinstance(name, str) or not name:
-            raise BadArgument("node", _shown(node), "an id, an address or a NodeView")
+            raise BadArgument("node", _shown(node), "must be an id, an address or a NodeView")
         found = [
             home
             for home in self._federation.homes
@@ -143,7 +143,7 @@ class Nodes:
         ]
         if len(found) != 1:
             known = ", ".join(f"{one.id} ({one.address})" for one in self._federation.homes)
-            raise BadArgument("node", _shown(node), f"one of {known}")
+            raise BadArgument("node", _shown(node), f"must be one of {known}")
         return found[0]
 
     def _note(self, node: str, address: str, but: FederatedNode | None = None) -> None:

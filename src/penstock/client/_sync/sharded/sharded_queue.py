@@ -181,14 +181,14 @@ class ShardedQueue(Queue):
             parsed = parse_id(name)
             home = self._federation.home_of(parsed.node, name)
             if parsed.crc not in self._crcs:
-                raise WrongQueue("id", name, f"not an id of queue {self.name!r}")
+                raise WrongQueue("id", name, f"belongs to another queue than {self.name!r}")
             return self._part(home, self._crcs[parsed.crc])
         found = self._by_ops.get(name.batch.ops)
         if found is not None:
             return found
         crc = int.from_bytes(name.batch.place.packed[:4], "big")
         if name.queue_name != self.name or crc not in self._crcs:
-            raise WrongQueue("job", name.id, f"not a job of queue {self.name!r}")
+            raise WrongQueue("job", name.id, f"belongs to another queue than {self.name!r}")
         home = self._federation.home_of(name.batch.place.node, name.id)
         return self._part(home, self._crcs[crc])
 
@@ -439,8 +439,8 @@ class ShardedQueue(Queue):
             ConfigurationError: always.
         """
         if self.partitions is not None:
-            raise ConfigurationError("a role is that of a queue without partitions")
-        raise ConfigurationError("a role is held on one node: make a client of that node")
+            raise ConfigurationError("a queue with partitions has no exclusive roles")
+        raise ConfigurationError("a role is held on one node: make a client of that node alone")
 
     # -- consuming -------------------------------------------------------------------------
 
@@ -649,7 +649,7 @@ class ShardedQueue(Queue):
         check_count("start", start, low=0 if newest else -BATCH, high=BATCH)
         check_state("state", state)
         if start + n > BATCH:
-            raise BadArgument("start", start, f"n and start together at most {BATCH}")
+            raise BadArgument("start", start, f"n and start together must be at most {BATCH}")
         most = -start if start < 0 else start + n
         found, missed = self._asked(
             lambda part: part.peek(most, state=state, newest=newest or start < 0)
@@ -754,14 +754,16 @@ class ShardedQueue(Queue):
             for home, fields in nodes.to_store(found).items() if found else ():
                 part = self._brief(home, number)
                 self._best_effort(home, partial(part._configured, fields))
-                logger.info("settings of %r: stored on %s as well", self.name, home.address)
+                logger.info("settings of %r: now stored on %s, too", self.name, home.address)
 
     def _best_effort(self, home: AnyNode, ask: Callable[[], T]) -> T | None:
         try:
             return ask()
         except Exception as error:  # noqa: BLE001  # as `agree` says
             if not self._federation.bears(home, error):
-                logger.warning("settings of %r on %s: %s", self.name, home.address, error)
+                logger.warning(
+                    "settings of %r were not stored on %s: %s", self.name, home.address, error
+                )
             return None
 
     def _receipt_of(self, job: Delivery) -> str | None:

@@ -126,7 +126,9 @@ class Cluster:
             return None
         host, _, port = server.address.rpartition(":")
         if not port.isdecimal():
-            raise ConfigurationError("a cluster is reached by TCP: give the address of a node")
+            raise ConfigurationError(
+                "a Redis Cluster needs TCP: pass the address of a node, not a Unix socket"
+            )
         return cls(server.factory, [Address(host, int(port))], retry_for)
 
     @property
@@ -363,7 +365,7 @@ class Cluster:
             self._reread(monotonic() - JUST_READ)
             found = self._known(slot)
         if found is None:
-            raise ClusterDownError(f"nobody serves slot {slot}")
+            raise ClusterDownError(f"no node serves slot {slot}")
         return found
 
     def _known(self, slot: int | None) -> Server | None:
@@ -394,7 +396,9 @@ class Cluster:
                 failed.append(f"{address}: {reason}")
         if not self._primaries():
             text = "; ".join(failed)
-            raise RedisConnectionError(f"nobody tells where the slots of the cluster are: {text}")
+            raise RedisConnectionError(
+                f"no node of the cluster has answered where the slots are: {text}"
+            )
 
     def _own_lock(self) -> Any:
         """The lock, which is one event loop's."""
@@ -427,7 +431,7 @@ class Cluster:
             server = self._server(self._reached(*owner))
             owners[low : high + 1] = [server] * (high + 1 - low)
         if not any(owners):
-            return "it knows of no slot"
+            return "it lists no slots"
         self._owners = owners
         self._leave(set(owners))
         return ""
@@ -513,7 +517,7 @@ class BlockingConnections:
                 self._waiters[slot] = self._cluster.stand(slot)
             server, waiter = self._waiters[slot]
             if self._cluster.has_moved(slot, server):
-                raise RedisConnectionError(f"slot {slot} is not at {server.address} any more")
+                raise RedisConnectionError(f"slot {slot} has moved away from {server.address}")
             key = waiter.begin(group)
             if key is not None:
                 return key

@@ -122,13 +122,15 @@ def connection_factory(source: object) -> tuple[Any, str]:
     elif isinstance(source, Redis) and not isinstance(source, Pipeline):
         given = source.connection_pool
     else:
-        reason = f"a URL or a {Redis.__module__} client, no pipeline"
+        reason = f"must be a URL or a {Redis.__module__} client, not a pipeline"
         raise BadArgument("source", shown(source), reason)
     kwargs = own_settings(given.connection_kwargs)
     if isinstance(given, SentinelConnectionPool):
         kwargs.setdefault("socket_connect_timeout", PATIENCE)
         if not given.is_master:
-            raise BadArgument("source", shown(source), "a client of the primary, by master_for")
+            raise BadArgument(
+                "source", shown(source), "must be a client of the primary, made with master_for()"
+            )
         found = Found(given, kwargs)
         return found, str(found.primary)
     host = f"{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}"
@@ -144,7 +146,7 @@ def own_settings(lent: Mapping[str, Any]) -> dict[str, Any]:
     kwargs = dict(lent)
     if kwargs.get("decode_responses"):
         raise ConfigurationError(
-            "the client was made with decode_responses=True: bodies are bytes; pass one without it"
+            "the client has decode_responses=True, but bodies are bytes: pass one without it"
         )
     for name in ("retry_on_timeout", "retry_on_error"):
         kwargs.pop(name, None)
@@ -172,10 +174,10 @@ def raise_typed(error: ResponseError) -> NoReturn:
     text = str(error)
     # Redis 6.2 keeps the code in the text of a script's error; elsewhere redis-py takes it off.
     if "OOM" in text or "'maxmemory'" in text:
-        refused = "the server is at maxmemory and refused the job; nothing was written"
+        refused = "the server has reached maxmemory and refused the job; nothing was written"
         raise OutOfMemory(refused) from error
     if "WRONGTYPE" in text:
-        damage = f"a key of the queue holds another type; nothing was written: {text}"
+        damage = f"a key of the queue has the wrong type; nothing was written: {text}"
         raise QueueDamaged(damage) from error
     raise error
 
@@ -235,7 +237,7 @@ class ProducerConnection(Producer):
             reply = self._again(packed)
         if not isinstance(reply, list) or len(reply) < 2 or reply[1] != nonce:
             self.close()
-            raise ProtocolError(f"{call.script.name}: not the reply to call {caller.calls}")
+            raise ProtocolError(f"{call.script.name}: the reply is not that of call {caller.calls}")
         if wait is not None:
             got = self._confirmed(how) if asked else NOTHING
             if reply[0] == 1:
@@ -381,7 +383,7 @@ class ProducerConnection(Producer):
                 return NOTHING
             if self.turn and transient(error):  # the call has run, and is repeated elsewhere
                 raise RedisConnectionError(str(error)) from error
-            logger.info("nothing is confirmed: %s", error)
+            logger.info("the server confirms no writes: %s", error)
             self._syncing = None
             return None
         if how is None:
@@ -390,7 +392,7 @@ class ProducerConnection(Producer):
             return Confirmed(int(answer[1]), int(answer[0]) > 0)
         reason = unsynced(_pairs(answer))
         if reason:
-            logger.info("nothing is confirmed: %s", reason)
+            logger.info("the server confirms no writes: %s", reason)
             self._syncing = None
             return None
         return Confirmed(0, fsynced=True)
@@ -421,7 +423,7 @@ class ProducerConnection(Producer):
     def _load(self, script: Script) -> None:
         sha = self.command("SCRIPT", "LOAD", script.source)
         if sha.decode() != script.sha:
-            raise ProtocolError(f"{script.name}: the server computed another SHA-1")
+            raise ProtocolError(f"{script.name}: the server has another SHA-1 for it")
 
     def command(self, *args: Any) -> Any:
         """A plain command, its reply undecoded."""

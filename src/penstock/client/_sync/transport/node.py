@@ -163,7 +163,7 @@ class Node:
         except ResponseError as error:
             if transient(error):
                 raise
-            logger.info("INFO: %s; the server is taken as it is", error)
+            logger.info("INFO failed (%s); the server's settings are not checked", error)
             return ServerFacts({})
         return together([parse_info(b"\n".join(parts)) for parts in told])
 
@@ -203,7 +203,9 @@ class Node:
         leftovers = [f"{ops.crc:08x}{epoch}" for epoch in listed if epoch != made]
         if leftovers:
             self.command("HDEL", registry_key(self._prefix), *leftovers)
-        logger.warning("queue %r had lost its meta; it has epoch %s again", ops.name, made)
+        logger.warning(
+            "the meta key of queue %r was lost; it was restored with epoch %s", ops.name, made
+        )
 
     def registry(self) -> list[tuple[str, str]]:
         """Name and epoch of every queue that the registry lists."""
