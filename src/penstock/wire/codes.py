@@ -60,7 +60,7 @@ class Code(_Explained):
     CLOSED = -14, "closed for producers; nothing changed"
     IN_USE = -15, "another party has the exclusive role; nothing changed"
     ROLE_LOST = -16, "the exclusive role that the call bears has ended; nothing changed"
-    CHECKPOINT_TAKEN = -17, "somebody has taken the checkpoint over; nothing changed"
+    CHECKPOINT_TAKEN = -17, "another client has taken the checkpoint over; nothing changed"
     UNSTAGED = (
         -18,
         "what the attempt has staged before is not there any more; nothing changed",
