@@ -168,3 +168,12 @@ def test_lines_end_where_they_end(page: str) -> None:
     """No blanks at the ends of lines, and a line end at the end of the file."""
     assert PAGES[page].endswith("\n")
     assert not re.search(r"[ \t]+$", PAGES[page], re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_programs_are_not_people(page: str) -> None:
+    """Pages say client, consumer or server instead of who, nobody or somebody."""
+    found = re.findall(
+        r"\b(who|whom|whoever|(?:any|no|some)body)\b", prose(PAGES[page]), re.IGNORECASE
+    )
+    assert found == []

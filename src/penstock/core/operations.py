@@ -579,7 +579,7 @@ class QueueOps:
         """What a script about a checkpoint's batch has answered, code 0 included.
 
         Raises:
-            CheckpointTaken: somebody has taken the checkpoint over.
+            CheckpointTaken: another client has taken the checkpoint over.
             As `check`.
         """
         if reply[0] == TAKEN_OVER:

@@ -6,13 +6,13 @@
 ---          token   16 hex, random, another one for each taking: a repeated call finds that it has the role
 ---          fence   '' = take it; else the number of this taking: renew it, if it has not ended
 ---          lease   ms from now, from 1; each call that bears the role begins it anew
----          owner   who takes it, as in reserve
+---          owner   the client that takes it, as in reserve
 --- META     v epoch seen off uses full producer consumer
 --- RETURNS  {1, nonce, fence, epoch, created}  taken, or renewed; fence: number of the taking, higher than all before
 ---          {-5, nonce}                   no such queue: register it, then create
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
----          {-15, nonce, kind, owner, left}  somebody else has it, and unless it is renewed for so many ms
+---          {-15, nonce, kind, owner, left}  another client has it, for so many ms unless it is renewed
 ---          {-16, nonce, kind}            this taking has ended
 ---          {-19, nonce, name, value}     malformed argument: owner or lease
 --@include lib/version

@@ -14,7 +14,7 @@
 ---          {-6, nonce, version}                 written by a newer protocol
 ---          {-8, nonce}                          damaged: jobs, but no meta; see configure
 ---          {-15, nonce, kind, owner, left}      a consumer has the exclusive role, and unless it is renewed for so many ms
----          {-17, nonce, fence}                  somebody has taken the checkpoint over
+---          {-17, nonce, fence}                  another client has taken the checkpoint over
 ---          {-19, nonce, name, value}            malformed argument: owner or lease
 --- FROM ready, scheduled, active  TO active, dead
 --@include lib/version

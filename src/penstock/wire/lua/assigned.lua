@@ -9,7 +9,7 @@
 --- RETURNS  {1, nonce, now, epoch, jobs, sealed, receipt...}  jobs: in the whole batch; receipt: number, a blank, receipt
 ---          {0, nonce, batch}             the checkpoint has another batch: which, '' = none
 ---          {-6, nonce, version}          written by a newer protocol
----          {-17, nonce, fence}           somebody has taken the checkpoint over
+---          {-17, nonce, fence}           another client has taken the checkpoint over
 --@include lib/version
 --@include lib/now
 --@include lib/checkpoint

@@ -1,10 +1,10 @@
---- Take jobs out of the queue for a while: each comes back after its own lease, as if nobody had spoken for it.
+--- Take jobs out of the queue for a while: each comes back after the length of its own lease, if no call ends it before.
 --- KEYS     ready held active scheduled once dead tally expiry meta wake dedup windows
 --- ARGV     nonce wanted [number...]
 ---          number  1 to 1000
 --- META     v epoch uses seen off paused alarm lease
 --- RETURNS  {1, nonce, done}              all of them
----          {1, nonce, done, code...}     1 done, 0 gone, -2 not due, held by somebody, dead or at most once, -3 its ttl has
+---          {1, nonce, done, code...}     1 done, 0 gone, -2 not due, held under a lease, dead or at most once, -3 its ttl has
 ---                                        ended
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure

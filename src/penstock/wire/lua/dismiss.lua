@@ -7,7 +7,7 @@
 --- RETURNS  {1, nonce, jobs}              how many receipts it had
 ---          {0, nonce, batch}             the checkpoint has another batch: which, '' = none
 ---          {-6, nonce, version}          written by a newer protocol
----          {-17, nonce, fence}           somebody has taken the checkpoint over
+---          {-17, nonce, fence}           another client has taken the checkpoint over
 --@include lib/version
 --@include lib/now
 --@include lib/checkpoint

@@ -1,4 +1,4 @@
---- Make room on a full server: remove what nobody will be given again.
+--- Make room on a full server: remove jobs that are never delivered again.
 --- KEYS     held once dead tally meta ready scheduled expiry wake dedup windows
 --- ARGV     nonce count letters
 ---          count    1 to 1000: at most so many, and about 64 MiB of large bodies; first jobs that were delivered at most once,

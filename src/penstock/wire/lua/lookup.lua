@@ -4,7 +4,7 @@
 ---          name  the dedup id, escaped as in a record
 --- META     v epoch seen off lease
 --- RETURNS  {1, nonce, now, lease, epoch, ends, job...}  ends: of its window, 0 = none is open; job as in show: the one that
----                               has the id, then the one that waits for its end; none = nobody has it
+---                               has the id, then the one that waits for its end; none = the id is free
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 --@include lib/version

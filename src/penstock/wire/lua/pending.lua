@@ -1,4 +1,4 @@
---- The deliveries that nobody has ended, page by page, without their jobs: whom recover may take over.
+--- The deliveries that have not ended, page by page, without their jobs: those that recover may take over.
 --- KEYS     held active tally expiry meta
 --- ARGV     nonce score skip idle
 ---          score  '-inf' on the first page, then the answer of the page before

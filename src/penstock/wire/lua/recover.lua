@@ -1,4 +1,4 @@
---- Take deliveries over from whoever has them: each counts as a crash, and is the caller's under a lease of its own.
+--- Take deliveries over from their holders: each counts as a crash, and is the caller's under a lease of its own.
 --- KEYS     ready held active once dead tally expiry meta wake scheduled dedup windows
 --- ARGV     nonce wanted common tag owner role [number...]
 ---          common  '*': after each number comes the receipt of the delivery that is meant, as pending answers it

@@ -4,7 +4,7 @@
 ---          n      how many, at most 1000; 0 = take nothing, hand the wake token on; below 0 = -n, and suspects are delivered
 ---                 provisionally
 ---          tag    0 to 4095, random: kept in the low 12 bits of the active score
----          owner  who takes them: printable, no line break, at most 200 bytes
+---          owner  the client that takes them: printable, no line break, at most 200 bytes
 ---          idle   1 = the caller comes from a wait for the wake token, else 0
 ---          role   '' or the exclusive role that the consumer bears: fence and token of acquire, with a dash between
 --- META     v epoch seen off paused uses alarm full lease delivered

@@ -7,7 +7,7 @@
 ---                                        receipt};
 ---                                        state: ready, scheduled, active, once, dead, expired, or dangling = in no index,
 ---                                        damaged; score: due time, end of lease, time of death; delivered and owner: of
----                                        the last delivery; receipt: of a delivery that nobody has ended, '' = there is none.
+---                                        the last delivery; receipt: of a delivery that has not ended, '' = there is none.
 ---                                        About 1 MiB is answered, at least one job; name those that are missing at the end again
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure

@@ -1,7 +1,7 @@
 --- Close the queue, as the producer.
 --- KEYS     bound holder free closed
 --- ARGV     nonce id held
----          id    who closes
+---          id    of the party
 ---          held  2: the caller has just popped the token of the role; 0: it has not
 --- RETURNS  {1, nonce}          closed, and the role is free
 ---          {0, nonce}          the caller does not hold the role any more; nothing was done

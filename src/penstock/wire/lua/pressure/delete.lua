@@ -5,8 +5,8 @@
 ---          mark  the sentinels of this deletion, to know it again
 --- RETURNS  {1, nonce}                deleted, by this party or another
 ---          {-1, nonce}               no queue
----          {-5, nonce, role, party}  begun, and a role is taken; party: who had it last, '' = not known
----          {-7, nonce}               no queue, but lists of one: somebody's deletion has not ended; or this one, but its sentinels were taken
+---          {-5, nonce, role, party}  begun, and a role is taken; party: the last that had it, '' = not known
+---          {-7, nonce}               no queue, but lists of one: a deletion has not ended; or this one, but its sentinels were taken
 local limit = redis.call('GET', bound)
 local puts, gets = redis.call('LLEN', producer_free), redis.call('LLEN', consumer_free)
 local who_puts, who_gets = redis.call('GET', producer), redis.call('GET', consumer)

@@ -1,7 +1,7 @@
 --- Take the oldest message, as the consumer.
 --- KEYS     queue bound holder free not_full closed messages bytes
 --- ARGV     nonce id held wait
----          id    who takes
+---          id    of the party
 ---          held  1: the caller has held the role since an earlier call; 2: it has just popped the token of the role; 0: neither
 ---          wait  1: where there is no message, keep the role
 --- RETURNS  {1, nonce, message}  taken, and the role is free

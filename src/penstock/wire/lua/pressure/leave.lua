@@ -1,7 +1,7 @@
 --- Give the role back, if the caller still holds it.
 --- KEYS     queue bound holder free idle not_full closed
 --- ARGV     nonce id held
----          id    who held it
+---          id    of the party that held it
 ---          held  1: the caller has held the role since an earlier call; 2: it has popped the token of the role, and no more
 --- RETURNS  {1, nonce}  given back
 ---          {0, nonce}  it was not the caller's

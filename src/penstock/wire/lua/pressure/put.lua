@@ -1,7 +1,7 @@
 --- Put a message, as the producer.
 --- KEYS     queue bound holder free idle not_full closed messages bytes
 --- ARGV     nonce id held wait overfill lost message
----          id        who puts
+---          id        of the party
 ---          held      1: the caller has held the role since an earlier call; 2: it has just popped the token of the role; 0: neither
 ---          wait      1: where there is no room, keep the role
 ---          overfill  1: whether there is room or not
