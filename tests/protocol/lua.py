@@ -10,7 +10,15 @@ from typing import Any
 
 from penstock.wire.scripts import include, script
 
-__all__ = ["GLOBALS", "Names", "free_names", "names_of_include", "names_of_script", "with_stubs"]
+__all__ = [
+    "GLOBALS",
+    "Names",
+    "free_names",
+    "names_of_include",
+    "names_of_script",
+    "with_stubs",
+    "words",
+]
 
 GLOBALS = {
     "ARGV", "KEYS", "ipairs", "math", "pairs", "redis", "string", "table", "tonumber", "unpack",
@@ -143,3 +151,9 @@ def names_of_script(name: str) -> Names:
     """Names of a script, behind the bindings of its header."""
     found = script(name)
     return free_names(found.bindings + with_stubs(found.body))
+
+
+def words(text: str) -> set[str]:
+    """Every name in the code of a file, without comments, strings and fields."""
+    code = re.sub(r"--.*", "", re.sub(r"'(?:[^'\\\n]|\\.)*'", "''", text))
+    return set(re.findall(r"(?<![\w.])[A-Za-z_]\w*", code))

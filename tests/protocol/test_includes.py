@@ -14,6 +14,7 @@ from tests.protocol.lua import (
     names_of_include,
     names_of_script,
     with_stubs,
+    words,
 )
 
 LUA = resources.files("penstock.wire") / "lua"
@@ -79,6 +80,18 @@ def _is_used(given: str, name: str, text: str) -> bool:
 
 def _free(names: Names) -> frozenset[str]:
     return names.read | names.assigned
+
+
+@pytest.mark.parametrize("name", [*SCRIPTS, *INCLUDES])
+def test_an_include_line_says_where_names_come_from(name: str) -> None:
+    """The line lists the names that the file itself uses, but a function of the include's name."""
+    body = script(name).body if name in SCRIPTS else include(name).body
+    used = words(body)
+    for line, included in re.findall(r"(--@include (\S+).*)", body):
+        given = [each for each in include(included).gives if each in used]
+        shown = [each for each in given if each != included.rpartition("/")[2]]
+        listed = f" (gives: {', '.join(shown)})" if shown else ""
+        assert line == f"--@include {included}{listed}"
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

@@ -14,6 +14,8 @@ which it meets the body; tests/protocol/test_includes.py compares them with its 
     NEEDS    names that it reads, local where it is included
     SETS     names that it assigns
     GIVES    locals that it declares for the code behind it
+
+The line that includes it lists those that are used there: `--@include lib/now (gives: now)`.
 """
 
 from __future__ import annotations

@@ -16,21 +16,21 @@
 ---          {-9, nonce, epoch}            another epoch
 ---          {-19, nonce, name, value}     malformed argument: number
 --- FROM active, ready, scheduled  TO done
---@include lib/version
---@include lib/epoch
---@include lib/now
---@include lib/settled
---@include lib/acked
---@include lib/check_closed
+--@include lib/check_version
+--@include lib/check_epoch
+--@include lib/now (gives: changes, change)
+--@include lib/check_receipts (gives: count, codes)
+--@include lib/find_finished (gives: finished, freed, acked)
+--@include lib/check_closed (gives: wake_drained)
 --@include lib/drop_bodies
---@include lib/release_dedup
+--@include lib/release_dedup (gives: write_dedup)
 release_dedup(finished, true, tonumber(window))
-local hungry = freed > 0 and full > now and redis.call('LLEN', space) == 0
-local reach = 100 + 2 * count
---@include lib/expired_windows
-local asleep = string.find(uses, 'd', 1, true) and redis.call('LLEN', wake) == 0 -- read before the first write
+local wants_room = freed > 0 and full > now and redis.call('LLEN', space) == 0
+local sweep_limit = 100 + 2 * count
+--@include lib/expired_windows (gives: close_windows)
+local wake_empty = string.find(uses, 'd', 1, true) and redis.call('LLEN', wake) == 0 -- read before the first write
 if acked > 0 then
-  --@include lib/finish
+  --@include lib/remove_finished (gives: removed)
   close_windows()
   local successor_due, token = write_dedup(), false
   if successor_due and paused ~= 'out' and paused ~= 'all' then
@@ -39,12 +39,12 @@ if acked > 0 then
   end
   change('acked', acked_before + removed)
   redis.call('HSET', meta, unpack(changes))
-  if token and asleep then
+  if token and wake_empty then
     redis.call('RPUSH', wake, '1')
   end
   wake_drained()
 end
-if hungry then
+if wants_room then
   redis.call('RPUSH', space, '1')
 end
 if acked == 0 then -- nothing has changed, yet a WAIT behind this call has to mean something

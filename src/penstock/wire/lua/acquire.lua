@@ -15,19 +15,19 @@
 ---          {-15, nonce, kind, owner, left}  another client has it, for so many ms unless it is renewed
 ---          {-16, nonce, kind}            this taking has ended
 ---          {-19, nonce, name, value}     malformed argument: owner or lease
---@include lib/version
---@include lib/owner
+--@include lib/check_version
+--@include lib/check_owner
 local created = 0
---@include lib/now
---@include lib/lease
+--@include lib/now (gives: changes, time, change)
+--@include lib/is_lease
 --@include lib/use
 if not is_lease(lease, 1) then
   return {-19, nonce, 'lease', string.sub(lease, 1, 200)}
 end
 local before = (kind == 'producer' and producer or kind == 'consumer' and consumer) or ''
-local id, ends, span, who = string.match(before, '^(%S+) (%d+) (%d+) (.*)$')
---@include lib/left
-local left, ours = left_of(ends, span), nil
+local id, ends, span, holder = string.match(before, '^(%S+) (%d+) (%d+) (.*)$')
+--@include lib/time_left
+local left, ours = time_left(ends, span), nil
 local runs = left > 0
 if fence ~= '' then
   ours = fence .. '-' .. token
@@ -35,7 +35,7 @@ if fence ~= '' then
     return {-16, nonce, kind}
   end
 elseif runs and string.match(id, '%x*$') ~= token then
-  return {-15, nonce, kind, who, left}
+  return {-15, nonce, kind, holder, left}
 end
 if not epoch then
   if redis.call('EXISTS', ready, held) > 0 then
@@ -53,13 +53,13 @@ else -- never lower than the time: numbers rise from one life of the queue to th
 end
 change(kind, fence .. '-' .. token .. ' ' .. string.format('%.0f', now + lease) .. ' ' .. lease .. ' ' .. owner)
 use('x')
-local asleep, hungry = redis.call('LLEN', wake) == 0, redis.call('LLEN', space) == 0
+local wake_empty, space_empty = redis.call('LLEN', wake) == 0, redis.call('LLEN', space) == 0
 redis.call('HDEL', held, '-')
 redis.call('HSET', meta, unpack(changes))
--- Whoever waits without the role is refused from now on, and told.
-if not runs and kind == 'consumer' and asleep then
+-- Clients that wait without the role are refused from now on: wake one.
+if not runs and kind == 'consumer' and wake_empty then
   redis.call('RPUSH', wake, '1')
-elseif not runs and kind == 'producer' and hungry and full > now then
+elseif not runs and kind == 'producer' and space_empty and full > now then
   redis.call('RPUSH', space, '1')
 end
 return {1, nonce, fence, epoch, created}

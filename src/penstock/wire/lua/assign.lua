@@ -17,19 +17,19 @@
 ---          {-17, nonce, fence}                  another client has taken the checkpoint over
 ---          {-19, nonce, name, value}            malformed argument: owner or lease
 --- FROM ready, scheduled, active  TO active, dead
---@include lib/version
---@include lib/owner
+--@include lib/check_version
+--@include lib/check_owner
 --@include lib/now
---@include lib/lease
+--@include lib/is_lease
 if not is_lease(lease, 1) then
   return {-19, nonce, 'lease', string.sub(lease, 1, 200)}
 end
 local role, kind = '', 'consumer'
---@include lib/role
+--@include lib/check_role (gives: taken_by, left)
 if taken_by then
   return {-15, nonce, kind, taken_by, left}
 end
---@include lib/checkpoint
+--@include lib/read_checkpoint (gives: current_batch, holder, is_sealed, batch_epoch, jobs)
 if holder and fence ~= '' and tonumber(fence) < tonumber(holder) then
   return {-17, nonce, holder}
 end
@@ -42,38 +42,39 @@ end
 if fence == '' then -- never lower than the time: also when the list has been forgotten
   fence = string.format('%.0f', math.max(now, (tonumber(holder) or 0) + 1))
 end
-local anew = there ~= batch or life ~= epoch
+local anew = current_batch ~= batch or batch_epoch ~= epoch
 if anew then
   jobs, is_sealed = 0, '0'
 end
 most, lease = tonumber(most), tonumber(lease)
 n = is_sealed == '1' and 0 or math.min(tonumber(n), math.max(0, most - jobs))
-local provisional, idle, settlings, all, finished = false, false, 0, false, {}
+local provisional, idle = false, false
+local all_valid, finished = false, {} -- no job ends in this call
 --@include lib/drop_bodies
 --@include lib/release_dedup
-local reach = 2000
---@include lib/lapsed
---@include lib/take
-local asked = terms
-local function terms(record) -- the lease of the call
+local sweep_limit = 2000 -- most expired jobs that this call removes
+--@include lib/find_expired (gives: expired)
+--@include lib/choose_jobs (gives: taken, taken_counts, more, wants_room, lease_and_ttl)
+local asked = lease_and_ttl
+local function lease_and_ttl(record) -- the lease of the call
   local own, ttl = asked(record)
   return own == 0 and own or lease, ttl
 end
---@include lib/leases
---@include lib/deliver
+--@include lib/prepare_delivery
+--@include lib/write_delivery (gives: wrote)
 if not wrote then
   redis.call('HDEL', held, '-')
   wrote = true
 end
---@include lib/rest
-if hungry and #numbers + #lapsed > 0 then
+--@include lib/next_event (gives: next_in)
+if wants_room and #taken + #expired > 0 then
   redis.call('RPUSH', space, '1')
 end
-jobs = jobs + #numbers
+jobs = jobs + #taken
 local sealed = (is_sealed == '1' or jobs >= most or jobs > 0 and not more) and 1 or 0
 local mark, suffix = batch .. ' ' .. fence .. ' ' .. sealed .. ' ' .. epoch, string.format('-%03x', tag)
-for i = 1, #numbers do
-  numbers[i] = numbers[i] .. ' ' .. (string.match(counts[i], '^%d+') or '1') .. suffix
+for i = 1, #taken do
+  taken[i] = taken[i] .. ' ' .. (string.match(taken_counts[i], '^%d+') or '1') .. suffix
 end
 if anew then
   redis.call('DEL', checkpoint)
@@ -81,8 +82,8 @@ if anew then
 else
   redis.call('LSET', checkpoint, 0, mark)
 end
-if #numbers > 0 then
-  redis.call('RPUSH', checkpoint, unpack(numbers))
+if #taken > 0 then
+  redis.call('RPUSH', checkpoint, unpack(taken))
 end
 redis.call('PEXPIRE', checkpoint, string.format('%.0f', math.max(604800000, lease * 2)))
-return {1, nonce, fence, jobs, sealed, drained and -2 or more and 0 or soonest and soonest - now or -1, epoch, now}
+return {1, nonce, fence, jobs, sealed, next_in, epoch, now}

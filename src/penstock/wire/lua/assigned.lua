@@ -10,13 +10,13 @@
 ---          {0, nonce, batch}             the checkpoint has another batch: which, '' = none
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-17, nonce, fence}           another client has taken the checkpoint over
---@include lib/version
+--@include lib/check_version
 --@include lib/now
---@include lib/checkpoint
+--@include lib/read_checkpoint (gives: current_batch, holder, is_sealed, batch_epoch, jobs)
 if holder and fence ~= '' and tonumber(fence) < tonumber(holder) then
   return {-17, nonce, holder}
 end
-if there ~= batch or life ~= epoch then
-  return {0, nonce, there and life == epoch and there or ''}
+if current_batch ~= batch or batch_epoch ~= epoch then
+  return {0, nonce, current_batch and batch_epoch == epoch and current_batch or ''}
 end
-return {1, nonce, now, life, jobs, tonumber(is_sealed), unpack(redis.call('LRANGE', checkpoint, start + 1, start + count))}
+return {1, nonce, now, batch_epoch, jobs, tonumber(is_sealed), unpack(redis.call('LRANGE', checkpoint, start + 1, start + count))}

@@ -12,21 +12,21 @@
 ---          {-9, nonce, epoch}            another epoch
 ---          {-19, nonce, name, value}     malformed argument: number
 --- FROM active, ready, scheduled  TO dead
---@include lib/version
---@include lib/epoch
+--@include lib/check_version
+--@include lib/check_epoch
 --@include lib/now
---@include lib/settled
---@include lib/aside
---@include lib/listed
-local hungry = full > now and redis.call('LLEN', space) == 0
-local back, fallen, recount, valid, waited, moved, twice = {}, {}, {}, 0, {}, {}, {}
+--@include lib/check_receipts (gives: count, ids, codes, where, counts)
+--@include lib/void_receipts
+--@include lib/code_each (gives: has_receipt)
+local wants_room = full > now and redis.call('LLEN', space) == 0
+local returned, dying, new_counters, done, waited, moved, twice = {}, {}, {}, 0, {}, {}, {}
 for i = 1, count do
   local id = ids[i]
   if codes[i] == 1 and where[i] == 'once' then
     codes[i] = -2
   elseif codes[i] == -2 and twice[id] then
     codes[i] = 2
-  elseif codes[i] == -2 and not receipts[i] then
+  elseif codes[i] == -2 and not has_receipt[i] then
     local entry = redis.call('XRANGE', ready, id, id)[1]
     if entry then
       codes[i] = 1
@@ -41,16 +41,16 @@ for i = 1, count do
   if codes[i] == 1 then
     twice[id] = true
     local d, rest = string.match(counts[i] or (where[i] and '1 0 0 0' or '0 0 0 0'), '^(%d+%+?)( %d+ %d+ %d+)')
-    valid = valid + 1
-    if not receipts[i] and where[i] then
-      d = aside(d)
+    done = done + 1
+    if not has_receipt[i] and where[i] then
+      d = void_receipts(d)
     end
-    fallen[#fallen + 1] = id
-    recount[#recount + 1] = id
-    recount[#recount + 1] = d .. rest .. ' ' .. string.sub(reason, 1, 1024)
+    dying[#dying + 1] = id
+    new_counters[#new_counters + 1] = id
+    new_counters[#new_counters + 1] = d .. rest .. ' ' .. string.sub(reason, 1, 1024)
   end
 end
---@include lib/placing
+--@include lib/prepare_return
 if #waited > 0 then
   redis.call('HDEL', held, '-')
   if #moved > 0 then
@@ -59,11 +59,11 @@ if #waited > 0 then
   end
   redis.call('ZREM', scheduled, unpack(waited))
 end
---@include lib/putback
-if hungry and #waited > 0 then
+--@include lib/write_return
+if wants_room and #waited > 0 then
   redis.call('RPUSH', space, '1')
 end
-if valid == count then
-  return {1, nonce, valid}
+if done == count then
+  return {1, nonce, done}
 end
-return {1, nonce, valid, unpack(codes)}
+return {1, nonce, done, unpack(codes)}

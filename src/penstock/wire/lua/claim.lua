@@ -28,6 +28,6 @@
 --- FROM none, ready, active  TO ready, scheduled, active
 local given = records
 local asked = #given
-local reach = 100 + 2 * asked
---@include lib/claim_records
+local sweep_limit = 100 + 2 * asked
+--@include lib/claim_records (gives: reply)
 return reply

@@ -6,7 +6,7 @@
 ---                                        none; jobs: how many went with it
 ---          {-6, nonce, version}          written by a newer protocol
 --- FROM ready, scheduled, active, dead  TO none
---@include lib/version
+--@include lib/check_version
 --@include lib/now
 local jobs = redis.call('XLEN', ready)
 for _, index in ipairs({active, scheduled, once, dead}) do

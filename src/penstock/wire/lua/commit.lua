@@ -12,10 +12,10 @@
 ---                                                 it was promised, ms
 ---          {0, nonce, attempt}                    what this attempt has staged is not there any more; nothing is promised
 ---          {-6, nonce, version}                   written by a newer protocol
---@include lib/version
---@include lib/promised
-if promised and (promised >= tonumber(batch) or told[2] ~= 'done') then
-  return {2, nonce, promised, told[2], told[3] or '', told[4]}
+--@include lib/check_version
+--@include lib/read_promise (gives: era, promise, promised_batch)
+if promised_batch and (promised_batch >= tonumber(batch) or promise[2] ~= 'done') then
+  return {2, nonce, promised_batch, promise[2], promise[3] or '', promise[4]}
 end
 local stages = {}
 for i = 1, #attempts, 2 do

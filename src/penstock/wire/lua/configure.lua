@@ -12,10 +12,10 @@
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta
 ---          {-19, nonce, name, value}     malformed argument: lease
---@include lib/version
+--@include lib/check_version
 local created, drops = 0, {}
---@include lib/now
---@include lib/lease
+--@include lib/now (gives: changes, change)
+--@include lib/is_lease
 if not epoch then
   local anew = string.sub(create, 1, 1) == '!'
   if not anew and redis.call('EXISTS', ready, held) > 0 then
@@ -61,7 +61,7 @@ if created == 0 and given and given <= last then
 elseif #fields > 0 then
   change('configured', string.format('%.0f', given or math.max(now, last + 1)))
 end
-local asleep, hungry = redis.call('LLEN', wake) == 0, redis.call('LLEN', space) == 0
+local wake_empty, space_empty = redis.call('LLEN', wake) == 0, redis.call('LLEN', space) == 0
 redis.call('HDEL', held, '-')
 if #drops > 0 then
   redis.call('HDEL', meta, unpack(drops))
@@ -69,12 +69,12 @@ end
 if #changes > 0 then
   redis.call('HSET', meta, unpack(changes))
 end
--- Whoever waits looks again: the queue may be resumed, have more room, or other leases; it may be closed and empty.
+-- Clients that wait look again: the queue may be resumed, have more room, or other leases; it may be closed and empty.
 local token = shuts or paused ~= 'out' and paused ~= 'all'
-if token and asleep then
+if token and wake_empty then
   redis.call('RPUSH', wake, '1')
 end
-if hungry and full > now then
+if space_empty and full > now then
   redis.call('RPUSH', space, '1')
 end
 return {1, nonce, epoch, created, unpack(redis.call('HGETALL', meta))}

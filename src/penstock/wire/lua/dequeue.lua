@@ -11,14 +11,14 @@
 ---          {-9, nonce, epoch}            another epoch
 ---          {-19, nonce, name, value}     malformed argument: number
 --- FROM ready, scheduled, active  TO scheduled
---@include lib/version
---@include lib/epoch
---@include lib/now
+--@include lib/check_version
+--@include lib/check_epoch
+--@include lib/now (gives: end_of)
 --@include lib/check_numbers
 --@include lib/decide_each
 --@include lib/end_delivery
---@include lib/terms
-local back, fallen, moved, left = {}, {}, {}, {}
+--@include lib/lease_terms (gives: lease_and_ttl, lease_span)
+local returned, dying, moved, left = {}, {}, {}, {}
 local function decide(id)
   local entry = redis.call('XRANGE', ready, id, id)[1]
   local waits = not entry and redis.call('ZSCORE', scheduled, id)
@@ -30,12 +30,12 @@ local function decide(id)
     return redis.call('HEXISTS', held, id) == 1 and -2 or 0
   end
   local value = entry and entry[2][2] or redis.call('HGET', held, id) or ''
-  local own, ttl = terms(string.match(value, '^@[^\n]*\n(.*)$') or value)
+  local own, ttl = lease_and_ttl(string.match(value, '^@[^\n]*\n(.*)$') or value)
   if own == 0 then
     return -2
   end
-  back[#back + 1] = id
-  back[#back + 1] = now + span_of(own, ttl, lease)
+  returned[#returned + 1] = id
+  returned[#returned + 1] = now + lease_span(own, ttl, lease)
   if entry then
     moved[#moved + 1], left[#left + 1] = id, id
     moved[#moved + 1] = value
@@ -48,17 +48,17 @@ local codes, refused = decide_each(decide)
 redis.call('ZCARD', once)
 redis.call('ZCARD', active)
 redis.call('HLEN', held)
---@include lib/placing
+--@include lib/prepare_return
 if #moved > 0 then
   redis.call('HDEL', held, '-')
   redis.call('HSET', held, unpack(moved))
   redis.call('XDEL', ready, unpack(left))
 end
---@include lib/putback
-if #back > 0 then
-  redis.call('HINCRBY', meta, 'dequeued', #back / 2)
+--@include lib/write_return
+if #returned > 0 then
+  redis.call('HINCRBY', meta, 'dequeued', #returned / 2)
 end
 if not refused then
-  return {1, nonce, #back / 2}
+  return {1, nonce, #returned / 2}
 end
-return {1, nonce, #back / 2, unpack(codes)}
+return {1, nonce, #returned / 2, unpack(codes)}

@@ -8,16 +8,16 @@
 ---          {0, nonce, batch}             the checkpoint has another batch: which, '' = none
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-17, nonce, fence}           another client has taken the checkpoint over
---@include lib/version
+--@include lib/check_version
 --@include lib/now
---@include lib/checkpoint
+--@include lib/read_checkpoint (gives: current_batch, holder, batch_epoch, jobs)
 if holder and tonumber(fence) < tonumber(holder) then
   return {-17, nonce, holder}
 end
-if there ~= batch or life ~= epoch then
-  return {0, nonce, there and life == epoch and there or ''}
+if current_batch ~= batch or batch_epoch ~= epoch then
+  return {0, nonce, current_batch and batch_epoch == epoch and current_batch or ''}
 end
 redis.call('HDEL', held, '-')
 redis.call('LTRIM', checkpoint, 0, 0)
-redis.call('LSET', checkpoint, 0, batch .. ' ' .. fence .. ' 1 ' .. life)
+redis.call('LSET', checkpoint, 0, batch .. ' ' .. fence .. ' 1 ' .. batch_epoch)
 return {1, nonce, jobs}

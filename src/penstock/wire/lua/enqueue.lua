@@ -27,60 +27,60 @@
 ---          {-19, nonce, name, value}                         malformed argument: the lease of a record
 --- FROM none  TO ready, scheduled
 local n = #records
-local reach = 100 + 2 * n
---@include lib/admission
+local sweep_limit = 100 + 2 * n
+--@include lib/check_producer (gives: now, delay_ms, created, limit, wake_empty, space_empty, waiting, expired, remove_expired, write_dedup)
 if n > 1000 then
   return {-10, nonce, 1001}
 end
---@include lib/crowded
+--@include lib/check_capacity
 if n == 0 then
-  if full > now and hungry and waiting < limit then
+  if full > now and space_empty and waiting < limit then
     redis.call('HDEL', held, '-')
     redis.call('RPUSH', space, '1')
   end
-  --@include lib/renewed
+  --@include lib/renew_role
   return {1, nonce, '', 0, epoch, 0, 0, 0, 0}
 end
---@include lib/numbers
-local call, list, whence = redis.call, records, {}
---@include lib/apart
---@include lib/lives
+--@include lib/assign_numbers (gives: first, ids, ttl_ends)
+local call, list, record_index = redis.call, records, {}
+--@include lib/split_body
+--@include lib/check_records (gives: bodies)
 local token = paused ~= 'out'
-if later > 0 then
+if delay_ms > 0 then
   call('ZCARD', scheduled)
-  local sets, due, ends = {}, {}, {}
-  for i = 2, lives and #lives or 0, 2 do
-    ends[lives[i]] = lives[i - 1]
+  local held_pairs, due, ends = {}, {}, {}
+  for i = 2, ttl_ends and #ttl_ends or 0, 2 do
+    ends[ttl_ends[i]] = ttl_ends[i - 1]
   end
-  local at = string.format('%.0f', now + later)
+  local at = string.format('%.0f', now + delay_ms)
   for i = 1, n do
     local last = ends[ids[i]]
-    sets[i * 2 - 1], sets[i * 2] = ids[i], apart(ids[i], records[i], bodies)
-    due[i * 2 - 1], due[i * 2] = last and tonumber(last) < now + later and last or at, ids[i]
+    held_pairs[i * 2 - 1], held_pairs[i * 2] = ids[i], split_body(ids[i], records[i], bodies)
+    due[i * 2 - 1], due[i * 2] = last and tonumber(last) < now + delay_ms and last or at, ids[i]
   end
-  call('HSET', held, unpack(sets))
+  call('HSET', held, unpack(held_pairs))
   call('ZADD', scheduled, unpack(due))
   --@include lib/announce
-  token = announce(now + later, false) and token
+  token = announce(now + delay_ms, false) and token
 else
   for i = 1, n do
-    call('XADD', ready, ids[i], 'j', apart(ids[i], records[i], bodies))
+    call('XADD', ready, ids[i], 'j', split_body(ids[i], records[i], bodies))
   end
 end
 if #bodies > 0 then
   call('HSET', held, unpack(bodies))
 end
 --@include lib/note_added
-call('SET', producer, nonce .. ' ' .. first .. ' ' .. n .. ' ' .. epoch .. (later > 0 and ' 1' or ' 0'), 'PX', 600000)
---@include lib/expire
+call('SET', producer, nonce .. ' ' .. first .. ' ' .. n .. ' ' .. epoch .. (delay_ms > 0 and ' 1' or ' 0'), 'PX', 600000)
+remove_expired()
 local successor_due = write_dedup()
 if successor_due and successor_due <= now and paused ~= 'out' then
   token = true
 end
-if token and asleep then
+if token and wake_empty then
   redis.call('RPUSH', wake, '1')
 end
-if full > now and hungry and (waiting + n < limit or #lapsed > 0) then
+if full > now and space_empty and (waiting + n < limit or #expired > 0) then
   call('RPUSH', space, '1')
 end
-return {1, nonce, first, n, epoch, created, 0, later > 0 and 1 or 0, replicas}
+return {1, nonce, first, n, epoch, created, 0, delay_ms > 0 and 1 or 0, replicas}

@@ -9,31 +9,31 @@
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 --- FROM active, dead  TO none
---@include lib/version
---@include lib/damaged
---@include lib/now
+--@include lib/check_version
+--@include lib/check_damaged
+--@include lib/now (gives: changes)
 local most = tonumber(count)
-local spent, old = redis.call('ZRANGE', once, 0, most - 1), {}
+local expired_once, old = redis.call('ZRANGE', once, 0, most - 1), {}
 redis.call('ZCARD', dead)
-if letters == '1' and #spent < most then
-  old = redis.call('ZRANGE', dead, 0, most - #spent - 1)
+if letters == '1' and #expired_once < most then
+  old = redis.call('ZRANGE', dead, 0, most - #expired_once - 1)
 end
 redis.call('HLEN', tally)
---@include lib/drop_bodies
---@include lib/release_dedup
-local gone, bytes = {unpack(spent)}, 0
+--@include lib/drop_bodies (gives: has_large_bodies, bytes_left)
+--@include lib/release_dedup (gives: write_dedup_and_wake)
+local gone, bytes = {unpack(expired_once)}, 0
 for i = 1, #old do
   gone[#gone + 1] = old[i]
 end
-for i = 1, large and #gone or 0 do -- no more jobs than the bodies that this call removes
-  if bytes >= room then
-    spent, old = {unpack(spent, 1, math.min(#spent, i - 1))}, {unpack(old, 1, i - 1 - #spent)}
+for i = 1, has_large_bodies and #gone or 0 do -- no more jobs than the bodies that this call removes
+  if bytes >= bytes_left then
+    expired_once, old = {unpack(expired_once, 1, math.min(#expired_once, i - 1))}, {unpack(old, 1, i - 1 - #expired_once)}
     gone = {unpack(gone, 1, i - 1)}
     break
   end
   bytes = bytes + redis.call('HSTRLEN', held, '=' .. gone[i])
 end
-release_dedup(spent, false)
+release_dedup(expired_once, false)
 drop_bodies(gone)
 if #gone > 0 then
   redis.call('HDEL', held, unpack(gone))
@@ -41,9 +41,9 @@ if #gone > 0 then
   redis.call('ZREM', dead, unpack(gone))
   redis.call('HDEL', tally, unpack(gone))
   write_dedup_and_wake()
-  redis.call('HINCRBY', meta, 'evicted', #spent + #old)
+  redis.call('HINCRBY', meta, 'evicted', #expired_once + #old)
   if #changes > 0 then
     redis.call('HSET', meta, unpack(changes))
   end
 end
-return {1, nonce, #spent, #old}
+return {1, nonce, #expired_once, #old}

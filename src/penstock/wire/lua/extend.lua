@@ -13,19 +13,19 @@
 ---          {-9, nonce, epoch}            another epoch
 ---          {-19, nonce, name, value}     malformed argument: lease or number
 --- FROM active  TO active
---@include lib/version
---@include lib/epoch
---@include lib/now
---@include lib/lease
+--@include lib/check_version
+--@include lib/check_epoch
+--@include lib/now (gives: changes, score_of)
+--@include lib/is_lease
 if not is_lease(lease, 0) then
   return {-19, nonce, 'lease', string.sub(lease, 1, 200)}
 end
---@include lib/settled
---@include lib/listed
---@include lib/terms
-local asleep = redis.call('LLEN', wake) == 0
-local scored, begun, nearest = {}, {}, nil
---@include lib/suspected
+--@include lib/check_receipts (gives: count, ids, codes, where, counts, scores, common_score)
+--@include lib/code_each
+--@include lib/lease_terms (gives: lease_and_ttl, lease_span)
+local wake_empty = redis.call('LLEN', wake) == 0
+local active_pairs, begun, nearest = {}, {}, nil
+--@include lib/is_suspect
 for i = 1, count do
   local id = ids[i]
   if codes[i] == 1 and (where[i] == 'once' or counts[i] and string.find(counts[i], '^%d+%+')) then
@@ -34,8 +34,8 @@ for i = 1, count do
     local span = tonumber(lease)
     if span == 0 then
       local value = redis.call('HGET', held, id) or ''
-      local own, ttl = terms(string.match(value, '^@[^\n]*\n(.*)$') or value)
-      span = span_of(own, ttl, queue_lease)
+      local own, ttl = lease_and_ttl(string.match(value, '^@[^\n]*\n(.*)$') or value)
+      span = lease_span(own, ttl, queue_lease)
     end
     local till = now + span
     local ends = string.find(uses, 't', 1, true) and tonumber(redis.call('ZSCORE', expiry, id))
@@ -45,10 +45,10 @@ for i = 1, count do
     elseif ends and late ~= '1' and (now - string.sub(id, 1, -12)) * 2 > ends - string.sub(id, 1, -12) then
       codes[i] = -11
     else
-      scored[#scored + 1] = string.format('%.0f', score_of(till, (whole or scores[i]) % 4096))
-      scored[#scored + 1] = id
+      active_pairs[#active_pairs + 1] = string.format('%.0f', score_of(till, (common_score or scores[i]) % 4096))
+      active_pairs[#active_pairs + 1] = id
       codes[i] = till
-      local value = counts[i] and suspected(counts[i]) and redis.call('HGET', held, id)
+      local value = counts[i] and is_suspect(counts[i]) and redis.call('HGET', held, id)
       if value and string.find(value, '^@%d+%?') then
         begun[#begun + 1] = id
         begun[#begun + 1] = string.gsub(value, '%?', '', 1)
@@ -57,9 +57,9 @@ for i = 1, count do
     end
   end
 end
-if #scored > 0 then
+if #active_pairs > 0 then
   redis.call('HDEL', held, '-')
-  redis.call('ZADD', active, unpack(scored))
+  redis.call('ZADD', active, unpack(active_pairs))
   if #begun > 0 then
     redis.call('HSET', held, unpack(begun))
   end
@@ -68,7 +68,7 @@ if #scored > 0 then
   if #changes > 0 then
     redis.call('HSET', meta, unpack(changes))
   end
-  if token and asleep then
+  if token and wake_empty then
     redis.call('RPUSH', wake, '1')
   end
 end

@@ -11,14 +11,14 @@
 ---                                        counters '' = first delivery; value: note, record
 ---          {0, nonce, batch}             the checkpoint has another batch: which, '' = none
 ---          {-6, nonce, version}          written by a newer protocol
---@include lib/version
+--@include lib/check_version
 --@include lib/now
---@include lib/checkpoint
-if there ~= batch or life ~= epoch then
-  return {0, nonce, there and life == epoch and there or ''}
+--@include lib/read_checkpoint (gives: current_batch, batch_epoch)
+if current_batch ~= batch or batch_epoch ~= epoch then
+  return {0, nonce, current_batch and batch_epoch == epoch and current_batch or ''}
 end
-local reply = {1, nonce, now, life, start + 0}
---@include lib/rows
+local reply = {1, nonce, now, batch_epoch, start + 0}
+--@include lib/append_rows (gives: at)
 local listed = redis.call('LRANGE', checkpoint, start + 1, start + count)
 local named, receipts = {}, {}
 for i = 1, #listed do
@@ -43,6 +43,6 @@ for i = 1, #named do
     ids[at], scores[at], counts[at], places[at] = named[i], score, tallied[i], i
   end
 end
-local passed = rows(ids, scores, counts)
+local passed = append_rows(ids, scores, counts)
 reply[5] = start + (passed < #ids and places[passed + 1] - 1 or #named)
 return reply

@@ -7,15 +7,15 @@
 ---                               has the id, then the one that waits for its end; none = the id is free
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
---@include lib/version
---@include lib/damaged
+--@include lib/check_version
+--@include lib/check_damaged
 --@include lib/now
---@include lib/described
+--@include lib/describe
 local value = redis.call('HGET', dedup, name) or ''
 local ends = tonumber(string.match(value, '@(%d+)$')) or 0
 local reply = {1, nonce, now, lease, epoch or '', ends > now and string.format('%.0f', ends) or '0'}
 for id in string.gmatch(value, '%d+%-%d+') do
-  local job = described(id)
+  local job = describe(id)
   if #job > 0 and job[2] ~= 'expired' then
     reply[#reply + 1] = job
   end

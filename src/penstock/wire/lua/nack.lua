@@ -16,13 +16,13 @@
 ---          {-9, nonce, epoch}            another epoch
 ---          {-19, nonce, name, value}     malformed argument: number
 --- FROM active  TO scheduled, dead
---@include lib/version
---@include lib/epoch
+--@include lib/check_version
+--@include lib/check_epoch
 --@include lib/now
 --@include lib/limit
 max_attempts = limit(max_attempts, 20)
 --@include lib/policy
---@include lib/settled
+--@include lib/check_receipts (gives: count, ids, codes, where)
 --@include lib/return_jobs
 local values = {} -- of held, where some job has a policy of its own
 if string.find(uses, 'p', 1, true) then
@@ -50,13 +50,13 @@ local function decide(id, nacked, crashed, released, why)
   if nacked + crashed >= most then
     return nil, counters
   end
-  local later = tonumber(delay)
-  if later < 0 then
+  local delay_ms = tonumber(delay)
+  if delay_ms < 0 then
     draw = draw * 16807 % 2147483647
     local longest = math.min(cap, base * 2 ^ math.min(nacked - 1, 42))
-    later = math.max(1, math.floor(draw / 2147483647 * longest))
+    delay_ms = math.max(1, math.floor(draw / 2147483647 * longest))
   end
-  return later == 0 and math.min(now, tonumber(string.sub(id, 1, -12))) or now + later, counters
+  return delay_ms == 0 and math.min(now, tonumber(string.sub(id, 1, -12))) or now + delay_ms, counters
 end
 local reply = return_jobs(decide, 'nacked')
 return reply

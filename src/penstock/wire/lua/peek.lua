@@ -12,20 +12,19 @@
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 --- FROM ready, scheduled, active  TO none
---@include lib/version
---@include lib/damaged
---@include lib/now
+--@include lib/check_version
+--@include lib/check_damaged
+--@include lib/now (gives: score_of, end_of)
 redis.call('ZCARD', dead)
 --@include lib/check_closed
 --@include lib/drop_bodies
 --@include lib/release_dedup
-local reach = 100
---@include lib/lapsed
-do
-  --@include lib/tidy
-end
-local removed = #lapsed
---@include lib/facts
+local sweep_limit = 100
+--@include lib/find_expired (gives: expired, expired_set, expired_once, more_expired, expired_at_head, head_expired, other_expired, trim_to)
+--@include lib/sweep_expired
+sweep_expired()
+local removed = #expired
+--@include lib/job_fields (gives: with_body)
 local jobs, bytes = {}, 0
 local skip, left = tonumber(start), tonumber(count)
 local tail, from_end = 0, newest == '1'
@@ -35,24 +34,24 @@ if skip < 0 then -- gathered backwards, and turned round at the end
 end
 local found, passed, wasted = {}, 0, 0
 local function has_expired(id)
-  local ends = unlisted and not lapse[id] and redis.call('ZSCORE', expiry, id)
+  local ends = more_expired and not expired_set[id] and redis.call('ZSCORE', expiry, id)
   if ends and tonumber(ends) <= now then
     found[#found + 1] = id
-    lapse[id] = #found
+    expired_set[id] = #found
   end
-  passed = passed + (lapse[id] and 1 or 0)
-  return lapse[id]
+  passed = passed + (expired_set[id] and 1 or 0)
+  return expired_set[id]
 end
 local function see(id, where, score, value)
   if not value then -- an index entry whose record is gone
     passed = passed + 1
     return
   end
-  local job = facts(id, where, score, value)
+  local job = job_fields(id, where, score, value)
   if skip > 0 then
     skip = skip - 1
   elseif left > 0 and (tail > 0 or bytes < 1048576) then
-    jobs[#jobs + 1] = tail > 0 and job or filled(job)
+    jobs[#jobs + 1] = tail > 0 and job or with_body(job)
     left, bytes = left - 1, bytes + #job[7]
   end
 end
@@ -159,9 +158,9 @@ else
 end
 if #found > 0 then
   release_dedup(found, false)
-  lapsed, spent, removed = found, {}, removed + #found
-  --@include lib/front
-  --@include lib/tidy
+  expired, expired_once, removed = found, {}, removed + #found
+  trim_to, head_expired, other_expired = expired_at_head()
+  sweep_expired()
 end
 if removed > 0 and (passed >= 1000 or wasted >= 1048576) then
   return {0, nonce, removed}
@@ -174,7 +173,7 @@ if tail == 0 then
 elseif #jobs == tail then
   for i = tail, 1, -1 do
     if i == tail or bytes < 1048576 then
-      reply[#reply + 1] = filled(jobs[i])
+      reply[#reply + 1] = with_body(jobs[i])
       bytes = (i == tail and 0 or bytes) + #jobs[i][7]
     end
   end

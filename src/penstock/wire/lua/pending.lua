@@ -9,7 +9,7 @@
 ---                                        deliveries a page; some come twice
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
---@include lib/version
+--@include lib/check_version
 if not v and redis.call('EXISTS', held) > 0 then
   return {-8, nonce}
 end
@@ -17,15 +17,15 @@ end
 local reply = {1, nonce, now, epoch or '', '', 0}
 local page = redis.call('ZRANGE', active, score, '+inf', 'BYSCORE', 'LIMIT', skip, 2000, 'WITHSCORES')
 local last, same = score, tonumber(skip)
-local counted, mortal = string.find(uses, 'r', 1, true), string.find(uses, 't', 1, true)
+local has_counters, has_ttls = string.find(uses, 'r', 1, true), string.find(uses, 't', 1, true)
 for i = 1, #page, 2 do
   local id, at = page[i], page[i + 1]
   same, last = at == last and same + 1 or 1, at
   local value = redis.call('HGET', held, id) or ''
   local delivered = tonumber(string.match(value, '^@(%d+)'))
-  local ends = mortal and redis.call('ZSCORE', expiry, id)
+  local ends = has_ttls and redis.call('ZSCORE', expiry, id)
   if delivered and now - delivered >= tonumber(idle) and not (ends and tonumber(ends) <= now) then
-    local number, ended = string.match(counted and redis.call('HGET', tally, id) or '1', '^(%d+)(%+?)')
+    local number, ended = string.match(has_counters and redis.call('HGET', tally, id) or '1', '^(%d+)(%+?)')
     if ended == '' then -- else a claim has ended it: the job is for the next reserve
       reply[#reply + 1] = id
       reply[#reply + 1] = number .. string.format('-%03x', at % 4096)

@@ -11,8 +11,8 @@
 ---          {-9, nonce, epoch}            another epoch
 ---          {-19, nonce, name, value}     malformed argument: number
 --- FROM scheduled, active  TO scheduled
---@include lib/version
---@include lib/epoch
+--@include lib/check_version
+--@include lib/check_epoch
 --@include lib/now
 --@include lib/check_numbers
 --@include lib/decide_each
@@ -24,7 +24,7 @@ local function waits_for_another(id) -- for the end of the job that has its dedu
   local ends = string.sub(owners, 1, #id) == id and tonumber(string.match(owners, ' @(%d+)$')) or 0
   return string.match(owners, '^%S+ (%d+%-%d+)') == id or ends > now
 end
-local back, fallen = {}, {}
+local returned, dying = {}, {}
 local function decide(id)
   local waits = redis.call('ZSCORE', scheduled, id)
   local leased = not waits and redis.call('ZSCORE', active, id)
@@ -37,8 +37,8 @@ local function decide(id)
   elseif waits and (string.find(uses, 'd', 1, true) and waits_for_another(id) or tonumber(waits) <= first_place) then
     return -2
   end
-  back[#back + 1] = id
-  back[#back + 1] = first_place
+  returned[#returned + 1] = id
+  returned[#returned + 1] = first_place
   if leased then
     end_delivery(id)
   end
@@ -47,12 +47,12 @@ end
 local codes, refused = decide_each(decide)
 redis.call('ZCARD', once)
 redis.call('ZCARD', active)
---@include lib/placing
---@include lib/putback
-if #back > 0 then
-  redis.call('HINCRBY', meta, 'promoted', #back / 2)
+--@include lib/prepare_return
+--@include lib/write_return
+if #returned > 0 then
+  redis.call('HINCRBY', meta, 'promoted', #returned / 2)
 end
 if not refused then
-  return {1, nonce, #back / 2}
+  return {1, nonce, #returned / 2}
 end
-return {1, nonce, #back / 2, unpack(codes)}
+return {1, nonce, #returned / 2, unpack(codes)}

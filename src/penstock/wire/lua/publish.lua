@@ -39,8 +39,8 @@ if chunk then
     ends = ends + size
   end
 end
-local reach = 100 + 2 * asked
---@include lib/claim_records
+local sweep_limit = 100 + 2 * asked
+--@include lib/claim_records (gives: reply)
 if rest then
   redis.call('HSET', stage, field, rest)
 else

@@ -13,17 +13,17 @@
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 ---          {-19, nonce, name, value}     malformed argument: fence
 --- FROM ready, scheduled, active, dead  TO none
---@include lib/version
---@include lib/damaged
---@include lib/now
---@include lib/number
+--@include lib/check_version
+--@include lib/check_damaged
+--@include lib/now (gives: score_of)
+--@include lib/is_number
 local starts = fence == ''
 if starts then
   fence = last or '0-0'
 elseif fence ~= '0-0' and not is_number(fence) then
   return {-19, nonce, 'fence', string.sub(fence, 1, 200)}
 end
-local hungry = full > now and redis.call('LLEN', space) == 0
+local wants_room = full > now and redis.call('LLEN', space) == 0
 for _, index in ipairs({active, scheduled, once, dead, expiry}) do
   redis.call('ZCARD', index)
 end
@@ -43,8 +43,8 @@ elseif state == 'once' then
 elseif state == 'dead' then
   index = dead
 end
---@include lib/drop_bodies
---@include lib/release_dedup
+--@include lib/drop_bodies (gives: has_large_bodies, bodies_left)
+--@include lib/release_dedup (gives: has_dedup)
 --@include lib/check_closed
 --@include lib/complete_removal
 redis.call('HDEL', held, '-')
@@ -69,7 +69,7 @@ if index then
   end
 elseif state ~= 'ready' then -- not a state: nothing is removed
   more = 0
-elseif redis.call('ZCARD', expiry) == 0 and not has_dedup and not large then
+elseif redis.call('ZCARD', expiry) == 0 and not has_dedup and not has_large_bodies then
   local above = string.match(fence, '^%d+-') .. string.format('%.0f', string.match(fence, '%d+$') + 1)
   removed, more = redis.call('XTRIM', ready, 'MINID', '~', above, 'LIMIT', 2000), 1
   if removed == 0 then
@@ -98,7 +98,7 @@ else -- ends of ttl and bodies are found by number, so each job is named; about 
   end
 end
 drop_bodies({})
-if owed ~= '' then
+if bodies_left ~= '' then
   more = 1
 end
 if starts and state == 'ready' then

@@ -14,14 +14,14 @@
 ---          {-16, nonce, kind}            the role that was borne has ended; nothing taken over
 ---          {-19, nonce, name, value}     malformed argument: owner or number
 --- FROM active  TO active, dead
---@include lib/version
---@include lib/owner
---@include lib/epoch
---@include lib/now
+--@include lib/check_version
+--@include lib/check_owner
+--@include lib/check_epoch
+--@include lib/now (gives: changes)
 --@include lib/limit
---@include lib/terms
+--@include lib/lease_terms
 local kind, provisional = 'consumer', false
---@include lib/role
+--@include lib/check_role (gives: taken_by, left, lost)
 if lost then
   return {-16, nonce, kind}
 end
@@ -29,19 +29,18 @@ if taken_by then
   return {-15, nonce, kind, taken_by, left}
 end
 max_attempts, max_crashes = limit(max_attempts, 20), limit(max_crashes, 3)
---@include lib/crash
---@include lib/joined
+--@include lib/count_crash
+--@include lib/join_body (gives: record_size)
 local decided = #numbers / 2
 local reply = {1, nonce, decided, epoch or '', lease, now}
 if paused or decided == 0 then -- paused: nothing is delivered again
-  --@include lib/renewed
+  --@include lib/renew_role
   return reply
 end
---@include lib/settled
-local tallied = counts
-local numbers, records, counts = {}, {}, {}
-local due, cut, dropped, fallen, crashes, lapsed, lapse, spent, unlisted = {}, nil, {}, {}, 0, {}, {}, {}, false
-local front, stood, elsewhere = '-', 0, {} -- no expired jobs
+--@include lib/check_receipts (gives: count, ids, codes, where, counts)
+local taken, taken_records, taken_counts = {}, {}, {}
+local due, cut, dropped, dying, crashes, expired, expired_set, expired_once, more_expired = {}, nil, {}, {}, 0, {}, {}, {}, false
+local trim_to, head_expired, other_expired = '-', 0, {} -- no expired jobs
 local bytes, soonest, named = 0, false, {}
 for i = 1, decided do
   local id = ids[i]
@@ -54,16 +53,16 @@ for i = 1, decided do
     local value = redis.call('HGET', held, id)
     local ends = redis.call('ZSCORE', expiry, id)
     local record = value and (string.match(value, '^@[^\n]*\n(.*)$') or value)
-    local size = record and size_of(id, record)
+    local size = record and record_size(id, record)
     bytes = bytes + (size or 0)
     if size and not (ends and tonumber(ends) <= now) then
-      local count, dies, counted = crash(tallied[i], record, value)
-      crashes = crashes + counted
+      local count, dies, crashed = count_crash(counts[i], record, value)
+      crashes = crashes + crashed
       if dies then
-        fallen[#fallen + 1] = id
-        fallen[#fallen + 1] = count
+        dying[#dying + 1] = id
+        dying[#dying + 1] = count
       else
-        numbers[#numbers + 1], records[#records + 1], counts[#counts + 1] = id, record, count
+        taken[#taken + 1], taken_records[#taken_records + 1], taken_counts[#taken_counts + 1] = id, record, count
       end
     end
   end
@@ -72,13 +71,14 @@ redis.call('ZCARD', scheduled)
 redis.call('ZCARD', once)
 redis.call('ZCARD', expiry)
 redis.call('XLEN', ready)
-local asleep = redis.call('LLEN', wake) == 0
---@include lib/check_closed
+local wake_empty = redis.call('LLEN', wake) == 0
+--@include lib/check_closed (gives: wake_drained)
 --@include lib/drop_bodies
+--@include lib/remove_expired
 --@include lib/release_dedup
---@include lib/leases
-local reach = 100 + 2 * decided
---@include lib/deliver
+--@include lib/prepare_delivery
+local sweep_limit = 100 + 2 * decided
+--@include lib/write_delivery (gives: wrote, successor_due)
 --@include lib/announce
 local token = soonest and announce(soonest, false)
 if successor_due then
@@ -91,13 +91,11 @@ if #changes > 0 and (wrote or role ~= '') then
   redis.call('HSET', meta, unpack(changes))
 end
 if wrote then
-  if token and asleep then
+  if token and wake_empty then
     redis.call('RPUSH', wake, '1')
   end
   wake_drained()
 end
-for i = 1, #numbers do
-  local at = i * 3 + 4
-  reply[at], reply[at + 1], reply[at + 2] = numbers[i], counts[i], joined(numbers[i], records[i])
-end
+--@include lib/append_jobs
+append_jobs(reply)
 return reply

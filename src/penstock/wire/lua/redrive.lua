@@ -16,13 +16,13 @@
 ---          {-9, nonce, epoch}            another epoch
 ---          {-19, nonce, name, value}     malformed argument: number
 --- FROM dead  TO scheduled
---@include lib/version
---@include lib/epoch
---@include lib/now
---@include lib/number
+--@include lib/check_version
+--@include lib/check_epoch
+--@include lib/now (gives: changes, end_of)
+--@include lib/is_number
 --@include lib/use
---@include lib/terms
-local function lives(id) -- it is there, and its ttl has not ended
+--@include lib/lease_terms (gives: lease_and_ttl)
+local function is_alive(id) -- it is there, and its ttl has not ended
   local ends, score = redis.call('ZSCORE', expiry, id), redis.call('ZSCORE', once, id)
   if ends then
     return tonumber(ends) > now
@@ -36,11 +36,11 @@ local function taken(name) -- by a job that lives, or by a window that has not e
   local ends = tonumber(string.match(value, '@(%d+)$')) or 0
   local found = ends > now
   for id in string.gmatch(value, '%d+%-%d+') do
-    found = found or lives(id)
+    found = found or is_alive(id)
   end
   return found
 end
-local ids, codes, back, recount, lives, twice, named = numbers, {}, {}, {}, {}, {}, #numbers > 0
+local ids, codes, returned, new_counters, ttl_ends, twice, named = numbers, {}, {}, {}, {}, {}, #numbers > 0
 local marks, retaken = {}, {}
 if not named then
   ids = redis.call('ZRANGE', dead, skip, skip + limit - 1)
@@ -55,7 +55,7 @@ for i = 1, #ids do
   elseif redis.call('ZSCORE', dead, id) then
     local count = redis.call('HGET', tally, id) or '1 0 0 0'
     local value, created = redis.call('HGET', held, id) or '', math.min(now, tonumber(string.sub(id, 1, -12)))
-    local _, ttl = terms(string.match(value, '^@[^\n]*\n(.*)$') or value)
+    local _, ttl = lease_and_ttl(string.match(value, '^@[^\n]*\n(.*)$') or value)
     local header = string.match(value, '^@[^\n]*\n([^\n]*)') or string.match(value, '^[^\n]*')
     -- an id that was taken until the start, or from the enqueue on, is not the job's any more
     local name = not string.find(header, ';u=', 1, true) and string.match(header, ';d=([^;]+)')
@@ -71,13 +71,13 @@ for i = 1, #ids do
         marks[#marks + 1] = id
       end
       if ttl then
-        lives[#lives + 1] = created + ttl
-        lives[#lives + 1] = id
+        ttl_ends[#ttl_ends + 1] = created + ttl
+        ttl_ends[#ttl_ends + 1] = id
       end
-      back[#back + 1] = created
-      back[#back + 1] = id
-      recount[#recount + 1] = id
-      recount[#recount + 1] = string.match(count, '^%d+%+?') .. ' 0 0 0'
+      returned[#returned + 1] = created
+      returned[#returned + 1] = id
+      new_counters[#new_counters + 1] = id
+      new_counters[#new_counters + 1] = string.match(count, '^%d+%+?') .. ' 0 0 0'
     end
   else
     codes[i] = (redis.call('HEXISTS', held, id) == 1 or #redis.call('XRANGE', ready, id, id) == 1) and -2 or 0
@@ -88,31 +88,31 @@ redis.call('ZCARD', scheduled)
 redis.call('ZCARD', expiry)
 redis.call('HLEN', dedup)
 redis.call('ZCARD', windows)
-local asleep, token = redis.call('LLEN', wake) == 0, not paused
-if #back > 0 then
+local wake_empty, token = redis.call('LLEN', wake) == 0, not paused
+if #returned > 0 then
   redis.call('HDEL', held, '-')
-  for i = 2, #back, 2 do
-    redis.call('ZREM', dead, back[i])
+  for i = 2, #returned, 2 do
+    redis.call('ZREM', dead, returned[i])
   end
-  redis.call('ZADD', scheduled, unpack(back))
-  if #lives > 0 then
-    redis.call('ZADD', expiry, unpack(lives))
+  redis.call('ZADD', scheduled, unpack(returned))
+  if #ttl_ends > 0 then
+    redis.call('ZADD', expiry, unpack(ttl_ends))
     use('t')
   end
   if #marks > 0 then
     redis.call('HSET', dedup, unpack(marks))
     use('d')
   end
-  redis.call('HSET', tally, unpack(recount))
-  redis.call('HINCRBY', meta, 'redriven', #back / 2)
+  redis.call('HSET', tally, unpack(new_counters))
+  redis.call('HINCRBY', meta, 'redriven', #returned / 2)
   if #changes > 0 then
     redis.call('HSET', meta, unpack(changes))
   end
-  if token and asleep then
+  if token and wake_empty then
     redis.call('RPUSH', wake, '1')
   end
 end
-local done = #back / 2
+local done = #returned / 2
 if not named then
   return {1, nonce, done, math.max(0, redis.call('ZCARD', dead) - skip - (#ids - done)), #ids - done}
 elseif done == #ids then

@@ -12,21 +12,21 @@
 ---          {-9, nonce, epoch}            another epoch
 ---          {-19, nonce, name, value}     malformed argument: number
 --- FROM active  TO scheduled, dead
---@include lib/version
---@include lib/epoch
+--@include lib/check_version
+--@include lib/check_epoch
 --@include lib/now
 --@include lib/limit
-local most, later = limit(max_releases, 1000), tonumber(delay)
---@include lib/settled
+local most, delay_ms = limit(max_releases, 1000), tonumber(delay)
+--@include lib/check_receipts
 --@include lib/return_jobs
 local function decide(id, nacked, crashed, released, why)
-  if later == 0 then
+  if delay_ms == 0 then
     released = released + 1
   end
   if tonumber(released) >= most then
     return nil, nacked .. ' ' .. crashed .. ' ' .. released .. ' released ' .. released .. ' times'
   end
-  local due = later == 0 and math.min(now, tonumber(string.sub(id, 1, -12))) or now + later
+  local due = delay_ms == 0 and math.min(now, tonumber(string.sub(id, 1, -12))) or now + delay_ms
   return due, nacked .. ' ' .. crashed .. ' ' .. released .. why
 end
 local reply = return_jobs(decide, 'released')

@@ -18,13 +18,13 @@
 ---          {-16, nonce, kind}                   the role that was borne has ended; nothing taken
 ---          {-19, nonce, name, value}            malformed argument: owner
 --- FROM ready, scheduled, active  TO active, dead
---@include lib/version
---@include lib/owner
+--@include lib/check_version
+--@include lib/check_owner
 --@include lib/now
 local kind = 'consumer'
---@include lib/role
+--@include lib/check_role (gives: taken_by, left, lost)
 if lost or taken_by then
-  --@include lib/handed
+  --@include lib/pass_token
   if lost then
     return {-16, nonce, kind}
   end
@@ -38,21 +38,19 @@ if not epoch then
 end
 local provisional = tonumber(n) < 0
 n, idle = math.abs(n), idle == '1'
-local settlings, all, finished = 0, false, {}
+local all_valid, finished = false, {} -- no job ends in this call
 --@include lib/drop_bodies
 --@include lib/release_dedup
-local reach = 2000
---@include lib/lapsed
---@include lib/take
---@include lib/leases
---@include lib/deliver
---@include lib/rest
-if hungry and #numbers + #lapsed > 0 then
+local sweep_limit = 2000 -- most expired jobs that this call removes
+--@include lib/find_expired (gives: expired)
+--@include lib/choose_jobs (gives: taken, wants_room)
+--@include lib/prepare_delivery
+--@include lib/write_delivery
+--@include lib/next_event (gives: next_in)
+if wants_room and #taken + #expired > 0 then
   redis.call('RPUSH', space, '1')
 end
-local reply = {1, nonce, drained and -2 or more and 0 or soonest and soonest - now or -1, epoch or '', lease, now}
-for i = 1, #numbers do
-  local at = i * 3 + 4
-  reply[at], reply[at + 1], reply[at + 2] = numbers[i], counts[i], joined(numbers[i], records[i])
-end
+local reply = {1, nonce, next_in, epoch or '', lease, now}
+--@include lib/append_jobs
+append_jobs(reply)
 return reply

@@ -5,21 +5,21 @@
 --- META     v seen off uses producer consumer
 --- RETURNS  {1, nonce, given}             1, or 0: this taking had ended before
 ---          {-6, nonce, version}          written by a newer protocol
---@include lib/version
---@include lib/now
+--@include lib/check_version
+--@include lib/now (gives: changes, change)
 local before, other = producer or '', consumer or ''
 if kind == 'consumer' then
   before, other = other, before
 end
 local fence, ours, ends, span = string.match(before, '^(%d+)%-(%x+) (%d+) (%d+)')
---@include lib/left
+--@include lib/time_left
 if ours ~= token then
   return {1, nonce, 0}
 end
 change(kind, fence)
-if not string.find(other, ' ', 1, true) then -- nobody has the other one
+if not string.find(other, ' ', 1, true) then -- the other role is free
   change('uses', string.gsub(uses, 'x', '') .. '')
 end
 redis.call('HDEL', held, '-')
 redis.call('HSET', meta, unpack(changes))
-return {1, nonce, left_of(ends, span) > 0 and 1 or 0}
+return {1, nonce, time_left(ends, span) > 0 and 1 or 0}

@@ -9,10 +9,10 @@
 --- RETURNS  {1, nonce, found, skip, now}  found: how many of this page; skip: of the next page, -1 = this is the last
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
---@include lib/version
---@include lib/damaged
---@include lib/now
---@include lib/terms
+--@include lib/check_version
+--@include lib/check_damaged
+--@include lib/now (gives: changes, raw, score_of, end_of)
+--@include lib/lease_terms (gives: lease_and_ttl, lease_span)
 local late, far = now + 60000, now + horizon
 local found, bytes, passed, more = 0, 0, tonumber(skip), false
 local sets, names, drops, put = {}, {}, {}, {active = {}, scheduled = {}, once = {}, dead = {}, expiry = {}, windows = {}}
@@ -20,7 +20,7 @@ for _, one in ipairs({active, scheduled, once, dead, expiry, windows}) do
   redis.call('ZCARD', one)
 end
 redis.call('HLEN', dedup)
-local asleep, token = redis.call('LLEN', wake) == 0, false
+local wake_empty, token = redis.call('LLEN', wake) == 0, false
 local function note(list, value, name)
   list[#list + 1] = value
   list[#list + 1] = name
@@ -33,7 +33,7 @@ local function due(old, created, delivered) -- of a job that waits for its time
   end
   return old > far and now or old
 end
-local function heir(id, record) -- it waits for the end of another job, and then for its time
+local function successor(id, record) -- it waits for the end of another job, and then for its time
   local name = string.match(record, '^[1+][^\n]-;d=([^;\n]+)')
   local owner, next, wait = string.match(name and redis.call('HGET', dedup, name) or '', '^(%S+) (%S+) (%d+)$')
   local new = next == id and due(tonumber(wait), tonumber(string.sub(id, 1, -12)), 0)
@@ -50,17 +50,17 @@ local function mend(id) -- whether some time of this job lies ahead
   end
   local record = value or entry[2][2]
   bytes = bytes + #record
-  local at, who = string.match(record, '^@(%d+)(%?? [^\n]*\n)')
+  local at, rest_of_note = string.match(record, '^@(%d+)(%?? [^\n]*\n)')
   if at then
-    record, delivered = string.sub(record, #at + #who + 2), tonumber(at)
+    record, delivered = string.sub(record, #at + #rest_of_note + 2), tonumber(at)
   end
-  local own, ttl = terms(record)
+  local own, ttl = lease_and_ttl(record)
   local ends, longest = tonumber(redis.call('ZSCORE', expiry, id)), ttl or 86400000
   if ends and ttl and ends > late + ttl then
     ends, wrong = now + ttl, true
     note(put.expiry, ends, id)
   end
-  local leased, spent = redis.call('ZSCORE', active, id), redis.call('ZSCORE', once, id)
+  local leased, expired_once = redis.call('ZSCORE', active, id), redis.call('ZSCORE', once, id)
   local waits, died = redis.call('ZSCORE', scheduled, id), redis.call('ZSCORE', dead, id)
   local old, new, list = nil, nil, nil
   if leased then
@@ -68,17 +68,17 @@ local function mend(id) -- whether some time of this job lies ahead
     if delivered > late and old >= delivered then
       new = now + math.min(old - delivered, 2073600000)
     elseif old > late + 2073600000 then -- longer than any lease
-      new = now + span_of(own, ttl, lease)
+      new = now + lease_span(own, ttl, lease)
     end
-  elseif spent then
-    old, list = end_of(spent), put.once
+  elseif expired_once then
+    old, list = end_of(expired_once), put.once
     new = old > late + longest and now + longest
   elseif waits then
     old, list = tonumber(waits), put.scheduled
     if old < 9007199254740991 then
       new = due(old, tonumber(string.sub(id, 1, -12)), delivered)
     else
-      wrong = heir(id, record) or wrong
+      wrong = successor(id, record) or wrong
     end
   elseif died then
     old, list = tonumber(died), put.dead
@@ -90,11 +90,11 @@ local function mend(id) -- whether some time of this job lies ahead
   end
   if new ~= old then
     wrong = true
-    note(list, (leased or spent) and score_of(new, (leased or spent) % 4096) or new, id)
+    note(list, (leased or expired_once) and score_of(new, (leased or expired_once) % 4096) or new, id)
   end
   if delivered > late then
     wrong = true
-    note(sets, id, string.format('@%.0f', now) .. who .. record)
+    note(sets, id, string.format('@%.0f', now) .. rest_of_note .. record)
   end
   return wrong
 end
@@ -170,7 +170,7 @@ if write == '1' and found > 0 then
     redis.call('DEL', ready)
   end
   if index then
-    drops[#drops + 1] = 'alarm' -- of what was brought back somebody may have to be told
+    drops[#drops + 1] = 'alarm' -- a consumer may have to be woken for what was brought back
   end
   if #drops > 0 then
     redis.call('HDEL', meta, unpack(drops))
@@ -179,7 +179,7 @@ if write == '1' and found > 0 then
     redis.call('HSET', meta, unpack(changes))
   end
   token = not paused
-  if token and asleep then
+  if token and wake_empty then
     redis.call('RPUSH', wake, '1')
   end
 end

@@ -10,13 +10,13 @@
 ---                               ended are left out
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
---@include lib/version
---@include lib/damaged
+--@include lib/check_version
+--@include lib/check_damaged
 --@include lib/now
---@include lib/facts
---@include lib/state
+--@include lib/job_fields (gives: with_body)
+--@include lib/state_of
 local wanted, most = {}, tonumber(count)
-local reach = math.min(most * 10, 1000)
+local sweep_limit = math.min(most * 10, 1000)
 for i = 1, #states do
   wanted[states[i]] = true
 end
@@ -24,11 +24,11 @@ local reply, found, looked, bytes = {1, nonce, now, lease, epoch or '', '0'}, 0,
 local function see(id, state, score, value)
   looked, bytes = looked + 1, bytes + #value
   if #states == 0 or wanted[state == 'once' and 'active' or state] then
-    local job = facts(id, state, score, value)
+    local job = job_fields(id, state, score, value)
     if job[2] ~= 'expired' then
       found = found + 1
       if full == '1' then
-        bytes = bytes - #job[7] + #filled(job)[7]
+        bytes = bytes - #job[7] + #with_body(job)[7]
       else
         job[7] = '1' .. (string.match(job[7], '^.([^\n]*\n)') or '')
       end
@@ -37,12 +37,12 @@ local function see(id, state, score, value)
   end
 end
 local function step()
-  local room = math.min(most - found, reach - looked)
+  local bytes_left = math.min(most - found, sweep_limit - looked)
   local size = looked > 0 and bytes / looked or 1048575
-  return math.max(1, math.min(room, math.floor((1048576 - bytes) / (size + 1)), 100))
+  return math.max(1, math.min(bytes_left, math.floor((1048576 - bytes) / (size + 1)), 100))
 end
 local function unfinished()
-  return found < most and looked < reach and bytes < 1048576
+  return found < most and looked < sweep_limit and bytes < 1048576
 end
 local where, at = string.match(cursor, '^([rh])(.*)$')
 local fence = last or '+' -- jobs that are added meanwhile are left out, or a scan beside a producer had no end

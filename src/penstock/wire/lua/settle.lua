@@ -12,17 +12,17 @@
 ---          {-16, nonce, kind}                   as in reserve; nothing finished
 ---          {-19, nonce, name, value}            malformed argument: owner or number
 --- FROM active, ready, scheduled  TO done, active, dead
---@include lib/version
---@include lib/owner
---@include lib/epoch
---@include lib/now
+--@include lib/check_version
+--@include lib/check_owner
+--@include lib/check_epoch
+--@include lib/now (gives: change)
 local kind = 'consumer'
 local provisional = tonumber(n) < 0
 n = math.abs(n)
 if n == 0 then
   role = ''
 end
---@include lib/role
+--@include lib/check_role (gives: taken_by, left, lost)
 if lost then
   return {-16, nonce, kind}
 end
@@ -36,52 +36,49 @@ if not epoch then
   return {1, nonce, -1, '', 30000, now, 0, string.rep('0 ', common == '*' and #numbers / 2 or #numbers)}
 end
 local idle = false
---@include lib/settled
---@include lib/acked
-local settlings = acked
+--@include lib/check_receipts (gives: count, codes)
+--@include lib/find_finished (gives: finished, freed, acked)
 --@include lib/drop_bodies
 --@include lib/release_dedup
 release_dedup(finished, true)
-local reach = 2000
---@include lib/expired_windows
---@include lib/lapsed
-if acked > 0 and #lapsed + #spent > 0 then -- what is finished here has not expired
+local sweep_limit = 2000 -- most expired jobs that this call removes
+--@include lib/expired_windows (gives: close_windows)
+--@include lib/find_expired (gives: expired, expired_once)
+if acked > 0 and #expired + #expired_once > 0 then -- what is finished here has not expired
   local ending, left, kept = {}, {}, {}
   for i = 1, acked do
     ending[finished[i]] = true
   end
-  for i = 1, #lapsed do
-    if not ending[lapsed[i]] then
-      left[#left + 1] = lapsed[i]
+  for i = 1, #expired do
+    if not ending[expired[i]] then
+      left[#left + 1] = expired[i]
     end
   end
-  for i = 1, #spent do
-    if not ending[spent[i]] then
-      kept[#kept + 1] = spent[i]
+  for i = 1, #expired_once do
+    if not ending[expired_once[i]] then
+      kept[#kept + 1] = expired_once[i]
     end
   end
-  lapsed, spent = left, kept
+  expired, expired_once = left, kept
 end
---@include lib/take
---@include lib/leases
+--@include lib/choose_jobs (gives: taken, wants_room)
+--@include lib/prepare_delivery
 if #expired_windows > 0 then
   redis.call('HDEL', held, '-')
   close_windows()
 end
 if acked > 0 then
-  --@include lib/finish
+  --@include lib/remove_finished (gives: removed)
   change('acked', acked_before + removed)
 end
---@include lib/deliver
+--@include lib/write_delivery (gives: wrote)
 wrote = wrote or acked + #expired_windows > 0
---@include lib/rest
-if hungry and #numbers + freed + #lapsed > 0 then
+--@include lib/next_event (gives: next_in)
+if wants_room and #taken + freed + #expired > 0 then
   redis.call('RPUSH', space, '1')
 end
 local outcome = acked == count and '' or table.concat(codes, ' ')
-local reply = {1, nonce, drained and -2 or more and 0 or soonest and soonest - now or -1, epoch, lease, now, acked, outcome}
-for i = 1, #numbers do
-  local at = i * 3 + 6
-  reply[at], reply[at + 1], reply[at + 2] = numbers[i], counts[i], joined(numbers[i], records[i])
-end
+local reply = {1, nonce, next_in, epoch, lease, now, acked, outcome}
+--@include lib/append_jobs
+append_jobs(reply)
 return reply

@@ -13,11 +13,11 @@
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 ---          {-9, nonce, epoch}            another epoch
 ---          {-19, nonce, name, value}     malformed argument: number
---@include lib/version
---@include lib/epoch
+--@include lib/check_version
+--@include lib/check_epoch
 --@include lib/now
---@include lib/number
---@include lib/described
+--@include lib/is_number
+--@include lib/describe
 local reply = {1, nonce, now, lease, epoch or ''}
 local bytes = 0
 for i = 1, #numbers do
@@ -28,7 +28,7 @@ for i = 1, #numbers do
   if not is_number(id) then
     return {-19, nonce, 'number', string.sub(id, 1, 200)}
   end
-  local job = described(id)
+  local job = describe(id)
   reply[#reply + 1], bytes = job, bytes + (job[7] and #job[7] or 0)
 end
 return reply

@@ -10,10 +10,10 @@
 ---          {0, nonce, promised}  the writer has committed this batch or a later one: nothing is kept
 ---          {-6, nonce, version}  written by a newer protocol
 ---          {-18, nonce}          what this attempt has staged before is not there any more: nothing is kept
---@include lib/version
---@include lib/promised
-if promised and promised >= tonumber(batch) then
-  return {0, nonce, promised}
+--@include lib/check_version
+--@include lib/read_promise (gives: promised_batch)
+if promised_batch and promised_batch >= tonumber(batch) then
+  return {0, nonce, promised_batch}
 end
 local attempt, place = string.match(field, '^(.*:)(%d+)$')
 if place and tonumber(place) > 0 and redis.call('HEXISTS', stage, attempt .. string.format('%.0f', place - 1)) == 0 then

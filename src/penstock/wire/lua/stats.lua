@@ -8,20 +8,21 @@
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 --- FROM ready, scheduled, active  TO none
---@include lib/version
---@include lib/damaged
---@include lib/now
+--@include lib/check_version
+--@include lib/check_damaged
+--@include lib/now (gives: score_of, end_of)
 redis.call('ZCARD', dead)
 --@include lib/check_closed
 --@include lib/drop_bodies
 --@include lib/release_dedup
-local reach = 100
---@include lib/lapsed
---@include lib/tidy
+local sweep_limit = 100
+--@include lib/find_expired
+--@include lib/sweep_expired
+sweep_expired()
 local fields = redis.call('HGETALL', meta)
 local stream, due = redis.call('XLEN', ready), redis.call('ZCOUNT', scheduled, '-inf', now)
-local over, lapsed = redis.call('ZCOUNT', active, '-inf', score_of(now, 4095)), redis.call('ZCOUNT', expiry, '-inf', now)
-local spent = redis.call('ZCOUNT', once, '-inf', score_of(now, 4095))
+local ended_leases, expired_jobs = redis.call('ZCOUNT', active, '-inf', score_of(now, 4095)), redis.call('ZCOUNT', expiry, '-inf', now)
+local expired_once_jobs = redis.call('ZCOUNT', once, '-inf', score_of(now, 4095))
 -- The expired lie among the ready, the due and the ended leases, and nowhere else: a score is never later than the end
 -- of the ttl. So the three together less the expired are what can be reserved.
 local oldest = -1
@@ -31,10 +32,10 @@ if head then
 end
 local first, ended = redis.call('ZRANGE', scheduled, 0, 0, 'WITHSCORES'), redis.call('ZRANGE', active, 0, 0, 'WITHSCORES')
 oldest = math.max(oldest, first[2] and now - first[2] or -1, ended[2] and now - end_of(ended[2]) or -1)
-local available = stream + due + over - lapsed
+local available = stream + due + ended_leases - expired_jobs
 if available == 0 then -- what lies there has ended
   oldest = -1
 end
 return {1, nonce, now, available, redis.call('ZCARD', scheduled) - due,
-  redis.call('ZCARD', active) - over + redis.call('ZCARD', once) - spent, redis.call('ZCARD', dead),
-  lapsed + spent, oldest, unpack(fields)}
+  redis.call('ZCARD', active) - ended_leases + redis.call('ZCARD', once) - expired_once_jobs, redis.call('ZCARD', dead),
+  expired_jobs + expired_once_jobs, oldest, unpack(fields)}

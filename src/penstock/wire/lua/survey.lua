@@ -16,22 +16,22 @@
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 ---          {-9, nonce, epoch}            another epoch
 ---          {-19, nonce, name, value}     malformed argument: from or to, of ready
---@include lib/version
---@include lib/epoch
---@include lib/now
---@include lib/number
+--@include lib/check_version
+--@include lib/check_epoch
+--@include lib/now (gives: end_of)
+--@include lib/is_number
 for name, number in pairs(place == 'ready' and {from = from, to = to} or {}) do
   if number ~= '' and not is_number(number) then
     return {-19, nonce, name, string.sub(number, 1, 200)}
   end
 end
-local mortal, counted = string.find(uses, 't', 1, true), string.find(uses, 'r', 1, true)
+local has_ttls, has_counters = string.find(uses, 't', 1, true), string.find(uses, 'r', 1, true)
 local index = ({scheduled = scheduled, active = active, once = once, dead = dead})[place]
 local reply = {1, nonce, now, epoch or '', ''}
 count = tonumber(count)
---@include lib/rows
+--@include lib/append_rows (gives: bytes, at, visible_part)
 local function ends_of(ids)
-  return mortal and place ~= 'dead' and #ids > 0 and redis.call('ZMSCORE', expiry, unpack(ids)) or {}
+  return has_ttls and place ~= 'dead' and #ids > 0 and redis.call('ZMSCORE', expiry, unpack(ids)) or {}
 end
 local function stream()
   local first, looked, over = '-', 0, false
@@ -43,7 +43,7 @@ local function stream()
     step = math.min(step, count - looked)
     local entries, ids = redis.call('XRANGE', ready, first, to == '' and '+' or to, 'COUNT', step), {}
     over = #entries < step
-    for i = 1, mortal and #entries or 0 do
+    for i = 1, has_ttls and #entries or 0 do
       ids[i] = entries[i][1]
     end
     local ends = ends_of(ids)
@@ -56,7 +56,7 @@ local function stream()
         break
       end
       if not (ends[i] and tonumber(ends[i]) <= now) then
-        local value, text = entry[2][2], shown(entry[1], entry[2][2])
+        local value, text = entry[2][2], visible_part(entry[1], entry[2][2])
         if text then
           reply[at + 1], reply[at + 2] = entry[1], text
           at, bytes = at + 2, bytes + math.max(#value, #text)
@@ -105,7 +105,7 @@ local function sorted()
       kept[at], kept_scores[at], places[at] = ids[i], scores[i], i
     end
   end
-  local passed = rows(kept, kept_scores, counted and #kept > 0 and redis.call('HMGET', tally, unpack(kept)) or {})
+  local passed = append_rows(kept, kept_scores, has_counters and #kept > 0 and redis.call('HMGET', tally, unpack(kept)) or {})
   local seen_to = passed < #kept and places[passed + 1] - 1 or #ids
   if not over or seen_to < #ids then
     reply[5] = scores[seen_to] .. ' ' .. ids[seen_to]

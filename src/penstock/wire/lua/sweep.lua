@@ -9,43 +9,43 @@
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 --- FROM ready, scheduled, active, dead  TO none
---@include lib/version
---@include lib/damaged
+--@include lib/check_version
+--@include lib/check_damaged
 if not epoch then
   return {1, nonce, 0, 0, 0, '', ''}
 end
 local quiet = seen
---@include lib/now
---@include lib/check_closed
---@include lib/drop_bodies
---@include lib/release_dedup
-local reach = 1000
---@include lib/expired_windows
---@include lib/lapsed
+--@include lib/now (gives: changes, raw)
+--@include lib/check_closed (gives: wake_drained)
+--@include lib/drop_bodies (gives: bodies_left)
+--@include lib/release_dedup (gives: write_dedup_and_wake)
+local sweep_limit = 1000
+--@include lib/expired_windows (gives: close_windows)
+--@include lib/find_expired (gives: expired, expired_once, remove_expired)
 --@include lib/trim_dead
-local letters, hungry = redis.call('ZCARD', dead), full > now and redis.call('LLEN', space) == 0
+local letters, wants_room = redis.call('ZCARD', dead), full > now and redis.call('LLEN', space) == 0
 redis.call('HLEN', tally)
 redis.call('HDEL', held, '-')
 if quiet > raw + 2592000000 then -- a wrong time is not kept, or the queue would never be idle
   redis.call('HSET', meta, unpack(changes))
 end
---@include lib/expire
+remove_expired()
 close_windows()
 write_dedup_and_wake()
 if letters > 0 then
-  trim_dead(reach)
+  trim_dead(sweep_limit)
 end
 letters = letters - redis.call('ZCARD', dead)
-if hungry and #lapsed > 0 then
+if wants_room and #expired > 0 then
   redis.call('RPUSH', space, '1')
 end
 wake_drained()
---@include lib/sparse
+--@include lib/move_sparse (gives: moved_jobs, moved_bytes)
 local removed = ''
-if #lapsed + #spent + letters + #expired_windows == 0 then
-  --@include lib/left
+if #expired + #expired_once + letters + #expired_windows == 0 then
+  --@include lib/time_left
   local function is_held(role)
-    return left_of(string.match(role or '', '^%S+ (%d+) (%d+)')) > 0
+    return time_left(string.match(role or '', '^%S+ (%d+) (%d+)')) > 0
   end
   local borne = is_held(producer) or is_held(consumer)
   local set = borne
@@ -72,6 +72,6 @@ if #lapsed + #spent + letters + #expired_windows == 0 then
     end
   end
 end
-return {1, nonce, #lapsed + #spent, letters, (#lapsed == reach or #spent == reach or letters == reach or #expired_windows == reach or moved >= 1000 or
-  heavy >= 1048576 or owed ~= '') and 1 or 0, removed,
+return {1, nonce, #expired + #expired_once, letters, (#expired == sweep_limit or #expired_once == sweep_limit or letters == sweep_limit or #expired_windows == sweep_limit or moved_jobs >= 1000 or
+  moved_bytes >= 1048576 or bodies_left ~= '') and 1 or 0, removed,
   removed == '' and epoch or ''}

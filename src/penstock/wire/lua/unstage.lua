@@ -7,13 +7,13 @@
 --- RETURNS  {1, nonce, chunks}    forgotten; chunks: how many were staged
 ---          {0, nonce, promised}  this batch or a later one was promised, and `keep` is empty: nothing is changed
 ---          {-6, nonce, version}  written by a newer protocol
---@include lib/version
+--@include lib/check_version
 local chunks, left = redis.call('HLEN', stage), redis.call('PTTL', writes)
---@include lib/promised
-if promised and promised >= tonumber(batch) then
+--@include lib/read_promise (gives: promised_batch)
+if promised_batch and promised_batch >= tonumber(batch) then
   if keep == '' then
-    return {0, nonce, promised}
-  elseif promised == tonumber(batch) then
+    return {0, nonce, promised_batch}
+  elseif promised_batch == tonumber(batch) then
     redis.call('HDEL', commit, 'stages')
     redis.call('HSET', commit, 'state', 'done')
     redis.call('PEXPIRE', commit, keep)

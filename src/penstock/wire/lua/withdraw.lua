@@ -10,8 +10,8 @@
 ---          {-9, nonce, epoch}            another epoch
 ---          {-19, nonce, name, value}     malformed argument: number
 --- FROM ready, scheduled  TO none
---@include lib/version
---@include lib/epoch
+--@include lib/check_version
+--@include lib/check_epoch
 --@include lib/now
 --@include lib/check_numbers
 --@include lib/decide_each
@@ -37,7 +37,7 @@ redis.call('XLEN', ready)
 --@include lib/release_dedup
 --@include lib/check_closed
 release_dedup(found, false)
-local hungry = full > now and redis.call('LLEN', space) == 0
+local wants_room = full > now and redis.call('LLEN', space) == 0
 --@include lib/remove_waiting
 if #found > 0 then
   remove_waiting(found, 'withdrawn')

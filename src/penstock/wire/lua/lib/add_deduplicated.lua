@@ -1,79 +1,79 @@
--- Write what lib/decide_dedup decided. Gives the reply.
---- NEEDS  ready held active scheduled once tally expiry meta wake space dedup windows nonce orphans mortal lives usual n
----        ids marks names apart given bodies whose forms dues fresh rewritten notes ruled moved drop_bodies recount mode
----        now paused first final last epoch created later replicas items header_of producer close_windows write_dedup
----        frames asleep full hungry waiting limit lapsed alarm change changes elsewhere enqueued front spent stood
----        unlisted uses
---- SETS   ruled first final alarm elsewhere uses
+-- Write the decisions of lib/decide_dedup. Gives the reply.
+--- NEEDS  ready held scheduled tally expiry meta wake space dedup windows nonce orphans has_ttls ttl_ends all_free n ids
+---        dedup_pairs names split_body given bodies added_names dedup_values added_due added rewritten notes
+---        has_policies moved drop_bodies new_counters mode now paused first final last epoch created delay_ms replicas
+---        answers header_of producer remove_expired close_windows write_dedup window_pairs wake_empty full space_empty
+---        waiting limit expired alarm change changes enqueued uses
+--- SETS   has_policies first final alarm uses
 --- GIVES  reply
-local stops, records, due, gone, soonest, token = {}, {}, {}, {}, nil, false
+local ends_of, held_pairs, due_pairs, leave_ready, soonest, token = {}, {}, {}, {}, nil, false
 for id, at in pairs(orphans) do
-  local ends = mortal and tonumber(redis.call('ZSCORE', expiry, id))
+  local ends = has_ttls and tonumber(redis.call('ZSCORE', expiry, id))
   local when = ends and math.min(ends, at) or at
   soonest = math.min(soonest or when, when)
-  due[#due + 1] = string.format('%.0f', when)
-  due[#due + 1] = id
+  due_pairs[#due_pairs + 1] = string.format('%.0f', when)
+  due_pairs[#due_pairs + 1] = id
 end
-for i = 2, lives and #lives or 0, 2 do
-  stops[lives[i]] = tonumber(lives[i - 1])
+for i = 2, ttl_ends and #ttl_ends or 0, 2 do
+  ends_of[ttl_ends[i]] = tonumber(ttl_ends[i - 1])
 end
-if usual then
+if all_free then
   local call = redis.call
   for i = 1, n do
     local id = ids[i]
-    marks[i * 2 - 1], marks[i * 2] = names[i], id
-    call('XADD', ready, id, 'j', apart(id, given[i], bodies))
+    dedup_pairs[i * 2 - 1], dedup_pairs[i * 2] = names[i], id
+    call('XADD', ready, id, 'j', split_body(id, given[i], bodies))
   end
   token = true
 end
-for i = 1, usual and 0 or n do
-  marks[#marks + 1] = whose[i]
-  marks[#marks + 1] = forms[i] and string.format(forms[i], ids[i]) or ids[i]
-  if dues[i] > 0 then
-    local when = math.min(dues[i], stops[ids[i]] or dues[i])
+for i = 1, all_free and 0 or n do
+  dedup_pairs[#dedup_pairs + 1] = added_names[i]
+  dedup_pairs[#dedup_pairs + 1] = dedup_values[i] and string.format(dedup_values[i], ids[i]) or ids[i]
+  if added_due[i] > 0 then
+    local when = math.min(added_due[i], ends_of[ids[i]] or added_due[i])
     soonest = math.min(soonest or when, when)
-    records[#records + 1] = ids[i]
-    records[#records + 1] = apart(ids[i], fresh[i], bodies)
-    due[#due + 1] = string.format('%.0f', when)
-    due[#due + 1] = ids[i]
+    held_pairs[#held_pairs + 1] = ids[i]
+    held_pairs[#held_pairs + 1] = split_body(ids[i], added[i], bodies)
+    due_pairs[#due_pairs + 1] = string.format('%.0f', when)
+    due_pairs[#due_pairs + 1] = ids[i]
   else
     token = true
-    redis.call('XADD', ready, ids[i], 'j', apart(ids[i], fresh[i], bodies))
+    redis.call('XADD', ready, ids[i], 'j', split_body(ids[i], added[i], bodies))
   end
 end
-local shrunk = {} -- they have a new body, which does not lie apart
+local without_large_body = {} -- their new body is in the record
 for id, content in pairs(rewritten) do
-  records[#records + 1] = id
+  held_pairs[#held_pairs + 1] = id
   local size = #bodies
-  records[#records + 1] = notes[id] .. apart(id, content, bodies)
+  held_pairs[#held_pairs + 1] = notes[id] .. split_body(id, content, bodies)
   if #bodies == size then
-    shrunk[#shrunk + 1] = id
+    without_large_body[#without_large_body + 1] = id
   end
-  ruled = ruled or string.find(string.match(content, '^[^\n]*'), ';p=', 1, true)
+  has_policies = has_policies or string.find(string.match(content, '^[^\n]*'), ';p=', 1, true)
   if moved[id] then
-    local ends = mortal and tonumber(redis.call('ZSCORE', expiry, id))
+    local ends = has_ttls and tonumber(redis.call('ZSCORE', expiry, id))
     local when = ends and math.min(ends, moved[id]) or moved[id]
     soonest = math.min(soonest or when, when)
-    gone[#gone + 1] = id
-    due[#due + 1] = string.format('%.0f', when)
-    due[#due + 1] = id
+    leave_ready[#leave_ready + 1] = id
+    due_pairs[#due_pairs + 1] = string.format('%.0f', when)
+    due_pairs[#due_pairs + 1] = id
   end
 end
-if #records > 0 then
-  redis.call('HSET', held, unpack(records))
+if #held_pairs > 0 then
+  redis.call('HSET', held, unpack(held_pairs))
 end
 if #bodies > 0 then
   redis.call('HSET', held, unpack(bodies))
 end
-drop_bodies(shrunk)
-if #gone > 0 then
-  redis.call('XDEL', ready, unpack(gone))
+drop_bodies(without_large_body)
+if #leave_ready > 0 then
+  redis.call('XDEL', ready, unpack(leave_ready))
 end
-if #recount > 0 then
-  redis.call('HSET', tally, unpack(recount))
+if #new_counters > 0 then
+  redis.call('HSET', tally, unpack(new_counters))
 end
 --@include lib/use
-if #recount > 0 then
+if #new_counters > 0 then
   use('r')
 end
 if n > 0 then
@@ -91,38 +91,38 @@ if n == 0 then
   first, final = '', last
 end
 --@include lib/note_added
-local words = {}
-local reply = {1, nonce, first, n, epoch, created, 0, later > 0 and 1 or 0, replicas}
-for i = 1, #items, 2 do
-  local what, id, state, header = unpack(items[i + 1])
+local successor_record = {}
+local reply = {1, nonce, first, n, epoch, created, 0, delay_ms > 0 and 1 or 0, replicas}
+for i = 1, #answers, 2 do
+  local what, id, state, header = unpack(answers[i + 1])
   if tonumber(id) then -- a place among those that were added
-    id, header = ids[id], header_of(fresh[id])
+    id, header = ids[id], header_of(added[id])
   end
-  words[#words + 1] = items[i] .. ' ' .. what .. ' ' .. id .. ' ' .. state .. ' ' .. header .. '\n'
+  successor_record[#successor_record + 1] = answers[i] .. ' ' .. what .. ' ' .. id .. ' ' .. state .. ' ' .. header .. '\n'
   local j = #reply
-  reply[j + 1], reply[j + 2], reply[j + 3], reply[j + 4], reply[j + 5] = items[i], what, id, state, header
+  reply[j + 1], reply[j + 2], reply[j + 3], reply[j + 4], reply[j + 5] = answers[i], what, id, state, header
 end
-redis.call('SET', producer, nonce .. ' ' .. first .. ' ' .. n .. ' ' .. epoch .. (later > 0 and ' 1\n' or ' 0\n') ..
-  table.concat(words), 'PX', 600000)
---@include lib/expire
+redis.call('SET', producer, nonce .. ' ' .. first .. ' ' .. n .. ' ' .. epoch .. (delay_ms > 0 and ' 1\n' or ' 0\n') ..
+  table.concat(successor_record), 'PX', 600000)
+remove_expired()
 close_windows()
 local successor_due = write_dedup()
-if #due > 0 then
-  redis.call('ZADD', scheduled, unpack(due))
+if #due_pairs > 0 then
+  redis.call('ZADD', scheduled, unpack(due_pairs))
 end
--- Who has the ids from now on, behind what has been released above.
-if #marks > 0 then
-  redis.call('HSET', dedup, unpack(marks))
+-- The new owners of the ids, behind what has been released above.
+if #dedup_pairs > 0 then
+  redis.call('HSET', dedup, unpack(dedup_pairs))
 end
-if #frames > 0 then
-  redis.call('ZADD', windows, unpack(frames))
+if #window_pairs > 0 then
+  redis.call('ZADD', windows, unpack(window_pairs))
 end
 if successor_due and successor_due <= now and paused ~= 'out' then
   token = true
 end
-if token and asleep then
+if token and wake_empty then
   redis.call('RPUSH', wake, '1')
 end
-if full > now and hungry and (waiting + n < limit or #lapsed > 0) then
+if full > now and space_empty and (waiting + n < limit or #expired > 0) then
   redis.call('RPUSH', space, '1')
 end

@@ -1,6 +1,6 @@
--- An event that falls due within a tick (4 s) adds the wake token, or an idle consumer would sleep past
--- it. Nobody is woken twice for the same: `alarm` is the earliest time a woken consumer has been told
--- of; `anew` says that the one who was told is leaving the wait (protocol/core.md, Waking).
+-- announce(at, again) notes an event that is due within a tick (4 s), and returns whether to add the wake token for
+-- it: an idle consumer would sleep past the event. `alarm` is the earliest time for which a consumer has been woken;
+-- none is woken twice for one event. `again`: that consumer is leaving the wait (protocol/core.md, Waking).
 --- NEEDS  now alarm change
 --- SETS   alarm
 --- GIVES  announce

@@ -1,5 +1,5 @@
--- Whether the queue is closed, with the types of what tells whether it has drained. wake_drained() wakes a consumer when nothing
--- can come any more; that one tells the next. (protocol/roles.md, Closing a queue)
+-- Find out if the queue is closed, and check the types of the keys that tell if it has drained. wake_drained() wakes
+-- a consumer when no job can come any more; that consumer wakes the next one (protocol/roles.md, Closing a queue).
 --- NEEDS  ready active scheduled wake uses
 --- GIVES  is_drained wake_drained
 local closed = uses ~= '' and string.find(uses, 'c', 1, true)

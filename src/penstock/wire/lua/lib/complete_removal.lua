@@ -1,6 +1,6 @@
--- complete_removal() comes behind a removal: dedup ids are released, the time is noted, consumers and producers that wait
--- are woken.
---- NEEDS  meta space write_dedup_and_wake changes wake_drained hungry
+-- complete_removal() follows a removal of jobs: it releases dedup ids, notes the time, and wakes consumers and
+-- producers.
+--- NEEDS  meta space write_dedup_and_wake changes wake_drained wants_room
 --- GIVES  complete_removal
 local function complete_removal()
   write_dedup_and_wake()
@@ -8,7 +8,7 @@ local function complete_removal()
     redis.call('HSET', meta, unpack(changes))
   end
   wake_drained()
-  if hungry then
+  if wants_room then
     redis.call('RPUSH', space, '1')
   end
 end

@@ -1,49 +1,50 @@
--- What becomes of each of the `asked` records in `given`, whose dedup ids may be taken. Nothing is written.
---- NEEDS  ready held active scheduled once tally expiry dedup windows nonce asked mode later given is_lease uses now
+-- Decide what becomes of each of the `asked` records in `given`, whose dedup ids may be taken. Nothing is written.
+-- Gives added (records to add, with added_due, 0 = at once, added_names and dedup_values), answers (for the reply),
+-- rewritten (number -> new record) and moved (number -> new due time).
+--- NEEDS  ready held active scheduled once tally expiry dedup windows nonce asked mode delay_ms given is_lease uses now
 ---        end_of
---- GIVES  apart names notes usual headed mortal header_of fresh whose dues forms items rewritten moved frames orphans
----        marks origins recount
---@include lib/apart
--- Who has each id, and where is it?
+--- GIVES  split_body has_header names notes all_free has_ttls header_of added added_names added_due dedup_values answers
+---        rewritten moved window_pairs orphans dedup_pairs record_index new_counters
+--@include lib/split_body (gives: has_header)
 if asked > 1000 then
   return {-10, nonce, 1001}
 end
 redis.call('HLEN', held)
-local names, owners, latest, notes, usual = {}, {}, {}, {}, mode == '' and later <= 0
+local names, owners, latest, notes, all_free = {}, {}, {}, {}, mode == '' and delay_ms <= 0
 local match = string.match
 for i = 1, asked do
   local record = given[i]
   local name = match(record, '^1;d=([^;\n]+)') or match(record, '^1[^\n]-;d=([^;\n]+)')
-  if not name or not headed(record) then
+  if not name or not has_header(record) then
     return {-10, nonce, i}
   end
   local lease = match(record, '^1;l=([^;\n]*)')
   if lease and not is_lease(lease, 0) then
     return {-19, nonce, 'lease', string.sub(lease, 1, 200)}
   elseif latest[name] then
-    usual = false
+    all_free = false
   end
   names[i], latest[name] = name, i
 end
 if asked > 0 then
   owners = redis.call('HMGET', dedup, unpack(names))
 end
-for i = 1, usual and asked or 0 do -- usual: every id is free, and no job has to wait
+for i = 1, all_free and asked or 0 do -- every id is free, and no job has to wait
   if owners[i] then
-    usual = false
+    all_free = false
     break
   end
 end
-if not usual then -- the first write of a usual call is to ready, and what it reads it has read by then
+if not all_free then -- else the first write is to ready, and all reads are done by then
   for _, index in ipairs({windows, scheduled, expiry, once, active}) do
     redis.call('ZCARD', index)
   end
   redis.call('XLEN', ready)
   redis.call('HLEN', tally)
 end
-local mortal, places = string.find(uses, 't', 1, true), {}
-local function looked_up(id) -- state, record, key; nil = it is not there any more, or its ttl has ended
-  local ends = mortal and redis.call('ZSCORE', expiry, id)
+local has_ttls, places = string.find(uses, 't', 1, true), {}
+local function look_up(id) -- state, record, key; nil = it is not there any more, or its ttl has ended
+  local ends = has_ttls and redis.call('ZSCORE', expiry, id)
   if ends and tonumber(ends) <= now then
     return nil
   end
@@ -72,7 +73,7 @@ local function looked_up(id) -- state, record, key; nil = it is not there any mo
   end
 end
 local function place_of(id) -- the same, read once a call
-  places[id] = places[id] or {looked_up(id)}
+  places[id] = places[id] or {look_up(id)}
   return places[id][1], places[id][2], places[id][3]
 end
 local function header_of(record) -- as much of it as a job's id needs
@@ -96,19 +97,17 @@ local function merged(record, old) -- the new content under the old ttl; the old
 end
 local updates, begins = string.find(mode, 'u', 1, true), string.find(mode, 'd', 1, true)
 local requeues, framed = string.find(mode, 'q', 1, true), string.find(mode, 'e', 1, true)
--- fresh: records to add, with the due time of each (0 = none), and how its id is noted; rewritten: number -> new record;
--- moved: number -> due time of what has to be in scheduled from now on.
-local fresh, whose, dues, forms, items, rewritten, moved, frames = {}, {}, {}, {}, {}, {}, {}, {}
-local orphans, marks, origins, behind = {}, {}, {}, {}
-local function add(what, due, form)
-  local at = #fresh + 1
-  dues[at], forms[at] = due, form
-  return {what, at, due > now and 'scheduled' or 'ready', ''}
+local added, added_names, added_due, dedup_values, answers, rewritten, moved, window_pairs = {}, {}, {}, {}, {}, {}, {}, {}
+local orphans, dedup_pairs, record_index, not_added = {}, {}, {}, {}
+local function add(what, due_pairs, form)
+  local at = #added + 1
+  added_due[at], dedup_values[at] = due_pairs, form
+  return {what, at, due_pairs > now and 'scheduled' or 'ready', ''}
 end
 local function own_place(id) -- that of its creation, when it is due at once
   return math.min(now, tonumber(string.sub(id, 1, -12)))
 end
-local wanted = later > 0 and string.format(' %.0f', now + later) or '' -- when a successor is due, behind its number
+local wanted = delay_ms > 0 and string.format(' %.0f', now + delay_ms) or '' -- when a successor is due, behind its number
 local function rewrite(id, state, old, key, record, ends) -- ends: of the window for whose end it waits
   local content = merged(record, rewritten[id] or old)
   if not content then
@@ -116,49 +115,49 @@ local function rewrite(id, state, old, key, record, ends) -- ends: of the window
   end
   rewritten[id] = content
   if key == scheduled and begins then
-    moved[id] = math.max(ends > now and ends or 0, later > 0 and now + later or own_place(id))
+    moved[id] = math.max(ends > now and ends or 0, delay_ms > 0 and now + delay_ms or own_place(id))
   elseif key == ready then
-    moved[id] = begins and later > 0 and now + later or own_place(id)
+    moved[id] = begins and delay_ms > 0 and now + delay_ms or own_place(id)
   end
   if moved[id] then
     state = moved[id] > now and 'scheduled' or 'ready'
   end
   return {2, id, state, header_of(content)}
 end
-local when = later > 0 and now + later or 0
+local when = delay_ms > 0 and now + delay_ms or 0
 -- A delivery whose lease has ended is ended by the answer that its job is ready: what its holder says later is stale. The
 -- job stays where it is, so the next reserve counts the crash.
 --@include lib/end_delivery
-local function decided(name, value, record) -- what becomes of a record whose id is not free
+local function decide(name, value, record) -- what becomes of a record whose id is not free
   local ends = tonumber(string.match(value, '@(%d+)$')) or 0
-  local owner, heir, wait = string.match(value, '^(%d+%-%d+) ?([%d-]*) ?(%d*)')
-  local state, old, key, waits, words
+  local owner, successor, wait = string.match(value, '^(%d+%-%d+) ?([%d-]*) ?(%d*)')
+  local state, old, key, waits, successor_record
   if owner then
     state, old, key = place_of(owner)
   end
-  if heir and heir ~= '' then
-    waits, words = place_of(heir)
+  if successor and successor ~= '' then
+    waits, successor_record = place_of(successor)
   end
   if waits and not state then -- its ttl has ended, or it was evicted: the next one is due
-    local at = math.max(own_place(heir), tonumber(wait) or 0)
-    owner, state, old, key, waits = heir, at > now and 'scheduled' or 'ready', words, scheduled, nil
+    local at = math.max(own_place(successor), tonumber(wait) or 0)
+    owner, state, old, key, waits = successor, at > now and 'scheduled' or 'ready', successor_record, scheduled, nil
     orphans[owner] = at
-    marks[#marks + 1] = name
-    marks[#marks + 1] = owner
+    dedup_pairs[#dedup_pairs + 1] = name
+    dedup_pairs[#dedup_pairs + 1] = owner
   end
   if key == active and state == 'ready' then
     end_delivery(owner)
   end
   local busy = key == active and state == 'active' or key == once
   if waits and updates and (requeues or not busy) then -- of the two it has the last word
-    local item = rewrite(heir, waits, words, nil, record)
+    local item = rewrite(successor, waits, successor_record, nil, record)
     if begins and item[1] == 2 then
-      marks[#marks + 1] = name
-      marks[#marks + 1] = owner .. ' ' .. heir .. wanted
+      dedup_pairs[#dedup_pairs + 1] = name
+      dedup_pairs[#dedup_pairs + 1] = owner .. ' ' .. successor .. wanted
     end
     return item
   elseif busy and requeues and not waits then
-    behind[#fresh + 1] = {0, owner, state, header_of(old)}
+    not_added[#added + 1] = {0, owner, state, header_of(old)}
     return add(3, 9007199254740991, owner .. ' %s' .. wanted)
   elseif busy then
     return {0, owner, state, header_of(old)}
@@ -167,42 +166,42 @@ local function decided(name, value, record) -- what becomes of a record whose id
   elseif state then
     return updates and rewrite(owner, state, old, key, record, ends) or {0, owner, state, header_of(old)}
   elseif ends > now then
-    return requeues and add(3, math.max(ends, now + later), '%s @' .. string.format('%.0f', ends)) or
+    return requeues and add(3, math.max(ends, now + delay_ms), '%s @' .. string.format('%.0f', ends)) or
       {0, '', 'window', ''}
   end
 end
 latest = {}
-for i = 1, usual and 0 or asked do
+for i = 1, all_free and 0 or asked do
   local name, record = names[i], given[i]
   local item, again = nil, latest[name]
   if again then -- it came before, in this very call
     if updates then
-      fresh[again] = record
+      added[again] = record
     end
-    item = {updates and 2 or 0, again, dues[again] > now and 'scheduled' or 'ready', ''}
-    if frames[1] and forms[again] then -- nobody has it
+    item = {updates and 2 or 0, again, added_due[again] > now and 'scheduled' or 'ready', ''}
+    if window_pairs[1] and dedup_values[again] then -- no job has the id
       item = {0, '', 'window', ''}
-    elseif behind[again] and not updates then
-      item = behind[again]
+    elseif not_added[again] and not updates then
+      item = not_added[again]
     end
   else
-    item = owners[i] and decided(name, owners[i], record)
+    item = owners[i] and decide(name, owners[i], record)
     if not item or item[1] == 3 then
-      local at = #fresh + 1
-      fresh[at], whose[at], latest[name], origins[at] = record, name, at, i
+      local at = #added + 1
+      added[at], added_names[at], latest[name], record_index[at] = record, name, at, i
       if not item then
-        dues[at] = when
+        added_due[at] = when
         local span = framed and string.match(record, '^1[^\n]-;w=(%d+)')
         if span then -- the id is taken from now on for so long, whatever becomes of the job
-          forms[at] = string.format('@%.0f', now + span)
-          frames[#frames + 1] = string.sub(forms[at], 2)
-          frames[#frames + 1] = name
+          dedup_values[at] = string.format('@%.0f', now + span)
+          window_pairs[#window_pairs + 1] = string.sub(dedup_values[at], 2)
+          window_pairs[#window_pairs + 1] = name
         end
       end
     end
   end
   if item then
-    items[#items + 1] = i
-    items[#items + 1] = item
+    answers[#answers + 1] = i
+    answers[#answers + 1] = item
   end
 end

@@ -1,4 +1,4 @@
--- decide_each(decide) returns the code of each number, decided once, and whether one was refused.
+-- decide_each(decide) returns the code of each number, decided once, and if one of them was refused.
 --- NEEDS  numbers
 --- GIVES  decide_each
 local function decide_each(decide)

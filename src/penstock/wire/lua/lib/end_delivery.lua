@@ -1,11 +1,10 @@
--- end_delivery(id) voids the receipt of a job's last delivery: the number of the next one is set aside, and no receipt fits until
--- then. Adds the counters to recount.
+-- end_delivery(id) makes the receipt of the last delivery stale, and adds the counters to new_counters.
 --- NEEDS  tally
---- GIVES  recount end_delivery
---@include lib/aside
-local recount = {}
+--- GIVES  new_counters end_delivery
+--@include lib/void_receipts
+local new_counters = {}
 local function end_delivery(id)
   local deliveries, others = string.match(redis.call('HGET', tally, id) or '1 0 0 0', '^(%d+%+?)(.*)$')
-  recount[#recount + 1] = id
-  recount[#recount + 1] = aside(deliveries) .. others
+  new_counters[#new_counters + 1] = id
+  new_counters[#new_counters + 1] = void_receipts(deliveries) .. others
 end

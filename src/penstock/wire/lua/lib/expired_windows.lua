@@ -1,10 +1,10 @@
--- Windows that have ended, at most `reach` a call: their ids are free, or are those of the jobs that waited for the end.
+-- Windows that have ended, at most sweep_limit a call. Their ids are free, or belong to jobs that waited for the end.
 -- close_windows() writes that, behind a write that passes on a full server.
---- NEEDS  dedup windows uses now reach
+--- NEEDS  dedup windows uses now sweep_limit
 --- GIVES  expired_windows close_windows
 local expired_windows, free_names, owned_names = {}, {}, {}
 if string.find(uses, 'd', 1, true) then
-  expired_windows = redis.call('ZRANGE', windows, '-inf', now, 'BYSCORE', 'LIMIT', 0, reach)
+  expired_windows = redis.call('ZRANGE', windows, '-inf', now, 'BYSCORE', 'LIMIT', 0, sweep_limit)
   local values = #expired_windows > 0 and redis.call('HMGET', dedup, unpack(expired_windows)) or {}
   for i = 1, #expired_windows do
     local name = expired_windows[i]

@@ -1,4 +1,4 @@
--- A limit of the queue's settings: as set, or the default; 0 = none.
+-- limit(value, default) returns a setting of the queue, or the default; 0 = no limit.
 --- GIVES  limit
 local function limit(value, default)
   local most = tonumber(value) or default

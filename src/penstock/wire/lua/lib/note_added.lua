@@ -1,15 +1,15 @@
--- What an enqueue notes of its jobs beside the jobs themselves: ends of ttl, the queue if it is new, number and count.
---- NEEDS  expiry meta lives bodies ruled created n change final enqueued changes epoch now uses
+-- Write the ends of ttl, and in meta: the queue if it is new, the letters of uses, the last number and the count.
+--- NEEDS  expiry meta ttl_ends bodies has_policies created n change final enqueued changes epoch now uses
 --- SETS   uses
 --@include lib/use
-if lives then
-  redis.call('ZADD', expiry, unpack(lives))
+if ttl_ends then
+  redis.call('ZADD', expiry, unpack(ttl_ends))
   use('t')
 end
 if #bodies > 0 then
   use('b')
 end
-if ruled then
+if has_policies then
   use('p')
 end
 if created == 1 then

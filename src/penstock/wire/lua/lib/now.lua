@@ -1,5 +1,5 @@
--- The queue's clock: TIME, kept from running back by an offset of at most 30 days that shrinks again (protocol/core.md, Clock).
--- `changes` are pairs for one HSET of meta at the end; change(field, value) adds one.
+-- The queue's clock: TIME, kept from running back by an offset of at most 30 days, which shrinks again
+-- (protocol/core.md, Clock). `changes` are pairs for one HSET of meta at the end; change(field, value) adds one.
 --- NEEDS  seen off
 --- SETS   off
 --- GIVES  changes time change raw now score_of end_of

@@ -1,5 +1,6 @@
--- What the policy of a job says, whose record begins at a place in a value: most attempts (0 = no limit), base and cap of the
--- backoff in ms. nil leaves a part to the queue, and so does one that is no number within bounds (protocol/core.md, Record).
+-- policy(value, at) returns the policy of the record that begins at this place: most attempts (0 = no limit), base
+-- and cap of the backoff in ms. nil = as the queue says, also for a part that is no number within bounds
+-- (protocol/core.md, Record).
 --- GIVES  policy
 local function part(text, least, most)
   local value = text and #text < 14 and string.match(text, '^%d+$') and tonumber(text)

@@ -1,8 +1,8 @@
--- Dedup ids of jobs that end here. Each is released, or goes to the successor that waits for this end, or stays taken for its
--- window. release_dedup(ids, done, window) reads, before anything is written, and only keys that matter; `window` stands
--- instead of the windows in the records. write_dedup() writes, behind the removals, and returns when the first successor is due.
--- An id's value in dedup: `number`, `number successor`, `number successor due`, `number @end` (a job that waits for the end of
--- a window) or `@end`.
+-- Dedup ids of jobs that end here. Each is released, or goes to the successor that waits for this end, or stays taken
+-- for its window. release_dedup(ids, done, window) reads, before anything is written, and only keys that matter;
+-- `window` replaces the windows in the records. write_dedup() writes, behind the removals, and returns when the first
+-- successor is due. Values in dedup: `number`, `number successor`, `number successor due`, `number @end` (a job that
+-- waits for the end of a window) or `@end`.
 --- NEEDS  ready held scheduled expiry wake dedup windows uses now paused
 --- GIVES  has_dedup release_dedup write_dedup write_dedup_and_wake
 local has_dedup = string.find(uses, 'd', 1, true)
@@ -15,7 +15,7 @@ local function release_dedup(ids, done, window)
   if not has_dedup or #ids == 0 then
     return
   end
-  local values, named, rests, all = redis.call('HMGET', held, unpack(ids)), {}, {}, ids
+  local values, named, rests, named_ids = redis.call('HMGET', held, unpack(ids)), {}, {}, ids
   local match, n = string.match, 0
   for i = 1, #ids do
     local value = values[i]
@@ -30,16 +30,16 @@ local function release_dedup(ids, done, window)
     if name then
       n = n + 1
       named[n], rests[n] = name, rest
-      if all ~= ids then
-        all[n] = ids[i]
+      if named_ids ~= ids then
+        named_ids[n] = ids[i]
       end
-    elseif all == ids then -- from here on the ids of the named are kept apart
-      all = {unpack(ids, 1, i - 1)}
+    elseif named_ids == ids then -- from here on the ids of the named are kept apart
+      named_ids = {unpack(ids, 1, i - 1)}
     end
   end
   local owners = #named > 0 and redis.call('HMGET', dedup, unpack(named)) or {}
   for j = 1, #named do
-    local name, number = named[j], all[j]
+    local name, number = named[j], named_ids[j]
     local value = values_of[name] or owners[j]
     local span = done and window or 0
     if done and not window then

@@ -1,14 +1,14 @@
--- return_jobs(decide, counter) gives back the deliveries that may be ended; `counter` of meta counts them. It returns the reply.
--- decide(id, nacked, crashed, released, why) returns when the job may be delivered again (nil = it is dead now), and its
--- counters behind the number of deliveries.
+-- return_jobs(decide, counter) gives back the deliveries that may be ended, and returns the reply; `counter` of meta
+-- counts them. decide(id, nacked, crashed, released, why) returns when the job may be delivered again (nil = it is
+-- dead now), and its counters behind the number of deliveries.
 --- NEEDS  ready held active scheduled dead tally expiry meta wake dedup windows nonce count codes where ids counts alarm
----        all change changes common now numbers paused uses
+---        all_valid change changes common now numbers paused uses
 --- SETS   alarm uses
 --- GIVES  return_jobs
---@include lib/aside
---@include lib/listed
+--@include lib/void_receipts
+--@include lib/code_each (gives: has_receipt)
 local function return_jobs(decide, counter)
-  local back, fallen, recount, done = {}, {}, {}, 0
+  local returned, dying, new_counters, done = {}, {}, {}, 0
   for i = 1, count do
     if codes[i] == 1 and where[i] == 'once' then
       codes[i] = -2
@@ -19,22 +19,22 @@ local function return_jobs(decide, counter)
       local due, counters = decide(id, nacked, crashed, released, why)
       done = done + 1
       if due then
-        back[#back + 1] = id
-        back[#back + 1] = due
+        returned[#returned + 1] = id
+        returned[#returned + 1] = due
       else
         codes[i] = 3
-        fallen[#fallen + 1] = id
+        dying[#dying + 1] = id
       end
-      recount[#recount + 1] = id
-      recount[#recount + 1] = (receipts[i] and deliveries or aside(deliveries)) .. ' ' .. counters
+      new_counters[#new_counters + 1] = id
+      new_counters[#new_counters + 1] = (has_receipt[i] and deliveries or void_receipts(deliveries)) .. ' ' .. counters
     end
   end
-  --@include lib/placing
-  --@include lib/putback
+  --@include lib/prepare_return
+  --@include lib/write_return
   if done > 0 then
     redis.call('HINCRBY', meta, counter, done)
   end
-  if #fallen == 0 and done == count then
+  if #dying == 0 and done == count then
     return {1, nonce, done}
   end
   return {1, nonce, done, unpack(codes)}

@@ -1,4 +1,4 @@
--- Dead letters are bounded by age and by number. trim_dead(most) drops at most so many of the oldest, and counts them.
+-- trim_dead(most) drops dead letters above the bounds of age and number, the oldest first, and counts them.
 --- NEEDS  held dead tally meta now drop_bodies
 --- GIVES  trim_dead
 local function trim_dead(most)

@@ -1,4 +1,4 @@
--- Features that the queue uses, a letter each: they tell scripts which keys to look at. use(letter) notes one.
+-- use(letter) notes a feature that the queue uses: `uses` tells scripts which keys to look at.
 --- NEEDS  uses change
 --- SETS   uses
 --- GIVES  use

@@ -10,7 +10,7 @@
 ---          {-5, nonce, party}  another party has the role; party: its id, '' = not known
 local limit, closings = redis.call('GET', bound), redis.call('LLEN', closed)
 local ended = closings > 0
---@include pressure/lib/check_role
+--@include pressure/lib/check_role (gives: give_back)
 redis.call('LTRIM', free, 0, 0)
 redis.call('SET', holder, id)
 redis.call('LPUSH', closed, '0', '0')

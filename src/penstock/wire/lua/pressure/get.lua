@@ -16,7 +16,7 @@ local limit = redis.call('GET', bound)
 local closings = redis.call('LLEN', closed)
 local length, space = redis.call('LLEN', queue), redis.call('LLEN', not_full)
 local ended = false -- a closed queue may have messages
---@include pressure/lib/check_role
+--@include pressure/lib/check_role (gives: give_back)
 --@include pressure/lib/check_counters
 redis.call('LTRIM', free, 0, 0)
 redis.call('SET', holder, id)

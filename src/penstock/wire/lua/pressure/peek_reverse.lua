@@ -11,7 +11,7 @@
 local limit, closings = redis.call('GET', bound), redis.call('LLEN', closed)
 local found = redis.call('LRANGE', queue, 0, 0)
 local ended = closings > 0 and #found == 0
---@include pressure/lib/check_role
+--@include pressure/lib/check_role (gives: give_back)
 redis.call('LTRIM', free, 0, 0)
 redis.call('SET', holder, id)
 give_back()

@@ -19,9 +19,9 @@ local limit = redis.call('GET', bound)
 local closings = redis.call('LLEN', closed)
 local length, space = redis.call('LLEN', queue), redis.call('LLEN', not_full)
 local ended = closings > 0
---@include pressure/lib/check_role
---@include pressure/lib/check_counters
--- With both roles free nobody is between taking the token and giving it back: then it was lost too.
+--@include pressure/lib/check_role (gives: give_back)
+--@include pressure/lib/check_counters (gives: most)
+-- With both roles free no party is between taking the token and giving it back: then it was lost, too.
 local fits = most == 0 or length < most
 local is_free = most == 0 or space > 0 or lost == '1' or redis.call('LLEN', idle) > 0
 if overfill ~= '1' and not (fits and is_free) then

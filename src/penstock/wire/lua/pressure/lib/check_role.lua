@@ -1,7 +1,7 @@
 -- Refuse a call where there is no queue, where nothing can come any more (`ended`), and where the caller has not the role.
 --- NEEDS  held nonce limit ended free holder id
 --- GIVES  give_back
---@include pressure/lib/role
+--@include pressure/lib/role (gives: tokens, last, is_ours, give_back)
 if not limit then
   give_back()
   return {-1, nonce}

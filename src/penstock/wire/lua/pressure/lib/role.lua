@@ -1,6 +1,6 @@
--- The role: how many tokens its list has, who had it last, and whether the caller still holds it, as it says.
--- Who has popped the token has not said so in `holder` yet. Where the role was freed since, and taken by another party, the keys look just
--- the same: the one that popped goes on, and the other one, if it waits and is ours, finds that out and stands in line again.
+-- The role: how many tokens its list has, which party had it last, and whether the caller still holds it, as it says.
+-- A party that has popped the token is not in `holder` yet. If the role was freed and taken by another party since, the keys look
+-- just the same: the one that popped goes on, and the other one, if it waits and is ours, finds that out and waits again.
 --- NEEDS  held free holder id
 --- GIVES  tokens last is_ours give_back
 local tokens = redis.call('LLEN', free)

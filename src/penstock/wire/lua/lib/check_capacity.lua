@@ -1,0 +1,27 @@
+-- Refuse n more jobs when the queue is full. The wait of the producer is noted, and expired jobs are removed.
+--- NEEDS  ready held scheduled meta space nonce limit space_empty waiting n wait created now full role expired
+---        expired_once remove_expired write_dedup_and_wake change changes
+--- SETS   space_empty waiting
+if limit then
+  space_empty = redis.call('LLEN', space) == 0
+  waiting = redis.call('XLEN', ready) + redis.call('ZCARD', scheduled)
+  if waiting + n > limit then
+    local waits = tonumber(wait) > 0 and created == 0 and now + wait > full
+    if waits or role ~= '' or #expired + #expired_once > 0 then
+      redis.call('HDEL', held, '-') -- nothing is added, so a full server lets it pass
+    end
+    -- room may be held by jobs whose ttl has ended
+    remove_expired()
+    write_dedup_and_wake()
+    if #expired > 0 and space_empty and full > now and redis.call('XLEN', ready) + redis.call('ZCARD', scheduled) < limit then
+      redis.call('RPUSH', space, '1')
+    end
+    if waits then
+      change('full', now + wait)
+    end
+    if #changes > 0 and (waits or role ~= '' or #expired + #expired_once > 0) then
+      redis.call('HSET', meta, unpack(changes))
+    end
+    return {-3, nonce, waiting, limit, #expired}
+  end
+end

@@ -1,0 +1,9 @@
+-- Refuse ids of an earlier queue of this name. Where there is no queue, every job is gone.
+--- NEEDS  ready held nonce epoch wanted
+if not epoch then
+  if redis.call('EXISTS', ready, held) > 0 then
+    return {-8, nonce}
+  end
+elseif wanted ~= '' and epoch ~= wanted then
+  return {-9, nonce, epoch}
+end

@@ -1,0 +1,75 @@
+-- Check if this producer may add jobs now. A repeated call gets its first answer, even if the queue has been removed
+-- since, and it writes, or a WAIT behind it would prove nothing. Gives delay_ms (until the jobs may be delivered),
+-- the capacity (limit) and the expired jobs.
+--- NEEDS  ready held active scheduled once tally expiry meta wake space dedup windows nonce producer epoch replicas uses
+---        full create paused max_length bound delay off role seen sweep_limit v
+--- SETS   epoch off
+--- GIVES  now changes is_lease delay_ms created limit wake_empty space_empty waiting drop_bodies change end_of expired
+---        expired_once remove_expired write_dedup write_dedup_and_wake
+--@include lib/check_version
+--@include lib/now (gives: changes, raw)
+--@include lib/is_lease
+local before = redis.call('GET', producer)
+if before then
+  local number, wanted = tonumber(string.match(before, '^%d+')), tonumber(nonce)
+  if number > wanted then
+    return {-7, nonce, string.match(before, '^%d+')}
+  elseif number == wanted then
+    local from, total, of, delay_ms, items = string.match(before, '^%d+ (%S*) (%d+) (%x+) (%d)\n?(.*)$')
+    if from then
+      redis.call('PEXPIRE', producer, 600000)
+      if epoch and #changes > 0 then
+        redis.call('HSET', meta, unpack(changes))
+      end
+      local reply = {1, nonce, from, tonumber(total), of, 0, 1, tonumber(delay_ms), replicas}
+      for at, what, id, state, header in string.gmatch(items, '(%d+) (%-?%d) (%S*) (%a+) ([^\n]*)\n') do -- of claim
+        local i = #reply
+        reply[i + 1], reply[i + 2], reply[i + 3], reply[i + 4] = tonumber(at), tonumber(what), id, state
+        reply[i + 5] = header
+      end
+      return reply
+    end
+  end
+end
+local created, kind = 0, 'producer'
+--@include lib/check_role (gives: taken_by, left, lost)
+local closed = uses ~= '' and string.find(uses, 'c', 1, true)
+if (closed or lost or taken_by) and full > now and redis.call('LLEN', space) == 0 then
+  redis.call('HDEL', held, '-') -- refused: wake the next producer that waits for room, too
+  redis.call('RPUSH', space, '1')
+end
+if lost then
+  return {-16, nonce, kind}
+end
+if not epoch then
+  if redis.call('EXISTS', ready, held) > 0 then
+    return {-8, nonce}
+  elseif create == '' then
+    return {-5, nonce}
+  end
+  epoch = create
+  created = 1
+end
+if closed then
+  return {-14, nonce}
+elseif taken_by then
+  return {-15, nonce, kind, taken_by, left}
+end
+if paused == 'in' or paused == 'all' then
+  return {-4, nonce, paused}
+end
+local limit = tonumber(max_length)
+if tonumber(bound) and (not limit or tonumber(bound) < limit) then
+  limit = tonumber(bound)
+end
+local wake_empty, space_empty = redis.call('LLEN', wake) == 0, false
+local waiting = 0
+--@include lib/drop_bodies
+--@include lib/release_dedup
+--@include lib/find_expired
+local delay_ms
+if string.sub(delay, 1, 1) == '@' then
+  delay_ms = string.sub(delay, 2) - raw
+else
+  delay_ms = tonumber(delay)
+end

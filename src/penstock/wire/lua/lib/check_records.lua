@@ -1,0 +1,37 @@
+-- Check the n records of `list`: version 1, and headers of at most 16384 bytes. Gives has_policies (some job has a
+-- policy of its own), and an empty table for large bodies; adds the ends of ttl to ttl_ends.
+--- NEEDS  held expiry nonce n list is_lease ms now has_header record_index ttl_ends ids
+--- SETS   ttl_ends
+--- GIVES  has_policies bodies
+local head, ttl, stop, big, has_policies, living = nil, nil, nil, false, false, 0
+for i = 1, n do
+  local record = list[i]
+  local version, _, third, _, zero = string.byte(record, 1, 5)
+  local own = third == 108 or third == 116
+  if own and not (head and string.sub(record, 1, #head) == head) then -- mostly the same as that of the record before
+    head = string.match(record, '^.[;lt=%d]*[^;lt=%d]') -- the fields l and t, and one character
+    local lease = string.match(record, '^1;l=([^;\n]*)')
+    if lease and not is_lease(lease, 0) then
+      return {-19, nonce, 'lease', string.sub(lease, 1, 200)}
+    end
+    ttl = string.match(record, '^1[;l=%d]*;t=(%d+)')
+    stop = ttl and string.format('%.0f', (ms - now > 2592000000 and now or ms) + ttl)
+    has_policies = has_policies or string.sub(head, -2) == ';p'
+  end
+  -- at most once (l=0) needs an end: nothing else would ever remove a job that is not acknowledged
+  if version ~= 49 or third == 108 and zero == 48 and not ttl or not has_header(record) then
+    return {-10, nonce, record_index[i] or i}
+  end
+  big, has_policies = big or #record > 4096, has_policies or third == 112
+  if own and ttl then
+    ttl_ends = ttl_ends or {}
+    ttl_ends[living + 1], ttl_ends[living + 2], living = stop, ids[i], living + 2
+  end
+end
+if ttl_ends then
+  redis.call('ZCARD', expiry)
+end
+if big then
+  redis.call('HLEN', held)
+end
+local bodies = {} -- that lie apart

@@ -1,0 +1,5 @@
+-- Refuse a queue of another version of the protocol.
+--- NEEDS  nonce v
+if v and v ~= '2' then
+  return {-6, nonce, v}
+end

@@ -1,0 +1,191 @@
+-- Choose the jobs to deliver; nothing is written. Ended leases come first, then due jobs and the head of ready,
+-- merged by one key: due time or creation ms, ties by number. `finished` (all of them first deliveries if all_valid)
+-- end in this same call. Gives taken, taken_records and taken_counts ('' = first delivery) in order of delivery, and
+-- lists of what else to write. Expired candidates are left out and added to expired: those that are listed, and about
+-- 100 more if 1,000 or more are listed.
+--- NEEDS  ready held active scheduled tally expiry meta wake space paused full now end_of finished all_valid expired_set
+---        uses n expired more_expired score_of trim_to has_large_bodies release_dedup other_expired
+--- GIVES  join_body taken taken_records taken_counts due cut dropped dying crashes more soonest head first reread
+---        exhausted entries_left delivers wake_empty wants_room is_drained lease_and_ttl lease_span
+--@include lib/join_body (gives: record_size)
+--@include lib/lease_terms
+--@include lib/limit
+local taken, taken_records, taken_counts = {}, {}, {}
+local due, cut, dropped, dying, crashes = {}, nil, {}, {}, 0
+local more, soonest = false, false
+local head, first, reread, exhausted, entries_left = {}, {}, false, false, 0
+local delivers = paused ~= 'out' and paused ~= 'all'
+--@include lib/check_closed
+local wake_empty, wants_room = redis.call('LLEN', wake) == 0, full > now and redis.call('LLEN', space) == 0
+if not delivers or paused == 'in' then -- types, where nothing below reads these keys
+  redis.call('ZCARD', active)
+  redis.call('XLEN', ready)
+end
+if delivers then
+  local call, sub = redis.call, string.sub
+  local took, bytes, passed, skipped = 0, 0, 0, 0
+  if paused ~= 'in' then
+    head, first = call('ZRANGE', active, 0, 0, 'WITHSCORES'), call('ZRANGE', scheduled, 0, 0, 'WITHSCORES')
+  end
+  local a, s = head[2] and end_of(head[2]), tonumber(first[2])
+  reread = a and (a <= now or #finished > 0 and a - now <= 4000) or s and s <= now
+  if #finished > 0 and (reread or not all_valid) then -- they are not there any more
+    for i = 1, #finished do
+      expired_set[finished[i]] = true
+    end
+  end
+  local has_counters = string.find(uses, 'r', 1, true)
+  local function unpacked(id) -- the record, its size, its counters, and the value: the record with the note of its last delivery
+    local value = call('HGET', held, id)
+    local record = value
+    if value and string.byte(value) == 64 then
+      record = sub(value, (string.find(value, '\n', 1, true) or 0) + 1)
+    end
+    local size = record and record_size(id, record)
+    return size and record, size, has_counters and call('HGET', tally, id) or nil, value
+  end
+  local found, page, allowed = {}, math.min(100, n + #expired + #finished), math.max(100, 1000 - #expired)
+  local function screen(ids) -- note which candidates have expired
+    local ends = more_expired and #ids > 0 and call('ZMSCORE', expiry, unpack(ids)) or {}
+    for i = 1, #ends do
+      if ends[i] and tonumber(ends[i]) <= now and not expired_set[ids[i]] then
+        expired_set[ids[i]] = true
+        found[#found + 1] = ids[i]
+        passed = passed + 1
+      end
+    end
+  end
+  if n > 0 and a and a <= now then
+    local high, at, over = string.format('%.0f', score_of(now, 4095)), 0, nil
+    local policy = call('HMGET', meta, 'max_attempts', 'max_crashes')
+    local max_attempts, max_crashes = limit(policy[1], 20), limit(policy[2], 3)
+    --@include lib/count_crash
+    repeat
+      over = call('ZRANGE', active, '-inf', high, 'BYSCORE', 'LIMIT', at, page)
+      at = at + page
+      screen(over)
+      for i = 1, #over do
+        local id = over[i]
+        if took == n or bytes >= 1048576 then
+          break
+        elseif not expired_set[id] then
+          local record, size, count, value = unpacked(id)
+          if not record then
+            dropped[#dropped + 1] = id
+            passed = passed + 1
+          else
+            local after, dies, has_counters = count_crash(count, record, value)
+            crashes, bytes = crashes + has_counters, bytes + size
+            if dies then
+              dying[#dying + 1] = id
+              dying[#dying + 1] = after
+              passed, skipped = passed + 1, skipped + 1
+            else
+              took = took + 1
+              taken[took], taken_records[took], taken_counts[took] = id, record, after
+            end
+          end
+        end
+      end
+    until #over < page or took == n or bytes >= 1048576 or passed >= allowed
+  end
+  local waiting, w, place = {}, 1, s and s <= now and 0
+  local from = trim_to
+  local entries, e = {}, 1
+  while took < n and bytes < 1048576 and passed < allowed do
+    if w > #waiting and place then
+      waiting, w = call('ZRANGE', scheduled, '-inf', now, 'BYSCORE', 'LIMIT', place, page, 'WITHSCORES'), 1
+      place = #waiting == page * 2 and place + page
+      local ids = {}
+      for i = 1, #waiting, 2 do
+        ids[#ids + 1] = waiting[i]
+      end
+      screen(ids)
+    end
+    if e > #entries and not exhausted then
+      -- One, then 16, then up to 100 as their size lets the call carry: it delivers about 1 MiB.
+      local step, looked = 1, took + skipped
+      if looked > 0 then
+        step = math.max(1, math.floor((1048576 - bytes) * looked / (bytes + 1)))
+        step = math.min(step, math.max(n - took, skipped), looked < 16 and 16 or 100)
+      end
+      entries, e = call('XRANGE', ready, from, '+', 'COUNT', step), 1
+      exhausted = #entries < step
+      if #entries > 0 then
+        local last = entries[#entries][1]
+        from = sub(last, 1, -11) .. string.format('%.0f', sub(last, -10) + 1)
+      end
+      if more_expired then
+        local ids = {}
+        for i = 1, #entries do
+          ids[i] = entries[i][1]
+        end
+        screen(ids)
+      end
+    end
+    local entry, id = entries[e], waiting[w]
+    if id and entry then
+      local own, at = tonumber(sub(entry[1], 1, -12)), tonumber(waiting[w + 1])
+      if own < at or own == at and entry[1] < id then
+        id = nil
+      end
+    end
+    if id then
+      w = w + 2
+      if not expired_set[id] then
+        due[#due + 1] = id
+        local record, size, count = unpacked(id)
+        if not record then
+          dropped[#dropped + 1] = id
+          passed = passed + 1
+        else
+          took, bytes = took + 1, bytes + size
+          taken[took], taken_records[took], taken_counts[took] = id, record, ''
+          if count then
+            local d, rest = string.match(count, '^(%d+) (.*)$')
+            -- a number with a plus has been set aside for this delivery
+            taken_counts[took] = d and d + 1 .. ' ' .. rest or string.gsub(count, '%+', '', 1)
+          end
+        end
+      end
+    elseif entry and #waiting + #expired + #finished == 0 and not has_large_bodies then -- the usual case: nothing to merge or leave out
+      for i = e, #entries do
+        local job = entries[i]
+        local record = job[2][2]
+        took, e = took + 1, i + 1
+        taken[took], taken_records[took], taken_counts[took] = job[1], record, ''
+        bytes = bytes + #record
+        if bytes >= 1048576 or took == n then
+          break
+        end
+      end
+      cut = taken[took]
+    elseif entry then
+      e = e + 1
+      cut = entry[1]
+      local record = entry[2][2]
+      local size = expired_set[cut] and #record or record_size(cut, record)
+      bytes = bytes + (size or 0)
+      if expired_set[cut] then
+        skipped = skipped + 1
+      elseif not size then
+        dropped[#dropped + 1] = cut
+        passed = passed + 1
+      else
+        took = took + 1
+        taken[took], taken_records[took], taken_counts[took] = cut, record, ''
+      end
+    else
+      break
+    end
+  end
+  if from == '-' then
+    call('XLEN', ready) -- its type
+  end
+  entries_left = #entries - e + 1
+  release_dedup(found, false)
+  for i = 1, #found do
+    expired[#expired + 1] = found[i]
+    other_expired[#other_expired + 1] = found[i]
+  end
+end

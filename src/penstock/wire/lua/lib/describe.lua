@@ -1,0 +1,20 @@
+-- describe(id) returns a job for a reader, with its body and the receipt of a delivery that has not been ended; {} =
+-- gone.
+--- NEEDS  ready held active scheduled once dead tally expiry end_of now
+--- GIVES  describe
+--@include lib/job_fields (gives: with_body)
+--@include lib/state_of
+local function describe(id)
+  local value = redis.call('HGET', held, id)
+  if value then
+    local state, at, lasting = state_of(id)
+    local job = with_body(job_fields(id, state, at, value))
+    local ended = string.find(job[6], '^%d+%+')
+    job[8] = lasting and not ended and (string.match(job[6], '^%d+') or '1') .. string.format('-%03x', lasting % 4096) or ''
+    return job
+  end
+  local entry = redis.call('XRANGE', ready, id, id)[1]
+  local job = entry and with_body(job_fields(id, 'ready', string.sub(id, 1, -12), entry[2][2])) or {}
+  job[8] = entry and ''
+  return job
+end

@@ -1,9 +1,0 @@
--- An id of an earlier life of the queue names no job here; where there is no queue, every job is gone.
---- NEEDS  ready held nonce epoch wanted
-if not epoch then
-  if redis.call('EXISTS', ready, held) > 0 then
-    return {-8, nonce}
-  end
-elseif wanted ~= '' and epoch ~= wanted then
-  return {-9, nonce, epoch}
-end

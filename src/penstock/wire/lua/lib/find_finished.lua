@@ -1,0 +1,30 @@
+-- Choose the jobs that an ack ends: each delivery that may be ended; without a receipt a waiting job, too (Disque's
+-- ACKJOB). Gives finished (their numbers), and freed (how many of them waited).
+--- NEEDS  ready scheduled once tally expiry all_valid ids count codes uses
+--- GIVES  finished freed acked
+local finished, freed = all_valid and ids or {}, 0
+if count > 0 and not all_valid then
+  for i = 1, count do
+    if codes[i] == -2 then
+      if redis.call('ZSCORE', scheduled, ids[i]) then
+        codes[i], freed = 1, freed + 1
+      elseif #redis.call('XRANGE', ready, ids[i], ids[i]) == 1 then
+        codes[i], freed = 1, freed + 1
+      end
+    end
+    if codes[i] == 1 then
+      finished[#finished + 1] = ids[i]
+    end
+  end
+end
+-- types, before anything is written
+if not all_valid and #finished > 0 then
+  redis.call('ZCARD', once)
+  redis.call('HLEN', tally)
+  redis.call('ZCARD', expiry)
+  redis.call('XLEN', ready)
+  redis.call('ZCARD', scheduled)
+elseif all_valid and uses ~= '' then
+  redis.call('ZCARD', expiry)
+end
+local acked = #finished

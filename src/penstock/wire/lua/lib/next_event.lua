@@ -1,0 +1,51 @@
+-- After a delivery: `more` can be reserved now, `soonest` is the time of the next event, `drained` means none can
+-- come. Writes the wake token for other consumers. `idle` = the caller waited, and was woken for the next event.
+--- NEEDS  ready held active scheduled meta wake delivers reread paused head first soonest end_of more now exhausted
+---        entries_left successor_due alarm idle taken n change is_drained wrote changes wake_empty
+--- SETS   head first soonest more alarm
+--- GIVES  next_in
+if delivers then
+  if reread then
+    if paused ~= 'in' then
+      head = redis.call('ZRANGE', active, 0, 0, 'WITHSCORES')
+      first = redis.call('ZRANGE', scheduled, 0, 0, 'WITHSCORES')
+    end
+    soonest = false
+  end
+  local a, s = head[2] and end_of(head[2]), tonumber(first[2])
+  more = a and a <= now or s and s <= now or not (exhausted and entries_left == 0) and redis.call('XLEN', ready) > 0
+  if a and not (soonest and soonest <= a) then
+    soonest = a
+  end
+  if s and s < 9007199254740991 and not (soonest and soonest <= s) then -- a successor has no time yet
+    soonest = s
+  end
+end
+--@include lib/announce
+local token = more
+if successor_due and delivers then
+  more = more or successor_due <= now
+  token = more or announce(successor_due, false)
+end
+if not more and alarm > now and (idle or #taken == 0) and not (soonest and soonest <= alarm) then
+  -- The event of the alarm is gone. A caller that goes on waiting keeps a timer for the next one.
+  alarm = idle and n > 0 and #taken == 0 and soonest and soonest - now <= 4000 and soonest or 0
+  change('alarm', alarm)
+end
+if not more and soonest and (#taken > 0 or n == 0) then
+  token = announce(soonest, idle) or token
+end
+local drained = is_drained()
+if drained then -- no job can come any more: each waiting consumer wakes the next
+  token = true
+end
+if not wrote and (#changes > 0 or token and wake_empty) then
+  redis.call('HDEL', held, '-')
+end
+if #changes > 0 then
+  redis.call('HSET', meta, unpack(changes))
+end
+if token and wake_empty then
+  redis.call('RPUSH', wake, '1')
+end
+local next_in = drained and -2 or more and 0 or soonest and soonest - now or -1

@@ -1,0 +1,28 @@
+-- Remove the finished jobs from every place; HDEL comes first, it passes on a full server. `removed` counts a job
+-- once, also if it was named twice.
+--- NEEDS  ready held active scheduled once tally expiry all_valid finished drop_bodies common_score uses freed
+--- GIVES  removed
+local removed = 0
+if all_valid then
+  removed = redis.call('HDEL', held, unpack(finished))
+  drop_bodies(finished)
+  if common_score then
+    redis.call('ZREMRANGEBYSCORE', active, common_score, common_score)
+  else
+    redis.call('ZREM', active, unpack(finished))
+  end
+  if string.find(uses, 't', 1, true) then
+    redis.call('ZREM', expiry, unpack(finished))
+  end
+elseif #finished > 0 then
+  removed = redis.call('HDEL', held, unpack(finished))
+  drop_bodies(finished)
+  redis.call('ZREM', active, unpack(finished))
+  redis.call('ZREM', once, unpack(finished))
+  redis.call('HDEL', tally, unpack(finished))
+  redis.call('ZREM', expiry, unpack(finished))
+  if freed > 0 then
+    redis.call('ZREM', scheduled, unpack(finished))
+    removed = removed + redis.call('XDEL', ready, unpack(finished))
+  end
+end

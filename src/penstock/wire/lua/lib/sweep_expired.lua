@@ -1,0 +1,16 @@
+-- sweep_expired() removes the expired jobs behind a script that only reads. HDEL comes first, it passes on a full
+-- server.
+--- NEEDS  held space expired expired_once full now remove_expired write_dedup_and_wake wake_drained
+--- GIVES  sweep_expired
+local function sweep_expired()
+  if #expired + #expired_once > 0 then
+    local wants_room = #expired > 0 and full > now and redis.call('LLEN', space) == 0
+    redis.call('HDEL', held, '-')
+    remove_expired()
+    write_dedup_and_wake()
+    wake_drained()
+    if wants_room then
+      redis.call('RPUSH', space, '1')
+    end
+  end
+end

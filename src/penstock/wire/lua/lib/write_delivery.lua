@@ -1,0 +1,63 @@
+-- Write the delivery that lib/choose_jobs and lib/prepare_delivery have computed. HDEL comes first: it passes on a
+-- full server, and checks the type of held.
+--- NEEDS  ready held active scheduled once dead tally expiry meta taken due expired expired_once dropped dying cut
+---        held_pairs active_pairs once_pairs now new_counters crashes sweep_limit remove_expired write_dedup drop_bodies
+--- GIVES  wrote successor_due
+--@include lib/trim_dead
+local wrote = false
+if #taken + #due + #expired + #expired_once + #dropped + #dying > 0 or cut then
+  local call = redis.call
+  call('HDEL', held, '-')
+  wrote = true
+  if #held_pairs > 0 then
+    call('HSET', held, unpack(held_pairs))
+  end
+  if #active_pairs > 0 then
+    if #active_pairs < 32 then
+      call('ZADD', active, unpack(active_pairs))
+    else
+      -- A member above 64 bytes makes the server keep a skiplist: adding to a listpack costs the square of the batch.
+      local long = string.rep('~', 65)
+      call('ZADD', active, 0, long, unpack(active_pairs))
+      call('ZREM', active, long)
+    end
+  end
+  if #once_pairs > 0 then
+    call('ZADD', once, unpack(once_pairs))
+    for i = 2, #once_pairs, 2 do
+      call('ZREM', expiry, once_pairs[i])
+    end
+  end
+  if #due > 0 then
+    call('ZREM', scheduled, unpack(due))
+  end
+  if #dropped > 0 then -- an index entry whose record is gone: evicted, or a damaged restore
+    call('HDEL', held, unpack(dropped))
+    call('ZREM', active, unpack(dropped))
+    call('HDEL', tally, unpack(dropped))
+    call('ZREM', expiry, unpack(dropped))
+    call('HINCRBY', meta, 'dangling', #dropped)
+  end
+  for i = 1, #dying, 2 do
+    call('ZREM', active, dying[i])
+    call('ZREM', expiry, dying[i])
+    call('ZADD', dead, now, dying[i])
+    new_counters[#new_counters + 1] = dying[i]
+    new_counters[#new_counters + 1] = dying[i + 1]
+  end
+  if #new_counters > 0 then
+    call('HSET', tally, unpack(new_counters))
+  end
+  if crashes > 0 then
+    call('HINCRBY', meta, 'crashed', crashes)
+  end
+  if #dying > 0 then
+    call('HINCRBY', meta, 'died', #dying / 2)
+    trim_dead(sweep_limit)
+  end
+  remove_expired()
+  if cut then
+    call('XTRIM', ready, 'MINID', string.sub(cut, 1, -11) .. string.format('%.0f', string.sub(cut, -10) + 1))
+  end
+end
+local successor_due = write_dedup()

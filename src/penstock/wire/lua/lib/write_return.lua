@@ -1,0 +1,49 @@
+-- Put jobs back or bury them. returned = {number, score, ...}, dying = {number, ...}, new_counters = {number,
+-- counters, ...}; a score is the due time, or the creation ms of a job that comes first again. HDEL comes first, it
+-- passes on a full server. The checks are in lib/prepare_return.
+--- NEEDS  held active scheduled dead tally expiry meta wake returned dying uses now new_counters write_dedup paused
+---        changes wake_empty wake_drained alarm change drop_bodies
+--- SETS   uses alarm
+--@include lib/trim_dead
+--@include lib/use
+local token, due = false, nil
+if #returned + #dying > 0 then
+  redis.call('HDEL', held, '-')
+  for i = 1, #returned, 2 do
+    local id, at = returned[i], returned[i + 1]
+    if string.find(uses, 't', 1, true) then
+      at = math.min(at, tonumber(redis.call('ZSCORE', expiry, id)) or at)
+    end
+    redis.call('ZREM', active, id)
+    redis.call('ZADD', scheduled, at, id)
+    due = math.min(due or at, at)
+  end
+  for i = 1, #dying do
+    redis.call('ZREM', active, dying[i])
+    redis.call('ZREM', expiry, dying[i])
+    redis.call('ZADD', dead, now, dying[i])
+  end
+  if #new_counters > 0 then
+    redis.call('HSET', tally, unpack(new_counters))
+    use('r')
+  end
+  if #dying > 0 then
+    redis.call('HINCRBY', meta, 'died', #dying)
+    trim_dead(100 + 2 * #dying)
+  end
+  local successor_due = write_dedup()
+  if successor_due and (not due or successor_due < due) then
+    due = successor_due
+  end
+  --@include lib/announce
+  if due and not paused then
+    token = due <= now or announce(due, false)
+  end
+  if #changes > 0 then
+    redis.call('HSET', meta, unpack(changes))
+  end
+  if token and wake_empty then
+    redis.call('RPUSH', wake, '1')
+  end
+  wake_drained()
+end
