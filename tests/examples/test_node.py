@@ -131,19 +131,19 @@ def test_jobs_from_python_to_node(node: Node, ps: Penstock, real_backend: Backen
 
 def test_jobs_from_node_to_python(node: Node, ps: Penstock) -> None:
     """A queue that Node creates is listed; Python reads its jobs and ids as its own."""
-    options = {"headers": {"trace": "a;b"}, "lease": 9000, "ttl": 600_000}
-    printed = output(node("producer.mjs", "emails", '{"to":"ada"}', json.dumps(options)))
-    printed += output(node("producer.mjs", "emails", '"日本"', '{"delay":1}'))
+    options = {"headers": {"trace": "a;b"}, "lease": 9000, "ttl": 600_000, "retry": [3, None, 9]}
+    printed = output(node("producer.mjs", "emails", '[{"to":"ada"}]', json.dumps(options)))
+    printed += output(node("producer.mjs", "emails", '["日本", 7]', '{"delay":1}'))
     q = ps.queue("emails")
     assert ps.queues() == ["emails"]
-    jobs = [q.reserve(block=10)[0], q.reserve(block=10)[0]]
+    jobs = [q.reserve(block=10)[0] for _ in printed]
     assert [job.id for job in jobs] == printed
-    assert [job.body for job in jobs] == [{"to": "ada"}, "日本"]
+    assert [job.body for job in jobs] == [{"to": "ada"}, "日本", 7]
     assert dict(jobs[0].headers) == {"trace": "a;b"}
-    assert jobs[0].stable_id != jobs[1].stable_id
+    assert len({job.stable_id for job in jobs}) == 3
     for job in jobs:
         job.ack()
-    assert q.stats().acked == 2
+    assert q.stats().acked == 3
 
 
 def test_a_failed_job(node: Node, ps: Penstock) -> None:
@@ -187,6 +187,6 @@ def test_the_access_rules(node: Node, make_server: Callable[..., EmbeddedServer]
     with redis.Redis.from_url(server.url) as raw:
         raw.execute_command("ACL", "SETUSER", "worker", *acl_rules("worker"))
     url = server.url.replace("redis://", "redis://worker:secret@")
-    [given] = output(node("producer.mjs", "emails", "1", at=url))
+    [given] = output(node("producer.mjs", "emails", "[1]", at=url))
     [line] = output(node("consumer.mjs", "emails", "1", at=url))
     assert json.loads(line)["id"] == given

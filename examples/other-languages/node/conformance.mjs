@@ -36,8 +36,10 @@ for (const one of records.records) {
   const { lease_ms: lease, ttl_ms: ttl, codec, headers } = one
   const body = Buffer.from(one.body, 'latin1')
   assert.deepEqual(formats.decodeRecord(bytes), { lease, ttl, codec, headers, body })
-  const isOurs = one.canonical && !one.dedup_id && !one.retry // not of these levels
-  if (isOurs) assert.deepEqual(formats.encodeRecord({ lease, ttl, codec, headers, body }), bytes)
+  const { max_attempts: attempts, base, cap } = one.retry ?? {}
+  const retry = one.retry && [attempts, base && base * 1000, cap && cap * 1000]
+  const isOurs = one.canonical && !one.dedup_id // that is a level of its own
+  if (isOurs) assert.deepEqual(formats.encodeRecord({ lease, ttl, retry, codec, headers, body }), bytes)
   count += 1
 }
 for (const one of records.counters) {

@@ -45,10 +45,12 @@ const escape = (text) => Buffer.from(text).toString('latin1').replace(/[^ -~]|[%
 const unescape = (text) =>
   Buffer.from(text.replace(/%([0-9a-fA-F]{2})/g, (_, hex) => String.fromCharCode(parseInt(hex, 16))), 'latin1').toString()
 
-export function encodeRecord({ body, codec = '', lease = null, ttl = null, headers = {}, stable = '' }) {
+/** `retry` is the policy, [attempts, base, cap]; null leaves a part to the queue. */
+export function encodeRecord({ body, codec = '', lease = null, ttl = null, retry = null, headers = {}, stable = '' }) {
   let head = '1'
   if (lease !== null) head += `;l=${lease}`
   if (ttl !== null) head += `;t=${ttl}`
+  if (retry) head += `;p=${retry.map((part) => part ?? '').join(',')}`
   if (codec) head += `;c=${codec}`
   for (const [name, value] of Object.entries(headers)) head += `;h.${escape(name)}=${escape(value)}`
   if (stable) head += `;i=${stable}`

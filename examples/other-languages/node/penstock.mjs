@@ -1,5 +1,5 @@
-// A producer and a consumer of penstock queues on one Redis server: protocol/core.md, levels "producer" (one job a
-// call, no waiting for room) and "blocking consumer". The scripts are those of `penstock scripts --out DIR`.
+// A producer and a blocking consumer of penstock queues on one Redis server, written from protocol/core.md.
+// The scripts are those of `penstock scripts --out DIR`.
 import { randomBytes, randomInt } from 'node:crypto'
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
@@ -140,19 +140,26 @@ export class Penstock {
     return this.#node
   }
 
-  /** Add a job, and return its id. `lease`, `ttl` and `delay` are in ms; an object is sent as JSON. */
-  async enqueue(queue, body, { delay = 0, codec = '', ...options } = {}) {
-    const isBytes = Buffer.isBuffer(body)
-    const stable = `${this.#stable.start}-${(this.#stable.count += 1)}`
-    const content = isBytes ? { body, codec } : { body: JSON.stringify(body), codec: 'json' }
-    const record = encodeRecord({ ...content, stable, ...options })
-    const add = (create) => this.#calls.script('enqueue', queue, [create, delay, '', 0, '', record])
+  /** Add a job, and return its id. `lease`, `ttl` and `delay` are in ms. A Buffer is sent as it is, all else as JSON. */
+  async enqueue(queue, body, options) {
+    return (await this.enqueueMany(queue, [body], options))[0]
+  }
+
+  /** Add up to 1000 jobs, all or none, and return their ids. */
+  async enqueueMany(queue, bodies, { delay = 0, bound = '', role = '', codec = '', ...options } = {}) {
+    const records = bodies.map((body) => {
+      const content = Buffer.isBuffer(body) ? { body, codec } : { body: JSON.stringify(body), codec: 'json' }
+      return encodeRecord({ ...content, ...options, stable: `${this.#stable.start}-${(this.#stable.count += 1)}` })
+    })
+    const add = (create) => this.#calls.script('enqueue', queue, [create, delay, bound, 0, role, ...records])
     await this.node()
-    const [number, , epoch] = await add('').catch((error) => {
+    const [first, , epoch] = await add('').catch((error) => {
       if (error.code !== -5) throw error
       return this.#create(queue, add)
     })
-    return encodeId({ node: this.#node, number: String(number), queue, epoch: String(epoch), ...options })
+    const [ms, seq] = String(first).split('-').map(Number)
+    const id = (_, i) => encodeId({ node: this.#node, number: `${ms}-${seq + i}`, queue, epoch: String(epoch), ...options })
+    return bodies.map(id)
   }
 
   async #create(queue, add) {
