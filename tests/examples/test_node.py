@@ -49,7 +49,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for file in SOURCE.iterdir():
         if file.is_file():
             shutil.copy(file, place)
-    install = ["npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts"]
+    install = ["npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts", "--fetch-retries=1"]
     done = subprocess.run(
         install, cwd=place, capture_output=True, text=True, timeout=TIMEOUT, check=False
     )
