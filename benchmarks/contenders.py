@@ -238,26 +238,18 @@ class PipelinedJobs(Jobs):
 
     def add(self, n: int) -> None:
         """Add n jobs in one trip."""
-        for reply in self._run([self.ops.enqueue((PLAIN + BODY,)) for _ in range(n)]):
-            self.ops.check(reply)
+        self._run([self.ops.enqueue((PLAIN + BODY,)) for _ in range(n)])
 
     def reserve(self, n: int) -> list[Job]:
         """Take up to n jobs in one trip."""
-        calls = [self.ops.reserve(1, idle=False) for _ in range(n)]
-        replies = self._run([call for call, _ in calls])
-        return [
-            job
-            for reply, (_, tag) in zip(replies, calls, strict=True)
-            for job in self.ops.taken(reply, tag, self.node).deliveries
-        ]
+        taken = self._run([self.ops.reserve(1) for _ in range(n)])
+        return [job for found in taken for job in found.deliveries]
 
     def ack(self, jobs: Sequence[Job]) -> None:
         """Finish jobs in one trip."""
-        replies = self._run([self.ops.ack([job]) for job in jobs])
-        for job, reply in zip(jobs, replies, strict=True):
-            self.ops.codes([job], reply)
+        self._run([self.ops.ack([job]) for job in jobs])
 
-    def _run(self, calls: Sequence[Call]) -> list[Any]:
+    def _run(self, calls: Sequence[Call[Any]]) -> list[Any]:
         self.trips += 1
         pipe = self.redis.pipeline(transaction=False)
         for call in calls:
@@ -266,5 +258,5 @@ class PipelinedJobs(Jobs):
             pipe.execute_command(
                 "EVALSHA", call.script.sha, *call.head, *producer, self.calls, *call.args
             )
-        replies: list[Any] = pipe.execute()
-        return replies
+        replies: list[list[Any]] = pipe.execute()
+        return [call.parse(reply) for call, reply in zip(calls, replies, strict=True)]

@@ -12,6 +12,7 @@ from benchmarks.bed import Bed
 from benchmarks.figures import Budget, Table, median
 from benchmarks.plan import BODY, Plan
 from penstock.core.flows import new_epoch
+from penstock.wire.replies import PARSERS
 from penstock.wire.scripts import Script, all_scripts, script
 
 __all__ = ["hold"]
@@ -181,9 +182,9 @@ class _Held:
 
     def _reserve_all(self) -> None:
         while self.bed.redis.xlen(self.keys["ready"]):
-            reply = self._call("reserve", BATCH, 7, "hold", 0, "")
+            taken = PARSERS["reserve"](self._call("reserve", BATCH, 7, "hold", 0, ""))
             if self.state.then == "bury":
-                self._call("bury", "", "", "broken", rest=reply[6::3])
+                self._call("bury", "", "", "broken", rest=[job[0] for job in taken.jobs])
 
     # -- measuring -------------------------------------------------------------------------
 

@@ -144,15 +144,17 @@ class QueueFull(PenstockError):
         text: the message.
         waiting: number of waiting jobs.
         limit: the queue's limit; 0 = not known.
+        swept: number of expired jobs that the refused call removed; try again if there are any.
     """
 
-    def __init__(self, text: str = "", waiting: int = 0, limit: int = 0) -> None:
+    def __init__(self, text: str = "", waiting: int = 0, limit: int = 0, swept: int = 0) -> None:
         super().__init__(text)
         self.waiting = waiting
         self.limit = limit
+        self.swept = swept
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (type(self), (*self.args, self.waiting, self.limit))
+        return (type(self), (*self.args, self.waiting, self.limit, self.swept))
 
 
 class QueueEmpty(PenstockError):
@@ -199,16 +201,18 @@ class QueueInUse(PenstockError):
     Args:
         role: "producer" or "consumer".
         holder: the client that holds the role, or held it last; "" = not known.
+        left: seconds until its lease ends unless it is renewed; 0 = not known.
     """
 
-    def __init__(self, role: str, holder: str = "") -> None:
+    def __init__(self, role: str, holder: str = "", left: float = 0.0) -> None:
         by = holder or "an unknown client"
         super().__init__(f"the {role} role is held by {by}: try again when it is free")
         self.role = role
         self.holder = holder
+        self.left = left
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (type(self), (self.role, self.holder))
+        return (type(self), (self.role, self.holder, self.left))
 
 
 class OutcomeUnknown(PenstockError, RedisConnectionError):

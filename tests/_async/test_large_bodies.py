@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from penstock import AsyncPenstock, AsyncQueue, BadArgument, Outcome, RetryPolicy
-from penstock.core.operations import Staged, staged_chunk
+from penstock.spark.calls import Staged, commit, publish, stage, staged_chunk
 from tests.support.keyspace import Raw, advance, check_invariant, numbers
 
 SIZES = pytest.mark.parametrize("size", [4096, 4097, 50_000])
@@ -195,12 +195,11 @@ async def test_staged_jobs(q: AsyncQueue, raw: Raw) -> None:
     at = Staged("writer", 0)
     await q.enqueue(b"before")
     records = [b"1;d=%d\n%b" % (i, body) for i, body in enumerate(bodies)]
-    await q._node.run(q.ops.stage(at, "a:0", 60_000, staged_chunk(0, records)))
-    await q._node.run(q.ops.commit(at, [("a", 1)], 60_000, None))
+    await q._node.run(stage(q.ops, at, "a:0", 60_000, staged_chunk(0, records)))
+    await q._node.run(commit(q.ops, at, [("a", 1)], 60_000, None))
     for most in (2, 2):
-        call = q.ops.publish(at, "a:0", most, create="", wait_ms=0, wait=None)
-        reply, _ = await q._node.run(call)
-        assert reply[0] == 1
+        call = publish(q.ops, at, "a:0", most, create="", wait_ms=0, wait=None)
+        assert (await q._node.run(call)).code == 1
     check_invariant(raw)
     assert [job.body for job in await q.reserve(4, block=0)] == [b"before", *bodies]
 

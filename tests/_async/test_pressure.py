@@ -37,7 +37,7 @@ from penstock.errors import (
 from penstock.pressure import AsyncPressureQueue, PressureCounters
 from penstock.pressure._async import deletion, link, turn
 from penstock.pressure._async.link import AsyncWatchedConnection
-from penstock.pressure.calls import DONE, HOLDING, IN_USE
+from penstock.wire.codes import PressureCode
 from penstock.wire.scripts import pressure_scripts
 from tests.support.backends import Backend, clustered
 from tests.support.keyspace import Raw, dump
@@ -772,12 +772,12 @@ async def test_a_party_that_had_just_popped_the_token_of_a_role_that_was_freed(
     successor = aspawn(make(client_id="successor").put, "b")
     await turning.reach("not_full")
     late = q._calls.put(b"late", b"c", overfill=False, held=turn.POPPED, wait=1, lost=0)
-    assert (await q._link.once(late))[0] == HOLDING
+    assert (await q._link.once(late)).code == PressureCode.HOLDING
     await turning.reach("producer_free")
     assert raw.get(key("producer")) == b"late"
     assert await q.get() == b"a"
     late = q._calls.put(b"late", b"c", overfill=False, held=turn.HELD, wait=1, lost=0)
-    assert (await q._link.once(late))[0] == DONE
+    assert (await q._link.once(late)).code == PressureCode.DONE
     assert await q.get() == b"c"
     await successor.result()
     assert await q.get() == b"b"
@@ -995,7 +995,7 @@ async def test_a_deletion_is_taken_over_only_after_a_quiet_time(
         if len(times) == 1:
             raw.rpop(key("producer_free"))  # it goes on
         reply = await once(self, call)
-        codes.append(reply[0])
+        codes.append(reply.code)
         return reply
 
     monkeypatch.setattr(link.AsyncLink, "once", noted)
@@ -1004,7 +1004,7 @@ async def test_a_deletion_is_taken_over_only_after_a_quiet_time(
     freed = time.monotonic()
     raw.lpush(key("producer_free"), 0)  # it has been freed, or has let go
     await deleting.result()
-    assert codes == [IN_USE, DONE]
+    assert codes == [PressureCode.IN_USE, PressureCode.DONE]
     assert times[1] - freed >= deletion.QUIET
     assert raw.keys() == []
 

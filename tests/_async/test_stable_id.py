@@ -52,8 +52,8 @@ async def test_a_repeat_on_a_primary_without_the_call_keeps_it(q: AsyncQueue, ra
     for key in dump(raw):
         if b":producer:" in key:
             raw.delete(key)  # as a replica that lags: it has neither the job nor the call
-    reply, _ = await q._node.run(sent[-1])  # type: ignore[arg-type]
-    assert reply[6] == 0
+    reply = await q._node.run(sent[-1])  # type: ignore[arg-type,var-annotated]
+    assert reply.repeat == 0
     (new,) = await q.reserve(1, block=0)
     assert new.id != old.id == told.id
     assert new.stable_id == old.stable_id == told.stable_id

@@ -256,7 +256,7 @@ def test_the_look_for_the_holder_fails(q: Queue, raw: Raw, monkeypatch: pytest.M
     def fail(names: object) -> None:
         raise ConnectionError("lost")
 
-    monkeypatch.setattr(q.ops, "show", fail)
+    monkeypatch.setattr(q.ops, "showing", fail)
     with pytest.raises(StaleReceipt, match="this delivery has ended") as caught:
         late.extend()
     assert (caught.value.receipt, caught.value.current) == (late.receipt, None)

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from penstock import BadArgument, Outcome, Penstock, Queue, RetryPolicy
-from penstock.core.operations import Staged, staged_chunk
+from penstock.spark.calls import Staged, commit, publish, stage, staged_chunk
 from tests.support.keyspace import Raw, advance, check_invariant, numbers
 
 SIZES = pytest.mark.parametrize("size", [4096, 4097, 50_000])
@@ -196,12 +196,11 @@ def test_staged_jobs(q: Queue, raw: Raw) -> None:
     at = Staged("writer", 0)
     q.enqueue(b"before")
     records = [b"1;d=%d\n%b" % (i, body) for i, body in enumerate(bodies)]
-    q._node.run(q.ops.stage(at, "a:0", 60_000, staged_chunk(0, records)))
-    q._node.run(q.ops.commit(at, [("a", 1)], 60_000, None))
+    q._node.run(stage(q.ops, at, "a:0", 60_000, staged_chunk(0, records)))
+    q._node.run(commit(q.ops, at, [("a", 1)], 60_000, None))
     for most in (2, 2):
-        call = q.ops.publish(at, "a:0", most, create="", wait_ms=0, wait=None)
-        reply, _ = q._node.run(call)
-        assert reply[0] == 1
+        call = publish(q.ops, at, "a:0", most, create="", wait_ms=0, wait=None)
+        assert q._node.run(call).code == 1
     check_invariant(raw)
     assert [job.body for job in q.reserve(4, block=0)] == [b"before", *bodies]
 

@@ -37,7 +37,7 @@ from penstock.errors import (
 from penstock.pressure import PressureCounters, PressureQueue
 from penstock.pressure._sync import deletion, link, turn
 from penstock.pressure._sync.link import WatchedConnection
-from penstock.pressure.calls import DONE, HOLDING, IN_USE
+from penstock.wire.codes import PressureCode
 from penstock.wire.scripts import pressure_scripts
 from tests.support.backends import Backend, clustered
 from tests.support.keyspace import Raw, dump
@@ -750,12 +750,12 @@ def test_a_party_that_had_just_popped_the_token_of_a_role_that_was_freed(
     successor = spawn(make(client_id="successor").put, "b")
     turning.reach("not_full")
     late = q._calls.put(b"late", b"c", overfill=False, held=turn.POPPED, wait=1, lost=0)
-    assert q._link.once(late)[0] == HOLDING
+    assert q._link.once(late).code == PressureCode.HOLDING
     turning.reach("producer_free")
     assert raw.get(key("producer")) == b"late"
     assert q.get() == b"a"
     late = q._calls.put(b"late", b"c", overfill=False, held=turn.HELD, wait=1, lost=0)
-    assert q._link.once(late)[0] == DONE
+    assert q._link.once(late).code == PressureCode.DONE
     assert q.get() == b"c"
     successor.result()
     assert q.get() == b"b"
@@ -924,7 +924,7 @@ def test_a_deletion_is_taken_over_only_after_a_quiet_time(
         if len(times) == 1:
             raw.rpop(key("producer_free"))  # it goes on
         reply = once(self, call)
-        codes.append(reply[0])
+        codes.append(reply.code)
         return reply
 
     monkeypatch.setattr(link.Link, "once", noted)
@@ -933,7 +933,7 @@ def test_a_deletion_is_taken_over_only_after_a_quiet_time(
     freed = time.monotonic()
     raw.lpush(key("producer_free"), 0)  # it has been freed, or has let go
     deleting.result()
-    assert codes == [IN_USE, DONE]
+    assert codes == [PressureCode.IN_USE, PressureCode.DONE]
     assert times[1] - freed >= deletion.QUIET
     assert raw.keys() == []
 

@@ -20,6 +20,7 @@ from penstock import (
     UnsupportedVersion,
 )
 from penstock.core import flows
+from penstock.core.calls import Confirmed
 from penstock.core.flows import (
     LOST,
     TICK,
@@ -34,11 +35,13 @@ from penstock.core.flows import (
     Unregister,
 )
 from penstock.core.operations import QueueOps, Taken
+from penstock.core.refusals import refusal
 from penstock.core.roles import RoleLease
 from penstock.wire.keys import QueueKeys
+from penstock.wire.replies import PARSERS, Configure, Enqueue
 
 Flow = Generator[flows.Effect, Any, Any]
-ADDED = [1, b"1", b"1700000000000-1000000000", 1, b"01020304", 0, 0, 0]
+ADDED = [1, b"1", b"1700000000000-1000000000", 1, b"01020304", 0, 0, 0, 0]
 MISSING = [-5, b"1"]
 NOTHING = Taken(-1, [])
 OVER = Taken(-2, [])
@@ -87,7 +90,11 @@ class Driven:
         return effect
 
     def answer(self, value: Any) -> Any:
-        """Answer the last effect; the next one."""
+        """Answer the last effect; the next one. A list is a reply of a script."""
+        if isinstance(self.effect, Run) and isinstance(value, list):
+            if value[0] < 0:
+                return self.fail(refusal("q", value))
+            value = self.effect.call.parse(value)
         self.effect = self._behind_sweeps(self._flow.send(value))
         return self.effect
 
@@ -100,7 +107,15 @@ class Driven:
         """Answer the last effect, which has to be the last; the result of the flow."""
         with pytest.raises(StopIteration) as end:
             self.answer(value)
-        return end.value.value
+        return result(end.value.value)
+
+
+def result(value: Any) -> Any:
+    """The result of a flow, a reply as it came."""
+    if isinstance(value, tuple) and value and isinstance(value[0], Enqueue):
+        assert value[1] == Confirmed()
+        return list(value[0])
+    return [*value[:4]] if isinstance(value, Configure) else value
 
 
 def enqueue(clock: Clock | None = None, **changed: Any) -> Driven:
@@ -112,7 +127,7 @@ def enqueue(clock: Clock | None = None, **changed: Any) -> Driven:
 
 def created_with(registered: Register) -> list[Any]:
     """The reply to an enqueue that made the queue with the epoch that was registered."""
-    return [*ADDED[:4], registered.epoch.encode(), 1, 0, 0]
+    return [*ADDED[:4], registered.epoch.encode(), 1, 0, 0, 0]
 
 
 def args(effect: Any, script: str) -> tuple[Any, ...]:
@@ -150,7 +165,7 @@ def test_a_failure_after_the_job_is_in_is_not_raised() -> None:
     flow.answer(reply)
     with pytest.raises(StopIteration) as end:
         flow.fail(ConnectionError("gone"))
-    assert end.value.value == reply
+    assert result(end.value.value) == reply
 
 
 def test_each_life_of_a_queue_has_another_epoch() -> None:
@@ -184,7 +199,7 @@ def test_a_leftover_that_can_not_be_unlisted_does_not_fail_the_call() -> None:
     assert isinstance(flow.answer(ADDED), Unregister)
     with pytest.raises(StopIteration) as end:
         flow.fail(ConnectionError("gone"))
-    assert end.value.value == ADDED
+    assert result(end.value.value) == ADDED
 
 
 def test_settings_that_lose_the_race_leave_no_entry() -> None:
@@ -248,7 +263,7 @@ def test_a_bulk_goes_in_as_room_appears() -> None:
     flow = enqueue(records=[b"1\na", b"1\nb", b"1\nc"], bound=5, block=None, partial=True)
     part = flow.answer([-3, b"1", 3, 5, 0])
     assert args(part, "enqueue")[5:] == (b"1\na", b"1\nb")
-    reply = [1, b"1", b"1700000000000-1000000000", 2, b"01020304", 0, 0, 0]
+    reply = [1, b"1", b"1700000000000-1000000000", 2, b"01020304", 0, 0, 0, 0]
     assert flow.ends_with(reply) == reply
 
 
@@ -701,11 +716,12 @@ def test_a_refusal_gives_nothing_back_that_comes_once() -> None:
 
 def withdrawal(answer: Any, resent: bool) -> NotReplicated:
     """What becomes of an enqueue that too few replicas confirmed."""
-    flow = Driven(flows.withdraw(ops(), ADDED, 2, 1))
+    flow = Driven(flows.withdraw(ops(), PARSERS["enqueue"](ADDED), 2, 1))
     assert flow.effect.call.script.name == "withdraw"
     assert flow.effect.call.args == (b"01020304", b"1700000000000-1000000000")
+    flow.effect.call.resent = 1.0 if resent else 0.0
     with pytest.raises(StopIteration) as end:
-        flow.fail(answer) if isinstance(answer, Exception) else flow.answer((answer, resent))
+        flow.fail(answer) if isinstance(answer, Exception) else flow.answer(answer)
     error: NotReplicated = end.value.value
     assert (error.wanted, error.got) == (2, 1)
     return error
@@ -740,7 +756,7 @@ def page(*deliveries: tuple[bytes, int], score: bytes = b"", skip: int = 0) -> l
 def test_deliveries_are_recovered_oldest_first() -> None:
     """All pages are read before the first is taken; what comes twice is named once."""
     source = ops()
-    flow = Driven(flows.recover(source, 2, 5, "00000000"))
+    flow = Driven(flows.recover(source, 2, 5))
     assert flow.effect == Run(source.pending("-inf", 0, 5))
     flow.answer(page((b"1-3", 30), (b"1-2", 20), score=b"77", skip=1))
     assert flow.effect == Run(source.pending(b"77", 1, 5))
@@ -755,7 +771,7 @@ def test_deliveries_are_recovered_oldest_first() -> None:
 
 def test_nothing_to_recover() -> None:
     """One look, and no call that takes."""
-    flow = Driven(flows.recover(ops(), 5, 5, "00000000"))
+    flow = Driven(flows.recover(ops(), 5, 5))
     assert flow.ends_with(page()) == []
 
 

@@ -12,6 +12,7 @@ from penstock import BadArgument, Settings, UnsupportedServer
 from penstock.core.servers import ServerFacts, parse_info
 from penstock.core.settings import KEEP, setting_fields
 from penstock.core.views import SETTING_KINDS, read_settings, read_stats
+from penstock.wire.replies import PARSERS
 
 
 def test_settings_to_fields() -> None:
@@ -51,7 +52,7 @@ def test_fields_that_are_no_numbers(value: str) -> None:
     flat = [part.encode() for name in names for part in (name, value)]
     role = f"{value}-1 {value} 9 ada".encode()
     reply = [1, b"1", 1000, 1, 0, 0, 0, 0, -1, *flat, b"enqueued", b"7", b"producer", role]
-    stats = read_stats("q", reply)
+    stats = read_stats("q", PARSERS["stats"](reply))
     assert (stats.enqueued, stats.acked, stats.age, stats.idle) == (7, 0, None, None)
     assert stats.producer is stats.consumer is None
 

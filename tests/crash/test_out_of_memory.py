@@ -13,8 +13,21 @@ import redis
 
 from penstock import Outcome, OutOfMemory, Penstock, Queue
 from penstock.core.calls import Call
-from penstock.core.operations import Staged, staged_chunk
 from penstock.embedded import EmbeddedServer, ServerBinary
+from penstock.spark.calls import (
+    Staged,
+    ack_receipts,
+    assign,
+    assigned,
+    commit,
+    dismiss,
+    fetch,
+    publish,
+    stage,
+    staged_chunk,
+    survey,
+    unstage,
+)  # fmt: skip
 from penstock.wire.scripts import NAMES
 from tests.support.binaries import chosen_binaries
 from tests.support.keyspace import advance, check_invariant, dump, evalshas, load_scripts
@@ -121,23 +134,23 @@ def test_enqueue_to_a_new_queue_is_refused(
     assert client.queues() == ["full"]
 
 
-def _ran(queue: Queue, call: Call) -> list[Any]:
-    return queue.ops.check(queue._node.run(call)[0])
+def _ran(queue: Queue, call: Call[Any]) -> Any:
+    return queue._node.run(call)
 
 
-def _staged(queue: Queue, field: str) -> Call:
-    return queue.ops.stage(STAGED, field, 60_000, staged_chunk(0, [b"1;d=one\n1", b"1;d=two\n2"]))
+def _staged(queue: Queue, field: str) -> Call[Any]:
+    return stage(queue.ops, STAGED, field, 60_000, staged_chunk(0, [b"1;d=one\n1", b"1;d=two\n2"]))
 
 
-def _published(queue: Queue) -> Call:
-    return queue.ops.publish(STAGED, "a:0", 1000, create="", wait_ms=0, wait=None)
+def _published(queue: Queue) -> Call[Any]:
+    return publish(queue.ops, STAGED, "a:0", 1000, create="", wait_ms=0, wait=None)
 
 
 def test_staging_is_refused(queue: Queue, raw: redis.Redis) -> None:
     """No step of it is half done: not the next chunk, nor the promise, nor what was promised."""
     steps = [
         _staged(queue, "a:1"),
-        queue.ops.commit(STAGED, [("a", 2)], 60_000, None),
+        commit(queue.ops, STAGED, [("a", 2)], 60_000, None),
         _published(queue),
     ]
     _ran(queue, _staged(queue, "a:0"))
@@ -148,7 +161,7 @@ def test_staging_is_refused(queue: Queue, raw: redis.Redis) -> None:
             with pytest.raises(OutOfMemory):
                 _ran(queue, step)
             assert dump(raw) == before
-        assert _ran(queue, step)[0] == 1
+        assert _ran(queue, step).code == 1
     check_invariant(raw)
 
 
@@ -280,35 +293,34 @@ def _take_roles(queue: Queue) -> None:
 
 
 def _survey(queue: Queue) -> None:
-    reply = _ran(queue, queue.ops.survey("", "ready", "", "", 1000, 2))
-    assert len(reply[5:]) // 2 > 20
+    reply = _ran(queue, survey(queue.ops, "", "ready", "", "", 1000, 2))
+    assert len(reply.jobs) // 2 > 20
 
 
 def _assign(queue: Queue) -> None:
     ops, consumer = queue.ops, secrets.token_hex(8)
     fence, jobs = "", 0
     while jobs < 5:
-        call, _ = ops.assign(consumer, fence, 1, most=5, n=5, lease_ms=60_000)
+        call, _ = assign(ops, consumer, fence, 1, most=5, n=5, lease_ms=60_000)
         reply = _ran(queue, call)
-        fence, epoch = reply[2].decode(), reply[6].decode()
-        assert reply[3] > jobs
-        jobs = reply[3]
-    entries = _ran(queue, ops.assigned(consumer, fence, 1, 0, 10))[6:]
+        fence, epoch = reply.fence.decode(), reply.epoch.decode()
+        assert reply.jobs > jobs
+        jobs = reply.jobs
+    entries = _ran(queue, assigned(ops, consumer, fence, 1, 0, 10)).receipts
     assert len(entries) == 5
-    assert len(_ran(queue, ops.fetch(consumer, 1, 0, 10, 2))[5:]) == 5 * 4
+    assert len(_ran(queue, fetch(ops, consumer, 1, 0, 10, 2)).jobs) == 5 * 4
     for number, receipt in (entry.split(b" ") for entry in entries):
-        assert int(_ran(queue, ops.ack_receipts(epoch, receipt.decode(), [number]))[2]) == 1
-    assert _ran(queue, ops.dismiss(consumer, fence, 1))[0] == 1
+        assert _ran(queue, ack_receipts(ops, epoch, receipt.decode(), [number])).acked == 1
+    assert _ran(queue, dismiss(ops, consumer, fence, 1)).jobs == 5
 
 
 def _unstage(queue: Queue) -> None:
-    assert _ran(queue, queue.ops.unstage(STAGED, None))[0] == 1
+    assert _ran(queue, unstage(queue.ops, STAGED, None)).code == 1
 
 
 def _retime(queue: Queue) -> None:
     for place in ("active", "once", "scheduled", "dead", "expiry"):
-        code, _, found, *_ = _ran(queue, queue.ops._call("retime", place, 0, 10**12, 1))
-        assert (code, found) == (1, 0)
+        assert _ran(queue, queue.ops.call("retime", place, 0, 10**12, 1)).found == 0
 
 
 WORKING: dict[str, Callable[[Queue], None]] = {

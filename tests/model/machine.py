@@ -21,8 +21,8 @@ from penstock import (
     QueuePaused,
     WrongEpoch,
 )
-from penstock.core.operations import FULL
 from penstock.core.views import SETTING_KINDS
+from penstock.wire.codes import Code
 from tests.model.faults import Fault
 from tests.model.model import NEVER, Answer, ModelJob, Name, Number, Policy
 from tests.model.side import IDS, STATES, policy
@@ -540,13 +540,18 @@ class QueueMachine(Waiting):
         def queue() -> int:
             call = self.ops.enqueue([b"1\n" + body], wait_ms=8_000)
             while True:
-                reply, _ = self.client._node.run(call)
-                if reply[0] != FULL or not reply[4]:
+                try:
+                    reply = self.client._node.run(call)
                     break
-            if reply[0] == 1:
-                place = self.ops.place(self.client._node.id, reply[4])
-                self.learn(self.ops.id_of(place, reply[2], "ffff"))
-            return int(reply[0])
+                except QueueFull as full:
+                    if not full.swept:
+                        return Code.FULL
+                except QueuePaused:
+                    return Code.PAUSED
+                except QueueClosed:
+                    return Code.CLOSED
+            self.learn(self.ops.added(reply, b"1\n", "ffff", 0).id)
+            return Code.DONE
 
         self.fault = ""
         wanted, got, _ = self.both(lambda: self.model.enqueue([body]), queue)
@@ -592,9 +597,7 @@ class QueueMachine(Waiting):
         """Take jobs as a worker does; whether the queue is drained."""
         self.client.connect()  # ids need the node's
         while True:
-            call, tag = self.ops.reserve(n, idle=False, provisional=True)
-            reply, _ = self.client._node.run(call)
-            taken = self.ops.taken(reply, tag, self.client._node.id)
+            taken = self.client._node.run(self.ops.reserve(n, provisional=True))
             if taken.deliveries or taken.next_ms != 0:
                 return taken.deliveries, taken.is_over and not taken.deliveries
 

@@ -38,7 +38,7 @@ def test_queue_agrees_with_its_model(backend: Backend, monkeypatch: pytest.Monke
     """Every answer, every figure and every structure is what the rules say, after each step."""
     use_test_clock(monkeypatch)
     dice = Dice()
-    monkeypatch.setattr("penstock.core.operations.random", dice)
+    monkeypatch.setattr("penstock.core.operations.consuming.random", dice)
 
     class Machine(CoursesMachine):
         bench = Bench(backend.sync_client(), Faults(monkeypatch), dice, backend.is_fake)
@@ -54,7 +54,7 @@ def test_dedup_ids_agree_with_their_model(
     """Who has an id, and what becomes of a duplicate: as the rules say, whatever ends the jobs."""
     use_test_clock(monkeypatch)
     dice = Dice()
-    monkeypatch.setattr("penstock.core.operations.random", dice)
+    monkeypatch.setattr("penstock.core.operations.consuming.random", dice)
 
     class Machine(IdsMachine):
         bench = Bench(backend.sync_client(), Faults(monkeypatch), dice, backend.is_fake)

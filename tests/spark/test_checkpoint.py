@@ -15,10 +15,12 @@ from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_a
 
 from penstock import BatchLost, CheckpointTaken, Penstock
 from penstock.errors import BadArgument, QueueMissing
+from penstock.spark.calls import ack_receipts, fetch
 from penstock.spark.checkpoint import Consumer, Part
 from penstock.spark.options import Stream
 from penstock.spark.shards import ShardReader
 from penstock.wire.keys import end_of, score_of
+from penstock.wire.replies import Fetch
 from tests.model.clock import CLOCK, TestClock, use_test_clock
 
 T0 = 1_800_000_000_000
@@ -61,13 +63,13 @@ class Ground:
         for part in parts:
             at = part.start
             while at < part.end:
-                call = shard.ops.fetch(part.consumer, part.batch, at, part.end - at, 2)
-                reply = shard.ops.of_batch(shard.run(call))
-                assert reply[0] == 1
-                if reply[4] <= at:
+                call = fetch(shard.ops, part.consumer, part.batch, at, part.end - at, 2)
+                reply = shard.run(call)
+                assert isinstance(reply, Fetch)
+                if reply.next <= at:
                     break
-                at = reply[4]
-                bodies += [value.rpartition(b"\n")[2] for value in reply[8::4]]
+                at = reply.next
+                bodies += [value.rpartition(b"\n")[2] for value in reply.jobs[3::4]]
         return bodies
 
 
@@ -525,7 +527,7 @@ def test_what_is_known_of_the_end_of_leases(ground: Ground) -> None:
         life.renew()
         scores = {score for _, score in ground.raw.zrange(active, 0, -1, withscores=True)}
         assert scores == {score_of(group.until, tag)} == {score_of(now + LEASE, tag)}
-    call = one.shard.ops.ack_receipts(one.epoch, group.receipt, group.numbers, group.until)
+    call = ack_receipts(one.shard.ops, one.epoch, group.receipt, group.numbers, group.until)
     assert call.args[1] == f"{group.receipt}@{group.until}"
     life.latest(offset, 20)
     assert ground.queue.stats().acked == 20

@@ -26,6 +26,7 @@ from pyspark.sql.types import (
 from penstock import Job, Penstock
 from penstock.errors import QueueMissing
 from penstock.spark import OptionError, snapshot
+from penstock.spark.calls import ack_receipts
 from penstock.spark.schema import SCHEMA
 from tests.model.clock import TestClock, use_test_clock
 
@@ -120,8 +121,8 @@ def test_every_column_is_what_the_library_shows(client: Penstock) -> None:
     held = [row for row in found.values() if row["receipt"]]
     assert queue.ack([]).done == 0
     for row in held:
-        call = queue.ops.ack_receipts("", row["receipt"], [queue.ops.number_of(row["id"])[0]])
-        assert client._node.run(call)[0][2] == 1
+        call = ack_receipts(queue.ops, "", row["receipt"], [queue.ops.number_of(row["id"])[0]])
+        assert client._node.run(call).acked == 1
 
 
 def test_nothing_is_taken(client: Penstock) -> None:

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from penstock import Handlers, Penstock, Queue
+from penstock import Handlers, Penstock, PenstockError, Queue
 from penstock.core import flows
 from penstock.worker.dispatcher import Dispatcher
 from penstock.worker.loop import work
@@ -144,7 +144,7 @@ class Stage:
 
     def drive(self, *, most: int = 2000) -> None:
         """Answer the loop until it ends."""
-        flow = work(self.state, lambda: self.client._node.id, _nobody)
+        flow = work(self.state, _nobody)
         answer: Any = None
         error: Exception | None = None
         try:
@@ -152,7 +152,7 @@ class Stage:
             for _ in range(most):
                 try:
                     answer, error = self._answer(effect), None
-                except RedisConnectionError as failed:
+                except (RedisConnectionError, PenstockError) as failed:
                     error = failed
                 effect = flow.send(answer) if error is None else flow.throw(error)
                 self._look()
@@ -198,7 +198,7 @@ class Stage:
         self.calls.append(effect.call.script.name)
         if chance == 1:
             raise RedisConnectionError("after it was run")
-        return reply if effect.told else reply[0]
+        return reply
 
     def _pop(self, effect: flows.Pop) -> Any:
         assert self.state.free > 0
@@ -344,7 +344,7 @@ def test_a_waiting_worker_that_fills_up_hands_its_token_on(many: Callable[..., S
     """A token that comes while it ends its wait is put back for another consumer."""
     stage = many(_first, ["a"], concurrency=1)
     queue, state = stage.queues[0], stage.state
-    flow = work(state, lambda: stage.client._node.id, _nobody)
+    flow = work(state, _nobody)
     effect = next(flow)
     while not isinstance(effect, flows.Pop):  # nothing is there
         effect = flow.send(stage._answer(effect))
@@ -391,9 +391,11 @@ def test_a_lease_counts_from_the_last_sending(many: Callable[..., Stage]) -> Non
 
     def resend(effect: flows.Run) -> Any:
         stage.now += 5
-        return stage.client._node.run(effect.call)[0], stage.now
+        reply = stage.client._node.run(effect.call)
+        effect.call.resent = stage.now
+        return reply
 
-    flow = work(stage.state, lambda: stage.client._node.id, _nobody)
+    flow = work(stage.state, _nobody)
     effect = next(flow)
     while not stage.state.held:
         is_run = isinstance(effect, flows.Run)
@@ -415,7 +417,7 @@ class Slow:
         self.stage, self.queue = stage, stage.queues[0]
         self.queue.configure(lease=30 if own else lease)
         self.queue.enqueue_many(range(6), lease=lease if own else None)
-        self._flow = work(stage.state, lambda: stage.client._node.id, _nobody)
+        self._flow = work(stage.state, _nobody)
         self._effect: Any = next(self._flow)
 
     def step(self, trip: float, calls: int) -> None:
@@ -498,7 +500,7 @@ def test_an_idle_worker_sweeps_its_queues(many: Callable[..., Stage]) -> None:
     stage = many(_first, ["a", "b"])
     stage.state.polls[1].failures = 1
     stage.state.polls[1].barred = math.inf
-    flow = work(stage.state, lambda: stage.client._node.id, _nobody)
+    flow = work(stage.state, _nobody)
     effect = next(flow)
     while not isinstance(effect, flows.Pop):
         effect = flow.send(stage._answer(effect))
@@ -511,7 +513,7 @@ def test_a_report_is_not_held_back(many: Callable[..., Stage]) -> None:
     stage = many(_first, ["a"], concurrency=2)
     queue = stage.queues[0]
     queue.enqueue(1)
-    flow = work(stage.state, lambda: stage.client._node.id, _nobody)
+    flow = work(stage.state, _nobody)
     effect = next(flow)
     while not (isinstance(effect, flows.Pop) and stage.runners.items):
         effect = flow.send(stage._answer(effect))
@@ -531,7 +533,7 @@ def test_a_report_is_not_held_back_by_a_role(many: Callable[..., Stage]) -> None
     stage = many(_first, ["a"], concurrency=2)
     queue = stage.queues[0]
     queue.enqueue(1)
-    flow = work(stage.state, lambda: stage.client._node.id, _nobody)
+    flow = work(stage.state, _nobody)
     effect = next(flow)
     while not (isinstance(effect, flows.Pop) and stage.runners.items):
         effect = flow.send(stage._answer(effect))

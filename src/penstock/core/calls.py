@@ -1,18 +1,21 @@
-"""What goes out and comes back: one run of a script, and what is waited for behind it."""
+"""A script call, and the durability wait that follows it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from penstock.core.roles import RoleLease
 from penstock.wire.keys import QueueKeys
 from penstock.wire.scripts import Script
 
 if TYPE_CHECKING:
-    from penstock.core.operations import QueueOps
+    from penstock.core.operations.base import Operations
 
 __all__ = ["NOTHING", "Call", "Confirmed", "Wait", "longest_pause"]
 
+R = TypeVar("R")
 SOON = 0.25
 """Longest pause between two tries of a call in the first second, in seconds."""
 LATER = 1.0
@@ -59,33 +62,39 @@ class Confirmed(NamedTuple):
 NOTHING = Confirmed()
 
 
-class Call(NamedTuple):
-    """One run of a script.
+@dataclass(slots=True)
+class Call(Generic[R]):
+    """One run of a script, and how it went.
 
     Attributes:
-        script: which.
-        head: keys' count and keys, as EVALSHA takes them after the SHA.
+        script: the script.
+        head: count of the keys and the keys, as EVALSHA takes them after the SHA.
         args: ARGV after the nonce.
-        queue: keys of the queue when the producer's key is to be added (enqueue), else None.
-        wait: what to wait for, or None; what was confirmed is added to the reply.
+        parse: makes the result of a reply whose code is not negative.
+        queue: keys of the queue if the producer's key is to be added (enqueue), else None.
+        wait: the durability wait behind the call, or None.
         bearer: the exclusive role that the call bears or takes, or None; it is told the answer.
-        ops: the operations of the queue, which repair its meta when the reply says that it is lost;
-            None = that reply is the caller's to read.
+        ops: the operations of the queue, for its errors and the repair of its meta; None = a
+            negative code is the caller's to read.
+        resent: when the call was sent again by our clock, 0 = it was not. Set by the executor.
+        confirmed: the result of the wait. Set by the executor.
     """
 
     script: Script
     head: tuple[Any, ...]
     args: tuple[Any, ...]
+    parse: Callable[[Sequence[Any]], R]
     queue: QueueKeys | None = None
     wait: Wait | None = None
     bearer: RoleLease | None = None
-    ops: QueueOps | None = None
+    ops: Operations | None = None
+    resent: float = 0.0
+    confirmed: Confirmed = NOTHING
 
-    def in_doubt(self) -> Call:
-        """The call as it is sent again when it may have run."""
-        if self.wait is None:
-            return self
-        return self._replace(wait=self.wait._replace(refuses=False))
+    def doubt(self) -> None:
+        """From now on the call may have run: it is judged by the replicas that confirm it."""
+        if self.wait is not None:
+            self.wait = self.wait._replace(refuses=False)
 
     @property
     def epoch(self) -> str:

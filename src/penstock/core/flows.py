@@ -11,13 +11,18 @@ import secrets
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
-from penstock.core.calls import Call, Wait
-from penstock.core.operations import FULL, GONE, IN_USE, MISSING, QueueOps, Taken
+from penstock.core.calls import Call, Confirmed, Wait
+from penstock.core.operations import QueueOps, Taken
+from penstock.core.operations.consuming import Recovered
+from penstock.core.operations.producing import Added
 from penstock.core.options import BATCH
+from penstock.core.refusals import REFUSALS
 from penstock.core.roles import RoleLease
-from penstock.errors import NotReplicated, PenstockError, QueueFull
+from penstock.errors import NotReplicated, PenstockError, QueueFull, QueueInUse, QueueMissing
+from penstock.wire.codes import Code
+from penstock.wire.replies import Configure, Pending
 
 __all__ = [
     "LOST",
@@ -42,6 +47,7 @@ __all__ = [
     "withdraw",
 ]
 
+R = TypeVar("R")
 TICK = 4.0
 """Seconds after which an idle consumer or producer looks by itself, whatever it was told."""
 AGAIN = 8.0
@@ -54,13 +60,12 @@ FIRST_LOOK, LAST_LOOK = 0.1, 2.5
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Run a script; the answer is its reply, or with `told` that and when it was resent, or 0.
+    """Run a script; the answer is its result, and the call is told how that went.
 
-    A `brief` one is tried twice at most: whoever asks has other things to do.
+    A `brief` one is tried twice at most: the client has other things to do.
     """
 
-    call: Call
-    told: bool = False
+    call: Call[Any]
     brief: bool = False
 
 
@@ -174,8 +179,8 @@ def enqueue(
     clock: Clock,
     wait: Wait | None = None,
     mode: str | None = None,
-    make: Callable[[str, int], Call] | None = None,
-) -> Generator[Effect, Any, list[Any]]:
+    make: Callable[[str, int], Call[Added]] | None = None,
+) -> Generator[Effect, Any, tuple[Added, Confirmed]]:
     """Add records in one script; make the queue first if need be; wait for room if asked to.
 
     Args:
@@ -187,17 +192,19 @@ def enqueue(
         make: builds another call that adds jobs, from what is said of the queue's making and the
             ms to wait.
 
+    Returns:
+        The reply, and what replicas have confirmed.
+
     Raises:
         QueueFull, QueueClosed, QueuePaused, QueueInUse, RoleLost, QueueDamaged, StaleCall,
         UnsupportedVersion.
     """
     deadline = None if block is None else clock() + block
     create, todo, waited = "", records, False
-    reply: list[Any]
     while True:
         over = block == 0 or (deadline is not None and clock() >= deadline)
         wait_ms = 0 if over else int(TICK * 2000)
-        reply = yield Run(
+        call = (
             make(create, wait_ms)
             if make is not None
             else ops.enqueue(
@@ -211,20 +218,29 @@ def enqueue(
             )
         )
         sent, todo = todo, records
+        refusal, reply = yield from _tried(call)
         if create:
-            made = reply[4].decode() if reply[0] == 1 else ""
+            made = "" if reply is None else reply.epoch.decode()
             create = yield from _unlist_unused(ops, create, made)
-        if reply[0] == MISSING:
+        if reply is not None:
+            # The jobs are in: what fails from here on must not say otherwise.
+            with suppress(Exception):
+                if reply.created:
+                    yield Register(ops, reply.epoch.decode())
+                    yield Tidy((), made=True)
+                yield from _leave_producer(ops, waited)
+            return reply, call.confirmed
+        if isinstance(refusal, QueueMissing):
             create, todo = new_epoch(), sent
             yield Register(ops, create)
-        elif reply[0] == FULL:
-            room = reply[3] - reply[2]
-            if reply[4]:
+        elif isinstance(refusal, QueueFull):
+            room = refusal.limit - refusal.waiting
+            if refusal.swept:
                 continue
-            never = len(records) > reply[3] and not partial and mode is None
+            never = len(records) > refusal.limit and not partial and mode is None
             if over or never:
                 yield from _leave_producer(ops, waited)
-                raise ops.full(reply)
+                raise refusal
             if partial and 0 < room < len(records):
                 todo = records[:room]
                 continue
@@ -233,22 +249,23 @@ def enqueue(
             waited = True
             yield Pop((ops.keys["space"],), until)
         else:
-            if reply[0] != 1:
-                with suppress(Exception):
-                    yield from _leave_producer(ops, waited)
-            ops.check(reply)
-            # The jobs are in: what fails from here on must not say otherwise.
             with suppress(Exception):
-                if reply[5]:
-                    yield Register(ops, reply[4].decode())
-                    yield Tidy((), made=True)
                 yield from _leave_producer(ops, waited)
-            return reply
+            assert refusal is not None
+            raise refusal
+
+
+def _tried(call: Call[R]) -> Generator[Effect, Any, tuple[PenstockError | None, R | None]]:
+    """Run a script: what it has refused, or its result."""
+    try:
+        return None, (yield Run(call))
+    except REFUSALS as error:
+        return error, None
 
 
 def withdraw(
     ops: QueueOps,
-    reply: list[Any],
+    reply: Added,
     wanted: int,
     got: int,
     *,
@@ -262,13 +279,14 @@ def withdraw(
         fsynced: whether they are on disk; None = that was not asked for.
     """
     withdrawn: bool | None = None
-    if reply[3] == 0:
+    if reply.count == 0:
         return NotReplicated(wanted, got, not updated, fsynced)
     with suppress(Exception):
-        answer, resent = yield Run(ops.withdraw_added(reply), told=True)
-        if answer[0] == 1 and not (resent and GONE in answer[3:]):
+        call = ops.withdraw_added(reply)
+        answer = yield Run(call)
+        if not (call.resent and Code.GONE in answer.codes):
             # what is gone was delivered and finished
-            withdrawn = len(answer) == 3 and not updated
+            withdrawn = not answer.codes and not updated
     return NotReplicated(wanted, got, withdrawn, fsynced)
 
 
@@ -294,21 +312,24 @@ def _leave_producer(ops: QueueOps, waited: bool) -> Generator[Effect, Any, None]
         yield Run(ops.enqueue(()))
 
 
-def configure(ops: QueueOps, fields: Sequence[Any]) -> Generator[Effect, Any, list[Any]]:
+def configure(ops: QueueOps, fields: Sequence[Any]) -> Generator[Effect, Any, Configure]:
     """Store settings; make the queue first if need be.
 
     Raises:
         UnsupportedVersion, QueueDamaged.
     """
-    reply: list[Any] = yield Run(ops.configure(fields))
-    if reply[0] == MISSING:
+    refusal, reply = yield from _tried(ops.configure(fields))
+    if isinstance(refusal, QueueMissing):
         epoch = new_epoch()
         yield Register(ops, epoch)
-        reply = yield Run(ops.configure(fields, create=epoch))
-        yield from _unlist_unused(ops, epoch, reply[2].decode() if reply[0] == 1 else "")
-    ops.check(reply)
-    if reply[3]:
-        yield Register(ops, reply[2].decode())
+        refusal, reply = yield from _tried(ops.configure(fields, create=epoch))
+        made = "" if reply is None else reply.epoch.decode()
+        yield from _unlist_unused(ops, epoch, made)
+    if reply is None:
+        assert refusal is not None
+        raise refusal
+    if reply.created:
+        yield Register(ops, reply.epoch.decode())
     return reply
 
 
@@ -619,25 +640,27 @@ def _acquire(
     deadline = math.inf if block is None else clock() + block
     create, pause = "", FIRST_LOOK
     while True:
-        reply = yield Run(ops.acquire(tenure, create=create))
+        refusal, reply = yield from _tried(ops.acquire(tenure, create=create))
         if create:
-            made = reply[3].decode() if reply[0] == 1 else ""
+            made = "" if reply is None else reply.epoch.decode()
             create = yield from _unlist_unused(ops, create, made)
-        if reply[0] == MISSING:
+        if reply is not None:
+            if reply.created:
+                with suppress(Exception):
+                    yield Register(ops, reply.epoch.decode())
+            return int(reply.fence)
+        if isinstance(refusal, QueueMissing):
             create = new_epoch()
             yield Register(ops, create)
-        elif reply[0] == IN_USE and clock() < deadline:
-            yield Rest(min(deadline, clock() + min(pause, reply[4] / 1000)))
+        elif isinstance(refusal, QueueInUse) and clock() < deadline:
+            yield Rest(min(deadline, clock() + min(pause, refusal.left)))
             pause = min(pause * 2, LAST_LOOK)
         else:
-            ops.check(reply)
-            if reply[4]:
-                with suppress(Exception):
-                    yield Register(ops, reply[3].decode())
-            return int(reply[2])
+            assert refusal is not None
+            raise refusal
 
 
-def recover(ops: QueueOps, n: int, idle_ms: int, node: str) -> Generator[Effect, Any, list[Any]]:
+def recover(ops: QueueOps, n: int, idle_ms: int) -> Generator[Effect, Any, list[Any]]:
     """Take over up to n deliveries that were made at least so long ago, the oldest first.
 
     The deliveries are looked through page by page, then the oldest are named to `recover` with
@@ -650,12 +673,11 @@ def recover(ops: QueueOps, n: int, idle_ms: int, node: str) -> Generator[Effect,
     while at < len(found) and len(jobs) < n:
         part = found[at : at + min(n - len(jobs), BATCH)]
         pairs = [text for _, number, receipt in part for text in (number, receipt)]
-        call, tag = ops.recover(epoch, pairs)
-        reply = yield Run(call)
-        jobs += ops.taken(reply, tag, node).deliveries
-        if reply[2] == 0:
+        taken: Recovered = yield Run(ops.recover(epoch, pairs))
+        jobs += taken.deliveries
+        if taken.seen == 0:
             break
-        at += reply[2]
+        at += taken.seen
     return jobs
 
 
@@ -667,9 +689,9 @@ def _pending(
     score: bytes | str = "-inf"
     skip, epoch = 0, ""
     while score:
-        reply = ops.check((yield Run(ops.pending(score, skip, idle_ms))))
-        epoch, score, skip = reply[3].decode(), reply[4], reply[5]
-        for number, receipt, delivered in zip(reply[6::3], reply[7::3], reply[8::3], strict=True):
+        reply: Pending = yield Run(ops.pending(score, skip, idle_ms))
+        epoch, score, skip = reply.epoch.decode(), reply.score, reply.skip
+        for number, receipt, delivered in reply.deliveries:
             found[number] = (int(delivered), number, receipt)
     return list(found.values()), epoch
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from penstock.core.ids import parse_id
 from penstock.core.job import Delivery
@@ -172,11 +172,3 @@ def fields_of(hints: Iterable[Hint]) -> Mapping[str, str]:
 
 
 __all__ += ["fields_of", "longest", "pairs_of", "read_hints"]
-
-
-def is_understood(code: Any) -> bool:
-    """Whether a script has looked at the jobs, so that there is nothing more to do about them."""
-    return code in (1, -9)
-
-
-__all__ += ["is_understood"]

@@ -9,12 +9,12 @@ from typing import Any
 
 from penstock.core.options import duration_ms, lease_ms
 from penstock.errors import BadArgument
+from penstock.wire.codes import Code
 
 __all__ = ["ROLES", "RoleLease", "check_role", "role_lease_ms"]
 
 ROLES = ("producer", "consumer")
-REFUSED = -16
-RENEWING = (1, -3)
+RENEWING = (Code.DONE, Code.FULL)
 """Codes of calls that have renewed the role they bear: done, and full."""
 
 
@@ -43,17 +43,17 @@ class RoleLease:
         """What calls bear."""
         return f"{self.fence}-{self.token}"
 
-    def answered(self, reply: list[Any], sent: float, *, repeated: bool) -> None:
+    def answered(self, code: int, sent: float, *, repeated: bool) -> None:
         """A call that bears the role was answered: it is renewed, or has ended.
 
         Args:
-            reply: the answer.
+            code: of the answer.
             sent: when the call was sent, by the holder's own clock.
             repeated: whether it is the answer to an earlier call, given again.
         """
-        if reply[0] == REFUSED:
+        if code == Code.ROLE_LOST:
             self.is_refused = True
-        elif reply[0] in RENEWING and not repeated:
+        elif code in RENEWING and not repeated:
             self.until = max(self.until, sent + self.lease_ms / 1000)
 
 

@@ -11,6 +11,7 @@ from penstock.core.ids import encode_id, ttl_code
 from penstock.core.job import QueueIdentity, parse_counters
 from penstock.core.policy import RetryPolicy
 from penstock.core.record import Record, parse_record
+from penstock.wire import replies
 
 __all__ = [
     "SETTING_KINDS",
@@ -484,9 +485,9 @@ def read_view(
     )
 
 
-def read_stats(name: str, reply: list[Any]) -> QueueStats:
-    """The reply of stats."""
-    fields = {reply[i].decode(): reply[i + 1].decode() for i in range(9, len(reply), 2)}
+def read_stats(name: str, reply: replies.Stats) -> QueueStats:
+    """Return the figures of a queue."""
+    fields = {field.decode(): value.decode() for field, value in reply.fields}
 
     def total(field: str) -> int:
         return number_in(fields.get(field, "")) or 0
@@ -495,23 +496,23 @@ def read_stats(name: str, reply: list[Any]) -> QueueStats:
 
     def since(field: str) -> float | None:
         at = number_in(fields.get(field, ""))
-        return None if at is None else max(0, reply[2] - at) / 1000
+        return None if at is None else max(0, reply.now - at) / 1000
 
     return QueueStats(
         name=name,
         exists="epoch" in fields,
         epoch=fields.get("epoch"),
-        ready=reply[3],
-        scheduled=reply[4],
-        active=reply[5],
-        dead=reply[6],
-        expired=reply[7],
-        oldest=None if reply[8] < 0 else reply[8] / 1000,
+        ready=reply.ready,
+        scheduled=reply.scheduled,
+        active=reply.active,
+        dead=reply.dead,
+        expired=reply.expired,
+        oldest=None if reply.oldest < 0 else reply.oldest / 1000,
         age=since("made"),
         idle=since("seen"),
         closed="closed" in fields,
-        producer=_holder(fields.get("producer", ""), reply[2]),
-        consumer=_holder(fields.get("consumer", ""), reply[2]),
+        producer=_holder(fields.get("producer", ""), reply.now),
+        consumer=_holder(fields.get("consumer", ""), reply.now),
         enqueued=total("enqueued"),
         deliveries=total("delivered"),
         acked=total("acked"),

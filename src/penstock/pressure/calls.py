@@ -17,21 +17,11 @@ from penstock.errors import (
 )
 from penstock.pressure.keys import PressureKeys, Role
 from penstock.pressure.options import PressureCounters
+from penstock.wire.codes import PressureCode
+from penstock.wire.replies import PARSERS, PressureShow, PressureShowMissing
 from penstock.wire.scripts import script
 
-__all__ = ["DONE", "HOLDING", "IN_USE", "LOST", "MISSING", "UNFINISHED", "PressureCalls", "Seen"]
-
-DONE = 1
-HOLDING = 2
-LOST = 0
-MISSING = -1
-CLOSED = -2
-FULL = -3
-EMPTY = -4
-IN_USE = -5
-EXISTS = -6
-UNFINISHED = -7
-DAMAGED = -8
+__all__ = ["PressureCalls", "Seen"]
 
 
 class Seen(NamedTuple):
@@ -73,83 +63,94 @@ class PressureCalls:
         self.name = name
         self.keys = keys
 
-    def _call(self, name: str, *args: Any, role: Role | None = None) -> Call:
+    def _call(self, name: str, *args: Any, role: Role | None = None) -> Call[Any]:
         found = script(f"pressure/{name}")
-        return Call(found, self.keys.head(found, role), args)
+        return Call(found, self.keys.head(found, role), args, PARSERS[found.name])
 
-    def create(self, bound: int) -> Call:
+    def create(self, bound: int) -> Call[Any]:
         """Make the queue."""
         return self._call("create", bound)
 
     def put(
         self, party: bytes, message: bytes, *, overfill: bool, held: int, wait: int, lost: int
-    ) -> Call:
+    ) -> Call[Any]:
         """Put a message; `held`, `wait` and `lost` as in the header of the script."""
         flags = (held, wait, int(overfill), lost)
         return self._call("put", party, *flags, message, role="producer")
 
-    def get(self, party: bytes, *, held: int, wait: int) -> Call:
+    def get(self, party: bytes, *, held: int, wait: int) -> Call[Any]:
         """Take a message; `held` and `wait` as in the header of the script."""
         return self._call("get", party, held, wait, role="consumer")
 
-    def peek_reverse(self, party: bytes, *, held: int) -> Call:
+    def peek_reverse(self, party: bytes, *, held: int) -> Call[Any]:
         """Look at the newest message."""
         return self._call("peek_reverse", party, held, role="producer")
 
-    def leave(self, party: bytes, role: Role, *, held: int) -> Call:
+    def leave(self, party: bytes, role: Role, *, held: int) -> Call[Any]:
         """Give a role back, if it is still this party's."""
         return self._call("leave", party, held, role=role)
 
-    def close(self, party: bytes, *, held: int) -> Call:
+    def close(self, party: bytes, *, held: int) -> Call[Any]:
         """Close the queue."""
         return self._call("close", party, held, role="producer")
 
-    def delete(self, step: str, mark: str) -> Call:
+    def delete(self, step: str, mark: str) -> Call[Any]:
         """Begin or end a deletion."""
         return self._call("delete", step, mark)
 
-    def free(self, role: Role) -> Call:
+    def free(self, role: Role) -> Call[Any]:
         """Free a role of a party that is gone."""
         return self._call("free", role, role=role)
 
-    def show(self) -> Call:
+    def show(self) -> Call[Any]:
         """Look."""
         return self._call("show")
 
-    def seen(self, reply: list[Any]) -> Seen:
+    def seen(self, reply: PressureShow | PressureShowMissing) -> Seen:
         """What `show` found.
 
         Raises:
             QueueDamaged: a bound or counter that is no number.
         """
-        roles: tuple[Role, Role] = ("producer", "consumer")
-        if reply[0] == MISSING:
-            free = tuple(role for role, tokens in zip(roles, reply[3:5], strict=True) if tokens)
-            return Seen(None, left=reply[2], free=free)
-        free = tuple(role for role, tokens in zip(roles, reply[6:8], strict=True) if tokens)
+        free: tuple[Role, ...] = ("producer",) if reply.puts else ()
+        free += ("consumer",) if reply.gets else ()
+        if isinstance(reply, PressureShowMissing):
+            return Seen(None, left=reply.left, free=free)
         try:
-            bound, *sums = (int(text) for text in (reply[2], *reply[8:12]))
+            bound, *sums = (int(text) for text in (reply.bound, *reply.sums))
         except ValueError:
-            raise self.error([DAMAGED]) from None
+            raise self.error(PressureCode.DAMAGED) from None
+        is_closed, has_token = reply.closed > 0, reply.room > 0
         return Seen(
-            bound, reply[3], reply[4] > 0, reply[5] > 0, free, counters=PressureCounters(*sums)
+            bound, reply.length, is_closed, has_token, free, counters=PressureCounters(*sums)
         )
 
-    def error(self, reply: list[Any], role: Role = "producer") -> PenstockError:
-        """The exception for what a script has refused."""
-        code, name = reply[0], repr(self.name)
-        if code == IN_USE:
-            return QueueInUse(role, reply[2].decode("utf-8", "replace"))
-        if code == MISSING:
-            return QueueMissing(f"there is no queue {name}")
-        return {
-            CLOSED: QueueClosed(f"queue {name} is closed"),
-            FULL: QueueFull(f"queue {name} is full"),
-            EMPTY: QueueEmpty(f"queue {name} is empty"),
-            EXISTS: QueueExists(f"queue {name} is there already"),
-            UNFINISHED: QueueExists(
-                f"keys of an earlier queue {name} are left: its deletion goes on, or was broken"
-                " off; delete() ends it"
-            ),
-            DAMAGED: QueueDamaged(f"queue {name}: a bound or counter is no number"),
-        }[code]
+    def error(self, code: int, role: Role = "producer", party: bytes = b"") -> PenstockError:
+        """The exception for what a script has refused.
+
+        Args:
+            code: of the reply.
+            role: that was needed.
+            party: the one that has it.
+        """
+        if code == PressureCode.IN_USE:
+            return QueueInUse(role, party.decode("utf-8", "replace"))
+        kind, text = ERRORS[code]
+        return kind(text.format(queue=repr(self.name)))
+
+
+ERRORS: dict[int, tuple[type[PenstockError], str]] = {
+    PressureCode.MISSING: (QueueMissing, "there is no queue {queue}"),
+    PressureCode.CLOSED: (QueueClosed, "queue {queue} is closed"),
+    PressureCode.FULL: (QueueFull, "queue {queue} is full"),
+    PressureCode.EMPTY: (QueueEmpty, "queue {queue} is empty"),
+    PressureCode.EXISTS: (QueueExists, "queue {queue} is there already"),
+    PressureCode.UNFINISHED: (
+        QueueExists,
+        (
+            "keys of an earlier queue {queue} are left: its deletion goes on, or was broken off;"
+            " delete() ends it"
+        ),
+    ),
+    PressureCode.DAMAGED: (QueueDamaged, "queue {queue}: a bound or counter is no number"),
+}

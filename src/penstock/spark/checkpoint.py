@@ -13,6 +13,7 @@ import re
 import secrets
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -20,9 +21,12 @@ from typing import Any
 from penstock.client._sync.transport.connection import passing
 from penstock.core.logs import get_logger
 from penstock.core.options import MAX_LEASE_MS
+from penstock.core.refusals import REFUSALS
 from penstock.errors import BadArgument, BatchLost, NodesUnavailable, QueuePartitioned
+from penstock.spark.calls import ack_receipts, assign, assigned, dismiss, extend_receipts
 from penstock.spark.options import Stream
 from penstock.spark.shards import ShardAddress, ShardReader, ShardReaders, open_shards
+from penstock.wire.replies import Assign, Assigned
 
 __all__ = ["Consumer", "Part"]
 
@@ -99,12 +103,12 @@ class Batches:
         """How many jobs the batch has that is there."""
         return sum(len(group.numbers) for group in self.held[1])
 
-    def _assign(self, batch: int, most: int, n: int) -> list[Any]:
-        ops, lease = self.shard.ops, self._lease_ms
-        call, tag = ops.assign(self.consumer, self._fence, batch, most=most, n=n, lease_ms=lease)
-        reply = ops.of_batch(self.shard.run(call))
-        self._fence = reply[2].decode()
-        self._ends[f"1-{tag:03x}"] = reply[7] + lease
+    def _assign(self, batch: int, most: int, n: int) -> Assign:
+        consumer, fence, lease = self.consumer, self._fence, self._lease_ms
+        call, tag = assign(self.shard.ops, consumer, fence, batch, most=most, n=n, lease_ms=lease)
+        reply = self.shard.run(call)
+        self._fence = reply.fence.decode()
+        self._ends[f"1-{tag:03x}"] = reply.now + lease
         return reply
 
     def take(self, batch: int, most: int) -> bool:
@@ -115,11 +119,10 @@ class Batches:
         """
         while True:
             reply = self._assign(batch, most, STEP)
-            _, _, _, jobs, sealed, after, epoch, _ = reply
-            if sealed:
+            if reply.sealed:
                 self._load(batch)
                 return True
-            if not epoch or (jobs == 0 and after != 0):
+            if not reply.epoch or (reply.jobs == 0 and reply.next != 0):
                 return False
 
     def resume(self, batch: int) -> bool:
@@ -160,14 +163,13 @@ class Batches:
         ops, start = self.shard.ops, 0
         shown = self._fence if fence is None else fence
         while True:
-            call = ops.assigned(self.consumer, shown, batch, start, PAGE)
-            reply = ops.of_batch(self.shard.run(call))
-            if reply[0] != 1:
+            reply = self.shard.run(assigned(ops, self.consumer, shown, batch, start, PAGE))
+            if not isinstance(reply, Assigned):
                 return None
-            self.epoch = reply[3].decode()
-            groups.add(reply[6:])
-            start += len(reply) - 6
-            if start >= reply[4] or len(reply) == 6:
+            self.epoch = reply.epoch.decode()
+            groups.add(reply.receipts)
+            start += len(reply.receipts)
+            if start >= reply.jobs or not reply.receipts:
                 for group in groups.every:
                     group.until = self._ends.get(group.receipt, 0)
                 self._ends = {}
@@ -186,16 +188,14 @@ class Batches:
         if found:
             self._take_over(batch)
             for group in self.held[1]:
-                call = self.shard.ops.ack_receipts(
-                    self.epoch, group.receipt, group.numbers, group.until
+                call = ack_receipts(
+                    self.shard.ops, self.epoch, group.receipt, group.numbers, group.until
                 )
-                reply = self.shard.ops.check(self.shard.run(call))
-                acked += int(reply[2])
+                acked += self.shard.run(call).acked
             if acked < found:
                 text = "queue %r: %d jobs of batch %d were not ours any more"
                 logger.warning(text, self.shard.queue, found - acked, batch)
-            ops = self.shard.ops
-            ops.of_batch(self.shard.run(ops.dismiss(self.consumer, self._fence, batch)))
+            self.shard.run(dismiss(self.shard.ops, self.consumer, self._fence, batch))
         if self.held[0] == batch:
             self.held = (0, [])
         self._finished = batch
@@ -209,9 +209,8 @@ class Batches:
         """
         if self.held[0] != batch:
             return self._load(batch)
-        ops = self.shard.ops
-        reply = ops.of_batch(self.shard.run(ops.assigned(self.consumer, self._fence, batch, 0, 1)))
-        return reply[4] if reply[0] == 1 else None
+        reply = self.shard.run(assigned(self.shard.ops, self.consumer, self._fence, batch, 0, 1))
+        return reply.jobs if isinstance(reply, Assigned) else None
 
     def _take_over(self, batch: int) -> None:
         """Have the checkpoint, if this life has not called for it."""
@@ -221,11 +220,12 @@ class Batches:
     def renew(self) -> None:
         """Renew the leases of the batch that is there."""
         for group in self.held[1]:
-            call = self.shard.ops.extend_receipts(
-                self.epoch, group.receipt, group.numbers, self._lease_ms
+            call = extend_receipts(
+                self.shard.ops, self.epoch, group.receipt, group.numbers, self._lease_ms
             )
-            reply = self.shard.run(call)
-            ends = set(reply[3:]) if reply[0] == 1 else set()
+            ends = set[int]()
+            with suppress(*REFUSALS):  # the jobs are not there any more, which the batch finds out
+                ends.update(self.shard.run(call).untils)
             group.until = max(0, ends.pop()) if len(ends) == 1 else 0
 
 

@@ -8,13 +8,13 @@ from typing import Any
 from penstock.client._sync.queue import Queue
 from penstock.core.ids import parse_id
 from penstock.core.job import Delivery, Outcome, Settled
-from penstock.core.operations import REFUSED
 from penstock.errors import BadArgument, BadJobId, NodesUnavailable, WrongEpoch, WrongQueue
 from penstock.spark.connect import shares
 from penstock.spark.errors import RowError
 from penstock.spark.job_ref import JobRef
 from penstock.spark.options import Write
 from penstock.spark.schema import plain
+from penstock.wire.codes import Code
 
 __all__ = ["Settler", "check_columns"]
 
@@ -130,5 +130,5 @@ class Settler:
             delay = None if options.delay is None else options.delay / 1000
             return lambda names: part.nack(names, delay=delay, error=options.error)
         if options.operation == "redrive":
-            return lambda names: part._each(names, part.ops.redrive, start=5, resent_code=REFUSED)
+            return lambda names: part._each(names, part.ops.redrive, resent_code=Code.REFUSED)
         return part.ack if options.operation == "ack" else part.delete

@@ -16,6 +16,7 @@ from penstock.client._sync.transport.connection import passing
 from penstock.core.calls import Call
 from penstock.core.logs import get_logger
 from penstock.core.operations import QueueOps
+from penstock.core.views import QueueStats
 from penstock.errors import QueueMissing
 from penstock.spark.connect import check_identity, current, reaching
 from penstock.spark.errors import Unreachable, WrongServer
@@ -25,6 +26,7 @@ __all__ = ["ShardAddress", "ShardReader", "ShardReaders", "open_shard", "open_sh
 
 logger = get_logger("penstock")
 C = TypeVar("C", bound=Connection)
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -67,18 +69,17 @@ class ShardReader:
         """What it is called in offsets."""
         return self.node if self.site.number is None else f"{self.node}/{self.site.number}"
 
-    def run(self, call: Call) -> list[Any]:
-        """The reply of a script."""
-        reply, _ = self._driver.node.run(call)
-        return reply
+    def run(self, call: Call[R]) -> R:
+        """Run a script and return its result."""
+        return self._driver.node.run(call)
 
     def command(self, *args: Any) -> Any:
         """The reply of a plain command."""
         return self._driver.node.command(*args)
 
-    def stats(self) -> Any:
+    def stats(self) -> QueueStats:
         """The queue's figures."""
-        return self.ops.stats_of(self.run(self.ops.stats()))
+        return self.run(self.ops.stats())
 
     def exists(self) -> bool:
         """Whether there is a queue: one in partitions is there before its first job is."""
@@ -90,7 +91,7 @@ class ShardReader:
 
     def packed(self, epoch: bytes) -> bytes:
         """What ids of this life of the queue carry."""
-        return self.ops.place(self.node, epoch).packed
+        return self.ops.place(epoch).packed
 
 
 def single(options: C, url: str) -> C:

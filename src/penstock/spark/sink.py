@@ -144,11 +144,10 @@ class Sink:
         def put(at: int, n: int, block: float) -> int:
             chunk = records[at : at + n]
             options = terms(self._options, delay, block)
-            reply = part._enqueue_flow(chunk, options, partial=False)
-            part._replicated(reply, options)
-            added: int = reply[3]
+            reply, confirmed = part._enqueue_flow(chunk, options, partial=False)
+            part._replicated(reply, confirmed, options)
             self.counts.rows += len(chunk)
-            self.counts.added += added
+            self.counts.added += reply.count
             return len(chunk)
 
         patiently(self._options, len(records), put)

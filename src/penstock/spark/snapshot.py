@@ -20,11 +20,13 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from penstock.core.ids import MAX_SEQ, SEQ_BASE
 from penstock.core.logs import get_logger
 from penstock.errors import NodesUnavailable, WrongEpoch
+from penstock.spark.calls import show_numbers, survey
 from penstock.spark.columns import COLUMNS, Origin, Page, Shape, pages
 from penstock.spark.errors import OptionError
 from penstock.spark.options import Read
 from penstock.spark.shards import ShardAddress, ShardReader, open_shard, open_shards
 from penstock.wire.keys import score_of
+from penstock.wire.replies import Survey
 
 __all__ = ["FilteringReader", "SnapshotRange", "SnapshotReader", "reader"]
 
@@ -182,13 +184,11 @@ class SnapshotPlan:
         self._parts = -(-options.num_partitions // share) if options.num_partitions else None
         self._most = max(1, MOST_PARTS // share)
         reply = self._survey("ready", "", count=1)
-        self.now = int(reply[2])
-        self._epoch = reply[3].decode()
+        self.now = reply.now
+        self._epoch = reply.epoch.decode()
 
-    def _survey(self, place: str, start: str, *, count: int, epoch: str = "") -> list[Any]:
-        ops = self._shard.ops
-        call = ops.survey(epoch, place, start, "", count, 0)
-        return ops.check(self._shard.run(call))
+    def _survey(self, place: str, start: str, *, count: int, epoch: str = "") -> Survey:
+        return self._shard.run(survey(self._shard.ops, epoch, place, start, "", count, 0))
 
     @property
     def exists(self) -> bool:
@@ -233,8 +233,8 @@ class SnapshotPlan:
             cursor = ""
             while True:
                 reply = self._survey(place, cursor, count=1000, epoch=self._epoch)
-                found.update(dict.fromkeys(reply[5::4]))
-                cursor = reply[4].decode()
+                found.update(dict.fromkeys(reply.jobs[::4]))
+                cursor = reply.cursor.decode()
                 if not cursor:
                     break
         return tuple(found)
@@ -413,12 +413,12 @@ class SnapshotReader(DataSourceReader):
         origin = Origin(self.options.queue, found.node, packed, part.place, part.asof)
         full = self._full(part.place)
         while True:
-            call = ops.survey(
-                part.epoch, part.place, cursor, part.end, self.options.fetch_size, full
+            call = survey(
+                ops, part.epoch, part.place, cursor, part.end, self.options.fetch_size, full
             )
-            reply = ops.check(found.run(call))
-            yield origin, reply[5:]
-            cursor = reply[4].decode()
+            reply = found.run(call)
+            yield origin, reply.jobs
+            cursor = reply.cursor.decode()
             if not cursor:
                 return
 
@@ -430,17 +430,17 @@ class SnapshotReader(DataSourceReader):
         packed = found.packed(part.epoch.encode())
         while at < len(part.numbers):
             named = part.numbers[at : at + step]
-            reply = ops.check(found.run(ops.show_numbers(part.epoch, named)))
-            at += len(reply) - 5  # fewer than named when their bodies are large
+            shown = found.run(show_numbers(ops, part.epoch, named)).jobs
+            at += len(shown)  # fewer than named when their bodies are large
             sorted_out: dict[str, list[bytes]] = {}
-            for job in filter(None, reply[5:]):
+            for job in filter(None, shown):
                 place = _place(job)
                 if place:
                     sorted_out.setdefault(place, []).extend(_row(job, place))
             for place, parts in sorted_out.items():
                 origin = Origin(self.options.queue, found.node, packed, place, part.asof)
                 yield origin, parts
-            size = sum(len(job[6]) for job in filter(None, reply[5:])) // (len(reply) - 5)
+            size = sum(len(job[6]) for job in filter(None, shown)) // len(shown)
             step = max(1, min(SHOWN, SHOWN_BYTES // (size + 1)))
 
     def _kept(self, page: Page, part: SnapshotRange) -> Page:

@@ -16,19 +16,24 @@ import secrets
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from penstock.client._sync.queue import Queue
 from penstock.core import flows
 from penstock.core.calls import Call, Confirmed, Wait
 from penstock.core.logs import get_logger
-from penstock.core.operations import UNSTAGED, Staged, staged_chunk
+from penstock.core.operations.producing import Added
+from penstock.core.refusals import Unstaged
 from penstock.errors import NodesUnavailable, NotReplicated
+from penstock.spark.calls import Staged, commit, publish, stage, staged_chunk, unstage
 from penstock.spark.connect import shares
 from penstock.spark.errors import OptionError, StagesLost
 from penstock.spark.options import Write
 from penstock.spark.rows import Item
 from penstock.spark.sink import Packer, patiently
+from penstock.wire.codes import Code
+from penstock.wire.replies import Commit as Promised
+from penstock.wire.replies import CommitEnded, CommitGone, StageGone
 
 __all__ = ["StagedAttempt", "StagedCommit", "StagedName", "part_of"]
 
@@ -81,15 +86,6 @@ def gone(options: Write) -> StagesLost:
     )
 
 
-def ran(part: Queue, call: Call) -> list[Any]:
-    """The reply to a call about what is staged.
-
-    Raises:
-        UnsupportedVersion: the queue was written by a newer protocol.
-    """
-    return part.ops.check(part._node.run(call)[0])
-
-
 class Ended(Exception):
     """The queue was cleared or purged while a batch was being published."""
 
@@ -132,11 +128,13 @@ class StagedAttempt:
             return
         ops = self._part.ops
         field, ttl = f"{self.token}:{self.chunks}", self._options.stage_ttl
-        call = ops.stage(self._at, field, ttl, staged_chunk(delay, records))
-        code = ran(self._part, call)[0]
-        if code == UNSTAGED:
-            raise gone(self._options)
-        if code == 0:
+        try:
+            reply = self._part._node.run(
+                stage(ops, self._at, field, ttl, staged_chunk(delay, records))
+            )
+        except Unstaged:
+            raise gone(self._options) from None
+        if isinstance(reply, StageGone):
             self.is_promised = True
         else:
             self.chunks += 1
@@ -178,28 +176,28 @@ class StagedCommit:
         total = {"added": 0}
         while True:
             reply = self._told(attempts)
-            if reply[0] == 0:
+            if isinstance(reply, CommitGone):
                 raise gone(self._options)
-            if reply[0] == 1:
+            if not isinstance(reply, CommitEnded):
                 self._keep(self._at, attempts, total)
                 break
-            batch, state = reply[2], reply[3]
-            if state == b"promised":
-                self._keep(Staged(self._at.writer, batch), promised(reply[4].decode()), total)
-            if batch >= self._at.batch:
-                if promised(reply[4].decode()) != list(attempts) or state != b"promised":
+            before = promised(reply.stages.decode())
+            if reply.state == b"promised":
+                self._keep(Staged(self._at.writer, reply.batch), before, total)
+            if reply.batch >= self._at.batch:
+                if before != list(attempts) or reply.state != b"promised":
                     self._tell_done(rows, reply)
-                ran(self._part, self._part.ops.unstage(self._at, self._kept))
+                self._part._node.run(unstage(self._part.ops, self._at, self._kept))
                 break
         if self._short is not None:
             raise NotReplicated(*self._short, withdrawn=False)
         return total
 
-    def _tell_done(self, rows: int, reply: list[Any]) -> None:
+    def _tell_done(self, rows: int, reply: CommitEnded) -> None:
         """Warn that nothing of this write is added, as the same was promised before."""
-        own, batch, write_id = self._at.batch, reply[2], self._options.write_id
-        when = datetime.fromtimestamp(int(reply[5]) / 1000, timezone.utc)
-        is_done = reply[3] == b"done"
+        own, batch, write_id = self._at.batch, reply.batch, self._options.write_id
+        when = datetime.fromtimestamp(int(reply.at) / 1000, timezone.utc)
+        is_done = reply.state == b"done"
         logger.warning(
             "queue %r%s%s: %s was %s before, on %s UTC; none of these %d rows are added%s",
             self._options.queue,
@@ -212,14 +210,14 @@ class StagedCommit:
             "" if is_done else ", the promised ones are",
         )
 
-    def _told(self, attempts: Sequence[tuple[str, int]]) -> list[Any]:
+    def _told(self, attempts: Sequence[tuple[str, int]]) -> Promised | CommitEnded | CommitGone:
         """The answer to a promise."""
         wanted = self._options.replicas
         wait = self._wait if wanted else None
-        call = self._part.ops.commit(self._at, attempts, self._kept, wait)
-        reply = ran(self._part, call)
-        if wanted and reply[0] == 1:
-            self._note(wanted, reply[-1])
+        call = commit(self._part.ops, self._at, attempts, self._kept, wait)
+        reply = self._part._node.run(call)
+        if wanted and reply.code == Code.DONE:
+            self._note(wanted, call.confirmed)
         return reply
 
     def _note(self, wanted: int, got: Confirmed) -> None:
@@ -235,33 +233,36 @@ class StagedCommit:
         except Ended:
             text = "queue %r was cleared or purged during this write: its rows went with the others"
             logger.warning(text, self._options.queue)
-        ran(self._part, self._part.ops.unstage(at, self._kept))
+        self._part._node.run(unstage(self._part.ops, at, self._kept))
 
     def _publish(self, at: Staged, field: str, total: dict[str, int]) -> None:
         part = self._part
 
         def put(_: int, most: int, block: float) -> int:
-            def made(create: str, wait_ms: int) -> Any:
-                return part.ops.publish(
-                    at, field, most, create=create, wait_ms=wait_ms, wait=self._wait
+            def made(create: str, wait_ms: int) -> Call[Added]:
+                return publish(
+                    part.ops, at, field, most, create=create, wait_ms=wait_ms, wait=self._wait
                 )
 
             flow = flows.enqueue(
                 part.ops, (), delay=0, bound="", block=block, partial=False, clock=monotonic,
                 mode="", make=made,
             )  # fmt: skip
-            reply = part._driver.drive(flow)
-            if reply[0] == UNSTAGED:
-                raise Ended
-            total["added"] += reply[3]
-            self._note(*part.ops.replicated(reply, self._wait))
+            try:
+                reply, confirmed = part._driver.drive(flow)
+            except Unstaged:
+                raise Ended from None
+            total["added"] += reply.count
+            wanted = self._wait.replicas
+            self._note(reply.replicas if wanted is None else wanted, confirmed)
             return most
 
         patiently(self._options, WHOLE, put)
 
     def abort(self) -> bool:
         """Forget what is staged, unless it was promised; whether it was forgotten."""
-        return bool(ran(self._part, self._part.ops.unstage(self._at, None))[0])
+        reply = self._part._node.run(unstage(self._part.ops, self._at, None))
+        return reply.code == Code.DONE
 
 
 def promised(text: str) -> list[tuple[str, int]]:

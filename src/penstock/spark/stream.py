@@ -7,10 +7,12 @@ from typing import Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
+from penstock.spark.calls import fetch
 from penstock.spark.checkpoint import Consumer, Part, lost
 from penstock.spark.columns import Origin, Shape, pages
 from penstock.spark.options import Stream
 from penstock.spark.shards import open_shard
+from penstock.wire.replies import Fetch
 
 __all__ = ["StreamReader"]
 
@@ -109,12 +111,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         found, at = open_shard(self.options, part.site), part.start
         while at < part.end:
             count = min(self.options.fetch_size, part.end - at)
-            call = found.ops.fetch(part.consumer, part.batch, at, count, self.shape.full)
-            reply = found.ops.of_batch(found.run(call))
-            if reply[0] != 1 or reply[4] <= at:  # forgotten, or finished: this attempt is late
+            call = fetch(found.ops, part.consumer, part.batch, at, count, self.shape.full)
+            reply = found.run(call)
+            if not isinstance(reply, Fetch) or reply.next <= at:  # forgotten, or finished
                 if self.options.fail_on_lost_claim:
                     raise lost(self.options.queue, part.batch)
                 return
-            at = reply[4]
-            packed = found.packed(reply[3])
-            yield Origin(self.options.queue, found.node, packed, "active"), reply[5:]
+            at = reply.next
+            origin = Origin(self.options.queue, found.node, found.packed(reply.epoch), "active")
+            yield origin, reply.jobs

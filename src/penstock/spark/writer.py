@@ -16,8 +16,8 @@ from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from penstock.core.logs import get_logger
-from penstock.core.operations import Staged
 from penstock.errors import QueueFull
+from penstock.spark.calls import Staged
 from penstock.spark.connect import check_identity, check_reached, identity
 from penstock.spark.errors import OptionError
 from penstock.spark.operations import Settler, check_columns

@@ -216,7 +216,7 @@ class Fetch(NamedTuple):
     now: int
     epoch: bytes
     next: int
-    jobs: list[tuple[bytes, bytes, bytes, bytes]]
+    jobs: list[Any]
 
 
 class Lookup(NamedTuple):
@@ -405,6 +405,23 @@ class PressureClose(NamedTuple):
     nonce: bytes
 
 
+class PressureCloseInUse(NamedTuple):
+    """Reply of pressure/close, code -5."""
+
+    code: int
+    nonce: bytes
+    party: bytes
+
+
+class PressureDeleteInUse(NamedTuple):
+    """Reply of pressure/delete, code -5."""
+
+    code: int
+    nonce: bytes
+    role: bytes
+    party: bytes
+
+
 class PressureGet(NamedTuple):
     """Reply of pressure/get."""
 
@@ -435,6 +452,16 @@ class PressureShow(NamedTuple):
     sums: list[bytes]
 
 
+class PressureShowMissing(NamedTuple):
+    """Reply of pressure/show, code -1."""
+
+    code: int
+    nonce: bytes
+    left: int
+    puts: int
+    gets: int
+
+
 Delete = Bury
 Dequeue = Bury
 DismissGone = AssignedGone
@@ -449,18 +476,38 @@ Unstage = Commit
 UnstageGone = StageGone
 Withdraw = Bury
 PressureCloseLost = PressureClose
+PressureCloseMissing = PressureClose
+PressureCloseClosed = PressureClose
 PressureCreate = PressureClose
+PressureCreateExists = PressureClose
+PressureCreateUnfinished = PressureClose
 PressureDelete = PressureClose
+PressureDeleteMissing = PressureClose
+PressureDeleteUnfinished = PressureClose
 PressureFree = PressureClose
 PressureFreeLost = PressureClose
+PressureFreeMissing = PressureClose
 PressureGetHolding = PressureClose
 PressureGetLost = PressureClose
+PressureGetMissing = PressureClose
+PressureGetClosed = PressureClose
+PressureGetEmpty = PressureClose
+PressureGetInUse = PressureCloseInUse
+PressureGetDamaged = PressureClose
 PressureLeave = PressureClose
 PressureLeaveLost = PressureClose
 PressurePeekReverseLost = PressureClose
+PressurePeekReverseMissing = PressureClose
+PressurePeekReverseClosed = PressureClose
+PressurePeekReverseInUse = PressureCloseInUse
 PressurePut = PressureClose
 PressurePutHolding = PressureClose
 PressurePutLost = PressureClose
+PressurePutMissing = PressureClose
+PressurePutClosed = PressureClose
+PressurePutFull = PressureClose
+PressurePutInUse = PressureCloseInUse
+PressurePutDamaged = PressureClose
 
 PARSERS: Mapping[str, Parser[Any]] = {
     "ack": _tail(Ack, 3),
@@ -496,7 +543,7 @@ PARSERS: Mapping[str, Parser[Any]] = {
     "extend": _tail(Extend, 3),
     "fetch": _either(
         {
-            1: _rows(Fetch, 5, 4),
+            1: _tail(Fetch, 5),
             0: _plain(FetchGone),
         }
     ),
@@ -541,14 +588,31 @@ PARSERS: Mapping[str, Parser[Any]] = {
         {
             1: _plain(PressureClose),
             0: _plain(PressureCloseLost),
+            -1: _plain(PressureCloseMissing),
+            -2: _plain(PressureCloseClosed),
+            -5: _plain(PressureCloseInUse),
         }
     ),
-    "pressure/create": _plain(PressureCreate),
-    "pressure/delete": _plain(PressureDelete),
+    "pressure/create": _either(
+        {
+            1: _plain(PressureCreate),
+            -6: _plain(PressureCreateExists),
+            -7: _plain(PressureCreateUnfinished),
+        }
+    ),
+    "pressure/delete": _either(
+        {
+            1: _plain(PressureDelete),
+            -1: _plain(PressureDeleteMissing),
+            -5: _plain(PressureDeleteInUse),
+            -7: _plain(PressureDeleteUnfinished),
+        }
+    ),
     "pressure/free": _either(
         {
             1: _plain(PressureFree),
             0: _plain(PressureFreeLost),
+            -1: _plain(PressureFreeMissing),
         }
     ),
     "pressure/get": _either(
@@ -556,6 +620,11 @@ PARSERS: Mapping[str, Parser[Any]] = {
             1: _plain(PressureGet),
             2: _plain(PressureGetHolding),
             0: _plain(PressureGetLost),
+            -1: _plain(PressureGetMissing),
+            -2: _plain(PressureGetClosed),
+            -4: _plain(PressureGetEmpty),
+            -5: _plain(PressureGetInUse),
+            -8: _plain(PressureGetDamaged),
         }
     ),
     "pressure/leave": _either(
@@ -568,6 +637,9 @@ PARSERS: Mapping[str, Parser[Any]] = {
         {
             1: _tail(PressurePeekReverse, 2),
             0: _plain(PressurePeekReverseLost),
+            -1: _plain(PressurePeekReverseMissing),
+            -2: _plain(PressurePeekReverseClosed),
+            -5: _plain(PressurePeekReverseInUse),
         }
     ),
     "pressure/put": _either(
@@ -575,8 +647,18 @@ PARSERS: Mapping[str, Parser[Any]] = {
             1: _plain(PressurePut),
             2: _plain(PressurePutHolding),
             0: _plain(PressurePutLost),
+            -1: _plain(PressurePutMissing),
+            -2: _plain(PressurePutClosed),
+            -3: _plain(PressurePutFull),
+            -5: _plain(PressurePutInUse),
+            -8: _plain(PressurePutDamaged),
         }
     ),
-    "pressure/show": _tail(PressureShow, 8),
+    "pressure/show": _either(
+        {
+            1: _tail(PressureShow, 8),
+            -1: _plain(PressureShowMissing),
+        }
+    ),
 }
 """Script -> the parser of its replies with a code from 0 on."""

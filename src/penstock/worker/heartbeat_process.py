@@ -354,8 +354,7 @@ class _Helper:
         sent, jobs = monotonic(), [self._held[key] for key in keys]
         try:
             call = ops.extend(jobs, round(lease * 1000), late=True)
-            reply, resent = self._driver.node.run(call)
-            ops.check(reply)
+            reply = self._driver.node.run(call)
         except WrongEpoch:  # the queue has been made anew: none of these is in it
             for key in keys:
                 self._lose(key)
@@ -365,9 +364,9 @@ class _Helper:
             self._driver.node.close()
             self._next = monotonic() + RETRY
             return
-        sent, heard = resent or sent, monotonic()
-        for job, key, code in zip(jobs, keys, reply[3:], strict=True):
-            term = job.term.renewed(sent, heard, reply[2], code)
+        sent, heard = call.resent or sent, monotonic()
+        for job, key, until in zip(jobs, keys, reply.untils, strict=True):
+            term = job.term.renewed(sent, heard, reply.now, until)
             if term is None:
                 self._lose(key)
             else:

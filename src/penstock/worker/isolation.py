@@ -31,7 +31,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from penstock.client._sync.transport.connection import monotonic
-from penstock.core.job import Batch, Delivery
+from penstock.core.job import Batch, Delivery, QueueIdentity
 from penstock.core.logs import Fields, get_logger
 from penstock.wire.keys import split_name
 from penstock.worker.log import LogFormatter, set_up
@@ -378,7 +378,7 @@ class Isolated:
 def _unpacked(packed: dict[str, Any], poll: QueuePoll) -> Delivery:
     node, epoch, tag, now, lease_ms = packed["batch"]
     ops = poll.ops
-    place = ops.place(node, epoch.encode())
+    place = QueueIdentity(ops.name, node, ops.crc, epoch)
     batch = Batch(ops.queue, place, ops.owner, tag=tag, now=now, lease_ms=lease_ms)
     batch.ops = ops
     counts, data = b64decode(packed["counts"]), b64decode(packed["data"])

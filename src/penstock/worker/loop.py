@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import groupby
-from typing import Any
+from typing import Any, TypeVar
 
 from redis.exceptions import NoPermissionError
 
@@ -57,24 +57,24 @@ logger = get_logger("penstock")
 DAMAGES = (QueueDamaged, UnsupportedVersion, NoPermissionError)
 """What is wrong with one queue, and not with the server."""
 
+R = TypeVar("R")
 Step = Effect | Effects
 Flow = Generator[Step, Any, None]
 Count = Generator[Step, Any, int]
 
 
-def work(state: WorkerState, node: Callable[[], str], looped: Callable[[int], None]) -> Flow:
+def work(state: WorkerState, looped: Callable[[int], None]) -> Flow:
     """Take and report jobs until the worker is over, whatever the server or the network does.
 
     Ends as well, with everything held, when the queues have moved: the caller begins it anew.
 
     Args:
         state: the worker's state.
-        node: the id of the node, known once it has answered.
         looped: called at the end of each round with the number of jobs that came.
     """
     try:
         while not state.is_over:
-            looped((yield from _lap(state, node)))
+            looped((yield from _lap(state)))
             if state.moved:
                 with suppress(Exception):  # the connection of the wait is dropped all the same
                     yield from _stand_up(state)
@@ -86,13 +86,13 @@ def work(state: WorkerState, node: Callable[[], str], looped: Callable[[int], No
     yield from leave(state)
 
 
-def _lap(state: WorkerState, node: Callable[[], str]) -> Count:
+def _lap(state: WorkerState) -> Count:
     """One round, or a rest if there is nothing to do; how many jobs came."""
     try:
         state.tend()
-        got = yield from _round(state, node)
+        got = yield from _round(state)
         if got < 0:
-            got = yield from _rest(state, node)
+            got = yield from _rest(state)
     except Exception as error:  # noqa: BLE001  # a worker outlives every failure
         yield from _failed(state, error)
         return 0
@@ -113,7 +113,7 @@ def _failed(state: WorkerState, error: Exception) -> Flow:
     yield Rest(min(state.clock() + min(0.05 * 2 ** min(state.failures, 5), 1.0), state.deadline))
 
 
-def _round(state: WorkerState, node: Callable[[], str]) -> Count:
+def _round(state: WorkerState) -> Count:
     """Report and ask; how many jobs came, or -1 if there was nothing to do."""
     if state.suspects.waits:
         yield from _begin(state)
@@ -126,7 +126,7 @@ def _round(state: WorkerState, node: Callable[[], str]) -> Count:
     # Who gives back more than it gets comes first, so that no more is held than may be.
     for i in sorted({*todo, *shares}, key=lambda i: shares.get(i, 0) - _ending(todo.get(i))):
         poll = state.polls[i]
-        visit = _visit(state, poll, todo.get(i), shares.get(i, 0), node)
+        visit = _visit(state, poll, todo.get(i), shares.get(i, 0))
         brought = yield from _reached(state, poll, _spared(state, poll, visit))
         if brought is not None:
             got += brought
@@ -155,11 +155,11 @@ def _begin(state: WorkerState) -> Flow:
 def _extended(state: WorkerState, poll: QueuePoll, job: Any) -> Count:
     call, sent = poll.ops.extend([job], round(job.term.lease * 1000), late=True), state.clock()
     try:
-        reply, resent = yield from _call(state, poll.ops, call)
+        reply = yield from _call(state, poll.ops, call)
     except WrongEpoch:
         state.begin(None)
         return 0
-    term = job.term.renewed(resent or sent, state.clock(), reply[2], reply[3])
+    term = job.term.renewed(call.resent or sent, state.clock(), reply.now, reply.untils[0])
     state.begin(term and (term if job.term.lease else job.term))  # a ttl ends it as before
     return 0
 
@@ -223,21 +223,17 @@ def _keep(state: WorkerState, place: int) -> Flow:
         del state.unsettled[place]
 
 
-def _visit(
-    state: WorkerState, poll: QueuePoll, part: Todo | None, n: int, node: Callable[[], str]
-) -> Count:
+def _visit(state: WorkerState, poll: QueuePoll, part: Todo | None, n: int) -> Count:
     """Report to one queue and ask it for up to n jobs; how many came."""
     try:
-        return (yield from _exchange(state, poll, part, n, node))
+        return (yield from _exchange(state, poll, part, n))
     except QueueInUse:  # nothing was taken; what is finished is reported, which needs no role
         if part is not None:
             yield from _report(state, poll, part)
         raise
 
 
-def _exchange(
-    state: WorkerState, poll: QueuePoll, part: Todo | None, n: int, node: Callable[[], str]
-) -> Count:
+def _exchange(state: WorkerState, poll: QueuePoll, part: Todo | None, n: int) -> Count:
     """The same, in as few trips as can be."""
     got = 0
     if n and not poll.lease:
@@ -245,16 +241,16 @@ def _exchange(
     from_wait = poll.woken or state.waiting
     if from_wait and n and state.free > 0:
         # It says so, for which the trip that does both has no room.
-        got = yield from _reserve(state, poll, min(n, state.free), node)
+        got = yield from _reserve(state, poll, min(n, state.free))
         n = 0
     while part is not None and part.others:
         yield from _report_other(state, poll, part)
     while n and part is not None and sum(len(done.jobs) for done in part.acks) > TRIP:
         yield from _ack(state, poll, part)
     if n and part is not None and part.acks:
-        got = yield from _settle(state, poll, part, n, node)
+        got = yield from _settle(state, poll, part, n)
     elif n:
-        got = yield from _reserve(state, poll, n, node)
+        got = yield from _reserve(state, poll, n)
     if part is not None:
         yield from _report(state, poll, part)
     return got
@@ -268,26 +264,18 @@ def _report(state: WorkerState, poll: QueuePoll, part: Todo) -> Flow:
         yield from _ack(state, poll, part)
 
 
-def _call(
-    state: WorkerState, ops: QueueOps, call: Call
-) -> Generator[Step, Any, tuple[list[Any], float]]:
-    """Run a script; its reply, and when it was sent again, or 0."""
-    run, sent = Run(call, told=True, brief=state.is_spread), state.clock()
-    reply, resent = yield (run if ops.home is None else At(ops.home, run))
-    ops.check(reply)
-    state.heard(ops, resent or sent)
-    if resent:
+def _call(state: WorkerState, ops: QueueOps, call: Call[R]) -> Generator[Step, Any, R]:
+    """Run a script and return its result."""
+    run, sent = Run(call, brief=state.is_spread), state.clock()
+    reply: R = yield (run if ops.home is None else At(ops.home, run))
+    state.heard(ops, call.resent or sent)
+    if call.resent:
         # The connection failed; the one that waits may be as dead, and swallow every token.
         state.waiting = False
         state.look_everywhere()
         with suppress(Exception):
             yield Drop()
-    return reply, resent
-
-
-def _id_of(poll: QueuePoll, node: Callable[[], str]) -> str:
-    """The id of the node of a queue."""
-    return node() if poll.home is None else str(poll.home.id)
+    return reply
 
 
 def _first(finished: Sequence[Finished]) -> list[Finished]:
@@ -304,38 +292,35 @@ def _named(finished: Sequence[Finished]) -> list[Any]:
     return [job for done in finished for job in done.jobs]
 
 
-def _settle(
-    state: WorkerState, poll: QueuePoll, part: Todo, n: int, node: Callable[[], str]
-) -> Count:
+def _settle(state: WorkerState, poll: QueuePoll, part: Todo, n: int) -> Count:
     """Acknowledge and take more in one trip; how many came."""
     finished = _first(part.acks)
     names, sent = _named(finished), state.clock()
-    call, tag = poll.ops.settle(names, n, provisional=True)
+    call = poll.ops.settle(names, n, provisional=True)
     try:
-        reply, resent = yield from _call(state, poll.ops, call)
+        outcomes, taken = yield from _call(state, poll.ops, call)
     except WrongEpoch:
         part.acks = part.acks[len(finished) :]
         _outlived(state, finished)
         return 0
-    taken = poll.ops.taken(reply, tag, _id_of(poll, node), 8)
     part.acks = part.acks[len(finished) :]
-    _ended(state, finished, poll.ops.settled(names, reply), ACK, resent or poll.unsure)
-    state.asked(poll, taken, n, resent or sent)
+    _ended(state, finished, outcomes, ACK, call.resent or poll.unsure)
+    state.asked(poll, taken, n, call.resent or sent)
     return len(taken.deliveries)
 
 
 def _ack(state: WorkerState, poll: QueuePoll, part: Todo) -> Flow:
     """Acknowledge."""
     finished = _first(part.acks)
-    names = _named(finished)
+    call = poll.ops.ack(_named(finished))
     try:
-        reply, resent = yield from _call(state, poll.ops, poll.ops.ack(names))
+        outcomes = yield from _call(state, poll.ops, call)
     except WrongEpoch:
         part.acks = part.acks[len(finished) :]
         _outlived(state, finished)
         return
     part.acks = part.acks[len(finished) :]
-    _ended(state, finished, poll.ops.codes(names, reply), ACK, resent or poll.unsure)
+    _ended(state, finished, outcomes, ACK, call.resent or poll.unsure)
 
 
 def _measured(state: WorkerState, poll: QueuePoll, n: int) -> Count:
@@ -343,21 +328,19 @@ def _measured(state: WorkerState, poll: QueuePoll, n: int) -> Count:
 
     How many jobs to ask it for then.
     """
-    call, _ = poll.ops.reserve(0, idle=False)
-    reply, _ = yield from _call(state, poll.ops, call)
-    poll.lease = reply[4] / 1000
+    taken = yield from _call(state, poll.ops, poll.ops.reserve(0))
+    poll.lease = taken.lease_ms / 1000
     state.judge(poll)
     return 0 if poll.is_slow else n
 
 
-def _reserve(state: WorkerState, poll: QueuePoll, n: int, node: Callable[[], str]) -> Count:
+def _reserve(state: WorkerState, poll: QueuePoll, n: int) -> Count:
     """Take up to n jobs; how many came."""
     sent = state.clock()
-    call, tag = poll.ops.reserve(n, idle=poll.woken or state.waiting, provisional=True)
-    reply, resent = yield from _call(state, poll.ops, call)
+    call = poll.ops.reserve(n, idle=poll.woken or state.waiting, provisional=True)
+    taken = yield from _call(state, poll.ops, call)
     poll.woken = False
-    taken = poll.ops.taken(reply, tag, _id_of(poll, node))
-    state.asked(poll, taken, n, resent or sent)
+    state.asked(poll, taken, n, call.resent or sent)
     return len(taken.deliveries)
 
 
@@ -389,11 +372,12 @@ def _told(
     state: WorkerState, ops: QueueOps, names: Sequence[Any], verdict: Verdict
 ) -> Generator[Step, Any, tuple[Settled, float]]:
     """Report jobs."""
-    reply, resent = yield from _call(state, ops, _verdict_call(ops, names, verdict))
-    return ops.codes(names, reply), resent
+    call = _verdict_call(ops, names, verdict)
+    outcomes = yield from _call(state, ops, call)
+    return outcomes, call.resent
 
 
-def _verdict_call(ops: QueueOps, names: Sequence[Any], verdict: Verdict) -> Call:
+def _verdict_call(ops: QueueOps, names: Sequence[Any], verdict: Verdict) -> Call[Settled]:
     if verdict.kind == "nack":
         return ops.nack(names, verdict.delay_ms, verdict.text)
     if verdict.kind == "release":
@@ -484,13 +468,12 @@ def _sample(state: WorkerState, *, busy: bool) -> Flow:
 
 def _sized(state: WorkerState, poll: QueuePoll) -> Count:
     with suppress(QueuePartitioned, *DAMAGES):  # what is in the way of its jobs is told there
-        reply, _ = yield from _call(state, poll.ops, poll.ops.stats())
-        poll.size = poll.ops.stats_of(reply).ready
+        poll.size = (yield from _call(state, poll.ops, poll.ops.stats())).ready
         state.statistics.sized(poll.ops.name, state.sizes[poll.ops.name])
     return 0
 
 
-def _rest(state: WorkerState, node: Callable[[], str]) -> Count:
+def _rest(state: WorkerState) -> Count:
     """Wait: for a token where there is room, else for whatever the runners have to tell.
 
     Returns how many jobs a token brought.
@@ -507,10 +490,10 @@ def _rest(state: WorkerState, node: Callable[[], str]) -> Count:
         return 0
     state.waiting = True
     if next(iter(wakes))[0] is not None:
-        return (yield from _listen(state, wakes, until, node))
+        return (yield from _listen(state, wakes, until))
     key = yield Pop(tuple(key for _, key in wakes), until)
     if isinstance(key, bytes):
-        return (yield from _woken(state, wakes[None, key], node))
+        return (yield from _woken(state, wakes[None, key]))
     if key is LOST:
         state.waiting = False
         state.look_everywhere()
@@ -533,7 +516,6 @@ def _listen(
     state: WorkerState,
     wakes: Mapping[tuple[Any, bytes], QueuePoll],
     until: float,
-    node: Callable[[], str],
 ) -> Count:
     """Wait on several nodes; how many jobs their tokens brought."""
     wanted: dict[Any, tuple[bytes, ...]] = {}
@@ -542,14 +524,14 @@ def _listen(
     heard: Heard = yield Listen(wanted, until)
     got = 0
     for token in heard.tokens:
-        got += yield from _woken(state, wakes[token], node)
+        got += yield from _woken(state, wakes[token])
     for poll in state.polls:
         if poll.home in heard.lost:
             poll.at = 0.0
     return got
 
 
-def _woken(state: WorkerState, poll: QueuePoll, node: Callable[[], str]) -> Count:
+def _woken(state: WorkerState, poll: QueuePoll) -> Count:
     """A token: its queue is asked before anything else, or somebody else is told to."""
     state.waiting = state.is_spread and len(state.awaited) > 1
     poll.at, poll.woken = 0.0, True
@@ -557,7 +539,7 @@ def _woken(state: WorkerState, poll: QueuePoll, node: Callable[[], str]) -> Coun
     if room <= 0 or poll.is_slow:
         yield from _hand_on(state, poll)
         return 0
-    asked = _reserve(state, poll, min(room, TRIP), node)
+    asked = _reserve(state, poll, min(room, TRIP))
     got = (yield from _reached(state, poll, _spared(state, poll, asked))) or 0
     if got:
         yield Cede()  # the handler begins before the next BLPOP is sent
@@ -582,7 +564,7 @@ def _hand_on(state: WorkerState, poll: QueuePoll) -> Flow:
 
 def _handed(state: WorkerState, poll: QueuePoll) -> Count:
     poll.woken = False
-    call, _ = poll.ops.reserve(0, idle=True)
+    call = poll.ops.reserve(0, idle=True)
     with suppress(QueueInUse):  # it is handed on all the same
         yield from _call(state, poll.ops, call)
     return 0

@@ -9,6 +9,7 @@ from redis.exceptions import ResponseError
 
 from penstock.cli.doctor.findings import Finding, Patient, Severity
 from penstock.cli.output import span
+from penstock.wire.codes import Code
 from penstock.wire.keys import QueueKeys
 from penstock.wire.scripts import script
 
@@ -92,5 +93,5 @@ def _page(
     """One page: how many times lie ahead, and `skip` of the next page."""
     found = script("retime")
     args = (0, place, skip, days * DAY_MS, int(write))
-    reply = patient.run(found.source, keys.of(found.keys), args)
-    return (reply[2], reply[3]) if reply[0] == 1 else (0, -1)
+    code, _, *told = patient.run(found.source, keys.of(found.keys), args)
+    return (told[0], told[1]) if code == Code.DONE else (0, -1)

@@ -7,20 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.client._async.job import AsyncJob
 from penstock.core import flows
-from penstock.core.calls import NOTHING, Confirmed, Wait
+from penstock.core.calls import Confirmed, Wait
 from penstock.core.job import Delivery, Settled
 from penstock.core.logs import get_logger
 from penstock.core.nodes import STORED
-from penstock.core.operations import (
-    ENDED,
-    GONE,
-    REFUSED,
-    SWEPT,
-    QueueOps,
-    check_state,
-    check_states,
-    purge_parts,
-)
+from penstock.core.operations import QueueOps
+from penstock.core.operations.managing import check_state, check_states, purge_parts
 from penstock.core.options import (
     BATCH,
     JOB_CURSOR,
@@ -32,6 +24,7 @@ from penstock.core.options import (
 from penstock.core.settings import KEEP, setting_fields
 from penstock.core.views import DedupStatus, JobView, QueueStats, ScanPage, Settings
 from penstock.errors import AckNotReplicated, BadArgument, IncompleteSettle
+from penstock.wire.codes import Code
 from penstock.wire.keys import QueueKeys
 
 if TYPE_CHECKING:
@@ -99,14 +92,13 @@ class AsyncQueueAdmin:
         left = check_count("limit", limit) if limit is not None else 1 << 53
         await self._client.connect()
         if jobs is not None:
-            settled = await self._each(jobs, self.ops.redrive, start=5, resent_code=REFUSED)
+            settled = await self._each(jobs, self.ops.redrive, resent_code=Code.REFUSED)
             return settled.done
         total = skip = 0
         while left > 0:
-            reply, _ = await self._node.run(self.ops.redrive(None, min(left, BATCH), skip))
-            self.ops.check(reply)
-            total, left, skip = total + reply[2], left - reply[2], skip + reply[4]
-            if reply[3] == 0:
+            reply = await self._node.run(self.ops.redrive_oldest(min(left, BATCH), skip))
+            total, left, skip = total + reply.done, left - reply.done, skip + reply.kept
+            if reply.more == 0:
                 break
         return total
 
@@ -123,7 +115,7 @@ class AsyncQueueAdmin:
             An outcome for each, in order: done, gone, expired, or refused (ready: it stands at that
             place; dead: see `redrive`; delivered at most once).
         """
-        return await self._each(jobs, self.ops.promote, resent_code=REFUSED)
+        return await self._each(jobs, self.ops.promote, resent_code=Code.REFUSED)
 
     async def dequeue(self, jobs: Iterable[Named]) -> Settled:
         """Take jobs out of the queue: they come back after their lease, as if nobody had spoken.
@@ -135,7 +127,7 @@ class AsyncQueueAdmin:
             An outcome for each, in order: done, gone, expired, or refused (not due, held by
             somebody, dead, or at most once: it has no lease to come back after).
         """
-        return await self._each(jobs, self.ops.dequeue, resent_code=REFUSED)
+        return await self._each(jobs, self.ops.dequeue, resent_code=Code.REFUSED)
 
     async def withdraw(self, jobs: Iterable[Named]) -> Settled:
         """Remove jobs that nobody has been given yet.
@@ -146,7 +138,7 @@ class AsyncQueueAdmin:
         Returns:
             An outcome for each, in order: done, gone, or refused (it was delivered, or is dead).
         """
-        return await self._each(jobs, self.ops.withdraw, resent_code=GONE)
+        return await self._each(jobs, self.ops.withdraw, resent_code=Code.GONE)
 
     # -- removing --------------------------------------------------------------------------
 
@@ -159,7 +151,7 @@ class AsyncQueueAdmin:
         Returns:
             An outcome for each, in order: done or gone.
         """
-        return await self._each(jobs, self.ops.delete, resent_code=GONE)
+        return await self._each(jobs, self.ops.delete, resent_code=Code.GONE)
 
     async def purge(self, *states: str) -> int:
         """Remove the jobs that exist now, in bounded steps; jobs that are added meanwhile stay.
@@ -190,10 +182,9 @@ class AsyncQueueAdmin:
         """Go over a part once; the fence, how many were removed, and in how many steps."""
         skip, removed, steps, more = 0, 0, 0, 1
         while more:
-            reply, _ = await self._node.run(self.ops.purge(part, fence, skip))
-            self.ops.check(reply)
-            removed, more, fence, skip = removed + reply[2], reply[3], reply[4], reply[5]
-            steps += 1
+            reply = await self._node.run(self.ops.purge(part, fence, skip))
+            removed, steps = removed + reply.removed, steps + 1
+            more, fence, skip = reply.more, reply.fence, reply.skip
         return fence, removed, steps
 
     async def sweep(self) -> int:
@@ -220,11 +211,10 @@ class AsyncQueueAdmin:
     async def _clear(self) -> tuple[bool, int]:
         """Remove the queue; whether it was there, and how many jobs went with it."""
         await self._client.connect()
-        reply, _ = await self._node.run(self.ops.clear())
-        self.ops.check(reply)
-        if reply[2]:
-            await self._driver.unregister(self.ops, reply[2].decode())
-        return bool(reply[2]), int(reply[3])
+        reply = await self._node.run(self.ops.clear())
+        if reply.epoch:
+            await self._driver.unregister(self.ops, reply.epoch.decode())
+        return bool(reply.epoch), reply.jobs
 
     async def evict(self, n: int = 100, *, dead: bool = True) -> int:
         """Make room on a full server: remove jobs that nobody will be given again.
@@ -241,9 +231,8 @@ class AsyncQueueAdmin:
         """
         check_count("n", n, high=BATCH)
         await self._client.connect()
-        reply, _ = await self._node.run(self.ops.evict(n, letters=dead))
-        self.ops.check(reply)
-        return int(reply[2] + reply[3])
+        evicted = await self._node.run(self.ops.evict(n, letters=dead))
+        return evicted.once + evicted.dead
 
     # -- looking ---------------------------------------------------------------------------
 
@@ -253,8 +242,7 @@ class AsyncQueueAdmin:
         Like `peek` it gives back the memory of up to 100 jobs whose ttl has ended.
         """
         await self._client.connect()
-        reply, _ = await self._node.run(self.ops.stats())
-        return self.ops.stats_of(reply)
+        return await self._node.run(self.ops.stats())
 
     async def peek(
         self, n: int = 10, *, state: str = "ready", start: int = 0, newest: bool = False
@@ -275,10 +263,10 @@ class AsyncQueueAdmin:
         check_count("start", start, low=0 if newest else -BATCH, high=BATCH)
         chosen = check_state("state", state)
         await self._client.connect()
-        reply: list[Any] = [SWEPT]
-        while reply[0] == SWEPT:
-            reply, _ = await self._node.run(self.ops.peek(chosen, start, n, newest=newest))
-        return [view for view in self.ops.views(reply, self._node.id) if view]
+        views = None
+        while views is None:
+            views = await self._node.run(self.ops.peek(chosen, start, n, newest=newest))
+        return [view for view in views if view]
 
     async def show(self, job: Named) -> JobView | None:
         """Everything about one job, or None if it is gone.
@@ -288,8 +276,8 @@ class AsyncQueueAdmin:
         """
         await self._client.connect()
         names = self._listed("job", [job])
-        reply, _ = await self._node.run(self.ops.show(names))
-        return self.ops.views(reply, self._node.id)[0]
+        [view] = await self._node.run(self.ops.show(names))
+        return view
 
     async def status(self, dedup_id: str) -> DedupStatus | None:
         """Who has a dedup id: the job and its state, the one that waits for its end, the window.
@@ -299,8 +287,7 @@ class AsyncQueueAdmin:
         """
         call = self.ops.lookup(check_label("dedup_id", dedup_id))
         await self._client.connect()
-        reply, _ = await self._node.run(call)
-        return self.ops.status(dedup_id, reply, self._node.id)
+        return self.ops.status(dedup_id, await self._node.run(call))
 
     async def scan(
         self,
@@ -329,8 +316,7 @@ class AsyncQueueAdmin:
             check_cursor("cursor", cursor, JOB_CURSOR), n, check_states("states", states), full=full
         )
         await self._client.connect()
-        reply, _ = await self._node.run(call)
-        return self.ops.page(reply, self._node.id, full=full)
+        return await self._node.run(call)
 
     async def scan_iter(
         self, *, states: Iterable[str] | None = None, n: int = 100
@@ -454,8 +440,7 @@ class AsyncQueueAdmin:
         jobs: Iterable[Named],
         build: Any,
         *,
-        resent_code: int = ENDED,
-        start: int = 3,
+        resent_code: int = Code.ENDED,
         wait: Wait | None = None,
     ) -> Settled:
         """Name jobs to a script, in chunks; with `wait` each is confirmed, until one is not.
@@ -475,12 +460,11 @@ class AsyncQueueAdmin:
                 part = parts.pop(0)
                 call = build(part)
                 if wait is not None and short is None:
-                    call = call._replace(wait=wait)
-                reply, resent = await self._node.run(call)
-                got = reply.pop() if call.wait is not None and reply[0] == 1 else NOTHING
-                settled = self.ops.codes(part, reply, start)
+                    call.wait = wait
+                settled = await self._node.run(call)
+                got = call.confirmed
                 settled.replicas = got.replicas
-                if resent:
+                if call.resent:
                     settled = settled.after_resend(resent_code)
                 if call.wait is not None and not got.covers(call.wait.expected, call.wait):
                     short = (call.wait, len(whole or ()), got)
@@ -498,8 +482,8 @@ class AsyncQueueAdmin:
     async def _receipt_of(self, job: Delivery) -> str | None:
         """The receipt that holds a job now; None = nobody's does, or it can't be told."""
         try:
-            reply, _ = await self._node.run(self.ops.show([job]))
-            return self.ops.receipt(reply)
+            [found] = (await self._node.run(self.ops.showing([job]))).jobs
+            return (found[-1].decode() or None) if found else None
         except Exception as error:  # noqa: BLE001  # whoever asks has an error of its own to raise
             logger.info("the holder of %s is not known: %s", job.id, error)
             return None

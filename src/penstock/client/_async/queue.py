@@ -16,11 +16,11 @@ from penstock.client._async.role import AsyncRole
 from penstock.client._async.transport.connection import monotonic
 from penstock.core import flows
 from penstock.core.bulk import Prepared, ack_wait, chunks, prepared
-from penstock.core.calls import Call
+from penstock.core.calls import Confirmed
 from penstock.core.job import OUTCOMES, BulkEnqueued, Enqueued, Outcome, Settled
 from penstock.core.logs import get_logger
 from penstock.core.nodes import LOOK
-from penstock.core.operations import GONE
+from penstock.core.operations.producing import Added, updates
 from penstock.core.options import (
     BATCH,
     Duration,
@@ -40,8 +40,11 @@ from penstock.errors import (
     QueueClosed,
     QueueFull,
     QueueInUse,
+    QueueMissing,
     RoleLost,
 )
+from penstock.wire.codes import Code
+from penstock.wire.replies import Claim
 
 logger = get_logger("penstock")
 
@@ -166,14 +169,13 @@ class AsyncQueue(AsyncQueueAdmin):
         if monotonic() >= self._client.taking_until:
             await self._client.check_taking()
         ops = self.ops
-        reply = await self._added((record,), options, partial=False)
-        replicated = await self._replicated(reply, options) if options.wait else 0
-        if options.dedup is not None:
-            return ops.claimed(reply, (record,), self._node.id, options.ttl_code, replicated)[0]
-        place = ops.place(self._node.id, reply[4])
-        job_id = ops.id_of(place, reply[2], options.ttl_code)
-        state, stable_id = ops.state_of(reply), stable_id_of(record)
-        return Enqueued(job_id, state, False, replicated, stable_id=stable_id)
+        reply, got = await self._added((record,), options, partial=False)
+        ops.replicas, wait, replicas = reply.replicas, options.wait, 0
+        if wait is not None and (reply.replicas or wait.replicas or wait.fsynced):
+            replicas = await self._replicated(reply, got, options)
+        if isinstance(reply, Claim):
+            return ops.claimed(reply, (record,), options.ttl_code, replicas)[0]
+        return ops.added(reply, record, options.ttl_code, replicas)
 
     async def enqueue_many(
         self,
@@ -256,59 +258,56 @@ class AsyncQueue(AsyncQueueAdmin):
             await self._client.check_taking()
         while chunk:
             partial = options.block != 0 and options.dedup is None
-            reply = await self._added(chunk, options, partial=partial)
-            replicated = await self._replicated(reply, options)
-            if options.dedup is not None:
-                node, ttl = self._node.id, options.ttl_code
-                results.append(self.ops.claimed(reply, chunk, node, ttl, replicated))
+            reply, got = await self._added(chunk, options, partial=partial)
+            self.ops.replicas = reply.replicas
+            replicas = await self._replicated(reply, got, options)
+            if isinstance(reply, Claim):
+                results.append(self.ops.claimed(reply, chunk, options.ttl_code, replicas))
                 return
-            place = self.ops.place(self._node.id, reply[4])
-            stable = [stable_id_of(record) for record in chunk[: reply[3]]]
-            results.add(reply[2], reply[3], place, self.ops.state_of(reply), replicated, stable)
-            chunk = chunk[reply[3] :]
+            place, state = self.ops.place(reply.epoch), "scheduled" if reply.scheduled else "ready"
+            stable = [stable_id_of(record) for record in chunk[: reply.count]]
+            results.add(reply.first, reply.count, place, state, replicas, stable)
+            chunk = chunk[reply.count :]
 
     async def _added(
         self, records: Sequence[bytes], options: Prepared, *, partial: bool
-    ) -> list[Any]:
+    ) -> tuple[Added, Confirmed]:
         """Add in one trip if possible; while the server is full, evict and try again.
 
         Raises:
             OutOfMemory: nothing is left to evict, or the client may not.
         """
-        for n in EVICTED if self._client.terms.evict else ():
+        rounds = iter(EVICTED if self._client.terms.evict else ())
+        is_tried = options.block != 0
+        while True:
             try:
-                return await self._try_adding(records, options, partial=partial)
-            except OutOfMemory:  # noqa: PERF203  # a few rounds, each of them a trip
-                if not await self._made_room(n):
+                if not is_tried:
+                    call = self.ops.enqueue(
+                        records,
+                        delay=options.delay,
+                        bound=options.bound,
+                        wait=options.wait,
+                        mode=None if options.dedup is None else options.dedup.mode,
+                    )
+                    return await self._node.run(call), call.confirmed
+                return await self._enqueue_flow(records, options, partial=partial)
+            except (QueueMissing, QueueFull):  # noqa: PERF203  # a few rounds, each a trip
+                if is_tried:
                     raise
-        return await self._try_adding(records, options, partial=partial)
-
-    async def _try_adding(
-        self, records: Sequence[bytes], options: Prepared, *, partial: bool
-    ) -> list[Any]:
-        if options.block == 0:
-            reply, _ = await self._node.run(self._adding(records, options))
-            if reply[0] == 1:
-                return reply
-        return await self._enqueue_flow(records, options, partial=partial)
+                is_tried = True
+            except OutOfMemory:
+                n = next(rounds, None)
+                if n is None or not await self._made_room(n):
+                    raise
 
     async def _made_room(self, n: int) -> bool:
         """Remove delivered lease-0 jobs of this queue, or queues that nobody needs any more."""
-        reply, _ = await self._node.run(self.ops.evict(n, letters=False))
-        return self.ops.check(reply)[2] > 0 or await self._driver.sweep_listed(LISTED) > 0
-
-    def _adding(self, records: Sequence[bytes], options: Prepared) -> Call:
-        return self.ops.enqueue(
-            records,
-            delay=options.delay,
-            bound=options.bound,
-            wait=options.wait,
-            mode=None if options.dedup is None else options.dedup.mode,
-        )
+        evicted = await self._node.run(self.ops.evict(n, letters=False))
+        return evicted.once > 0 or await self._driver.sweep_listed(LISTED) > 0
 
     async def _enqueue_flow(
         self, records: Sequence[bytes], options: Prepared, *, partial: bool
-    ) -> list[Any]:
+    ) -> tuple[Added, Confirmed]:
         """Add, and wait for room; look meanwhile whether the node still takes jobs."""
         until = math.inf if options.block is None else monotonic() + options.block
         while True:
@@ -326,26 +325,28 @@ class AsyncQueue(AsyncQueueAdmin):
                 mode=None if options.dedup is None else options.dedup.mode,
             )
             try:
-                reply: list[Any] = await self._driver.drive(flow)
+                done: tuple[Added, Confirmed] = await self._driver.drive(flow)
             except QueueFull:
                 if not began + span <= monotonic() < until:
                     raise  # it was not waited for, as they will never fit; or the time is over
             else:
-                return reply
+                return done
             await self._client.check_taking()
 
-    async def _replicated(self, reply: list[Any], options: Prepared) -> int:
+    async def _replicated(self, reply: Added, got: Confirmed, options: Prepared) -> int:
         """How many replicas have what was added.
 
         Raises:
             NotReplicated: too few, or it is not on disk; it was taken back.
         """
-        wanted, got = self.ops.replicated(reply, options.wait)
         wait = options.wait
-        if wait is None or got.covers(wanted, wait):
+        if wait is None:
             return got.replicas
-        updated = options.dedup is not None and self.ops.updates(reply) > 0
-        if reply[3] > 0 or updated:
+        wanted = reply.replicas if wait.replicas is None else wait.replicas
+        if got.covers(wanted, wait):
+            return got.replicas
+        updated = updates(reply) > 0
+        if reply.count > 0 or updated:
             fsynced = got.fsynced if wait.fsynced else None
             flow = flows.withdraw(
                 self.ops, reply, wanted, got.replicas, updated=updated, fsynced=fsynced
@@ -487,7 +488,7 @@ class AsyncQueue(AsyncQueueAdmin):
         wait = None
         if replicas is False or replicas != 0 or fsynced is not False or timeout is not None:
             wait = ack_wait(replicas, fsynced, timeout)
-        return await self._each(jobs, build, resent_code=GONE, wait=wait)
+        return await self._each(jobs, build, resent_code=Code.GONE, wait=wait)
 
     async def recover(self, n: int = 1, *, idle: Duration) -> list[AsyncJob]:
         """Take over deliveries of consumers that have fallen silent, before their leases end.
@@ -506,7 +507,7 @@ class AsyncQueue(AsyncQueueAdmin):
         check_count("n", n, high=BATCH)
         span = duration_ms("idle", idle)
         await self._client.connect()
-        flow = flows.recover(self.ops, n, span, self._node.id)
+        flow = flows.recover(self.ops, n, span)
         jobs: list[AsyncJob] = await self._driver.drive(flow)
         return jobs
 
@@ -528,12 +529,11 @@ class AsyncQueue(AsyncQueueAdmin):
         check_count("n", n, high=BATCH)
         wait = check_block(block)
         await self._client.connect()
-        call, tag = self.ops.settle(names, n)
-        reply, resent = await self._node.run(call)
-        outcomes = self.ops.settled(names, reply)
-        taken = self.ops.taken(reply, tag, self._node.id, 8)
-        if resent:
-            outcomes = outcomes.after_resend(GONE)
+        call = self.ops.settle(names, n)
+        found = await self._node.run(call)
+        outcomes, taken = found
+        if call.resent:
+            outcomes = outcomes.after_resend(Code.GONE)
         jobs = taken.deliveries
         if not jobs and (wait is None or wait > 0 or taken.next_ms == 0):
             # The finished are finished: a connection that fails now is the next call's news.
@@ -614,10 +614,10 @@ class AsyncQueue(AsyncQueueAdmin):
         results: list[float | Outcome] = []
         for start in range(0, len(names), BATCH):
             call = self.ops.extend(names[start : start + BATCH], span, late=late)
-            reply, _ = await self._node.run(call)
-            self.ops.check(reply)
+            reply = await self._node.run(call)
             results += [
-                OUTCOMES[code] if code <= 3 else (code - reply[2]) / 1000 for code in reply[3:]
+                OUTCOMES[until] if until <= Code.DIED else (until - reply.now) / 1000
+                for until in reply.untils
             ]
         return results
 

@@ -134,8 +134,7 @@ class AsyncRole:
             RoleLost: it has ended.
         """
         ops, tenure = self._parent.ops, self._held
-        reply, _ = await self._parent._node.run(ops.acquire(tenure, fence=tenure.fence))
-        ops.check(reply)
+        await self._parent._node.run(ops.acquire(tenure, fence=tenure.fence))
         return tenure.until - monotonic()
 
     async def release(self) -> bool:
@@ -154,10 +153,10 @@ class AsyncRole:
 
     async def _resign(self, tenure: RoleLease) -> bool:
         ops = self._parent.ops
-        reply, resent = await self._parent._node.run(ops.resign(tenure))
-        ops.check(reply)
+        call = ops.resign(tenure)
+        reply = await self._parent._node.run(call)
         tenure.is_refused = True
-        return bool(reply[2]) or resent > 0
+        return bool(reply.given) or call.resent > 0
 
     async def __aenter__(self) -> AsyncRole:
         return await self.take()

@@ -133,8 +133,7 @@ class Role:
             RoleLost: it has ended.
         """
         ops, tenure = self._parent.ops, self._held
-        reply, _ = self._parent._node.run(ops.acquire(tenure, fence=tenure.fence))
-        ops.check(reply)
+        self._parent._node.run(ops.acquire(tenure, fence=tenure.fence))
         return tenure.until - monotonic()
 
     def release(self) -> bool:
@@ -153,10 +152,10 @@ class Role:
 
     def _resign(self, tenure: RoleLease) -> bool:
         ops = self._parent.ops
-        reply, resent = self._parent._node.run(ops.resign(tenure))
-        ops.check(reply)
+        call = ops.resign(tenure)
+        reply = self._parent._node.run(call)
         tenure.is_refused = True
-        return bool(reply[2]) or resent > 0
+        return bool(reply.given) or call.resent > 0
 
     def __enter__(self) -> Role:
         return self.take()

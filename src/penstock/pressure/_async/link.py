@@ -69,12 +69,12 @@ class AsyncWatchedConnection:
         await self.conn.read_response(disable_decoding=True)
         await self.conn.read_response(disable_decoding=True)
 
-    async def look(self, call: Call) -> list[Any]:
+    async def look(self, call: Call[Any]) -> Any:
         """Run a script whatever has become of the watched key: one that only reads."""
         self.lane.calls += 1
-        return await self.lane.exchange(call, self.lane)
+        return call.parse(await self.lane.exchange(call, self.lane))
 
-    async def glimpse(self, call: Call) -> list[Any] | None:
+    async def glimpse(self, call: Call[Any]) -> Any:
         """Run a script that only reads; None = the watched key is not as it was.
 
         fakeredis lets others in between any two commands, and what they change between EXEC and
@@ -84,9 +84,7 @@ class AsyncWatchedConnection:
             return await self.look(call)
         return (await self.guarded(call))[0]
 
-    async def guarded(
-        self, call: Call, *looks: tuple[bytes, ...]
-    ) -> tuple[list[Any] | None, list[Any]]:
+    async def guarded(self, call: Call[Any], *looks: tuple[bytes, ...]) -> tuple[Any, list[Any]]:
         """Run a script if the watched key is as it was; None = it is not, and nothing ran.
 
         The key is watched again behind the script, with nobody in between: EXEC and what follows it
@@ -114,8 +112,8 @@ class AsyncWatchedConnection:
             raise_typed(error)
 
     async def _transaction(
-        self, call: Call, looks: tuple[tuple[bytes, ...], ...]
-    ) -> tuple[list[Any] | None, list[Any]]:
+        self, call: Call[Any], looks: tuple[tuple[bytes, ...], ...]
+    ) -> tuple[Any, list[Any]]:
         self.lane.calls += 1
         nonce = b"%d" % self.lane.calls
         evalsha = (b"EVALSHA", call.script.sha, *call.head, nonce, *call.args)
@@ -135,7 +133,7 @@ class AsyncWatchedConnection:
                 raise reply
         if done is not None and done[1] != nonce:
             raise ProtocolError(f"{call.script.name}: not the reply to call {self.lane.calls}")
-        return done, seen
+        return None if done is None else call.parse(done), seen
 
     async def _reply(self) -> Any:
         try:
@@ -207,17 +205,13 @@ class AsyncLink(AsyncServer):
 
     def __init__(self, source: object) -> None:
         self._lines: list[AsyncWatchedConnection] = []
-        self.owed: list[Call] = []
+        self.owed: list[Call[Any]] = []
         super().__init__(*connection_factory(source), 0)
         forget_after_fork(self)
 
-    async def repeatable(self, call: Call) -> list[Any]:
+    async def repeatable(self, call: Call[Any]) -> Any:
         """Run a script that may run twice, once more if the connection fails."""
-
-        async def run(call: Call) -> list[Any]:
-            return (await self.run(call))[0]
-
-        return await self._routed(run, call)
+        return call.parse(await self._routed(self.run, call))
 
     async def settle(self) -> None:
         """Run what is owed: else a party that lives would keep itself out. A refusal ends it."""
@@ -233,7 +227,7 @@ class AsyncLink(AsyncServer):
                     self.owed.append(call)
                     raise
 
-    async def once(self, call: Call) -> list[Any]:
+    async def once(self, call: Call[Any]) -> Any:
         """Run a script, at most once.
 
         Raises:
@@ -241,9 +235,11 @@ class AsyncLink(AsyncServer):
             OutcomeUnknown: the connection failed after that.
             OutOfMemory, QueueDamaged: what the server refused, typed.
         """
-        return await self._routed(self._once, call)
+        return call.parse(await self._routed(self._once, call))
 
-    async def _routed(self, run: Callable[[Call], Awaitable[list[Any]]], call: Call) -> list[Any]:
+    async def _routed(
+        self, run: Callable[[Call[Any]], Awaitable[list[Any]]], call: Call[Any]
+    ) -> list[Any]:
         """Run it where a cluster says that it belongs: MOVED is an answer, nothing has run.
 
         Raises:
@@ -268,7 +264,7 @@ class AsyncLink(AsyncServer):
         await self.close()
         await asleep(min(0.01 * (2.0**hop - 1), 0.5))
 
-    async def _once(self, call: Call) -> list[Any]:
+    async def _once(self, call: Call[Any]) -> list[Any]:
         lane = self.take() if self._primary is None else await self._led(self._primary)
         lane.calls += 1
         try:
@@ -290,7 +286,7 @@ class AsyncLink(AsyncServer):
             await lane.close()
             await lane.command("PING")
 
-    async def _sent(self, lane: AsyncProducerConnection, call: Call) -> list[Any]:
+    async def _sent(self, lane: AsyncProducerConnection, call: Call[Any]) -> list[Any]:
         try:
             return await lane.exchange(call, lane)
         except Exception as error:

@@ -27,15 +27,7 @@ from penstock.errors import (
 from penstock.pressure._async.deletion import AsyncDeletion
 from penstock.pressure._async.link import AsyncLink
 from penstock.pressure._async.turn import AsyncWaitingCall, Errand
-from penstock.pressure.calls import (
-    DONE,
-    EMPTY,
-    FULL,
-    IN_USE,
-    MISSING,
-    PressureCalls,
-    Seen,
-)
+from penstock.pressure.calls import PressureCalls, Seen
 from penstock.pressure.keys import PressureKeys, Role, check_names, check_role
 from penstock.pressure.options import (
     PressureCounters,
@@ -47,6 +39,8 @@ from penstock.pressure.options import (
     prefix_in,
     url_in,
 )
+from penstock.wire.codes import PressureCode
+from penstock.wire.replies import PressurePeekReverse
 
 
 class AsyncPressureQueue:
@@ -131,7 +125,7 @@ class AsyncPressureQueue:
         """
         party = self._id()
 
-        def act(held: int, _lost: int) -> Call:
+        def act(held: int, _lost: int) -> Call[Any]:
             return self._calls.close(party, held=held)
 
         errand = Errand("producer", party, act, is_for_open=True, is_unblocked=lambda: False)
@@ -171,7 +165,7 @@ class AsyncPressureQueue:
             QueueMissing: there is no queue, nor anything left of one.
         """
         reply = await self._once(self._calls.free(check_role(role)))
-        return bool(reply[0] == DONE)
+        return bool(reply.code == PressureCode.DONE)
 
     # -- messages --------------------------------------------------------------------------
 
@@ -206,15 +200,19 @@ class AsyncPressureQueue:
         party, is_over = self._id(), check_flag("overfill", overfill)
         body = message_bytes(message)
         confirmation = check_replicas(replicas, replication_timeout)
+        made: list[Call[Any]] = []
 
-        def act(held: int, lost: int, wait: int = 1) -> Call:
+        def act(held: int, lost: int, wait: int = 1) -> Call[Any]:
             call = self._calls.put(party, body, overfill=is_over, held=held, wait=wait, lost=lost)
-            return call._replace(wait=confirmation)
+            call.wait = confirmation
+            made.append(call)
+            return call
 
         errand = Errand("producer", party, act, is_for_open=True, is_unblocked=self._unblocked())
-        reply = await self._waited(errand, act(0, 0, 0), timeout)
-        if confirmation is not None and reply[-1].replicas < replicas:
-            raise PutNotReplicated(replicas, reply[-1].replicas)
+        await self._waited(errand, act(0, 0, 0), timeout)
+        got = made[-1].confirmed.replicas
+        if got < replicas:
+            raise PutNotReplicated(replicas, got)
 
     async def put_nowait(self, message: bytes | str, overfill: bool = False) -> None:
         """Put a message now.
@@ -253,12 +251,12 @@ class AsyncPressureQueue:
     async def _got(self, timeout: Duration | None, is_unblocked: Callable[[], bool]) -> bytes:
         party = self._id()
 
-        def act(held: int, _lost: int, wait: int = 1) -> Call:
+        def act(held: int, _lost: int, wait: int = 1) -> Call[Any]:
             return self._calls.get(party, held=held, wait=wait)
 
         errand = Errand("consumer", party, act, is_for_open=False, is_unblocked=is_unblocked)
         reply = await self._waited(errand, act(0, 0, 0), timeout)
-        return bytes(reply[2])
+        return bytes(reply.message)
 
     async def get_nowait(self) -> bytes:
         """Take the oldest message now.
@@ -268,7 +266,7 @@ class AsyncPressureQueue:
             OutcomeUnknown: the connection failed, and a message may have been taken and lost.
         """
         reply = await self._once(self._calls.get(self._id(), held=0, wait=0), "consumer")
-        return bytes(reply[2])
+        return bytes(reply.message)
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         """Take every message, until the queue is closed and no message is left.
@@ -321,7 +319,7 @@ class AsyncPressureQueue:
         """
         party = self._id()
 
-        def act(held: int, _lost: int) -> Call:
+        def act(held: int, _lost: int) -> Call[Any]:
             return self._calls.peek_reverse(party, held=held)
 
         errand = Errand("producer", party, act, is_for_open=False, is_unblocked=self._unblocked())
@@ -378,7 +376,7 @@ class AsyncPressureQueue:
     async def _living(self) -> Seen:
         seen = await self._seen()
         if seen.bound is None:
-            raise self._calls.error([MISSING])
+            raise self._calls.error(PressureCode.MISSING)
         return seen
 
     async def _seen(self) -> Seen:
@@ -402,25 +400,25 @@ class AsyncPressureQueue:
     ) -> None:
         await self.disconnect()
 
-    async def _once(self, call: Call, role: Role = "producer") -> list[Any]:
+    async def _once(self, call: Call[Any], role: Role = "producer") -> Any:
         """The reply of a script that has done what it is there for, now."""
         await self._check()
         reply = await self._link.once(call)
-        if reply[0] < 0:
-            raise self._calls.error(reply, role)
+        if reply.code < 0:
+            raise self._calls.error(reply.code, role, getattr(reply, "party", b""))
         return reply
 
-    async def _waited(self, errand: Errand, now: Call, timeout: Duration | None) -> list[Any]:
+    async def _waited(self, errand: Errand, now: Call[Any], timeout: Duration | None) -> Any:
         """The same, when the time has come for it; in most cases that is now."""
         wait = check_timeout(timeout)
         await self._check()
         if errand.is_unblocked():  # an iteration, between two of its messages
             raise OperationUnblocked(f"queue {self.name!r}: the call was unblocked")
         reply = await self._link.once(now)
-        if reply[0] in (IN_USE, FULL, EMPTY) and wait != 0:
+        if reply.code in (PressureCode.IN_USE, PressureCode.FULL, PressureCode.EMPTY) and wait != 0:
             reply = await AsyncWaitingCall(self._link, self._calls, errand, wait).reply()
-        if reply[0] != DONE:
-            raise self._calls.error(reply, errand.role)
+        if reply.code != PressureCode.DONE:
+            raise self._calls.error(reply.code, errand.role, getattr(reply, "party", b""))
         return reply
 
     async def _check(self) -> None:
@@ -445,6 +443,6 @@ class AsyncPressureQueue:
         self._is_checked = True
 
 
-def _newest(reply: list[Any]) -> bytes | None:
+def _newest(reply: PressurePeekReverse) -> bytes | None:
     """The message in a reply to `peek_reverse`."""
-    return bytes(reply[2]) if len(reply) > 2 else None
+    return reply.founds[0] if reply.founds else None

@@ -21,8 +21,9 @@ from penstock.errors import (
     QueueMissing,
 )
 from penstock.pressure._async.link import AsyncLink, AsyncWatchedConnection
-from penstock.pressure.calls import DONE, EMPTY, FULL, HOLDING, IN_USE, LOST, PressureCalls, Seen
+from penstock.pressure.calls import PressureCalls, Seen
 from penstock.pressure.keys import Role
+from penstock.wire.codes import PressureCode
 
 HELD, POPPED = 1, 2
 """How the role is held: as the keys say, or by its token alone."""
@@ -45,7 +46,7 @@ class Errand(NamedTuple):
 
     role: Role
     party: bytes
-    act: Callable[[int, int], Call]
+    act: Callable[[int, int], Call[Any]]
     is_for_open: bool
     is_unblocked: Callable[[], bool]
 
@@ -76,7 +77,7 @@ class AsyncWaitingCall:
         self._lacking = math.inf
         self._holder = b""
 
-    async def reply(self) -> list[Any]:
+    async def reply(self) -> Any:
         """What the script says when it has acted, or will not.
 
         Raises:
@@ -112,18 +113,18 @@ class AsyncWaitingCall:
                 else:
                     await line.close()
 
-    async def _acted(self, line: AsyncWatchedConnection) -> list[Any]:
+    async def _acted(self, line: AsyncWatchedConnection) -> Any:
         """Try, and wait until it is worth while to try again."""
         is_token_lost = False
         while True:
             reply = await ashield(self._tried(line, is_token_lost))
             if reply is None:
                 raise self._deleted()
-            if reply[0] not in (HOLDING, IN_USE, LOST):
+            if reply.code not in (PressureCode.HOLDING, PressureCode.IN_USE, PressureCode.LOST):
                 return reply
-            is_token_lost = reply[0] != LOST and await self._chance(line)
+            is_token_lost = reply.code != PressureCode.LOST and await self._chance(line)
 
-    async def _tried(self, line: AsyncWatchedConnection, is_token_lost: bool) -> list[Any] | None:
+    async def _tried(self, line: AsyncWatchedConnection, is_token_lost: bool) -> Any:
         """What the script says; from it we know whether we hold the role."""
         role, party, held = self._errand.role, self._errand.party, self._held
         looks = (b"GET", self._calls.keys[role]), (b"LLEN", self._calls.keys.free(role))
@@ -133,8 +134,8 @@ class AsyncWaitingCall:
         self._held = held or HELD  # for all we know, until the reply is here
         try:
             reply, seen = await line.guarded(call, *looks)
-            if call.wait is not None and reply is not None and reply[0] == DONE:
-                reply.append(await line.lane.confirm(call.wait))
+            if call.wait is not None and reply is not None and reply.code == PressureCode.DONE:
+                call.confirmed = await line.lane.confirm(call.wait)
         except Exception as error:
             if isinstance(error, ResponseError) or not transient(error):
                 raise  # an answer
@@ -143,18 +144,18 @@ class AsyncWaitingCall:
                 raise  # had it run, or did it run now, the role would not have been ours to give
             unknown = "the reply was lost, so whether the call has done its work is not known"
             raise OutcomeUnknown(unknown) from error
-        if reply is None or reply[0] < IN_USE:
+        if reply is None or reply.code < PressureCode.IN_USE:
             self._held = held
             return reply
-        self._held = HELD if reply[0] == HOLDING else 0
+        self._held = HELD if reply.code == PressureCode.HOLDING else 0
         if self._held and seen not in ([], [party, 0]):
             # What is watched now is not the queue in which the role was taken. Or it was freed at
             # that very moment, which the keys can't tell from that: to go on could be to write into
             # a later queue. Servers let nobody in there (`guarded`), so it is one of fakeredis.
             return None
-        if reply[0] == IN_USE:
+        if reply.code == PressureCode.IN_USE:
             self._beaten += 1
-            self._holder = reply[2]
+            self._holder = reply.party
         return reply
 
     async def _leave(self) -> bool:
@@ -162,7 +163,7 @@ class AsyncWaitingCall:
         errand, held, self._held = self._errand, self._held, 0
         call = self._calls.leave(errand.party, errand.role, held=held)
         try:
-            return bool((await self._link.repeatable(call))[0] == DONE)
+            return bool((await self._link.repeatable(call)).code == PressureCode.DONE)
         except (RedisError, PenstockError) as error:
             if held == HELD and passing(error):  # whose token was popped, nobody can tell later
                 self._link.owed.append(call)
@@ -249,5 +250,5 @@ class AsyncWaitingCall:
         """What to say when the time is over."""
         role = self._errand.role
         if not self._held:
-            return self._calls.error([IN_USE, b"", self._holder], role)
-        return self._calls.error([FULL if role == "producer" else EMPTY])
+            return self._calls.error(PressureCode.IN_USE, role, self._holder)
+        return self._calls.error(PressureCode.FULL if role == "producer" else PressureCode.EMPTY)

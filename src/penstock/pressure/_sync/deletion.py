@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import math
 import secrets
-from typing import Any
 
 from penstock.client._acompat import sleep
 from penstock.client._sync.transport.connection import monotonic
 from penstock.pressure._sync.link import Link
-from penstock.pressure.calls import DONE, IN_USE, MISSING, PressureCalls
+from penstock.pressure.calls import PressureCalls
 from penstock.pressure.keys import check_role
+from penstock.wire.codes import PressureCode
+from penstock.wire.replies import PressureDeleteInUse
 
 QUIET = 1.0
 """Seconds for which both roles are free before a deletion counts as broken off."""
@@ -42,10 +43,10 @@ class Deletion:
         """
         mark, step = secrets.token_hex(8), "end"
         reply = self._link.once(self._calls.delete("begin", mark))
-        while reply[0] != DONE:
-            if reply[0] == MISSING:
-                raise self._calls.error(reply)
-            if reply[0] == IN_USE:
+        while reply.code != PressureCode.DONE:
+            if reply.code == PressureCode.MISSING:
+                raise self._calls.error(reply.code)
+            if reply.code == PressureCode.IN_USE:
                 self._freed(reply)
             else:
                 step = "adopt"
@@ -53,12 +54,12 @@ class Deletion:
                 self._quiet()
             reply = self._link.once(self._calls.delete(step, mark))
 
-    def _freed(self, refusal: list[Any]) -> None:
+    def _freed(self, refusal: PressureDeleteInUse) -> None:
         """Wait a slice, or until the role is free."""
-        role = check_role(refusal[2].decode())
+        role = check_role(refusal.role.decode())
         left = self._until - monotonic()
         if left <= 0:
-            raise self._calls.error([IN_USE, b"", refusal[3]], role)
+            raise self._calls.error(PressureCode.IN_USE, role, refusal.party)
         line = self._link.line()
         try:
             line.turned(self._calls.keys.free(role), end=b"LEFT", timeout=left)
@@ -77,9 +78,9 @@ class Deletion:
         while monotonic() < since + QUIET:
             seen = self._calls.seen(self._link.repeatable(self._calls.show()))
             if seen.bound is not None or not seen.left:
-                raise self._calls.error([MISSING])
+                raise self._calls.error(PressureCode.MISSING)
             taken = [role for role in ("producer", "consumer") if role not in seen.free]
             since = math.inf if taken else min(since, monotonic())
             if taken and monotonic() >= self._until:
-                raise self._calls.error([IN_USE, b"", b""], check_role(taken[0]))
+                raise self._calls.error(PressureCode.IN_USE, check_role(taken[0]))
             sleep(GLANCE)

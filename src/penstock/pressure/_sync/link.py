@@ -70,12 +70,12 @@ class WatchedConnection:
         self.conn.read_response(disable_decoding=True)
         self.conn.read_response(disable_decoding=True)
 
-    def look(self, call: Call) -> list[Any]:
+    def look(self, call: Call[Any]) -> Any:
         """Run a script whatever has become of the watched key: one that only reads."""
         self.lane.calls += 1
-        return self.lane.exchange(call, self.lane)
+        return call.parse(self.lane.exchange(call, self.lane))
 
-    def glimpse(self, call: Call) -> list[Any] | None:
+    def glimpse(self, call: Call[Any]) -> Any:
         """Run a script that only reads; None = the watched key is not as it was.
 
         fakeredis lets others in between any two commands, and what they change between EXEC and
@@ -85,7 +85,7 @@ class WatchedConnection:
             return self.look(call)
         return self.guarded(call)[0]
 
-    def guarded(self, call: Call, *looks: tuple[bytes, ...]) -> tuple[list[Any] | None, list[Any]]:
+    def guarded(self, call: Call[Any], *looks: tuple[bytes, ...]) -> tuple[Any, list[Any]]:
         """Run a script if the watched key is as it was; None = it is not, and nothing ran.
 
         The key is watched again behind the script, with nobody in between: EXEC and what follows it
@@ -113,8 +113,8 @@ class WatchedConnection:
             raise_typed(error)
 
     def _transaction(
-        self, call: Call, looks: tuple[tuple[bytes, ...], ...]
-    ) -> tuple[list[Any] | None, list[Any]]:
+        self, call: Call[Any], looks: tuple[tuple[bytes, ...], ...]
+    ) -> tuple[Any, list[Any]]:
         self.lane.calls += 1
         nonce = b"%d" % self.lane.calls
         evalsha = (b"EVALSHA", call.script.sha, *call.head, nonce, *call.args)
@@ -134,7 +134,7 @@ class WatchedConnection:
                 raise reply
         if done is not None and done[1] != nonce:
             raise ProtocolError(f"{call.script.name}: not the reply to call {self.lane.calls}")
-        return done, seen
+        return None if done is None else call.parse(done), seen
 
     def _reply(self) -> Any:
         try:
@@ -206,17 +206,13 @@ class Link(Server):
 
     def __init__(self, source: object) -> None:
         self._lines: list[WatchedConnection] = []
-        self.owed: list[Call] = []
+        self.owed: list[Call[Any]] = []
         super().__init__(*connection_factory(source), 0)
         forget_after_fork(self)
 
-    def repeatable(self, call: Call) -> list[Any]:
+    def repeatable(self, call: Call[Any]) -> Any:
         """Run a script that may run twice, once more if the connection fails."""
-
-        def run(call: Call) -> list[Any]:
-            return self.run(call)[0]
-
-        return self._routed(run, call)
+        return call.parse(self._routed(self.run, call))
 
     def settle(self) -> None:
         """Run what is owed: else a party that lives would keep itself out. A refusal ends it."""
@@ -232,7 +228,7 @@ class Link(Server):
                     self.owed.append(call)
                     raise
 
-    def once(self, call: Call) -> list[Any]:
+    def once(self, call: Call[Any]) -> Any:
         """Run a script, at most once.
 
         Raises:
@@ -240,9 +236,9 @@ class Link(Server):
             OutcomeUnknown: the connection failed after that.
             OutOfMemory, QueueDamaged: what the server refused, typed.
         """
-        return self._routed(self._once, call)
+        return call.parse(self._routed(self._once, call))
 
-    def _routed(self, run: Callable[[Call], list[Any]], call: Call) -> list[Any]:
+    def _routed(self, run: Callable[[Call[Any]], list[Any]], call: Call[Any]) -> list[Any]:
         """Run it where a cluster says that it belongs: MOVED is an answer, nothing has run.
 
         Raises:
@@ -267,7 +263,7 @@ class Link(Server):
         self.close()
         sleep(min(0.01 * (2.0**hop - 1), 0.5))
 
-    def _once(self, call: Call) -> list[Any]:
+    def _once(self, call: Call[Any]) -> list[Any]:
         lane = self.take() if self._primary is None else self._led(self._primary)
         lane.calls += 1
         try:
@@ -289,7 +285,7 @@ class Link(Server):
             lane.close()
             lane.command("PING")
 
-    def _sent(self, lane: ProducerConnection, call: Call) -> list[Any]:
+    def _sent(self, lane: ProducerConnection, call: Call[Any]) -> list[Any]:
         try:
             return lane.exchange(call, lane)
         except Exception as error:

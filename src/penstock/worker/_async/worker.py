@@ -402,7 +402,7 @@ class AsyncWorker:
         while True:
             home = self._client._home
             state.apart, state.moved = home.is_apart, False
-            flow = work(state, lambda: self._client._node.id, self._looped)
+            flow = work(state, self._looped)
             await home.drive(flow, wake)
             if not state.moved:
                 return

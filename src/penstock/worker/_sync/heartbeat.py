@@ -187,11 +187,10 @@ class Heartbeat:
     def _extend(self, ops: QueueOps, lease: float, jobs: Sequence[Any]) -> None:
         sent = monotonic()
         call = ops.extend(jobs, round(lease * 1000), late=True)
-        reply, resent = self._driver(ops.home).node.run(call)
-        ops.check(reply)
-        sent, heard, gone = resent or sent, monotonic(), []
-        for job, code in zip(jobs, reply[3:], strict=True):
-            term = job.term.renewed(sent, heard, reply[2], code)
+        reply = self._driver(ops.home).node.run(call)
+        sent, heard, gone = call.resent or sent, monotonic(), []
+        for job, until in zip(jobs, reply.untils, strict=True):
+            term = job.term.renewed(sent, heard, reply.now, until)
             if term is None:
                 gone.append(job)
             else:

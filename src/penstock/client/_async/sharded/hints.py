@@ -11,6 +11,7 @@ from penstock.client._async.transport.connection import monotonic, passing
 from penstock.core import hints
 from penstock.core.hints import Hint, Intent
 from penstock.core.logs import get_logger
+from penstock.errors import WrongEpoch
 from penstock.wire.keys import hints_key, split_name
 
 if TYPE_CHECKING:
@@ -84,13 +85,13 @@ class AsyncHints:
             first.kind, first.epoch, first.window, first.reason, hints.pairs_of(batch)
         )
         try:
-            reply, _ = await home.brief._node.run(call)
+            await home.brief._node.run(call)
+        except WrongEpoch:
+            pass  # the queue has been made anew: there is nothing more to do about these jobs
         except Exception as error:  # it is kept until it can be done
             logger.warning("%d hints for %s: %s", len(batch), home.address, error)
             if passing(error):
                 raise
-            return []
-        if not hints.is_understood(reply[0]):
             return []
         text = "late %s on %s: %d jobs of %r"
         logger.info(text, first.kind, home.address, len(batch), first.queue)

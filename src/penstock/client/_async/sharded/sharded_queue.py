@@ -26,7 +26,8 @@ from penstock.core.ids import parse_id
 from penstock.core.job import BulkEnqueued, Delivery, Enqueued, Outcome, Settled
 from penstock.core.logs import get_logger
 from penstock.core.nodes import Partial
-from penstock.core.operations import ENDED, GONE, QueueOps, check_state, check_states
+from penstock.core.operations import QueueOps
+from penstock.core.operations.managing import check_state, check_states
 from penstock.core.options import (
     BATCH,
     JOB_CURSOR,
@@ -49,6 +50,7 @@ from penstock.errors import (
     QueueFull,
     WrongQueue,
 )
+from penstock.wire.codes import Code
 from penstock.wire.keys import QueueKeys, queue_crc
 
 if TYPE_CHECKING:
@@ -276,7 +278,7 @@ class AsyncShardedQueue(AsyncQueue):
             if found:
                 raise IncompleteSettle([*found, *more]) from failure
             raise
-        ended = ENDED if intent is not None and intent.kind == "bury" else GONE
+        ended = Code.ENDED if intent is not None and intent.kind == "bury" else Code.GONE
         if isinstance(rest, Settled):  # the first call may have got through
             rest = cast("Sequence[T]", rest.after_resend(ended))
         return cast("Sequence[T]", [*found, *rest])

@@ -178,8 +178,8 @@ class AsyncCluster:
 
     # -- calls -----------------------------------------------------------------------------
 
-    async def run(self, call: Call, *, brief: bool = False) -> tuple[list[Any], float]:
-        """Run a script where its queue is; the reply, and when it was sent again, 0 = it was not.
+    async def run(self, call: Call[Any], *, brief: bool = False) -> list[Any]:
+        """Run a script where its queue is; the call is told when it was sent again.
 
         A call that was redirected was not run. After a lost reply it is repeated with the same
         number, wherever the slot is by then.
@@ -195,8 +195,6 @@ class AsyncCluster:
         except IndexError:
             caller = Producer(next(self._numbers))
         caller.calls += 1
-        resent = 0.0
-        sent = 0.0 if call.bearer is None else monotonic()
         patience: Patience | None = None
         try:
             try:
@@ -209,15 +207,13 @@ class AsyncCluster:
                 act = partial(_repeated, call=call, caller=caller, patience=patience)
                 reply, sent = await self._again(slot, error, act, call.script.name, patience)
                 # The lease of what was reserved counts from the sending, however late it was.
-                resent = sent if patience.is_unsure or call.script.name == "reserve" else 0.0
+                if patience.is_unsure or call.script.name == "reserve":
+                    call.resent = sent
         except BaseException as error:
             self._failed(caller, error, unsure=patience is not None and patience.is_unsure)
             raise
         self._producers.append(caller)
-        if call.bearer is not None:
-            repeated = call.queue is not None and reply[0] == 1 and reply[6] == 1
-            call.bearer.answered(reply, sent, repeated=repeated)
-        return reply, resent
+        return reply
 
     def _failed(self, caller: Producer, error: BaseException, *, unsure: bool) -> None:
         """Raise a refusal typed; whoever has made a call of unknown outcome makes no other one.
@@ -577,11 +573,17 @@ async def _unblocked(server: AsyncServer, waiters: list[AsyncBlockingConnection]
 
 
 async def _repeated(
-    server: AsyncServer, call: Call, caller: Producer, patience: Patience, *, asking: bool = False
+    server: AsyncServer,
+    call: Call[Any],
+    caller: Producer,
+    patience: Patience,
+    *,
+    asking: bool = False,
 ) -> list[Any]:
     """Run a script on one server, once more."""
-    again = call.in_doubt() if patience.is_unsure else call
-    return await _exchanged(server, again, caller, asking=asking)
+    if patience.is_unsure:
+        call.doubt()
+    return await _exchanged(server, call, caller, asking=asking)
 
 
 def _is_answer(error: BaseException) -> bool:
@@ -592,7 +594,7 @@ def _is_answer(error: BaseException) -> bool:
 
 
 async def _exchanged(
-    server: AsyncServer, call: Call, caller: Producer, *, asking: bool = False
+    server: AsyncServer, call: Call[Any], caller: Producer, *, asking: bool = False
 ) -> list[Any]:
     """Run a script on one server, once."""
     lane = server.take()

@@ -69,6 +69,7 @@ from penstock.errors import (
     ProtocolError,
     QueueDamaged,
 )
+from penstock.wire.codes import Code
 from penstock.wire.keys import QueueKeys
 from penstock.wire.scripts import Script
 
@@ -199,10 +200,11 @@ class AsyncProducerConnection(Producer):
         self.has_opened = False
         self.used = 0.0
 
-    async def exchange(self, call: Call, caller: Producer) -> list[Any]:
+    async def exchange(self, call: Call[Any], caller: Producer) -> list[Any]:
         """Send a call and read its reply, loading the script if the server does not know it.
 
-        What is to be confirmed is asked for in the same trip, as far as it is known what that is.
+        What is to be confirmed is asked for in the same trip, as far as it is known what that is;
+        the call is told what was confirmed.
 
         Args:
             call: which.
@@ -221,30 +223,53 @@ class AsyncProducerConnection(Producer):
             head = (*head, caller.key(call.queue))
         packed = pack((b"EVALSHA", call.script.sha, *head, nonce, *call.args))
         wait = call.wait
-        how, asked = (None, b"") if wait is None else await self._asking(call, wait)
-        packed += asked
+        how, asked, conn = None, b"", self._conn
+        if wait is not None and (wait.expected or wait.fsynced):
+            how, asked = await self._asking(call, wait)
+            packed += asked
         try:
-            reply = await self._roundtrip(packed)
+            await asend(conn, packed)
+            reply = await conn.read_response(disable_decoding=True)
         except ResponseError as error:
-            if transient(error):
-                raise  # whoever takes it closes the connection
-            if asked:
-                await self._confirmed(how)
-            if not isinstance(error, NoScriptError):
-                raise
-            await self._load(call.script)
-            reply = await self._again(packed)
-        if not isinstance(reply, list) or len(reply) < 2 or reply[1] != nonce:
+            reply = await self._loaded(call, packed, error, how, asked)
+        if not isinstance(reply, list) or reply[1:2] != [nonce]:
             await self.close()
             raise ProtocolError(f"{call.script.name}: the reply is not that of call {caller.calls}")
-        if wait is not None:
-            got = await self._confirmed(how) if asked else NOTHING
-            if reply[0] == 1:
-                spent = SLICE_MS if asked else 0
-                until = monotonic() + (wait.timeout_ms - spent) / 1000
-                wanted = reply[8] if wait.replicas is None else wait.replicas
-                reply.append(await self._settled(how, wanted, got, wait, until))
+        if wait is not None and (asked or reply[0] == Code.DONE):
+            wanted = wait.replicas
+            if wanted is None and reply[0] == Code.DONE:  # the queue's setting, told by the reply
+                wanted = call.parse(reply).replicas
+            if asked or wanted:
+                await self._conclude(call, how, asked, reply[0], wanted or 0)
         return reply
+
+    async def _loaded(
+        self,
+        call: Call[Any],
+        packed: bytes,
+        error: ResponseError,
+        how: Syncing | None,
+        asked: bytes,
+    ) -> Any:
+        """The reply of a script that the server did not know; any other refusal is raised."""
+        if transient(error):
+            raise error  # whoever takes it closes the connection
+        if asked:
+            await self._confirmed(how)
+        if not isinstance(error, NoScriptError):
+            raise error
+        await self._load(call.script)
+        return await self._again(packed)
+
+    async def _conclude(
+        self, call: Call[Any], how: Syncing | None, asked: bytes, code: int, wanted: int
+    ) -> None:
+        """Read the answer to the question, and wait for what is missing."""
+        got = await self._confirmed(how) if asked else NOTHING
+        if code == Code.DONE:
+            assert call.wait is not None
+            until = monotonic() + (call.wait.timeout_ms - (SLICE_MS if asked else 0)) / 1000
+            call.confirmed = await self._settled(how, wanted, got, call.wait, until)
 
     async def _settled(
         self, how: Syncing | None, wanted: int, got: Confirmed | None, wait: Wait, until: float
@@ -256,15 +281,13 @@ class AsyncProducerConnection(Producer):
             self._followers = 0  # asked anew before the next call
         return got or NOTHING
 
-    async def _asking(self, call: Call, wait: Wait) -> tuple[Syncing | None, bytes]:
+    async def _asking(self, call: Call[Any], wait: Wait) -> tuple[Syncing | None, bytes]:
         """How the disk is asked, None = not at all; and the question that goes out with a call.
 
         Raises:
             CannotSync: the disk can't be asked.
             NotReplicated: too few replicas are connected to confirm jobs that are to be added.
         """
-        if not wait.fsynced and not wait.expected:
-            return None, b""
         how = await self._syncing_of(call, wait) if wait.fsynced else None
         reached = await self.require(wait, call.queue)
         return how, question(how, reached, min(wait.timeout_ms, SLICE_MS))
@@ -319,7 +342,7 @@ class AsyncProducerConnection(Producer):
             self._followers = replicas if told is None else int(told)
         return min(replicas, self._followers)
 
-    async def _syncing_of(self, call: Call, wait: Wait) -> Syncing:
+    async def _syncing_of(self, call: Call[Any], wait: Wait) -> Syncing:
         """How the disks that a call waits for are asked.
 
         The queue's setting may want replicas whose disks can't be: that is found out before the
@@ -727,32 +750,34 @@ class AsyncServer:
             await lane.close()
             raise
 
-    async def run(self, call: Call, *, brief: bool = False) -> tuple[list[Any], float]:
-        """Run a script; the reply, and when it was sent again by our clock, 0 = it was not.
+    async def run(self, call: Call[Any], *, brief: bool = False) -> list[Any]:
+        """Run a script and return its reply; the call is told when it was sent again.
 
         Raises:
             OutOfMemory, QueueDamaged: what the server refused, typed.
             redis.exceptions.ConnectionError, TimeoutError: still failing after `retry_for` seconds.
         """
-        lane = await self._lane()
+        self._bind()  # async only
+        if self._primary is not None or self._sends_once:
+            lane = await self._lane()
+        else:
+            try:
+                lane = self._lanes.pop()
+            except IndexError:
+                lane = AsyncProducerConnection(self.factory())
         lane.calls += 1
-        resent = 0.0
-        sent = 0.0 if call.bearer is None else monotonic()
         try:
             try:
                 reply = await lane.exchange(call, lane)
             except Exception as error:
                 if not transient(error):
                     raise
-                reply, resent = await self._again(lane, call, error, brief=brief)
+                reply = await self._again(lane, call, error, brief=brief)
         except BaseException as error:
             await self._failed(lane, error)
             raise
         self._lanes.append(lane)
-        if call.bearer is not None:
-            repeated = call.queue is not None and reply[0] == 1 and reply[6] == 1
-            call.bearer.answered(reply, resent or sent, repeated=repeated)
-        return reply, resent
+        return reply
 
     async def _failed(self, lane: AsyncProducerConnection, error: BaseException) -> None:
         """Keep the lane of a call that was refused, and raise that typed; close any other.
@@ -769,8 +794,8 @@ class AsyncServer:
         await lane.close()
 
     async def _again(
-        self, lane: AsyncProducerConnection, call: Call, error: Exception, *, brief: bool
-    ) -> tuple[list[Any], float]:
+        self, lane: AsyncProducerConnection, call: Call[Any], error: Exception, *, brief: bool
+    ) -> list[Any]:
         """Send the same call, with the same number, on a new connection, for a bounded time.
 
         The reply is that to the last time, so a lease in it counts from then.
@@ -780,11 +805,13 @@ class AsyncServer:
         logger.info("%s: %s; trying again", call.script.name, error)
         doubts = [] if isinstance(error, ResponseError) else [error]
 
-        async def repeat() -> tuple[list[Any], float]:
+        async def repeat() -> list[Any]:
             await lane.close()
-            sent = monotonic()
+            call.resent = monotonic()
+            if doubts:
+                call.doubt()
             try:
-                return await lane.exchange(call.in_doubt() if doubts else call, lane), sent
+                return await lane.exchange(call, lane)
             except (RedisConnectionError, RedisTimeoutError, ProtocolError) as failure:
                 doubts.append(failure)
                 raise

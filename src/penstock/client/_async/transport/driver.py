@@ -47,9 +47,7 @@ class AsyncDriver:
 
     async def reserve(self, ops: QueueOps, n: int, *, idle: bool, brief: bool = False) -> Taken:
         """Reserve up to n jobs of a queue, in one trip."""
-        call, tag = ops.reserve(n, idle=idle)
-        reply, _ = await self.node.run(call, brief=brief)
-        return ops.taken(reply, tag, self.node.id)
+        return await self.node.run(ops.reserve(n, idle=idle), brief=brief)
 
     async def drive(self, flow: Generator[Any, Any, Any], signal: AsyncSignal | None = None) -> Any:
         """Run a flow to its end; its result. A failure is thrown into it: it may bear that.
@@ -110,8 +108,7 @@ class AsyncDriver:
         if isinstance(effect, flows.ReserveJobs):
             return await self.reserve(effect.ops, effect.n, idle=effect.idle, brief=effect.brief)
         if isinstance(effect, flows.Run):
-            answer = await self.node.run(effect.call, brief=effect.brief)
-            return answer if effect.told else answer[0]
+            return await self.node.run(effect.call, brief=effect.brief)
         if isinstance(effect, flows.Cede):
             return await asleep(0)
         if isinstance(effect, flows.Drop):
@@ -197,11 +194,10 @@ class AsyncDriver:
         """
         total, more, steps = 0, True, 0
         while more and steps < most:
-            reply, _ = await self.node.run(ops.sweep(IDLE_MS))
-            ops.check(reply)
-            total, more, steps = total + reply[2] + reply[3], bool(reply[4]), steps + 1
-            if reply[5]:
-                await self.unregister(ops, reply[5].decode())
+            reply = await self.node.run(ops.sweep(IDLE_MS))
+            total, more, steps = total + reply.expired + reply.trimmed, bool(reply.more), steps + 1
+            if reply.removed:
+                await self.unregister(ops, reply.removed.decode())
         return total, more
 
     async def tidy(self, effect: flows.Tidy) -> None:
@@ -234,10 +230,10 @@ class AsyncDriver:
             name, number = split_name(listed)
             with suppress(PenstockError):  # a newer protocol, damage, or not a queue's name
                 ops = QueueOps(QueueKeys(name, self._prefix, number), "", ())
-                reply = ops.check((await self.node.run(ops.sweep(IDLE_MS)))[0])
-                if reply[5] or (reply[6] and reply[6].decode() != epoch):
-                    await self.unregister(ops, reply[5].decode() or epoch)
-                    removed += bool(reply[5])
+                reply = await self.node.run(ops.sweep(IDLE_MS))
+                if reply.removed or (reply.epoch and reply.epoch.decode() != epoch):
+                    await self.unregister(ops, reply.removed.decode() or epoch)
+                    removed += bool(reply.removed)
         return removed
 
 

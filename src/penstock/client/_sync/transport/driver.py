@@ -47,9 +47,7 @@ class Driver:
 
     def reserve(self, ops: QueueOps, n: int, *, idle: bool, brief: bool = False) -> Taken:
         """Reserve up to n jobs of a queue, in one trip."""
-        call, tag = ops.reserve(n, idle=idle)
-        reply, _ = self.node.run(call, brief=brief)
-        return ops.taken(reply, tag, self.node.id)
+        return self.node.run(ops.reserve(n, idle=idle), brief=brief)
 
     def drive(self, flow: Generator[Any, Any, Any], signal: Signal | None = None) -> Any:
         """Run a flow to its end; its result. A failure is thrown into it: it may bear that.
@@ -91,8 +89,7 @@ class Driver:
         if isinstance(effect, flows.ReserveJobs):
             return self.reserve(effect.ops, effect.n, idle=effect.idle, brief=effect.brief)
         if isinstance(effect, flows.Run):
-            answer = self.node.run(effect.call, brief=effect.brief)
-            return answer if effect.told else answer[0]
+            return self.node.run(effect.call, brief=effect.brief)
         if isinstance(effect, flows.Cede):
             return sleep(0)
         if isinstance(effect, flows.Drop):
@@ -176,11 +173,10 @@ class Driver:
         """
         total, more, steps = 0, True, 0
         while more and steps < most:
-            reply, _ = self.node.run(ops.sweep(IDLE_MS))
-            ops.check(reply)
-            total, more, steps = total + reply[2] + reply[3], bool(reply[4]), steps + 1
-            if reply[5]:
-                self.unregister(ops, reply[5].decode())
+            reply = self.node.run(ops.sweep(IDLE_MS))
+            total, more, steps = total + reply.expired + reply.trimmed, bool(reply.more), steps + 1
+            if reply.removed:
+                self.unregister(ops, reply.removed.decode())
         return total, more
 
     def tidy(self, effect: flows.Tidy) -> None:
@@ -213,10 +209,10 @@ class Driver:
             name, number = split_name(listed)
             with suppress(PenstockError):  # a newer protocol, damage, or not a queue's name
                 ops = QueueOps(QueueKeys(name, self._prefix, number), "", ())
-                reply = ops.check(self.node.run(ops.sweep(IDLE_MS))[0])
-                if reply[5] or (reply[6] and reply[6].decode() != epoch):
-                    self.unregister(ops, reply[5].decode() or epoch)
-                    removed += bool(reply[5])
+                reply = self.node.run(ops.sweep(IDLE_MS))
+                if reply.removed or (reply.epoch and reply.epoch.decode() != epoch):
+                    self.unregister(ops, reply.removed.decode() or epoch)
+                    removed += bool(reply.removed)
         return removed
 
 

@@ -7,7 +7,7 @@ import os
 import secrets
 import warnings
 import weakref
-from typing import Any
+from typing import Any, TypeVar
 
 from redis.exceptions import NoPermissionError, ResponseError
 
@@ -17,17 +17,21 @@ from penstock.client._sync.transport.connection import (
     BlockingConnection,
     Server,
     connection_factory,
+    monotonic,
     transient,
 )
 from penstock.core.calls import Call
 from penstock.core.logs import get_logger
-from penstock.core.operations import DAMAGED, QueueOps
+from penstock.core.operations.base import Operations
+from penstock.core.refusals import refusal
 from penstock.core.servers import EvictionWarning, ServerFacts, parse_info, together
+from penstock.wire.codes import Code
 from penstock.wire.keys import node_key, nodes_key, registry_key
 
 __all__ = ["Node", "forget_after_fork"]
 
 logger = get_logger("penstock")
+R = TypeVar("R")
 
 SECTIONS = ("server", "clients", "memory", "persistence", "replication", "stats")
 """Of INFO."""
@@ -169,10 +173,11 @@ class Node:
 
     # -- the way to it ---------------------------------------------------------------------
 
-    def run(self, call: Call, *, brief: bool = False) -> tuple[list[Any], float]:
-        """Run a script; the reply, and when it was sent again by our clock, 0 = it was not.
+    def run(self, call: Call[R], *, brief: bool = False) -> R:
+        """Run a script and return its result; the call is told how that went.
 
-        When a queue has lost its meta, that is repaired first.
+        It is sent again when the connection fails, and after a repair when the queue has lost its
+        meta.
 
         Args:
             call: which.
@@ -181,25 +186,46 @@ class Node:
         Raises:
             OutOfMemory, QueueDamaged: what the server refused, typed.
             MetaLost: the queue has lost its meta, and its epoch is not known.
+            As `refusal`: the script has refused the call.
             redis.exceptions.ConnectionError, TimeoutError: still failing after `retry_for` seconds.
         """
         if not self._is_settled:
             self._settle()
-        reply, resent = self._link.run(call, brief=brief)
-        if reply[0] == DAMAGED and call.ops is not None:
-            self._repair(call.ops, call)
-            reply, resent = self._link.run(call, brief=brief)
-        return reply, resent
+        sent = 0.0 if call.bearer is None else monotonic()
+        raw = self._link.run(call, brief=brief)
+        if raw[0] < 0 or call.bearer is not None:
+            raw = self._judged(call, raw, sent, brief=brief)
+        return call.parse(raw)
 
-    def _repair(self, ops: QueueOps, call: Call) -> None:
+    def _judged(self, call: Call[Any], raw: list[Any], sent: float, *, brief: bool) -> list[Any]:
+        """Repair lost meta, tell the role of the answer, and raise what was refused."""
+        ops, bearer = call.ops, call.bearer
+        assert ops is not None
+        if raw[0] == Code.DAMAGED:
+            self._repair(ops, call)
+            call.resent, sent = 0.0, monotonic()
+            raw = self._link.run(call, brief=brief)
+        code = raw[0]
+        if bearer is not None:
+            is_adding = call.queue is not None and code == Code.DONE
+            repeated = is_adding and call.parse(raw).repeat == 1
+            bearer.answered(code, call.resent or sent, repeated=repeated)
+        if code < 0:
+            raise refusal(ops.name, raw)
+        return raw
+
+    def _repair(self, ops: Operations, call: Call[Any]) -> None:
         """Make the lost meta of a queue anew (protocol/maintenance.md, Repairing meta).
 
         Raises:
             MetaLost: the epoch of the queue is not known.
         """
         listed = [epoch for name, epoch in self.registry() if name == ops.keys.name]
-        reply, _ = self._link.run(ops.repair(listed, call))
-        made = ops.check(reply)[2].decode()
+        repair = ops.repair(listed, call)
+        raw = self._link.run(repair)
+        if raw[0] < 0:
+            raise refusal(ops.name, raw)
+        made = repair.parse(raw).epoch.decode()
         leftovers = [f"{ops.crc:08x}{epoch}" for epoch in listed if epoch != made]
         if leftovers:
             self.command("HDEL", registry_key(self._prefix), *leftovers)

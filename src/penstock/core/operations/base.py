@@ -1,0 +1,204 @@
+"""The operations of one queue: its keys, the names of its jobs, and how a call is built."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from penstock.core.calls import Call
+from penstock.core.codec import Codec
+from penstock.core.ids import parse_id
+from penstock.core.job import Batch, Delivery, QueueIdentity, Settled
+from penstock.core.roles import RoleLease
+from penstock.errors import MetaLost, WrongEpoch, WrongNode, WrongQueue
+from penstock.wire import replies
+from penstock.wire.keys import QueueKeys, queue_crc
+from penstock.wire.scripts import Script, script
+
+__all__ = ["Operations"]
+
+PRODUCING = ("enqueue", "claim", "publish")
+APART = ("producer", "stage", "commit", "checkpoint")
+"""Kinds of keys of which a queue has many: each call names its own."""
+
+
+class Operations:
+    """The operations of one queue, bound to its keys.
+
+    Args:
+        keys: the queue's keys.
+        owner: the consumer's name.
+        known_nodes: ids of the nodes that this client knows, 8 hex digits each, the present one
+            first; kept by the client.
+        queue: the object that jobs call their queue.
+        make: builds a job from the arguments of `Delivery`.
+        codec: of bodies; None = plain JSON.
+
+    Attributes:
+        home: where they are carried out; None = the client has one node alone.
+        partitions: of how many partitions this is one; None = the queue has none.
+        replicas: the queue's setting as this client knows it; None = it has not been told.
+    """
+
+    def __init__(
+        self,
+        keys: QueueKeys,
+        owner: str,
+        known_nodes: Sequence[str],
+        queue: Any = None,
+        make: Callable[..., Any] = Delivery,
+        codec: Codec | None = None,
+    ) -> None:
+        self.keys = keys
+        self.name = keys.whole
+        self.owner = owner
+        self.queue = queue
+        self.make = make
+        self.codec = codec
+        self.home: Any = None
+        self.partitions: int | None = None
+        self.crc = queue_crc(keys.name)
+        self.owner_name = owner.encode()
+        self.replicas: int | None = None
+        self.tenures: dict[str, RoleLease] = {}
+        self.producing = self.consuming = ""
+        self.known_nodes = known_nodes
+        self._forms: dict[str, tuple[Script, tuple[Any, ...], Any, QueueKeys | None]] = {}
+        self._place: QueueIdentity | None = None
+        self._placed = b""
+
+    def bear(self, tenure: RoleLease) -> None:
+        """From now on calls of this role's kind bear it."""
+        self.tenures[tenure.role] = tenure
+        if tenure.role == "producer":
+            self.producing = tenure.mark
+        else:
+            self.consuming = tenure.mark
+
+    def call(self, name: str, *args: Any) -> Call[Any]:
+        """Return the call of a script; its result is the reply with names."""
+        form = self._forms.get(name)
+        if form is None:
+            found = script(name)
+            kinds = tuple(kind for kind in found.keys if kind not in APART)
+            head = (len(found.keys), *self.keys.of(kinds))
+            queue = self.keys if name in PRODUCING else None
+            form = self._forms[name] = (found, head, replies.PARSERS[name], queue)
+        found, head, parse, queue = form
+        return Call(found, head, args, parse, queue, ops=self)
+
+    @property
+    def node(self) -> str:
+        """The id of the node, 8 hex digits; empty until it is known."""
+        if self.home is not None:
+            return str(self.home.id)
+        return self.known_nodes[0] if self.known_nodes else ""
+
+    def place(self, epoch: bytes) -> QueueIdentity:
+        """What ids of this queue carry; built once an epoch."""
+        place, known = self._place, self.known_nodes
+        node = known[0] if self.home is None and known else self.node
+        if place is None or self._placed != epoch or place.node != node:
+            place = self._place = QueueIdentity(self.name, node, self.crc, epoch.decode())
+            self._placed = epoch
+        return place
+
+    def repair(self, epochs: Sequence[str], call: Call[Any]) -> Call[replies.Configure]:
+        """Make lost meta anew, with the epoch of the job ids that are out.
+
+        Args:
+            epochs: those under which the registry lists the queue.
+            call: the one that met the damage; the ids that it names count first, then those that
+                this client has seen.
+
+        Raises:
+            MetaLost: it can't be told which epoch that is; a wrong one makes all ids invalid.
+        """
+        seen = "" if self._place is None else self._place.epoch
+        known = [epoch for epoch in (call.epoch, seen) if epoch in epochs]
+        if not known and len(epochs) != 1:
+            raise MetaLost(_no_epoch(self.name, epochs))
+        return self.call("configure", f"!{(known or epochs)[0]}")
+
+    # -- naming jobs -----------------------------------------------------------------------
+
+    def number_of(self, name: object) -> tuple[bytes, str]:
+        """Number and epoch of a job named by a delivery or an id.
+
+        Raises:
+            BadJobId: malformed.
+            WrongQueue, WrongNode: of another queue, or a node this client does not know.
+        """
+        if isinstance(name, Delivery):
+            if name.queue_name != self.name:
+                raise WrongQueue("job", name.id, f"belongs to another queue than {self.name!r}")
+            return name.number, name.epoch
+        parsed = parse_id(name)
+        if self.known_nodes and parsed.node not in self.known_nodes:
+            known = ", ".join(self.known_nodes)
+            raise WrongNode(
+                "id", name, f"node {parsed.node} is unknown, this client knows {known}: add its URL"
+            )
+        if parsed.crc != self.crc:
+            raise WrongQueue("id", name, f"belongs to another queue than {self.name!r}")
+        return parsed.number, parsed.epoch
+
+    def named(self, names: Sequence[Any], *, receipts: bool = False) -> tuple[str, str, list[Any]]:
+        """Epoch, common receipt and the rest of ARGV for a script that names deliveries."""
+        if not names:
+            return "", "", []
+        alike = _alike(names, self.name)
+        if alike is not None:
+            receipt = names[0].hinted if receipts else ""
+            return alike.place.epoch, receipt, [name.number for name in names]
+        numbers, epoch = [], None
+        shown: list[str] = []
+        for name in names:
+            number, of = self.number_of(name)
+            if epoch is None:
+                epoch = of
+            elif epoch != of:
+                raise WrongEpoch(
+                    "id", name, "the call has ids of an earlier queue of this name, too: drop those"
+                )
+            numbers.append(number)
+            if receipts:
+                shown.append(name.receipt if isinstance(name, Delivery) else "")
+        if not receipts:
+            return epoch or "", "", numbers
+        if shown.count(shown[0]) == len(shown):
+            return epoch or "", shown[0], numbers
+        pairs: list[Any] = [part for pair in zip(numbers, shown, strict=True) for part in pair]
+        return epoch or "", "*", pairs
+
+    def settling(self, call: Call[Any], names: Sequence[Any]) -> Call[Settled]:
+        """The call, with an outcome for each of these jobs as its result."""
+        call.parse = partial(_outcomes, call.parse, names)
+        return call
+
+
+def _outcomes(parse: Callable[[Any], Any], names: Sequence[Any], raw: Any) -> Settled:
+    return Settled(names, parse(raw).codes or None)
+
+
+def _alike(names: Sequence[Any], queue: str) -> Batch | None:
+    """What the names share when all are first deliveries of one reserve of this queue."""
+    batch = names[0].batch if isinstance(names[0], Delivery) else None
+    if batch is None or batch.place.queue != queue:
+        return None
+    for name in names:
+        if not isinstance(name, Delivery) or name.batch is not batch or not name.first:
+            return None
+    return batch
+
+
+def _no_epoch(queue: str, epochs: Sequence[str]) -> str:
+    """Say why lost meta can't be made anew."""
+    text = f"queue {queue!r} has jobs but no meta, and the registry"
+    if not epochs:
+        return f"{text} does not list it: clear() removes its jobs, nothing restores them"
+    return (
+        f"{text} lists it with the epochs {', '.join(sorted(epochs))}: call ack, extend or show"
+        " with a job id that is out, which tells the right one"
+    )

@@ -1,0 +1,166 @@
+"""What a consumer calls: taking jobs, and saying what became of them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from penstock.core.calls import Call
+from penstock.core.job import Batch, Settled
+from penstock.core.operations.base import Operations
+from penstock.errors import QueueClosed
+from penstock.wire import replies
+
+__all__ = ["Consuming", "Exchanged", "Recovered", "Taken"]
+
+DRAINED = -2
+"""As `next` of a reserve: closed, and nothing is left that could be delivered."""
+Rows = Sequence[tuple[bytes, bytes, bytes]]
+
+
+class Taken(NamedTuple):
+    """The result of a reserve.
+
+    Attributes:
+        next_ms: -1 nothing is due, 0 more can be reserved now, -2 the queue is closed and drained,
+            else ms until the next event.
+        deliveries: what was taken.
+        lease_ms: the queue's lease.
+    """
+
+    next_ms: int
+    deliveries: list[Any]
+    lease_ms: int = 0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing was taken, and nothing will be: the queue is closed and drained."""
+        return self.next_ms == DRAINED and not self.deliveries
+
+
+class Exchanged(NamedTuple):
+    """The result of a settle: an outcome for each finished job, and what was taken."""
+
+    outcomes: Settled
+    taken: Taken
+
+
+class Recovered(NamedTuple):
+    """The result of a recover: how many of the named deliveries it decided on, and those taken."""
+
+    seen: int
+    deliveries: list[Any]
+
+
+class Consuming(Operations):
+    """The operations of a consumer."""
+
+    def reserve(self, n: int, *, idle: bool = False, provisional: bool = False) -> Call[Taken]:
+        """Take up to n, suspects perhaps provisionally."""
+        tag, role = random.getrandbits(12), self.consuming
+        wanted = -n if provisional else n
+        call: Call[Any]
+        call = self.call("reserve", wanted, tag, self.owner_name, 1 if idle else 0, role)
+        call.parse = partial(self._taken, call.parse, tag)
+        if role:
+            call.bearer = self.tenures["consumer"]
+        return call
+
+    def _taken(self, parse: Any, tag: int, raw: Any) -> Taken:
+        reply: replies.Reserve | replies.Settle = parse(raw)
+        if not reply.jobs:
+            return Taken(reply.next, [], reply.lease)
+        jobs = self._delivered(reply.epoch, tag, reply.now, reply.lease, reply.jobs)
+        return Taken(reply.next, jobs, reply.lease)
+
+    def _delivered(self, epoch: bytes, tag: int, now: int, lease: int, rows: Rows) -> list[Any]:
+        place = self._place
+        if place is None or self._placed != epoch or self.home is not None:
+            place = self.place(epoch)
+        batch = Batch(self.queue, place, self.owner, tag=tag, now=now, lease_ms=lease)
+        batch.ops = self
+        make = self.make
+        return [make(batch, *row) for row in rows]
+
+    def drained(self) -> QueueClosed:
+        """The error of a queue that is closed and drained."""
+        return QueueClosed(f"queue {self.name!r} is closed, and no job is left in it")
+
+    # -- settling --------------------------------------------------------------------------
+
+    def ack(self, names: Sequence[Any], window_ms: int | None = None) -> Call[Settled]:
+        """Finish jobs; a window stands instead of those that their producers gave, 0 = none."""
+        epoch, common, rest = self.named(names, receipts=True)
+        window = "" if window_ms is None else window_ms
+        return self.settling(self.call("ack", epoch, common, window, *rest), names)
+
+    def settle(self, names: Sequence[Any], n: int, *, provisional: bool = False) -> Call[Exchanged]:
+        """Finish jobs and take up to n more, suspects perhaps provisionally."""
+        tag = random.getrandbits(12)
+        epoch, common, rest = self.named(names, receipts=True)
+        role = self.consuming if n else ""
+        wanted = -n if provisional else n
+        call: Call[Any]
+        call = self.call("settle", epoch, common, wanted, tag, self.owner_name, role, *rest)
+        call.parse = partial(self._exchanged, call.parse, tag, names)
+        if role:
+            call.bearer = self.tenures["consumer"]
+        return call
+
+    def _exchanged(self, parse: Any, tag: int, names: Sequence[Any], raw: Any) -> Exchanged:
+        reply: replies.Settle = parse(raw)
+        codes = [int(code) for code in reply.codes.split()] or None
+        return Exchanged(Settled(names, codes), self._taken(lambda _: reply, tag, raw))
+
+    def nack(self, names: Sequence[Any], delay_ms: int, error: str) -> Call[Settled]:
+        """Report failures; delay -1 = by the queue's policy."""
+        epoch, common, rest = self.named(names, receipts=True)
+        seed = random.randrange(2_147_483_646)
+        call = self.call("nack", epoch, common, delay_ms, seed, error, *rest)
+        return self.settling(call, names)
+
+    def release(self, names: Sequence[Any], delay_ms: int) -> Call[Settled]:
+        """Give back without a failure."""
+        epoch, common, rest = self.named(names, receipts=True)
+        return self.settling(self.call("release", epoch, common, delay_ms, *rest), names)
+
+    def bury(self, names: Sequence[Any], reason: str) -> Call[Settled]:
+        """Give up."""
+        epoch, common, rest = self.named(names, receipts=True)
+        return self.settling(self.call("bury", epoch, common, reason, *rest), names)
+
+    def extend(self, names: Sequence[Any], lease_ms: int, *, late: bool) -> Call[replies.Extend]:
+        """Renew leases; 0 = each job's own lease; late = in the second half of a ttl, too."""
+        epoch, common, rest = self.named(names, receipts=True)
+        return self.call("extend", epoch, common, lease_ms, 1 if late else 0, *rest)
+
+    # -- taking over -----------------------------------------------------------------------
+
+    def pending(self, score: bytes | str, skip: int, idle_ms: int) -> Call[replies.Pending]:
+        """A page of the deliveries that nobody has ended."""
+        return self.call("pending", score, skip, idle_ms)
+
+    def recover(self, epoch: str, pairs: Sequence[Any]) -> Call[Recovered]:
+        """Take deliveries over: number, receipt, number, receipt …"""
+        tag = random.getrandbits(12)
+        call: Call[Any]
+        call = self.call("recover", epoch, "*", tag, self.owner_name, self.consuming, *pairs)
+        call.parse = partial(self._recovered, call.parse, tag)
+        call.bearer = self.tenures.get("consumer")
+        return call
+
+    def _recovered(self, parse: Any, tag: int, raw: Any) -> Recovered:
+        reply: replies.Recover = parse(raw)
+        jobs = self._delivered(reply.epoch, tag, reply.now, reply.lease, reply.jobs)
+        return Recovered(reply.seen, jobs)
+
+    def hinted(
+        self, kind: str, epoch: str, window: str, reason: str, pairs: Sequence[str]
+    ) -> Call[Any]:
+        """Make up for calls that were kept elsewhere: number, receipt, number, receipt …"""
+        if kind == "delete":
+            return self.call("delete", epoch, *pairs[::2])
+        text = reason if kind == "bury" else "" if window == "-" else window
+        return self.call(kind, epoch, "*", text, *pairs)

@@ -1,0 +1,196 @@
+"""What people and tools call: moving, removing, looking, settings, roles."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from functools import partial
+from typing import Any
+
+from penstock.core.calls import Call
+from penstock.core.job import Settled
+from penstock.core.operations.base import Operations
+from penstock.core.roles import RoleLease
+from penstock.core.views import (
+    JobView,
+    QueueStats,
+    ScanPage,
+    Settings,
+    read_settings,
+    read_stats,
+    read_view,
+)
+from penstock.errors import BadArgument
+from penstock.wire import replies
+
+__all__ = ["Managing", "check_state", "check_states", "purge_parts"]
+
+STATES = ("ready", "scheduled", "active", "dead")
+
+
+class Managing(Operations):
+    """The operations of those who look after a queue."""
+
+    # -- moving ----------------------------------------------------------------------------
+
+    def promote(self, names: Sequence[Any]) -> Call[Settled]:
+        """Bring jobs forward to the place of their creation."""
+        epoch, _, rest = self.named(names)
+        return self.settling(self.call("promote", epoch, *rest), names)
+
+    def dequeue(self, names: Sequence[Any]) -> Call[Settled]:
+        """Take jobs out for the time of a lease."""
+        epoch, _, rest = self.named(names)
+        return self.settling(self.call("dequeue", epoch, *rest), names)
+
+    # -- dead letters, removal -------------------------------------------------------------
+
+    def redrive(self, names: Sequence[Any]) -> Call[Settled]:
+        """Bring these dead letters back."""
+        epoch, _, rest = self.named(names)
+        return self.settling(self.call("redrive", epoch, 0, 0, *rest), names)
+
+    def redrive_oldest(self, limit: int, skip: int) -> Call[replies.Redrive]:
+        """Bring `limit` of the oldest dead letters back, after `skip`."""
+        return self.call("redrive", "", limit, skip)
+
+    def delete(self, names: Sequence[Any]) -> Call[Settled]:
+        """Remove jobs in any state."""
+        epoch, _, rest = self.named(names)
+        return self.settling(self.call("delete", epoch, *rest), names)
+
+    def purge(self, state: str, fence: bytes | str, skip: int) -> Call[replies.Purge]:
+        """One step of a purge."""
+        return self.call("purge", state, fence, skip)
+
+    def sweep(self, idle_ms: int) -> Call[replies.Sweep]:
+        """One step of a sweep."""
+        return self.call("sweep", idle_ms)
+
+    def evict(self, count: int, *, letters: bool) -> Call[replies.Evict]:
+        """Remove what nobody will be given again."""
+        return self.call("evict", count, 1 if letters else 0)
+
+    def clear(self) -> Call[replies.Clear]:
+        """Remove the queue."""
+        return self.call("clear")
+
+    # -- roles -----------------------------------------------------------------------------
+
+    def acquire(
+        self, tenure: RoleLease, *, fence: int | str = "", create: str = ""
+    ) -> Call[replies.Acquire]:
+        """Take an exclusive role; with the number of this taking: renew it."""
+        kind, token, lease = tenure.role, tenure.token, tenure.lease_ms
+        call = self.call("acquire", create, kind, token, fence, lease, self.owner_name)
+        call.bearer = tenure
+        return call
+
+    def resign(self, tenure: RoleLease) -> Call[replies.Resign]:
+        """Give an exclusive role back."""
+        return self.call("resign", tenure.role, tenure.token)
+
+    # -- looking ---------------------------------------------------------------------------
+
+    def stats(self) -> Call[QueueStats]:
+        """Counts."""
+        call = self.call("stats")
+        call.parse = partial(self._stats, call.parse)
+        return call
+
+    def _stats(self, parse: Any, raw: Any) -> QueueStats:
+        return read_stats(self.name, parse(raw))
+
+    def peek(
+        self, state: str, start: int, count: int, *, newest: bool
+    ) -> Call[list[JobView | None] | None]:
+        """Jobs of a state, in order or backwards; None = expired ones were removed, ask again."""
+        return self._viewing(self.call("peek", state, start, count, 1 if newest else 0))
+
+    def show(self, names: Sequence[Any]) -> Call[list[JobView | None]]:
+        """Jobs by id; None for one that is gone."""
+        return self._viewing(self.showing(names))
+
+    def showing(self, names: Sequence[Any]) -> Call[replies.Show]:
+        """The same, with the reply as its result."""
+        epoch, _, rest = self.named(names)
+        return self.call("show", epoch, *rest)
+
+    def _viewing(self, call: Call[Any]) -> Call[Any]:
+        call.parse = partial(self._views, call.parse)
+        return call
+
+    def _views(self, parse: Any, raw: Any) -> list[JobView | None] | None:
+        reply: replies.Show | replies.PeekGone = parse(raw)
+        if isinstance(reply, replies.PeekGone):
+            return None
+        place = self.place(reply.epoch)
+        return [
+            read_view(place, entry, reply.lease, reply.now, self.codec) if entry else None
+            for entry in reply.jobs
+        ]
+
+    def scan(
+        self, cursor: str, count: int, states: Collection[str], *, full: bool
+    ) -> Call[ScanPage]:
+        """A step through all jobs."""
+        call: Call[Any] = self.call("scan", cursor, count, 1 if full else 0, *states)
+        call.parse = partial(self._page, call.parse, full)
+        return call
+
+    def _page(self, parse: Any, full: bool, raw: Any) -> ScanPage:  # by partial
+        reply: replies.Scan = parse(raw)
+        jobs = [view for view in self._views(lambda _: reply, raw) or () if view]
+        return ScanPage(reply.cursor.decode(), [view.id for view in jobs], jobs if full else [])
+
+    # -- settings --------------------------------------------------------------------------
+
+    def configure(self, fields: Sequence[Any], *, create: str = "") -> Call[replies.Configure]:
+        """Store settings: name, value, name, value …; '' drops one."""
+        return self.call("configure", create, *fields)
+
+    def settings(self, reply: replies.Configure) -> Settings:
+        """Read the reply of configure."""
+        settings = read_settings({field.decode(): value.decode() for field, value in reply.fields})
+        self.replicas = settings.replicas or 0
+        return settings
+
+
+def purge_parts(states: Collection[str]) -> list[str]:
+    """What to purge for these states, in an order in which no job slips by when its time comes."""
+    parts = {
+        "ready": "ready",
+        "scheduled": "scheduled",
+        "active": "active",
+        "once": "active",
+        "due": "ready",
+        "ended": "ready",
+        "dead": "dead",
+    }
+    return [part for part, state in parts.items() if state in states]
+
+
+def check_states(argument: str, values: object) -> tuple[str, ...]:
+    """Names of states, each once; None = all.
+
+    Raises:
+        BadArgument: not a collection of ready, scheduled, active, dead.
+    """
+    if values is None:
+        return ()
+    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
+        raise BadArgument(argument, values, f"must be names out of {', '.join(STATES)}")
+    found = list(values)
+    if not found or any(value not in STATES for value in found):
+        raise BadArgument(argument, values, f"must be names out of {', '.join(STATES)}")
+    return tuple(dict.fromkeys(found))
+
+
+def check_state(argument: str, value: object) -> str:
+    """A state's name.
+
+    Raises:
+        BadArgument: not one of ready, scheduled, active, dead.
+    """
+    if value not in STATES:
+        raise BadArgument(argument, value, f"must be one of {', '.join(STATES)}")
+    return str(value)

@@ -1,0 +1,132 @@
+"""What a producer calls: adding jobs, and taking them back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from penstock.core.calls import Call, Wait
+from penstock.core.ids import encode_id, number_after, ttl_code
+from penstock.core.job import Enqueued, QueueIdentity, Settled
+from penstock.core.operations.base import Operations
+from penstock.core.record import escaped, parse_record, stable_id_of
+from penstock.core.views import DedupStatus, read_view
+from penstock.wire import replies
+
+__all__ = ["Added", "Producing"]
+
+Added = replies.Enqueue | replies.Claim
+"""The reply to a call that has added jobs."""
+ACTIONS = {2: "updated", 3: "requeued", 0: "refused", -2: "refused"}
+
+
+class Producing(Operations):
+    """The operations of a producer."""
+
+    def enqueue(
+        self,
+        records: Sequence[bytes],
+        *,
+        create: str = "",
+        delay: str | int = 0,
+        bound: int | str = "",
+        wait_ms: int = 0,
+        wait: Wait | None = None,
+        mode: str | None = None,
+    ) -> Call[Added]:
+        """Add records; none = only put the space token back. With a mode they have dedup ids."""
+        role = self.producing
+        call: Call[Added]
+        if mode is None:
+            call = self.call("enqueue", create, delay, bound, wait_ms, role, *records)
+        else:
+            call = self.call("claim", create, delay, bound, wait_ms, role, mode, *records)
+        if role:
+            call.bearer = self.tenures["producer"]
+        if wait is not None:
+            expected = self.replicas if wait.replicas is None else wait.replicas
+            if expected or wait.fsynced:
+                wait = wait._replace(expected=expected or 0, is_told=self.replicas is not None)
+            call.wait = wait
+        return call
+
+    def added(self, reply: Added, record: bytes, ttl: str, replicas: int) -> Enqueued:
+        """The answer to one job without a dedup id."""
+        place = self.place(reply.epoch)
+        job_id = encode_id(place.node, place.packed, reply.first, ttl)
+        state = "scheduled" if reply.scheduled else "ready"
+        return Enqueued(job_id, state, replicas=replicas, stable_id=stable_id_of(record))
+
+    def claimed(
+        self, reply: replies.Claim, records: Sequence[bytes], ttl: str, replicas: int
+    ) -> list[Enqueued]:
+        """The answers to jobs with dedup ids: those that were added, and the others among them."""
+        place = self.place(reply.epoch)
+        state = "scheduled" if reply.scheduled else "ready"
+        others = {index: told for index, *told in reply.others}
+        found: list[Enqueued] = []
+        added = 0
+        for at, record in enumerate(records, 1):
+            if at in others:
+                found.append(_other(place, others[at], replicas, record))
+                added += found[-1].action == "requeued"
+            else:
+                number = number_after(reply.first, added)
+                job_id = encode_id(place.node, place.packed, number, ttl)
+                stable_id = stable_id_of(record)
+                found.append(Enqueued(job_id, state, False, replicas, stable_id=stable_id))
+                added += 1
+        return found
+
+    def lookup(self, dedup_id: str) -> Call[replies.Lookup]:
+        """Who has a dedup id."""
+        return self.call("lookup", escaped(dedup_id))
+
+    def status(self, dedup_id: str, reply: replies.Lookup) -> DedupStatus | None:
+        """Who has a dedup id; None = nobody has it."""
+        place = self.place(reply.epoch)
+        jobs = [
+            read_view(place, entry, reply.lease, reply.now, self.codec)
+            for entry in reply.jobs
+            if entry
+        ]
+        ends = int(reply.ends) / 1000 or None
+        if not jobs and ends is None:
+            return None
+        job = jobs[0] if jobs else None
+        state = "window" if ends is not None or job is None else job.state
+        return DedupStatus(dedup_id, state, job, jobs[1] if len(jobs) > 1 else None, ends)
+
+    def withdraw(self, names: Sequence[Any]) -> Call[Settled]:
+        """Remove jobs that were never delivered."""
+        epoch, _, rest = self.named(names)
+        return self.settling(self.call("withdraw", epoch, *rest), names)
+
+    def withdraw_added(self, reply: Added) -> Call[replies.Withdraw]:
+        """Remove what an enqueue has added, as far as nobody got it."""
+        numbers = [number_after(reply.first, i) for i in range(reply.count)]
+        return self.call("withdraw", reply.epoch, *numbers)
+
+
+def updates(reply: Added) -> int:
+    """How many jobs that were there before have new content after a claim."""
+    if isinstance(reply, replies.Enqueue):
+        return 0
+    return sum(what == 2 for _, what, *_ in reply.others)
+
+
+def _other(place: QueueIdentity, told: Sequence[Any], replicas: int, given: bytes) -> Enqueued:
+    what, number, state, header = told
+    record = parse_record(header + b"\n")
+    ttl = ttl_code(record.ttl_ms, at_most_once=record.lease_ms == 0)
+    return Enqueued(
+        encode_id(place.node, place.packed, number, ttl) if number else "",
+        "active" if state == b"once" else state.decode(),
+        what != 3,
+        replicas if what == 3 else 0,
+        ACTIONS[what],
+        stable_id_of(given) if what > 1 else "",
+    )
+
+
+__all__ += ["updates"]

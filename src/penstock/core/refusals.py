@@ -1,0 +1,121 @@
+"""Negative codes as typed errors: the executor raises them, nothing else looks at these codes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from penstock.core.partitions import read_mark
+from penstock.errors import (
+    BadArgument,
+    CheckpointTaken,
+    MetaLost,
+    PenstockError,
+    QueueClosed,
+    QueueFull,
+    QueueInUse,
+    QueueMissing,
+    QueuePartitioned,
+    QueuePaused,
+    RoleLost,
+    StaleCall,
+    UnsupportedVersion,
+    WrongEpoch,
+)
+from penstock.wire.codes import Code
+
+__all__ = ["REFUSALS", "Unstaged", "refusal"]
+
+FORMS = {
+    "number": "must be a job number: ms, a dash, ten digits, without leading zeros",
+    "fence": "must be the job number that the previous step returned",
+    "from": "must be a job number",
+    "to": "must be a job number",
+    "owner": "must be at most 200 bytes without a line feed",
+    "lease": "must be ms, at most 2073600000 (24 days), and end before 2094-09-07",
+}
+"""The form that an argument must have, for those that a script checks."""
+
+
+class Unstaged(PenstockError):
+    """The staged rows of an attempt are not there any more."""
+
+
+REFUSALS = (
+    BadArgument,
+    CheckpointTaken,
+    MetaLost,
+    QueueClosed,
+    QueueFull,
+    QueueInUse,
+    QueueMissing,
+    QueuePartitioned,
+    QueuePaused,
+    RoleLost,
+    StaleCall,
+    UnsupportedVersion,
+    Unstaged,
+)
+"""The errors of `refusal`. The script has run, and the queue is unchanged."""
+
+
+def refusal(queue: str, raw: Sequence[Any]) -> PenstockError:
+    """Return the error for a reply with a negative code.
+
+    Args:
+        queue: the queue's name.
+        raw: the reply.
+    """
+    code, _, *told = raw
+    if code in TEXTS:
+        kind, text = TEXTS[code]
+        return kind(text.format(queue=repr(queue)))
+    if code == Code.NEWER:
+        return _newer(queue, told[0])
+    if code == Code.FULL:
+        waiting, limit, swept = told
+        text = f"queue {queue!r} is full: {waiting} jobs wait, the limit is {limit}"
+        return QueueFull(text, waiting, limit, swept)
+    if code == Code.PAUSED:
+        return QueuePaused(f"queue {queue!r} is paused ({told[0].decode()}): resume() ends that")
+    if code == Code.STALE_CALL:
+        text = f"call {int(raw[1])} did nothing: call {int(told[0])} of this producer ran first"
+        return StaleCall(text)
+    if code == Code.IN_USE:
+        kind_of_role, owner, left = told
+        return QueueInUse(kind_of_role.decode(), owner.decode("utf-8", "replace"), left / 1000)
+    if code == Code.ROLE_LOST:
+        return RoleLost(told[0].decode())
+    if code == Code.OTHER_EPOCH:
+        text = f"queue {queue!r} has been made anew since"
+        return WrongEpoch("id", "<ids of an earlier queue>", text)
+    if code == Code.BAD_RECORD:
+        text = "must be a record of this version with a header of at most 16384 bytes"
+        return BadArgument("records", told[0], text)
+    name, value = (part.decode("utf-8", "replace") for part in told)
+    return BadArgument(name, value, FORMS[name])
+
+
+TEXTS: dict[int, tuple[type[PenstockError], str]] = {
+    Code.MISSING: (QueueMissing, "there is no queue {queue}"),
+    Code.DAMAGED: (MetaLost, "queue {queue} has jobs but no meta key: run penstock doctor"),
+    Code.CLOSED: (
+        QueueClosed,
+        "queue {queue} is closed and takes no more jobs: reopen() ends that",
+    ),
+    Code.CHECKPOINT_TAKEN: (
+        CheckpointTaken,
+        "queue {queue}: another run of the query uses this checkpoint now",
+    ),
+    Code.UNSTAGED: (Unstaged, "queue {queue}: the staged rows are not there any more"),
+}
+"""The errors that need nothing but the queue's name."""
+
+
+def _newer(queue: str, version: bytes) -> PenstockError:
+    count = read_mark(version)
+    if count is not None:
+        return QueuePartitioned(queue, count)
+    shown = version.decode("utf-8", "replace")
+    text = f"queue {queue!r} was written by version {shown} of the protocol: upgrade penstock"
+    return UnsupportedVersion(text)

@@ -1,0 +1,174 @@
+"""The calls that only Spark makes: staged writes, batches of checkpoints, surveys."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from penstock.core.calls import Call, Wait
+from penstock.core.operations import QueueOps
+from penstock.core.operations.producing import Added
+from penstock.wire import replies
+
+__all__ = [
+    "Staged",
+    "ack_receipts",
+    "assign",
+    "assigned",
+    "commit",
+    "dismiss",
+    "extend_receipts",
+    "fetch",
+    "publish",
+    "show_numbers",
+    "stage",
+    "staged_chunk",
+    "survey",
+    "unstage",
+]
+
+
+class Staged(NamedTuple):
+    """What is staged together: all of it will be in the queue, or nothing.
+
+    Attributes:
+        writer: the writer's name, 1 to 64 letters and digits.
+        batch: number of a batch of this writer, from 0; a later one follows when all of this is
+            done.
+    """
+
+    writer: str
+    batch: int
+
+
+# -- staging -------------------------------------------------------------------------------
+
+
+def _staging(ops: QueueOps, name: str, at: Staged, *args: Any) -> Call[Any]:
+    call, keys = ops.call(name, at.batch, *args), ops.keys
+    call.head = (4, keys.stage(at.writer, at.batch), keys.commit(at.writer), *call.head[1:])
+    return call
+
+
+def stage(
+    ops: QueueOps, at: Staged, field: str, ttl_ms: int, chunk: bytes
+) -> Call[replies.Stage | replies.StageGone]:
+    """Keep a chunk of jobs aside; see `staged_chunk`."""
+    return _staging(ops, "stage", at, field, ttl_ms, chunk)
+
+
+def commit(
+    ops: QueueOps,
+    at: Staged,
+    stages: Sequence[tuple[str, int]],
+    keep_ms: int,
+    wait: Wait | None,
+) -> Call[replies.Commit | replies.CommitEnded | replies.CommitGone]:
+    """Promise what these attempts have staged: name and number of chunks of each."""
+    flat = [part for stage in stages for part in stage]
+    call = _staging(ops, "commit", at, keep_ms, *flat)
+    call.wait = wait
+    return call
+
+
+def unstage(
+    ops: QueueOps, at: Staged, keep_ms: int | None
+) -> Call[replies.Unstage | replies.UnstageGone]:
+    """Forget what is staged: all is in the queue (and for how long that is known), or none."""
+    return _staging(ops, "unstage", at, "" if keep_ms is None else keep_ms)
+
+
+def publish(
+    ops: QueueOps,
+    at: Staged,
+    field: str,
+    most: int,
+    *,
+    create: str,
+    wait_ms: int,
+    wait: Wait | None,
+) -> Call[Added]:
+    """Move the first jobs of a staged chunk into the queue."""
+    call = ops.call("publish", create, "", wait_ms, ops.producing, field, most)
+    call.head = (*call.head, ops.keys.stage(at.writer, at.batch), ops.keys.commit(at.writer))
+    call.wait = wait
+    return call
+
+
+def staged_chunk(delay: int | str, records: Sequence[bytes]) -> bytes:
+    """Records as they are staged together: delay and sizes, newline, one after the other."""
+    sizes = " ".join([str(len(record)) for record in records])
+    return b"%b %b\n%b" % (str(delay).encode(), sizes.encode(), b"".join(records))
+
+
+# -- the batch of a checkpoint -------------------------------------------------------------
+
+
+def _of_checkpoint(ops: QueueOps, name: str, consumer: str, *args: Any) -> Call[Any]:
+    call = ops.call(name, *args)
+    call.head = (*call.head, ops.keys.checkpoint(consumer))
+    return call
+
+
+def assign(
+    ops: QueueOps, consumer: str, fence: str, batch: int, *, most: int, n: int, lease_ms: int
+) -> tuple[Call[replies.Assign], int]:
+    """Reserve up to n more jobs for a batch; gives the call and the tag of its receipts.
+
+    An empty fence takes the checkpoint over.
+    """
+    tag = random.getrandbits(12)
+    args = (fence, batch, most, n, tag, ops.owner_name, lease_ms)
+    return _of_checkpoint(ops, "assign", consumer, *args), tag
+
+
+def assigned(
+    ops: QueueOps, consumer: str, fence: str, batch: int, start: int, count: int
+) -> Call[replies.Assigned | replies.AssignedGone]:
+    """A page of the receipts of a batch."""
+    return _of_checkpoint(ops, "assigned", consumer, fence, batch, start, count)
+
+
+def fetch(
+    ops: QueueOps, consumer: str, batch: int, start: int, count: int, full: int
+) -> Call[replies.Fetch | replies.FetchGone]:
+    """The jobs of a part of a batch that are still held under its receipts."""
+    return _of_checkpoint(ops, "fetch", consumer, batch, start, count, full)
+
+
+def dismiss(
+    ops: QueueOps, consumer: str, fence: str, batch: int
+) -> Call[replies.Dismiss | replies.DismissGone]:
+    """Forget the receipts of a batch."""
+    return _of_checkpoint(ops, "dismiss", consumer, fence, batch)
+
+
+def ack_receipts(
+    ops: QueueOps, epoch: str, receipt: str, numbers: Sequence[Any], until: int = 0
+) -> Call[replies.Ack]:
+    """Finish jobs that have one receipt in common; `until` is a hint when their leases end."""
+    common = f"{receipt}@{until}" if until else receipt
+    return ops.call("ack", epoch, common, "", *numbers)
+
+
+def extend_receipts(
+    ops: QueueOps, epoch: str, receipt: str, numbers: Sequence[Any], lease_ms: int
+) -> Call[replies.Extend]:
+    """Renew the leases of jobs that have one receipt in common."""
+    return ops.call("extend", epoch, receipt, lease_ms, 1, *numbers)
+
+
+# -- reading -------------------------------------------------------------------------------
+
+
+def survey(
+    ops: QueueOps, epoch: str, place: str, start: str, end: str, count: int, full: int
+) -> Call[replies.Survey]:
+    """A page of the jobs of one structure, between two places in it."""
+    return ops.call("survey", epoch, place, start, end, count, full)
+
+
+def show_numbers(ops: QueueOps, epoch: str, numbers: Sequence[Any]) -> Call[replies.Show]:
+    """Jobs by number, at most 100."""
+    return ops.call("show", epoch, *numbers)
