@@ -635,7 +635,9 @@ def test_every_method_of_a_queue_knows_of_parts() -> None:
 
 def test_every_method_of_a_queue_looks_where_it_is() -> None:
     """A queue of one source asks for the list of nodes before whatever it does."""
-    of_several = {"agree", "declare", "operations", "parts", "noted"}
+    of_several = {
+        "adopt", "agree", "asked", "become", "declare", "exclusive", "noted", "operations", "parts",
+    }  # fmt: skip
     whole = {name for name in vars(ShardedQueue) if not name.startswith("_")}
     own = {name for name in vars(SingleQueue) if not name.startswith("_")}
     assert whole - own == of_several

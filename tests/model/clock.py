@@ -13,7 +13,8 @@ from functools import cache
 
 import pytest
 
-from penstock.core import operations, producer
+from penstock.core import producer
+from penstock.core.operations import base
 from penstock.wire import scripts
 from penstock.wire.scripts import Script
 from tests.support.keyspace import Raw
@@ -51,7 +52,7 @@ def clocked(name: str) -> Script:
 
 def use_test_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have every queue run on the test's clock."""
-    monkeypatch.setattr(operations, "script", clocked)
+    monkeypatch.setattr(base, "script", clocked)
     monkeypatch.setattr(producer, "secrets", NoDraws)
 
 

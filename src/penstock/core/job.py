@@ -303,7 +303,9 @@ class Delivery:
 
     @property
     def hinted(self) -> str:
-        """The receipt of a first delivery, with the end of its lease as this client knows it."""
+        """The receipt; of a first delivery with the end of its lease as this client knows it."""
+        if self._counts:
+            return self.receipt
         if self._data[2:3] not in b"lt":
             return self.batch.hinted
         record, batch = self.record, self.batch

@@ -21,18 +21,18 @@ class Producer:
         calls: where the counter begins.
     """
 
-    __slots__ = ("_keys", "calls", "producer")
+    __slots__ = ("calls", "keys", "producer")
 
     def __init__(self, calls: int = 0) -> None:
         self.producer = secrets.token_hex(8)
         self.calls = calls
-        self._keys: dict[str, bytes] = {}
+        self.keys: dict[str, bytes] = {}
 
     def key(self, queue: QueueKeys) -> bytes:
         """The key under which a queue keeps this producer's last call."""
-        key = self._keys.get(queue.name)
+        key = self.keys.get(queue.name)
         if key is None:
-            if len(self._keys) > KEYS:
-                self._keys.clear()
-            key = self._keys[queue.name] = queue.producer(self.producer)
+            if len(self.keys) > KEYS:
+                self.keys.clear()
+            key = self.keys[queue.name] = queue.producer(self.producer)
         return key

@@ -67,6 +67,17 @@ class Job(Delivery):
                 acknowledged all the same, if its one outcome says so.
             CannotSync: the server can't tell what is on disk; nothing was done.
         """
+        if (
+            dedup_window is timeout is None
+            and type(replicas) is int
+            and replicas == 0
+            and fsynced is False
+        ):
+            outcome = self.batch.queue._ack_one(self)
+            if outcome is not Outcome.DONE:
+                return self._settle("ack", outcome)
+            self.settled = True
+            return True
         try:
             outcomes = self.queue.ack(
                 [self],

@@ -16,9 +16,9 @@ from penstock.client._sync.job import Job
 from penstock.client._sync.role import Role
 from penstock.client._sync.transport.connection import monotonic
 from penstock.core import flows
-from penstock.core.bulk import Prepared, ack_wait, chunks, prepared
+from penstock.core.bulk import USUAL, Prepared, ack_wait, chunks, prepared
 from penstock.core.calls import Confirmed
-from penstock.core.job import OUTCOMES, BulkEnqueued, Enqueued, Outcome, Settled
+from penstock.core.job import OUTCOMES, BulkEnqueued, Delivery, Enqueued, Outcome, Settled
 from penstock.core.logs import get_logger
 from penstock.core.nodes import LOOK
 from penstock.core.operations.producing import Added, updates
@@ -34,9 +34,11 @@ from penstock.core.options import (
 )
 from penstock.core.policy import RetryPolicy
 from penstock.core.record import check_size, stable_id_of
+from penstock.core.stable import next_stable_id
 from penstock.errors import (
     BadArgument,
     IncompleteEnqueue,
+    NodesUnavailable,
     OutOfMemory,
     QueueClosed,
     QueueFull,
@@ -161,22 +163,51 @@ class Queue(QueueAdmin):
             key=key,
             codec=self.ops.codec,
         )
-        record = options.record(body)
+        if type(body) is bytes and options.dedup is None:
+            record = b"%b;i=%b\n%b" % (options.head, next_stable_id(), body)
+        else:
+            record = options.record(body)
         if len(record) > 1_000_000:
             check_size(len(record))
         return self._add(record, options)
 
     def _add(self, record: bytes, options: Prepared) -> Enqueued:
-        if monotonic() >= self._client.taking_until:
-            self._client.check_taking()
+        if monotonic() >= self._client.taking_until and not self._may_add():
+            return self._add(record, options)  # the queue lies on several nodes now
         ops = self.ops
-        reply, got = self._added((record,), options, partial=False)
+        call = ops.enqueue((record,), wait=options.wait) if options is USUAL else None
+        try:
+            if call is None:
+                reply, got = self._added((record,), options, partial=False)
+            else:
+                reply, got = self._node.run(call), call.confirmed
+        except (QueueMissing, QueueFull, OutOfMemory):
+            if call is None:
+                raise
+            reply, got = self._added((record,), options, partial=False)
+        except NodesUnavailable:
+            if not self._has_moved():
+                raise
+            return self._add(record, options)
         ops.replicas, wait, replicas = reply.replicas, options.wait, 0
         if wait is not None and (reply.replicas or wait.replicas or wait.fsynced):
             replicas = self._replicated(reply, got, options)
         if isinstance(reply, Claim):
             return ops.claimed(reply, (record,), options.ttl_code, replicas)[0]
         return ops.added(reply, record, options.ttl_code, replicas)
+
+    def _may_add(self) -> bool:
+        """Look whether the node takes jobs; False = the queue has become another, to be called.
+
+        Raises:
+            NodesUnavailable: it does not.
+        """
+        self._client.check_taking()
+        return True
+
+    def _has_moved(self) -> bool:
+        """Whether the queue has become another one, as its node takes no more jobs."""
+        return False
 
     def enqueue_many(
         self,
@@ -251,11 +282,18 @@ class Queue(QueueAdmin):
             self._add_chunk(chunk, options, results)
 
     def _add_chunk(self, chunk: list[bytes], options: Prepared, results: BulkEnqueued) -> None:
-        if monotonic() >= self._client.taking_until:
-            self._client.check_taking()
+        if monotonic() >= self._client.taking_until and not self._may_add():
+            self._add_chunk(chunk, options, results)
+            return
         while chunk:
             partial = options.block != 0 and options.dedup is None
-            reply, got = self._added(chunk, options, partial=partial)
+            try:
+                reply, got = self._added(chunk, options, partial=partial)
+            except NodesUnavailable:
+                if not self._has_moved():
+                    raise
+                self._add_chunk(chunk, options, results)
+                return
             self.ops.replicas = reply.replicas
             replicas = self._replicated(reply, got, options)
             if isinstance(reply, Claim):
@@ -482,6 +520,14 @@ class Queue(QueueAdmin):
         if replicas is False or replicas != 0 or fsynced is not False or timeout is not None:
             wait = ack_wait(replicas, fsynced, timeout)
         return self._each(jobs, build, resent_code=Code.GONE, wait=wait)
+
+    def _ack_one(self, job: Delivery) -> Outcome:
+        """Finish one delivery, whatever its replicas say."""
+        call = self.ops.ack_one(job)
+        codes = self._node.run(call).codes
+        if not codes or (call.resent and codes[0] == Code.GONE):
+            return Outcome.DONE
+        return OUTCOMES[codes[0]]
 
     def recover(self, n: int = 1, *, idle: Duration) -> list[Job]:
         """Take over deliveries of consumers that have fallen silent, before their leases end.

@@ -19,6 +19,7 @@ from penstock.wire.scripts import Script, script
 __all__ = ["Operations"]
 
 PRODUCING = ("enqueue", "claim", "publish")
+Form = tuple[Script, tuple[Any, ...], Any, QueueKeys | None]
 APART = ("producer", "stage", "commit", "checkpoint")
 """Kinds of keys of which a queue has many: each call names its own."""
 
@@ -64,7 +65,7 @@ class Operations:
         self.tenures: dict[str, RoleLease] = {}
         self.producing = self.consuming = ""
         self.known_nodes = known_nodes
-        self._forms: dict[str, tuple[Script, tuple[Any, ...], Any, QueueKeys | None]] = {}
+        self._forms: dict[str, Form] = {}
         self._place: QueueIdentity | None = None
         self._placed = b""
 
@@ -78,15 +79,17 @@ class Operations:
 
     def call(self, name: str, *args: Any) -> Call[Any]:
         """Return the call of a script; its result is the reply with names."""
-        form = self._forms.get(name)
-        if form is None:
-            found = script(name)
-            kinds = tuple(kind for kind in found.keys if kind not in APART)
-            head = (len(found.keys), *self.keys.of(kinds))
-            queue = self.keys if name in PRODUCING else None
-            form = self._forms[name] = (found, head, replies.PARSERS[name], queue)
-        found, head, parse, queue = form
+        found, head, parse, queue = self._forms.get(name) or self._form(name)
         return Call(found, head, args, parse, queue, ops=self)
+
+    def _form(self, name: str) -> Form:
+        """What all calls of a script have in common."""
+        found = script(name)
+        kinds = tuple(kind for kind in found.keys if kind not in APART)
+        head = (len(found.keys), *self.keys.of(kinds))
+        queue = self.keys if name in PRODUCING else None
+        form = self._forms[name] = (found, head, replies.PARSERS[name], queue)
+        return form
 
     @property
     def node(self) -> str:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from functools import partial
+from itertools import starmap
 from typing import Any, NamedTuple
 
 from penstock.core.calls import Call
-from penstock.core.job import Batch, Settled
+from penstock.core.job import Batch, Delivery, Settled
 from penstock.core.operations.base import Operations
 from penstock.errors import QueueClosed
 from penstock.wire import replies
@@ -77,12 +78,11 @@ class Consuming(Operations):
 
     def _delivered(self, epoch: bytes, tag: int, now: int, lease: int, rows: Rows) -> list[Any]:
         place = self._place
-        if place is None or self._placed != epoch or self.home is not None:
+        if place is None or self._placed != epoch or place.node not in self.known_nodes[:1]:
             place = self.place(epoch)
         batch = Batch(self.queue, place, self.owner, tag=tag, now=now, lease_ms=lease)
         batch.ops = self
-        make = self.make
-        return [make(batch, *row) for row in rows]
+        return [*starmap(partial(self.make, batch), rows)]
 
     def drained(self) -> QueueClosed:
         """The error of a queue that is closed and drained."""
@@ -95,6 +95,10 @@ class Consuming(Operations):
         epoch, common, rest = self.named(names, receipts=True)
         window = "" if window_ms is None else window_ms
         return self.settling(self.call("ack", epoch, common, window, *rest), names)
+
+    def ack_one(self, job: Delivery) -> Call[replies.Ack]:
+        """Finish a delivery."""
+        return self.call("ack", job.batch.place.epoch, job.hinted, "", job.number)
 
     def settle(self, names: Sequence[Any], n: int, *, provisional: bool = False) -> Call[Exchanged]:
         """Finish jobs and take up to n more, suspects perhaps provisionally."""

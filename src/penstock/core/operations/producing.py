@@ -35,12 +35,11 @@ class Producing(Operations):
         mode: str | None = None,
     ) -> Call[Added]:
         """Add records; none = only put the space token back. With a mode they have dedup ids."""
-        role = self.producing
-        call: Call[Added]
-        if mode is None:
-            call = self.call("enqueue", create, delay, bound, wait_ms, role, *records)
-        else:
-            call = self.call("claim", create, delay, bound, wait_ms, role, mode, *records)
+        role, name = self.producing, "enqueue" if mode is None else "claim"
+        found, head, parse, queue = self._forms.get(name) or self._form(name)
+        begin: tuple[Any, ...] = (create, delay, bound, wait_ms, role)
+        args = (*begin, *records) if mode is None else (*begin, mode, *records)
+        call: Call[Added] = Call(found, head, args, parse, queue, ops=self)
         if role:
             call.bearer = self.tenures["producer"]
         if wait is not None:
@@ -52,7 +51,9 @@ class Producing(Operations):
 
     def added(self, reply: Added, record: bytes, ttl: str, replicas: int) -> Enqueued:
         """The answer to one job without a dedup id."""
-        place = self.place(reply.epoch)
+        place = self._place
+        if place is None or self._placed != reply.epoch or place.node not in self.known_nodes[:1]:
+            place = self.place(reply.epoch)
         job_id = encode_id(place.node, place.packed, reply.first, ttl)
         state = "scheduled" if reply.scheduled else "ready"
         return Enqueued(job_id, state, replicas=replicas, stable_id=stable_id_of(record))

@@ -23,7 +23,7 @@ from penstock.core import flows
 from penstock.core.config import ClientConfig, QueueFilter
 from penstock.core.logs import get_logger
 from penstock.core.nodes import LOOK
-from penstock.core.operations import QueueOps
+from penstock.core.operations import QueueOps, Taken
 from penstock.core.options import BATCH, QUEUE_CURSOR, check_cursor
 from penstock.core.servers import PROTOCOL_VERSION, ServerFacts
 from penstock.core.views import Hello, Info, NodeView, QueuePage, QueueStats
@@ -137,9 +137,16 @@ class AsyncNodeClient:
         return self._ear
 
     async def reserve(
-        self, queues: Sequence[AsyncQueue], n: int, wait: float | None
+        self, queues: Sequence[AsyncQueue], n: int, wait: float | None, seen: Taken | None = None
     ) -> list[AsyncJob]:
-        """Take up to n jobs from several queues, the first queue first."""
+        """Take up to n jobs from several queues, the first queue first.
+
+        Args:
+            queues: where.
+            n: at most so many.
+            wait: seconds, None = for ever.
+            seen: what the only queue answered a moment ago: nothing.
+        """
         await self.connect()
         sources: list[QueueOps] = []
         eager: int | None = 1
@@ -147,8 +154,7 @@ class AsyncNodeClient:
             await queue.declare()
             parts, eager = queue.asked(monotonic())
             sources += parts
-        seen = None
-        if len(sources) == 1 and n <= BATCH:
+        if len(sources) == 1 and n <= BATCH and seen is None:
             taken = await self._driver.reserve(sources[0], n, idle=False)
             if taken.is_over:
                 raise sources[0].drained()

@@ -89,6 +89,12 @@ class AsyncShardedQueue(AsyncQueue):
         name: str,
         partitions: int | None = None,
     ) -> None:
+        self.become(federation, name, partitions)
+
+    def become(
+        self, federation: AsyncFederation | AsyncAlone, name: str, partitions: int | None
+    ) -> None:
+        """Lie on these nodes from now on."""
         self._client: Any = federation
         self._federation: Any = federation
         self.partitions = partitions
@@ -126,6 +132,13 @@ class AsyncShardedQueue(AsyncQueue):
             found = self._parts[home, number] = AsyncShard(self, home, home.patient, number)
             self._by_ops[found.ops] = found
         return found
+
+    def adopt(self, ops: QueueOps, home: AnyNode, number: int | None = None) -> None:
+        """Have a part with these operations, by which jobs were delivered before."""
+        part = AsyncShardedQueue._part(self, home, number)  # it may not be of this class yet
+        del self._by_ops[part.ops]
+        ops.home, ops.partitions, ops.queue = home, self.partitions, self
+        part.ops, self._by_ops[ops] = ops, part
 
     def _brief(self, home: AnyNode, number: int | None) -> AsyncShard:
         """A part by connections on which a call fails soon."""
@@ -517,6 +530,9 @@ class AsyncShardedQueue(AsyncQueue):
             lambda part, names: part.ack(names, dedup_window=dedup_window, **options),
             Intent("ack", window, waits=bool(options)),
         )
+
+    async def _ack_one(self, job: Delivery) -> Outcome:
+        return (await self.ack([job]))[0]
 
     async def nack(
         self, jobs: Iterable[Named], *, delay: Duration | None = None, error: str = ""

@@ -9,23 +9,24 @@ from __future__ import annotations
 import functools
 import math
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from penstock.client._async.observed import AsyncObservedQueue
 from penstock.client._async.queue import AsyncQueue
-from penstock.client._async.role import AsyncRole
 from penstock.client._async.sharded.federated_node import AsyncFederatedNode
 from penstock.client._async.sharded.federation import REFRESH, AsyncFederation
 from penstock.client._async.sharded.node_client import AsyncNodeClient
-from penstock.client._async.sharded.shard import AsyncShard
-from penstock.client._async.sharded.sharded_queue import AsyncShardedQueue
+from penstock.client._async.sharded.sharded_queue import (
+    AsyncObservedShardedQueue,
+    AsyncShardedQueue,
+)
 from penstock.client._async.transport.connection import monotonic
 from penstock.core.config import ClientConfig
 from penstock.core.logs import get_logger
 from penstock.core.node_list import others
-from penstock.core.operations import QueueOps
-from penstock.core.options import Duration, check_block, check_count
+from penstock.core.operations import Taken
+from penstock.core.options import BATCH, Duration, check_block, check_count
 from penstock.errors import NodesUnavailable
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class AsyncSingle:
         self.member = AsyncNodeClient(source, terms)
         self.federation: AsyncFederation | None = None
         self.look_at = -math.inf
-        self._queues: weakref.WeakSet[AsyncSingleQueue] = weakref.WeakSet()
+        self._queues: weakref.WeakSet[AsyncLooking] = weakref.WeakSet()
 
     @property
     def now(self) -> AsyncNodeClient | AsyncFederation:
@@ -109,8 +110,13 @@ class AsyncSingle:
         """The queue of this name, wherever it turns out to be."""
         if self.federation is not None:
             return self.federation.queue(name, partitions)
-        made = AsyncObservedSingleQueue if self.member.middleware else AsyncSingleQueue
-        queue = made(self, name, partitions)
+        is_observed = bool(self.member.middleware)
+        queue: AsyncLooking
+        if partitions is None:
+            queue = (AsyncObservedSingleQueue if is_observed else AsyncSingleQueue)(self, name)
+        else:
+            made = AsyncObservedSinglePartitions if is_observed else AsyncSinglePartitions
+            queue = made(self, name, partitions)
         self._queues.add(queue)
         found = self.now
         if isinstance(found, AsyncFederation):  # another thread has joined meanwhile
@@ -118,9 +124,16 @@ class AsyncSingle:
         return queue
 
     async def reserve(
-        self, queues: Sequence[AsyncQueue], n: int, wait: float | None
+        self, queues: Sequence[AsyncQueue], n: int, wait: float | None, seen: Taken | None = None
     ) -> list[AsyncJob]:
-        """Take up to n jobs from several queues; a long wait is ended for a look at the list."""
+        """Take up to n jobs from several queues; a long wait is ended for a look at the list.
+
+        Args:
+            queues: the first one is asked first.
+            n: at most so many.
+            wait: seconds, None = for ever.
+            seen: what the only queue answered a moment ago: nothing.
+        """
         until = math.inf if wait is None else monotonic() + wait
         while True:
             await self.current()
@@ -128,9 +141,10 @@ class AsyncSingle:
             if self.federation is not None:
                 return await self.federation.reserve(queues, n, None if wait is None else left)
             span = max(0.0, min(left, self.look_at - monotonic()))
-            jobs = await self.member.reserve(queues, n, span)
+            jobs = await self.member.reserve(queues, n, span, seen)
             if jobs or monotonic() >= until:
                 return jobs
+            seen = None
 
     async def connect(self) -> None:
         """Reach the node, or one of several."""
@@ -143,27 +157,15 @@ class AsyncSingle:
             await self.federation.close()
 
 
-class AsyncSingleQueue(AsyncShardedQueue):
-    """A queue of a client of one source.
+class AsyncLooking(AsyncQueue):
+    """A queue of a client of one source, which looks where it lies before each call.
 
-    As long as its node lists no others it is an ordinary queue there, or one in partitions. Each
-    call looks at the list first, if the last look is a while ago; then it is a queue on all nodes.
-
-    Args:
-        single: the node, or the federation.
-        name: any non-empty text.
-        partitions: how many; None = none.
+    When the last look at the node's list is a while ago, it is read first. If it names others, the
+    object becomes an `AsyncShardedQueue` (`spread`), and that carries the call out. Calls of other
+    threads that are under way go on as they began, so methods are not looked up by `super`.
     """
 
-    def __init__(self, single: AsyncSingle, name: str, partitions: int | None = None) -> None:
-        alone = single.member._alone
-        super().__init__(alone, name, partitions)
-        self._single = single
-        self._only: AsyncShard | None = None
-        self._spread_ops = self.ops
-        if partitions is None:
-            only = self._only = self._part(alone, None)
-            self.ops, self._node, self._driver = only.ops, only._node, only._driver
+    _single: AsyncSingle
 
     def spread(self, federation: AsyncFederation, home: AsyncFederatedNode) -> None:
         """Be a queue on several nodes from now on; jobs that were delivered stay its jobs.
@@ -172,70 +174,67 @@ class AsyncSingleQueue(AsyncShardedQueue):
             federation: the nodes.
             home: the one on which it was until now.
         """
-        if self._federation is federation:
+        raise NotImplementedError
+
+    async def _is_spread(self) -> bool:
+        """Look, if the last time is a while ago: whether the queue lies on several nodes now."""
+        return monotonic() >= self._single.look_at and await self._single.look()
+
+
+class AsyncSingleQueue(AsyncLooking):
+    """A queue of a client of one source: an ordinary one, until its node lists others.
+
+    Args:
+        single: the node, or the federation.
+        name: any non-empty text.
+    """
+
+    def __init__(self, single: AsyncSingle, name: str) -> None:
+        super().__init__(single.member, name)
+        self._single = single
+
+    def spread(self, federation: AsyncFederation, home: AsyncFederatedNode) -> None:
+        """As `AsyncLooking.spread`."""
+        if vars(self).get("_federation") is federation:
             return
-        self._client = self._federation = federation
-        self._only, self.ops = None, self._spread_ops
-        self._is_agreed = False
-        federation.watch(self)
-        self._briefs.clear()
-        for (_, number), part in [*self._parts.items()]:
-            part.home = part.ops.home = home
-            self._parts[home, number] = part
+        ops, is_observed = self.ops, isinstance(self, AsyncObservedQueue)
+        whole: Any = self
+        AsyncShardedQueue.become(whole, federation, self.name, None)
+        AsyncShardedQueue.adopt(whole, ops, home)
+        whole.ops = ops  # of calls that are under way
+        whole.__class__ = AsyncObservedShardedQueue if is_observed else AsyncShardedQueue
+        federation.watch(whole)
 
-    def asked(self, now: float) -> tuple[list[QueueOps], int]:
-        """As of a queue."""
-        only = self._only
-        return super().asked(now) if only is None else only.asked(now)
+    async def _may_add(self) -> bool:
+        single, client = self._single, self._single.member
+        if await self._is_spread():
+            return False
+        try:
+            await client.check_taking()
+        except NodesUnavailable:  # the node is leaving
+            if await single.look():
+                return False
+            raise
+        client.taking_until = min(client.taking_until, single.look_at)
+        return True
 
-    async def _add(self, record: bytes, options: Prepared) -> Enqueued:
-        await self._single.current()
-        if self._single.federation is None:
-            only = self._only
-            try:
-                if only is not None:
-                    return await only._add(record, options)
-                return await super()._add(record, options)
-            except NodesUnavailable:  # the node is leaving
-                if not await self._single.look():
-                    raise
-        return await super()._add(record, options)
-
-    async def _add_all(
-        self, bodies: Iterable[Any], options: Prepared, results: BulkEnqueued
-    ) -> None:
-        await self._single.current()
-        await super()._add_all(bodies, options, results)
-
-    async def _add_chunk(
-        self, chunk: list[bytes], options: Prepared, results: BulkEnqueued
-    ) -> None:
-        start, only = len(results), self._only
-        if self._single.federation is None:
-            try:
-                if only is not None:
-                    await only._add_chunk(chunk, options, results)
-                else:
-                    await super()._add_chunk(chunk, options, results)
-            except NodesUnavailable:
-                if not await self._single.look():
-                    raise
-        left = chunk[len(results) - start :]
-        if left:
-            await super()._add_chunk(left, options, results)
+    async def _has_moved(self) -> bool:
+        return await self._single.look()
 
     async def reserve(self, n: int = 1, *, block: Duration | None = 5) -> list[AsyncJob]:
         """As `AsyncQueue.reserve`."""
-        check_count("n", n)
-        return await self._single.reserve([self], n, check_block(block))
-
-    def exclusive(
-        self, role: str, *, lease: Duration = 30, block: Duration | None = None
-    ) -> AsyncRole:
-        """As `AsyncQueue.exclusive`, unless the node turns out to be one of several."""
-        if self._only is None:
-            super().exclusive(role)
-        return AsyncRole(self, role, lease, block)
+        if type(n) is not int or not 0 < n <= BATCH or monotonic() >= self._single.look_at:
+            check_count("n", n)
+            return await self._single.reserve([self], n, check_block(block))
+        wait = block if type(block) is int and 0 <= block < 1000 else check_block(block)
+        taken = await self._node.run(self.ops.reserve(n))
+        if taken.deliveries:
+            return taken.deliveries
+        if taken.is_over:
+            raise self.ops.drained()
+        if wait == 0 and taken.next_ms != 0:
+            return []
+        return await self._single.reserve([self], n, wait, taken if taken.next_ms else None)
 
     async def lone(self) -> AsyncQueue:
         """The queue on its only node, for a role.
@@ -243,26 +242,80 @@ class AsyncSingleQueue(AsyncShardedQueue):
         Raises:
             ConfigurationError: it lies on several nodes.
         """
-        await self._single.look()
-        if self._only is None:
-            super().exclusive("")
+        if await self._single.look():
+            self.exclusive("")
         return self._single.member.queue(self.name)
+
+
+class AsyncSinglePartitions(AsyncLooking, AsyncShardedQueue):
+    """A queue in partitions, of a client of one source.
+
+    Args:
+        single: the node, or the federation.
+        name: any non-empty text.
+        partitions: how many.
+    """
+
+    def __init__(self, single: AsyncSingle, name: str, partitions: int) -> None:
+        AsyncShardedQueue.__init__(self, single.member._alone, name, partitions)
+        self._single = single
+
+    def spread(self, federation: AsyncFederation, home: AsyncFederatedNode) -> None:
+        """As `AsyncLooking.spread`."""
+        if self._federation is federation:
+            return
+        parts, is_observed = self.parts, isinstance(self, AsyncObservedQueue)
+        whole: Any = self
+        whole.become(federation, self.name, self.partitions)
+        for part in parts:
+            whole.adopt(part.ops, home, part.number)
+        whole.__class__ = AsyncObservedShardedQueue if is_observed else AsyncShardedQueue
+        federation.watch(whole)
+
+    async def reserve(self, n: int = 1, *, block: Duration | None = 5) -> list[AsyncJob]:
+        """As `AsyncQueue.reserve`."""
+        check_count("n", n)
+        return await self._single.reserve([self], n, check_block(block))
+
+    async def _add(self, record: bytes, options: Prepared) -> Enqueued:
+        if await self._is_spread():
+            return await self._add(record, options)
+        try:
+            return await AsyncShardedQueue._add(self, record, options)
+        except NodesUnavailable:  # the node is leaving
+            if not await self._single.look():
+                raise
+        return await self._add(record, options)
+
+    async def _add_chunk(
+        self, chunk: list[bytes], options: Prepared, results: BulkEnqueued
+    ) -> None:
+        start = len(results)
+        try:
+            await AsyncShardedQueue._add_chunk(self, chunk, options, results)
+        except NodesUnavailable:
+            if not await self._single.look():
+                raise
+            await self._add_chunk(chunk[len(results) - start :], options, results)
 
 
 class AsyncObservedSingleQueue(AsyncObservedQueue, AsyncSingleQueue):
     """A queue of a client of one source, whose enqueues pass through the middleware."""
 
 
-def _looking(name: str) -> Any:
-    """A method that looks where the queue is, and does there what the method of this name does."""
+class AsyncObservedSinglePartitions(AsyncObservedQueue, AsyncSinglePartitions):
+    """A queue in partitions, of a client of one source, with middleware."""
 
-    @functools.wraps(getattr(AsyncQueue, name))
-    async def method(self: AsyncSingleQueue, *args: Any, **options: Any) -> Any:
-        await self._single.current()
-        only = self._only
-        if only is not None:
-            return await getattr(only, name)(*args, **options)
-        return await getattr(AsyncShardedQueue, name)(self, *args, **options)
+
+def _looking(name: str, kind: type[AsyncQueue]) -> Any:
+    """A method of a class that looks where the queue is before it does what it is for."""
+    inner = getattr(kind, name)
+
+    @functools.wraps(inner)
+    async def method(self: AsyncLooking, *args: Any, **options: Any) -> Any:
+        if monotonic() >= self._single.look_at and await self._single.look():
+            return await getattr(self, name)(*args, **options)
+        return await inner(self, *args, **options)
 
     return method
 
@@ -270,7 +323,8 @@ def _looking(name: str) -> Any:
 LOOKING = (
     "settle", "recover", "ack", "nack", "release", "bury", "extend", "redrive", "promote",
     "dequeue", "withdraw", "delete", "purge", "sweep", "evict", "stats", "peek", "show", "status",
-    "scan", "_clear", "_configured", "_receipt_of",
+    "scan", "_clear", "_configured", "_receipt_of", "_ack_one", "_add_all",
 )  # fmt: skip
 for _name in LOOKING:
-    setattr(AsyncSingleQueue, _name, _looking(_name))
+    setattr(AsyncSingleQueue, _name, _looking(_name, AsyncQueue))
+    setattr(AsyncSinglePartitions, _name, _looking(_name, AsyncShardedQueue))

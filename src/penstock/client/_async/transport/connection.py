@@ -220,7 +220,7 @@ class AsyncProducerConnection(Producer):
         nonce = b"%d" % caller.calls
         head = call.head
         if call.queue is not None:
-            head = (*head, caller.key(call.queue))
+            head = (*head, caller.keys.get(call.queue.name) or caller.key(call.queue))
         packed = pack((b"EVALSHA", call.script.sha, *head, nonce, *call.args))
         wait = call.wait
         how, asked, conn = None, b"", self._conn

@@ -24,7 +24,7 @@ from penstock.core import flows
 from penstock.core.config import ClientConfig, QueueFilter
 from penstock.core.logs import get_logger
 from penstock.core.nodes import LOOK
-from penstock.core.operations import QueueOps
+from penstock.core.operations import QueueOps, Taken
 from penstock.core.options import BATCH, QUEUE_CURSOR, check_cursor
 from penstock.core.servers import PROTOCOL_VERSION, ServerFacts
 from penstock.core.views import Hello, Info, NodeView, QueuePage, QueueStats
@@ -137,8 +137,17 @@ class NodeClient:
         self._ear.node.id = self._node.id
         return self._ear
 
-    def reserve(self, queues: Sequence[Queue], n: int, wait: float | None) -> list[Job]:
-        """Take up to n jobs from several queues, the first queue first."""
+    def reserve(
+        self, queues: Sequence[Queue], n: int, wait: float | None, seen: Taken | None = None
+    ) -> list[Job]:
+        """Take up to n jobs from several queues, the first queue first.
+
+        Args:
+            queues: where.
+            n: at most so many.
+            wait: seconds, None = for ever.
+            seen: what the only queue answered a moment ago: nothing.
+        """
         self.connect()
         sources: list[QueueOps] = []
         eager: int | None = 1
@@ -146,8 +155,7 @@ class NodeClient:
             queue.declare()
             parts, eager = queue.asked(monotonic())
             sources += parts
-        seen = None
-        if len(sources) == 1 and n <= BATCH:
+        if len(sources) == 1 and n <= BATCH and seen is None:
             taken = self._driver.reserve(sources[0], n, idle=False)
             if taken.is_over:
                 raise sources[0].drained()

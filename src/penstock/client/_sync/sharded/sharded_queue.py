@@ -90,6 +90,10 @@ class ShardedQueue(Queue):
         name: str,
         partitions: int | None = None,
     ) -> None:
+        self.become(federation, name, partitions)
+
+    def become(self, federation: Federation | Alone, name: str, partitions: int | None) -> None:
+        """Lie on these nodes from now on."""
         self._client: Any = federation
         self._federation: Any = federation
         self.partitions = partitions
@@ -127,6 +131,13 @@ class ShardedQueue(Queue):
             found = self._parts[home, number] = Shard(self, home, home.patient, number)
             self._by_ops[found.ops] = found
         return found
+
+    def adopt(self, ops: QueueOps, home: AnyNode, number: int | None = None) -> None:
+        """Have a part with these operations, by which jobs were delivered before."""
+        part = ShardedQueue._part(self, home, number)  # it may not be of this class yet
+        del self._by_ops[part.ops]
+        ops.home, ops.partitions, ops.queue = home, self.partitions, self
+        part.ops, self._by_ops[ops] = ops, part
 
     def _brief(self, home: AnyNode, number: int | None) -> Shard:
         """A part by connections on which a call fails soon."""
@@ -508,6 +519,9 @@ class ShardedQueue(Queue):
             lambda part, names: part.ack(names, dedup_window=dedup_window, **options),
             Intent("ack", window, waits=bool(options)),
         )
+
+    def _ack_one(self, job: Delivery) -> Outcome:
+        return self.ack([job])[0]
 
     def nack(
         self, jobs: Iterable[Named], *, delay: Duration | None = None, error: str = ""

@@ -10,23 +10,24 @@ from __future__ import annotations
 import functools
 import math
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from penstock.client._sync.observed import ObservedQueue
 from penstock.client._sync.queue import Queue
-from penstock.client._sync.role import Role
 from penstock.client._sync.sharded.federated_node import FederatedNode
 from penstock.client._sync.sharded.federation import REFRESH, Federation
 from penstock.client._sync.sharded.node_client import NodeClient
-from penstock.client._sync.sharded.shard import Shard
-from penstock.client._sync.sharded.sharded_queue import ShardedQueue
+from penstock.client._sync.sharded.sharded_queue import (
+    ObservedShardedQueue,
+    ShardedQueue,
+)
 from penstock.client._sync.transport.connection import monotonic
 from penstock.core.config import ClientConfig
 from penstock.core.logs import get_logger
 from penstock.core.node_list import others
-from penstock.core.operations import QueueOps
-from penstock.core.options import Duration, check_block, check_count
+from penstock.core.operations import Taken
+from penstock.core.options import BATCH, Duration, check_block, check_count
 from penstock.errors import NodesUnavailable
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class Single:
         self.member = NodeClient(source, terms)
         self.federation: Federation | None = None
         self.look_at = -math.inf
-        self._queues: weakref.WeakSet[SingleQueue] = weakref.WeakSet()
+        self._queues: weakref.WeakSet[Looking] = weakref.WeakSet()
 
     @property
     def now(self) -> NodeClient | Federation:
@@ -110,16 +111,30 @@ class Single:
         """The queue of this name, wherever it turns out to be."""
         if self.federation is not None:
             return self.federation.queue(name, partitions)
-        made = ObservedSingleQueue if self.member.middleware else SingleQueue
-        queue = made(self, name, partitions)
+        is_observed = bool(self.member.middleware)
+        queue: Looking
+        if partitions is None:
+            queue = (ObservedSingleQueue if is_observed else SingleQueue)(self, name)
+        else:
+            made = ObservedSinglePartitions if is_observed else SinglePartitions
+            queue = made(self, name, partitions)
         self._queues.add(queue)
         found = self.now
         if isinstance(found, Federation):  # another thread has joined meanwhile
             queue.spread(found, found.homes[0])
         return queue
 
-    def reserve(self, queues: Sequence[Queue], n: int, wait: float | None) -> list[Job]:
-        """Take up to n jobs from several queues; a long wait is ended for a look at the list."""
+    def reserve(
+        self, queues: Sequence[Queue], n: int, wait: float | None, seen: Taken | None = None
+    ) -> list[Job]:
+        """Take up to n jobs from several queues; a long wait is ended for a look at the list.
+
+        Args:
+            queues: the first one is asked first.
+            n: at most so many.
+            wait: seconds, None = for ever.
+            seen: what the only queue answered a moment ago: nothing.
+        """
         until = math.inf if wait is None else monotonic() + wait
         while True:
             self.current()
@@ -127,9 +142,10 @@ class Single:
             if self.federation is not None:
                 return self.federation.reserve(queues, n, None if wait is None else left)
             span = max(0.0, min(left, self.look_at - monotonic()))
-            jobs = self.member.reserve(queues, n, span)
+            jobs = self.member.reserve(queues, n, span, seen)
             if jobs or monotonic() >= until:
                 return jobs
+            seen = None
 
     def connect(self) -> None:
         """Reach the node, or one of several."""
@@ -142,27 +158,15 @@ class Single:
             self.federation.close()
 
 
-class SingleQueue(ShardedQueue):
-    """A queue of a client of one source.
+class Looking(Queue):
+    """A queue of a client of one source, which looks where it lies before each call.
 
-    As long as its node lists no others it is an ordinary queue there, or one in partitions. Each
-    call looks at the list first, if the last look is a while ago; then it is a queue on all nodes.
-
-    Args:
-        single: the node, or the federation.
-        name: any non-empty text.
-        partitions: how many; None = none.
+    When the last look at the node's list is a while ago, it is read first. If it names others, the
+    object becomes a `ShardedQueue` (`spread`), and that carries the call out. Calls of other
+    threads that are under way go on as they began, so methods are not looked up by `super`.
     """
 
-    def __init__(self, single: Single, name: str, partitions: int | None = None) -> None:
-        alone = single.member._alone
-        super().__init__(alone, name, partitions)
-        self._single = single
-        self._only: Shard | None = None
-        self._spread_ops = self.ops
-        if partitions is None:
-            only = self._only = self._part(alone, None)
-            self.ops, self._node, self._driver = only.ops, only._node, only._driver
+    _single: Single
 
     def spread(self, federation: Federation, home: FederatedNode) -> None:
         """Be a queue on several nodes from now on; jobs that were delivered stay its jobs.
@@ -171,64 +175,67 @@ class SingleQueue(ShardedQueue):
             federation: the nodes.
             home: the one on which it was until now.
         """
-        if self._federation is federation:
+        raise NotImplementedError
+
+    def _is_spread(self) -> bool:
+        """Look, if the last time is a while ago: whether the queue lies on several nodes now."""
+        return monotonic() >= self._single.look_at and self._single.look()
+
+
+class SingleQueue(Looking):
+    """A queue of a client of one source: an ordinary one, until its node lists others.
+
+    Args:
+        single: the node, or the federation.
+        name: any non-empty text.
+    """
+
+    def __init__(self, single: Single, name: str) -> None:
+        super().__init__(single.member, name)
+        self._single = single
+
+    def spread(self, federation: Federation, home: FederatedNode) -> None:
+        """As `Looking.spread`."""
+        if vars(self).get("_federation") is federation:
             return
-        self._client = self._federation = federation
-        self._only, self.ops = None, self._spread_ops
-        self._is_agreed = False
-        federation.watch(self)
-        self._briefs.clear()
-        for (_, number), part in [*self._parts.items()]:
-            part.home = part.ops.home = home
-            self._parts[home, number] = part
+        ops, is_observed = self.ops, isinstance(self, ObservedQueue)
+        whole: Any = self
+        ShardedQueue.become(whole, federation, self.name, None)
+        ShardedQueue.adopt(whole, ops, home)
+        whole.ops = ops  # of calls that are under way
+        whole.__class__ = ObservedShardedQueue if is_observed else ShardedQueue
+        federation.watch(whole)
 
-    def asked(self, now: float) -> tuple[list[QueueOps], int]:
-        """As of a queue."""
-        only = self._only
-        return super().asked(now) if only is None else only.asked(now)
+    def _may_add(self) -> bool:
+        single, client = self._single, self._single.member
+        if self._is_spread():
+            return False
+        try:
+            client.check_taking()
+        except NodesUnavailable:  # the node is leaving
+            if single.look():
+                return False
+            raise
+        client.taking_until = min(client.taking_until, single.look_at)
+        return True
 
-    def _add(self, record: bytes, options: Prepared) -> Enqueued:
-        self._single.current()
-        if self._single.federation is None:
-            only = self._only
-            try:
-                if only is not None:
-                    return only._add(record, options)
-                return super()._add(record, options)
-            except NodesUnavailable:  # the node is leaving
-                if not self._single.look():
-                    raise
-        return super()._add(record, options)
-
-    def _add_all(self, bodies: Iterable[Any], options: Prepared, results: BulkEnqueued) -> None:
-        self._single.current()
-        super()._add_all(bodies, options, results)
-
-    def _add_chunk(self, chunk: list[bytes], options: Prepared, results: BulkEnqueued) -> None:
-        start, only = len(results), self._only
-        if self._single.federation is None:
-            try:
-                if only is not None:
-                    only._add_chunk(chunk, options, results)
-                else:
-                    super()._add_chunk(chunk, options, results)
-            except NodesUnavailable:
-                if not self._single.look():
-                    raise
-        left = chunk[len(results) - start :]
-        if left:
-            super()._add_chunk(left, options, results)
+    def _has_moved(self) -> bool:
+        return self._single.look()
 
     def reserve(self, n: int = 1, *, block: Duration | None = 5) -> list[Job]:
         """As `Queue.reserve`."""
-        check_count("n", n)
-        return self._single.reserve([self], n, check_block(block))
-
-    def exclusive(self, role: str, *, lease: Duration = 30, block: Duration | None = None) -> Role:
-        """As `Queue.exclusive`, unless the node turns out to be one of several."""
-        if self._only is None:
-            super().exclusive(role)
-        return Role(self, role, lease, block)
+        if type(n) is not int or not 0 < n <= BATCH or monotonic() >= self._single.look_at:
+            check_count("n", n)
+            return self._single.reserve([self], n, check_block(block))
+        wait = block if type(block) is int and 0 <= block < 1000 else check_block(block)
+        taken = self._node.run(self.ops.reserve(n))
+        if taken.deliveries:
+            return taken.deliveries
+        if taken.is_over:
+            raise self.ops.drained()
+        if wait == 0 and taken.next_ms != 0:
+            return []
+        return self._single.reserve([self], n, wait, taken if taken.next_ms else None)
 
     def lone(self) -> Queue:
         """The queue on its only node, for a role.
@@ -236,26 +243,78 @@ class SingleQueue(ShardedQueue):
         Raises:
             ConfigurationError: it lies on several nodes.
         """
-        self._single.look()
-        if self._only is None:
-            super().exclusive("")
+        if self._single.look():
+            self.exclusive("")
         return self._single.member.queue(self.name)
+
+
+class SinglePartitions(Looking, ShardedQueue):
+    """A queue in partitions, of a client of one source.
+
+    Args:
+        single: the node, or the federation.
+        name: any non-empty text.
+        partitions: how many.
+    """
+
+    def __init__(self, single: Single, name: str, partitions: int) -> None:
+        ShardedQueue.__init__(self, single.member._alone, name, partitions)
+        self._single = single
+
+    def spread(self, federation: Federation, home: FederatedNode) -> None:
+        """As `Looking.spread`."""
+        if self._federation is federation:
+            return
+        parts, is_observed = self.parts, isinstance(self, ObservedQueue)
+        whole: Any = self
+        whole.become(federation, self.name, self.partitions)
+        for part in parts:
+            whole.adopt(part.ops, home, part.number)
+        whole.__class__ = ObservedShardedQueue if is_observed else ShardedQueue
+        federation.watch(whole)
+
+    def reserve(self, n: int = 1, *, block: Duration | None = 5) -> list[Job]:
+        """As `Queue.reserve`."""
+        check_count("n", n)
+        return self._single.reserve([self], n, check_block(block))
+
+    def _add(self, record: bytes, options: Prepared) -> Enqueued:
+        if self._is_spread():
+            return self._add(record, options)
+        try:
+            return ShardedQueue._add(self, record, options)
+        except NodesUnavailable:  # the node is leaving
+            if not self._single.look():
+                raise
+        return self._add(record, options)
+
+    def _add_chunk(self, chunk: list[bytes], options: Prepared, results: BulkEnqueued) -> None:
+        start = len(results)
+        try:
+            ShardedQueue._add_chunk(self, chunk, options, results)
+        except NodesUnavailable:
+            if not self._single.look():
+                raise
+            self._add_chunk(chunk[len(results) - start :], options, results)
 
 
 class ObservedSingleQueue(ObservedQueue, SingleQueue):
     """A queue of a client of one source, whose enqueues pass through the middleware."""
 
 
-def _looking(name: str) -> Any:
-    """A method that looks where the queue is, and does there what the method of this name does."""
+class ObservedSinglePartitions(ObservedQueue, SinglePartitions):
+    """A queue in partitions, of a client of one source, with middleware."""
 
-    @functools.wraps(getattr(Queue, name))
-    def method(self: SingleQueue, *args: Any, **options: Any) -> Any:
-        self._single.current()
-        only = self._only
-        if only is not None:
-            return getattr(only, name)(*args, **options)
-        return getattr(ShardedQueue, name)(self, *args, **options)
+
+def _looking(name: str, kind: type[Queue]) -> Any:
+    """A method of a class that looks where the queue is before it does what it is for."""
+    inner = getattr(kind, name)
+
+    @functools.wraps(inner)
+    def method(self: Looking, *args: Any, **options: Any) -> Any:
+        if monotonic() >= self._single.look_at and self._single.look():
+            return getattr(self, name)(*args, **options)
+        return inner(self, *args, **options)
 
     return method
 
@@ -263,7 +322,8 @@ def _looking(name: str) -> Any:
 LOOKING = (
     "settle", "recover", "ack", "nack", "release", "bury", "extend", "redrive", "promote",
     "dequeue", "withdraw", "delete", "purge", "sweep", "evict", "stats", "peek", "show", "status",
-    "scan", "_clear", "_configured", "_receipt_of",
+    "scan", "_clear", "_configured", "_receipt_of", "_ack_one", "_add_all",
 )  # fmt: skip
 for _name in LOOKING:
-    setattr(SingleQueue, _name, _looking(_name))
+    setattr(SingleQueue, _name, _looking(_name, Queue))
+    setattr(SinglePartitions, _name, _looking(_name, ShardedQueue))
