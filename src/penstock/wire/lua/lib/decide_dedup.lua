@@ -1,16 +1,16 @@
 -- Decide what becomes of each of the `asked` records in `given`, whose dedup ids may be taken. Nothing is written.
 -- Gives added (records to add, with added_due, 0 = at once, added_names and dedup_values), answers (for the reply),
 -- rewritten (number -> new record) and moved (number -> new due time).
---- NEEDS  ready held active scheduled once tally expiry dedup windows nonce asked mode delay_ms given is_lease uses now
----        end_of
---- GIVES  split_body has_header names notes all_free has_ttls header_of added added_names added_due dedup_values answers
----        rewritten moved window_pairs orphans dedup_pairs record_index new_counters
+--- NEEDS  ready held active scheduled once tally expiry dedup windows nonce asked mode delay_ms given is_lease now
+---        end_of uses
+--- GIVES  split_body has_header names all_free header_of added added_names added_due dedup_values answers rewritten
+---        moved window_pairs orphans dedup_pairs record_index has_ttls new_counters notes
 --@include lib/split_body (gives: has_header)
 if asked > 1000 then
   return {-10, nonce, 1001}
 end
 redis.call('HLEN', held)
-local names, owners, latest, notes, all_free = {}, {}, {}, {}, mode == '' and delay_ms <= 0
+local names, owners, latest, all_free = {}, {}, {}, mode == '' and delay_ms <= 0
 local match = string.match
 for i = 1, asked do
   local record = given[i]
@@ -42,74 +42,26 @@ if not all_free then -- else the first write is to ready, and all reads are done
   redis.call('XLEN', ready)
   redis.call('HLEN', tally)
 end
-local has_ttls, places = string.find(uses, 't', 1, true), {}
-local function look_up(id) -- state, record, key; nil = it is not there any more, or its ttl has ended
-  local ends = has_ttls and redis.call('ZSCORE', expiry, id)
-  if ends and tonumber(ends) <= now then
-    return nil
-  end
-  local entry = redis.call('XRANGE', ready, id, id)[1]
-  if entry then
-    notes[id] = ''
-    return 'ready', entry[2][2], ready
-  end
-  local value = redis.call('HGET', held, id)
-  if not value then
-    return nil
-  end
-  local note, record = string.match(value, '^(@[^\n]*\n)(.*)$')
-  notes[id], record = note or '', record or value
-  local score = redis.call('ZSCORE', active, id)
-  if score then
-    return end_of(score) > now and 'active' or 'ready', record, active
-  end
-  score = redis.call('ZSCORE', scheduled, id)
-  if score then
-    return tonumber(score) > now and 'scheduled' or 'ready', record, scheduled
-  end
-  score = redis.call('ZSCORE', once, id)
-  if score and end_of(score) > now then
-    return 'once', record, once
-  end
-end
-local function place_of(id) -- the same, read once a call
-  places[id] = places[id] or {look_up(id)}
-  return places[id][1], places[id][2], places[id][3]
-end
+--@include lib/find_job
 local function header_of(record) -- as much of it as a job's id needs
   return '1' .. (string.match(record, '^[1+](;l=%d+)') or '') .. (string.match(record, '^[1+][;l=%d]*(;t=%d+)') or '')
 end
-local function merged(record, old) -- the new content under the old ttl; the old lease, policy and window unless they are given
-  local lease, was = string.match(record, '^1;l=(%d+)'), string.match(old, '^[1+];l=(%d+)')
-  if lease and (lease == '0') ~= (was == '0') then
-    return nil
-  end
-  local ttl = string.match(old, '^[1+][;l=%d]*;t=(%d+)')
-  lease = lease or was
-  local own, was_own = string.match(record, '^1[;lt=%d]*(;p=[^;\n]*)'), string.match(old, '^[1+][;lt=%d]*(;p=[^;\n]*)')
-  local name, rest = string.match(record, '^1[^\n]-;d=([^;\n]+)(.*)$')
-  local span, till = string.match(rest, '^;w=(%d+)'), string.match(rest, '^[;w=%d]*;u=(%a)')
-  rest = string.gsub(string.gsub(rest, '^;w=%d+', ''), '^;u=%a', '')
-  local was_till = string.match(old, '^[1+][^\n]-;d=[^;\n]+([;wu=%w]*)') or ''
-  span, till = span or string.match(was_till, ';w=(%d+)'), till or string.match(was_till, ';u=(%a)')
-  return '1' .. (lease and ';l=' .. lease or '') .. (ttl and ';t=' .. ttl or '') .. (own or was_own or '') .. ';d=' .. name ..
-    (span and ';w=' .. span or '') .. (till and ';u=' .. till or '') .. rest
-end
+--@include lib/merge_record
 local updates, begins = string.find(mode, 'u', 1, true), string.find(mode, 'd', 1, true)
 local requeues, framed = string.find(mode, 'q', 1, true), string.find(mode, 'e', 1, true)
 local added, added_names, added_due, dedup_values, answers, rewritten, moved, window_pairs = {}, {}, {}, {}, {}, {}, {}, {}
 local orphans, dedup_pairs, record_index, not_added = {}, {}, {}, {}
-local function add(what, due_pairs, form)
+local function add(what, due, value)
   local at = #added + 1
-  added_due[at], dedup_values[at] = due_pairs, form
-  return {what, at, due_pairs > now and 'scheduled' or 'ready', ''}
+  added_due[at], dedup_values[at] = due, value
+  return {what, at, due > now and 'scheduled' or 'ready', ''}
 end
 local function own_place(id) -- that of its creation, when it is due at once
   return math.min(now, tonumber(string.sub(id, 1, -12)))
 end
 local wanted = delay_ms > 0 and string.format(' %.0f', now + delay_ms) or '' -- when a successor is due, behind its number
 local function rewrite(id, state, old, key, record, ends) -- ends: of the window for whose end it waits
-  local content = merged(record, rewritten[id] or old)
+  local content = merge_record(record, rewritten[id] or old)
   if not content then
     return {-2, id, state, header_of(old)}
   end
@@ -133,10 +85,10 @@ local function decide(name, value, record) -- what becomes of a record whose id 
   local owner, successor, wait = string.match(value, '^(%d+%-%d+) ?([%d-]*) ?(%d*)')
   local state, old, key, waits, successor_record
   if owner then
-    state, old, key = place_of(owner)
+    state, old, key = find_job(owner)
   end
   if successor and successor ~= '' then
-    waits, successor_record = place_of(successor)
+    waits, successor_record = find_job(successor)
   end
   if waits and not state then -- its ttl has ended, or it was evicted: the next one is due
     local at = math.max(own_place(successor), tonumber(wait) or 0)
