@@ -8,6 +8,7 @@ import io
 import logging
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -104,7 +105,11 @@ def test_no_part_of_a_password_is_in_an_error(
 def test_no_part_of_a_password_is_on_a_terminal(command: list[str], url: str, behind: bool) -> None:
     """Neither on stdout nor on stderr, where `--url` stands or where it was forgotten."""
     out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+    with (
+        mock.patch("penstock.cli.app.RETRY_FOR", 0.0),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
         for arguments in (
             ([*command, "--url", url], [*command, url]) if behind else [["--url", url, *command]]
         ):
