@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
@@ -13,14 +13,19 @@ from typing import Any
 from penstock.client._sync.queue import Queue
 from penstock.client._sync.transport.connection import monotonic
 from penstock.core.job import Delivery, Outcome, Settled
-from penstock.core.logs import ONCE, Fields, get_logger, log_failure
-from penstock.errors import QueueClosed
+from penstock.core.logs import Fields, get_logger
+from penstock.errors import QueueClosed, WrongEpoch
 from penstock.spark.connect import check_identity, client
 from penstock.spark.job_ref import JobRef
 from penstock.spark.options import Connection
 from penstock.worker.arguments import Unfit
+from penstock.worker.dispatcher import Dispatcher
 from penstock.worker.handlers import Handler, Handlers
-from penstock.worker.results import ACK, Result, Verdict, described
+from penstock.worker.results import ACK, Result, Verdict
+from penstock.worker.runners import Item
+from penstock.worker.running import arguments_of, concluded, failed, unfit
+from penstock.worker.suspects import suspects_among
+from penstock.worker.terms import PAUSE, Term, begin, due, next_renewal
 
 __all__ = ["COUNTS", "KEYS", "Acking", "Tally", "Working"]
 
@@ -33,8 +38,6 @@ FIRST = 16
 """Jobs of the first block; blocks grow while they are quick."""
 QUICK, SLOW = 0.25, 1.0
 """Seconds of a block below which the next one is larger, and above which it is smaller."""
-SUSPECT = 2
-"""Crashes after which a job is suspected of killing its workers; see `worker.suspects`."""
 
 
 @dataclass
@@ -71,24 +74,24 @@ KINDS = {"ack": "done", "nack": "failed", "bury": "dead", "release": "released"}
 
 
 class TaskHeartbeat:
-    """Renews the leases of the jobs of a task, in a thread and on a connection of its own.
+    """Renews the leases of a task's jobs, in a thread and on connections of its own.
+
+    When they are renewed is decided by `worker.terms`, as for a worker.
 
     Args:
         queue: whose jobs, by a client of the thread's own.
-        hold: seconds for which jobs that are done are held until their output is safe.
+        hold: seconds for which finished jobs are held until their output is safe.
     """
 
     def __init__(self, queue: Queue, hold: float) -> None:
         self._queue = queue
         self._hold = hold
         self._lock = threading.Lock()
-        self._jobs: Sequence[Delivery] = ()
+        self._block: Sequence[Delivery] = ()
         self._kept: list[Delivery] = []
-        self._kept_at = monotonic()
-        self._lease = 0.0
-        self._due = 0.0
-        self.until = 0.0
-        self._closed = threading.Event()
+        self._wakes_at = 0.0
+        self._retry_at = 0.0
+        self._closed = False
         self._poked = threading.Event()
         self._thread = threading.Thread(target=self._main, name="penstock-drain", daemon=True)
 
@@ -97,75 +100,75 @@ class TaskHeartbeat:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._closed.set()
+        self._closed = True
         self._poked.set()
         self._thread.join()
 
     def hold(self, jobs: Sequence[Delivery], sent: float) -> None:
-        """From now on these are being worked on; they were asked for at that time."""
-        leases = _leases(jobs)
+        """Renew these from now on, instead of the block before; they were asked for at `sent`."""
+        begin(jobs, sent, monotonic())
         with self._lock:
-            self._jobs = jobs
-            self._lease = min(leases, default=0.0)
-            self.until = sent + self._lease if leases else float("inf")
-            was, self._due = self._due, sent + self._lease / 3 if leases else float("inf")
-        if self._due < was or was <= monotonic():
+            self._block = jobs
+        if next_renewal(jobs) < self._wakes_at:
             self._poked.set()
 
     def keep(self, jobs: Sequence[Delivery]) -> list[Delivery]:
-        """These are done, and held until the output that has them is safe; those still ours."""
+        """Hold finished jobs until the output that has them is safe; return those still held."""
         with self._lock:
-            self._jobs = ()
-        mine = self._extended(jobs, self._hold)
+            self._block = ()
+        leased = [job for job in jobs if not job.term.is_once]
+        for job in leased:
+            job.term = Term(job.term.until, self._hold)
+        self._extend(self._hold, leased)
+        mine = [job for job in jobs if not job.lost]
         with self._lock:
-            if not self._kept:
-                self._kept_at = monotonic()
             self._kept += mine
         return mine
 
     def _main(self) -> None:
-        while not self._closed.is_set():
+        while not self._closed:
             self._poked.clear()
+            with self._lock:
+                held = [job for job in (*self._block, *self._kept) if not job.lost]
             now = monotonic()
+            for lease, jobs in due(held, now) if now >= self._retry_at else ():
+                self._renew(lease, jobs)
+            self._wakes_at = math.inf  # a block that begins from here on pokes
             with self._lock:
-                jobs = self._jobs if self._due <= now else ()
-                kept = list(self._kept) if self._kept_at + self._hold / 3 <= now else []
-            if jobs:
-                self._renew(jobs, now)
-            if kept:
-                self._renew_kept(kept, now)
-            with self._lock:
-                nearest = self._due if self._jobs else float("inf")
-                nearest = min(nearest, self._kept_at + self._hold / 3)
-            self._poked.wait(max(0.01, min(nearest - monotonic(), 10.0)))
+                nearest = next_renewal([*self._block, *self._kept])
+            pause = max(0.01, min(max(nearest, self._retry_at) - monotonic(), PAUSE))
+            self._wakes_at = monotonic() + pause
+            self._poked.wait(pause)
 
-    def _renew(self, jobs: Sequence[Delivery], now: float) -> None:
+    def _renew(self, lease: float, jobs: Sequence[Delivery]) -> None:
         try:
-            self._extended([job for job in jobs if not job.lost], None)
+            is_known = self._extend(lease, jobs)
+        except WrongEpoch:
+            for job in jobs:
+                job.lost = True
         except Exception as error:  # noqa: BLE001  # tried again, until the leases end
             logger.warning("leases can't be renewed: %s: %s", type(error).__name__, error)
-            with self._lock:
-                self._due = now + min(self._lease / 10, 1.0)
-            return
-        with self._lock:
-            if self._jobs is jobs:
-                self.until, self._due = now + self._lease, now + self._lease / 3
+            is_known = False
+        else:
+            if is_known:
+                return
+        self._retry_at = monotonic() + min(lease / 10, 1.0)
 
-    def _renew_kept(self, kept: Sequence[Delivery], now: float) -> None:
-        with suppress(Exception):  # the same; whoever acknowledges them sees what is lost
-            self._extended(kept, self._hold)
-            with self._lock:
-                self._kept_at = now
-
-    def _extended(self, jobs: Sequence[Delivery], lease: float | None) -> list[Delivery]:
-        """Extend leases; the jobs that are still ours."""
-        leased = [job for job in jobs if not _is_once(job)]
-        if not leased:
-            return list(jobs)
-        for job, left in zip(leased, self._queue.extend(leased, lease, late=True), strict=True):
-            if type(left) is not float:
-                job.lost = left is not Outcome.UNKNOWN
-        return [job for job in jobs if not job.lost]
+    def _extend(self, lease: float, jobs: Sequence[Delivery]) -> bool:
+        """Extend leases; return whether the server has answered for each."""
+        if not jobs:
+            return True
+        sent, is_known = monotonic(), True
+        answers = self._queue.extend(jobs, lease, late=True)
+        heard = monotonic()
+        for job, left in zip(jobs, answers, strict=True):
+            if isinstance(left, float):
+                job.term = job.term.extended(sent, heard, left)
+            elif left is Outcome.UNKNOWN:
+                is_known = False
+            else:
+                job.lost = True
+        return is_known
 
 
 @dataclass
@@ -233,6 +236,9 @@ class DrainLoop:
         self._size = min(FIRST, work.batch_size)
         self._ends = None if work.seconds is None else monotonic() + work.seconds
         self._values: list[Any] = []
+        self._settled_at = 0.0
+        # At a time without end every batch is due: `hand` gives out those that are not full, too.
+        self._dispatcher = Dispatcher(work.handlers, self, self._unknown, lambda: math.inf)
         self._done: list[Delivery] = []
         self._rest: dict[Verdict, list[Delivery]] = {}
 
@@ -320,86 +326,58 @@ class DrainLoop:
         that they do not have their last crash together.
         """
         self.beat.hold(jobs, sent)
-        suspects = [job for job in jobs if not job.first and job.crashes >= SUSPECT]
+        self._settled_at = monotonic()
+        suspects = suspects_among(jobs)
         calm = [job for job in jobs if job not in suspects] if suspects else jobs
-        self._portions(calm)
+        self._dispatcher.hand(calm)
         if suspects:
             self._rest.setdefault(BACK, []).extend(suspects[1:])
             self._flush(acks=self.work.fields is None)
-            self._portions(suspects[:1])
+            self._dispatcher.hand(suspects[:1])
         self._flush(acks=False)
 
-    def _portions(self, jobs: Sequence[Delivery]) -> None:
-        find = self.work.handlers.find
-        settled_at = monotonic()
-        batches: dict[Handler[..., Any], list[Delivery]] = {}
+    def _unknown(self, job: Delivery) -> None:
+        self._note(unfit(job, self.work.handlers.missing(job)), job)
+
+    def put(self, item: Item) -> None:
+        """Run a handler now, and report what was done long ago: a crash must not cost it."""
+        handler, jobs = item
+        held = [job for job in jobs if self._is_held(job)]
+        if held:
+            self._run(handler, held)
+        if monotonic() - self._settled_at > SLOW:
+            self._flush(acks=self.work.fields is None)
+            self._settled_at = monotonic()
+
+    def drain(self) -> list[Item]:
+        """Return nothing: each run begins at once."""
+        return []
+
+    def lose(self, jobs: Sequence[Delivery]) -> None:
+        """Mark jobs as lost."""
         for job in jobs:
-            handler = find(job)
-            if handler is None:
-                self._note(Verdict("bury", text=self.work.handlers.missing(job)), job)
-            elif handler.size is None:
-                if self._is_held(job):
-                    self._one(handler, job)
-            else:
-                batches.setdefault(handler, []).append(job)
-            if monotonic() - settled_at > SLOW:  # a crash must not cost what was done long ago
-                self._flush(acks=self.work.fields is None)
-                settled_at = monotonic()
-        for handler, part in batches.items():
-            size = handler.size or 1
-            for start in range(0, len(part), size):
-                held = [job for job in part[start : start + size] if self._is_held(job)]
-                if held:
-                    self._many(handler, held)
+            job.lost = True
 
     def _is_held(self, job: Delivery) -> bool:
-        if job.lost or (monotonic() > self.beat.until and not _is_once(job)):
+        if job.lost or job.term.is_over(monotonic()):
             self.tally.lost += 1
             return False
         return True
 
-    def _one(self, handler: Handler[..., Any], job: Delivery) -> None:
+    def _run(self, handler: Handler[..., Any], jobs: list[Delivery]) -> None:
+        values: Sequence[Any] = [None] * len(jobs)
         try:
-            args, kwargs = handler.arguments(job)
+            args, kwargs = arguments_of(handler, jobs)
             value = handler.function(*args, **kwargs)
+            verdicts = concluded(handler, jobs, value) or [ACK] * len(jobs)
+            if self.work.fields is not None:
+                values = _each(value, len(jobs)) if handler.size else [value]
         except Unfit as error:
-            self._note(Verdict("bury", text=str(error)), job)
+            verdicts = [unfit(jobs[0], str(error))]
         except (Exception, SystemExit) as error:  # noqa: BLE001  # its failure, not this task's
-            self._failed(handler, [job], error)
-        else:
-            if type(value) in PLAIN:
-                self._finished(job, ACK, value)
-            else:
-                self._finished(job, handler.returned(job, value), value)
-
-    def _many(self, handler: Handler[..., Any], jobs: list[Delivery]) -> None:
-        try:
-            value = handler.function(list(jobs))
-        except (Exception, SystemExit) as error:  # noqa: BLE001  # same
-            self._failed(handler, jobs, error)
-            return
-        verdicts = handler.returned_batch(jobs, value) or [ACK] * len(jobs)
-        values: Sequence[Any] = value if isinstance(value, (list, tuple)) else [value] * len(jobs)
-        if len(values) != len(jobs):
-            if self.work.fields is not None:  # results without a job are nobody's
-                text = f"{len(values)} results for {len(jobs)} jobs"
-                self._failed(handler, jobs, ValueError(text))
-                return
-            values = [None] * len(jobs)
+            verdicts = failed(handler, jobs, error)
         for job, verdict, one in zip(jobs, verdicts, values, strict=True):
             self._finished(job, verdict, one)
-
-    def _failed(
-        self, handler: Handler[..., Any], jobs: Sequence[Delivery], error: BaseException
-    ) -> None:
-        verdicts = [handler.failed(job, error) for job in jobs]
-        if not isinstance(error, Result):
-            job, is_last = jobs[0], verdicts[0].kind == "bury"
-            ending = ONCE if job.at_most_once else "a dead letter" if is_last else ""
-            with suppress(Exception):  # a filter of the user's log
-                log_failure(job, described(error), error, ending=ending)
-        for job, verdict in zip(jobs, verdicts, strict=True):
-            self._finished(job, verdict, None)
 
     def _finished(self, job: Delivery, verdict: Verdict, value: Any) -> None:
         """Note what is to become of a job; one that its handler has settled is left alone."""
@@ -485,7 +463,7 @@ class DrainLoop:
         names: list[str] = []
         if self.work.fields is not None:
             jobs = [job for job, _, _ in rows]
-            receipts = [None if _is_once(job) else job.receipt for job in jobs]
+            receipts = [None if job.term.is_once else job.receipt for job in jobs]
             windows = [window for _, window, _ in rows]
             keys = [
                 pa.array([job.id for job in jobs], pa.string()),
@@ -507,28 +485,22 @@ class DrainLoop:
 
 
 BACK = Verdict("release", 0)
-PLAIN = frozenset({type(None), bool, int, float, str, bytes, list, tuple, dict})
-"""Of results that say nothing of their job."""
 
 
 def _all_done(outcomes: Sequence[Outcome]) -> bool:
     return isinstance(outcomes, Settled) and outcomes.all_done
 
 
-def _is_once(job: Delivery) -> bool:
-    """Whether it is delivered at most once; few records have to be parsed for it."""
-    return job._data[2:3] == b"l" and job.at_most_once
+def _each(value: Any, count: int) -> Sequence[Any]:
+    """Return the results of a batch.
 
-
-def _leases(jobs: Sequence[Delivery]) -> set[float]:
-    """The leases of jobs that have one; the record names it before all else if it is its own."""
-    usual, own = set[float](), set[float]()
-    for job in jobs:
-        if job._data[2:3] != b"l":
-            usual.add(job.batch.lease_ms / 1000)
-        elif not job.at_most_once:
-            own.add(job.lease)
-    return usual | own
+    Raises:
+        ValueError: there are others than jobs.
+    """
+    values = value if isinstance(value, (list, tuple)) else [value] * count
+    if len(values) != count:
+        raise ValueError(f"{len(values)} results for {count} jobs")
+    return values
 
 
 def _is_said(value: Any) -> bool:

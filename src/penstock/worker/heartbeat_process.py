@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
 import os
 import select
 import selectors
@@ -22,6 +21,7 @@ import sys
 import threading
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ from penstock.core.options import BATCH
 from penstock.errors import BadArgument, WrongEpoch
 from penstock.wire.keys import QueueKeys, queue_crc, split_name
 from penstock.wire.scripts import script
-from penstock.worker.terms import Term
+from penstock.worker.terms import PAUSE, Term, due, next_renewal, renew
 
 __all__ = ["HeartbeatProcess"]
 
@@ -43,7 +43,6 @@ logger = get_logger("penstock")
 
 LEFT = 3 / 4
 """What is left of a lease when the helper extends it; the worker's thread waits until 2/3."""
-PAUSE = 10.0
 RETRY = 0.2
 """Seconds until leases that could not be extended are tried again."""
 AGAIN = 1.0
@@ -257,6 +256,11 @@ class HeartbeatProcess:
                 process.wait()
 
 
+@lru_cache(maxsize=1000)
+def _identity(queue: str, node_id: str, epoch: str) -> QueueIdentity:
+    return QueueIdentity(split_name(queue)[0], node_id, queue_crc(queue), epoch)
+
+
 def _short(counts: bytes) -> str:
     """Counters without the text behind them."""
     return b" ".join(counts.split(b" ", 4)[:4]).decode()
@@ -291,8 +295,7 @@ class _Helper:
                 self._tell()
 
     def _pause(self) -> float:
-        terms = [job.term for job in self._held.values()]
-        nearest = min((term.renewal(LEFT) for term in terms if term.lease), default=math.inf)
+        nearest = next_renewal(self._held.values(), LEFT)
         return min(max(max(nearest, self._next) - monotonic(), 0.01), PAUSE)
 
     def _listen(self) -> bool:
@@ -321,7 +324,7 @@ class _Helper:
         for key, (queue, node_id, epoch), tag, number, counts, until, lease in message.get(
             "hold", ()
         ):
-            place = QueueIdentity(split_name(queue)[0], node_id, queue_crc(queue), epoch)
+            place = _identity(queue, node_id, epoch)
             batch = Batch(queue, place, self._config["owner"], tag=tag, now=0, lease_ms=0)
             job = Delivery(batch, number.encode(), counts.encode(), b"1\n")
             job.term = Term(until, lease)
@@ -336,42 +339,39 @@ class _Helper:
         return state in ("T", "t")
 
     def _beat(self) -> None:
-        now, due = monotonic(), dict[tuple[str, str, float], list[int]]()
-        for key, job in self._held.items() if now >= self._next else ():
-            if job.term.lease and job.term.renewal(LEFT) <= now:
-                due.setdefault((job.batch.queue, job.epoch, job.term.lease), []).append(key)
-        for (queue, _, lease), keys in due.items():
-            for start in range(0, len(keys), BATCH):
-                self._extend(queue, lease, keys[start : start + BATCH])
+        if monotonic() < self._next:
+            return
+        keys = {job: key for key, job in self._held.items()}
+        for lease, jobs in due(keys, monotonic(), LEFT):
+            self._extend(lease, {job: keys[job] for job in jobs})
 
-    def _extend(self, queue: str, lease: float, keys: list[int]) -> None:
+    def _extend(self, lease: float, keys: dict[Delivery, int]) -> None:
+        jobs = list(keys)
+        queue = jobs[0].batch.queue
         ops = self._ops.get(queue)
         if ops is None:
             name, number = split_name(queue)
             names = QueueKeys(name, self._config["prefix"], number)
             ops = self._ops[queue] = QueueOps(names, self._config["owner"], ())
         assert self._driver is not None
-        sent, jobs = monotonic(), [self._held[key] for key in keys]
+        sent = monotonic()
         try:
             call = ops.extend(jobs, round(lease * 1000), late=True)
             reply = self._driver.node.run(call)
-        except WrongEpoch:  # the queue has been made anew: none of these is in it
-            for key in keys:
-                self._lose(key)
-            return
+        except WrongEpoch:  # the queue was deleted and made again: none of these is in it
+            gone = jobs
         except Exception as error:  # noqa: BLE001  # tried again, and the worker's thread is there
             logger.warning("leases can't be renewed: %s", error)
             self._driver.node.close()
             self._next = monotonic() + RETRY
             return
-        sent, heard = call.resent or sent, monotonic()
-        for job, key, until in zip(jobs, keys, reply.untils, strict=True):
-            term = job.term.renewed(sent, heard, reply.now, until)
-            if term is None:
+        else:
+            gone = renew(jobs, reply.untils, reply.now, call.resent or sent, monotonic())
+        for job, key in keys.items():
+            if job in gone:
                 self._lose(key)
             else:
-                job.term = term
-                self._report(key, *term)
+                self._report(key, *job.term)
 
     def _lose(self, key: int) -> None:
         del self._held[key]

@@ -27,7 +27,7 @@ from penstock.worker.polls import Finished, QueuePoll, Todo
 from penstock.worker.results import ACK, Verdict
 from penstock.worker.statistics import Statistics
 from penstock.worker.suspects import ASIDE, Suspects, suspects_among
-from penstock.worker.terms import LEFT, NEAR, OVER, Term, lengthened, term_of
+from penstock.worker.terms import NEAR, OVER, Term, begin, lengthened, next_renewal
 
 __all__ = ["HANDED_BACK", "KEPT", "OUTCOMES", "WorkerState"]
 
@@ -511,15 +511,9 @@ class WorkerState:
         return True
 
     def _hold(self, poll: QueuePoll, jobs: Sequence[Any], sent: float, now: float) -> None:
-        trip, lease = now - sent, jobs[0].batch.lease_ms / 1000
-        common = Term(sent + lease, lengthened(lease, trip))
+        trip = now - sent
         is_alone = not self.held
-        for job in jobs:
-            is_special = job._data[2:3] in b"lt"  # its own lease, or a ttl
-            job.term = term_of(job, sent, trip) if is_special else common
-            if is_special and job.term.lease:
-                lease = min(lease, job.lease)
-        poll.lease = lease
+        poll.lease = begin(jobs, sent, now)
         self.judge(poll)
         jobs = self._in_time(jobs, now)
         if not jobs:
@@ -527,7 +521,7 @@ class WorkerState:
         self._warn_of(poll, trip)
         self.held.update(dict.fromkeys(jobs))
         self.taken += len(jobs)
-        if min(job.term.renewal(LEFT) for job in jobs) < self.beat_at:
+        if next_renewal(jobs) < self.beat_at:
             self.poke()
         jobs = self._sorted(jobs, is_alone)
         self._keep(jobs)

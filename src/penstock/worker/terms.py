@@ -1,13 +1,28 @@
-"""Until when a worker holds a job."""
+"""The heartbeat policy: until when a worker holds a job, and when to renew its lease.
+
+The thread of a worker, its helper process and a task of Spark renew leases by these rules. They
+differ in how they send the calls.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
-from penstock.core.job import Delivery
+from penstock.core.options import BATCH
 
-__all__ = ["LEFT", "OVER", "Term", "lengthened", "term_of"]
+__all__ = [
+    "LEFT",
+    "OVER",
+    "PAUSE",
+    "Term",
+    "begin",
+    "due",
+    "lengthened",
+    "next_renewal",
+    "renew",
+]
 
 LEFT = 2 / 3
 """What is left of a lease when the worker renews it."""
@@ -17,6 +32,8 @@ TIMES = 8
 """How many round trips a lease lasts that is lengthened for them."""
 LONGEST = 3600.0
 """Most seconds of such a lease."""
+PAUSE = 10.0
+"""Most seconds between two looks at the leases."""
 
 
 class Term(NamedTuple):
@@ -31,26 +48,34 @@ class Term(NamedTuple):
     lease: float
 
     def is_over(self, now: float) -> bool:
-        """Whether the job is nobody's any more, or somebody else's."""
+        """Return whether the lease has ended, or the job is lost."""
         return self is OVER or self.until < now
+
+    @property
+    def is_once(self) -> bool:
+        """Whether the job is delivered at most once: it has no lease, and is never lost."""
+        return self.until == math.inf
 
     def renewal(self, left: float) -> float:
         """When to renew it: when so much of its lease is left; its end, if it can't be renewed."""
         return self.until - self.lease * left
 
     def renewed(self, sent: float, heard: float, now_ms: int, code: int) -> Term | None:
-        """What an answer of `extend` makes of it; None = the job is gone, or somebody else's.
+        """Return the term after an answer of `extend`; None = this worker has lost the job.
 
         Args:
-            sent: when that was asked for.
+            sent: when the call was sent.
             heard: when the answer came.
             now_ms: the server's time.
             code: its answer for this job: the new end in ms, or why there is none.
         """
-        if code <= 3:
-            return None
-        left = (code - now_ms) / 1000
-        # Less than was asked for: its ttl ends then, and nothing can lengthen it.
+        return None if code <= 3 else self.extended(sent, heard, (code - now_ms) / 1000)
+
+    def extended(self, sent: float, heard: float, left: float) -> Term:
+        """Return the term after a renewal for so many seconds.
+
+        Fewer than were asked for mean that the ttl of the job ends then: nothing can lengthen it.
+        """
         lease = lengthened(self.lease, heard - sent) if left >= self.lease else 0.0
         return Term(sent + left, lease)
 
@@ -69,14 +94,29 @@ def lengthened(lease: float, trip: float) -> float:
     return lease if trip <= lease * NEAR else max(lease, min(trip * TIMES, LONGEST))
 
 
-def term_of(job: Delivery, sent: float, trip: float) -> Term:
-    """The lease of a job that has its own, or a ttl that bounds it.
+def begin(jobs: Sequence[Any], sent: float, now: float) -> float:
+    """Set the terms of jobs that were delivered; return their shortest lease.
 
     Args:
-        job: just delivered.
-        sent: when it was asked for.
-        trip: seconds that this took.
+        jobs: at least one.
+        sent: when they were asked for.
+        now: when they came.
     """
+    trip, shortest, batch, common = now - sent, math.inf, None, OVER
+    for job in jobs:
+        if job.batch is not batch:
+            batch = job.batch
+            lease = batch.lease_ms / 1000
+            shortest = min(shortest, lease)
+            common = Term(sent + lease, lengthened(lease, trip))
+        is_special = job._data[2:3] in b"lt"  # its record names a lease or ttl of its own
+        job.term = _own_term(job, sent, trip) if is_special else common
+        if is_special and job.term.lease:
+            shortest = min(shortest, job.lease)
+    return shortest
+
+
+def _own_term(job: Any, sent: float, trip: float) -> Term:
     if job.at_most_once:
         return Term(math.inf, 0.0)
     if job.ttl is not None:
@@ -84,3 +124,45 @@ def term_of(job: Delivery, sent: float, trip: float) -> Term:
         if left <= job.lease:
             return Term(sent + left, 0.0)
     return Term(sent + job.lease, lengthened(job.lease, trip))
+
+
+def due(jobs: Iterable[Any], now: float, left: float = LEFT) -> Iterator[tuple[float, list[Any]]]:
+    """Yield lease and jobs of each call of `extend` that is due: one life of one queue each.
+
+    Args:
+        jobs: those that are held.
+        now: by this machine's monotonic clock.
+        left: the part of a lease that is left when it is renewed.
+    """
+    found: dict[tuple[Any, float], list[Any]] = {}
+    for job in jobs:
+        term = job.term
+        if term.lease and term.renewal(left) <= now:
+            found.setdefault((job.batch.place, term.lease), []).append(job)
+    for (_, lease), part in found.items():
+        for start in range(0, len(part), BATCH):
+            yield lease, part[start : start + BATCH]
+
+
+def renew(
+    jobs: Sequence[Any], codes: Sequence[int], now_ms: int, sent: float, heard: float
+) -> list[Any]:
+    """Set the terms after an answer of `extend`; return the jobs that are lost."""
+    gone = []
+    for job, code in zip(jobs, codes, strict=True):
+        term = job.term.renewed(sent, heard, now_ms, code)
+        if term is None:
+            gone.append(job)
+        else:
+            job.term = term
+    return gone
+
+
+def next_renewal(jobs: Collection[Any], left: float = LEFT) -> float:
+    """Return when the first of these leases is to be renewed; inf = none is."""
+    nearest = math.inf
+    for job in jobs:
+        term: Term = job.term
+        if term.lease:
+            nearest = min(nearest, term.renewal(left))
+    return nearest

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.client._async.transport.connection import monotonic
-from penstock.core.logs import ONCE, Fields, get_logger, log_failure
+from penstock.core.logs import Fields, get_logger
 from penstock.core.middleware import Middleware, RunEvent, running
 from penstock.worker.arguments import Unfit
 from penstock.worker.handlers import Handler, Handlers
 from penstock.worker.polls import Finished
-from penstock.worker.results import ACK, Result, Verdict, described
+from penstock.worker.results import ACK, Result, Verdict
 from penstock.worker.runners import AsyncRunners, Item
+from penstock.worker.running import arguments_of, concluded, failed, unfit
 from penstock.worker.state import KEPT, OUTCOMES
 from penstock.worker.status import RunningJob
 
@@ -60,13 +61,7 @@ class AsyncHandlerRunner:
 
     def unknown(self, job: Any) -> None:
         """There is no handler for a job: it becomes a dead letter."""
-        self._finish((job,), self._unfit(job, self._handlers.missing(job)), 0.0)
-
-    def _unfit(self, job: Any, reason: str) -> Verdict:
-        """No handler can do anything with this job."""
-        with suppress(Exception):  # a filter of the user's log: it must not cost the loop
-            logger.error("%s becomes a dead letter: %s", job.id, reason, extra=Fields(job))
-        return Verdict("bury", text=reason)
+        self._finish((job,), unfit(job, self._handlers.missing(job)), 0.0)
 
     async def execute(self, item: Item) -> None:
         """Run a handler; what becomes of its jobs goes to the loop. Never raises."""
@@ -82,7 +77,8 @@ class AsyncHandlerRunner:
         self._at_work[id(item)] = (item, began)
         verdicts: list[Verdict] | None
         try:
-            verdicts = await self._hooked(handler, jobs, run)
+            run_it = self._hooked if self._middleware else self._call
+            verdicts = await run_it(handler, jobs, run)
         except BaseException as error:  # noqa: BLE001  # a runner outlives every handler
             verdicts = self._broken(handler, jobs, error, run)
         del self._at_work[id(item)]
@@ -109,7 +105,7 @@ class AsyncHandlerRunner:
         try:
             if self.runners.has_ended(jobs, error):
                 return [KEPT if job.lost else LATER for job in jobs]
-            return self._failed(handler, jobs, error, run)
+            return run.failed(handler, jobs, error)
         except BaseException:  # noqa: BLE001  # somebody's __str__: the jobs must not be held for it
             with suppress(Exception):
                 logger.warning("%r: %s", jobs[0], UNCLEAR.text, extra=Fields(jobs[0]))
@@ -127,6 +123,10 @@ class AsyncHandlerRunner:
         What a handler has settled itself is done with. One that was told that it has lost its job
         may have stopped half way: it returns, and the lease may last a moment longer.
         """
+        if len(jobs) == 1 and not (jobs[0].settled or jobs[0].lost):
+            jobs[0].settled = True
+            self.finished.append(Finished(jobs, verdict, seconds, error))
+            return
         parts: dict[str, list[Any]] = {}
         for job in jobs:
             kind = "own" if job.settled else "lost" if job.lost else "told"
@@ -140,8 +140,6 @@ class AsyncHandlerRunner:
         self, handler: Handler[..., Any], jobs: Sequence[Any], run: _HandlerRun
     ) -> list[Verdict] | None:
         """Call a handler within the hooks; None = every job is done."""
-        if not self._middleware:
-            return await self._call(handler, jobs, None, run)
         event = RunEvent(jobs[0].queue_name, tuple(jobs), handler.name)
         found: list[Verdict] | None = None
 
@@ -150,12 +148,12 @@ class AsyncHandlerRunner:
             nonlocal found
             if not isinstance(error, Exception):
                 return "lost" if any(job.lost for job in jobs) else "failed"
-            found = self._failed(handler, jobs, error, run)
+            found = run.failed(handler, jobs, error)
             _note(event, jobs, found)
             return event.outcome
 
         with suppress(Exception), running(self._middleware, event, judge):
-            found = await self._call(handler, jobs, event, run)
+            found = await self._call(handler, jobs, run, event)
             if event.error is not None:
                 raise event.error
         return found
@@ -164,60 +162,43 @@ class AsyncHandlerRunner:
         self,
         handler: Handler[..., Any],
         jobs: Sequence[Any],
-        event: RunEvent | None,
         run: _HandlerRun,
+        event: RunEvent | None = None,
     ) -> list[Verdict] | None:
-        job = jobs[0]
         verdicts: list[Verdict] | None
         try:
-            args, kwargs = ((list(jobs),), {}) if handler.size else handler.arguments(job)
+            args, kwargs = arguments_of(handler, jobs)
             value = await self.runners.call(handler, jobs, args, kwargs)
-            if handler.size:
-                verdicts = handler.returned_batch(jobs, value)
-            else:
-                verdict = handler.returned(job, value)
-                verdicts = None if verdict is ACK else [verdict]
+            verdicts = None if value is None else concluded(handler, jobs, value)
         except Unfit as error:
-            verdicts = [self._unfit(job, str(error))]
+            verdicts = [unfit(jobs[0], str(error))]
         except Exception as error:  # noqa: BLE001  # whatever a handler raises is its failure
-            verdicts = self._failed(handler, jobs, error, run)
+            verdicts = run.failed(handler, jobs, error)
             if event is not None:
                 event.error = error
         if event is not None:
             _note(event, jobs, verdicts)
         return verdicts
 
-    def _failed(
-        self,
-        handler: Handler[..., Any],
-        jobs: Sequence[Any],
-        error: BaseException,
-        run: _HandlerRun,
-    ) -> list[Verdict]:
-        """What becomes of the jobs of a run that raised; the failure is logged once for all."""
-        verdicts = [handler.failed(job, error) for job in jobs]
-        if not isinstance(error, Result):
-            run.error = error
-            final = [
-                job
-                for job, verdict in zip(jobs, verdicts, strict=True)
-                if verdict.kind == "bury" or job.at_most_once
-            ]
-            ending = "" if not final else ONCE if final[0].at_most_once else "a dead letter"
-            with suppress(Exception):  # a filter of the user's log: it must not cost a runner
-                log_failure((final or jobs)[0], described(error), error, ending=ending)
-        return verdicts
-
 
 @dataclass(slots=True)
 class _HandlerRun:
-    """One run of a handler; what it raised, unless that was a `Result`."""
+    """One run of a handler, with what it raised, unless that was a `Result`."""
 
     error: BaseException | None = None
 
+    def failed(
+        self, handler: Handler[..., Any], jobs: Sequence[Any], error: BaseException
+    ) -> list[Verdict]:
+        """Return the verdicts on the jobs, and keep the error."""
+        verdicts = failed(handler, jobs, error)
+        if not isinstance(error, Result):
+            self.error = error
+        return verdicts
+
 
 LATER = Verdict("release", 0)
-"""Beside a job that was lost the others of its batch begin anew; so do all when the loop ends."""
+"""For the other jobs of a batch when one has lost its lease, and for all when the loop ends."""
 UNCLEAR = Verdict("nack", text="it failed in a way that could not be told")
 """What was to judge a failure has failed itself."""
 

@@ -19,25 +19,21 @@ from penstock.client._sync.transport.connection import monotonic
 from penstock.client._sync.transport.driver import Driver
 from penstock.client._sync.transport.node import Node
 from penstock.core.logs import Fields, get_logger
-from penstock.core.operations import QueueOps
-from penstock.core.options import BATCH
 from penstock.errors import WrongEpoch
 from penstock.wire.scripts import script
 from penstock.worker.heartbeat_process import HeartbeatProcess
 from penstock.worker.loop import leave
 from penstock.worker.runners import in_thread
 from penstock.worker.state import WorkerState
-from penstock.worker.terms import LEFT, OVER
+from penstock.worker.terms import OVER, PAUSE, due, next_renewal, renew
 
 __all__ = ["Heartbeat"]
 
 logger = get_logger("penstock")
 
-PAUSE = 10.0
-"""Most seconds between two looks at the leases."""
 SHORTEST = 0.01
 """Fewest seconds between two looks."""
-GONE = "it expired, was removed, or somebody else has it"
+GONE = "it expired, was removed, or another worker holds it"
 AGAIN = 1.0
 """Most seconds until leases that could not be renewed are tried again."""
 OVERDUE = 2.0
@@ -121,12 +117,13 @@ class Heartbeat:
                 node.command("SCRIPT", "LOAD", script("extend").source)
 
     def _beat(self) -> None:
-        failed = False
         if self._helper is not None:
             self._lose(self._helper.news(), GONE)
-        for (ops, _, lease), jobs in self._due().items():
-            failed |= not self._renewed(ops, lease, jobs)
-        self._failures = self._failures + 1 if failed else 0
+        unreached = set[Any]()
+        for lease, jobs in due(self._held(), monotonic()):
+            if jobs[0].batch.ops not in unreached and not self._renewed(lease, jobs):
+                unreached.add(jobs[0].batch.ops)
+        self._failures = self._failures + 1 if unreached else 0
         if self._overdue is not None and monotonic() > self._end_at:
             self._end(self._overdue)
 
@@ -145,11 +142,12 @@ class Heartbeat:
         if self._state.polls[0].home is None:  # of several nodes the leases end by themselves
             self._driver(None).drive(leave(self._state))
 
-    def _renewed(self, ops: QueueOps, lease: float, jobs: Sequence[Any]) -> bool:
-        """Whether the leases of one queue were renewed; those of others are another matter."""
+    def _renewed(self, lease: float, jobs: Sequence[Any]) -> bool:
+        """Renew the leases of jobs of one queue; return whether the server was reached."""
+        ops, sent = jobs[0].batch.ops, monotonic()
         try:
-            for start in range(0, len(jobs), BATCH):
-                self._extend(ops, lease, jobs[start : start + BATCH])
+            call = ops.extend(jobs, round(lease * 1000), late=True)
+            reply = self._driver(ops.home).node.run(call)
         except WrongEpoch:
             self._lose(jobs, "its queue was removed")
         except Exception as error:  # noqa: BLE001  # tried again, until the leases end
@@ -159,43 +157,23 @@ class Heartbeat:
                 logger.warning(text, name, kind, error, extra=self._state.fields)
             self._driver(ops.home).node.close()
             return False
+        else:
+            gone = renew(jobs, reply.untils, reply.now, call.resent or sent, monotonic())
+            self._lose(gone, GONE)
         return True
 
-    def _due(self) -> dict[tuple[QueueOps, str, float], list[Any]]:
-        """The jobs whose lease is to be renewed now, by queue, life, lease; what is over is lost.
+    def _held(self) -> list[Any]:
+        """Return the jobs whose leases are renewed; those whose time is over are lost.
 
-        Also those that a handler has done with: until the loop, which another handler may block,
-        has reported them, they must not run again.
+        Finished jobs are among them: until the loop has reported them, which may be blocked by
+        another handler, they must not run again.
         """
-        now, due = monotonic(), dict[tuple[QueueOps, str, float], list[Any]]()
-        over, ended = list[Any](), list[Any]()
-        unbegun = self._state.suspects.unbegun
-        for job in list(self._state.held):
-            if job.lost:
-                continue
-            term = job.term
-            if term.until <= now:
-                (over if term.lease else ended).append(job)
-            elif job in unbegun or _is_away(job):
-                continue
-            elif term.lease and term.renewal(LEFT) <= now:
-                due.setdefault((job.batch.ops, job.epoch, term.lease), []).append(job)
-        self._lose(over, "its lease was not renewed in time")
-        self._lose(ended, "its ttl has ended")
-        return due
-
-    def _extend(self, ops: QueueOps, lease: float, jobs: Sequence[Any]) -> None:
-        sent = monotonic()
-        call = ops.extend(jobs, round(lease * 1000), late=True)
-        reply = self._driver(ops.home).node.run(call)
-        sent, heard, gone = call.resent or sent, monotonic(), []
-        for job, until in zip(jobs, reply.untils, strict=True):
-            term = job.term.renewed(sent, heard, reply.now, until)
-            if term is None:
-                gone.append(job)
-            else:
-                job.term = term
-        self._lose(gone, GONE)
+        now, unbegun = monotonic(), self._state.suspects.unbegun
+        held = [job for job in list(self._state.held) if not job.lost]
+        over = [job for job in held if job.term.until <= now]
+        self._lose([job for job in over if job.term.lease], "its lease was not renewed in time")
+        self._lose([job for job in over if not job.term.lease], "its ttl has ended")
+        return [job for job in held if not (job.lost or job in unbegun or _is_away(job))]
 
     def _lose(self, jobs: Sequence[Any], why: str) -> None:
         """Tell the handlers of these jobs; one that is done with them has reported, or will see."""
@@ -209,13 +187,12 @@ class Heartbeat:
             self._state.dispatcher.lose(lost)
 
     def _pause(self) -> float:
-        """Seconds until the next lease is due."""
-        nearest = math.inf
-        for job in list(self._state.held):
-            if not job.lost:
-                is_left_alone = job in self._state.suspects.unbegun or _is_away(job)
-                at = job.term.until if is_left_alone else job.term.renewal(LEFT)
-                nearest = min(nearest, at)
+        """Return the seconds until the next lease is due or ends."""
+        held = [job for job in list(self._state.held) if not job.lost]
+        nearest = min((job.term.until for job in held), default=math.inf)
+        unbegun = self._state.suspects.unbegun
+        renewed = [job for job in held if not (job in unbegun or _is_away(job))]
+        nearest = min(nearest, next_renewal(renewed))
         if self._overdue is not None:
             nearest = min(nearest, self._end_at)
         shortest = min(SHORTEST * 2.0 ** min(self._failures, 10), AGAIN)

@@ -1,0 +1,66 @@
+"""The heartbeat policy that workers, their helper process and tasks of Spark share."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from penstock.worker import heartbeat_process
+from penstock.worker._sync import heartbeat
+from penstock.worker.terms import LEFT, Term, begin, due, next_renewal, renew
+from tests.worker.deliveries import made, stored
+
+
+def test_a_term_counts_from_the_request() -> None:
+    """A job with a lease of its own has it; a ttl that ends first bounds it; lease 0 has no end."""
+    usual, own, mortal, once = (
+        stored(b"1\n"),
+        made(1, lease_ms=5000),
+        made(1, ttl_ms=1),
+        made(1, lease_ms=0),
+    )
+    assert begin([usual, own, mortal, once], 100.0, 100.1) == 5.0
+    assert (usual.term, own.term) == (Term(130.0, 30.0), Term(105.0, 5.0))
+    assert (mortal.term.lease, mortal.term.until <= 105) == (0.0, True)
+    assert (once.term, once.term.is_once) == (Term(math.inf, 0.0), True)
+
+
+def test_a_lease_is_due_when_a_third_has_passed() -> None:
+    """Calls are split by lease; what can't be renewed is in none of them."""
+    jobs = [stored(b"1\n"), stored(b"1\n"), made(1, lease_ms=6000), made(1, lease_ms=0)]
+    begin(jobs, 100.0, 100.0)
+    assert (next_renewal(jobs), next_renewal(jobs[3:])) == (102.0, math.inf)
+    assert list(due(jobs, 101.9)) == []
+    assert list(due(jobs, 102.0)) == [(6.0, [jobs[2]])]
+    assert list(due(jobs, 110.0)) == [(30.0, jobs[:2]), (6.0, [jobs[2]])]
+
+
+def test_many_leases_are_renewed_in_several_calls() -> None:
+    """One call extends at most 1,000 leases."""
+    jobs = [stored(b"1\n") for _ in range(1001)]
+    begin(jobs, 100.0, 100.0)
+    assert [len(part) for _, part in due(jobs, 111.0)] == [1000, 1]
+
+
+@pytest.mark.parametrize(
+    "code, term",
+    [
+        (61_000, Term(160.0, 30.0)),  # 60 s from when it was sent
+        (11_000, Term(110.0, 0.0)),  # fewer than were asked for: the ttl ends then
+        (0, None),
+    ],
+)
+def test_an_answer_makes_a_new_term(code: int, term: Term | None) -> None:
+    """A code is the new end, or says that another worker holds the job."""
+    job = stored(b"1\n")
+    begin([job], 90.0, 90.0)
+    gone = renew([job], [code], 1000, 100.0, 100.1)
+    assert gone == ([job] if term is None else [])
+    assert job.term == (term or Term(120.0, 30.0))
+
+
+def test_the_helper_is_earlier_than_the_thread() -> None:
+    """The thread of the worker has nothing to renew while its helper process lives."""
+    assert heartbeat_process.LEFT > LEFT
+    assert heartbeat.due is heartbeat_process.due
