@@ -20,7 +20,7 @@ def test_a_term_counts_from_the_request() -> None:
         made(1, ttl_ms=1),
         made(1, lease_ms=0),
     )
-    assert begin([usual, own, mortal, once], 100.0, 100.1) == 5.0
+    assert begin([usual, own, mortal, once], 100.0, 100.1)[0] == 5.0
     assert (usual.term, own.term) == (Term(130.0, 30.0), Term(105.0, 5.0))
     assert (mortal.term.lease, mortal.term.until <= 105) == (0.0, True)
     assert (once.term, once.term.is_once) == (Term(math.inf, 0.0), True)
@@ -29,7 +29,7 @@ def test_a_term_counts_from_the_request() -> None:
 def test_a_lease_is_due_when_a_third_has_passed() -> None:
     """Calls are split by lease; what can't be renewed is in none of them."""
     jobs = [stored(b"1\n"), stored(b"1\n"), made(1, lease_ms=6000), made(1, lease_ms=0)]
-    begin(jobs, 100.0, 100.0)
+    assert begin(jobs, 100.0, 100.0) == (6.0, next_renewal(jobs))
     assert (next_renewal(jobs), next_renewal(jobs[3:])) == (102.0, math.inf)
     assert list(due(jobs, 101.9)) == []
     assert list(due(jobs, 102.0)) == [(6.0, [jobs[2]])]

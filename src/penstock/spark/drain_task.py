@@ -106,10 +106,10 @@ class TaskHeartbeat:
 
     def hold(self, jobs: Sequence[Delivery], sent: float) -> None:
         """Renew these from now on, instead of the block before; they were asked for at `sent`."""
-        begin(jobs, sent, monotonic())
+        _, renewal = begin(jobs, sent, monotonic())
         with self._lock:
             self._block = jobs
-        if next_renewal(jobs) < self._wakes_at:
+        if renewal < self._wakes_at:
             self._poked.set()
 
     def keep(self, jobs: Sequence[Delivery]) -> list[Delivery]:

@@ -14,8 +14,9 @@ __all__ = ["Dispatcher", "RunnersLike"]
 class RunnersLike(Protocol):
     """What runs handlers."""
 
-    def put(self, item: tuple[Handler[..., Any], Sequence[Any]]) -> None:
-        """Run this when there is room."""
+    @property
+    def put(self) -> Callable[[tuple[Handler[..., Any], Sequence[Any]]], None]:
+        """Run an item when there is room."""
 
     def drain(self) -> list[tuple[Handler[..., Any], Sequence[Any]]]:
         """What has not begun."""

@@ -113,6 +113,7 @@ class Handler(Generic[P, R_co]):
         self.is_async = is_async(function)
         self.is_default = False
         self.size = size
+        self.takes_job = size is None  # as its only argument
         self.wait = wait
         self.lease = lease
         self.headers: dict[str, str] = {} if name is None else {HEADER: name}
@@ -256,6 +257,7 @@ class NamedHandler(Handler[P, R_co], Generic[C, P, R_co]):
         lease: Duration | None = None,
     ) -> None:
         super().__init__(function, name, backoff=backoff, lease=lease)
+        self.takes_job = False
         self._convert = convert
         self._parameters: Parameters | None = None
         with contextlib.suppress(NameError):  # of what stands further down in its module
@@ -538,11 +540,9 @@ class Handlers:
         The record is not parsed for it.
         """
         data = job._data
-        if data.startswith(_BARE):
+        if data.startswith(_BARE) or data.find(_FIELD, 0, data.find(b"\n")) < 0:
             return self._nameless
-        written = _written(data)
-        if written is None:
-            return self._nameless
+        written = _written(data) or b""
         return self._routes.get(written) or self._all.get(_read(written)) or self._default
 
     def missing(self, job: Delivery) -> str:

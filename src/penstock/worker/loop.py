@@ -47,7 +47,7 @@ from penstock.errors import (
 )
 from penstock.worker.polls import Finished, QueuePoll, Todo
 from penstock.worker.results import ACK, Verdict
-from penstock.worker.state import HANDED_BACK, KEPT, OUTCOMES, TRIP, WorkerState
+from penstock.worker.state import FAR, HANDED_BACK, KEPT, OUTCOMES, TRIP, WorkerState
 from penstock.worker.suspects import ASIDE
 
 __all__ = ["leave", "work"]
@@ -74,7 +74,15 @@ def work(state: WorkerState, looped: Callable[[int], None]) -> Flow:
     """
     try:
         while not state.is_over:
-            looped((yield from _lap(state)))
+            try:
+                state.tend()
+                got = yield from _round(state)
+                if got < 0:
+                    got = yield from _rest(state)
+            except Exception as error:  # noqa: BLE001  # a worker outlives every failure
+                yield from _failed(state, error)
+                got = 0
+            looped(got)
             if state.moved:
                 with suppress(Exception):  # the connection of the wait is dropped all the same
                     yield from _stand_up(state)
@@ -84,19 +92,6 @@ def work(state: WorkerState, looped: Callable[[int], None]) -> Flow:
         yield from leave(state)
         raise
     yield from leave(state)
-
-
-def _lap(state: WorkerState) -> Count:
-    """One round, or a rest if there is nothing to do; how many jobs came."""
-    try:
-        state.tend()
-        got = yield from _round(state)
-        if got < 0:
-            got = yield from _rest(state)
-    except Exception as error:  # noqa: BLE001  # a worker outlives every failure
-        yield from _failed(state, error)
-        return 0
-    return got
 
 
 def _failed(state: WorkerState, error: Exception) -> Flow:
@@ -115,26 +110,29 @@ def _failed(state: WorkerState, error: Exception) -> Flow:
 
 def _round(state: WorkerState) -> Count:
     """Report and ask; how many jobs came, or -1 if there was nothing to do."""
-    if state.suspects.waits:
+    if state.suspects.unbegun and state.suspects.waits:
         yield from _begin(state)
     unsettled, now = state.collect(), state.clock()
     todo = {i: part for i, part in unsettled.items() if state.polls[i].barred <= now}
     shares = state.shares()
     if not todo and not shares and state.clock() < state.sample_at:
         return -1
-    got = 0
-    # Who gives back more than it gets comes first, so that no more is held than may be.
-    for i in sorted({*todo, *shares}, key=lambda i: shares.get(i, 0) - _ending(todo.get(i))):
+    got, places = 0, {*todo, *shares}
+    for i in places if len(places) < 2 else _order(todo, shares):
         poll = state.polls[i]
-        visit = _visit(state, poll, todo.get(i), shares.get(i, 0))
-        brought = yield from _reached(state, poll, _spared(state, poll, visit))
+        brought: int | None
+        try:
+            brought = yield from _exchange(state, poll, todo.get(i), shares.get(i, 0))
+            poll.failures, poll.unsure = 0, False
+        except Exception as error:  # noqa: BLE001  # raised again if others are affected, too
+            brought = _refused(state, poll, error)
         if brought is not None:
             got += brought
             unsettled.pop(i, None)
         elif poll.home is not None and i in unsettled:
             yield from _keep(state, i)
     state.unsure = False
-    if state.suspects.waits:
+    if state.suspects.unbegun and state.suspects.waits:
         yield from _begin(state)
     if got and state.waiting:  # a busy worker's BLPOP would swallow tokens that are others'
         yield from _stand_up(state)
@@ -143,19 +141,29 @@ def _round(state: WorkerState) -> Count:
     return got
 
 
+def _order(todo: Mapping[int, Todo], shares: Mapping[int, int]) -> list[int]:
+    """Return the queues to visit. The one that gets most reports for the jobs it gives comes first.
+
+    So no more jobs are held at any time than may be.
+    """
+    return sorted(
+        {*todo, *shares}, key=lambda i: shares.get(i, 0) - (todo[i].jobs if i in todo else 0)
+    )
+
+
 def _begin(state: WorkerState) -> Flow:
     """Have the server count the chosen suspect as begun, and run it."""
     job, poll = state.suspects.chosen, state.poll_of(state.suspects.chosen)
     if job.lost or poll.barred > state.clock():
         state.begin(None)
         return
-    yield from _reached(state, poll, _spared(state, poll, _extended(state, poll, job)))
+    yield from _guarded(state, poll, _extended(state, poll, job))
 
 
 def _extended(state: WorkerState, poll: QueuePoll, job: Any) -> Count:
     call, sent = poll.ops.extend([job], round(job.term.lease * 1000), late=True), state.clock()
     try:
-        reply = yield from _call(state, poll.ops, call)
+        reply = yield from _call(state, poll, call)
     except WrongEpoch:
         state.begin(None)
         return 0
@@ -164,44 +172,35 @@ def _extended(state: WorkerState, poll: QueuePoll, job: Any) -> Count:
     return 0
 
 
-def _ending(part: Todo | None) -> int:
-    return 0 if part is None else part.jobs
-
-
-def _spared(state: WorkerState, poll: QueuePoll, flow: Count) -> Generator[Step, Any, int | None]:
-    """What something with one queue gives; None = it, or its node, will be left alone a while."""
+def _guarded(state: WorkerState, poll: QueuePoll, flow: Count) -> Generator[Step, Any, int | None]:
+    """Run a flow about one queue; None = the queue, or its node, is left alone for a while."""
     try:
         got = yield from flow
-    except QueuePartitioned as error:
-        state.found_partitioned(poll, error)
-        return None
-    except DAMAGES as error:
-        state.found_damaged(poll, error)
-        return None
-    except QueueInUse as error:
-        state.found_taken(poll, error)
-        return 0
+    except Exception as error:  # noqa: BLE001  # raised again if others are affected, too
+        return _refused(state, poll, error)
+    poll.failures, poll.unsure = 0, False
     return got
 
 
-def _reached(
-    state: WorkerState, poll: QueuePoll, flow: Generator[Step, Any, int | None]
-) -> Generator[Step, Any, int | None]:
-    """The same where queues lie on several servers or nodes, and its own is not there."""
-    try:
-        got = yield from flow
-    except Exception as error:
-        if not (state.is_spread and passing(error)):
-            raise
+def _refused(state: WorkerState, poll: QueuePoll, error: Exception) -> int | None:
+    """Note an error about one queue or its node, and raise any other."""
+    if isinstance(error, QueueInUse):
+        state.found_taken(poll, error)
+        poll.failures, poll.unsure = 0, False
+        return 0
+    if isinstance(error, QueuePartitioned):
+        state.found_partitioned(poll, error)
+    elif isinstance(error, DAMAGES):
+        state.found_damaged(poll, error)
+    elif not (state.is_spread and passing(error)):
+        raise error
+    else:
         poll.unsure = True
         if poll.home is None:
             state.found_damaged(poll, error, logging.WARNING)
         else:
             state.found_down(poll)
-        return None
-    if got is not None:
-        poll.failures, poll.unsure = 0, False
-    return got
+    return None
 
 
 def _keep(state: WorkerState, place: int) -> Flow:
@@ -223,35 +222,32 @@ def _keep(state: WorkerState, place: int) -> Flow:
         del state.unsettled[place]
 
 
-def _visit(state: WorkerState, poll: QueuePoll, part: Todo | None, n: int) -> Count:
-    """Report to one queue and ask it for up to n jobs; how many came."""
+def _exchange(state: WorkerState, poll: QueuePoll, part: Todo | None, n: int) -> Count:
+    """Report to one queue and ask it for up to n jobs, in as few trips as can be.
+
+    Returns how many jobs came.
+    """
+    got = 0
     try:
-        return (yield from _exchange(state, poll, part, n))
+        if n and not poll.lease:
+            n = yield from _measured(state, poll, n)
+        if n and (poll.woken or state.waiting) and state.free > 0:
+            # It says that it was idle, for which the trip that does both has no room.
+            got = yield from _reserve(state, poll, min(n, state.free))
+            n = 0
+        while part is not None and part.others:
+            yield from _report_other(state, poll, part)
+        while n and part is not None and len(part.acks) > 1 and part.jobs > TRIP:
+            yield from _ack(state, poll, part)
+        if n and part is not None and part.acks:
+            got = yield from _settle(state, poll, part, n)
+        elif n:
+            got = yield from _reserve(state, poll, n)
     except QueueInUse:  # nothing was taken; what is finished is reported, which needs no role
         if part is not None:
             yield from _report(state, poll, part)
         raise
-
-
-def _exchange(state: WorkerState, poll: QueuePoll, part: Todo | None, n: int) -> Count:
-    """The same, in as few trips as can be."""
-    got = 0
-    if n and not poll.lease:
-        n = yield from _measured(state, poll, n)
-    from_wait = poll.woken or state.waiting
-    if from_wait and n and state.free > 0:
-        # It says so, for which the trip that does both has no room.
-        got = yield from _reserve(state, poll, min(n, state.free))
-        n = 0
-    while part is not None and part.others:
-        yield from _report_other(state, poll, part)
-    while n and part is not None and sum(len(done.jobs) for done in part.acks) > TRIP:
-        yield from _ack(state, poll, part)
-    if n and part is not None and part.acks:
-        got = yield from _settle(state, poll, part, n)
-    elif n:
-        got = yield from _reserve(state, poll, n)
-    if part is not None:
+    if part is not None and (part.acks or part.others):
         yield from _report(state, poll, part)
     return got
 
@@ -264,11 +260,15 @@ def _report(state: WorkerState, poll: QueuePoll, part: Todo) -> Flow:
         yield from _ack(state, poll, part)
 
 
-def _call(state: WorkerState, ops: QueueOps, call: Call[R]) -> Generator[Step, Any, R]:
+def _call(state: WorkerState, poll: QueuePoll, call: Call[R]) -> Generator[Step, Any, R]:
     """Run a script and return its result."""
-    run, sent = Run(call, brief=state.is_spread), state.clock()
-    reply: R = yield (run if ops.home is None else At(ops.home, run))
-    state.heard(ops, call.resent or sent)
+    run, sent = Run(call, brief=state.apart and state.is_spread), state.clock()
+    home = poll.ops.home
+    reply: R = yield (run if home is None else At(home, run))
+    state.answered, state.failures = state.clock(), 0
+    poll.trip = state.answered - (call.resent or sent)
+    if poll.is_slow or poll.trip > poll.lease * FAR:
+        state.judge(poll)
     if call.resent:
         # The connection failed; the one that waits may be as dead, and swallow every token.
         state.waiting = False
@@ -278,14 +278,14 @@ def _call(state: WorkerState, ops: QueueOps, call: Call[R]) -> Generator[Step, A
     return reply
 
 
-def _first(finished: Sequence[Finished]) -> list[Finished]:
-    """The first of them: as much as one script takes, of one life of the queue, at least one."""
+def _first(finished: Sequence[Finished]) -> Sequence[Finished]:
+    """Return as many as one script takes, of one life of the queue, at least one."""
     count, epoch = 0, finished[0].jobs[0].epoch
     for i, done in enumerate(finished):
         count += len(done.jobs)
         if i and (count > TRIP or done.jobs[0].epoch != epoch):
-            return list(finished[:i])
-    return list(finished)
+            return finished[:i]
+    return finished
 
 
 def _named(finished: Sequence[Finished]) -> list[Any]:
@@ -294,11 +294,11 @@ def _named(finished: Sequence[Finished]) -> list[Any]:
 
 def _settle(state: WorkerState, poll: QueuePoll, part: Todo, n: int) -> Count:
     """Acknowledge and take more in one trip; how many came."""
-    finished = _first(part.acks)
-    names, sent = _named(finished), state.clock()
+    finished = part.acks if len(part.acks) == 1 else _first(part.acks)
+    names, sent = [job for done in finished for job in done.jobs], state.clock()
     call = poll.ops.settle(names, n, provisional=True)
     try:
-        outcomes, taken = yield from _call(state, poll.ops, call)
+        outcomes, taken = yield from _call(state, poll, call)
     except WrongEpoch:
         part.acks = part.acks[len(finished) :]
         _outlived(state, finished)
@@ -314,7 +314,7 @@ def _ack(state: WorkerState, poll: QueuePoll, part: Todo) -> Flow:
     finished = _first(part.acks)
     call = poll.ops.ack(_named(finished))
     try:
-        outcomes = yield from _call(state, poll.ops, call)
+        outcomes = yield from _call(state, poll, call)
     except WrongEpoch:
         part.acks = part.acks[len(finished) :]
         _outlived(state, finished)
@@ -328,7 +328,7 @@ def _measured(state: WorkerState, poll: QueuePoll, n: int) -> Count:
 
     How many jobs to ask it for then.
     """
-    taken = yield from _call(state, poll.ops, poll.ops.reserve(0))
+    taken = yield from _call(state, poll, poll.ops.reserve(0))
     poll.lease = taken.lease_ms / 1000
     state.judge(poll)
     return 0 if poll.is_slow else n
@@ -338,7 +338,7 @@ def _reserve(state: WorkerState, poll: QueuePoll, n: int) -> Count:
     """Take up to n jobs; how many came."""
     sent = state.clock()
     call = poll.ops.reserve(n, idle=poll.woken or state.waiting, provisional=True)
-    taken = yield from _call(state, poll.ops, call)
+    taken = yield from _call(state, poll, call)
     poll.woken = False
     state.asked(poll, taken, n, call.resent or sent)
     return len(taken.deliveries)
@@ -353,7 +353,7 @@ def _report_other(state: WorkerState, poll: QueuePoll, part: Todo) -> Flow:
     resent = 0.0
     if verdict.kind != "none":
         try:
-            outcomes, resent = yield from _told(state, poll.ops, names, verdict)
+            outcomes, resent = yield from _told(state, poll, names, verdict)
         except WrongEpoch:
             outcomes = None
     if len(finished) == len(everything):
@@ -369,11 +369,11 @@ def _report_other(state: WorkerState, poll: QueuePoll, part: Todo) -> Flow:
 
 
 def _told(
-    state: WorkerState, ops: QueueOps, names: Sequence[Any], verdict: Verdict
+    state: WorkerState, poll: QueuePoll, names: Sequence[Any], verdict: Verdict
 ) -> Generator[Step, Any, tuple[Settled, float]]:
     """Report jobs."""
-    call = _verdict_call(ops, names, verdict)
-    outcomes = yield from _call(state, ops, call)
+    call = _verdict_call(poll.ops, names, verdict)
+    outcomes = yield from _call(state, poll, call)
     return outcomes, call.resent
 
 
@@ -400,11 +400,12 @@ def _ended(
             poll.at = 0.0
     for done in finished:
         state.drop(done.jobs)
-        if verdict.kind != "none":
+        if state.abandoned and verdict.kind != "none":
             state.abandoned.difference_update(done.jobs)
     if outcomes.all_done:
         for done in finished:
-            state.count(done, _usual(verdict, done.jobs[0]), len(done.jobs))
+            usual = OUTCOMES["ack"] if verdict is ACK else _usual(verdict, done.jobs[0])
+            state.count(done, usual, len(done.jobs))
         return
     found = iter(outcomes)
     for done in finished:
@@ -463,12 +464,12 @@ def _sample(state: WorkerState, *, busy: bool) -> Flow:
     state.sample_at = state.clock() + state.sample_pause(busy=busy)
     for poll in state.polls:
         if not poll.failures:
-            yield from _reached(state, poll, _sized(state, poll))
+            yield from _guarded(state, poll, _sized(state, poll))
 
 
 def _sized(state: WorkerState, poll: QueuePoll) -> Count:
     with suppress(QueuePartitioned, *DAMAGES):  # what is in the way of its jobs is told there
-        poll.size = (yield from _call(state, poll.ops, poll.ops.stats())).ready
+        poll.size = (yield from _call(state, poll, poll.ops.stats())).ready
         state.statistics.sized(poll.ops.name, state.sizes[poll.ops.name])
     return 0
 
@@ -480,11 +481,17 @@ def _rest(state: WorkerState) -> Count:
     """
     if not state.held:
         yield from _tidy(state)
-    until, wakes = state.until(), state.wakes
+    until = state.until()
+    if state.room() <= 0 or not state.may_wait:
+        if state.waiting or [poll for poll in state.polls if poll.woken]:
+            yield from _stand_up(state)
+        yield Rest(until)
+        return 0
+    wakes = state.wakes
     if wakes.keys() != state.awaited:
         yield from _stand_up(state)
         state.awaited = wakes.keys()
-    if not state.may_wait or not wakes:
+    if not wakes:
         yield from _stand_up(state)
         yield Rest(until)
         return 0
@@ -540,7 +547,7 @@ def _woken(state: WorkerState, poll: QueuePoll) -> Count:
         yield from _hand_on(state, poll)
         return 0
     asked = _reserve(state, poll, min(room, TRIP))
-    got = (yield from _reached(state, poll, _spared(state, poll, asked))) or 0
+    got = (yield from _guarded(state, poll, asked)) or 0
     if got:
         yield Cede()  # the handler begins before the next BLPOP is sent
     return got
@@ -559,14 +566,14 @@ def _stand_up(state: WorkerState) -> Flow:
 
 def _hand_on(state: WorkerState, poll: QueuePoll) -> Flow:
     """Put the token back for another consumer, if there is anything to take."""
-    yield from _reached(state, poll, _handed(state, poll))
+    yield from _guarded(state, poll, _handed(state, poll))
 
 
 def _handed(state: WorkerState, poll: QueuePoll) -> Count:
     poll.woken = False
     call = poll.ops.reserve(0, idle=True)
     with suppress(QueueInUse):  # it is handed on all the same
-        yield from _call(state, poll.ops, call)
+        yield from _call(state, poll, call)
     return 0
 
 
@@ -596,7 +603,7 @@ def _hand_back(state: WorkerState) -> Flow:
         lives = [list(life) for _, life in groupby(jobs, key=lambda job: job.epoch)]
         for chunk in (life[i : i + BATCH] for life in lives for i in range(0, len(life), BATCH)):
             with _unless_refused(state):
-                yield from _call(state, poll.ops, poll.ops.release(chunk, 0))
+                yield from _call(state, poll, poll.ops.release(chunk, 0))
                 state.drop(chunk)
                 state.abandoned.difference_update(chunk)
                 state.statistics.finished("handed back", len(chunk), None, None)

@@ -39,16 +39,16 @@ class Here:
     0 if the handler returned, that of `sys.exit`, or 1 for any other exception.
     """
 
-    __slots__ = ("_pid",)
+    __slots__ = ("pid",)
 
     def __init__(self) -> None:
-        self._pid = os.getpid()
+        self.pid = os.getpid()
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if os.getpid() != self._pid:
+        if os.getpid() != self.pid:
             os._exit(_exit_code(error))
 
 
@@ -65,12 +65,16 @@ class Runners:
         count: how many.
         name: of the worker, for the threads' names.
         execute: runs one item, and never raises.
+
+    Attributes:
+        put: has an item run when there is a thread for it, in order.
     """
 
     def __init__(self, count: int, name: str, execute: Callable[[Item], None]) -> None:
         self._execute = execute
         self._here = Here()
         self._inbox: queue.SimpleQueue[Item | None] = queue.SimpleQueue()
+        self.put: Callable[[Item], None] = self._inbox.put
         self._threads = [
             threading.Thread(target=self._run, name=f"{name}-{i + 1}", daemon=True)
             for i in range(count)
@@ -88,10 +92,6 @@ class Runners:
             except BaseException as error:  # noqa: BLE001  # a runner outlives everything
                 _complain(error)
             del item  # else its jobs live until the next one comes
-
-    def put(self, item: Item) -> None:
-        """Run this when there is a thread for it, in order."""
-        self._inbox.put(item)
 
     def drain(self) -> list[Item]:
         """What no thread has begun with; it is not run."""
@@ -116,8 +116,11 @@ class Runners:
         kwargs: Any,
     ) -> Any:
         """Call the handler."""
-        with self._here:
+        try:
             return handler.function(*args, **kwargs)
+        finally:
+            if os.getpid() != self._here.pid:
+                self._here.__exit__(*sys.exc_info())
 
     def has_ended(self, jobs: Sequence[Any], error: BaseException) -> bool:  # noqa: ARG002
         """Whether the worker has ended the run of these jobs: never, as it runs in a thread."""

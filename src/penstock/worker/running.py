@@ -28,7 +28,7 @@ def arguments_of(handler: Handler[..., Any], jobs: Sequence[Any]) -> tuple[Any, 
     Raises:
         Unfit: the body of the job does not fit the function.
     """
-    return ((list(jobs),), {}) if handler.size else handler.arguments(jobs[0])
+    return handler.arguments(jobs[0]) if handler.size is None else ((list(jobs),), {})
 
 
 def concluded(handler: Handler[..., Any], jobs: Sequence[Any], value: Any) -> list[Verdict] | None:

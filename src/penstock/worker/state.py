@@ -27,7 +27,7 @@ from penstock.worker.polls import Finished, QueuePoll, Todo
 from penstock.worker.results import ACK, Verdict
 from penstock.worker.statistics import Statistics
 from penstock.worker.suspects import ASIDE, Suspects, suspects_among
-from penstock.worker.terms import NEAR, OVER, Term, begin, lengthened, next_renewal
+from penstock.worker.terms import NEAR, OVER, Term, begin, lengthened
 
 __all__ = ["HANDED_BACK", "KEPT", "OUTCOMES", "WorkerState"]
 
@@ -221,7 +221,7 @@ class WorkerState:
     def is_over(self) -> bool:
         """Whether the loop has nothing more to do."""
         if self.held or (self.isolator is not None and self.isolator.job is not None):
-            return self.clock() >= self.deadline
+            return self.stopping and self.clock() >= self.deadline
         return self.stopping or self._is_exhausted()
 
     def _is_exhausted(self) -> bool:
@@ -248,15 +248,22 @@ class WorkerState:
     @property
     def free(self) -> int:
         """How many more jobs may be held now."""
-        makes_room = self.suspects.are_expected and not self._isolates()
-        most = 1 if makes_room else self.capacity
-        return most - len(self.held)
+        return self._most() - len(self.held)
+
+    def _most(self) -> int:
+        """Return how many jobs may be held: one while it makes room for a suspect."""
+        return 1 if self.suspects.are_expected and not self._isolates() else self.capacity
 
     def room(self) -> int:
         """How many more jobs may be taken, when what is finished is reported in the same trip."""
-        if self.stopping or self._has_suspect() or self.isolated is not None:
+        if self.stopping or self.isolated is not None:
             return 0
-        free = self.free + sum(todo.jobs for todo in self.unsettled.values())
+        if self.suspects.chosen is not None and self._has_suspect():
+            return 0
+        free = self._most() if self.suspects.expected_until else self.capacity
+        free -= len(self.held)
+        for todo in self.unsettled.values():
+            free += todo.jobs
         most = self.options.max_jobs
         return free if most is None else min(free, most - self.taken)
 
@@ -308,10 +315,11 @@ class WorkerState:
     def until(self) -> float:
         """When the loop has to look around next, if nothing happens before."""
         found = min(self.lap, self.sample_at, self.dispatcher.flush_at)
-        found = min([found, *(self.polls[i].barred for i in self.unsettled)])
+        for i in self.unsettled:
+            found = min(found, self.polls[i].barred)
         if self.stopping:
             return min(found, self.deadline)
-        if self.suspects.are_expected:
+        if self.suspects.expected_until and self.suspects.are_expected:
             found = min(found, self.suspects.expected_until)
         if self.room() > 0:
             found = min(found, max(self.next_ask, min(map(self._next, self.polls))))
@@ -341,7 +349,9 @@ class WorkerState:
         """What is to be reported, by queue; it stays here until `settled` takes it away."""
         while self.finished:
             done = self.finished.popleft()
-            place = self.place_of(done.jobs[0])
+            place = self._places.get(done.jobs[0].batch.ops)
+            if place is None:
+                place = self.place_of(done.jobs[0])
             todo = self.unsettled.get(place)
             if todo is None:
                 todo = self.unsettled[place] = Todo()
@@ -358,7 +368,8 @@ class WorkerState:
         for line in (self.isolator, self.isolated):
             if line is not None:
                 line.tend(self)
-        self._let_go()
+        if self.unsettled:
+            self._let_go()
         if self.stopping and not self._drained:
             self._drained = True
             waiting = [self.suspects.chosen] if self.suspects.waits else []
@@ -403,14 +414,6 @@ class WorkerState:
         if self.next_ask > self.clock() + HEALTHY / 3:
             return HEALTHY / 3
         return SAMPLE if busy else IDLE_SAMPLE
-
-    def heard(self, ops: QueueOps, sent: float) -> None:
-        """The server has answered a call to one of the queues."""
-        self.answered = self.clock()
-        self.failures = 0
-        poll = self.polls[self._places[ops]]
-        poll.trip = self.answered - sent
-        self.judge(poll)
 
     def judge(self, poll: QueuePoll) -> None:
         """Stop asking a queue for jobs whose leases would end on the way, or ask it again."""
@@ -466,15 +469,19 @@ class WorkerState:
         else:
             poll.at = math.inf if taken.next_ms < 0 else now + taken.next_ms / 1000
             poll.pause = min(poll.pause * 2, PATIENCE)
-        self._found_drained(poll, now if taken.is_over else -math.inf)
+        is_over = not taken.deliveries and taken.is_over
+        if is_over or poll.drained > -math.inf:
+            self._found_drained(poll, now if is_over else -math.inf)
         several = len(self.polls) > 1
         poll.recheck_at = now + poll.pause if several else math.inf
         if taken.deliveries:
             self.sample_at = min(self.sample_at, now + SAMPLE)
             self._hold(poll, taken.deliveries, sent, now)
         if wanted > 0:
-            self.next_ask = now + self._pause()
-            self.sample_at = min(self.sample_at, now + self.sample_pause(busy=False))
+            throttle = self.options.throttle
+            self.next_ask = now + (throttle if isinstance(throttle, float) else self._pause())
+            if self.sample_at > now + SAMPLE:
+                self.sample_at = min(self.sample_at, now + self.sample_pause(busy=False))
 
     def _found_drained(self, poll: QueuePoll, now: float) -> None:
         """Whether a queue is closed and drained; when all seem to be, each is asked once more."""
@@ -486,10 +493,8 @@ class WorkerState:
             self.look_everywhere()
 
     def _pause(self) -> float:
-        """Seconds to leave the queues alone."""
-        throttle = self.options.throttle
-        if isinstance(throttle, float):
-            return throttle
+        """Ask the user's function for how many seconds to leave the queues alone."""
+        throttle: Any = self.options.throttle
         try:
             found = throttle(sum(poll.size for poll in self.polls))
             return duration_ms("throttle", 0 if found is None else found) / 1000
@@ -513,32 +518,38 @@ class WorkerState:
     def _hold(self, poll: QueuePoll, jobs: Sequence[Any], sent: float, now: float) -> None:
         trip = now - sent
         is_alone = not self.held
-        poll.lease = begin(jobs, sent, now)
-        self.judge(poll)
-        jobs = self._in_time(jobs, now)
-        if not jobs:
-            return
-        self._warn_of(poll, trip)
+        poll.lease, renewal = begin(jobs, sent, now)
+        is_long = poll.is_slow or trip > poll.lease * NEAR
+        if is_long:
+            self.judge(poll)
+        if [job for job in jobs if job.term.until < now]:
+            jobs = self._in_time(jobs, now)
+            if not jobs:
+                return
+        if is_long:
+            self._warn_of(poll, trip)
         self.held.update(dict.fromkeys(jobs))
         self.taken += len(jobs)
-        if next_renewal(jobs) < self.beat_at:
+        if renewal < self.beat_at:
             self.poke()
-        jobs = self._sorted(jobs, is_alone)
-        self._keep(jobs)
+        suspects = [job for job in jobs if job._counts]
+        if suspects and (suspects := suspects_among(suspects)):
+            jobs = self._without_suspects(jobs, suspects, is_alone)
+        if self.helper is not None:
+            self._keep(self.helper, jobs)
         self.dispatcher.hand(jobs)
 
-    def _keep(self, jobs: Sequence[Any]) -> None:
-        """Have the leases of these jobs renewed by the helper process, too, if there is one."""
-        if self.helper is not None:
-            self.helper.hold(jobs)
-            if self.helper.pid is None:
-                self.poke()
+    def _keep(self, helper: HeartbeatProcess, jobs: Sequence[Any]) -> None:
+        """Have the leases of these jobs renewed by the helper process, too."""
+        helper.hold(jobs)
+        if helper.pid is None:
+            self.poke()
 
-    def _sorted(self, jobs: Sequence[Any], is_alone: bool) -> Sequence[Any]:
-        """The ordinary ones of these jobs. One suspect is chosen to run alone, if it can."""
-        suspects = [job for job in suspects_among(jobs) if self.dispatcher.knows(job)]
-        if not suspects:
-            return jobs
+    def _without_suspects(
+        self, jobs: Sequence[Any], suspects: Sequence[Any], is_alone: bool
+    ) -> Sequence[Any]:
+        """Return the ordinary ones of these jobs. One suspect is chosen to run alone, if it can."""
+        suspects = [job for job in suspects if self.dispatcher.knows(job)]
         ordinary = [job for job in jobs if job not in suspects]
         self.suspects.unbegun.update(suspects)
         if self.isolator is not None and not self.isolator.is_broken:
@@ -566,7 +577,8 @@ class WorkerState:
             self.put_back(job, KEPT)
         else:
             job.term = term
-            self._keep([job])
+            if self.helper is not None:
+                self._keep(self.helper, [job])
             self.poke()
             self.dispatcher.hand([job])
 
@@ -595,7 +607,7 @@ class WorkerState:
     def count(self, done: Finished, outcome: str, count: int) -> None:
         """A handler has done with these jobs, and the server has said what became of so many."""
         job = done.jobs[0]
-        waited = (job.batch.now - int(job.number[:-11])) / 1000 if job.first else None
+        waited = (job.batch.now - int(job.number[:-11])) / 1000 if not job._counts else None
         self.statistics.finished(outcome, count, done.seconds or None, waited)  # 0 = none has run
         is_asked = done.verdict.is_asked and outcome in ("retried", "dead")
         if is_asked:

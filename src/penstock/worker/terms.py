@@ -94,26 +94,32 @@ def lengthened(lease: float, trip: float) -> float:
     return lease if trip <= lease * NEAR else max(lease, min(trip * TIMES, LONGEST))
 
 
-def begin(jobs: Sequence[Any], sent: float, now: float) -> float:
-    """Set the terms of jobs that were delivered; return their shortest lease.
+def begin(jobs: Sequence[Any], sent: float, now: float) -> tuple[float, float]:
+    """Set the terms of jobs that were delivered.
+
+    Returns their shortest lease, and when the first of them is to be renewed.
 
     Args:
         jobs: at least one.
         sent: when they were asked for.
         now: when they came.
     """
-    trip, shortest, batch, common = now - sent, math.inf, None, OVER
+    trip, shortest, renewal = now - sent, math.inf, math.inf
+    batch, common = None, OVER
     for job in jobs:
         if job.batch is not batch:
             batch = job.batch
             lease = batch.lease_ms / 1000
             shortest = min(shortest, lease)
-            common = Term(sent + lease, lengthened(lease, trip))
-        is_special = job._data[2:3] in b"lt"  # its record names a lease or ttl of its own
-        job.term = _own_term(job, sent, trip) if is_special else common
-        if is_special and job.term.lease:
-            shortest = min(shortest, job.lease)
-    return shortest
+            common = Term(sent + lease, lease if trip <= lease * NEAR else lengthened(lease, trip))
+            renewal = min(renewal, common.until - common.lease * LEFT)
+        job.term = common
+        if job._data[2:3] in b"lt":  # its record names a lease or ttl of its own
+            term = job.term = _own_term(job, sent, trip)
+            if term.lease:
+                shortest = min(shortest, job.lease)
+                renewal = min(renewal, term.renewal(LEFT))
+    return shortest, renewal
 
 
 def _own_term(job: Any, sent: float, trip: float) -> Term:
@@ -164,5 +170,5 @@ def next_renewal(jobs: Collection[Any], left: float = LEFT) -> float:
     for job in jobs:
         term: Term = job.term
         if term.lease:
-            nearest = min(nearest, term.renewal(left))
+            nearest = min(nearest, term.until - term.lease * left)  # as `renewal`
     return nearest

@@ -116,7 +116,10 @@ class Consuming(Operations):
     def _exchanged(self, parse: Any, tag: int, names: Sequence[Any], raw: Any) -> Exchanged:
         reply: replies.Settle = parse(raw)
         codes = [int(code) for code in reply.codes.split()] or None
-        return Exchanged(Settled(names, codes), self._taken(lambda _: reply, tag, raw))
+        jobs: list[Any] = []
+        if reply.jobs:
+            jobs = self._delivered(reply.epoch, tag, reply.now, reply.lease, reply.jobs)
+        return Exchanged(Settled(names, codes), Taken(reply.next, jobs, reply.lease))
 
     def nack(self, names: Sequence[Any], delay_ms: int, error: str) -> Call[Settled]:
         """Report failures; delay -1 = by the queue's policy."""

@@ -125,6 +125,7 @@ class AsyncWorker:
         self._state: WorkerState | None = None
         self._handler_runner: AsyncHandlerRunner | None = None
         self._activity: AsyncActivity | None = None
+        self._lap = 0.0
         self._looking = AsyncBackgroundTasks()
         self._isolated: Isolated | None = None
 
@@ -487,12 +488,14 @@ class AsyncWorker:
         state, monitor = self._state, self.options.monitor
         assert state is not None
         state.idle_rounds = 0 if got else state.idle_rounds + 1
-        if self._client._is_look_due and not self._looking.under_way:
-            self._looking.begin(self._look)
+        if self._lap != state.lap:  # once a tick, and not in every round
+            self._lap = state.lap
+            if self._client._is_look_due and not self._looking.under_way:
+                self._looking.begin(self._look)
         learned, state.learned = state.learned, {}
         for name, partitions in learned.items():
             self._client.queue(name, partitions=partitions)
-        if learned or state.polls[0].home is not None:
+        if learned or state.polls[0].ops.home is not None:
             for poll in self._polls():
                 if not state.has(poll.ops):
                     state.add(poll)  # a node, or partitions, that were learned of since

@@ -85,7 +85,11 @@ class HandlerRunner:
         del self._at_work[id(item)]
         seconds = monotonic() - began
         if verdicts is None:
-            self._finish(jobs, ACK, seconds)
+            if len(jobs) == 1 and not (jobs[0].settled or jobs[0].lost):
+                jobs[0].settled = True
+                self.finished.append(Finished(jobs, ACK, seconds))
+            else:
+                self._finish(jobs, ACK, seconds)
         else:
             alike: dict[Verdict, list[Any]] = {}
             for job, verdict in zip(jobs, verdicts, strict=True):
@@ -124,10 +128,6 @@ class HandlerRunner:
         What a handler has settled itself is done with. One that was told that it has lost its job
         may have stopped half way: it returns, and the lease may last a moment longer.
         """
-        if len(jobs) == 1 and not (jobs[0].settled or jobs[0].lost):
-            jobs[0].settled = True
-            self.finished.append(Finished(jobs, verdict, seconds, error))
-            return
         parts: dict[str, list[Any]] = {}
         for job in jobs:
             kind = "own" if job.settled else "lost" if job.lost else "told"
@@ -168,7 +168,7 @@ class HandlerRunner:
     ) -> list[Verdict] | None:
         verdicts: list[Verdict] | None
         try:
-            args, kwargs = arguments_of(handler, jobs)
+            args, kwargs = (jobs, {}) if handler.takes_job else arguments_of(handler, jobs)
             value = self.runners.call(handler, jobs, args, kwargs)
             verdicts = None if value is None else concluded(handler, jobs, value)
         except Unfit as error:

@@ -60,8 +60,18 @@ class AsyncDriver:
         try:
             effect = next(flow)
             while True:
-                answer, error = await self._tried(effect, wait)
-                effect = flow.send(answer) if error is None else flow.throw(error)
+                try:
+                    if isinstance(effect, flows.Run):
+                        answer = await self.node.run(effect.call, brief=effect.brief)
+                    elif isinstance(effect, flows.Rest):
+                        answer = None
+                        await wait.rest(effect)
+                    else:
+                        answer = await self._answer(effect, wait)
+                except Exception as error:  # noqa: BLE001, PERF203  # the flow decides about it
+                    effect = flow.throw(error)
+                else:
+                    effect = flow.send(answer)
         except StopIteration as end:
             return end.value
         # [async only

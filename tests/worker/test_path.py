@@ -1,0 +1,69 @@
+"""The path of one job through a worker, counted in functions of the package."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+import penstock
+from penstock import Queue, Worker
+from penstock.embedded import EmbeddedServer
+
+ROOT = str(Path(penstock.__file__).parent)
+WARM = 5
+"""Jobs that are run before one is traced."""
+
+
+class Tracer:
+    """A handler that traces all threads from its call for one job to its call for the next.
+
+    So all is in it that follows the handler's work, the report, the next job's delivery and way.
+
+    Args:
+        look: what the handler does with a job.
+    """
+
+    def __init__(self, look: Callable[[Any], object]) -> None:
+        self.functions: set[tuple[str, str, int]] = set()
+        self._look = look
+        self._runs = 0
+
+    def __call__(self, job: Any) -> None:
+        """The handler."""
+        self._runs += 1
+        self._look(job)
+
+    def profile(self, frame: FrameType, event: str, arg: object) -> None:  # its form
+        """Note a call; comprehensions and lambdas count as a part of their function."""
+        code = frame.f_code
+        is_own = code.co_filename.startswith(ROOT) and not code.co_name.startswith("<")
+        if event == "call" and is_own and self._runs == WARM:
+            self.functions.add((code.co_filename, code.co_name, code.co_firstlineno))
+
+
+@pytest.mark.parametrize(
+    "look, most",
+    [(lambda _: None, 45), (lambda job: job.body, 50)],
+    ids=["the job", "the body"],
+)
+def test_a_job_passes_few_functions(
+    look: Callable[[Any], object], most: int, queue: Queue, worker_server: EmbeddedServer
+) -> None:
+    """From one job to the next a worker calls at most 45 functions; to read a body takes 5 more."""
+    queue.enqueue_many(range(WARM + 2))
+    tracer = Tracer(look)
+    worker = Worker(worker_server.url, "work", tracer.__call__, concurrency=1, burst=True)
+    threading.setprofile(tracer.profile)
+    try:
+        worker.run(signals=False)
+    finally:
+        threading.setprofile(None)  # type: ignore[arg-type]
+        sys.setprofile(None)
+    assert tracer._runs == WARM + 2
+    assert 20 < len(tracer.functions) <= most, sorted(tracer.functions)
