@@ -443,15 +443,15 @@ def test_no_jobs_are_taken_over_trips_too_long_for_their_leases(
     slow.step(2.4, 20)
     assert (slow.queue.stats().ready, slow.queue.stats().crashed) == (6, 0)
     assert slow.stage.state.held == {}
-    assert [text for text in caplog.messages if "no jobs are taken" in text] == [
+    assert [text for text in caplog.messages if "no jobs are reserved" in text] == [
         (
-            f"queue 'a': a round trip takes 2.40 s, too long for leases of {lease:.2f} s: no jobs "
-            "are taken until it is shorter; configure(lease=...) makes leases longer"
+            f"queue 'a': a round trip takes 2.40 s, too long for leases of {lease:.2f} s; no jobs "
+            "are reserved until it is shorter. Set a longer lease with configure(lease=...)"
         )
     ]
     slow.step(0.01, 5)
     assert slow.stage.state.held
-    assert "jobs are taken again" in caplog.text
+    assert "jobs are reserved again" in caplog.text
     slow.close()
 
 

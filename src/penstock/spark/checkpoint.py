@@ -115,7 +115,7 @@ class Batches:
         """Have this batch, made now or in an earlier life; False = there is nothing to be put in.
 
         Raises:
-            CheckpointTaken: somebody else has it.
+            CheckpointTaken: another query has it.
         """
         while True:
             reply = self._assign(batch, most, STEP)

@@ -43,7 +43,7 @@ __all__ = [
 
 logger = get_logger("penstock")
 VARIABLE = re.compile("[A-Z_][A-Z0-9_]*")
-"""How variables of the environment are called; nobody's passwords, as a rule."""
+"""Names of environment variables; other values than names are rejected."""
 ASKED = "option 'sslCertFile': the server may ask for a certificate that it trusts"
 TLS_ERRORS = {
     "certificate is not valid for": "option 'url': the server's certificate is for another host",

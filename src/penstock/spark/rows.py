@@ -161,7 +161,7 @@ def name_of(*parts: object) -> bytes:
 
 
 def preferred(key: str, nodes: Sequence[str]) -> str:
-    """Which of several nodes has what goes by this key: the same one, whoever asks."""
+    """Return the node that a key belongs to; every client gives the same answer."""
     return max(nodes, key=lambda node: blake2b(f"{node} {key}".encode(), digest_size=8).digest())
 
 

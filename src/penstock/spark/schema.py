@@ -10,7 +10,7 @@ SCHEMA = (
     "enqueued_at timestamp, ready_at timestamp, lease_until timestamp, expires_at timestamp, "
     "owner string, last_error string, node string"
 )
-"""Of the source. What does not apply to a job is null: `receipt` of one that nobody holds."""
+"""Of the source. What does not apply to a job is null: `receipt` of one that is not active."""
 
 COLUMNS = (
     "payload", "id", "delay", "ready_at", "ttl", "lease", "max_attempts", "backoff", "backoff_cap",

@@ -64,7 +64,7 @@ class WriteJob:
         nodes: ids of the nodes that the driver reaches.
         streams: whether a stream's micro-batches are written.
         has_ids: whether rows have ids.
-        own: names a write that nobody has named.
+        own: names a write that has no `writeId`.
     """
 
     options: Write

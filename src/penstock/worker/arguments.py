@@ -88,7 +88,7 @@ def shown(value: Any) -> str:
         return "[...]" if isinstance(value, list) else "{...}"
     try:
         return _cut(repr(value[: SHOWN + 1] if isinstance(value, str) else value))
-    except Exception:  # noqa: BLE001  # an int of too many digits, somebody's __repr__
+    except Exception:  # noqa: BLE001  # an int of too many digits, or a __repr__ that fails
         return f"<{type(value).__name__}>"
 
 
@@ -138,7 +138,7 @@ ANYTHING = _Kind(None)
 
 
 def _kind(annotation: Any) -> _Kind | None:
-    """What is checked without a converter; None = the annotation is nothing that JSON knows."""
+    """Return what is checked without a converter; None = JSON does not know the annotation."""
     annotation = _unwrapped(annotation)
     if any(annotation is one for one in (Any, object, Parameter.empty)):
         return ANYTHING
@@ -156,7 +156,7 @@ def _kind(annotation: Any) -> _Kind | None:
 
 
 def _unwrapped(annotation: Any) -> Any:
-    """Without NewType, and Annotated that adds nothing we look at."""
+    """Strip NewType, and Annotated without metadata that we read."""
     while hasattr(annotation, "__supertype__"):
         annotation = annotation.__supertype__
     return annotation
@@ -187,7 +187,7 @@ def _name(annotation: type) -> str:
 
 
 def _outer(annotation: Any) -> _Kind | None:
-    """Of `list[X]` and `dict[str, X]`, the container; of `Annotated[X, ...]`, X."""
+    """Return the container of `list[X]` and `dict[str, X]`, and X of `Annotated[X, ...]`."""
     annotation = _unwrapped(annotation)
     if typing.get_origin(annotation) in (Union, types.UnionType):
         return _union([_outer(part) for part in typing.get_args(annotation)])
@@ -352,7 +352,7 @@ class Parameters:
                 given[name] = _loaded(load, name, value)
 
     def _placed(self, given: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Those apart that can't be passed by name; defaults fill the gaps between them."""
+        """Return those that can't be passed by name; defaults fill the gaps between them."""
         args: list[Any] = []
         skipped: list[Any] = []
         for name in self._only:
@@ -423,14 +423,14 @@ class Parameters:
 def _loaded(load: Callable[[Any], Any], name: str, value: Any) -> Any:
     try:
         return load(value)
-    except Exception as error:  # somebody's validator
+    except Exception as error:  # the user's validator
         raise Misfit(name, str(error)[:200] or type(error).__name__, value) from error
 
 
 def _dumped(dump: Callable[[Any], Any], name: str, value: Any) -> Any:
     try:
         return dump(value)
-    except Exception as error:  # somebody's serializer
+    except Exception as error:  # the user's serializer
         raise BadArgument(name, value, f"can't be written as JSON: {error}") from error
 
 

@@ -209,7 +209,7 @@ class Child:
         self.line.close()
 
     def _receive(self) -> bytes | None:
-        """What has come; nothing = the line has broken, None = there is nothing yet."""
+        """Return what has come; nothing = the line has broken, None = nothing yet."""
         try:
             chunk = self.line.recv(CHUNK)
         except BlockingIOError:

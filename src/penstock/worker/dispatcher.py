@@ -73,7 +73,6 @@ class Dispatcher:
             self.flush()
 
     def _gather(self, handler: Handler[..., Any], job: Any) -> None:
-        """A batch has jobs of one queue, and of one life of it."""
         key = (handler, job.queue_name, job.epoch)
         entry = self._open.get(key)
         if entry is None:

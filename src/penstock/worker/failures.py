@@ -23,7 +23,7 @@ __all__ = ["Backoff"]
 logger = get_logger("penstock.worker")
 
 UNSAID = -1
-"""As a delay: somebody else decides."""
+"""As a delay: the next rule decides."""
 
 
 class Backoff:
@@ -110,7 +110,7 @@ class _Tenacity:
         return UNSAID if delay is None or math.isnan(delay) else _ms(delay)
 
     def _state(self, job: Delivery, error: BaseException) -> RetryCallState:
-        """The failure as tenacity knows it, as if all attempts were made here, from creation on."""
+        """Return the failure as tenacity knows it, as if all attempts were made here."""
         from tenacity import RetryCallState
 
         state = RetryCallState(self._retrying, None, (), {})
@@ -128,7 +128,7 @@ def _stored(job: Delivery) -> RetryPolicy | None:
 
 
 def _is_ruled(policy: RetryPolicy, error: BaseException) -> bool:
-    """Whether a rule is for this exception; one for all exceptions is not for results."""
+    """Return whether a rule is for this exception; one for all exceptions is not for results."""
     kinds = type(error).__mro__
     if isinstance(error, Result):
         kinds = kinds[: kinds.index(Result) + 1]
@@ -136,7 +136,7 @@ def _is_ruled(policy: RetryPolicy, error: BaseException) -> bool:
 
 
 def _applied(policy: RetryPolicy, job: Delivery, text: str) -> Verdict:
-    """What a policy says after this attempt; what it leaves open is left to the script."""
+    """Return the verdict of a policy after this attempt; the script decides what it leaves open."""
     attempt = job.attempt
     if policy.max_attempts and attempt >= policy.max_attempts:
         return Verdict("bury", text=text)

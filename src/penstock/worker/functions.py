@@ -76,7 +76,7 @@ def hints(function: Callable[..., Any], *, strict: bool) -> dict[str, Any]:
     owner = _annotated(function)
     try:
         return typing.get_type_hints(owner, include_extras=True)
-    except Exception as error:  # annotations are somebody's code
+    except Exception as error:  # annotations are the user's code
         if strict and isinstance(error, NameError):
             raise
     found: dict[str, Any] = {}
@@ -91,7 +91,7 @@ def hints(function: Callable[..., Any], *, strict: bool) -> dict[str, Any]:
 
 
 def _layers(function: Any) -> Iterator[Any]:
-    """The function and what it is made of: partials, decorators, objects that can be called."""
+    """Return the function and what it is made of: partials, decorators, callable objects."""
     while function is not None:
         yield function
         function = _inner(function)
@@ -108,7 +108,7 @@ def _inner(function: Any) -> Any:
 
 
 def _annotated(function: Callable[..., Any]) -> Any:
-    """What has the annotations: the innermost layer; of a class its `__init__`."""
+    """Return the object with the annotations: the innermost layer; of a class its `__init__`."""
     layers = list(_layers(function))
     inner = layers[-1]
     return vars(inner).get("__init__", inner) if isinstance(inner, type) else inner

@@ -200,7 +200,7 @@ class Handler(Generic[P, R_co]):
             jobs: what the function was called with.
             value: what it returned: a list or tuple says something of each job, each element as in
                 `returned`; anything else says the same of all. A list of another length that holds
-                results is a failure of all jobs, as nobody knows which it means.
+                results is a failure of all jobs.
         """
         if value is None:
             return None
@@ -220,7 +220,7 @@ class Handler(Generic[P, R_co]):
         stored with the job; the handler's policy; the queue's.
 
         A handler that asked for the body of its job, where that can't be decoded, gives it up.
-        Limits of the job or the queue hold beside all of them: nobody makes it live longer.
+        Limits of the job and of the queue hold as well: no rule exceeds them.
         """
         if isinstance(error, UndecodableBody) and _undecodable(job):
             return Verdict(

@@ -69,8 +69,8 @@ class HeartbeatProcess:
         owner: of the worker.
 
     Raises:
-        BadArgument: the source is not a URL, which could be told to another process; or this is not
-            a Unix, where a process inherits one end of a socket.
+        BadArgument: the source is not a URL, which the other process needs; or this is not a Unix,
+            where a process inherits one end of a socket.
     """
 
     def __init__(self, source: object, *, prefix: str, owner: str) -> None:
@@ -193,7 +193,9 @@ class HeartbeatProcess:
         try:
             self._start()
         except OSError as error:  # too many files or processes: the worker's thread goes on
-            logger.warning("it can't be started, which is tried again: %s", error)
+            logger.warning(
+                "the helper that renews leases can't be started: %s; it is tried again", error
+            )
 
     def _send(self, message: dict[str, Any]) -> None:
         if self._socket is None:
@@ -204,7 +206,7 @@ class HeartbeatProcess:
         self._flush()
 
     def _flush(self) -> None:
-        """Tell the helper what it has room for; one that has taken nothing for long is ended."""
+        """Send what the helper has room for; end a helper that has taken nothing for long."""
         if self._socket is None:
             return
         try:
@@ -215,13 +217,13 @@ class HeartbeatProcess:
         except BlockingIOError:
             patience = STUCK if self._is_ready else STARTING
             if len(self._outbox) > MOST or monotonic() > self._moved + patience:
-                logger.warning("the helper that renews leases does not listen; it is ended")
+                logger.warning("the helper that renews leases takes no messages; it is replaced")
                 self._end()
         except OSError:  # gone
             self._end()
 
     def _press(self) -> None:
-        """Wait a moment for the rest: the handlers of these jobs may let nothing run at once."""
+        """Wait a moment until the rest is sent: the handlers of these jobs may let nothing run."""
         until = monotonic() + MOMENT
         while self._outbox and self._socket is not None and (left := until - monotonic()) > 0:
             room = select.poll()
@@ -262,7 +264,7 @@ def _identity(queue: str, node_id: str, epoch: str) -> QueueIdentity:
 
 
 def _short(counts: bytes) -> str:
-    """Counters without the text behind them."""
+    """Return the counters without the text behind them."""
     return b" ".join(counts.split(b" ", 4)[:4]).decode()
 
 
@@ -299,7 +301,7 @@ class _Helper:
         return min(max(max(nearest, self._next) - monotonic(), 0.01), PAUSE)
 
     def _listen(self) -> bool:
-        """Read what there is; whether the worker lives."""
+        """Read what there is; return whether the worker is alive."""
         with suppress(BlockingIOError):
             for _ in range(READS):  # the rest after a look at the leases
                 data = self._socket.recv(65536)
@@ -331,7 +333,7 @@ class _Helper:
             self._held[key] = job
 
     def _is_stopped(self) -> bool:
-        """Whether the worker's process is stopped; where that can't be told, it is not."""
+        """Return whether the worker's process is stopped; False where that can't be told."""
         try:
             state = Path(f"/proc/{self._parent}/stat").read_text().rpartition(") ")[2][:1]
         except OSError:

@@ -243,7 +243,7 @@ class Isolator:
         logger.error(text, why, extra=self._fields)
 
     def _reported(self, state: WorkerState, message: dict[str, Any]) -> None:
-        """It has done with its job, or can't begin with it."""
+        """Handle its report: it has finished its job, or can't begin it."""
         job, self.job, self._since = self.job, None, monotonic()
         if "refused" in message:
             state.put_back(job, ASIDE)
@@ -259,7 +259,6 @@ class Isolator:
             state.look_everywhere()
 
     def _ended(self, state: WorkerState) -> None:
-        """The process is gone."""
         code, job = self._reap(), self.job
         was_ready, self._is_ready, self.job = self._is_ready, False, None
         if job is not None and not state.stopping:
@@ -293,7 +292,7 @@ class Isolator:
 
 
 def _level() -> str | None:
-    """The level of a log that `penstock worker` has set up; None = the app sets up its own."""
+    """Return the log level that `penstock worker` has set; None = the app sets up its own log."""
     root = logging.getLogger()
     ours = any(isinstance(handler.formatter, LogFormatter) for handler in root.handlers)
     return logging.getLevelName(root.level) if ours else None
@@ -304,7 +303,6 @@ def _how(code: int) -> str:
 
 
 def _packed(job: Any) -> dict[str, Any]:
-    """A delivery as JSON."""
     batch, term = job.batch, job.term
     return {
         "place": _place(batch.ops),
@@ -318,7 +316,7 @@ def _packed(job: Any) -> dict[str, Any]:
 
 
 def _place(ops: Any) -> list[str]:
-    """The name of a queue, or of its partition, and of its node if there are several."""
+    """Return the name of a queue or partition, and of its node if there are several."""
     return [ops.keys.name, "" if ops.home is None else str(ops.home.id)]
 
 

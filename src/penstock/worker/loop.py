@@ -99,7 +99,7 @@ def _failed(state: WorkerState, error: Exception) -> Flow:
     state.failures += 1
     state.unsure = True
     if state.failures == 1 or state.failures % 10 == 0:
-        text = "worker: %s: %s; going on"
+        text = "worker: %s: %s; it is tried again"
         logger.warning(text, type(error).__name__, error, extra=state.fields)
     state.waiting = False
     state.look_everywhere()
@@ -109,7 +109,7 @@ def _failed(state: WorkerState, error: Exception) -> Flow:
 
 
 def _round(state: WorkerState) -> Count:
-    """Report and ask; how many jobs came, or -1 if there was nothing to do."""
+    """Report and ask for jobs; return how many came, or -1 if there was nothing to do."""
     if state.suspects.unbegun and state.suspects.waits:
         yield from _begin(state)
     unsettled, now = state.collect(), state.clock()
@@ -204,7 +204,7 @@ def _refused(state: WorkerState, poll: QueuePoll, error: Exception) -> int | Non
 
 
 def _keep(state: WorkerState, place: int) -> Flow:
-    """Let another node keep what can't be reported because a home is down, as far as it may be."""
+    """Have another node keep the reports to a home that is down, as far as it may."""
     poll, todo = state.polls[place], state.unsettled[place]
     for verdict, finished in [(ACK, todo.acks), *todo.others.items()]:
         kept: list[Finished] = []
@@ -253,7 +253,6 @@ def _exchange(state: WorkerState, poll: QueuePoll, part: Todo | None, n: int) ->
 
 
 def _report(state: WorkerState, poll: QueuePoll, part: Todo) -> Flow:
-    """Report everything to one queue."""
     while part.others:
         yield from _report_other(state, poll, part)
     while part.acks:
@@ -293,7 +292,7 @@ def _named(finished: Sequence[Finished]) -> list[Any]:
 
 
 def _settle(state: WorkerState, poll: QueuePoll, part: Todo, n: int) -> Count:
-    """Acknowledge and take more in one trip; how many came."""
+    """Acknowledge and take more in one trip; return how many came."""
     finished = part.acks if len(part.acks) == 1 else _first(part.acks)
     names, sent = [job for done in finished for job in done.jobs], state.clock()
     call = poll.ops.settle(names, n, provisional=True)
@@ -310,7 +309,6 @@ def _settle(state: WorkerState, poll: QueuePoll, part: Todo, n: int) -> Count:
 
 
 def _ack(state: WorkerState, poll: QueuePoll, part: Todo) -> Flow:
-    """Acknowledge."""
     finished = _first(part.acks)
     call = poll.ops.ack(_named(finished))
     try:
@@ -335,7 +333,6 @@ def _measured(state: WorkerState, poll: QueuePoll, n: int) -> Count:
 
 
 def _reserve(state: WorkerState, poll: QueuePoll, n: int) -> Count:
-    """Take up to n jobs; how many came."""
     sent = state.clock()
     call = poll.ops.reserve(n, idle=poll.woken or state.waiting, provisional=True)
     taken = yield from _call(state, poll, call)
@@ -345,7 +342,7 @@ def _reserve(state: WorkerState, poll: QueuePoll, n: int) -> Count:
 
 
 def _report_other(state: WorkerState, poll: QueuePoll, part: Todo) -> Flow:
-    """Report jobs of one kind that were not simply done, as many as one script takes."""
+    """Report jobs of one other verdict, as many as one script takes."""
     verdict, everything = next(iter(part.others.items()))
     finished = _first(everything)
     names = _named(finished)
@@ -371,7 +368,6 @@ def _report_other(state: WorkerState, poll: QueuePoll, part: Todo) -> Flow:
 def _told(
     state: WorkerState, poll: QueuePoll, names: Sequence[Any], verdict: Verdict
 ) -> Generator[Step, Any, tuple[Settled, float]]:
-    """Report jobs."""
     call = _verdict_call(poll.ops, names, verdict)
     outcomes = yield from _call(state, poll, call)
     return outcomes, call.resent
@@ -394,7 +390,7 @@ def _ended(
     verdict: Verdict,
     resent: float,
 ) -> None:
-    """What was reported is not held any more; it is counted as what became of it."""
+    """Drop the jobs that were reported, and count their outcomes."""
     if state.options.burst:  # handlers may have added jobs, or given some back: look once more
         for poll in state.polls:
             poll.at = 0.0
@@ -417,15 +413,15 @@ def _ended(
 
 
 def _outlived(state: WorkerState, finished: Sequence[Finished]) -> None:
-    """The queue of these jobs was removed, and has been made anew since: they are gone with it."""
+    """Drop jobs whose queue was deleted and made again since."""
     for done in finished:
         state.drop(done.jobs)
         state.count(done, "lost", len(done.jobs))
-        logger.warning("%s is gone with its queue", done.jobs[0].id, extra=Fields(done.jobs[0]))
+        logger.warning("%s was deleted with its queue", done.jobs[0].id, extra=Fields(done.jobs[0]))
 
 
 def _usual(verdict: Verdict, job: Any) -> str:
-    """What a job is counted as if the call did what it should."""
+    """Return the outcome to count if the call did what it should."""
     if verdict is HANDED_BACK or verdict is ASIDE:
         return "handed back"
     if verdict is KEPT and job.lost:
@@ -451,16 +447,16 @@ def _fate(done: Finished, job: Any, outcome: Outcome, unsure: bool) -> str:
         logger.error(text, job.id, exc_info=done.error, extra=Fields(job))
         return "dead"
     if outcome is Outcome.REFUSED:
-        text = "%s is delivered at most once, so %s is not possible"
+        text = "%s is delivered at most once; a %s of it is not possible"
         logger.warning(text, job.id, verdict.kind, extra=Fields(job))
         return "failed"
-    text = "%s was not this worker's any more, so %s changed nothing"
+    text = "%s: the lease was lost before the %s, which changed nothing"
     logger.warning(text, job.id, verdict.kind, extra=Fields(job))
     return "lost"
 
 
 def _sample(state: WorkerState, *, busy: bool) -> Flow:
-    """Look how long the queues are; also the sign of life of a worker that is full."""
+    """Read the sizes of the queues. This also shows that a worker that is full is alive."""
     state.sample_at = state.clock() + state.sample_pause(busy=busy)
     for poll in state.polls:
         if not poll.failures:
@@ -508,7 +504,7 @@ def _rest(state: WorkerState) -> Count:
 
 
 def _tidy(state: WorkerState) -> Flow:
-    """Sweep the queues whose turn it is: about once a minute, at times that workers draw."""
+    """Sweep the queues that are due: about once a minute, at times that the workers draw."""
     parts: dict[Any, list[QueueOps]] = {}
     for poll in state.polls:
         if poll.is_usable:
@@ -524,7 +520,7 @@ def _listen(
     wakes: Mapping[tuple[Any, bytes], QueuePoll],
     until: float,
 ) -> Count:
-    """Wait on several nodes; how many jobs their tokens brought."""
+    """Wait on several nodes; return how many jobs their tokens brought."""
     wanted: dict[Any, tuple[bytes, ...]] = {}
     for home, key in wakes:
         wanted[home] = (*wanted.get(home, ()), key)
@@ -539,7 +535,7 @@ def _listen(
 
 
 def _woken(state: WorkerState, poll: QueuePoll) -> Count:
-    """A token: its queue is asked before anything else, or somebody else is told to."""
+    """Reserve from the queue of a token; if there is no room, hand the token on."""
     state.waiting = state.is_spread and len(state.awaited) > 1
     poll.at, poll.woken = 0.0, True
     room = state.room()
@@ -554,7 +550,7 @@ def _woken(state: WorkerState, poll: QueuePoll) -> Count:
 
 
 def _stand_up(state: WorkerState) -> Flow:
-    """End a wait: tokens taken meanwhile, and events only this worker was told of, go on."""
+    """End a wait. Tokens that were taken, and events that only this worker was told of, go on."""
     waited, state.waiting = state.waiting, False
     answer = (yield Quit()) if waited else ()
     tokens = answer.tokens if isinstance(answer, Heard) else [(None, key) for key in answer]
@@ -622,7 +618,7 @@ def _report_all(state: WorkerState) -> Flow:
 
 @contextmanager
 def _unless_refused(state: WorkerState) -> Iterator[None]:
-    """What is refused in one place, or not there, is no reason to leave the rest."""
+    """Log a failure that concerns one queue, and go on with the others."""
     try:
         yield
     except Exception as error:

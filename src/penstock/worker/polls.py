@@ -45,7 +45,7 @@ class QueuePoll:
         barred: until when it is left alone by the clock, as it is damaged; inf = for ever, as its
             partitions stand for it.
         failures: how many times in a row it was found so, or its node was down.
-        refusals: how many times in a row it gave no jobs as somebody else is its only consumer;
+        refusals: how many times in a row it gave no jobs as it has another exclusive consumer;
             reports it takes all the same.
         unsure: whether a report may have got through although it failed.
         drained: when it was found closed and drained by the clock; -inf = it was not, when it was

@@ -150,6 +150,6 @@ def described(error: BaseException) -> str:
     name = type(error).__name__
     try:
         message = str(error)
-    except Exception:  # noqa: BLE001  # somebody's __str__
+    except Exception:  # noqa: BLE001  # the __str__ of a user's class
         message = ""
     return check_text("error", f"{name}: {message}" if message else name, limit=MAX_TEXT)

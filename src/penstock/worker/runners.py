@@ -151,9 +151,9 @@ class AsyncRunners:
         name: of the worker, for the tasks' and threads' names.
         execute: runs one item, and never raises.
 
-    A task that was cancelled is not used again, as it may keep traces of that, and somebody may
-    wait for its end: another one takes its place. When everything is cancelled, it is the event
-    loop that ends. A task that does nothing else tells one from the other, for nobody knows it.
+    A task that was cancelled is not used again: it may keep traces of that, and other code may wait
+    for its end. Another task takes its place. When the event loop ends it cancels every task. A
+    task that only waits, and that is not known to other code, shows the difference.
     """
 
     def __init__(self, count: int, name: str, execute: Callable[[Item], Awaitable[None]]) -> None:
@@ -182,7 +182,7 @@ class AsyncRunners:
         await self._end
 
     def _is_over(self) -> bool:
-        """Whether nothing more is run: the runners are closed, or the event loop ends."""
+        """Return whether nothing more is run: the runners are closed, or the event loop ends."""
         is_watched = self._watch is not None and not self._watch.done()
         return self._closing or self._end.done() or not is_watched
 
@@ -258,8 +258,8 @@ class AsyncRunners:
     def has_ended(self, jobs: Sequence[Any], error: BaseException) -> bool:
         """Whether the worker, or the end of its event loop, has ended the run of these jobs.
 
-        Otherwise a cancellation is the handler's own affair: of something it has begun, or by
-        somebody to whom it gave its task.
+        Otherwise the handler itself is the cause: it has cancelled what it began, or has given its
+        task to other code.
         """
         if not isinstance(error, asyncio.CancelledError):
             return False
@@ -304,14 +304,16 @@ class AsyncRunners:
 
 
 def _is_cancelled(task: asyncio.Task[None] | None) -> bool:
-    """Whether somebody has asked the task to end; before Python 3.11 it keeps no trace of that."""
+    """Return whether the task was asked to end; before Python 3.11 it keeps no trace of that."""
     return sys.version_info >= (3, 11) and task is not None and task.cancelling() > 0
 
 
 def _complain(error: BaseException) -> None:
-    """A run has raised, which it never does."""
     with suppress(Exception):  # a filter or a handler of the user's log
-        logger.critical("a run was not brought to its end", exc_info=error)
+        logger.critical(
+            "a handler's run failed in the worker itself; its jobs come back when their leases end",
+            exc_info=error,
+        )
 
 
 class HandlerThreads:
@@ -357,13 +359,13 @@ class HandlerThreads:
             return
         found: tuple[Any, BaseException | None]
         try:
-            # As a pair: a future takes no StopIteration, and whoever awaits it would wait for ever.
+            # As a pair: a future takes no StopIteration, and its task would wait for ever.
             with self._here:
                 value = context.run(function)
             found = (value, None)
         except BaseException as error:  # noqa: BLE001  # it is raised in the task
             found = (None, error)
-        with suppress(RuntimeError):  # the loop is closed: nobody waits
+        with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(_tell, future, found)
         del found  # the error's own frame would keep it
 

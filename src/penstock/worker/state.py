@@ -61,7 +61,7 @@ OUTCOMES = {
 """What a job that was reported so is counted as."""
 HANDED_BACK = Verdict("release", 0, "not begun with")
 KEPT = Verdict("none")
-"""Nothing is reported: the handler did it itself, or somebody else has the job."""
+"""Nothing is reported: the handler has settled the job itself, or its lease was lost."""
 
 
 class WorkerState:
@@ -268,12 +268,11 @@ class WorkerState:
         return free if most is None else min(free, most - self.taken)
 
     def _has_suspect(self) -> bool:
-        """Whether a suspect is in hand: it runs alone."""
+        """Return whether a suspect is held; it runs alone."""
         chosen = self.suspects.chosen
         return chosen in self.held and not chosen.lost
 
     def _isolates(self) -> bool:
-        """Whether suspects run in another process."""
         return self.isolator is not None and not self.isolator.is_broken
 
     def shares(self) -> dict[int, int]:
@@ -293,7 +292,7 @@ class WorkerState:
         return self._weighed(asked, room)
 
     def _weighed(self, asked: list[int], room: int) -> dict[int, int]:
-        """Shares by weight: whole parts at once, the rest to whom most is owed."""
+        """Divide the room by weight; the rest goes to the queue that is owed most."""
         polls, room = self.polls, min(room, TRIP)
         total = sum(polls[i].weight for i in asked)
         parts = {}
@@ -326,7 +325,6 @@ class WorkerState:
         return found
 
     def _next(self, poll: QueuePoll) -> float:
-        """When to ask a queue next."""
         if poll.is_slow:
             return math.inf  # a look at its size tells when its trips are shorter
         at = poll.at if self.may_wait else min(poll.at, poll.recheck_at)
@@ -385,9 +383,9 @@ class WorkerState:
             self.finished.append(Finished((job,), verdict, 0.0))
 
     def _let_go(self) -> None:
-        """What a damaged queue can't be told of is nobody's when the leases are over.
+        """Drop unreported results of a damaged queue once their leases have expired.
 
-        A job delivered at most once has none, and nobody waits for word of it.
+        Those of jobs delivered at most once, which have no lease, are dropped at once.
         """
         now = self.clock()
         for i in [i for i in self.unsettled if self.polls[i].failures]:
@@ -422,13 +420,13 @@ class WorkerState:
         name, trip, lease = poll.ops.name, poll.trip, poll.lease
         if poll.is_slow and not was_slow:
             text = (
-                "queue %r: a round trip takes %.2f s, too long for leases of %.2f s: no jobs are "
-                "taken until it is shorter; configure(lease=...) makes leases longer"
+                "queue %r: a round trip takes %.2f s, too long for leases of %.2f s; no jobs are "
+                "reserved until it is shorter. Set a longer lease with configure(lease=...)"
             )
             logger.warning(text, name, trip, lease, extra=self.fields)
             self.sample_at = min(self.sample_at, self.clock() + SAMPLE)
         elif was_slow and not poll.is_slow:
-            text = "queue %r: a round trip takes %.2f s: jobs are taken again"
+            text = "queue %r: a round trip takes %.2f s; jobs are reserved again"
             logger.warning(text, name, trip, extra=self.fields)
             poll.at = 0.0
 
@@ -445,14 +443,14 @@ class WorkerState:
         self._tell(poll, poll.refusals, error, logging.INFO)
 
     def _left_alone(self, poll: QueuePoll, times: int) -> float:
-        """Until when a queue is left alone that was found of no use so many times in a row."""
+        """Return the backoff deadline after `times` consecutive failures."""
         poll.woken = False
         return self.clock() + min(0.25 * 2.0 ** min(times, 8), RECHECK)
 
     def _tell(self, poll: QueuePoll, times: int, error: Exception, level: int) -> None:
         if times == 1 or times % 60 == 0:
             name, kind = poll.ops.name, type(error).__name__
-            text = "queue %r can't be used: %s: %s; going on without it"
+            text = "queue %r can't be used: %s: %s; the worker goes on without it"
             logger.log(level, text, name, kind, error, extra=self.fields)
 
     def found_down(self, poll: QueuePoll) -> None:
@@ -484,7 +482,7 @@ class WorkerState:
                 self.sample_at = min(self.sample_at, now + self.sample_pause(busy=False))
 
     def _found_drained(self, poll: QueuePoll, now: float) -> None:
-        """Whether a queue is closed and drained; when all seem to be, each is asked once more."""
+        """Note whether a queue is drained. When all are, ask each once more."""
         poll.drained = now
         if now == -math.inf:
             self._confirmed = math.inf
@@ -509,7 +507,7 @@ class WorkerState:
             logger.error(text, what, exc_info=error, extra=self.fields)
 
     def _may_complain(self, what: str) -> bool:
-        """Whether nothing was said of this for a minute."""
+        """Return whether this was not logged in the last minute."""
         if self.clock() < self._complaints.get(what, -math.inf) + 60:
             return False
         self._complaints[what] = self.clock()
@@ -583,7 +581,7 @@ class WorkerState:
             self.dispatcher.hand([job])
 
     def _in_time(self, jobs: Sequence[Any], now: float) -> Sequence[Any]:
-        """The jobs whose lease has not ended on the way here; the others are lost."""
+        """Return the jobs whose lease has not ended on the way here; count the others as lost."""
         found = [job for job in jobs if not job.term.is_over(now)]
         if len(found) < len(jobs):
             late = len(jobs) - len(found)
@@ -593,7 +591,7 @@ class WorkerState:
         return found
 
     def _warn_of(self, poll: QueuePoll, trip: float) -> None:
-        """Say, once a minute, that leases are lengthened."""
+        """Log, at most once a minute, that leases are lengthened."""
         longer = lengthened(poll.lease, trip)
         key = f"trips to {poll.ops.name}"
         if longer > poll.lease and self._may_complain(key):
@@ -646,4 +644,4 @@ class WorkerState:
 
 
 def _nothing() -> None:
-    """Nobody is to be told."""
+    pass

@@ -1,6 +1,6 @@
 """What a worker has done, in figures: kept in memory, bounded, cheap to add to.
 
-To record is to append a number; everything else is computed when somebody looks.
+To record is to append a number; everything else is computed when it is read.
 """
 
 from __future__ import annotations

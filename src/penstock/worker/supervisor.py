@@ -154,8 +154,8 @@ class Supervisor:
     10 s after its worker's grace.
 
     SIGHUP replaces one after the other. Before the first start, and before anything that runs is
-    replaced by what may be new code, a trial process loads the app: what can't be loaded takes
-    nobody's place.
+    replaced by what may be new code, a trial process loads the app. An app that can't be loaded
+    replaces nothing.
 
     Args:
         command: of a process; its argument is the number in PENSTOCK_PROCESS, 0 = the trial.
@@ -218,7 +218,7 @@ class Supervisor:
     def reload(self) -> None:
         """Replace all processes, at the same time, if the app can be loaded."""
         self._reload.set()
-        with contextlib.suppress(OSError):  # it is ringing already, or nobody is there any more
+        with contextlib.suppress(OSError):  # it is set already, or the supervisor has ended
             self._bell.send(b"!")
 
     # The loop
@@ -289,7 +289,7 @@ class Supervisor:
 
     @contextlib.contextmanager
     def _listening(self) -> Iterator[None]:
-        """Signals end the wait, and are obeyed after it, each in its turn."""
+        """Act on signals after the wait that they end, one after the other."""
         heard = [signal.SIGTERM, signal.SIGINT, signal.SIGCHLD]
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # it is, below nohup
             heard.append(signal.SIGHUP)
@@ -324,7 +324,7 @@ class Supervisor:
     # The trial
 
     def _try_then(self, action: Callable[[], None]) -> None:
-        """Load the app in a process of its own; if it can be loaded, do this."""
+        """Load the app in a separate process; call `then` if that succeeds."""
         self._drop_trial()
         self._then = action
         try:
@@ -365,7 +365,6 @@ class Supervisor:
     # Replacing
 
     def _fill(self) -> None:
-        """Start what is due."""
         if not self._begun or self._stopping:
             return
         for slot in self._slots:
@@ -428,7 +427,7 @@ class Supervisor:
             slot.renew()
 
     def _roll_on(self) -> None:
-        """One is asked to end when the replacement of the one before it has loaded the app."""
+        """Stop the next process when the replacement of the one before has loaded the app."""
         while self._rolling and not self._stopping:
             slot, old = self._rolling[0]
             if slot.child is old:

@@ -89,7 +89,7 @@ def _made(factory: Any, target: str) -> AnyWorker:
     except (Exception, SystemExit) as error:
         raise NoWorker.raised(f"{target}() failed", error) from error
     if inspect.iscoroutine(made):
-        made.close()  # or Python warns that nobody has awaited it
+        made.close()  # or Python warns that it was never awaited
     if not isinstance(made, (Worker, AsyncWorker)):
         raise NoWorker(f"{target}() returned {_kind(made)}, not a worker")
     return made

@@ -105,12 +105,12 @@ class AsyncHandlerRunner:
         error: BaseException,
         run: _HandlerRun,
     ) -> list[Verdict]:
-        """A run was ended from outside, or its handler wanted to end more than itself."""
+        """Return the verdicts on a run that was cancelled, or raised more than an Exception."""
         try:
             if self.runners.has_ended(jobs, error):
                 return [KEPT if job.lost else LATER for job in jobs]
             return run.failed(handler, jobs, error)
-        except BaseException:  # noqa: BLE001  # somebody's __str__: the jobs must not be held for it
+        except BaseException:  # noqa: BLE001  # a __str__ that fails must not keep the jobs
             with suppress(Exception):
                 logger.warning("%r: %s", jobs[0], UNCLEAR.text, extra=Fields(jobs[0]))
             return [UNCLEAR] * len(jobs)
@@ -139,7 +139,7 @@ class AsyncHandlerRunner:
     async def _hooked(
         self, handler: Handler[..., Any], jobs: Sequence[Any], run: _HandlerRun
     ) -> list[Verdict] | None:
-        """Call a handler within the hooks; None = every job is done."""
+        """Call a handler within the hooks of the middleware; None = every job is done."""
         event = RunEvent(jobs[0].queue_name, tuple(jobs), handler.name)
         found: list[Verdict] | None = None
 

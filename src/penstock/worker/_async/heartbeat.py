@@ -102,14 +102,13 @@ class AsyncHeartbeat:
                 await driver.node.close()
 
     def _driver(self, home: Any) -> AsyncDriver:
-        """What calls a node, one of several, or the only one: None."""
         found = self._drivers.get(home)
         if found is None:
             found = self._drivers[home] = AsyncDriver(self._twin(home), self._prefix)
         return found
 
     async def _warm_up(self) -> None:
-        """Connect before it matters: beside a handler that keeps the interpreter it takes long."""
+        """Connect early: it takes long beside a handler that keeps the interpreter busy."""
         for home in dict.fromkeys(poll.home for poll in list(self._state.polls)):
             with suppress(Exception):  # the first beat with something to do tries again
                 node = self._driver(home).node
@@ -128,7 +127,6 @@ class AsyncHeartbeat:
 
     @property
     def _end_at(self) -> float:
-        """When to do what the worker, which has not ended, can't do."""
         return self._state.deadline + (2 * OVERDUE if self._has_left else OVERDUE)
 
     async def _end(self, overdue: Callable[[], None]) -> None:
@@ -175,7 +173,7 @@ class AsyncHeartbeat:
         return [job for job in held if not (job.lost or job in unbegun or _is_away(job))]
 
     def _lose(self, jobs: Sequence[Any], why: str) -> None:
-        """Tell the handlers of these jobs; one that is done with them has reported, or will see."""
+        """Tell the handlers of lost jobs, unless they have finished."""
         lost = []
         for job in jobs:
             job.term = OVER
@@ -199,6 +197,6 @@ class AsyncHeartbeat:
 
 
 def _is_away(job: Any) -> bool:
-    """Whether the home of a job, one of several nodes, is down: it must not hold up the others."""
+    """Return whether the node of a job, one of several, is down. It must not hold up the others."""
     home = job.batch.ops.home
     return home is not None and not home.state.is_up

@@ -68,7 +68,7 @@ class AsyncWorker:
         grace: seconds that handlers have to finish when the worker is stopped; then their jobs are
             given back, with no attempt charged.
         burst: end when no job can be taken any more. Those that are due later stay, and those of a
-            queue that is paused or that somebody else is the only consumer of.
+            queue that is paused, or that has another exclusive consumer.
         max_jobs: take so many jobs, and end when they are finished.
         throttle: seconds to leave the queues alone after each look at them; or what computes them
             from the number of jobs that wait.
@@ -141,7 +141,6 @@ class AsyncWorker:
 
     @property
     def _fields(self) -> dict[str, str]:
-        """Of the records that are about the worker, not about a job."""
         return {"worker": self.name}
 
     def change(self, **options: Any) -> None:
@@ -184,7 +183,7 @@ class AsyncWorker:
             try:
                 while not (await self.join(SIGHT) or self._is_overdue()):
                     pass
-            except BaseException:  # a cancellation, or Ctrl-C where nobody listens
+            except BaseException:  # a cancellation, or Ctrl-C that no signal handler has taken
                 self.stop(0)
                 await self.join()
                 raise
@@ -228,7 +227,6 @@ class AsyncWorker:
         self._activity = AsyncActivity(lambda: self._main(state, runners, wake), self.name)
 
     def _renew(self) -> None:
-        """Forget the run that has ended."""
         self._stops.clear()
         self._state, self._statistics = None, Statistics()
         self._client = self._origin.twin(owner=self.options.name)
@@ -275,17 +273,17 @@ class AsyncWorker:
         await self.join()
 
     def _is_overdue(self) -> bool:
-        """Whether it should have ended some time ago, and is left behind."""
+        """Return whether it should have ended some time ago."""
         state = self._state
         if state is None or monotonic() < state.deadline + OVERDUE:
             return False
-        text = "%s does not come to an end, and is left behind"
+        text = "%s did not end in time and is abandoned; its leases will expire"
         logger.error(text, self.name, extra=self._fields)
         return True
 
     @contextmanager
     def _listening(self, wanted: bool) -> Iterator[None]:
-        """Signals stop the worker, where Python can listen to them."""
+        """Stop the worker at signals, where Python can receive them."""
         if not wanted or threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -412,14 +410,14 @@ class AsyncWorker:
             logger.info("%s takes jobs of several nodes", self.name, extra=self._fields)
 
     async def _look(self) -> None:
-        """See whether the node lists others by now, beside the loop, which ends if it does."""
+        """Look for other nodes in the list of its node; the loop ends if there are some."""
         state = self._state
         if state is not None and await self._client._has_others():
             state.moved = True
             state.wake()
 
     def _twin(self, home: Any) -> AsyncNode:
-        """Connections for the heartbeat to a node, one of several, or to the only one: None."""
+        """Return a separate connection to a node for the heartbeat; None = the only node."""
         if home is None:
             return self._client._node.twin(retry_for=1, socket_timeout=2)
         twin = home._node.twin(retry_for=0, socket_timeout=1)
@@ -427,7 +425,7 @@ class AsyncWorker:
         return cast("AsyncNode", twin)
 
     def _polls(self) -> list[QueuePoll]:
-        """Its queues, each partition on each of its nodes; they share the weight of their queue."""
+        """Return its queues. The partitions of a queue, on each node, share its weight."""
         found = []
         for name, weight in self.options.queues.items():
             queue = self._client.queue(name)
@@ -436,13 +434,11 @@ class AsyncWorker:
         return found
 
     def _helper(self) -> HeartbeatProcess | None:
-        """The helper process, if one is wanted."""
         if self.options.heartbeat != "process":
             return None
         return HeartbeatProcess(self._client._source, prefix=self._client.prefix, owner=self.name)
 
     def _isolator(self, state: WorkerState) -> Isolator | None:
-        """The process for suspects, which is not started yet, if one is wanted."""
         target, options = self.options.isolate, self.options
         if target is None:
             return None
@@ -458,13 +454,13 @@ class AsyncWorker:
         await self.run(signals=False)
 
     async def _ready(self, state: WorkerState, wake: AsyncSignal, helper: HeartbeatProcess) -> None:
-        """Wait for the helper, for some seconds: a handler may let nothing else run at once."""
+        """Wait some seconds for the helper: a handler may let nothing else run at once."""
         until = monotonic() + 10
         while not state.stopping and monotonic() < until and not helper.is_ready():
             await wake.wait(0.02)
 
     async def _connected(self, state: WorkerState, wake: AsyncSignal) -> bool:
-        """Whether the server was reached before the worker was stopped."""
+        """Wait for the server; return False if the worker was stopped before it was reached."""
         pause = 0.1
         while not state.stopping:
             if await self._connect():
@@ -484,7 +480,6 @@ class AsyncWorker:
         return True
 
     def _looped(self, got: int) -> None:
-        """A round is over."""
         state, monitor = self._state, self.options.monitor
         assert state is not None
         state.idle_rounds = 0 if got else state.idle_rounds + 1
@@ -514,6 +509,6 @@ class AsyncWorker:
 
 def _end_process() -> None:
     """End this process, as its worker can't come to an end: that is a failure."""
-    logger.error("a worker can't come to an end; the process is ended")
+    logger.error("a worker did not end in time; the process is ended with exit code 1")
     logging.shutdown()
     os._exit(1)

@@ -103,14 +103,13 @@ class Heartbeat:
                 driver.node.close()
 
     def _driver(self, home: Any) -> Driver:
-        """What calls a node, one of several, or the only one: None."""
         found = self._drivers.get(home)
         if found is None:
             found = self._drivers[home] = Driver(self._twin(home), self._prefix)
         return found
 
     def _warm_up(self) -> None:
-        """Connect before it matters: beside a handler that keeps the interpreter it takes long."""
+        """Connect early: it takes long beside a handler that keeps the interpreter busy."""
         for home in dict.fromkeys(poll.home for poll in list(self._state.polls)):
             with suppress(Exception):  # the first beat with something to do tries again
                 node = self._driver(home).node
@@ -129,7 +128,6 @@ class Heartbeat:
 
     @property
     def _end_at(self) -> float:
-        """When to do what the worker, which has not ended, can't do."""
         return self._state.deadline + (2 * OVERDUE if self._has_left else OVERDUE)
 
     def _end(self, overdue: Callable[[], None]) -> None:
@@ -176,7 +174,7 @@ class Heartbeat:
         return [job for job in held if not (job.lost or job in unbegun or _is_away(job))]
 
     def _lose(self, jobs: Sequence[Any], why: str) -> None:
-        """Tell the handlers of these jobs; one that is done with them has reported, or will see."""
+        """Tell the handlers of lost jobs, unless they have finished."""
         lost = []
         for job in jobs:
             job.term = OVER
@@ -200,6 +198,6 @@ class Heartbeat:
 
 
 def _is_away(job: Any) -> bool:
-    """Whether the home of a job, one of several nodes, is down: it must not hold up the others."""
+    """Return whether the node of a job, one of several, is down. It must not hold up the others."""
     home = job.batch.ops.home
     return home is not None and not home.state.is_up
