@@ -181,6 +181,18 @@ def test_a_waiting_consumer(node: Node, ps: Penstock, real_backend: Backend) -> 
     assert raw.llen(QueueKeys("emails")["wake"]) == 1
 
 
+def test_a_consumer_that_leaves(node: Node, ps: Penstock, real_backend: Backend) -> None:
+    """It hands on the event of which only it was told: the token is there for another consumer."""
+    q = ps.queue("emails")
+    raw = real_backend.sync_client()
+    for _ in range(10):  # until Node.js starts before the job is due
+        q.enqueue("x", delay=3.9)
+        if not output(node("consumer.mjs", "emails", "1")):
+            break
+    assert q.stats().scheduled == 1
+    assert raw.llen(QueueKeys("emails")["wake"]) == 1
+
+
 def test_the_access_rules(node: Node, make_server: Callable[..., EmbeddedServer]) -> None:
     """Those of protocol/core.md are enough to produce, wait and consume."""
     server = make_server(tcp=True)
