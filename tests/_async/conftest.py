@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from penstock import AsyncPenstock, AsyncQueue
+from penstock.client._async.transport.blocking import AsyncBlockingConnection
 from penstock.client._async.transport.cluster import AsyncBlockingConnections
-from penstock.client._async.transport.connection import AsyncBlockingConnection
 from penstock.core import flows, nodes
 from penstock.worker import loop, state
 from tests.support.backends import Backend

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from penstock import Penstock, Queue
+from penstock.client._sync.transport.blocking import BlockingConnection
 from penstock.client._sync.transport.cluster import BlockingConnections
-from penstock.client._sync.transport.connection import BlockingConnection
 from penstock.core import flows, nodes
 from penstock.worker import loop, state
 from tests.support.backends import Backend

@@ -245,7 +245,7 @@ def test_a_call_pauses_so(server: EmbeddedServer, monkeypatch: pytest.MonkeyPatc
         slept.append(seconds)
         now[0] += seconds
 
-    monkeypatch.setattr("penstock.client._sync.transport.connection.random.random", lambda: 1.0)
+    monkeypatch.setattr("penstock.client._sync.transport.server.random.random", lambda: 1.0)
     with Penstock(server.url) as ps:
         q = ps.queue("q")
         q.enqueue(1)

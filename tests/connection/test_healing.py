@@ -18,8 +18,8 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
 from penstock import AsyncPenstock, Penstock
-from penstock.client._async.transport import connection as tasks
-from penstock.client._sync.transport import connection as threads
+from penstock.client._async.transport import blocking as tasks
+from penstock.client._sync.transport import blocking as threads
 from penstock.embedded import EmbeddedServer
 from tests.support.keyspace import check_invariant, evalshas, load_scripts
 from tests.support.proxy import Proxy

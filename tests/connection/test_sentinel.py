@@ -21,7 +21,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from penstock import AsyncPenstock, BadArgument, ConfigurationError, NotReplicated, Penstock
 from penstock.client._async.transport import sentinel as async_sentinel
 from penstock.client._sync.transport import sentinel as sync_sentinel
-from penstock.client._sync.transport.connection import connection_factory
+from penstock.client._sync.transport.settings import connection_factory
 from penstock.core import flows
 from penstock.embedded import EmbeddedServer
 from tests.connection.sentinels import Demoted, FakeSentinel, sentinel_url

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock import AsyncPenstock, AsyncWorker
-from penstock.client._async.transport import connection
+from penstock.client._async.transport import blocking
 from penstock.embedded import EmbeddedServer
 
 
@@ -19,7 +19,7 @@ async def test_the_handler_begins_before_the_worker_waits_again(
     """A token, a reserve, the handler's first line; only then is the next BLPOP sent."""
     steps: list[str] = []
     waits, handled = asyncio.Event(), asyncio.Event()
-    send: Callable[..., Any] = connection.asend
+    send: Callable[..., Any] = blocking.asend
 
     async def noted(conn: Any, packed: bytes) -> None:
         await send(conn, packed)
@@ -32,7 +32,7 @@ async def test_the_handler_begins_before_the_worker_waits_again(
         handled.set()
         await asyncio.wait_for(waits.wait(), 20)  # while a handler runs, there is room for more
 
-    monkeypatch.setattr(connection, "asend", noted)
+    monkeypatch.setattr(blocking, "asend", noted)
     async with AsyncPenstock(server.url) as client, AsyncWorker(client, "q", handler):
         await asyncio.wait_for(waits.wait(), 20)
         waits.clear()

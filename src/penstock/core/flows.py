@@ -10,10 +10,25 @@ import math
 import secrets
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from penstock.core.calls import Call, Confirmed, Wait
+from penstock.core.effects import (
+    LOST,
+    Cancelled,
+    Cede,
+    Drop,
+    Effect,
+    Hurry,
+    Pop,
+    Quit,
+    Register,
+    ReserveJobs,
+    Rest,
+    Run,
+    Tidy,
+    Unregister,
+)
 from penstock.core.operations import QueueOps, Taken
 from penstock.core.operations.consuming import Recovered
 from penstock.core.operations.producing import Added
@@ -47,6 +62,8 @@ __all__ = [
     "withdraw",
 ]
 
+Clock = Callable[[], float]
+Noted = Callable[[QueueOps, int | None], None]
 R = TypeVar("R")
 TICK = 4.0
 """Seconds after which an idle consumer or producer looks by itself, whatever it was told."""
@@ -56,111 +73,6 @@ LINGER = 0.2
 """Seconds for which a consumer whose time is over still looks behind expired jobs."""
 FIRST_LOOK, LAST_LOOK = 0.1, 2.5
 """Seconds between two looks at a role that somebody else has: the first ones, the later ones."""
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """Run a script; the answer is its result, and the call is told how that went.
-
-    A `brief` one is tried twice at most: the client has other things to do.
-    """
-
-    call: Call[Any]
-    brief: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class ReserveJobs:
-    """Reserve up to n jobs of a queue; the answer is a `Taken`. `brief` is that of `Run`."""
-
-    ops: QueueOps
-    n: int
-    idle: bool
-    brief: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Register:
-    """Write the queue into the registry with this epoch."""
-
-    ops: QueueOps
-    epoch: str
-
-
-@dataclass(frozen=True, slots=True)
-class Unregister:
-    """Take the queue's entry with this epoch out of the registry: no queue has that epoch."""
-
-    ops: QueueOps
-    epoch: str
-
-
-@dataclass(frozen=True, slots=True)
-class Tidy:
-    """Sweep what is due: these queues, about once a minute each, and a few listed ones.
-
-    A client that waits does so; most of the time nothing is due, and nothing is sent.
-
-    Attributes:
-        made: whether one of these was made just now: whoever makes queues sweeps others for it.
-    """
-
-    sources: tuple[QueueOps, ...]
-    made: bool = False
-
-
-class Cancelled(BaseException):
-    """Thrown into a flow whose wait was cancelled, so that it can leave in order."""
-
-
-LOST = object()
-"""The answer to a Pop whose connection failed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pop:
-    """Wait for a token on one of the keys until a point of the clock; the answer: its key or None.
-
-    The blocking call stays pending after a None, so that no token is missed between two waits; None
-    also comes early when the flow's owner has something to tell. Where keys lie apart (Cluster)
-    there are several calls, and the others stay pending after a key. LOST says that a connection
-    failed: a token may have gone with it, so look everywhere.
-    """
-
-    keys: tuple[bytes, ...]
-    until: float
-
-
-@dataclass(frozen=True, slots=True)
-class Quit:
-    """End the pending wait, if there is one; the answer: the keys of the tokens that it took."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rest:
-    """Do nothing until a point of the clock, or until the flow's owner has something to tell."""
-
-    until: float
-
-
-@dataclass(frozen=True, slots=True)
-class Cede:
-    """Let whoever was given something begin with it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Drop:
-    """Close the connections: whatever is at their other end is not what it was."""
-
-
-@dataclass(frozen=True, slots=True)
-class Hurry:
-    """From now on give a call up after a second or two: the flow's owner is about to end."""
-
-
-Effect = Run | ReserveJobs | Register | Unregister | Tidy | Pop | Quit | Rest | Cede | Drop | Hurry
-Clock = Callable[[], float]
-Noted = Callable[[QueueOps, int | None], None]
 
 
 def new_epoch() -> str:

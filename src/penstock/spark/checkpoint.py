@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from penstock.client._sync.transport.connection import passing
+from penstock.client._sync.transport.failures import passing
 from penstock.core.logs import get_logger
 from penstock.core.options import MAX_LEASE_MS
 from penstock.core.refusals import REFUSALS

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from penstock import Penstock
 from penstock.client._sync.queue import Queue
-from penstock.client._sync.transport.connection import passing
+from penstock.client._sync.transport.failures import passing
 from penstock.core.calls import Call
 from penstock.core.logs import get_logger
 from penstock.core.operations import QueueOps

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from redis.exceptions import NoPermissionError
 
-from penstock.client._sync.transport.connection import passing
+from penstock.client._sync.transport.failures import passing
 from penstock.core.calls import Call
 from penstock.core.flows import (
     LOST,

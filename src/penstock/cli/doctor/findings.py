@@ -9,8 +9,8 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
-from penstock.client._sync.transport.connection import connection_factory
 from penstock.client._sync.transport.sentinel import Primary
+from penstock.client._sync.transport.settings import connection_factory
 from penstock.core.cluster import Address, read_slots, slot_of
 from penstock.core.servers import ServerFacts, parse_info
 from penstock.wire.keys import SLOTS

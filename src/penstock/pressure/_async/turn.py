@@ -10,7 +10,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
 
 from penstock.client._acompat import ashield
-from penstock.client._async.transport.connection import monotonic, passing, transient
+from penstock.client._async.transport.connection import monotonic
+from penstock.client._async.transport.failures import passing, transient
 from penstock.core.calls import Call
 from penstock.errors import (
     OperationUnblocked,

@@ -16,19 +16,12 @@ from redis.exceptions import MovedError, NoScriptError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from penstock.client._acompat import PENDING, Reader, send, sleep, sliced
-from penstock.client._sync.transport.connection import (
-    FAKE_SLICE,
-    SOCKET_TIMEOUT,
-    ProducerConnection,
-    Server,
-    connection_factory,
-    monotonic,
-    pack,
-    passing,
-    raise_typed,
-    transient,
-)
+from penstock.client._sync.transport.blocking import FAKE_SLICE
+from penstock.client._sync.transport.connection import ProducerConnection, monotonic, pack
+from penstock.client._sync.transport.failures import passing, raise_typed, transient
 from penstock.client._sync.transport.node import forget_after_fork
+from penstock.client._sync.transport.server import Server
+from penstock.client._sync.transport.settings import SOCKET_TIMEOUT, connection_factory
 from penstock.core.calls import Call
 from penstock.errors import OutcomeUnknown, OutOfMemory, ProtocolError
 

@@ -14,7 +14,8 @@ from typing import Any, cast
 from penstock.client._acompat import AsyncSignal
 from penstock.client._async.client import AsyncPenstock
 from penstock.client._async.sharded.federated_node import AsyncBackgroundTasks
-from penstock.client._async.transport.connection import monotonic, passing
+from penstock.client._async.transport.connection import monotonic
+from penstock.client._async.transport.failures import passing
 from penstock.client._async.transport.node import AsyncNode
 from penstock.core.logs import get_logger
 from penstock.core.options import Duration, duration_ms

@@ -15,7 +15,8 @@ from typing import Any, cast
 from penstock.client._acompat import Signal
 from penstock.client._sync.client import Penstock
 from penstock.client._sync.sharded.federated_node import BackgroundTasks
-from penstock.client._sync.transport.connection import monotonic, passing
+from penstock.client._sync.transport.connection import monotonic
+from penstock.client._sync.transport.failures import passing
 from penstock.client._sync.transport.node import Node
 from penstock.core.logs import get_logger
 from penstock.core.options import Duration, duration_ms

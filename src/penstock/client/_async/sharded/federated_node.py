@@ -11,7 +11,8 @@ from typing import Any
 
 from penstock.client._acompat import AsyncBackgroundTask
 from penstock.client._async.sharded.node_client import BRIEF, AsyncNodeClient
-from penstock.client._async.transport.connection import monotonic, passing
+from penstock.client._async.transport.connection import monotonic
+from penstock.client._async.transport.failures import passing
 from penstock.client._async.transport.node import AsyncNode
 from penstock.core.config import ClientConfig
 from penstock.core.logs import get_logger

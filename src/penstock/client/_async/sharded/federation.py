@@ -28,7 +28,8 @@ from penstock.client._async.sharded.sharded_queue import (
     AsyncObservedShardedQueue,
     AsyncShardedQueue,
 )
-from penstock.client._async.transport.connection import monotonic, passing
+from penstock.client._async.transport.connection import monotonic
+from penstock.client._async.transport.failures import passing
 from penstock.core import flows, nodes
 from penstock.core.config import ClientConfig, QueueFilter
 from penstock.core.hints import Intent

@@ -7,7 +7,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from penstock.client._async.queue import AsyncQueue
-from penstock.client._async.transport.connection import monotonic, passing
+from penstock.client._async.transport.connection import monotonic
+from penstock.client._async.transport.failures import passing
 from penstock.core import hints
 from penstock.core.hints import Hint, Intent
 from penstock.core.logs import get_logger

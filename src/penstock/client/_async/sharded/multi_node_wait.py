@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from penstock.client._acompat import AsyncSignal, afirst_ready, asleep
+from penstock.client._async.transport.blocking import AsyncBlockingConnection
 from penstock.client._async.transport.cluster import AsyncBlockingConnections
-from penstock.client._async.transport.connection import AsyncBlockingConnection, monotonic, passing
+from penstock.client._async.transport.connection import monotonic
+from penstock.client._async.transport.failures import passing
 from penstock.core.nodes import Heard, Listen
 
 if TYPE_CHECKING:

@@ -16,8 +16,9 @@ from penstock.client._async.sharded.sharded_queue import (
     AsyncObservedShardedQueue,
     AsyncShardedQueue,
 )
-from penstock.client._async.transport.connection import monotonic, passing
+from penstock.client._async.transport.connection import monotonic
 from penstock.client._async.transport.driver import AsyncDriver
+from penstock.client._async.transport.failures import passing
 from penstock.client._async.transport.node import AsyncNode
 from penstock.core import flows
 from penstock.core.config import ClientConfig, QueueFilter

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from redis.exceptions import ResponseError
 
 from penstock.client._acompat import asleep
-from penstock.client._async.transport.connection import monotonic, passing
+from penstock.client._async.transport.connection import monotonic
+from penstock.client._async.transport.failures import passing
 from penstock.core.nodes import NotTaken
 from penstock.errors import NodesUnavailable, NotReplicated, OutOfMemory
 

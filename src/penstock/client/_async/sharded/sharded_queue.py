@@ -17,7 +17,8 @@ from penstock.client._async.observed import AsyncObservedQueue
 from penstock.client._async.queue import AsyncQueue
 from penstock.client._async.role import AsyncRole
 from penstock.client._async.sharded.shard import AnyNode, AsyncShard
-from penstock.client._async.transport.connection import monotonic, passing
+from penstock.client._async.transport.connection import monotonic
+from penstock.client._async.transport.failures import passing
 from penstock.core import nodes
 from penstock.core.answers import Answers, hinted, told
 from penstock.core.bulk import Prepared, Window, windows

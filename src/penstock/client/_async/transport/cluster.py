@@ -25,20 +25,17 @@ from penstock.client._acompat import (
     aloop,
     asleep,
 )
-from penstock.client._async.transport.connection import (
+from penstock.client._async.transport.blocking import AsyncBlockingConnection
+from penstock.client._async.transport.connection import AsyncProducerConnection, monotonic
+from penstock.client._async.transport.failures import (
     CHANGES,
     FAILURES,
-    HURRY,
-    AsyncBlockingConnection,
-    AsyncProducerConnection,
-    AsyncServer,
-    monotonic,
-    own_factory,
-    own_settings,
     passing,
     raise_typed,
     transient,
 )
+from penstock.client._async.transport.server import AsyncServer
+from penstock.client._async.transport.settings import HURRY, own_factory, own_settings
 from penstock.core.calls import Call
 from penstock.core.cluster import NEAR, Address, Patience, apart, read_slots, slot_of
 from penstock.core.logs import get_logger

@@ -11,8 +11,10 @@ from contextlib import suppress
 from typing import Any
 
 from penstock.client._acompat import AsyncSignal, ashield, asleep
+from penstock.client._async.transport.blocking import AsyncBlockingConnection
 from penstock.client._async.transport.cluster import AsyncBlockingConnections
-from penstock.client._async.transport.connection import AsyncBlockingConnection, monotonic, passing
+from penstock.client._async.transport.connection import monotonic
+from penstock.client._async.transport.failures import passing
 from penstock.client._async.transport.node import AsyncNode
 from penstock.core import flows
 from penstock.core.operations import QueueOps, Taken

@@ -11,14 +11,12 @@ from typing import Any, TypeVar
 from redis.exceptions import NoPermissionError, ResponseError
 
 from penstock.client._acompat import alock, aloop
+from penstock.client._async.transport.blocking import AsyncBlockingConnection
 from penstock.client._async.transport.cluster import AsyncBlockingConnections, AsyncCluster
-from penstock.client._async.transport.connection import (
-    AsyncBlockingConnection,
-    AsyncServer,
-    connection_factory,
-    monotonic,
-    transient,
-)
+from penstock.client._async.transport.connection import monotonic
+from penstock.client._async.transport.failures import transient
+from penstock.client._async.transport.server import AsyncServer
+from penstock.client._async.transport.settings import connection_factory
 from penstock.core.calls import Call
 from penstock.core.logs import get_logger
 from penstock.core.operations.base import Operations

@@ -12,7 +12,8 @@ from typing import Any
 
 from penstock.client._acompat import BackgroundTask
 from penstock.client._sync.sharded.node_client import BRIEF, NodeClient
-from penstock.client._sync.transport.connection import monotonic, passing
+from penstock.client._sync.transport.connection import monotonic
+from penstock.client._sync.transport.failures import passing
 from penstock.client._sync.transport.node import Node
 from penstock.core.config import ClientConfig
 from penstock.core.logs import get_logger

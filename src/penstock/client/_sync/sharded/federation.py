@@ -28,7 +28,8 @@ from penstock.client._sync.sharded.sharded_queue import (
     ObservedShardedQueue,
     ShardedQueue,
 )
-from penstock.client._sync.transport.connection import monotonic, passing
+from penstock.client._sync.transport.connection import monotonic
+from penstock.client._sync.transport.failures import passing
 from penstock.core import flows, nodes
 from penstock.core.config import ClientConfig, QueueFilter
 from penstock.core.hints import Intent

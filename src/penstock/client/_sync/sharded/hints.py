@@ -8,7 +8,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from penstock.client._sync.queue import Queue
-from penstock.client._sync.transport.connection import monotonic, passing
+from penstock.client._sync.transport.connection import monotonic
+from penstock.client._sync.transport.failures import passing
 from penstock.core import hints
 from penstock.core.hints import Hint, Intent
 from penstock.core.logs import get_logger

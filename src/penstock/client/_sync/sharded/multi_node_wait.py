@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from penstock.client._acompat import Signal, first_ready, sleep
+from penstock.client._sync.transport.blocking import BlockingConnection
 from penstock.client._sync.transport.cluster import BlockingConnections
-from penstock.client._sync.transport.connection import BlockingConnection, monotonic, passing
+from penstock.client._sync.transport.connection import monotonic
+from penstock.client._sync.transport.failures import passing
 from penstock.core.nodes import Heard, Listen
 
 if TYPE_CHECKING:

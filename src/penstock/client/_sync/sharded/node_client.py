@@ -17,8 +17,9 @@ from penstock.client._sync.sharded.sharded_queue import (
     ObservedShardedQueue,
     ShardedQueue,
 )
-from penstock.client._sync.transport.connection import monotonic, passing
+from penstock.client._sync.transport.connection import monotonic
 from penstock.client._sync.transport.driver import Driver
+from penstock.client._sync.transport.failures import passing
 from penstock.client._sync.transport.node import Node
 from penstock.core import flows
 from penstock.core.config import ClientConfig, QueueFilter

@@ -18,7 +18,8 @@ from penstock.client._sync.observed import ObservedQueue
 from penstock.client._sync.queue import Queue
 from penstock.client._sync.role import Role
 from penstock.client._sync.sharded.shard import AnyNode, Shard
-from penstock.client._sync.transport.connection import monotonic, passing
+from penstock.client._sync.transport.connection import monotonic
+from penstock.client._sync.transport.failures import passing
 from penstock.core import nodes
 from penstock.core.answers import Answers, hinted, told
 from penstock.core.bulk import Prepared, Window, windows

@@ -26,20 +26,17 @@ from penstock.client._acompat import (
     loop,
     sleep,
 )
-from penstock.client._sync.transport.connection import (
+from penstock.client._sync.transport.blocking import BlockingConnection
+from penstock.client._sync.transport.connection import ProducerConnection, monotonic
+from penstock.client._sync.transport.failures import (
     CHANGES,
     FAILURES,
-    HURRY,
-    BlockingConnection,
-    ProducerConnection,
-    Server,
-    monotonic,
-    own_factory,
-    own_settings,
     passing,
     raise_typed,
     transient,
 )
+from penstock.client._sync.transport.server import Server
+from penstock.client._sync.transport.settings import HURRY, own_factory, own_settings
 from penstock.core.calls import Call
 from penstock.core.cluster import NEAR, Address, Patience, apart, read_slots, slot_of
 from penstock.core.logs import get_logger

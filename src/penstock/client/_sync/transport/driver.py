@@ -11,8 +11,10 @@ from contextlib import suppress
 from typing import Any
 
 from penstock.client._acompat import Signal, sleep
+from penstock.client._sync.transport.blocking import BlockingConnection
 from penstock.client._sync.transport.cluster import BlockingConnections
-from penstock.client._sync.transport.connection import BlockingConnection, monotonic, passing
+from penstock.client._sync.transport.connection import monotonic
+from penstock.client._sync.transport.failures import passing
 from penstock.client._sync.transport.node import Node
 from penstock.core import flows
 from penstock.core.operations import QueueOps, Taken

@@ -12,14 +12,12 @@ from typing import Any, TypeVar
 from redis.exceptions import NoPermissionError, ResponseError
 
 from penstock.client._acompat import lock, loop
+from penstock.client._sync.transport.blocking import BlockingConnection
 from penstock.client._sync.transport.cluster import BlockingConnections, Cluster
-from penstock.client._sync.transport.connection import (
-    BlockingConnection,
-    Server,
-    connection_factory,
-    monotonic,
-    transient,
-)
+from penstock.client._sync.transport.connection import monotonic
+from penstock.client._sync.transport.failures import transient
+from penstock.client._sync.transport.server import Server
+from penstock.client._sync.transport.settings import connection_factory
 from penstock.core.calls import Call
 from penstock.core.logs import get_logger
 from penstock.core.operations.base import Operations

@@ -1,0 +1,175 @@
+"""A connection that waits for tokens."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from penstock.client._acompat import (
+    PENDING,
+    AsyncReader,
+    AsyncSignal,
+    aexchanged,
+    asend,
+    asliced,
+)
+from penstock.client._async.transport.connection import monotonic, pack
+from penstock.client._async.transport.settings import SOCKET_TIMEOUT
+
+STOP_TIMEOUT = 2.0
+"""Seconds after which a BLPOP that does not end makes the connection a dead one."""
+FAKE_SLICE = 0.02
+"""Seconds of one BLPOP on a connection that can't be waited on."""
+RENEW = 60.0
+"""Seconds after which a pending BLPOP is ended and sent anew, which tells a dead connection."""
+
+
+class Commanding(Protocol):
+    """A server that runs plain commands beside a blocking connection."""
+
+    def has_moved(self, conn: Any) -> bool:
+        """Whether the connection leads to a server that was the primary."""
+
+    async def command(self, *args: Any) -> Any:
+        """Run a plain command."""
+
+
+class AsyncBlockingConnection:
+    """A connection that blocks on wake and space tokens, and never takes anything else.
+
+    Args:
+        conn: without a socket time-out.
+        server: at the other end, to end a pending BLPOP from a lane.
+    """
+
+    def __init__(self, conn: Any, server: Commanding) -> None:
+        self._conn = conn
+        self._server = server
+        self.reader: AsyncReader | None = None
+        self._since = 0.0
+        self._id = b""
+
+    async def pop(
+        self, keys: tuple[bytes, ...], timeout: float, signal: AsyncSignal | None = None
+    ) -> bytes | None:
+        """Wait for a token; None after `timeout` seconds or at the signal, and the BLPOP stays."""
+        if self.is_sliced:
+            return await self._pop_slices(keys, timeout, signal)
+        return await self.begin(keys) or await self.read(timeout, signal)
+
+    @property
+    def is_sliced(self) -> bool:
+        """Whether nothing can stay pending on it: it has to wait in slices, by `pop`."""
+        return asliced(self._conn)
+
+    @property
+    def readers(self) -> list[AsyncReader]:
+        """What is pending, to be waited for together with others."""
+        return [] if self.reader is None else [self.reader]
+
+    async def taken(self) -> list[bytes]:
+        """The key of a token that the pending BLPOP has taken, if it has; else it stays."""
+        key = None if self.reader is None else await self.read(0)
+        return [] if key is None else [key]
+
+    async def begin(self, keys: tuple[bytes, ...]) -> bytes | None:
+        """Send the BLPOP unless it is pending, anew if it is old; the key of a token it took."""
+        if self._id and self._server.has_moved(self._conn):
+            await self.drop()
+            raise RedisConnectionError("another server is the primary now")
+        if self.reader is not None and monotonic() > self._since + RENEW:
+            for key in await self.quit():
+                return key
+        if self.reader is None:
+            try:
+                self.reader = await self._block(keys)
+            except BaseException:
+                await self.drop()  # half a handshake may be under way on it
+                raise
+        return None
+
+    async def read(self, timeout: float, signal: AsyncSignal | None = None) -> bytes | None:
+        """Read the key of a token; None in time or at the signal, and the BLPOP stays."""
+        assert self.reader is not None
+        reply = await self.reader.read(timeout, signal)
+        if reply is PENDING:
+            return None
+        self.reader = None
+        return reply[0] if reply else None
+
+    async def _block(self, keys: tuple[bytes, ...]) -> AsyncReader:
+        """Send the BLPOP, on a connection whose id is known."""
+        self._since = monotonic()
+        if not self._id:
+            await self._introduce()
+        await asend(self._conn, pack((b"BLPOP", *keys, b"0")))
+        return AsyncReader(self._conn)
+
+    async def _introduce(self) -> None:
+        """Connect and ask for the connection's id; only what blocks may take as long as it takes.
+
+        A server that is stopped accepts connections, and says nothing.
+        """
+        asked = pack((b"CLIENT", b"ID"))
+        self._id = b"%d" % await aexchanged(self._conn, asked, SOCKET_TIMEOUT)
+
+    async def _pop_slices(
+        self, keys: tuple[bytes, ...], timeout: float, signal: AsyncSignal | None
+    ) -> bytes | None:
+        """Wait by BLPOPs that end by themselves, short ones if a signal may come."""
+        if signal is None:
+            return await self._pop_slice(keys, timeout)
+        until = monotonic() + timeout
+        while not signal.take():
+            key = await self._pop_slice(keys, min(FAKE_SLICE, until - monotonic()))
+            if key is not None or monotonic() >= until:
+                return key
+        return None
+
+    async def _pop_slice(self, keys: tuple[bytes, ...], timeout: float) -> bytes | None:
+        packed = pack((b"BLPOP", *keys, b"%.3f" % max(timeout, 0.001)))
+        await asend(self._conn, packed)
+        reply = await self._conn.read_response(disable_decoding=True)
+        return reply[0] if reply else None
+
+    async def quit(self) -> tuple[bytes, ...]:
+        """End a pending BLPOP; the key of a token that it took meanwhile, if it did."""
+        if self.reader is None:
+            return ()
+        if self._server.has_moved(self._conn):
+            await self.drop()
+            return ()
+        try:
+            await self._server.command(*self.unblock)
+        except BaseException:
+            await self.drop()
+            raise
+        return await self.ended()
+
+    @property
+    def unblock(self) -> tuple[Any, ...]:
+        """The command that ends a pending BLPOP from another connection."""
+        return ("CLIENT", "UNBLOCK", self._id)
+
+    async def ended(self) -> tuple[bytes, ...]:
+        """Read what came of a BLPOP that was ended; the key of a token, if it took one."""
+        assert self.reader is not None
+        try:
+            reply = await self.reader.read(STOP_TIMEOUT)
+        except BaseException:
+            await self.drop()
+            raise
+        if reply is PENDING:
+            await self.drop()
+            return ()
+        self.reader = None
+        return (reply[0],) if reply else ()
+
+    async def drop(self) -> None:
+        """Close the connection, whatever is pending on it."""
+        if self.reader is not None:
+            self.reader.drop()
+            self.reader = None
+        await self._conn.disconnect()
+        self._id = b""

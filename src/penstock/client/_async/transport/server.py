@@ -1,0 +1,307 @@
+"""One server: its connections, and the retry that heals them.
+
+redis-py's own retry is off: it resends whatever was sent, and what must not run twice would
+(protocol/core.md, Connections).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import tenacity
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import (
+    ResponseError,
+)
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from penstock.client._acompat import (
+    aloop,
+)
+from penstock.client._async.transport.blocking import AsyncBlockingConnection
+from penstock.client._async.transport.connection import AsyncProducerConnection, monotonic
+from penstock.client._async.transport.failures import (
+    raise_typed,
+    transient,
+)
+from penstock.client._async.transport.sentinel import (
+    AsyncPrimary,
+)
+from penstock.client._async.transport.settings import HURRY
+from penstock.core.calls import Call, longest_pause
+from penstock.core.logs import get_logger
+from penstock.errors import (
+    NotReplicated,
+    ProtocolError,
+)
+
+logger = get_logger("penstock")
+
+
+class AsyncServer:
+    """One server: lanes for calls, waiters for tokens, and the retry.
+
+    Under Sentinel it is whichever is the primary.
+
+    Args:
+        factory: makes connections.
+        address: where they lead, for people.
+        retry_for: seconds for which a call is tried again when the connection fails.
+    """
+
+    def __init__(self, factory: Callable[..., Any], address: str, retry_for: float) -> None:
+        self.factory = factory
+        self.address = address
+        self._lanes: list[AsyncProducerConnection] = []
+        self._waiters: list[AsyncBlockingConnection] = []
+        self._primary: AsyncPrimary | None = getattr(factory, "primary", None)
+        self._turn = 0
+        self._bound: object = None
+        self._sends_once = False
+        self._has_lost = False
+        self._retrying = tenacity.AsyncRetrying(
+            stop=tenacity.stop_after_delay(retry_for),
+            wait=_pause,
+            retry=tenacity.retry_if_exception(transient),
+            reraise=True,
+        )
+
+    @property
+    def callers(self) -> list[AsyncProducerConnection]:
+        """Who numbers calls, as far as they are not at it."""
+        return self._lanes
+
+    def adjust(self, **settings: Any) -> None:
+        """Change settings of the connections that are made from now on."""
+        self.factory = partial(self.factory, **settings)
+
+    def send_once(self) -> None:
+        """From now on a call that fails is not sent again: somebody else may do as well."""
+        self._sends_once = True
+
+    async def hurry(self) -> None:
+        """From now on a call that does not get through within a second is tried once more."""
+        self.adjust(socket_timeout=HURRY, socket_connect_timeout=HURRY)
+        self._retrying = self._retrying.copy(stop=tenacity.stop_after_attempt(1))
+        await self.close()
+
+    def forget(self) -> None:
+        """Leave all connections to whoever else has them: another process, or a closed loop."""
+        self._lanes, self._waiters = [], []
+        if self._primary is not None:
+            self._primary.forget()
+
+    # -- lanes -----------------------------------------------------------------------------
+
+    def _bind(self) -> None:
+        """Leave the connections of another event loop."""
+        bound = aloop()
+        if bound is not self._bound:
+            self.forget()
+            self._bound = bound
+
+    def take(self) -> AsyncProducerConnection:
+        """A lane for one call; give it back with `give`, or close it."""
+        self._bind()
+        try:
+            return self._lanes.pop()
+        except IndexError:
+            return AsyncProducerConnection(self.factory())
+
+    def give(self, lane: AsyncProducerConnection) -> None:
+        """Keep a lane, whose call has been answered, for the next one."""
+        self._lanes.append(lane)
+
+    async def _led(self, primary: AsyncPrimary) -> AsyncProducerConnection:
+        """A lane to the server that is the primary now; what leads to others is closed."""
+        self._bind()
+        await primary.look()
+        if self._turn != primary.turn:
+            self._turn = primary.turn
+            await self._leave(primary.turn)
+        lane = self.take()
+        if lane.turn != self._turn:  # given back since by a call that began before
+            await lane.close()
+        return lane
+
+    async def _leave(self, turn: int) -> None:
+        """Close what does not lead to this primary; another thread may take or give one back."""
+        for lane in tuple(self._lanes):
+            if lane.turn != turn:
+                with suppress(ValueError):
+                    self._lanes.remove(lane)
+                    await lane.close()
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            await waiter.drop()
+
+    def has_moved(self, conn: Any) -> bool:
+        """Whether a connection leads to a server that was the primary."""
+        return self._primary is not None and bool(conn.turn != self._primary.turn)
+
+    async def _lane(self) -> AsyncProducerConnection:
+        """Take a lane for one call; open it first if the call is not sent a second time."""
+        lane = self.take() if self._primary is None else await self._led(self._primary)
+        if self._sends_once:
+            had_opened = lane.has_opened
+            if await self._open(lane) and had_opened:
+                self._has_lost = True
+        return lane
+
+    async def _open(self, lane: AsyncProducerConnection) -> bool:
+        try:
+            return await lane.open()
+        except BaseException:
+            await lane.close()
+            raise
+
+    async def run(self, call: Call[Any], *, brief: bool = False) -> list[Any]:
+        """Run a script and return its reply; the call is told when it was sent again.
+
+        Raises:
+            OutOfMemory, QueueDamaged: what the server refused, typed.
+            redis.exceptions.ConnectionError, TimeoutError: still failing after `retry_for` seconds.
+        """
+        self._bind()  # async only
+        if self._primary is not None or self._sends_once:
+            lane = await self._lane()
+        else:
+            try:
+                lane = self._lanes.pop()
+            except IndexError:
+                lane = AsyncProducerConnection(self.factory())
+        lane.calls += 1
+        try:
+            try:
+                reply = await lane.exchange(call, lane)
+            except Exception as error:
+                if not transient(error):
+                    raise
+                reply = await self._again(lane, call, error, brief=brief)
+        except BaseException as error:
+            await self._failed(lane, error)
+            raise
+        self._lanes.append(lane)
+        return reply
+
+    async def _failed(self, lane: AsyncProducerConnection, error: BaseException) -> None:
+        """Keep the lane of a call that was refused, and raise that typed; close any other.
+
+        There a reply may still be under way and the outcome is unknown: neither the connection nor
+        the producer id is used again.
+        """
+        if isinstance(error, ResponseError) and not transient(error):
+            self._lanes.append(lane)
+            raise_typed(error)
+        if isinstance(error, NotReplicated):  # nothing was sent
+            self._lanes.append(lane)
+            return
+        await lane.close()
+
+    async def _again(
+        self, lane: AsyncProducerConnection, call: Call[Any], error: Exception, *, brief: bool
+    ) -> list[Any]:
+        """Send the same call, with the same number, on a new connection, for a bounded time.
+
+        The reply is that to the last time, so a lease in it counts from then.
+        """
+        if self._sends_once:
+            raise error
+        logger.info("%s: %s; trying again", call.script.name, error)
+        doubts = [] if isinstance(error, ResponseError) else [error]
+
+        async def repeat() -> list[Any]:
+            await lane.close()
+            call.resent = monotonic()
+            if doubts:
+                call.doubt()
+            try:
+                return await lane.exchange(call, lane)
+            except (RedisConnectionError, RedisTimeoutError, ProtocolError) as failure:
+                doubts.append(failure)
+                raise
+
+        retrying = self._retrying.copy()
+        if brief:
+            retrying = self._retrying.copy(stop=tenacity.stop_after_attempt(1))
+        try:
+            return await retrying(repeat)
+        except ResponseError as refusal:
+            if doubts and transient(refusal):
+                raise doubts[0] from refusal  # it may have run before: that is no refusal
+            raise
+
+    async def reach(self) -> bool:
+        """Have an open connection, as far as can be seen; of all that fails nothing was sent.
+
+        Returns:
+            Whether it had to be opened, or one was found closed since the last `reach`.
+
+        Raises:
+            redis.exceptions.ConnectionError, TimeoutError: at the first attempt.
+        """
+        lane = self.take() if self._primary is None else await self._led(self._primary)
+        opened = await self._open(lane) or self._has_lost
+        self._has_lost = False
+        self.give(lane)
+        return opened
+
+    async def command(self, *args: Any) -> Any:
+        """A plain command that may be repeated, its reply undecoded."""
+        lane = await self._lane()
+
+        async def attempt() -> Any:
+            try:
+                return await lane.command(*args)
+            except Exception as error:
+                if transient(error):
+                    await lane.close()
+                raise
+
+        try:
+            reply: Any = await self._retrying.copy()(
+                attempt
+            )  # a copy: concurrent calls would mix their state
+        except BaseException as error:
+            await self._failed(lane, error)
+            raise
+        self._lanes.append(lane)
+        return reply
+
+    async def everywhere(self, commands: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
+        """What each server replies to plain commands: this one."""
+        return [[await self.command(*args) for args in commands]]
+
+    # -- waiters ---------------------------------------------------------------------------
+
+    def waiter(self) -> AsyncBlockingConnection:
+        """A waiter for one wait; give it back with `rest`."""
+        self._bind()
+        try:
+            return self._waiters.pop()
+        except IndexError:
+            return AsyncBlockingConnection(self.factory(socket_timeout=None), self)
+
+    def rest(self, waiter: AsyncBlockingConnection) -> None:
+        """Keep a waiter with nothing pending for the next wait."""
+        self._waiters.append(waiter)
+
+    async def close(self) -> None:
+        """Close all connections that are not in use."""
+        lanes, self._lanes = self._lanes, []
+        waiters, self._waiters = self._waiters, []
+        for lane in lanes:
+            await lane.close()
+        for waiter in waiters:
+            await waiter.drop()
+        if self._primary is not None:
+            await self._primary.close()
+
+
+def _pause(state: tenacity.RetryCallState) -> float:
+    elapsed = state.seconds_since_start or 0.0
+    return random.random() * longest_pause(state.attempt_number, elapsed)

@@ -1,0 +1,86 @@
+"""The settings of our connections, from a URL or from those of a redis-py client."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from redis.asyncio import Redis
+from redis.asyncio.client import Pipeline
+from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import SentinelConnectionPool
+from redis.backoff import NoBackoff
+
+from penstock.client._async.transport.sentinel import (
+    PATIENCE,
+    AsyncFound,
+    is_sentinel_url,
+    sentinel_pool,
+    url_pool,
+)
+from penstock.core.urls import check_url, shown
+from penstock.errors import (
+    BadArgument,
+    ConfigurationError,
+)
+
+SOCKET_TIMEOUT = 5.0
+HURRY = 1.0
+"""Seconds that a client which is about to end waits for a reply."""
+
+
+def connection_factory(source: object) -> tuple[Any, str]:
+    """What makes our connections, and where to, from a URL or a redis-py client's own settings.
+
+    Raises:
+        BadArgument: neither of the two, a URL that can't be used, or a client of replicas.
+        ConfigurationError: the client decodes responses, so bodies would not come back as bytes.
+    """
+    given: Any
+    if isinstance(source, str):
+        check_url("source", source)
+        given = sentinel_pool(source) if is_sentinel_url(source) else url_pool(source, source)
+    elif isinstance(source, Redis) and not isinstance(source, Pipeline):
+        given = source.connection_pool
+    else:
+        reason = f"must be a URL or a {Redis.__module__} client, not a pipeline"
+        raise BadArgument("source", shown(source), reason)
+    kwargs = own_settings(given.connection_kwargs)
+    if isinstance(given, SentinelConnectionPool):
+        kwargs.setdefault("socket_connect_timeout", PATIENCE)
+        if not given.is_master:
+            raise BadArgument(
+                "source", shown(source), "must be a client of the primary, made with master_for()"
+            )
+        found = AsyncFound(given, kwargs)
+        return found, str(found.primary)
+    host = f"{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}"
+    return own_factory(given.connection_class, kwargs), str(kwargs.get("path") or host)
+
+
+def own_settings(lent: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of our connections, from those of others.
+
+    Raises:
+        ConfigurationError: they decode responses, so bodies would not come back as bytes.
+    """
+    kwargs = dict(lent)
+    if kwargs.get("decode_responses"):
+        raise ConfigurationError(
+            "the client has decode_responses=True, but bodies are bytes: pass one without it"
+        )
+    for name in ("retry_on_timeout", "retry_on_error"):
+        kwargs.pop(name, None)
+    kwargs.update(protocol=2, retry=Retry(NoBackoff(), 0), health_check_interval=0)
+    kwargs.setdefault("socket_timeout", SOCKET_TIMEOUT)
+    return kwargs
+
+
+def own_factory(make: Callable[..., Any], settings: dict[str, Any]) -> Callable[..., Any]:
+    """What makes connections with these settings, or others instead."""
+    settings.setdefault("socket_connect_timeout", SOCKET_TIMEOUT)
+
+    def factory(**changed: Any) -> Any:
+        return make(**{**settings, **changed})
+
+    return factory

@@ -1,0 +1,73 @@
+# From src/penstock/client/_async/transport/failures.py by tools/unasync.py; do not edit.
+"""Which failures may pass by themselves, and Redis's refusals as typed errors."""
+
+from __future__ import annotations
+
+import re
+from typing import NoReturn
+
+from redis.exceptions import (
+    AskError,
+    AuthenticationError,
+    AuthorizationError,
+    ClusterDownError,
+    MasterDownError,
+    MaxConnectionsError,
+    ReadOnlyError,
+    ResponseError,
+    TryAgainError,
+)
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from penstock.errors import (
+    OutOfMemory,
+    ProtocolError,
+    QueueDamaged,
+)
+
+FAILURES = (RedisConnectionError, RedisTimeoutError, ProtocolError)
+"""A call has had no answer."""
+UNLESS = (AuthenticationError, AuthorizationError, MaxConnectionsError)
+CHANGES = (AskError, ClusterDownError, TryAgainError)
+"""What a cluster answers of a slot that is elsewhere (MOVED is an AskError), or on its way."""
+PASSING = re.compile(
+    r"(?:^|-)(?:READONLY|MASTERDOWN|NOREPLICAS|UNBLOCKED|BUSY|MISCONF|TRYAGAIN) "
+    r"|WAIT cannot be used with replica"
+)
+"""In the text of a refusal that is not about the call: by a server that is no primary (any more),
+or cut off from its own; that runs a slow script (BUSY), or can't write to its disk (MISCONF).
+Redis 6.2 wraps what a script was refused."""
+
+
+def raise_typed(error: ResponseError) -> NoReturn:
+    """Raise the typed error for an error reply, or Redis's own where there is none.
+
+    Raises:
+        OutOfMemory, QueueDamaged, redis.exceptions.ResponseError.
+    """
+    text = str(error)
+    # Redis 6.2 keeps the code in the text of a script's error; elsewhere redis-py takes it off.
+    if "OOM" in text or "'maxmemory'" in text:
+        refused = "the server has reached maxmemory and refused the job; nothing was written"
+        raise OutOfMemory(refused) from error
+    if "WRONGTYPE" in text:
+        damage = f"a key of the queue has the wrong type; nothing was written: {text}"
+        raise QueueDamaged(damage) from error
+    raise error
+
+
+def transient(error: BaseException) -> bool:
+    """Whether a failure may pass by itself: the connection's, or of a server that is not ready.
+
+    Any other refusal is the answer.
+    """
+    if isinstance(error, ResponseError):
+        codes = (ReadOnlyError, MasterDownError, TryAgainError)
+        return isinstance(error, codes) or PASSING.search(str(error)) is not None
+    return isinstance(error, FAILURES) and not isinstance(error, UNLESS)
+
+
+def passing(error: BaseException) -> bool:
+    """Whether a failure may pass by itself, that of a cluster which is changing included."""
+    return isinstance(error, CHANGES) or transient(error)
