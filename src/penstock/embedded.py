@@ -74,10 +74,12 @@ def _identify(path: Path) -> tuple[str, str]:
             [str(path), "--version"], capture_output=True, text=True, timeout=10, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise EmbeddedServerError(f"{path} does not run: {error}") from error
+        raise EmbeddedServerError(f"{path} can't be run: {error}") from error
     found = VERSION_LINE.search(done.stdout)
     if found is None:
-        raise EmbeddedServerError(f"{path} is no Redis or Valkey server: {done.stdout.strip()!r}")
+        raise EmbeddedServerError(
+            f"{path} is not a Redis or Valkey server: {done.stdout.strip()!r}"
+        )
     return found["product"].lower(), found["version"]
 
 
@@ -119,7 +121,9 @@ def find_server(prefer: str | Sequence[str] = PREFERENCE) -> ServerBinary:
     places = (prefer,) if isinstance(prefer, str) else tuple(prefer)
     unknown = [place for place in places if place not in PREFERENCE]
     if unknown:
-        raise EmbeddedServerError(f"no such place for a server: {', '.join(unknown)}")
+        raise EmbeddedServerError(
+            f"prefer={', '.join(unknown)}: must be names out of {', '.join(PREFERENCE)}"
+        )
     found = find_binaries()
     for place in places:
         if place in found:

@@ -50,10 +50,10 @@ def _replicas(request: pytest.FixtureRequest) -> int:
     count = 0
     for mark in request.node.iter_markers("penstock"):
         if mark.args or set(mark.kwargs) != {"replicas"}:
-            pytest.fail("the marker's form is @pytest.mark.penstock(replicas=1)", pytrace=False)
+            pytest.fail("write the marker as @pytest.mark.penstock(replicas=1)", pytrace=False)
         count = mark.kwargs["replicas"]
         if type(count) is not int or not 0 <= count <= 1000:
-            pytest.fail(f"replicas={count!r}: a number from 0 to 1000", pytrace=False)
+            pytest.fail(f"replicas={count!r}: must be a number from 0 to 1000", pytrace=False)
         break  # the marker nearest to the test
     return count
 

@@ -181,7 +181,7 @@ def read_all(terminal: int) -> Iterator[bytes]:
     [
         (["--path", "nosuch"], 2, "nosuch"),
         (["--workers", "1"], 2, "--workers"),
-        (["--path", "empty"], 1, "holds no files"),
+        (["--path", "empty"], 1, "has no files"),
     ],
 )
 def test_what_can_not_be_run(

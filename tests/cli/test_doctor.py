@@ -392,10 +392,10 @@ def without_a_job(index: str) -> Callable[[Any], None]:
         (in_no_index, "1 held jobs in no index, such as 1700000000000-1000000000"),
         (in_two_indexes, "1 held jobs in several indexes"),
         (in_ready_and_held, "1 jobs in both ready and held"),
-        (named_without_a_job, "1 dedup ids of jobs that are not there, such as 17"),
-        (waiting_for_nobody, "1 jobs that wait for the end of one that is not there"),
-        (without_its_body, "1 jobs whose body is gone"),
-        (without_its_header, "1 bodies of jobs that are not there, such as 17"),
+        (named_without_a_job, "1 dedup ids without a job, such as 17"),
+        (waiting_for_nobody, "1 jobs that wait for the end of a job that does not exist"),
+        (without_its_body, "1 jobs whose body is lost"),
+        (without_its_header, "1 bodies without a job, such as 17"),
         (without_a_job("active"), "1 entries of active without a job"),
         (without_a_job("once"), "1 entries of once without a job"),
         (without_a_job("scheduled"), "1 entries of scheduled without a job"),
@@ -436,7 +436,7 @@ def test_a_registry_of_the_wrong_type(cli: Cli, real_backend: Backend) -> None:
     """No queue can be made then."""
     real_backend.sync_client().set("penstock:queues", "x")
     [text] = broken(cli("doctor", "--json"))
-    assert "the registry is a string" in text
+    assert "the registry key is a string" in text
 
 
 def test_a_queue_that_is_not_listed(cli: Cli, client: Penstock, real_backend: Backend) -> None:
@@ -453,7 +453,7 @@ def test_a_queue_that_is_listed_only(cli: Cli, real_backend: Backend) -> None:
     real_backend.sync_client().hset("penstock:queues", "000000000000000a", "ghost")
     result = cli("doctor", "--json")
     assert broken(result) == []
-    assert "queue 'ghost' is listed and does not exist" in found(result, "queues", "warning")[0]
+    assert "queue 'ghost' is listed but does not exist" in found(result, "queues", "warning")[0]
 
 
 def test_what_a_queue_left_behind(cli: Cli, real_backend: Backend) -> None:
@@ -472,7 +472,7 @@ def test_losses_of_the_past_are_told(cli: Cli, client: Penstock, real_backend: B
     real_backend.sync_client().hset("penstock:{q}:meta", "dangling", 3)
     result = cli("doctor", "--json")
     assert broken(result) == []
-    assert "3 entries had lost their jobs" in found(result, "queues", "warning")[0]
+    assert "3 entries without a job" in found(result, "queues", "warning")[0]
 
 
 def test_fields_of_meta_that_are_no_numbers(

@@ -96,7 +96,7 @@ def test_a_bad_line_is_named(cli: Cli, client: Penstock, good: int, code: int) -
     result = cli("enqueue", "q", "--lines", "--json-body", stdin=b"1\n" * good + b"{\n")
     accepted = good // 1000 * 1000
     assert (result.code, client.queue("q").stats().ready) == (code, accepted)
-    assert f"line {good + 1}='{{': no JSON" in result.err
+    assert f"line {good + 1}='{{': must be JSON" in result.err
     assert (f"{accepted} jobs were added" in result.err) == (accepted > 0)
 
 
@@ -128,12 +128,12 @@ def test_bad_usage_of_enqueue(cli: Cli, client: Penstock, argv: list[str], compl
     [
         (["", "x"], "queue='': a queue's name can't be empty"),
         (["q", "x", "--delay", "-1"], "delay=-1.0: can't be negative"),
-        (["q", "x", "--delay", "nan"], "delay=nan: a finite number"),
+        (["q", "x", "--delay", "nan"], "delay=nan: must be a finite number"),
         (["q", "x", "--ttl", "1", "--delay", "2"], "must be longer than the delay"),
         (["q", "x", "--lease", "9999999"], "at most 24 days"),
-        (["q", "{", "--json-body"], "no JSON"),
+        (["q", "{", "--json-body"], "must be JSON"),
         (["q" * 1025, "x"], "at most 1024 bytes"),
-        (["q", "x", "--dedup-id", ""], "dedup_id='': a str of 1 to 1024 bytes"),
+        (["q", "x", "--dedup-id", ""], "dedup_id='': must be a str of 1 to 1024 bytes"),
         (["q", "x", "--dedup-window", "5"], "works only with dedup_id"),
         (["q", "x", "--on-duplicate", "update"], "works only with dedup_id"),
         (["q", "x", "--dedup-id", "a", "--dedup-until", "enqueued"], "needs dedup_window="),
@@ -141,7 +141,7 @@ def test_bad_usage_of_enqueue(cli: Cli, client: Penstock, argv: list[str], compl
         (["q", "x", "--timeout", "0"], "timeout=0.0: "),
         (["q", "x", "--max-attempts", "-1"], "max_attempts=-1: "),
         (["q", "x", "--backoff-base", "0"], "base=0.0: can't be zero"),
-        (["q", "x", "--backoff-cap", "nan"], "cap=nan: a finite number"),
+        (["q", "x", "--backoff-cap", "nan"], "cap=nan: must be a finite number"),
     ],
 )
 def test_what_the_library_refuses_is_one_line(
@@ -168,7 +168,7 @@ def test_a_full_or_paused_queue_refuses(cli: Cli, client: Penstock) -> None:
     queue.pause("in")
     paused = cli("enqueue", "q", "x")
     assert (paused.code, paused.err) == (
-        1, "penstock: QueuePaused: queue 'q' is paused (in)\n"
+        1, "penstock: QueuePaused: queue 'q' is paused (in): resume() ends that\n"
     )  # fmt: skip
 
 
@@ -375,12 +375,12 @@ def test_status_of_an_id_that_nobody_has(cli: Cli, client: Penstock) -> None:
     queue.enqueue("x", dedup_id="a")
     free = cli("status", "q", "b")
     assert (free.code, free.out) == (1, "")
-    assert free.err == "penstock: nobody has the dedup id 'b' in queue 'q'\n"
+    assert free.err == "penstock: no job has the dedup id 'b' in queue 'q'\n"
     document = cli("status", "q", "b", "--json")
     assert (document.code, document.document["state"], document.document["job"]) == (1, None, None)
     missing = cli("status", "nosuch", "a")
     assert missing.code == 1
-    assert missing.err.startswith("there is no queue 'nosuch' now\n")
+    assert missing.err.startswith("queue 'nosuch' does not exist now\n")
     assert client.queues() == ["q"]
     for argv in (["q", ""], ["q", "x" * 1025], ["", "a"]):
         refused = cli("status", *argv)
@@ -532,7 +532,7 @@ def test_an_empty_answer_says_why(cli: Cli, client: Penstock) -> None:
     empty, missing = cli("peek", "q"), cli("peek", "p")
     assert (empty.code, empty.out, empty.err) == (0, "", "no ready jobs\n")
     assert missing.code == 0
-    assert "there is no queue 'p' now" in missing.err
+    assert "queue 'p' does not exist now" in missing.err
     assert cli("peek", "p", "--json").document["jobs"] == []
 
 
@@ -636,7 +636,7 @@ def test_scan_of_nothing(cli: Cli, client: Penstock) -> None:
     assert (empty.code, empty.out, empty.err) == (0, "", "no jobs\n")
     missing = cli("scan", "nosuch", "--ids")
     assert (missing.code, missing.out) == (0, "")
-    assert missing.err == "there is no queue 'nosuch' now\n"
+    assert missing.err == "queue 'nosuch' does not exist now\n"
     assert cli("scan", "nosuch", "--json").document["jobs"] == []
     assert cli("scan", "--ids", "--json").document == {"queue": None, "states": None, "ids": []}
     assert client.queues() == []
@@ -743,7 +743,7 @@ def test_a_job_that_is_gone(cli: Cli, client: Penstock) -> None:
     queue.delete([job_id])
     result = cli("show", job_id)
     assert (result.code, result.out) == (1, "")
-    assert result.err.startswith(f"penstock: no job {job_id} in queue 'q': ")
+    assert result.err.startswith(f"penstock: queue 'q' has no job {job_id}: ")
 
 
 @pytest.mark.parametrize(
@@ -774,7 +774,7 @@ def test_an_id_of_another_queue_or_life(cli: Cli, client: Penstock, real_backend
     assert "WrongEpoch" in cli("show", "q", job_id).err
     unlisted = cli("show", job_id)
     assert (unlisted.code, unlisted.out) == (1, "")
-    assert unlisted.err.startswith(f"penstock: no queue is listed for {job_id}")
+    assert unlisted.err.startswith(f"penstock: no queue has {job_id}")
 
 
 def test_documents_are_plain_ascii(cli: Cli, client: Penstock) -> None:

@@ -182,7 +182,7 @@ def test_stats_beside_a_damaged_queue(cli: Cli, client: Penstock, real_backend: 
     result = cli("stats", "--json")
     assert result.code == 1
     assert [one["name"] for one in result.document["queues"]] == ["a", "c"]
-    assert "queue 'b' is left out" in result.err
+    assert "queue 'b' is not shown" in result.err
     assert {stats.name for stats in client.scan_queues_iter()} == {"a", "c"}
     assert client.info().registered_queues == 2
 
@@ -238,14 +238,14 @@ def test_reopen_makes_no_queue(cli: Cli, client: Penstock) -> None:
     """A typing error does not leave a queue behind."""
     result = cli("reopen", "nosuch")
     assert (result.code, client.queues()) == (0, [])
-    assert result.err == "there is no queue 'nosuch' now\n"
+    assert result.err == "queue 'nosuch' does not exist now\n"
 
 
 def test_resume_makes_no_queue(cli: Cli, client: Penstock) -> None:
     """A typing error does not leave a queue behind."""
     result = cli("resume", "nosuch")
     assert (result.code, client.queues()) == (0, [])
-    assert result.err == "there is no queue 'nosuch' now\n"
+    assert result.err == "queue 'nosuch' does not exist now\n"
 
 
 def buried(client: Penstock, count: int) -> list[str]:
@@ -262,19 +262,19 @@ def test_redrive_all_some_or_named(cli: Cli, client: Penstock) -> None:
     queue = client.queue("q")
     assert cli("redrive", "q", "--limit", "2", "--json").document == {"queue": "q", "redriven": 2}
     assert [view.id for view in queue.peek()] == ids[:2]
-    assert cli("redrive", "q", ids[5]).out == "1 dead letters brought back\n"
+    assert cli("redrive", "q", ids[5]).out == "1 dead letters redriven\n"
     assert [view.id for view in queue.peek(state="dead")] == ids[2:5]
     assert cli("redrive", "q", "--json").document["redriven"] == 3
     assert queue.stats().dead == 0
 
 
 def test_redrive_of_what_is_not_dead(cli: Cli, client: Penstock) -> None:
-    """Exit code 1 when one of the named could not be brought back; the others were."""
+    """Exit code 1 when one of the named could not be redriven; the others were."""
     ids = buried(client, 2)
     client.queue("q").delete([ids[0]])
     result = cli("redrive", "q", *ids, "--json")
     assert (result.code, result.document["redriven"]) == (1, 1)
-    assert result.err.startswith("penstock: 1 of 2 could not be brought back")
+    assert result.err.startswith("penstock: 1 of 2 could not be redriven")
     assert [view.id for view in client.queue("q").peek()] == [ids[1]]
 
 
@@ -287,7 +287,7 @@ def test_bad_usage_of_redrive(cli: Cli, client: Penstock) -> None:
     assert bad.code == 1
     assert bad.err.startswith("penstock: BadJobId: ")
     assert client.queue("q").stats().dead == 1
-    assert cli("redrive", "nosuch").err == "there is no queue 'nosuch' now\n"
+    assert cli("redrive", "nosuch").err == "queue 'nosuch' does not exist now\n"
 
 
 def test_promote(cli: Cli, client: Penstock) -> None:
@@ -371,7 +371,7 @@ def test_move_in_a_queue_that_is_gone(cli: Cli, client: Penstock, real_backend: 
     result = cli("promote", "q", job_id, "--json")
     assert (result.code, result.document["promoted"]) == (1, 0)
     assert result.err.splitlines() == [
-        "there is no queue 'q' now",
+        "queue 'q' does not exist now",
         f"penstock: 1 of 1 could not be brought forward: {job_id} gone",
     ]
 
@@ -429,7 +429,7 @@ def test_bad_usage_of_evict(cli: Cli, client: Penstock) -> None:
     assert client.queue("q").stats().dead == 1
     missing = cli("evict", "nosuch")
     assert (missing.code, missing.out) == (0, "0 jobs removed\n")
-    assert missing.err == "there is no queue 'nosuch' now\n"
+    assert missing.err == "queue 'nosuch' does not exist now\n"
     assert client.queues() == ["q"]
 
 
@@ -483,7 +483,7 @@ def test_purge_of_nothing(cli: Cli, client: Penstock) -> None:
     """A queue that does not exist is named, and not made; a state that is none is bad usage."""
     result = cli("purge", "nosuch")
     assert (result.code, result.out) == (0, "0 jobs removed\n")
-    assert result.err == "there is no queue 'nosuch' now\n"
+    assert result.err == "queue 'nosuch' does not exist now\n"
     assert cli("purge", "q", "--state", "lost", "--yes").code == 2
     assert client.queues() == []
 
@@ -537,7 +537,7 @@ def test_clear_asks(cli: Cli, client: Penstock) -> None:
     for answer in (b"n\n", b"", b"maybe\n"):
         refused = cli("clear", "a", "b\x1b", stdin=answer)
         assert (refused.code, refused.out) == (1, "")
-        question = "Remove these queues with all that is in them: a (5 jobs), b\\x1b (5 jobs)?"
+        question = "Remove these queues with all their jobs: a (5 jobs), b\\x1b (5 jobs)?"
         assert question in refused.err
         assert "penstock: nothing was removed" in refused.err
         assert client.queues() == ["a", "b\x1b"]
@@ -571,7 +571,7 @@ def test_clear_of_nothing(cli: Cli, client: Penstock) -> None:
     """A queue that does not exist is named, and not made; the others go."""
     filled(client, "a")
     result = cli("clear", "nosuch", "a", "--yes", "--json")
-    assert (result.code, result.err) == (0, "there is no queue 'nosuch' now\n")
+    assert (result.code, result.err) == (0, "queue 'nosuch' does not exist now\n")
     assert result.document == {"jobs": 5, "queues": [{"queue": "a", "jobs": 5}]}
     assert client.queues() == []
 
@@ -595,4 +595,4 @@ def test_redrive_of_a_job_whose_id_is_taken(cli: Cli, client: Penstock) -> None:
     result = cli("redrive", "q", *ids, "--json")
     assert (result.code, result.document["redriven"]) == (1, 1)
     assert [view.id for view in queue.peek(state="dead")] == ids[:1]
-    assert cli("redrive", "q").out == "0 dead letters brought back\n"
+    assert cli("redrive", "q").out == "0 dead letters redriven\n"

@@ -263,7 +263,7 @@ def test_jobs_that_could_not_be_given_back(
         server.resume()
     after, end = program.seen.partition("after\n")[1:]
     assert after
-    assert "1 jobs were neither reported nor given back" in end
+    assert "1 jobs were neither reported nor released" in end
 
 
 @pytest.mark.slow

@@ -114,9 +114,9 @@ def test_replicas_confirm_as_the_marker_says(run_pytest: RunPytest) -> None:
 @pytest.mark.parametrize(
     "form, told",
     [
-        ("penstock(1)", "the marker's form is @pytest.mark.penstock(replicas=1)"),
-        ("penstock", "the marker's form is @pytest.mark.penstock(replicas=1)"),
-        ("penstock(replica=1)", "the marker's form is @pytest.mark.penstock(replicas=1)"),
+        ("penstock(1)", "write the marker as @pytest.mark.penstock(replicas=1)"),
+        ("penstock", "write the marker as @pytest.mark.penstock(replicas=1)"),
+        ("penstock(replica=1)", "write the marker as @pytest.mark.penstock(replicas=1)"),
         ("penstock(replicas=-1)", "replicas=-1: a number from 0 to 1000"),
         ("penstock(replicas=True)", "replicas=True: a number from 0 to 1000"),
     ],

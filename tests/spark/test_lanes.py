@@ -188,7 +188,7 @@ def test_no_node_at_all(make: Make) -> None:
     life = ground.life()
     ground.cut(0)
     ground.cut(1)
-    with pytest.raises(Unreachable, match="'q': no server is reached"):
+    with pytest.raises(Unreachable, match="'q': the server can't be reached"):
         life.latest(life.initial(), 10)
     life.stop()
 

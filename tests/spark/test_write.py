@@ -102,7 +102,7 @@ def test_errors_are_the_drivers(spark: Any, ps: Penstock, redis_url: str) -> Non
     assert "'extra'" in told(frame.selectExpr("*", "1 AS extra"), **whole)
     assert "timestamp" in told(frame.selectExpr("*", "'x' AS ready_at"), **whole)
     assert "purge" in told(frame, "overwrite", **whole)
-    assert "no server is reached" in told(
+    assert "the server can't be reached" in told(
         frame, queue="mail", url="redis://127.0.0.1:1", retryFor="0"
     )
     for mode in ("errorifexists", "ignore"):

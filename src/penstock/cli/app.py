@@ -42,8 +42,8 @@ UrlOption = Annotated[
         "--url",
         metavar="URL",
         show_default=False,
-        help="Server: redis://, rediss:// or unix://; several nodes with blanks between. The nodes "
-        f"that it lists are joined. Default: $PENSTOCK_URL, {DEFAULT_URL}.",
+        help="Server: redis://, rediss:// or unix://; several nodes with spaces between. Nodes "
+        f"that it lists are used as well. Default: $PENSTOCK_URL, {DEFAULT_URL}.",
     ),
 ]
 HostsOption = Annotated[
@@ -52,8 +52,8 @@ HostsOption = Annotated[
         "--node-hosts",
         metavar="HOSTS",
         show_default=False,
-        help="Hosts, or patterns such as *.redis.internal, with blanks between, whose nodes may be "
-        "sent the password of --url. Default: $PENSTOCK_NODE_HOSTS, none.",
+        help="Listed nodes may get the password of --url if they are on these hosts: names or "
+        "patterns such as *.redis.internal, with spaces between. Default: $PENSTOCK_NODE_HOSTS.",
     ),
 ]
 PrefixOption = Annotated[
@@ -65,7 +65,9 @@ PrefixOption = Annotated[
         help=f"Prefix of all keys. Default: {DEFAULT_PREFIX}.",
     ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document instead of tables.")]
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="Print one JSON document instead of tables.")
+]
 
 COMMON = {
     "url": UrlOption,
@@ -73,11 +75,11 @@ COMMON = {
     "as_json": JsonOption,
     "node_hosts": HostsOption,
 }
-"""They may stand before the command or after it."""
+"""Put these before or after the command."""
 
 app = typer.Typer(
     name="penstock",
-    help="Look into the queues of penstock on a Redis, and act on them.",
+    help="Inspect and manage penstock queues on a Redis server.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -174,7 +176,7 @@ def options(
         typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
     ] = False,
 ) -> None:
-    """Look into the queues of penstock on a Redis, and act on them."""
+    """Inspect and manage penstock queues on a Redis server."""
     hosts = os.environ.get("PENSTOCK_NODE_HOSTS", "")
     given = Session(os.environ.get("PENSTOCK_URL") or None, node_hosts=hosts)
     ctx.obj = given.changed(url, prefix, as_json, node_hosts)

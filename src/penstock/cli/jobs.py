@@ -55,14 +55,16 @@ def enqueue(
     queue: QueueArgument,
     body: Annotated[
         str | None,
-        typer.Argument(metavar="BODY", help="The body; - = all of stdin.", show_default=False),
+        typer.Argument(
+            metavar="BODY", help="The body; - = read it from stdin.", show_default=False
+        ),
     ] = None,
-    lines: Annotated[bool, typer.Option("--lines", help="Each line of stdin is a job.")] = False,
+    lines: Annotated[
+        bool, typer.Option("--lines", help="Add a job for each line of stdin.")
+    ] = False,
     json_body: Annotated[
         bool,
-        typer.Option(
-            "--json-body/--raw", help="The body is JSON and reaches Python as an object, or bytes."
-        ),
+        typer.Option("--json-body/--raw", help="The body is JSON; default: bytes."),
     ] = False,
     delay: Annotated[float, typer.Option(metavar="SECONDS", help="Not before.")] = 0,
     lease: Annotated[
@@ -81,7 +83,7 @@ def enqueue(
         int | None,
         typer.Option(
             metavar="N",
-            help="So many replicas must confirm. Default: as the queue's setting says.",
+            help="Replicas that must confirm. Default: the queue's setting.",
             show_default=False,
         ),
     ] = None,
@@ -89,14 +91,14 @@ def enqueue(
         bool,
         typer.Option(
             "--fsynced",
-            help="It must be on the server's disk, and on those of the replicas that must confirm.",
+            help="Wait until the job is on the disks of the server and of these replicas.",
         ),
     ] = False,
     timeout: Annotated[
         float | None,
         typer.Option(
             metavar="SECONDS",
-            help="To wait for replicas and disks. Default: 1, with --fsynced 5.",
+            help="Most seconds to wait for replicas and disks. Default: 1, with --fsynced 5.",
             show_default=False,
         ),
     ] = None,
@@ -104,7 +106,7 @@ def enqueue(
         str | None,
         typer.Option(
             metavar="TEXT",
-            help="A duplicate while a job with this id is there.",
+            help="Refuse the job while another one has this id.",
             show_default=False,
         ),
     ] = None,
@@ -112,30 +114,30 @@ def enqueue(
         float | None,
         typer.Option(
             metavar="SECONDS",
-            help="The id stays taken so long after the job is done.",
+            help="Keep the id taken for this time after the job is done.",
             show_default=False,
         ),
     ] = None,
     dedup_until: Annotated[
         Until,
         typer.Option(
-            help="When the id is free again: the job has ended, or has started; enqueued = the"
-            " window begins now."
+            help="When the id is free again: after the job has finished or started; enqueued ="
+            " after the window, counted from now."
         ),
     ] = Until.FINISHED,
     on_duplicate: Annotated[
         Duplicate,
         typer.Option(
-            help="What becomes of a duplicate: update = the waiting job gets the content; debounce"
-            " = and its delay begins anew; requeue = one runs when the active one has ended;"
-            " requeue+update, requeue+debounce = and that one is replaced by later ones."
+            help="What happens to a duplicate: update = the waiting job gets its content; debounce"
+            " = the delay starts again, too; requeue = it runs after the active job;"
+            " requeue+update, requeue+debounce = later duplicates also replace that one."
         ),
     ] = Duplicate.REFUSE,
     key: Annotated[
         str | None,
         typer.Option(
             metavar="TEXT",
-            help="Jobs of one key lie in one partition, in their order.",
+            help="Jobs with the same key go to one partition, in order.",
             show_default=False,
         ),
     ] = None,
@@ -143,7 +145,7 @@ def enqueue(
         int | None,
         typer.Option(
             metavar="N",
-            help="Failures and crashes of which the job dies; 0 = no limit. Default: the queue's.",
+            help="Attempts until the job is a dead letter; 0 = no limit. Default: the queue's.",
             show_default=False,
         ),
     ] = None,
@@ -151,14 +153,14 @@ def enqueue(
         float | None,
         typer.Option(
             metavar="SECONDS",
-            help="Wait after the first failure, doubled with each. Default: the queue's.",
+            help="Delay after the first failure; it doubles. Default: the queue's.",
             show_default=False,
         ),
     ] = None,
     backoff_cap: Annotated[
         float | None,
         typer.Option(
-            metavar="SECONDS", help="The longest wait. Default: the queue's.", show_default=False
+            metavar="SECONDS", help="The longest delay. Default: the queue's.", show_default=False
         ),
     ] = None,
 ) -> None:
@@ -221,7 +223,7 @@ def _headers(pairs: list[str]) -> dict[str, str]:
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name:
-            raise typer.BadParameter(f"--header {pair}: must look like NAME=VALUE")
+            raise typer.BadParameter(f"--header {pair}: must be NAME=VALUE")
         headers[name] = value
     return headers
 
@@ -232,7 +234,9 @@ def _body(raw: bytes, is_json: bool, argument: str = "body") -> Any:
     try:
         return json.loads(raw)
     except ValueError as error:
-        raise BadArgument(argument, raw.decode("utf-8", "replace"), f"no JSON: {error}") from error
+        raise BadArgument(
+            argument, raw.decode("utf-8", "replace"), f"must be JSON: {error}"
+        ) from error
 
 
 def _each_line(stdin: BinaryIO, is_json: bool) -> Iterator[Any]:
@@ -245,11 +249,9 @@ def peek(
     session: Session,
     queue: QueueArgument,
     state: Annotated[StateChoice, typer.Option(help="Which jobs.")] = StateChoice.READY,
-    n: Annotated[int, typer.Option("--n", "-n", help="How many at most.")] = 10,
-    start: Annotated[
-        int, typer.Option(help="How many to pass over; negative = begin so far from the end.")
-    ] = 0,
-    newest: Annotated[bool, typer.Option("--newest", help="From the end backwards.")] = False,
+    n: Annotated[int, typer.Option("--n", "-n", help="Most jobs to show.")] = 10,
+    start: Annotated[int, typer.Option(help="Jobs to skip; negative = count from the end.")] = 0,
+    newest: Annotated[bool, typer.Option("--newest", help="Start at the end.")] = False,
 ) -> None:
     """Show the next jobs of a queue without taking them."""
     with session.client() as client:
@@ -302,7 +304,7 @@ def scan(
         list[StateChoice] | None,
         typer.Option(help="Only these jobs; may be repeated. Default: all.", show_default=False),
     ] = None,
-    ids: Annotated[bool, typer.Option("--ids", help="Ids alone; no bodies are read.")] = False,
+    ids: Annotated[bool, typer.Option("--ids", help="Print only ids; read no bodies.")] = False,
 ) -> None:
     """List all jobs, each once, in no order and in bounded steps.
 
@@ -367,17 +369,17 @@ def show(
     session: Session,
     names: Annotated[
         list[str],
-        typer.Argument(metavar="[QUEUE] ID", help="The queue is found by the id if left out."),
+        typer.Argument(metavar="[QUEUE] ID", help="The queue may be omitted: the id finds it."),
     ],
 ) -> None:
     """Show everything about one job."""
     if len(names) > 2:
-        raise typer.BadParameter("give one id, with or without its queue before it")
+        raise typer.BadParameter("give [QUEUE] ID: one id, with or without its queue")
     with session.client() as client:
         queue = names[0] if len(names) == 2 else queue_of(client, names[0])
         view = client.open(queue).show(names[-1])
     if view is None:
-        raise Failed(f"no job {names[-1]} in queue {queue!r}: finished, expired or deleted")
+        raise Failed(f"queue {queue!r} has no job {names[-1]}: it finished, expired or was deleted")
     session.answer(output.job_document(view), lambda: _print_job(view))
 
 
@@ -391,7 +393,7 @@ def queue_of(client: Penstock, job_id: str) -> str:
     parsed = parse_id(job_id)
     name = client._listed(f"{parsed.crc:08x}{parsed.epoch}")
     if name is None:
-        raise Failed(f"no queue is listed for {job_id}: removed since, or of another server")
+        raise Failed(f"no queue has {job_id}: the queue was deleted, or is on another server")
     return name
 
 
@@ -455,7 +457,7 @@ def status(
         document = _status_document(queue, found or DedupStatus(dedup_id, "", None, None, None))
         session.answer(document, lambda: _print_status(found))
     if found is None:
-        raise Failed(f"nobody has the dedup id {dedup_id!r} in queue {queue!r}")
+        raise Failed(f"no job has the dedup id {dedup_id!r} in queue {queue!r}")
 
 
 def _status_document(queue: str, found: DedupStatus) -> dict[str, Any]:
@@ -497,4 +499,4 @@ def _print_status(found: DedupStatus | None) -> None:
 def hint_if_missing(client: Penstock, queue: str) -> None:
     """Say so if there is no such queue: an empty answer may be a typing error."""
     if not client.open(queue).stats().exists:
-        output.note(f"there is no queue {queue!r} now")
+        output.note(f"queue {queue!r} does not exist now")

@@ -32,8 +32,8 @@ def nodes(
     action: Annotated[
         Action,
         typer.Argument(
-            help="list; add URL; leave = no new jobs there; drained = is it empty? (no: exit code "
-            "1); forget = strike it off; join = the end of leave.",
+            help="list; add URL; leave = send no new jobs there; drained = exit code 1 unless it "
+            "is empty; forget = remove it from the list; join = undo leave.",
             show_default=False,
         ),
     ] = Action.LIST,
@@ -41,7 +41,7 @@ def nodes(
         str | None,
         typer.Argument(
             metavar="[NODE]",
-            help="Id (8 digits are enough) or address; for add a URL.",
+            help="Id (its first 8 digits) or address of the node; for add a URL.",
             show_default=False,
         ),
     ] = None,
@@ -51,7 +51,7 @@ def nodes(
     --url names one of them, or several with blanks between; the others are learned from it.
     """
     if (node is None) != (action is Action.LIST):
-        raise typer.BadParameter("list takes no node, everything else takes one")
+        raise typer.BadParameter("list takes no NODE; the other actions need one")
     if action is Action.DRAINED:
         _show_drain(session, node or "")
         return
@@ -70,7 +70,7 @@ def _done(client: Penstock, action: Action, node: str) -> str:
         if action is not Action.LIST:
             getattr(client.nodes, action.value)(node)
     except NodesMissed as error:
-        return f"{error}; do it again when they are back"
+        return f"{error}; repeat the command when they are back"
     return ""
 
 
@@ -104,4 +104,4 @@ def _show_drain(session: Session, node: str) -> None:
         lambda: output.table(("", ""), list(figures.items()), right=""),
     )
     if not found:
-        raise Failed("there is something left")
+        raise Failed("it is not empty yet")

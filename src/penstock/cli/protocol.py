@@ -21,7 +21,9 @@ def scripts(
     session: Session,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Write them here.", file_okay=False, show_default=False),
+        typer.Option(
+            metavar="DIR", help="Directory to write to.", file_okay=False, show_default=False
+        ),
     ] = None,
 ) -> None:
     """List the Lua scripts, or write them, complete, for clients in other languages.

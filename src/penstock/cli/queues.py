@@ -43,22 +43,22 @@ def queues(
         str,
         typer.Argument(
             metavar="[PATTERN]",
-            help="Only names like this: * any text, ? any character, [abc] one of these.",
+            help="Only names that match: * any text, ? any character, [abc] one of these.",
             show_default=False,
         ),
     ] = "*",
     min_length: Annotated[
         int | None,
-        typer.Option(help="Only with so many ready jobs or more.", show_default=False),
+        typer.Option(help="Only queues with at least this many ready jobs.", show_default=False),
     ] = None,
     max_length: Annotated[
         int | None,
-        typer.Option(help="Only with so many ready jobs or fewer.", show_default=False),
+        typer.Option(help="Only queues with at most this many ready jobs.", show_default=False),
     ] = None,
     max_idle: Annotated[
         float | None,
         typer.Option(
-            metavar="SECONDS", help="Only written to in the last so many.", show_default=False
+            metavar="SECONDS", help="Only queues written to in this time.", show_default=False
         ),
     ] = None,
 ) -> None:
@@ -97,7 +97,7 @@ def _counted(client: Penstock, names: Sequence[str]) -> Iterator[QueueStats]:
         except QueueDamaged as error:  # noqa: PERF203  # each may be damaged
             if len(names) == 1:
                 raise
-            output.complain(f"queue {name!r} is left out: {error}; see `penstock doctor`")
+            output.complain(f"queue {name!r} is not shown: {error}; see `penstock doctor`")
 
 
 COUNTS = ("ready", "scheduled", "active", "dead", "expired", "enqueued", "acked", "nacked")
@@ -215,10 +215,12 @@ def redrive(
     queue: QueueArgument,
     ids: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[ID]...", help="Default: all, oldest first.", show_default=False),
+        typer.Argument(
+            metavar="[ID]...", help="Default: all dead letters, oldest first.", show_default=False
+        ),
     ] = None,
     limit: Annotated[
-        int | None, typer.Option(help="At most so many of the oldest.", show_default=False)
+        int | None, typer.Option(help="At most this many, oldest first.", show_default=False)
     ] = None,
 ) -> None:
     """Bring dead letters back; their attempts start anew.
@@ -226,17 +228,19 @@ def redrive(
     One whose dedup id is another job's by now stays dead.
     """
     if ids and limit is not None:
-        raise typer.BadParameter("--limit is for the oldest, not together with ids")
+        raise typer.BadParameter("--limit can't be combined with ids")
     with session.client() as client:
         count = client.open(queue).redrive(ids or None, limit=limit)
         if not count:
             hint_if_missing(client, queue)
     session.answer(
         {"queue": queue, "redriven": count},
-        lambda: output.write(f"{count} dead letters brought back"),
+        lambda: output.write(f"{count} dead letters redriven"),
     )
     if ids and count < len(ids):
-        raise Failed(f"{len(ids) - count} of {len(ids)} could not be brought back: see `show ID`")
+        raise Failed(
+            f"{len(ids) - count} of {len(ids)} could not be redriven: see `penstock show ID`"
+        )
 
 
 @command("promote")
@@ -276,10 +280,8 @@ def _move(
 def evict(
     session: Session,
     queue: QueueArgument,
-    count: Annotated[int, typer.Option(metavar="N", help="At most so many.")] = 100,
-    keep_dead: Annotated[
-        bool, typer.Option("--keep-dead", help="Leave dead letters alone.")
-    ] = False,
+    count: Annotated[int, typer.Option(metavar="N", help="Most jobs to remove.")] = 100,
+    keep_dead: Annotated[bool, typer.Option("--keep-dead", help="Keep dead letters.")] = False,
 ) -> None:
     """Make room on a full server: remove jobs that nobody will be given again.
 
@@ -308,9 +310,11 @@ def purge(
     queue: QueueArgument,
     state: Annotated[
         list[StateChoice] | None,
-        typer.Option(help="Which jobs; may be repeated. Default: ready and scheduled."),
+        typer.Option(
+            help="State of the jobs to remove; may be repeated. Default: ready and scheduled."
+        ),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
 ) -> None:
     """Remove the jobs that a queue holds now."""
     states = [
@@ -336,14 +340,12 @@ def clear(
     queues: Annotated[
         list[str] | None, typer.Argument(metavar="[QUEUE]...", show_default=False)
     ] = None,
-    every: Annotated[
-        bool, typer.Option("--all", help="Every queue of the prefix instead.")
-    ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Remove every queue of the prefix.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
 ) -> None:
     """Remove whole queues: jobs in every state, dedup ids, settings, a pause."""
     if every == bool(queues):
-        raise typer.BadParameter("name queues, or give --all")
+        raise typer.BadParameter("give QUEUE names, or --all")
     with session.client() as client:
         names = client.queues() if every else _existing(client, queues or [])
         if names and not yes and not output.agreed(_sure(client, names)):
@@ -378,7 +380,7 @@ def _sure(client: Penstock, names: list[str]) -> str:
         jobs = one.ready + one.scheduled + one.active + one.dead + one.expired
         told.append(f"{name} ({jobs} jobs)")
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return f"Remove these queues with all that is in them: {', '.join(told)}{more}?"
+    return f"Remove these queues with all their jobs: {', '.join(told)}{more}?"
 
 
 SHOWN = 10

@@ -126,46 +126,52 @@ def worker(
             metavar="N",
             min=1,
             max=1000,
-            help="So many, each replaced when it dies. Default: this one, alone.",
+            help="Number of processes; dead ones are replaced. Default: run in this process.",
             show_default=False,
         ),
     ] = None,
     queues: Annotated[
         str | None,
-        typer.Option(metavar="NAME[:WEIGHT],...", help="Instead of the app's.", show_default=False),
+        typer.Option(
+            metavar="NAME[:WEIGHT],...", help="Replaces the queues of the app.", show_default=False
+        ),
     ] = None,
     concurrency: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, help="Jobs at the same time.", show_default=False),
+        typer.Option(metavar="N", min=1, help="Jobs to run at the same time.", show_default=False),
     ] = None,
     prefetch: Annotated[
         int | None,
-        typer.Option(metavar="N", min=0, help="Jobs reserved ahead.", show_default=False),
+        typer.Option(metavar="N", min=0, help="Jobs to reserve ahead.", show_default=False),
     ] = None,
     grace: Annotated[
         float | None,
         typer.Option(
             metavar="SECONDS",
             min=0,
-            help="For running jobs after SIGTERM; what is unfinished then is given back.",
+            help="Time for running jobs after SIGTERM; unfinished ones are then released.",
             show_default=False,
         ),
     ] = None,
-    burst: Annotated[bool, typer.Option("--burst", help="End when no job can be taken.")] = False,
+    burst: Annotated[
+        bool, typer.Option("--burst", help="End when there is no job to take.")
+    ] = False,
     max_jobs: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, help="A process ends after so many.", show_default=False),
+        typer.Option(
+            metavar="N", min=1, help="Replace a process after this many jobs.", show_default=False
+        ),
     ] = None,
     max_memory: Annotated[
         str | None,
         typer.Option(
             metavar="SIZE",
-            help="Replace a process that holds more, its own children included: 512M, 2G.",
+            help="Replace a process that uses more memory, with its children: 512M, 2G.",
             show_default=False,
         ),
     ] = None,
     name: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Of the worker.", show_default=False)
+        str | None, typer.Option(metavar="TEXT", help="Name of the worker.", show_default=False)
     ] = None,
     reload: Annotated[
         bool,
@@ -185,7 +191,7 @@ def worker(
         ),
     ] = None,
     health_host: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="Where to listen for them.")
+        str, typer.Option(metavar="ADDRESS", help="Address to listen on.")
     ] = "127.0.0.1",
     health_file: Annotated[
         Path | None,
@@ -201,12 +207,12 @@ def worker(
         LogLevel | None,
         typer.Option(
             case_sensitive=False,
-            help="Default: info, or what the app has set up.",
+            help="Default: info, or the app's own setup.",
             show_default=False,
         ),
     ] = None,
     trial: Annotated[
-        bool, typer.Option("--trial", help="Load the app, and end.", hidden=True)
+        bool, typer.Option("--trial", help="Only check that the app can be loaded.", hidden=True)
     ] = False,
 ) -> None:
     """Run a worker, in one process or in several, until SIGTERM or SIGINT.
@@ -215,7 +221,7 @@ def worker(
     Exit code 2 if the app can't be loaded, or refuses an option.
     """
     if session.prefix != DEFAULT_PREFIX:
-        raise _bad("prefix", "it is the app that names it")
+        raise _bad("prefix", "set it in the app")
     if session.given_url:
         os.environ["PENSTOCK_URL"] = session.given_url
     changed = Changed(queues, concurrency, prefetch, grace, burst or None, max_jobs, name)
@@ -263,7 +269,10 @@ def _work(target: str, changed: Changed, health: Health, level: str | None, *, t
         else:
             made.run()
     if made.abandoned:
-        LOG.error("%d jobs were neither reported nor given back; their leases end", made.abandoned)
+        LOG.error(
+            "%d jobs were neither reported nor released; they come back when their leases end",
+            made.abandoned,
+        )
         raise typer.Exit(1)
     if line is not None and made.drained:
         raise typer.Exit(DRAINED)
@@ -306,7 +315,8 @@ def healthy(
     session: Session,  # noqa: ARG001 - it needs no server
     file: Annotated[Path, typer.Argument(metavar="FILE", show_default=False)],
     max_age: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0, help="Since the last sign of life.")
+        float,
+        typer.Option(metavar="SECONDS", min=0, help="Most seconds since the file was written."),
     ] = 15,
 ) -> None:
     """Tell whether the worker that writes FILE (--health-file) is well, by the exit code."""
@@ -327,7 +337,7 @@ def parse_queues(text: str) -> list[str] | dict[str, int]:
         split = re.fullmatch(r"(.+):([0-9]{1,9})", part, flags=re.DOTALL)
         queue, weight = (split[1], int(split[2])) if split else (part, 1)
         if not queue.strip() or queue != queue.strip() or queue in found or not weight:
-            raise _bad("queues", f"{part!r} is not NAME or NAME:WEIGHT, or there twice")
+            raise _bad("queues", f"{part!r}: must be NAME or NAME:WEIGHT, each name once")
         found[queue] = weight
     weighted = re.search(r":[0-9]{1,9}(,|$)", text)
     return found if weighted else list(found)
@@ -338,7 +348,7 @@ def parse_size(text: str) -> int:
     split = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{1,3})?)([KMG]?)B?", text.strip().upper())
     size = int(float(split[1]) * UNITS[split[2]]) if split else 0
     if not size:
-        raise _bad("max_memory", f"{text!r} is not a size such as 512M or 2G")
+        raise _bad("max_memory", f"{text!r}: must be a size such as 512M or 2G")
     return size
 
 

@@ -134,7 +134,9 @@ def check_prefix(prefix: object) -> None:
         BadArgument: so it is.
     """
     if not isinstance(prefix, str) or not re.fullmatch("[a-zA-Z_][a-zA-Z0-9_]*", prefix):
-        raise BadArgument("prefix", prefix, "letters, digits and underscores, no digit first")
+        raise BadArgument(
+            "prefix", prefix, "must be letters, digits and underscores, without a digit first"
+        )
 
 
 def added(event: EnqueueEvent) -> int:

@@ -52,7 +52,7 @@ OF_ROLE: dict[Role, dict[str, str]] = {
 
 def _check_text(argument: str, value: object) -> str:
     if not isinstance(value, str) or not value:
-        raise BadArgument(argument, value, "a str that is not empty")
+        raise BadArgument(argument, value, "must be a str that is not empty")
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -71,7 +71,9 @@ def check_names(name: object, prefix: object) -> tuple[str, str]:
     whole = f"{prefix}:{name}" if ":" in prefix else name
     for suffix in SUFFIXES.values():
         if whole.endswith(f":{suffix}"):
-            raise BadArgument("name", name, f":{suffix} is the name of a key of another queue")
+            raise BadArgument(
+                "name", name, f"must not end with :{suffix}, the name of a key of another queue"
+            )
     return name, prefix
 
 
@@ -85,7 +87,7 @@ def check_role(role: object) -> Role:
         return "producer"
     if role == "consumer":
         return "consumer"
-    raise BadArgument("role", role, '"producer" or "consumer"')
+    raise BadArgument("role", role, 'must be "producer" or "consumer"')
 
 
 class PressureKeys:

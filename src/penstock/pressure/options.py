@@ -39,7 +39,7 @@ def url_in(environ: Mapping[str, str]) -> str:
     """
     host = environ.get("REDIS_SERVER") or environ.get("REDIS_HOST") or "127.0.0.1"
     if not host.isprintable() or set(host) & set("/@?# "):
-        raise BadArgument("REDIS_SERVER", host, "a host name or an IP address")
+        raise BadArgument("REDIS_SERVER", host, "must be a host name or an IP address")
     if ":" in host:
         host = f"[{host.strip('[]')}]"
     port = _number(environ, "REDIS_PORT", "6379", low=1, high=65535)
@@ -49,7 +49,7 @@ def url_in(environ: Mapping[str, str]) -> str:
 def _number(environ: Mapping[str, str], name: str, default: str, *, low: int, high: int) -> int:
     text = environ.get(name) or default
     if not (text.isascii() and text.isdecimal() and low <= int(text) <= high):
-        raise BadArgument(name, text, f"a whole number from {low} to {high}")
+        raise BadArgument(name, text, f"must be a whole number from {low} to {high}")
     return int(text)
 
 
@@ -65,7 +65,7 @@ def check_client_id(value: object) -> bytes:
         BadArgument: empty, over 200 bytes, or with control characters.
     """
     if not isinstance(value, str) or not value.isprintable() or not 1 <= len(value.encode()) <= 200:
-        raise BadArgument("client_id", value, "1 to 200 bytes of printable text")
+        raise BadArgument("client_id", value, "must be 1 to 200 bytes of printable text")
     return value.encode()
 
 
@@ -76,7 +76,7 @@ def check_flag(argument: str, value: object) -> bool:
         BadArgument: another thing.
     """
     if not isinstance(value, bool):
-        raise BadArgument(argument, value, "True or False")
+        raise BadArgument(argument, value, "must be True or False")
     return value
 
 
@@ -112,5 +112,5 @@ def message_bytes(value: object) -> bytes:
         try:
             return value.encode()
         except UnicodeEncodeError:
-            raise BadArgument("message", value, "text must be encodable as UTF-8") from None
-    raise BadArgument("message", value, "bytes, or a str")
+            raise BadArgument("message", value, "must be encodable as UTF-8") from None
+    raise BadArgument("message", value, "must be bytes or a str")

@@ -193,7 +193,7 @@ class Batches:
                 )
                 acked += self.shard.run(call).acked
             if acked < found:
-                text = "queue %r: %d jobs of batch %d were not ours any more"
+                text = "queue %r: %d jobs of batch %d had lost their lease to another consumer"
                 logger.warning(text, self.shard.queue, found - acked, batch)
             self.shard.run(dismiss(self.shard.ops, self.consumer, self._fence, batch))
         if self.held[0] == batch:
@@ -492,7 +492,7 @@ class Consumer:
         except Exception as error:
             if not self._options.nodes or not passing(error):
                 raise
-            logger.warning("node %s: %s; going on without it", shard.node, error)
+            logger.warning("node %s is not used for now: %s", shard.node, error)
             return None
 
     def _watch(self) -> None:

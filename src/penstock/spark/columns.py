@@ -86,7 +86,7 @@ class Shape:
             wanted = known.get(field.name)
             if wanted is None:
                 names = ", ".join(known)
-                raise OptionError("schema", field.name, f"no such column; there are {names}")
+                raise OptionError("schema", field.name, f"no such column; the columns are {names}")
             found = field.dataType.simpleString()
             if found != wanted and (field.name, found) != ("payload", "string"):
                 raise OptionError("schema", f"{field.name} {found}", f"the column is a {wanted}")

@@ -47,7 +47,7 @@ VARIABLE = re.compile("[A-Z_][A-Z0-9_]*")
 ASKED = "option 'sslCertFile': the server may ask for a certificate that it trusts"
 TLS_ERRORS = {
     "certificate is not valid for": "option 'url': the server's certificate is for another host",
-    "CERTIFICATE_VERIFY_FAILED": "option 'sslCaFile': nothing in it vouches for the server",
+    "CERTIFICATE_VERIFY_FAILED": "option 'sslCaFile': none of its certificates signs the server's",
     "UNKNOWN_CA": ASKED,
     "CERTIFICATE_REQUIRED": ASKED,
     "HANDSHAKE_FAILURE": ASKED,
@@ -147,7 +147,7 @@ def reaching(options: Connection) -> Iterator[None]:
     except (RedisError, NodesUnavailable) as error:
         text = str(error).rstrip(".")
         raise Unreachable(
-            f"queue {options.queue!r}: no server is reached: {text}{_distrust(text)}"
+            f"queue {options.queue!r}: the server can't be reached: {text}{_distrust(text)}"
         ) from error
 
 
@@ -244,7 +244,7 @@ def check_queue(options: Connection, name: str, found: Iterable[Queue]) -> None:
     """
     meta = QueueKeys(name, options.prefix)["meta"]  # also of a queue in partitions
     if options.require_queue and not any(part._node.command("EXISTS", meta) for part in found):
-        raise QueueMissing(f"there is no queue {name!r}, and requireQueue is set")
+        raise QueueMissing(f"queue {name!r} does not exist, and requireQueue is set")
 
 
 def check_identity(options: Connection, expected: Sequence[str]) -> None:
@@ -292,10 +292,12 @@ def _completed(name: str, url: str, options: Connection) -> str:
     except BadArgument as error:
         raise OptionError(name, HIDDEN, error.reason) from None
     if found is None:
-        raise OptionError(name, HIDDEN, "a URL such as redis://host:6379/0")
+        raise OptionError(name, HIDDEN, "must be a URL such as redis://host:6379/0")
     scheme, user, place, query = found.groups(default="")
     if name == "url" and ":" in user:
-        logger.warning("option 'url' holds a password; urlEnv, passwordEnv and passwordFile do not")
+        logger.warning(
+            "option 'url' has a password: use urlEnv, passwordEnv or passwordFile instead"
+        )
     given = dict(parse_qsl(query))
     settings = {
         "socket_timeout": options.socket_timeout / 1000,
@@ -328,7 +330,7 @@ def _check_tls(scheme: str, options: Connection, password: str) -> None:
         except OSError as error:
             raise OptionError(name, file, f"can't be read here: {error.strerror}") from None
     if key and not cert:
-        raise OptionError("sslKeyFile", key, "only together with sslCertFile")
+        raise OptionError("sslKeyFile", key, "works only with sslCertFile")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     name = "sslCaFile"
     try:
@@ -360,7 +362,7 @@ def _password(options: Connection) -> str | None:
     try:
         return Path(options.password_file).read_text(encoding="utf-8").rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not a text"
+        reason = error.strerror if isinstance(error, OSError) else "must be a text file"
         shown = options.password_file if "/" in options.password_file else HIDDEN
         raise OptionError("passwordFile", shown, f"can't be read here: {reason}") from None
 
@@ -369,5 +371,5 @@ def _from_environment(name: str, variable: str) -> str:
     value = os.environ.get(variable)
     if not value:
         shown = variable if VARIABLE.fullmatch(variable) else HIDDEN  # the secret itself, perhaps
-        raise OptionError(name, shown, "no variable that is set in the environment of this process")
+        raise OptionError(name, shown, "is not set in the environment of this process")
     return value

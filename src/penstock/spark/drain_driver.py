@@ -108,13 +108,13 @@ def drain(
     if max_jobs is not None:
         check_count("max_jobs", max_jobs)
         if tasks is None:
-            raise BadArgument("max_jobs", max_jobs, "together with parallelism: each has a part")
+            raise BadArgument("max_jobs", max_jobs, "needs parallelism= as well")
     if ack == "task":
         if path is not None or schema is not None:
             raise BadArgument("path" if path else "schema", path or schema, "for ack='output'")
         return _DrainJob(spark, work, tasks, max_jobs).once()
     if not isinstance(path, str) or not path:
-        raise BadArgument("path", path, "the directory of the results")
+        raise BadArgument("path", path, "is required: the directory of the results")
     seconds = duration_ms("round_time", round_time, zero=False) / 1000
     work = replace(
         work,
@@ -124,7 +124,7 @@ def drain(
         hold=duration_ms("hold", hold, zero=False) / 1000,
     )
     if work.hold < 2 * seconds:
-        raise BadArgument("hold", hold, f"at least twice round_time ({seconds} s)")
+        raise BadArgument("hold", hold, f"must be at least twice round_time ({seconds} s)")
     return _DrainJob(spark, work, tasks, max_jobs).rounds(path, schema or "result string")
 
 
@@ -201,7 +201,9 @@ def _connection(queue: Any, options: dict[str, Any]) -> Connection:
     known = Connection.options()
     for name in given:
         if name.lower() not in known:
-            raise BadArgument(name, "<not shown>", "no argument of drain, nor a connection option")
+            raise BadArgument(
+                name, "<not shown>", "is neither an argument of drain nor a connection option"
+            )
     return Connection.parse({**given, "queue": queue})
 
 
@@ -226,7 +228,9 @@ def _handlers(handler: Any, size: int | None, retry: RetryPolicy | None) -> Hand
     if isinstance(handler, Handlers):
         if size is not None or retry is not None:
             name = "retry" if size is None else "size"
-            raise BadArgument(name, retry or size, "stands at each handler of a set")
+            raise BadArgument(
+                name, retry or size, "belongs to each handler of the set: pass it there"
+            )
         made = handler
     else:
         made = Handlers()
@@ -237,9 +241,13 @@ def _handlers(handler: Any, size: int | None, retry: RetryPolicy | None) -> Hand
     made.check()
     for one in made:
         if one.is_async:
-            raise BadArgument("handler", one, "a plain function: coroutines are for AsyncWorker")
+            raise BadArgument(
+                "handler", one, "must be a plain function: only AsyncWorker runs coroutines"
+            )
     if not list(made):
-        raise BadArgument("handler", handler, "a function, or a set with at least one")
+        raise BadArgument(
+            "handler", handler, "must be a function, or Handlers with at least one handler"
+        )
     return made
 
 
@@ -256,11 +264,13 @@ def _fields(schema: str | None) -> Any:
         found = StructType.fromDDL(schema or "result string")
         made = to_arrow_schema(found)
     except Exception as error:  # noqa: BLE001  # of the JVM, or of the far end of Connect
-        raise BadArgument("schema", schema, f"columns as DDL: {_first_line(error)}") from None
+        raise BadArgument(
+            "schema", schema, f"must be columns as DDL: {_first_line(error)}"
+        ) from None
     taken = {part.split()[0] for part in KEYS.split(", ")} | {f"_{name}" for name in COUNTS}
     for name in made.names:
         if name.lower() in taken or made.names.count(name) > 1:
-            raise BadArgument("schema", schema, f"the column {name!r} is there already")
+            raise BadArgument("schema", schema, f"has the column {name!r} twice")
     return list(made)
 
 

@@ -307,7 +307,7 @@ class DrainLoop:
         for job, outcome in zip(jobs, outcomes, strict=True):
             if outcome in (Outcome.STALE, Outcome.ENDED):
                 logger.warning(
-                    "%s: %s came after its lease had ended", job.id, kind, extra=Fields(job)
+                    "%s: %s came after the lease had ended", job.id, kind, extra=Fields(job)
                 )
 
     def _pace(self, seconds: float, count: int) -> None:
@@ -425,7 +425,7 @@ class DrainLoop:
         except Exception as error:  # noqa: BLE001  # whatever Arrow says is the handler's failure
             handler = self.work.handlers.find(job)
             assert handler is not None
-            text = TypeError(f"the result does not fit the columns of the output: {error}")
+            text = TypeError(f"the result does not fit the columns of the schema: {error}")
             self._note(handler.failed(job, text), job)
             return False
         return True

@@ -38,7 +38,7 @@ def check_columns(fields: Sequence[tuple[str, str]], options: Write) -> dict[str
         meaning = plain(name)
         what = what_of(options)
         if meaning not in known or meaning in places:
-            again = "is there twice" if meaning in places else "has no meaning"
+            again = "is there twice" if meaning in places else "is not used here: drop it"
             raise BadArgument("column", name, f"{again}; {what}")
         if kind != "string":
             raise BadArgument("column", name, f"is {kind}; {meaning} is string")
@@ -109,13 +109,15 @@ class Settler:
         if not receipt:
             return life, job_id
         if not isinstance(receipt, str) or not receipt.isprintable():
-            raise RowError("receipt", receipt, "a receipt as the source gave it", self._row)
+            raise RowError(
+                "receipt", receipt, "must be a receipt as the source returned it", self._row
+            )
         return life, JobRef(self._options.queue, job_id, receipt, self._known)
 
     def _settle(self, life: tuple[str, int, str], names: list[Delivery | str]) -> None:
         part = self._parts.get(life[:2])
         if part is None:
-            raise NodesUnavailable(f"node {life[0]} has jobs that rows name, and is not reached")
+            raise NodesUnavailable(f"node {life[0]} has jobs of these rows and can't be reached")
         self._counts["rows"] += len(names)
         try:
             outcomes: Sequence[Outcome] = self._act(part)(names)

@@ -69,7 +69,7 @@ def text(value: str) -> str:
 def flag(value: str) -> bool:
     """Yes or no."""
     if value.lower() not in ("true", "false"):
-        raise ValueError("true or false")
+        raise ValueError("must be true or false")
     return value.lower() == "true"
 
 
@@ -78,7 +78,7 @@ def count(low: int = 1, high: int = 1 << 31) -> Callable[[str], int]:
 
     def parse(value: str) -> int:
         if re.fullmatch(r"\d{1,12}", value) is None or not low <= int(value) <= high:
-            raise ValueError(f"a whole number from {low} to {high}")
+            raise ValueError(f"must be a whole number from {low} to {high}")
         return int(value)
 
     return parse
@@ -92,7 +92,7 @@ def span(
     def parse(value: str) -> int:
         found = re.fullmatch(r"(\d{1,15}(?:\.\d{1,6})?)\s*([a-z]*)", value.strip().lower())
         if found is None or found[2] not in SPANS:
-            raise ValueError("seconds, or a duration such as 500ms, 30s, 5m, 24h, 7d")
+            raise ValueError("must be seconds, or a duration such as 500ms, 30s, 5m, 24h, 7d")
         ms = math.ceil(round(float(found[1]) * SPANS[found[2]], 6))
         if ms > high_ms or (ms < low_ms and not zero):
             least = "above 0" if low_ms == 1 else f"at least {low_ms} ms"
@@ -108,7 +108,7 @@ def size(low: int, high: int) -> Callable[[str], int]:
     def parse(value: str) -> int:
         found = re.fullmatch(r"(\d{1,12})\s*([a-z]*)", value.strip().lower())
         if found is None or found[2] not in SIZES:
-            raise ValueError("bytes, or a size such as 64k, 1m")
+            raise ValueError("must be bytes, or a size such as 64k, 1m")
         number = int(found[1]) * SIZES[found[2]]
         if not low <= number <= high:
             raise ValueError(f"from {low} to {high} bytes")
@@ -135,10 +135,12 @@ def listed(value: str) -> tuple[str, ...]:
         try:
             parts = json.loads(value)
         except ValueError:
-            raise ValueError("texts with commas between them, or a JSON array of texts") from None
+            raise ValueError(
+                "must be texts with commas between them, or a JSON array of texts"
+            ) from None
     found = tuple(part.strip() for part in parts if isinstance(part, str) and part.strip())
     if not found or len(found) < len(parts):
-        raise ValueError("one or more, with commas between them")
+        raise ValueError("must be one or more, with commas between them")
     return found
 
 
@@ -214,7 +216,7 @@ def _parsed(one: Option, value: str) -> Any:
 
 def _unknown(name: str) -> OptionError:
     if name.lower() in ("path", "paths"):
-        return OptionError("queue", None, 'a queue is named by .option("queue", …), not by a path')
+        return OptionError("queue", None, 'must be empty: name the queue by .option("queue", …)')
     import difflib
 
     names = {lowered: one.name for lowered, (_, one) in everything().items()}
@@ -230,23 +232,23 @@ class Connection(Group):
     queue: str = option("queue", checked(check_queue_name), "", "the queue's name; required")
     prefix: str = option("prefix", checked(check_prefix), DEFAULT_PREFIX, "prefix of all keys")
     require_queue: bool = option(
-        "requireQueue", flag, False, "whether a queue that does not exist is an error"
+        "requireQueue", flag, False, "true: a queue that does not exist is an error"
     )
-    url: str = option("url", text, "", "URL of the server; better `urlEnv`", secret=True)
+    url: str = option("url", text, "", "URL of the server; prefer `urlEnv`", secret=True)
     url_env: str = option("urlEnv", text, "", "environment variable that holds the URL")
     nodes: tuple[str, ...] = option(
         "nodes", listed, (), "URLs of several nodes instead", secret=True
     )
-    username: str = option("username", text, "", "instead of one in the URL")
+    username: str = option("username", text, "", "replaces the one in the URL")
     password_env: str = option("passwordEnv", text, "", "environment variable with the password")
     password_file: str = option("passwordFile", text, "", "file with the password")
-    ssl_ca_file: str = option("sslCaFile", text, "", "certificates that are trusted")
+    ssl_ca_file: str = option("sslCaFile", text, "", "certificates to trust")
     ssl_cert_file: str = option("sslCertFile", text, "", "the client's certificate")
     ssl_key_file: str = option("sslKeyFile", text, "", "its key")
-    connect_timeout: int = option("connectTimeout", span(600_000), 10_000, "to be connected")
-    socket_timeout: int = option("socketTimeout", span(600_000), 10_000, "for a reply")
+    connect_timeout: int = option("connectTimeout", span(600_000), 10_000, "for connecting")
+    socket_timeout: int = option("socketTimeout", span(600_000), 10_000, "for waiting for a reply")
     retry_for: int = option(
-        "retryFor", span(300_000, zero=True), 5_000, "for which a call that fails is tried again"
+        "retryFor", span(300_000, zero=True), 5_000, "for repeating a call that failed"
     )
 
     def check(self) -> None:
@@ -260,7 +262,7 @@ class Connection(Group):
         ]
         if not ways:
             raise OptionError(
-                "url", None, "one of url, urlEnv, nodes is required: no server is usual"
+                "url", None, "is required, or urlEnv or nodes: there is no default server"
             )
         if len(ways) > 1:
             raise OptionError(ways[1], None, f"not together with {ways[0]}")
@@ -272,30 +274,30 @@ class Connection(Group):
 class Write(Connection):
     """The sink's."""
 
-    operation: str = option("operation", choice(*OPERATIONS), "enqueue", "what is done with rows")
+    operation: str = option("operation", choice(*OPERATIONS), "enqueue", "what to do with rows")
     payload_column: str = option("payloadColumn", text, "payload", "column of the body")
     payload_format: str = option(
         "payloadFormat",
         choice("raw", "json"),
         "raw",
-        "raw: the payload column as it is; json: an object of all columns that mean nothing else",
+        "raw: the payload column as it is; json: an object of all columns without another meaning",
     )
     id_column: str = option("idColumn", text, "", "column whose value is the row's dedup id")
     id_from: str = option(
         "idFrom",
         choice("column", "content"),
         "",
-        "column: rows must have an id column; content: they have no ids, a column id or not",
+        "column: rows must have an id column; content: rows get no ids, even with a column id",
     )
     queue_column: str = option("queueColumn", text, "", "column that names each row's queue")
     write_id: str = option(
-        "writeId", text, "", "names the load: what is repeated under the same name adds nothing"
+        "writeId", text, "", "name of the load: repeating it under the same name adds nothing"
     )
     dedup_window: int = option(
-        "dedupWindow", span(), 86_400_000, "for which an id stays taken when its job is done"
+        "dedupWindow", span(), 86_400_000, "for which an id stays taken after its job is done"
     )
-    batch_size: int = option("batchSize", count(1, 1000), 500, "rows a script")
-    batch_bytes: int = option("batchBytes", size(1024, 1 << 20), 1 << 20, "bytes a script")
+    batch_size: int = option("batchSize", count(1, 1000), 500, "rows per script call")
+    batch_bytes: int = option("batchBytes", size(1024, 1 << 20), 1 << 20, "bytes per script call")
     commit_mode: str = option(
         "commitMode",
         choice("direct", "staged"),
@@ -304,15 +306,19 @@ class Write(Connection):
         "given: direct for rows with ids, staged for others",
     )
     stage_ttl: int = option(
-        "stageTtl", span(), 86_400_000, "for which staged rows are kept without a sign of life"
+        "stageTtl", span(), 86_400_000, "for which staged rows are kept without a call of the write"
     )
-    on_full: str = option("onFull", choice("wait", "fail"), "wait", "what a full queue does")
-    full_timeout: int = option("fullTimeout", span(86_400_000), 60_000, "for which is waited then")
+    on_full: str = option(
+        "onFull", choice("wait", "fail"), "wait", "what to do when the queue is full"
+    )
+    full_timeout: int = option(
+        "fullTimeout", span(86_400_000), 60_000, "for which the call then waits"
+    )
     replicas: int | None = option(
-        "replicas", count(0, 1000), None, "how many must confirm each batch"
+        "replicas", count(0, 1000), None, "replicas that must confirm each batch"
     )
     replication_timeout: int = option(
-        "replicationTimeout", span(3_600_000), 1_000, "for which is waited then"
+        "replicationTimeout", span(3_600_000), 1_000, "for which the call then waits"
     )
     skip_unreachable: bool = option(
         "skipUnreachable",
@@ -322,9 +328,12 @@ class Write(Connection):
         "be added again",
     )
     delay: int | None = option(
-        "delay", span(zero=True), None, "of a nack: until the next try; else by the job's policy"
+        "delay",
+        span(zero=True),
+        None,
+        "of a nack: time until the next attempt; default: the job's policy",
     )
-    error: str = option("error", text, "", "of a nack: kept with the job")
+    error: str = option("error", text, "", "of a nack: text to keep with the job")
 
     def check_repeats(self, has_ids: bool, named: bool) -> None:
         """See that a repeat of rows that were added as they came adds nothing twice.
@@ -395,19 +404,23 @@ class Write(Connection):
 class Read(Connection):
     """The batch source's: a snapshot, nothing is taken."""
 
-    states: tuple[str, ...] = option("states", states, STATES, "only jobs in one of these")
-    id_prefix: str = option("idPrefix", text, "", "only jobs whose id begins so")
-    enqueued_after: str = option("enqueuedAfter", text, "", "only jobs made then or later")
-    enqueued_before: str = option("enqueuedBefore", text, "", "only jobs made before")
+    states: tuple[str, ...] = option("states", states, STATES, "only jobs in one of these states")
+    id_prefix: str = option("idPrefix", text, "", "only jobs whose id begins with this")
+    enqueued_after: str = option(
+        "enqueuedAfter", text, "", "only jobs enqueued at this time or later"
+    )
+    enqueued_before: str = option("enqueuedBefore", text, "", "only jobs enqueued before this time")
     num_partitions: int | None = option("numPartitions", count(1, 10_000), None, "Spark partitions")
-    fetch_size: int = option("fetchSize", count(1, 1000), 1000, "jobs a script")
+    fetch_size: int = option("fetchSize", count(1, 1000), 1000, "jobs per script call")
     skip_unreachable: bool = option(
         "skipUnreachable",
         flag,
         False,
-        "whether jobs of nodes that can't be reached may be missing, instead of an error",
+        "true: leave out jobs of nodes that can't be reached, instead of failing",
     )
-    push_filters: bool = option("pushFilters", flag, False, "whether Spark's filters are used here")
+    push_filters: bool = option(
+        "pushFilters", flag, False, "true: apply Spark's filters while reading"
+    )
 
 
 @dataclass(frozen=True)
@@ -415,10 +428,10 @@ class Stream(Connection):
     """The streaming source's: jobs are leased."""
 
     max_jobs_per_trigger: int = option(
-        "maxJobsPerTrigger", count(1, 10_000_000), 10_000, "the most that a micro-batch takes"
+        "maxJobsPerTrigger", count(1, 10_000_000), 10_000, "most jobs in a micro-batch"
     )
     num_partitions: int | None = option("numPartitions", count(1, 10_000), None, "Spark partitions")
-    fetch_size: int = option("fetchSize", count(1, 1000), 1000, "jobs a script")
+    fetch_size: int = option("fetchSize", count(1, 1000), 1000, "jobs per script call")
     lease_duration: int = option(
         "leaseDuration",
         span(MAX_LEASE_MS, low_ms=100),
@@ -429,10 +442,10 @@ class Stream(Connection):
         "claimPolicy",
         choice("expire", "sticky"),
         "expire",
-        "what becomes of jobs of a query that stays away",
+        "what happens to the jobs of a query that stops",
     )
     fail_on_lost_claim: bool = option(
-        "failOnLostClaim", flag, True, "whether a batch that the server has forgotten is an error"
+        "failOnLostClaim", flag, True, "true: a batch that the server no longer knows is an error"
     )
 
 

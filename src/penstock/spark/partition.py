@@ -81,7 +81,7 @@ def _names(row: Any) -> tuple[str, ...]:
         return tuple(row)
     names = getattr(row, "__fields__", None)
     if names is None:
-        raise TypeError(f"rows are Rows or mappings, not {type(row).__name__}")
+        raise TypeError(f"rows must be Rows or mappings, not {type(row).__name__}")
     return tuple(names)
 
 
@@ -95,6 +95,8 @@ def _valued(rows: Iterable[Any], names: tuple[str, ...]) -> Iterator[list[Any]]:
         found = _names(row)
         if found != names and set(found) != set(names):
             raise BadArgument(
-                "columns", found, f"row {at} of its partition has others than the first: {names}"
+                "columns",
+                found,
+                f"row {at} of its partition has other columns than the first: {names}",
             )
         yield [row[name] for name in names]

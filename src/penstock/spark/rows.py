@@ -122,7 +122,7 @@ def columns_of(fields: Sequence[tuple[str, str]], options: Write) -> Columns:
         members = [names[index] for index in packed]
         for name in members:
             if members.count(name) > 1:
-                raise BadArgument("column", name, "is there twice: a JSON object has it once")
+                raise BadArgument("column", name, "is there twice: a JSON object can have it once")
         return Columns(names, places, packed)
     if rest:
         listed = ", ".join(repr(names[index]) for index in rest)
@@ -138,7 +138,9 @@ def columns_of(fields: Sequence[tuple[str, str]], options: Write) -> Columns:
 def _named(names: Sequence[str], option: str, wanted: str) -> int:
     found = [index for index, name in enumerate(names) if name.lower() == wanted.lower()]
     if len(found) != 1:
-        what = "there are two columns of this name" if found else "there is no such column"
+        what = (
+            "there are two columns of this name: rename one" if found else "there is no such column"
+        )
         raise OptionError(option, wanted, f"{what}; there are {', '.join(names) or 'none at all'}")
     return found[0]
 
@@ -152,7 +154,7 @@ def _check_types(fields: Sequence[tuple[str, str]], places: dict[str, int], opti
     if "delay" in places and "ready_at" in places:
         raise BadArgument("column", fields[places["ready_at"]][0], "not together with delay")
     if options.id_from == "column" and "id" not in places:
-        raise OptionError("idFrom", "column", "names no column: set idColumn")
+        raise OptionError("idFrom", "column", "needs a column: set idColumn")
 
 
 def name_of(*parts: object) -> bytes:
@@ -313,7 +315,9 @@ class Encoder:
             delay = f"@{self._checked('ready_at', _moment, said['ready_at'])}"
         elif ttl is not None and ttl <= spans.get("delay", 0):
             raise self._error(
-                "ttl" if "ttl" in said else "delay", said.get("ttl"), "a ttl longer than the delay"
+                "ttl" if "ttl" in said else "delay",
+                said.get("ttl"),
+                "must be longer than the delay",
             )
         heads = encode_head(
             lease_ms=lease,
@@ -370,7 +374,7 @@ def _raw(value: Any) -> bytes:
         return bytes(value)
     if isinstance(value, bytes):
         return value
-    raise TypeError("a payload is bytes or text")
+    raise TypeError("must be bytes or text")
 
 
 def _seconds(value: Any) -> Any:
@@ -386,9 +390,9 @@ def _moment(value: Any) -> int:
 def _headers(value: tuple[Any, ...]) -> dict[str, str]:
     found = dict(value)
     if not all(isinstance(text, str) and text for text in found):
-        raise TypeError("names are not empty")
+        raise TypeError("names must not be empty")
     if not all(isinstance(text, str) for text in found.values()):
-        raise TypeError("no value is null")
+        raise TypeError("values must not be null")
     return found
 
 
@@ -435,7 +439,7 @@ def _listed(name: str, column: Any) -> list[Any]:
     try:
         found: list[Any] = column.to_pylist(maps_as_pydicts="lossy")
     except (ValueError, OverflowError) as error:
-        text = f"has a value of which nothing can be made: {error}"
+        text = f"has a value that can't be converted: {error}"
         raise BadArgument("column", name, text) from None
     return found
 

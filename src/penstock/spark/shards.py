@@ -87,7 +87,7 @@ class ShardReader:
 
     def missing(self) -> QueueMissing:
         """The error of a queue that has to be there."""
-        return QueueMissing(f"option 'requireQueue': there is no queue {self.queue!r}")
+        return QueueMissing(f"option 'requireQueue': queue {self.queue!r} does not exist")
 
     def packed(self, epoch: bytes) -> bytes:
         """What ids of this life of the queue carry."""
@@ -115,7 +115,9 @@ def open_shard(options: Connection, site: ShardAddress) -> ShardReader:
         found = ShardReader(made, options.queue, site)
     if site.node and found.node != site.node:
         check_identity(own, (site.node,))
-        raise WrongServer(f"queue {options.queue!r}: node {found.node} instead of {site.node}")
+        raise WrongServer(
+            f"queue {options.queue!r}: the server is node {found.node}, not {site.node} as before"
+        )
     return found
 
 

@@ -133,7 +133,7 @@ class Sink:
     def _part(self, at: tuple[str, int], name: str) -> Queue:
         found = self._parts[name].get(at)
         if found is None:
-            raise NodesUnavailable(f"node {at[0]} has rows of this write, and can't be reached")
+            raise NodesUnavailable(f"node {at[0]} has rows of this write and can't be reached")
         return found
 
     def _send(

@@ -155,7 +155,7 @@ def moment(name: str, text: str) -> int | None:
         return _ms(datetime.fromisoformat(text.replace("Z", "+00:00")))
     except (ValueError, OverflowError, OSError):
         raise OptionError(
-            name, text, "a time such as 2026-01-31T12:00:00+00:00, or seconds since 1970"
+            name, text, "must be a time such as 2026-01-31T12:00:00+00:00, or seconds since 1970"
         ) from None
 
 
@@ -396,7 +396,7 @@ class SnapshotReader(DataSourceReader):
                 if kept.count:
                     yield self.shape.batch(kept, target)
         except WrongEpoch as error:
-            logger.info("%s: what the snapshot was of is gone", error)
+            logger.info("%s: the queue was deleted while it was read", error)
 
     def _full(self, place: str) -> int:
         """How much of the values is needed: of jobs that may have moved the note as well."""

@@ -73,7 +73,7 @@ def part_of(options: Write, node: str) -> Queue:
         )
     part = found.get((node, 0))
     if part is None:
-        raise NodesUnavailable(f"node {node} has the staged rows of this write; it is not reached")
+        raise NodesUnavailable(f"node {node} has staged rows of this write and can't be reached")
     return part
 
 

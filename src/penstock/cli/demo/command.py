@@ -28,14 +28,14 @@ def demo(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Whose files. Default: the sources of Python's standard library.",
+            help="Directory of files. Default: the sources of Python's standard library.",
             exists=True,
             file_okay=False,
             resolve_path=True,
             show_default=False,
         ),
     ] = None,
-    workers: Annotated[int, typer.Option(min=2, max=32, help="How many processes.")] = 3,
+    workers: Annotated[int, typer.Option(min=2, max=32, help="Number of worker processes.")] = 3,
 ) -> None:
     """Watch a queue at work: a job for each file of a directory, and a worker killed midway.
 
@@ -45,7 +45,7 @@ def demo(
     root = path or standard_library()
     listing = list_files(root, "" if path else ".py")
     if not listing:
-        raise Failed(f"{root} holds no files")
+        raise Failed(f"{root} has no files")
     with screen(as_json=session.as_json) as told, _server(session) as (url, own):
         ours = Session(url, prefix=f"penstock-demo-{secrets.token_hex(4)}")
         with ours.client() as client:

@@ -21,7 +21,10 @@ def doctor(
     session: Session,
     repair: Annotated[
         bool,
-        typer.Option("--repair", help="Bring back times that a wrong clock has put ahead."),
+        typer.Option(
+            "--repair",
+            help="Correct times that a wrong server clock has set too far in the future.",
+        ),
     ] = False,
     horizon: Annotated[
         int,
@@ -29,7 +32,7 @@ def doctor(
             metavar="DAYS",
             min=1,
             max=36_600,
-            help="A delay or window that ends later is a wrong time.",
+            help="A delay or window that ends later than this counts as a wrong time.",
         ),
     ] = times.HORIZON_DAYS,
 ) -> None:

@@ -192,4 +192,4 @@ def _survived(patient: Patient, name: str, check: Check) -> Iterator[Finding]:
     try:
         yield from check(patient)
     except ResponseError as error:
-        yield Finding(name, Severity.WARNING, f"could not be looked at: {error}")
+        yield Finding(name, Severity.WARNING, f"could not be checked: {error}")

@@ -131,7 +131,7 @@ def queues(patient: Patient, horizon: int, *, repair: bool) -> Iterator[Finding]
     found = scan(patient)
     kind = patient.ask("TYPE", registry_key(patient.prefix)).decode()
     if kind not in ("hash", "none"):
-        text = f"the registry is a {kind}: no queue can be made or found."
+        text = f"the registry key is a {kind}: no queue can be created or found."
         yield Finding("queues", Severity.BROKEN, text, {"type": kind})
         return
     listed = registry(patient)
@@ -154,10 +154,10 @@ def _summary(looked: int, count: int, found: ScannedKeys, damaged: bool) -> Find
     data = {"queues": count, "looked_at": looked, "keys": found.seen, "complete": complete}
     of = f" of {count}" if looked < count else ""
     text = f"{looked}{of} queues and {found.seen} keys looked at"
-    text += "" if complete else ", not all there are"
+    text += "" if complete else ", not all of them"
     if damaged:
         return Finding("queues", Severity.BROKEN, f"{text}: damage was found, see above.", data)
-    return Finding("queues", Severity.OK, f"{text}: their structures agree.", data)
+    return Finding("queues", Severity.OK, f"{text}: no damage was found.", data)
 
 
 def _unknown(found: ScannedKeys) -> Finding:
@@ -166,7 +166,7 @@ def _unknown(found: ScannedKeys) -> Finding:
         return Finding("keys", Severity.OK, "no unknown key under the prefix.", data)
     some = ", ".join(repr(key) for key in found.unknown[:3])
     more = ", ..." if len(found.unknown) > 3 else ""
-    text = f"{len(found.unknown)} keys under the prefix are none of penstock's: {some}{more}"
+    text = f"{len(found.unknown)} keys under the prefix do not belong to penstock: {some}{more}"
     return Finding("keys", Severity.WARNING, text, data)
 
 
@@ -198,7 +198,7 @@ def _queue(
         yield Finding("queues", Severity.WARNING, text, data)
     count = number_in((dangling or b"").decode("utf-8", "replace"))
     if count:
-        text = f"queue {name!r}: {count} entries had lost their jobs and were dropped."
+        text = f"queue {name!r}: {count} entries without a job were removed."
         yield Finding("queues", Severity.WARNING, text, {**data, "dangling": count})
     if repair:
         yield from times.repaired(patient, keys, name, horizon)
@@ -247,7 +247,9 @@ def _without_meta(patient: Patient, keys: QueueKeys, fields: list[str]) -> Itera
         text = f"queue {name!r} is gone, but left {', '.join(there)}."
         yield Finding("queues", Severity.WARNING, text, {**data, "keys": there})
     elif fields:
-        text = f"queue {name!r} is listed and does not exist: a removal was cut short; harmless."
+        text = (
+            f"queue {name!r} is listed but does not exist: its removal was interrupted; harmless."
+        )
         yield Finding("queues", Severity.WARNING, text, data)
 
 
@@ -310,9 +312,9 @@ def _bodies(patient: Patient, keys: QueueKeys) -> Iterator[tuple[str, str]]:
         )
         is_marked = _is_marked(value) or any(_is_marked(entry[1][1]) for entry in waiting)
         if is_marked and not size:
-            yield number.decode(), "jobs whose body is gone"
+            yield number.decode(), "jobs whose body is lost"
         elif size and not is_marked:
-            yield number.decode(), "bodies of jobs that are not there"
+            yield number.decode(), "bodies without a job"
 
 
 def _is_marked(value: bytes | None) -> bool:
@@ -370,7 +372,7 @@ def _named(patient: Patient, keys: QueueKeys) -> Iterator[tuple[str, str]]:
                 ]
             )
             if number in NUMBER.findall(now or b"") and not held and not waiting:
-                yield number.decode(), "dedup ids of jobs that are not there"
+                yield number.decode(), "dedup ids without a job"
 
 
 def _heirs(patient: Patient, keys: QueueKeys) -> Iterator[tuple[str, str]]:
@@ -386,7 +388,7 @@ def _heirs(patient: Patient, keys: QueueKeys) -> Iterator[tuple[str, str]]:
             ]
         )
         if score and float(score) >= NEVER_MS and number not in NUMBER.findall(value or b"")[1:]:
-            yield number.decode(), "jobs that wait for the end of one that is not there"
+            yield number.decode(), "jobs that wait for the end of a job that does not exist"
 
 
 def checks(horizon: int, *, repair: bool) -> list[tuple[str, Check]]:

@@ -45,14 +45,17 @@ def version(patient: Patient) -> Iterator[Finding]:
         yield Finding("version", Severity.BROKEN, f"{error}.", data)
     else:
         needed = ".".join(map(str, OLDEST))
-        text = f"{facts.name} has all that the scripts use (Redis {needed} or newer)."
+        text = f"{facts.name} can run all scripts (they need Redis {needed} or newer)."
         yield Finding("version", Severity.OK, text, data)
 
 
 FSYNC = {
     "always": (Severity.OK, "every write is on disk before it is answered."),
     "everysec": (Severity.OK, "a crash of the machine loses up to a second or two."),
-    "no": (Severity.WARNING, "a crash of the machine loses what the system had not written yet."),
+    "no": (
+        Severity.WARNING,
+        "a crash of the machine loses what the operating system had not written yet.",
+    ),
 }
 
 
@@ -71,10 +74,12 @@ def persistence(patient: Patient) -> Iterator[Finding]:
 
 def _append_only(patient: Patient) -> Finding:
     if patient.facts.fields.get("aof_last_write_status", "ok") != "ok":
-        text = "the last write to the append-only file failed: what is accepted is not kept."
+        text = "the last write to the append-only file failed: new jobs are lost in a restart."
         return Finding("persistence", Severity.BROKEN, text, {"aof": True})
     policy = patient.config("appendfsync")
-    level, text = FSYNC.get(policy or "", (Severity.OK, "how often it is synced is not told."))
+    level, text = FSYNC.get(
+        policy or "", (Severity.OK, "CONFIG GET is forbidden, so appendfsync is not known.")
+    )
     data = {"aof": True, "appendfsync": policy}
     return Finding("persistence", level, f"append-only file, appendfsync {policy}: {text}", data)
 
@@ -103,12 +108,12 @@ def memory(patient: Patient) -> Iterator[Finding]:
         yield Finding("memory", Severity.BROKEN, text, data)
     elif policy.startswith("volatile-"):
         text = (
-            f"maxmemory-policy {policy}: at maxmemory the keys go that keep a repeated enqueue"
-            " from being counted twice; set it to noeviction."
+            f"maxmemory-policy {policy}: at maxmemory a repeated enqueue may be added twice; set"
+            " it to noeviction."
         )
         yield Finding("memory", Severity.WARNING, text, data)
     elif limit and used > NEARLY_FULL * limit:
-        text = f"{bound} used: at maxmemory an enqueue is refused, jobs can still be worked off."
+        text = f"{bound} used: at maxmemory an enqueue is refused, consumers go on."
         yield Finding("memory", Severity.WARNING, text, data)
     else:
         yield Finding("memory", Severity.OK, f"{bound}; nothing is evicted ({policy}).", data)
@@ -137,7 +142,7 @@ def replicas(patient: Patient) -> Iterator[Finding]:
         return
     count = int(fields.get("connected_slaves", 0))
     if not count:
-        text = "no replica is connected: if this server is lost, so are its jobs."
+        text = "no replica is connected: if this server is lost, its jobs are lost."
         yield Finding("replicas", Severity.OK, text, {"role": "master", "replicas": []})
     if count:
         yield _restarted(patient)
@@ -146,7 +151,7 @@ def replicas(patient: Patient) -> Iterator[Finding]:
 
 
 def _restarted(patient: Patient) -> Finding:
-    """What a restart of the primary makes of copies that replicas have confirmed."""
+    """Report whether jobs that replicas confirmed survive a restart of the primary."""
     kept = patient.config("appendfsync") if patient.facts.fields.get("aof_enabled") == "1" else ""
     data = {"role": "master", "appendfsync": kept}
     if kept == "always":
@@ -154,9 +159,8 @@ def _restarted(patient: Patient) -> Finding:
         return Finding("replicas", Severity.OK, text, data)
     lack = "may lack up to 2 s of writes" if kept else "has no append-only file"
     text = (
-        f"this primary {lack}: if it restarts as the primary, replicas copy what it has left, and "
-        "confirmed jobs are lost. What holds: fsynced=True, or let a replica take over before it "
-        "comes back."
+        f"this primary {lack}: if it restarts as the primary, jobs that replicas confirmed may be "
+        "lost. Use fsynced=True, or let a replica take over before it restarts."
     )
     return Finding("replicas", Severity.OK if kept else Severity.WARNING, text, data)
 
@@ -217,7 +221,7 @@ def scripts(patient: Patient) -> Iterator[Finding]:
     every = all_scripts()
     loaded = patient.ask("SCRIPT", "EXISTS", *(one.sha for one in every))
     names = [one.name for one, is_there in zip(every, loaded, strict=True) if is_there]
-    text = f"{len(names)} of {len(every)} scripts are loaded; a client loads what it needs."
+    text = f"{len(names)} of {len(every)} scripts are loaded; clients load the others when needed."
     yield Finding("scripts", Severity.OK, text, {"loaded": names, "of": len(every)})
 
 

@@ -38,7 +38,7 @@ def ahead(patient: Patient, keys: QueueKeys, name: str, days: int) -> Iterator[F
     try:
         found = {place: _page(patient, keys, place, 0, days, write=False)[0] for place in PLACES}
     except ResponseError as error:
-        text = f"queue {name!r}: its times could not be looked at: {error}"
+        text = f"queue {name!r}: its times could not be checked: {error}"
         yield Finding("times", Severity.WARNING, text, {"queue": name})
         return
     found = {place: count for place, count in found.items() if count}

@@ -413,7 +413,7 @@ class AsyncPressureQueue:
         wait = check_timeout(timeout)
         await self._check()
         if errand.is_unblocked():  # an iteration, between two of its messages
-            raise OperationUnblocked(f"queue {self.name!r}: the call was unblocked")
+            raise OperationUnblocked(f"queue {self.name!r}: unblock() ended the call")
         reply = await self._link.once(now)
         if reply.code in (PressureCode.IN_USE, PressureCode.FULL, PressureCode.EMPTY) and wait != 0:
             reply = await AsyncWaitingCall(self._link, self._calls, errand, wait).reply()

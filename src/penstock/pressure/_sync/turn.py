@@ -144,7 +144,7 @@ class WaitingCall:
             self._held = HELD
             if held == HELD and self._leave():
                 raise  # had it run, or did it run now, the role would not have been ours to give
-            unknown = "the reply was lost, so whether the call has done its work is not known"
+            unknown = "the reply was lost: it is not known whether the call took effect"
             raise OutcomeUnknown(unknown) from error
         if reply is None or reply.code < PressureCode.IN_USE:
             self._held = held
@@ -176,7 +176,7 @@ class WaitingCall:
         key, end = self._awaited()
         while True:
             if self._errand.is_unblocked():
-                raise OperationUnblocked(f"queue {self._calls.name!r}: the call was unblocked")
+                raise OperationUnblocked(f"queue {self._calls.name!r}: unblock() ended the call")
             left = self._until - monotonic()
             if left <= 0:
                 raise self._late()
