@@ -17,7 +17,7 @@ from penstock import Penstock
 with Penstock(url()) as ps:
     emails = ps.queue("example.emails")
 
-    # The producer: when enqueue returns, the job will be delivered, whoever crashes.
+    # The producer: when enqueue returns, the job will be delivered, also after a crash.
     emails.enqueue({"to": "ada"})
     emails.enqueue_many({"to": name} for name in ["grace", "edsger"])
 

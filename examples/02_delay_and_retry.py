@@ -37,7 +37,7 @@ def call(job: Job) -> None:
 with Penstock(url()) as ps:
     calls = ps.queue("example.calls")
     # A failed job is tried again after a random delay: below 5 s, then 10 s, 20 s ... up to 6 h,
-    # at most 20 times. Here nobody wants to wait.
+    # at most 20 times. This example does not wait so long.
     calls.configure(max_attempts=3, backoff_base=0.01, backoff_cap=0.01)
 
     calls.enqueue("ada", delay=1)  # not before a second has gone by

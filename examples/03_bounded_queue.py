@@ -4,7 +4,7 @@
 
 It prints:
 
-    refused: queue 'example.thumbnails': 3 jobs wait, 3 may
+    refused: queue 'example.thumbnails' is full: 3 jobs wait, the limit is 3
     accepted, 10 at a time or one by one, as room appears
     13 pictures done, in order: True
 """

@@ -11,7 +11,7 @@ It prints:
     done; active now: page 7, v4
     report: added; within its window: refused, the id is in a window
     alerts let through: 1 of 5
-    search, when nobody has typed for 0.2 s: ['penstock']
+    search, 0.2 s after the last key: ['penstock']
 """
 
 from server import url
@@ -59,5 +59,5 @@ with Penstock(url()) as ps:
     for typed in ("p", "pen", "penstock"):
         q.enqueue(typed, dedup_id="search", delay=0.2, on_duplicate="debounce")
     jobs = q.reserve()
-    print(f"search, when nobody has typed for 0.2 s: {[job.body for job in jobs]}")
+    print(f"search, 0.2 s after the last key: {[job.body for job in jobs]}")
     q.ack(jobs)

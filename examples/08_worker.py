@@ -54,7 +54,7 @@ with Penstock(url()) as ps:
     tasks.enqueue(**welcome.job(8, lang="de"))
     tasks.enqueue(**resize.job("a.png", width=64))
     tasks.enqueue({"anything": "goes"})
-    tasks.enqueue({"number": 5}, headers={"handler": "fax"})  # nobody here knows that one
+    tasks.enqueue({"number": 5}, headers={"handler": "fax"})  # no handler has that name
 
     # One at a time, so that the lines come in order; burst ends when nothing is left to take.
     worker = Worker(ps, "example.tasks", handlers, concurrency=1, burst=True)

@@ -51,7 +51,7 @@ async def main() -> None:
         async with AsyncWorker(ps, "example.fetch", handlers, concurrency=3) as worker:
             await three.wait()
             print("at work:", ", ".join(sorted(at_work)))
-            await pages.delete([slow.id])  # somebody has removed the job while it runs
+            await pages.delete([slow.id])  # removes the job while it runs
             await cancelled.wait()
             worker.stop()
             print("stop: no more jobs are taken")

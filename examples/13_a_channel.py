@@ -34,7 +34,7 @@ with Penstock(url(), owner="reader-1") as one, Penstock(url(), owner="reader-2")
     for consumer in consumers:
         consumer.start()
 
-    # Whoever dies loses the role when its lease has passed; each call that bears it begins it anew.
+    # A process that dies loses the role when the lease ends; each call with the role renews it.
     with lines.exclusive("producer", lease=10) as first:
         first.queue.enqueue_many(range(10), block=30)
         try:

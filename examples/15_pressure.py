@@ -24,7 +24,7 @@ NAME = "example.pipe"
 def produce() -> None:
     with PressureQueue(NAME, url()) as pipe:
         for number in range(4, 10):
-            pipe.put(str(number))  # waits while the pipe is full, and nobody else puts meanwhile
+            pipe.put(str(number))  # waits while the pipe is full; no other client can put
         pipe.close()
 
 

@@ -87,7 +87,7 @@ def refusal(queue: str, raw: Sequence[Any]) -> PenstockError:
     if code == Code.ROLE_LOST:
         return RoleLost(told[0].decode())
     if code == Code.OTHER_EPOCH:
-        text = f"queue {queue!r} has been made anew since"
+        text = f"queue {queue!r} was deleted and created again since"
         return WrongEpoch("id", "<ids of an earlier queue>", text)
     if code == Code.BAD_RECORD:
         text = "must be a record of this version with a header of at most 16384 bytes"
@@ -97,7 +97,7 @@ def refusal(queue: str, raw: Sequence[Any]) -> PenstockError:
 
 
 TEXTS: dict[int, tuple[type[PenstockError], str]] = {
-    Code.MISSING: (QueueMissing, "there is no queue {queue}"),
+    Code.MISSING: (QueueMissing, "queue {queue} does not exist"),
     Code.DAMAGED: (MetaLost, "queue {queue} has jobs but no meta key: run penstock doctor"),
     Code.CLOSED: (
         QueueClosed,
@@ -107,7 +107,7 @@ TEXTS: dict[int, tuple[type[PenstockError], str]] = {
         CheckpointTaken,
         "queue {queue}: another run of the query uses this checkpoint now",
     ),
-    Code.UNSTAGED: (Unstaged, "queue {queue}: the staged rows are not there any more"),
+    Code.UNSTAGED: (Unstaged, "queue {queue}: the staged rows are gone"),
 }
 """The errors that need nothing but the queue's name."""
 

@@ -140,11 +140,11 @@ class PressureCalls:
 
 
 ERRORS: dict[int, tuple[type[PenstockError], str]] = {
-    PressureCode.MISSING: (QueueMissing, "there is no queue {queue}"),
+    PressureCode.MISSING: (QueueMissing, "queue {queue} does not exist: create() makes it"),
     PressureCode.CLOSED: (QueueClosed, "queue {queue} is closed"),
     PressureCode.FULL: (QueueFull, "queue {queue} is full"),
     PressureCode.EMPTY: (QueueEmpty, "queue {queue} is empty"),
-    PressureCode.EXISTS: (QueueExists, "queue {queue} is there already"),
+    PressureCode.EXISTS: (QueueExists, "queue {queue} exists already"),
     PressureCode.UNFINISHED: (
         QueueExists,
         (
@@ -152,5 +152,8 @@ ERRORS: dict[int, tuple[type[PenstockError], str]] = {
             " delete() ends it"
         ),
     ),
-    PressureCode.DAMAGED: (QueueDamaged, "queue {queue}: a bound or counter is no number"),
+    PressureCode.DAMAGED: (
+        QueueDamaged,
+        "queue {queue} is damaged: a bound or counter is not a number",
+    ),
 }
