@@ -94,7 +94,7 @@ class AsyncAlone:
         """
         known = self.brief._node.known
         if known and node not in known:
-            told = f"node {node} is none of this client's: {', '.join(known)}"
+            told = f"node {node} is unknown, this client knows {', '.join(known)}: add its URL"
             raise WrongNode("id", name, told)
         return self
 

@@ -416,7 +416,7 @@ class Federation:
                 return home
         known = ", ".join(home.id for home in self.homes if home.id)
         unmet = ", ".join(home.address for home in self.homes if not home.id)
-        told = f"node {node} is none of this client's: {known}"
+        told = f"node {node} is unknown, this client knows {known}: add its URL"
         for whole_id, (address, reason) in self.unused.items():
             if whole_id.startswith(node):
                 told = f"node {node} at {address!r} is not used: {reason}"
