@@ -41,7 +41,7 @@ MATRIX = [
 UNPACKED = Path(".servers")
 # The rules, without a server: states, ids and options, every script by its vectors, and the model.
 QUICK = (
-    *("-q", "--whole", "--hypothesis-profile", "quick", "-k", "not at_any_time"),
+    *("-q", "--whole", "--hypothesis-profile", "short", "-k", "not at_any_time"),
     *("tests/core", "tests/protocol/test_vectors.py", "tests/model"),
 )
 ON_FAKEREDIS = {"PENSTOCK_TEST_BACKENDS": "fakeredis"}

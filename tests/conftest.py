@@ -22,8 +22,7 @@ SPECS = backends.all_specs()
 RUNNABLE = [spec for spec in SPECS if spec.runs]
 REAL = [spec for spec in RUNNABLE if not spec.is_fake]
 
-settings.register_profile("quick", max_examples=8)
-settings.register_profile("short", max_examples=20)
+settings.register_profile("short", max_examples=8)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
