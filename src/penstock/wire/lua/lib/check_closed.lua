@@ -1,19 +1,19 @@
 -- Find out if the queue is closed, and check the types of the keys that tell if it has drained. wake_drained() wakes
 -- a consumer when no job can come any more; that consumer wakes the next one (protocol/roles.md, Closing a queue).
---- NEEDS  ready active scheduled wake uses
+--- NEEDS  ready active scheduled wake nothing uses
 --- GIVES  is_drained wake_drained
-local closed = uses ~= '' and string.find(uses, 'c', 1, true)
-if closed then
+local is_drained, wake_drained = nothing, nothing
+if uses ~= '' and string.find(uses, 'c', 1, true) then
   redis.call('XLEN', ready)
   redis.call('ZCARD', scheduled)
   redis.call('ZCARD', active)
   redis.call('LLEN', wake)
-end
-local function is_drained()
-  return closed and redis.call('XLEN', ready) == 0 and redis.call('ZCARD', scheduled) == 0 and redis.call('ZCARD', active) == 0
-end
-local function wake_drained()
-  if is_drained() and redis.call('LLEN', wake) == 0 then
-    redis.call('RPUSH', wake, '1')
+  is_drained = function()
+    return redis.call('XLEN', ready) == 0 and redis.call('ZCARD', scheduled) == 0 and redis.call('ZCARD', active) == 0
+  end
+  wake_drained = function()
+    if is_drained() and redis.call('LLEN', wake) == 0 then
+      redis.call('RPUSH', wake, '1')
+    end
   end
 end

@@ -5,7 +5,7 @@
 ---        full create paused max_length bound delay off role seen sweep_limit v
 --- SETS   epoch off
 --- GIVES  now changes is_lease delay_ms created limit wake_empty space_empty waiting drop_bodies change end_of expired
----        expired_once remove_expired write_dedup write_dedup_and_wake
+---        expired_once nothing remove_expired write_dedup write_dedup_and_wake
 --@include lib/check_version
 --@include lib/now (gives: changes, raw)
 --@include lib/is_lease

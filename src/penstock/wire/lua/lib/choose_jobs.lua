@@ -4,7 +4,7 @@
 -- lists of what else to write. Expired candidates are left out and added to expired: those that are listed, and about
 -- 100 more if 1,000 or more are listed.
 --- NEEDS  ready held active scheduled tally expiry meta wake space paused full now end_of finished all_valid expired_set
----        uses n expired more_expired score_of trim_to has_large_bodies release_dedup other_expired
+---        uses n expired more_expired score_of trim_to has_large_bodies release_dedup other_expired nothing
 --- GIVES  join_body taken taken_records taken_counts due cut dropped dying crashes more soonest head first reread
 ---        exhausted entries_left delivers wake_empty wants_room is_drained lease_and_ttl lease_span
 --@include lib/join_body (gives: record_size)

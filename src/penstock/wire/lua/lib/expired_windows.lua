@@ -1,6 +1,6 @@
 -- Windows that have ended, at most sweep_limit a call. Their ids are free, or belong to jobs that waited for the end.
 -- close_windows() writes that, behind a write that passes on a full server.
---- NEEDS  dedup windows uses now sweep_limit
+--- NEEDS  dedup windows uses now sweep_limit nothing
 --- GIVES  expired_windows close_windows
 local expired_windows, free_names, owned_names = {}, {}, {}
 if string.find(uses, 'd', 1, true) then
@@ -19,8 +19,9 @@ if string.find(uses, 'd', 1, true) then
     end
   end
 end
-local function close_windows()
-  if #expired_windows > 0 then
+local close_windows = nothing
+if #expired_windows > 0 then
+  close_windows = function()
     redis.call('ZREM', windows, unpack(expired_windows))
     if #free_names > 0 then
       redis.call('HDEL', dedup, unpack(free_names))

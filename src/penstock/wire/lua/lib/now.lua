@@ -1,9 +1,12 @@
 -- The queue's clock: TIME, kept from running back by an offset of at most 30 days, which shrinks again
 -- (protocol/core.md, Clock). `changes` are pairs for one HSET of meta at the end; change(field, value) adds one.
+-- nothing() stands for functions that a call has no use for: to make one takes time.
 --- NEEDS  seen off
 --- SETS   off
---- GIVES  changes time change raw now score_of end_of
+--- GIVES  changes time nothing change raw now score_of end_of
 local changes, time = {}, redis.call('TIME')
+local function nothing()
+end
 local function change(field, value)
   changes[#changes + 1] = field
   changes[#changes + 1] = value

@@ -1,5 +1,5 @@
 -- Check the types of all keys that lib/write_return writes, before jobs are put back or buried.
---- NEEDS  ready held active scheduled dead tally expiry wake dedup windows dying now paused uses
+--- NEEDS  ready held active scheduled dead tally expiry wake dedup windows dying nothing now paused uses
 --- GIVES  wake_empty drop_bodies wake_drained write_dedup
 redis.call('ZCARD', scheduled)
 redis.call('ZCARD', dead)

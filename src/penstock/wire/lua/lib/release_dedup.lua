@@ -3,129 +3,126 @@
 -- `window` replaces the windows in the records. write_dedup() writes, behind the removals, and returns when the first
 -- successor is due. Values in dedup: `number`, `number successor`, `number successor due`, `number @end` (a job that
 -- waits for the end of a window) or `@end`.
---- NEEDS  ready held scheduled expiry wake dedup windows uses now paused
+--- NEEDS  ready held scheduled expiry wake dedup windows uses nothing now paused
 --- GIVES  has_dedup release_dedup write_dedup write_dedup_and_wake
 local has_dedup = string.find(uses, 'd', 1, true)
-local successors, opened, values_of, changed, released
-local spans, stops -- of what jobs mostly have in common
+local release_dedup, write_dedup, write_dedup_and_wake = nothing, nothing, nothing
 if has_dedup then
-  successors, opened, values_of, changed, released, spans, stops = {}, {}, {}, {}, {}, {[''] = 0}, {}
-end
-local function release_dedup(ids, done, window)
-  if not has_dedup or #ids == 0 then
-    return
-  end
-  local values, named, rests, named_ids = redis.call('HMGET', held, unpack(ids)), {}, {}, ids
-  local match, n = string.match, 0
-  for i = 1, #ids do
-    local value = values[i]
-    if not value then
-      local entry = redis.call('XRANGE', ready, ids[i], ids[i])[1]
-      value = entry and entry[2][2] or ''
+  local successors, opened, values_of, changed, released = {}, {}, {}, {}, {}
+  local spans, stops = {[''] = 0}, {} -- of what jobs mostly have in common
+  release_dedup = function(ids, done, window)
+    if #ids == 0 then
+      return
     end
-    local name, rest = match(value, '^@[^\n]*\n[1+];d=([^;\n]+)([^\n]*)')
-    if not name then
-      name, rest = match(match(value, '^@[^\n]*\n([^\n]*)') or match(value, '^[^\n]*'), ';d=([^;]+)(.*)')
-    end
-    if name then
-      n = n + 1
-      named[n], rests[n] = name, rest
-      if named_ids ~= ids then
-        named_ids[n] = ids[i]
+    local values, named, rests, named_ids = redis.call('HMGET', held, unpack(ids)), {}, {}, ids
+    local match, n = string.match, 0
+    for i = 1, #ids do
+      local value = values[i]
+      if not value then
+        local entry = redis.call('XRANGE', ready, ids[i], ids[i])[1]
+        value = entry and entry[2][2] or ''
       end
-    elseif named_ids == ids then -- from here on the ids of the named are kept apart
-      named_ids = {unpack(ids, 1, i - 1)}
+      local name, rest = match(value, '^@[^\n]*\n[1+];d=([^;\n]+)([^\n]*)')
+      if not name then
+        name, rest = match(match(value, '^@[^\n]*\n([^\n]*)') or match(value, '^[^\n]*'), ';d=([^;]+)(.*)')
+      end
+      if name then
+        n = n + 1
+        named[n], rests[n] = name, rest
+        if named_ids ~= ids then
+          named_ids[n] = ids[i]
+        end
+      elseif named_ids == ids then -- from here on the ids of the named are kept apart
+        named_ids = {unpack(ids, 1, i - 1)}
+      end
     end
-  end
-  local owners = #named > 0 and redis.call('HMGET', dedup, unpack(named)) or {}
-  for j = 1, #named do
-    local name, number = named[j], named_ids[j]
-    local value = values_of[name] or owners[j]
-    local span = done and window or 0
-    if done and not window then
-      span = spans[rests[j]] or tonumber(match(rests[j], ';w=(%d+)') or 0)
-      spans[rests[j]] = span
-    end
-    span = span > 0 and span
-    local stop = span and (stops[span] or string.format('%.0f', now + span))
-    if span then
-      stops[span] = stop
-    end
-    if value == number and not values_of[name] then -- mostly
+    local owners = #named > 0 and redis.call('HMGET', dedup, unpack(named)) or {}
+    for j = 1, #named do
+      local name, number = named[j], named_ids[j]
+      local value = values_of[name] or owners[j]
+      local span = done and window or 0
+      if done and not window then
+        span = spans[rests[j]] or tonumber(match(rests[j], ';w=(%d+)') or 0)
+        spans[rests[j]] = span
+      end
+      span = span > 0 and span
+      local stop = span and (stops[span] or string.format('%.0f', now + span))
       if span then
-        values_of[name] = '@' .. stop
+        stops[span] = stop
+      end
+      if value == number and not values_of[name] then -- mostly
+        if span then
+          values_of[name] = '@' .. stop
+          changed[#changed + 1] = name
+          opened[#opened + 1] = stop
+          opened[#opened + 1] = name
+        else
+          released[#released + 1] = name
+        end
+      elseif value then
         changed[#changed + 1] = name
-        opened[#opened + 1] = stop
-        opened[#opened + 1] = name
-      else
+        local owner, successor, wait = string.match(value, '^(%d+%-%d+) ?([%d-]*) ?(%d*)')
+        if owner == number and successor ~= '' then
+          values_of[name] = successor .. (span and ' @' .. stop or '')
+          successors[#successors + 1] = successor
+          local at = span and now + span or math.min(now, tonumber(string.sub(successor, 1, -12)))
+          successors[#successors + 1] = math.max(at, tonumber(wait) or 0)
+        elseif owner == number then
+          local ends = tonumber(string.match(value, '@(%d+)$')) or 0 -- it waited for the end of a window
+          values_of[name] = span and '@' .. stop or ends > now and string.format('@%.0f', ends) or ''
+        elseif successor == number then
+          values_of[name] = owner
+        end
+        if span and owner == number then
+          opened[#opened + 1] = stop
+          opened[#opened + 1] = name
+        end
+      end
+    end
+    if #successors > 0 then
+      redis.call('ZCARD', scheduled)
+      redis.call('ZCARD', expiry)
+      redis.call('LLEN', wake)
+    end
+    if #opened > 0 then
+      redis.call('ZCARD', windows)
+    end
+  end
+  write_dedup = function()
+    local passed, earliest = {}, nil
+    for i = 1, #changed do
+      local name = changed[i]
+      local value = values_of[name]
+      if value == '' then
         released[#released + 1] = name
-      end
-    elseif value then
-      changed[#changed + 1] = name
-      local owner, successor, wait = string.match(value, '^(%d+%-%d+) ?([%d-]*) ?(%d*)')
-      if owner == number and successor ~= '' then
-        values_of[name] = successor .. (span and ' @' .. stop or '')
-        successors[#successors + 1] = successor
-        local at = span and now + span or math.min(now, tonumber(string.sub(successor, 1, -12)))
-        successors[#successors + 1] = math.max(at, tonumber(wait) or 0)
-      elseif owner == number then
-        local ends = tonumber(string.match(value, '@(%d+)$')) or 0 -- it waited for the end of a window
-        values_of[name] = span and '@' .. stop or ends > now and string.format('@%.0f', ends) or ''
-      elseif successor == number then
-        values_of[name] = owner
-      end
-      if span and owner == number then
-        opened[#opened + 1] = stop
-        opened[#opened + 1] = name
+      elseif value then
+        passed[#passed + 1] = name
+        passed[#passed + 1] = value
       end
     end
-  end
-  if #successors > 0 then
-    redis.call('ZCARD', scheduled)
-    redis.call('ZCARD', expiry)
-    redis.call('LLEN', wake)
-  end
-  if #opened > 0 then
-    redis.call('ZCARD', windows)
-  end
-end
-local function write_dedup()
-  if not has_dedup then
-    return nil
-  end
-  local passed, earliest = {}, nil
-  for i = 1, #changed do
-    local name = changed[i]
-    local value = values_of[name]
-    if value == '' then
-      released[#released + 1] = name
-    elseif value then
-      passed[#passed + 1] = name
-      passed[#passed + 1] = value
+    for i = 1, #released, 4000 do -- unpack has a limit near 8000
+      redis.call('HDEL', dedup, unpack(released, i, math.min(i + 3999, #released)))
     end
-  end
-  for i = 1, #released, 4000 do -- unpack has a limit near 8000
-    redis.call('HDEL', dedup, unpack(released, i, math.min(i + 3999, #released)))
-  end
-  for i = 1, #passed, 4000 do
-    redis.call('HSET', dedup, unpack(passed, i, math.min(i + 3999, #passed)))
-  end
-  for i = 1, #successors, 2 do
-    local id, due = successors[i], successors[i + 1]
-    if redis.call('ZSCORE', scheduled, id) then -- it may have ended in this very call
-      due = math.min(due, tonumber(redis.call('ZSCORE', expiry, id)) or due)
-      redis.call('ZADD', scheduled, due, id)
-      earliest = math.min(earliest or due, due)
+    for i = 1, #passed, 4000 do
+      redis.call('HSET', dedup, unpack(passed, i, math.min(i + 3999, #passed)))
     end
+    for i = 1, #successors, 2 do
+      local id, due = successors[i], successors[i + 1]
+      if redis.call('ZSCORE', scheduled, id) then -- it may have ended in this very call
+        due = math.min(due, tonumber(redis.call('ZSCORE', expiry, id)) or due)
+        redis.call('ZADD', scheduled, due, id)
+        earliest = math.min(earliest or due, due)
+      end
+    end
+    if #opened > 0 then
+      redis.call('ZADD', windows, unpack(opened))
+    end
+    return earliest
   end
-  if #opened > 0 then
-    redis.call('ZADD', windows, unpack(opened))
-  end
-  return earliest
-end
-local function write_dedup_and_wake() -- a consumer waits for the successor that is due
-  local due = write_dedup()
-  if due and due <= now and paused ~= 'out' and paused ~= 'all' and redis.call('LLEN', wake) == 0 then
-    redis.call('RPUSH', wake, '1')
+  write_dedup_and_wake = function() -- a consumer waits for the successor that is due
+    local due = write_dedup()
+    if due and due <= now and paused ~= 'out' and paused ~= 'all' and redis.call('LLEN', wake) == 0 then
+      redis.call('RPUSH', wake, '1')
+    end
   end
 end

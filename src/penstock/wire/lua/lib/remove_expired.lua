@@ -1,38 +1,41 @@
 -- remove_expired() removes the expired jobs from every state, and counts them. Those at the head of ready are nowhere
 -- else, and are trimmed: a deletion by number costs several times as much.
---- NEEDS  ready held active scheduled once tally expiry meta drop_bodies expired trim_to head_expired other_expired
----        more_expired now expired_once
+--- NEEDS  ready held active scheduled once tally expiry meta nothing expired expired_once drop_bodies trim_to
+---        head_expired other_expired more_expired now
 --- SETS   other_expired
 --- GIVES  remove_expired
-local function remove_expired()
-  drop_bodies(expired)
-  if #expired > 0 then
-    local trimmed = trim_to == '-' and 0 or redis.call('XTRIM', ready, 'MINID', trim_to)
-    if trimmed ~= head_expired then -- some of them were not there
-      other_expired = expired
-    end
-    if #other_expired > 0 then
-      redis.call('HDEL', held, unpack(other_expired))
-      redis.call('XDEL', ready, unpack(other_expired))
-      local unfinished = redis.call('ZREM', active, unpack(other_expired))
-      if unfinished > 0 then
-        redis.call('HINCRBY', meta, 'expired_active', unfinished)
+local remove_expired = nothing
+if #expired + #expired_once > 0 then
+  remove_expired = function()
+    drop_bodies(expired)
+    if #expired > 0 then
+      local trimmed = trim_to == '-' and 0 or redis.call('XTRIM', ready, 'MINID', trim_to)
+      if trimmed ~= head_expired then -- some of them were not there
+        other_expired = expired
       end
-      redis.call('ZREM', scheduled, unpack(other_expired))
-      redis.call('HDEL', tally, unpack(other_expired))
+      if #other_expired > 0 then
+        redis.call('HDEL', held, unpack(other_expired))
+        redis.call('XDEL', ready, unpack(other_expired))
+        local unfinished = redis.call('ZREM', active, unpack(other_expired))
+        if unfinished > 0 then
+          redis.call('HINCRBY', meta, 'expired_active', unfinished)
+        end
+        redis.call('ZREM', scheduled, unpack(other_expired))
+        redis.call('HDEL', tally, unpack(other_expired))
+      end
+      if more_expired then
+        redis.call('ZREM', expiry, unpack(expired))
+      else
+        redis.call('ZREMRANGEBYSCORE', expiry, '-inf', now)
+      end
+      redis.call('HINCRBY', meta, 'expired', #expired)
     end
-    if more_expired then
-      redis.call('ZREM', expiry, unpack(expired))
-    else
-      redis.call('ZREMRANGEBYSCORE', expiry, '-inf', now)
+    if #expired_once > 0 then
+      redis.call('HDEL', held, unpack(expired_once))
+      drop_bodies(expired_once)
+      redis.call('ZREM', once, unpack(expired_once))
+      redis.call('HDEL', tally, unpack(expired_once))
+      redis.call('HINCRBY', meta, 'expired', #expired_once)
     end
-    redis.call('HINCRBY', meta, 'expired', #expired)
-  end
-  if #expired_once > 0 then
-    redis.call('HDEL', held, unpack(expired_once))
-    drop_bodies(expired_once)
-    redis.call('ZREM', once, unpack(expired_once))
-    redis.call('HDEL', tally, unpack(expired_once))
-    redis.call('HINCRBY', meta, 'expired', #expired_once)
   end
 end

@@ -2,7 +2,7 @@
 -- counts them. decide(id, nacked, crashed, released, why) returns when the job may be delivered again (nil = it is
 -- dead now), and its counters behind the number of deliveries.
 --- NEEDS  ready held active scheduled dead tally expiry meta wake dedup windows nonce count codes where ids counts alarm
----        all_valid change changes common now numbers paused uses
+---        all_valid change changes common nothing now numbers paused uses
 --- SETS   alarm uses
 --- GIVES  return_jobs
 --@include lib/void_receipts

@@ -3,7 +3,6 @@
 --- NEEDS  ready held active scheduled once dead tally expiry meta taken due expired expired_once dropped dying cut
 ---        held_pairs active_pairs once_pairs now new_counters crashes sweep_limit remove_expired write_dedup drop_bodies
 --- GIVES  wrote successor_due
---@include lib/trim_dead
 local wrote = false
 if #taken + #due + #expired + #expired_once + #dropped + #dying > 0 or cut then
   local call = redis.call
@@ -53,6 +52,7 @@ if #taken + #due + #expired + #expired_once + #dropped + #dying > 0 or cut then
   end
   if #dying > 0 then
     call('HINCRBY', meta, 'died', #dying / 2)
+    --@include lib/trim_dead
     trim_dead(sweep_limit)
   end
   remove_expired()

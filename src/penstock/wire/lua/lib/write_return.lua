@@ -4,7 +4,6 @@
 --- NEEDS  held active scheduled dead tally expiry meta wake returned dying uses now new_counters write_dedup paused
 ---        changes wake_empty wake_drained alarm change drop_bodies
 --- SETS   uses alarm
---@include lib/trim_dead
 --@include lib/use
 local token, due = false, nil
 if #returned + #dying > 0 then
@@ -29,6 +28,7 @@ if #returned + #dying > 0 then
   end
   if #dying > 0 then
     redis.call('HINCRBY', meta, 'died', #dying)
+    --@include lib/trim_dead
     trim_dead(100 + 2 * #dying)
   end
   local successor_due = write_dedup()
