@@ -8,7 +8,6 @@ from penstock.client._async.queue import AsyncQueue
 
 if TYPE_CHECKING:
     from penstock.client._async.sharded.node_client import AsyncNodeClient
-    from penstock.client._async.sharded.sharded_queue import AsyncShardedQueue
 
 __all__ = ["AnyNode", "AsyncShard"]
 
@@ -28,7 +27,7 @@ class AsyncShard(AsyncQueue):
 
     def __init__(
         self,
-        whole: AsyncShardedQueue,
+        whole: AsyncQueue,
         home: AnyNode,
         client: AsyncNodeClient,
         number: int | None,

@@ -9,7 +9,6 @@ from penstock.client._sync.queue import Queue
 
 if TYPE_CHECKING:
     from penstock.client._sync.sharded.node_client import NodeClient
-    from penstock.client._sync.sharded.sharded_queue import ShardedQueue
 
 __all__ = ["AnyNode", "Shard"]
 
@@ -29,7 +28,7 @@ class Shard(Queue):
 
     def __init__(
         self,
-        whole: ShardedQueue,
+        whole: Queue,
         home: AnyNode,
         client: NodeClient,
         number: int | None,

@@ -1,0 +1,364 @@
+"""The parts of a queue: which there are, which one has a job, and how all of them are asked."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from penstock.client._async.admin import Named
+from penstock.client._async.queue import AsyncQueue
+from penstock.client._async.sharded.shard import AnyNode, AsyncShard
+from penstock.client._async.transport.connection import monotonic
+from penstock.client._async.transport.failures import passing
+from penstock.core import nodes
+from penstock.core.answers import Answers, hinted, told
+from penstock.core.hints import Intent, is_once
+from penstock.core.ids import parse_id
+from penstock.core.job import Delivery, Outcome, Settled
+from penstock.core.logs import get_logger
+from penstock.core.operations import QueueOps
+from penstock.core.partitions import PartitionRotation
+from penstock.errors import (
+    IncompleteSettle,
+    NodesMissed,
+    WrongQueue,
+)
+from penstock.wire.codes import Code
+from penstock.wire.keys import QueueKeys, queue_crc
+
+if TYPE_CHECKING:
+    from penstock.client._async.sharded.alone import AsyncAlone
+    from penstock.client._async.sharded.federation import AsyncFederation
+
+__all__ = ["AsyncShardedParts"]
+
+T = TypeVar("T")
+logger = get_logger("penstock")
+
+
+class AsyncShardedParts(AsyncQueue):
+    """A queue on several nodes, or in several partitions, or both, as far as it asks its parts.
+
+    Args:
+        federation: the nodes, or the only one.
+        name: any non-empty text.
+        partitions: how many; None = none.
+
+    Attributes:
+        partitions: the same.
+    """
+
+    def __init__(
+        self,
+        federation: AsyncFederation | AsyncAlone,
+        name: str,
+        partitions: int | None = None,
+    ) -> None:
+        self.become(federation, name, partitions)
+
+    def become(
+        self, federation: AsyncFederation | AsyncAlone, name: str, partitions: int | None
+    ) -> None:
+        """Lie on these nodes from now on."""
+        self._client: Any = federation
+        self._federation: Any = federation
+        self.partitions = partitions
+        keys, codec = QueueKeys(name, federation.prefix), federation.terms.codec
+        self.ops = QueueOps(keys, federation.owner, (), self, codec=codec)
+        self._numbers: Sequence[int | None] = [None] if partitions is None else range(partitions)
+        self._crcs = {
+            queue_crc(QueueKeys(name, federation.prefix, number).name): number
+            for number in self._numbers
+        }
+        self._turns = PartitionRotation(partitions or 1)
+        self._poll_order = nodes.PollOrder()
+        self._parts: dict[tuple[AnyNode, int | None], AsyncShard] = {}
+        self._briefs: dict[tuple[AnyNode, int | None], AsyncShard] = {}
+        self._prompts: dict[tuple[AnyNode, int | None], AsyncShard] = {}
+        self._by_ops: dict[QueueOps, AsyncShard] = {}
+        self._declared: set[AnyNode] = set()
+        self._is_agreed = not federation.is_several
+
+    # -- parts -----------------------------------------------------------------------------
+
+    @property
+    def parts(self) -> list[AsyncShard]:
+        """The parts: each partition on each node."""
+        return [self._part(home, i) for home in self._federation.homes for i in self._numbers]
+
+    @property
+    def operations(self) -> list[QueueOps]:
+        """The operations of the parts."""
+        return [part.ops for part in self.parts]
+
+    def _part(self, home: AnyNode, number: int | None) -> AsyncShard:
+        found = self._parts.get((home, number))
+        if found is None:
+            found = self._parts[home, number] = AsyncShard(self, home, home.patient, number)
+            self._by_ops[found.ops] = found
+        return found
+
+    def adopt(self, ops: QueueOps, home: AnyNode, number: int | None = None) -> None:
+        """Have a part with these operations, by which jobs were delivered before."""
+        part = AsyncShardedParts._part(self, home, number)  # it may not be of this class yet
+        del self._by_ops[part.ops]
+        ops.home, ops.partitions, ops.queue = home, self.partitions, self
+        part.ops, self._by_ops[ops] = ops, part
+
+    def _brief(self, home: AnyNode, number: int | None) -> AsyncShard:
+        """A part by connections on which a call fails soon."""
+        found = self._briefs.get((home, number))
+        if found is None:
+            found = self._briefs[home, number] = AsyncShard(self, home, home.brief, number)
+        return found
+
+    def _preferred(self, number: int | None) -> list[AsyncShard]:
+        """The parts in the order in which the jobs of a partition are offered to them."""
+        return [self._part(home, number) for home in self._federation.preferred()]
+
+    def asked(self, now: float) -> tuple[list[QueueOps], int]:
+        """Whom a consumer asks, in this order; and how many of them also if it has some jobs."""
+        return self._poll_order.order(self.operations, now), self._poll_order.eager
+
+    def noted(self, part: QueueOps, count: int | None) -> None:
+        """A part was asked, and gave so many; None = it did not answer."""
+        if count is None:
+            self._poll_order.failed(part, monotonic())
+        else:
+            self._poll_order.gave(part, count, monotonic())
+
+    async def declare(self) -> None:
+        """See to it that the nodes that are up know its settings, and how many partitions it has.
+
+        Raises:
+            QueuePartitioned: one of them knows of another number.
+        """
+        if not self._is_agreed:
+            await self.agree()
+        if self.partitions is None:
+            return
+        for home in list(self._federation.homes):
+            if home not in self._declared and home.state.is_up:
+                await self._federation.tried(home, partial(self._declare, home))
+
+    async def _declare(self, home: AnyNode) -> bool:
+        """The same on one node; always true."""
+        if self.partitions is not None and home not in self._declared:
+            await home.connect()
+            await home.brief._driver.declare(self.ops.keys, self.partitions)
+            self._declared.add(home)
+        return True
+
+    def _part_of(self, name: object) -> AsyncShard:
+        """The part that a job is in.
+
+        Raises:
+            BadJobId: malformed.
+            WrongQueue, WrongNode: of another queue, or a node this client does not know.
+        """
+        if not isinstance(name, Delivery):
+            parsed = parse_id(name)
+            home = self._federation.home_of(parsed.node, name)
+            if parsed.crc not in self._crcs:
+                raise WrongQueue("id", name, f"belongs to another queue than {self.name!r}")
+            return self._part(home, self._crcs[parsed.crc])
+        found = self._by_ops.get(name.batch.ops)
+        if found is not None:
+            return found
+        crc = int.from_bytes(name.batch.place.packed[:4], "big")
+        if name.queue_name != self.name or crc not in self._crcs:
+            raise WrongQueue("job", name.id, f"belongs to another queue than {self.name!r}")
+        home = self._federation.home_of(name.batch.place.node, name.id)
+        return self._part(home, self._crcs[crc])
+
+    async def _routed(
+        self,
+        names: list[Any],
+        call: Callable[[AsyncShard, list[Any]], Awaitable[Sequence[T]]],
+        unknown: T,
+        intent: Intent | None = None,
+    ) -> Sequence[T]:
+        """Call each job's part with the jobs in it; an answer for each, in order.
+
+        Args:
+            names: deliveries or ids.
+            call: calls a part.
+            unknown: the answer for a job whose node can't be reached.
+            intent: what is kept on another node then; None = nothing.
+
+        Raises:
+            NodesMissed: some nodes did not answer; its results have `unknown` for their jobs. Its
+                cause is an AckNotReplicated where others answered, and that was not confirmed.
+            IncompleteSettle: the same of some servers of a cluster.
+        """
+        await self._federation.connect()
+        places: dict[AsyncShard, list[int]] = {}
+        for at, name in enumerate(names):
+            places.setdefault(self._part_of(name), []).append(at)
+        if len(places) == 1:
+            [part] = places
+            return await self._called(part, names, call, intent)
+        answers = Answers(len(names), unknown)
+        for part, where in places.items():
+            try:
+                found = await self._called(part, [names[at] for at in where], call, intent)
+            except Exception as error:  # noqa: PERF203  # part after part; some are borne
+                found, unconfirmed, failure = told(error)
+                answers.note(where, found)
+                answers.short = unconfirmed or answers.short
+                if failure is None:
+                    continue
+                if self._federation.bears(part.home, failure):
+                    answers.missed[part.home.address] = part.home.state.reason
+                    continue
+                if part.number is None or not passing(failure):
+                    raise
+                answers.failure = failure
+                if not self._federation.is_apart:
+                    break
+            else:
+                answers.note(where, found)
+        return answers.checked(names)
+
+    async def _called(
+        self,
+        part: AsyncShard,
+        names: list[Any],
+        call: Callable[[AsyncShard, list[Any]], Awaitable[Sequence[T]]],
+        intent: Intent | None,
+    ) -> Sequence[T]:
+        """Call one part; that its node fails is noted, and perhaps what was to be done there."""
+        place, queue = part.home, part.ops.keys.name
+        if intent is not None and place.id and not place.state.is_up:
+            kept = await self._federation.keep(place, queue, names, intent)
+            if any(kept):
+                return cast("Sequence[T]", hinted(kept))
+        # Where another node can keep the call, this one is asked once and not for long.
+        may_keep = intent is not None and not intent.waits and not all(map(is_once, names))
+        is_prompt = may_keep and place.is_one_of_several and bool(self._federation.up(place))
+        try:
+            await self._declare(place)
+            return await call(self._prompt(part) if is_prompt else part, names)
+        except Exception as error:
+            found, unconfirmed, failure = told(error)
+            is_down = failure is not None and self._federation.bears(place, failure)
+            left = names[len(found) :]  # of many, the first may be done
+            if is_down and unconfirmed is None and intent is not None:
+                kept = await self._federation.keep(place, queue, left, intent)
+                if any(kept):
+                    return cast("Sequence[T]", [*found, *hinted(kept)])
+            if not is_down or not is_prompt:
+                raise
+        try:
+            rest = await call(part, left)
+        except Exception as error:
+            more, _, failure = told(error)
+            if found:
+                raise IncompleteSettle([*found, *more]) from failure
+            raise
+        ended = Code.ENDED if intent is not None and intent.kind == "bury" else Code.GONE
+        if isinstance(rest, Settled):  # the first call may have got through
+            rest = cast("Sequence[T]", rest.after_resend(ended))
+        return cast("Sequence[T]", [*found, *rest])
+
+    def _prompt(self, part: AsyncShard) -> AsyncShard:
+        """A part by connections on which a call fails at once."""
+        place = (part.home, part.number)
+        found = self._prompts.get(place)
+        if found is None:
+            found = self._prompts[place] = AsyncShard(
+                self, part.home, part.home.prompt, part.number
+            )
+        return found
+
+    async def _settled(
+        self,
+        jobs: Iterable[Named],
+        call: Callable[[AsyncShard, list[Any]], Awaitable[Settled]],
+        intent: Intent | None = None,
+    ) -> Settled:
+        """As `_routed`, of outcomes."""
+        names = self._listed("jobs", jobs)
+        if not names:
+            return Settled(names, None)
+        confirmed: list[int] = []
+
+        async def counted(part: AsyncShard, own: list[Any]) -> Settled:
+            settled = await call(part, own)
+            confirmed.append(settled.replicas)
+            return settled
+
+        try:
+            found = await self._routed(names, counted, Outcome.UNKNOWN, intent)
+        except NodesMissed as error:
+            error.results = Settled.of(names, error.results)
+            raise
+        except IncompleteSettle as error:
+            if not isinstance(error.outcomes, Settled):
+                error.outcomes = Settled.of(names, error.outcomes)
+            raise
+        whole = found if isinstance(found, Settled) else Settled.of(names, found)
+        whole.replicas = min(confirmed, default=0)
+        return whole
+
+    async def _everywhere(self, ask: Callable[[AsyncShard], Awaitable[T]]) -> list[T]:
+        """Ask every part; the answers.
+
+        Raises:
+            NodesMissed: some nodes did not answer; its results are the answers of the others.
+        """
+        found, missed = await self._asked(ask)
+        if missed:
+            raise NodesMissed(missed, found)
+        return found
+
+    async def _asked(
+        self, ask: Callable[[AsyncShard], Awaitable[T]]
+    ) -> tuple[list[T], dict[str, str]]:
+        """Ask every part; the answers, and why others have none, by address."""
+
+        async def ask_all(home: AnyNode) -> list[T]:
+            await self._declare(home)
+            return [await ask(self._brief(home, number)) for number in self._numbers]
+
+        found, missed = await self._federation.each(ask_all)
+        return [answer for _, answers in found for answer in answers], missed
+
+    # -- settings --------------------------------------------------------------------------
+
+    async def agree(self, *more: AnyNode) -> None:
+        """Give the settings that were stored last to the nodes that have others.
+
+        A node that can't be reached, or refuses them, is passed over: it is asked again when it is
+        back, and every 30 s.
+
+        Args:
+            more: nodes that are about to be up, besides those that are.
+        """
+        homes = [home for home in list(self._federation.homes) if home.state.is_up]
+        homes = list(dict.fromkeys([*homes, *more]))
+        self._is_agreed = True
+        if len(homes) < 2:
+            return
+        for number in self._numbers:
+            found = {}
+            for home in homes:
+                part = self._brief(home, number)
+                stored = await self._best_effort(home, part._stored)
+                if stored is not None:
+                    found[home] = stored
+            for home, fields in nodes.to_store(found).items() if found else ():
+                part = self._brief(home, number)
+                await self._best_effort(home, partial(part._configured, fields))
+                logger.info("settings of %r: now stored on %s, too", self.name, home.address)
+
+    async def _best_effort(self, home: AnyNode, ask: Callable[[], Awaitable[T]]) -> T | None:
+        try:
+            return await ask()
+        except Exception as error:  # noqa: BLE001  # as `agree` says
+            if not self._federation.bears(home, error):
+                logger.warning(
+                    "settings of %r were not stored on %s: %s", self.name, home.address, error
+                )
+            return None
