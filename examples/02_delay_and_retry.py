@@ -55,7 +55,7 @@ with Penstock(url()) as ps:
     for letter in calls.peek(state="dead"):
         print(f"given up: {letter.body} ({letter.error})")
 
-    answers["nobody"] = ["reached"]  # somebody has put things right
+    answers["nobody"] = ["reached"]  # the number was corrected
     print("brought back:", calls.redrive())
     for job in calls.consume(block=0.5):
         with job:

@@ -17,7 +17,7 @@ It prints:
     crawl, attempt 2
     report again: refused, its id is in a window
     given up: ValueError: no such card
-    given up: nobody of that name
+    given up: no such user
     given up: TimeoutError: no answer
 """
 
@@ -60,7 +60,7 @@ def report(job: Job) -> Done:
 @handlers.handler("greet")
 def greet(job: Job) -> None:
     print(f"greet, attempt {job.attempt}")
-    raise Reject("nobody of that name")  # another try would change nothing
+    raise Reject("no such user")  # another try would change nothing
 
 
 @handlers.handler("crawl", wait=wait_fixed(0.01), stop=stop_after_attempt(2))  # tenacity's

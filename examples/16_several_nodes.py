@@ -34,8 +34,8 @@ with ExitStack() as stack:
     print(f"{len(nodes)} nodes, all in good order")
 
     victim = others[0]
-    with Penstock(victim.url) as somebody:
-        somebody.queue("example.nodes").enqueue("on that node")
+    with Penstock(victim.url) as direct:
+        direct.queue("example.nodes").enqueue("on that node")
     [held] = letters.reserve()
     ids = [letters.enqueue(number).id for number in range(15)]
     victim.kill()

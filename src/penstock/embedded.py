@@ -207,12 +207,12 @@ class EmbeddedServer:
 
     @property
     def is_running(self) -> bool:
-        """Whether the process is there; a paused one is."""
+        """True while the process exists, also while it is paused."""
         return bool(self._running) and self._running[0].poll() is None
 
     @property
     def log(self) -> str:
-        """What the server has logged so far."""
+        """The server's log so far."""
         path = self.directory / "log"
         return path.read_text(errors="replace") if path.exists() else ""
 

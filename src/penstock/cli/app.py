@@ -97,7 +97,7 @@ class Session:
     """What the options shared by all commands say.
 
     Args:
-        given_url: the server, None = nobody named one.
+        given_url: the server; None = not given.
         prefix: prefix of all keys.
         as_json: a document for programs instead of text for people.
         node_hosts: hosts whose nodes may be sent the server's password, with blanks between.

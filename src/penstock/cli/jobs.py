@@ -39,7 +39,7 @@ class Until(str, Enum):
 
 
 class Duplicate(str, Enum):
-    """What becomes of a duplicate."""
+    """What happens to a duplicate; the values of --on-duplicate."""
 
     REFUSE = "refuse"
     UPDATE = "update"

@@ -16,7 +16,7 @@ __all__ = ["nodes"]
 
 
 class Action(str, Enum):
-    """What is done."""
+    """The actions of `penstock nodes`."""
 
     LIST = "list"
     ADD = "add"

@@ -1,4 +1,4 @@
-"""What commands print: tables for people, JSON for programs.
+"""Output of commands: tables for people, JSON for programs.
 
 All text goes through `printable`: a name, a body or an error can't control the terminal.
 

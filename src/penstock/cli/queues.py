@@ -26,7 +26,7 @@ QueuesArgument = Annotated[
 
 
 class Side(str, Enum):
-    """What a pause stops."""
+    """The side that a pause stops."""
 
     IN = "in"
     OUT = "out"
@@ -133,7 +133,7 @@ def _rows(one: QueueStats) -> list[tuple[str, QueueStats]]:
 
 
 def _roles(one: QueueStats) -> str:
-    """Who is the only producer or consumer, since when, and for how long unless it goes on."""
+    """Describe the holders of the exclusive roles, since when and until when."""
     holders = (("producer", one.producer), ("consumer", one.consumer))
     return ", ".join(
         f"{role}={holder} (for {output.span(holder.age)}, {output.span(holder.left)} left)"
@@ -283,7 +283,7 @@ def evict(
     count: Annotated[int, typer.Option(metavar="N", help="Most jobs to remove.")] = 100,
     keep_dead: Annotated[bool, typer.Option("--keep-dead", help="Keep dead letters.")] = False,
 ) -> None:
-    """Make room on a full server: remove jobs that nobody will be given again.
+    """Make room on a full server: remove jobs that are never delivered again.
 
     First those delivered at most once, nearest end of ttl first; then dead letters, oldest first.
     """

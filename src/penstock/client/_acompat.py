@@ -189,7 +189,7 @@ def closed(conn: Any) -> bool:
 
 
 class AsyncSignal:
-    """Ends the wait of one task: whoever has something to tell it sets the signal.
+    """Ends the wait of one task when its signal is set.
 
     Bound to the event loop in which it is made.
     """
@@ -205,7 +205,7 @@ class AsyncSignal:
 
     def set_from_thread(self) -> None:
         """The same from any thread, and from a signal handler."""
-        with suppress(RuntimeError):  # the loop is closed: nobody waits
+        with suppress(RuntimeError):  # the loop is closed: no task waits
             self._loop.call_soon_threadsafe(self.set)
 
     def take(self) -> bool:

@@ -59,7 +59,7 @@ def read_slots(reply: Iterable[Sequence[Any]], asked: str) -> list[SlotRange]:
 
 
 def _address(entry: Sequence[Any], asked: str) -> Address:
-    """The preferred end point; `?` = a host name that nobody has set, so its IP address stands."""
+    """The preferred end point; `?` = the host name is not set, so its IP address is used."""
     host = (entry[0] or b"").decode()
     if host == "?":
         told = [one.decode() for one in (entry[3] if len(entry) > 3 else ())]

@@ -70,7 +70,7 @@ class Tidy:
     A client that waits does so; most of the time nothing is due, and nothing is sent.
 
     Attributes:
-        made: whether one of these was made just now: whoever makes queues sweeps others for it.
+        made: whether one of these was made just now: a client that makes queues sweeps others.
     """
 
     sources: tuple[QueueOps, ...]
@@ -113,7 +113,7 @@ class Rest:
 
 @dataclass(frozen=True, slots=True)
 class Cede:
-    """Let whoever was given something begin with it."""
+    """Let runners start the jobs that they were given."""
 
 
 @dataclass(frozen=True, slots=True)

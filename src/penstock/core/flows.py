@@ -72,7 +72,7 @@ AGAIN = 8.0
 LINGER = 0.2
 """Seconds for which a consumer whose time is over still looks behind expired jobs."""
 FIRST_LOOK, LAST_LOOK = 0.1, 2.5
-"""Seconds between two looks at a role that somebody else has: the first ones, the later ones."""
+"""Seconds between two looks at a role that another client holds: the first, the later ones."""
 
 
 def new_epoch() -> str:
@@ -377,7 +377,7 @@ class _Watch:
                 failures += 1
                 continue
             self._took(i, taken)
-        if failures == len(self._sources):  # nobody is there: one is asked with all patience
+        if failures == len(self._sources):  # no node answers: ask one with full patience
             taken = yield from self._asked(asked[0], brief=False)
             assert taken is not None
             self._took(asked[0], taken)
@@ -489,7 +489,7 @@ def take(
     When that fails after jobs were taken (`got`, or in an earlier call): a failure of the
     connection is the next call's to report, those jobs are the caller's. A refusal (a key of
     another type) is reported now, and the jobs are given back; unless one of them is delivered at
-    most once, so nobody would get it again.
+    most once, so it would be lost.
     """
     ops, jobs = sources[i], list[Any]()
     next_ms = 0
@@ -537,11 +537,11 @@ def acquire(
         The number of the taking.
 
     Raises:
-        QueueInUse: somebody else has it.
+        QueueInUse: another client holds it.
     """
     try:
         return (yield from _acquire(ops, tenure, block, clock))
-    except Cancelled:  # it may have got through, and nobody is told of it
+    except Cancelled:  # it may have got through, and its reply is lost
         yield Run(ops.resign(tenure))
         raise
 
@@ -576,7 +576,7 @@ def recover(ops: QueueOps, n: int, idle_ms: int) -> Generator[Effect, Any, list[
     """Take over up to n deliveries that were made at least so long ago, the oldest first.
 
     The deliveries are looked through page by page, then the oldest are named to `recover` with
-    their receipts: whatever ends meanwhile is left out, and nobody takes the same one.
+    their receipts: jobs that end meanwhile are left out, and no two callers take the same one.
     """
     found, epoch = yield from _pending(ops, idle_ms)
     found.sort()

@@ -132,7 +132,7 @@ def read_hint(field: str, value: str) -> Hint | None:
 
 
 def read_hints(flat: Sequence[bytes]) -> tuple[list[Hint], list[bytes]]:
-    """Those in a reply of field, value, field, value …, and the fields that nobody understands."""
+    """Those in a reply of field, value, field, value …, and the fields that are not understood."""
     found, foreign = [], []
     for field, value in zip(flat[::2], flat[1::2], strict=True):
         hint = read_hint(field.decode("utf-8", "replace"), value.decode("utf-8", "replace"))

@@ -1,4 +1,4 @@
-"""What calls return: deliveries, results, outcomes. Plain data, parsed when looked at."""
+"""Results of calls: deliveries, enqueue results, outcomes. Plain data, parsed on first use."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def parse_counters(text: bytes) -> Counters:
 
 
 class QueueIdentity:
-    """What an id needs to know of its queue besides the number.
+    """The queue's part of a job id: everything besides the number.
 
     Attributes:
         queue: the queue's name.
@@ -67,7 +67,7 @@ class QueueIdentity:
 
 
 class Batch:
-    """What the deliveries of one reserve have in common.
+    """The values that all deliveries of one reserve share.
 
     Attributes:
         queue: the queue object that reserved them.
@@ -80,7 +80,7 @@ class Batch:
             it is acknowledged at once.
         now: time of delivery, ms.
         lease_ms: the queue's lease.
-        ops: the operations that reserved them; None = somebody else's did.
+        ops: the operations that reserved them; None = another client reserved them.
     """
 
     __slots__ = (
@@ -120,8 +120,8 @@ class Delivery:
         number: the job number.
         batch: what the deliveries of one reserve share.
         settled: whether this object has ended its delivery.
-        lost: whether its worker knows that the lease has ended without being renewed: somebody else
-            may have the job by now, and what this holder reports about it changes nothing then.
+        lost: whether its worker knows that the lease has ended without being renewed: another
+            worker may have the job by now, and then a report of this one changes nothing.
         term: of a worker: until when it holds the job, by its own clock.
     """
 
@@ -173,7 +173,7 @@ class Delivery:
 
     @property
     def stable_id(self) -> str:
-        """What to make a handler's work idempotent by: it names the enqueue, not the stored job.
+        """A key for idempotent handlers: it identifies the enqueue, not the stored job.
 
         When a failover loses an enqueue and its producer repeats it, the job is there a second time
         under another `id`, and may have been delivered under the first one. Both have the same
@@ -184,12 +184,12 @@ class Delivery:
 
     @property
     def owner(self) -> str:
-        """Who reserved it."""
+        """Name of the client that reserved the job."""
         return self.batch.owner
 
     @property
     def first(self) -> bool:
-        """Whether it was never delivered before."""
+        """True for the first delivery of the job."""
         return not self._counts
 
     @property
@@ -204,7 +204,7 @@ class Delivery:
 
     @property
     def body(self) -> Any:
-        """What the producer gave: bytes, or the object that JSON (or the client's codec) says.
+        """The body: bytes, or the object decoded from JSON (or by the client's codec).
 
         JSON has lists and no tuples: a tuple comes back as a list.
 
@@ -232,12 +232,12 @@ class Delivery:
 
     @property
     def nacks(self) -> int:
-        """How often it was reported as failed."""
+        """Number of failures that were reported (nack)."""
         return self.counters.nacks
 
     @property
     def crashes(self) -> int:
-        """How often a lease ended without a word."""
+        """Number of leases that ended without a report."""
         return self.counters.crashes
 
     @property
@@ -270,17 +270,17 @@ class Delivery:
 
     @property
     def created(self) -> float:
-        """When it was enqueued, seconds since 1970 by the server's clock."""
+        """Time of the enqueue, in seconds since 1970 by the server's clock."""
         return int(self.number[:-11]) / 1000
 
     @property
     def delivered(self) -> float:
-        """When this delivery was made, seconds since 1970 by the server's clock."""
+        """Time of this delivery, in seconds since 1970 by the server's clock."""
         return self.batch.now / 1000
 
     @property
     def at_most_once(self) -> bool:
-        """Whether the job was enqueued with lease 0."""
+        """True if the job was enqueued with lease=0."""
         return self.record.lease_ms == 0
 
     @property
@@ -421,12 +421,12 @@ class BulkEnqueued(Sequence[Enqueued]):
 
     @property
     def duplicates(self) -> int:
-        """How many of the bodies were not added: a job with the same dedup id was there."""
+        """Number of bodies that were not added, because a job with the same dedup id existed."""
         return sum(result.duplicate for result in self._given)
 
     @property
     def missing(self) -> int:
-        """How many a call about partitions that failed has not added, or not for certain."""
+        """Number of bodies that a failed call on partitions did not add, or may not have added."""
         return sum(result.state == "missing" for result in self._given)
 
     def __repr__(self) -> str:
@@ -434,7 +434,7 @@ class BulkEnqueued(Sequence[Enqueued]):
 
 
 class Outcome(str, enum.Enum):
-    """What became of one job in a call that names several."""
+    """The outcome for one job of a call that names several."""
 
     DONE = "done"
     """The call did what it says."""
@@ -464,7 +464,7 @@ class Outcome(str, enum.Enum):
 
 
 HINTED, UNKNOWN = 100, -100
-"""What a client notes for a job whose node can't be reached; no server answers these."""
+"""Outcomes that the client sets for jobs whose node can't be reached."""
 OUTCOMES = {
     1: Outcome.DONE,
     2: Outcome.ENDED,
@@ -531,7 +531,7 @@ class Settled(Sequence[Outcome]):
 
     @property
     def all_done(self) -> bool:
-        """Whether every outcome is `Outcome.DONE`."""
+        """True if every outcome is `Outcome.DONE`."""
         return self._codes is None or all(code == 1 for code in self._codes)
 
     def ids(self, *outcomes: Outcome) -> list[str]:
@@ -570,7 +570,7 @@ class Settled(Sequence[Outcome]):
 
     @property
     def done(self) -> int:
-        """How many jobs the call changed."""
+        """Number of jobs that the call changed."""
         return sum(outcome in (Outcome.DONE, Outcome.DEAD) for outcome in self)
 
     def __repr__(self) -> str:

@@ -122,7 +122,7 @@ class _Shown:
 class Fields(Mapping[str, Any]):
     """The fields of a record about a job: `logger.warning("…", extra=Fields(job))`.
 
-    They are put together when logging looks at them, so a record nobody writes costs nothing.
+    They are put together when logging looks at them, so a record that is not written costs nothing.
 
     Args:
         job: the handler of one without a name is None.

@@ -97,7 +97,7 @@ class RunEvent:
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """How many jobs ended how."""
+        """Number of jobs for each outcome."""
         return self.outcomes or {self.outcome: len(self.jobs)}
 
     @property
@@ -177,9 +177,9 @@ def running(
 ) -> AbstractContextManager[None]:
     """The hooks around a run; the event has the error and the outcome that each of them sees.
 
-    To be entered where the handler is called: in its thread, or in its task. Whoever calls the
-    handler may set `error` and `outcome` inside; else they are the error raised and its judgement,
-    and "done".
+    To be entered where the handler is called: in its thread, or in its task. The caller of
+    the handler may set `error` and `outcome` inside; by default they are the raised error and its
+    outcome, or "done".
 
     Args:
         middleware: outermost first.

@@ -100,7 +100,7 @@ def check_hosts(value: object) -> tuple[str, ...]:
 
 
 def address_of(source: object) -> str:
-    """Where a source leads, without names, passwords and options; empty = nobody else can tell.
+    """The address of a source, without names, passwords and options; empty = not known.
 
     Args:
         source: a URL, or a redis-py client.

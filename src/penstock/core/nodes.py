@@ -164,7 +164,7 @@ class Sticky:
 
 
 class PollOrder:
-    """Which parts to ask first: those that gave jobs, in turn; but nobody is forgotten for them.
+    """Which parts to ask first: those that gave jobs, in turn; but every part gets its turn.
 
     Attributes:
         eager: how many of the order are not among those that had nothing a moment ago.
@@ -357,8 +357,8 @@ def reserve(
 
     Args:
         block: seconds to wait, 0 = not at all, None = for ever.
-        transient: whether a failure is that of a node, which others may make up for; whoever
-            carries the effects out has noted it.
+        transient: whether a failure is that of a node, which other nodes may make up for; the
+            driver of the effects has noted it.
 
     Raises:
         NodesUnavailable: no node has answered.
@@ -455,7 +455,7 @@ def _tidy(table: Table) -> Generator[Effects, Any, None]:
         if table.is_up(part.home):
             parts.setdefault(part.home, []).append(part)
     for home, own in parts.items():
-        with suppress(Exception):  # whoever carries it out has noted it
+        with suppress(Exception):  # the call has noted it
             yield At(home, Tidy(tuple(own)))
 
 

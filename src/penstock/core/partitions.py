@@ -37,7 +37,7 @@ def partition_of(key: str, count: int) -> int:
 def mark(count: int) -> str:
     """What stands for the version in the `meta` of the queue's own name.
 
-    Every script refuses a version that it does not know, so nobody uses that name as a queue.
+    Every script refuses a version that it does not know, so no client uses that name as a queue.
     """
     return f"{MARK.decode()}{count}"
 

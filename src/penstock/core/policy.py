@@ -19,7 +19,7 @@ DOUBLINGS = 42
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often a job is tried, and how long it waits between: exponential with full jitter.
+    """Number of attempts and delays between them: exponential backoff with full jitter.
 
     The wait after failure n is drawn from all between 0 and `base` doubled n - 1 times, `cap` at
     most; a millisecond at least, so that nothing spins.

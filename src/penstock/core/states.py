@@ -38,7 +38,7 @@ class JobState(str, enum.Enum):
     ACTIVE = "active"
     """Delivered under a lease."""
     ONCE = "once"
-    """Delivered at most once (lease 0): nobody gets it again. Shown as active."""
+    """Delivered at most once (lease 0): never delivered again. Shown as active."""
     DEAD = "dead"
     """Given up; kept for people to look at."""
 

@@ -1,4 +1,4 @@
-"""What readers see: a job, a queue, a node, pages of them. Nothing was leased, nothing changed."""
+"""Views of jobs, queues and nodes, and pages of them. Reading them changes nothing."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ SETTING_KINDS: Mapping[str, str] = {
     "dead_max": "limit",
     "dead_age": "duration",
 }
-"""What each setting is: a lease, a duration, a count from 1, or a limit, which may be 0."""
+"""The kind of each setting: a lease, a duration, a count from 1, or a limit from 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class JobView:
         expires: end of its ttl.
         died: when a dead letter died.
         delivered: time of the last delivery.
-        owner: who took the last delivery, empty if nobody did.
+        owner: the client that took the last delivery; "" = it was never delivered.
         deliveries: how often it was delivered.
         nacks: how often it was reported as failed.
         crashes: how often a lease ended without a word.
@@ -108,7 +108,7 @@ class JobView:
 
     @property
     def body(self) -> Any:
-        """What the producer gave: bytes, or the object that JSON (or the client's codec) says.
+        """The body: bytes, or the object decoded from JSON (or by the client's codec).
 
         Raises:
             UndecodableBody: the bytes are not what the codec says, or it is unknown; see `raw`.
@@ -191,7 +191,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who has an exclusive role of a queue. As text: its owner.
+    """The holder of an exclusive role of a queue. As text: its owner.
 
     Attributes:
         owner: what its client calls itself.
@@ -227,7 +227,7 @@ class QueueStats:
         age: seconds since the queue was made; None = it does not exist.
         idle: seconds since it was last written to, to a second; None = it does not exist.
         closed: whether producers are refused for good, and consumers end when it is drained.
-        producer, consumer: who has this exclusive role, and since and until when; None = nobody.
+        producer, consumer: holder of this exclusive role, since and until when; None = free.
         enqueued: total of jobs added, like the following since the queue was made.
         deliveries: total of deliveries.
         acked: total of jobs finished.
@@ -299,7 +299,7 @@ class QueueStats:
 
 @dataclass(frozen=True, slots=True)
 class DedupStatus:
-    """Who has a dedup id.
+    """The job that has a dedup id.
 
     Attributes:
         dedup_id: the id.
@@ -375,13 +375,13 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """What is left on a node that is to be emptied; true when that is nothing.
+    """The jobs left on a node that is being drained; true when there are none.
 
     Attributes:
         waiting: jobs that are ready or scheduled.
-        active: jobs that somebody holds.
+        active: leased jobs.
         hints: calls that it keeps for other nodes.
-        dead: dead letters, which nobody takes.
+        dead: dead letters; they are never delivered.
     """
 
     waiting: int
@@ -395,7 +395,7 @@ class Drain:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """Who answers.
+    """The client's node and the nodes that it knows.
 
     Attributes:
         version: of the protocol.

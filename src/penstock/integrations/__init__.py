@@ -1,1 +1,1 @@
-"""What ties penstock to other packages; each module needs the extra of its name."""
+"""Integrations with other packages; each module needs the extra of its name."""

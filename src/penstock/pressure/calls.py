@@ -32,7 +32,7 @@ class Seen(NamedTuple):
         length: messages that wait.
         is_closed: whether it is.
         has_token: whether not_full has its token.
-        free: which roles nobody has.
+        free: the roles that are free.
         left: without a queue, how many lists of one are there.
         counters: of messages and bytes.
     """

@@ -112,7 +112,7 @@ class PressureKeys:
         return self.names[kind]
 
     def free(self, role: Role) -> bytes:
-        """The list with a token while nobody has the role."""
+        """The list that has a token while the role is free."""
         return self.names[f"{role}_free"]
 
     def head(self, script: Script, role: Role | None = None) -> tuple[int | bytes, ...]:

@@ -23,7 +23,7 @@ __all__ = [
 
 
 class PressureCounters(NamedTuple):
-    """What went through a queue since it was made."""
+    """Totals of a queue since it was created."""
 
     produced_messages: int
     produced_bytes: int

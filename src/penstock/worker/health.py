@@ -73,7 +73,7 @@ class HealthServer(_Closed):
 
     Args:
         probed: whose health it is.
-        host: address to listen on. Whoever can reach it can read the status.
+        host: address to listen on. Every client that reaches it can read the status.
         port: 0 = any free one.
 
     Attributes:

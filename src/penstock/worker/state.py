@@ -437,7 +437,7 @@ class WorkerState:
         self._tell(poll, poll.failures, error, level)
 
     def found_taken(self, poll: QueuePoll, error: QueueInUse) -> None:
-        """Somebody else is a queue's only consumer: it is not asked for jobs for a while."""
+        """Stop asking a queue for a while: another client is its only consumer."""
         poll.refusals += 1
         poll.at = poll.recheck_at = self._left_alone(poll, poll.refusals)
         self._tell(poll, poll.refusals, error, logging.INFO)

@@ -36,7 +36,7 @@ class DemoVerdict:
 
     @property
     def fine(self) -> bool:
-        """Whether each file has its result."""
+        """True if each file has its result."""
         return not self.missing and not self.wrong
 
 
@@ -90,7 +90,7 @@ class Memory:
     """Bytes in use at one moment.
 
     Attributes:
-        server: by the server, whoever uses it.
+        server: by the server, with all its clients.
         keys: by the keys of the run.
     """
 
@@ -117,7 +117,7 @@ class DemoReport:
         before, full, after: memory before the run, with all jobs waiting, and after it.
         workers: how many there were.
         pace: seconds that each job was made longer.
-        kill: who was killed; None = nobody could be caught with a job in hand.
+        kill: the worker that was killed; None = no worker had a job at that moment.
     """
 
     server: str

@@ -106,7 +106,7 @@ class DemoRun:
     """One run, on a server and under a prefix of its own.
 
     Args:
-        client: connected; its prefix is nobody else's.
+        client: connected, with a prefix of its own.
         plan: what to do.
         screen: where to tell of it.
     """

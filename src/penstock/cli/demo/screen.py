@@ -1,4 +1,4 @@
-"""What is seen while the demo runs."""
+"""The screen of the demo while it runs."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class DemoWorkers:
 
     @property
     def is_there(self) -> bool:
-        """Whether anybody is at work."""
+        """True while a worker runs."""
         return bool(self._workers)
 
     def start(self, count: int) -> None:

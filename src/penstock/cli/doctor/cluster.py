@@ -14,7 +14,7 @@ FEW = 3
 
 
 def cluster(patient: Patient) -> Iterator[Finding]:
-    """Whether every slot is served, and where it stays."""
+    """Check that every slot is served and stays where it is."""
     if not patient.parts:
         return
     told = parse_info(patient.ask("CLUSTER", "INFO"))
@@ -51,7 +51,7 @@ def _leaving(part: Patient) -> list[str]:
 
 
 def _patience(patient: Patient) -> Iterator[Finding]:
-    """How long clients have to bear a server that dies."""
+    """Report how long a failover takes."""
     silence = patient.config("cluster-node-timeout")
     if silence is None:
         return

@@ -1,4 +1,4 @@
-"""What an examination found, and the tools with which the parts of it look."""
+"""Findings of the doctor, and the helpers of its checks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Check", "Finding", "Patient", "Severity", "examined", "examined_apar
 
 
 class Severity(str, Enum):
-    """How bad it is."""
+    """The severity of a finding."""
 
     OK = "ok"
     WARNING = "warning"

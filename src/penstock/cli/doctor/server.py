@@ -61,7 +61,7 @@ FSYNC = {
 
 @told
 def persistence(patient: Patient) -> Iterator[Finding]:
-    """What a restart or a crash of the server loses."""
+    """Report what a restart or a crash of the server loses."""
     fields = patient.facts.fields
     if fields.get("aof_enabled") == "1":
         yield _append_only(patient)
@@ -97,7 +97,7 @@ def _snapshots(patient: Patient) -> Finding:
 
 @told
 def memory(patient: Patient) -> Iterator[Finding]:
-    """Whether the server deletes keys by itself."""
+    """Check that the server does not delete keys by itself."""
     fields = patient.facts.fields
     limit, used = int(fields.get("maxmemory", 0)), int(fields.get("used_memory", 0))
     policy = fields.get("maxmemory_policy", "")
@@ -133,7 +133,7 @@ def evicted(patient: Patient) -> Iterator[Finding]:
 
 @told
 def replicas(patient: Patient) -> Iterator[Finding]:
-    """Who keeps a copy, and whether we speak to a copy."""
+    """Report the replicas, or that this server is one."""
     fields = patient.facts.fields
     if fields.get("role", "master") != "master":
         master = f"{fields.get('master_host')}:{fields.get('master_port')}"
@@ -177,7 +177,7 @@ def _replica(line: str) -> Finding:
 
 
 def sentinels(patient: Patient) -> Iterator[Finding]:
-    """Whether all Sentinels answer and name one primary; nothing where there are none."""
+    """Check that all Sentinels answer and name the same primary."""
     if patient.primary is None:
         return
     answers = patient.primary.answers()

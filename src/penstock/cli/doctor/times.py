@@ -34,7 +34,7 @@ def clock_error(patient: Patient) -> float:
 
 
 def ahead(patient: Patient, keys: QueueKeys, name: str, days: int) -> Iterator[Finding]:
-    """Whether times of a queue lie ahead; only the latest of each structure are looked at."""
+    """Check the latest times of each structure for values too far in the future."""
     try:
         found = {place: _page(patient, keys, place, 0, days, write=False)[0] for place in PLACES}
     except ResponseError as error:
@@ -53,7 +53,7 @@ def ahead(patient: Patient, keys: QueueKeys, name: str, days: int) -> Iterator[F
 
 
 def _numbers(patient: Patient, keys: QueueKeys, name: str) -> Iterator[Finding]:
-    """Whether job numbers lie ahead, which only a drained queue can change."""
+    """Check the job numbers; only a drained queue can get lower ones."""
     last, seconds = patient.ask("HGET", keys["meta"], "last"), patient.ask("TIME")[0]
     digits = (last or b"").partition(b"-")[0]
     over = int(digits) / 1000 - int(seconds) if digits.isdigit() else 0.0

@@ -114,7 +114,7 @@ class AsyncQueue(AsyncQueueAdmin):
             dedup_id: while a job with the same id is there, this one is a duplicate.
             dedup_window: seconds for which the id stays taken when the job has been acknowledged.
             dedup_until: "finished" = the job has the id until it is acknowledged, dead, expired or
-                removed; "started" = until its first delivery; "enqueued" = nobody has it, it is
+                removed; "started" = until its first delivery; "enqueued" = no job has it, it is
                 taken for the window from now on (a throttle).
             on_duplicate: what becomes of a duplicate. "refuse" = nothing changes. "update" = the
                 job that is there gets the content (and the lease, if one is given), and keeps its
@@ -339,7 +339,7 @@ class AsyncQueue(AsyncQueueAdmin):
                     raise
 
     async def _made_room(self, n: int) -> bool:
-        """Remove delivered lease-0 jobs of this queue, or queues that nobody needs any more."""
+        """Remove delivered lease-0 jobs of this queue, or unused queues."""
         evicted = await self._node.run(self.ops.evict(n, letters=False))
         return evicted.once > 0 or await self._driver.sweep_listed(LISTED) > 0
 
@@ -641,8 +641,8 @@ class AsyncQueue(AsyncQueueAdmin):
         Args:
             jobs: deliveries, or ids of delivered jobs.
             lease: seconds; None = each job's own lease.
-            late: also when more than half of a job's ttl has passed: a job that is not finished by
-                then is better given to somebody else, unless a worker is known to be at it.
+            late: extend also when more than half of a job's ttl has passed. By default such a job
+                goes to another consumer when its lease ends, while there is time left.
 
         Returns:
             For each, in order: seconds from now for which its lease holds, or the outcome that says

@@ -67,7 +67,7 @@ class QueueAdmin:
         return [self.ops]
 
     def asked(self, now: float) -> tuple[list[QueueOps], int]:  # noqa: ARG002  # its form
-        """Whom a consumer asks, in this order; and how many of them also if it has some jobs."""
+        """The parts to ask for jobs, in order, and how many to ask even after some gave jobs."""
         return [self.ops], 1
 
     def declare(self) -> None:
@@ -117,19 +117,19 @@ class QueueAdmin:
         return self._each(jobs, self.ops.promote, resent_code=Code.REFUSED)
 
     def dequeue(self, jobs: Iterable[Named]) -> Settled:
-        """Take jobs out of the queue: they come back after their lease, as if nobody had spoken.
+        """Take jobs out of the queue: they come back after their lease.
 
         Args:
             jobs: deliveries, or ids, of jobs that could be reserved now.
 
         Returns:
-            An outcome for each, in order: done, gone, expired, or refused (not due, held by
-            somebody, dead, or at most once: it has no lease to come back after).
+            An outcome for each, in order: done, gone, expired, or refused (not due,
+            leased, dead, or at most once: it has no lease to come back after).
         """
         return self._each(jobs, self.ops.dequeue, resent_code=Code.REFUSED)
 
     def withdraw(self, jobs: Iterable[Named]) -> Settled:
-        """Remove jobs that nobody has been given yet.
+        """Remove jobs that were never delivered.
 
         Args:
             jobs: deliveries, or ids.
@@ -216,7 +216,7 @@ class QueueAdmin:
         return bool(reply.epoch), reply.jobs
 
     def evict(self, n: int = 100, *, dead: bool = True) -> int:
-        """Make room on a full server: remove jobs that nobody will be given again.
+        """Make room on a full server: remove jobs that are never delivered again.
 
         First those that were delivered at most once and not acknowledged, nearest end of ttl first;
         then dead letters, the oldest first. One bounded call; `stats().evicted` counts them.
@@ -282,7 +282,7 @@ class QueueAdmin:
         """Who has a dedup id: the job and its state, the one that waits for its end, the window.
 
         Returns:
-            None if nobody has it, and the next enqueue with it adds a job.
+            None if the id is free: the next enqueue with it adds a job.
         """
         call = self.ops.lookup(check_label("dedup_id", dedup_id))
         self._client.connect()
@@ -395,14 +395,14 @@ class QueueAdmin:
         self._configured(["paused", side])
 
     def resume(self) -> None:
-        """End a pause; whoever waits is woken."""
+        """End a pause and wake waiting calls."""
         self._configured(["paused", ""])
 
     def close(self) -> None:
         """Take no more jobs: producers are refused from now on, consumers finish what is there.
 
-        Whoever waits for room is told at once, and when nothing is left that could be delivered
-        every consumer is: `reserve` raises `QueueClosed`, `consume` ends. What was accepted goes
+        Calls that wait for room end at once. When no job is left to deliver, every consumer
+        ends: `reserve` raises `QueueClosed`, `consume` ends. What was accepted goes
         its way: delays, retries, leases, dead letters brought back. It survives a restart, and a
         closed empty queue stays, until `reopen` or `clear`.
         """
@@ -475,11 +475,11 @@ class QueueAdmin:
         return whole
 
     def _receipt_of(self, job: Delivery) -> str | None:
-        """The receipt that holds a job now; None = nobody's does, or it can't be told."""
+        """The receipt that holds a job now; None = none, or not known."""
         try:
             [found] = self._node.run(self.ops.showing([job])).jobs
             return (found[-1].decode() or None) if found else None
-        except Exception as error:  # noqa: BLE001  # whoever asks has an error of its own to raise
+        except Exception as error:  # noqa: BLE001  # the caller raises an error of its own
             logger.info("the holder of %s is not known: %s", job.id, error)
             return None
 

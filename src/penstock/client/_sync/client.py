@@ -80,11 +80,11 @@ class Penstock:
         federation: whether a client of one source joins the nodes that this one lists, at its first
             call or within 30 s. False = it uses this node alone, and refuses to add jobs when the
             node is leaving.
-        node_hosts: hosts to which this client may send its name and password although nobody gave
-            it the URL: exact names, or patterns such as `*.redis.internal`. A node that was learned
+        node_hosts: hosts of listed nodes to which this client may send its user name and
+            password: exact names, or patterns such as `*.redis.internal`. A node that was learned
             and lies elsewhere is not used by a client that has a password or a certificate.
         evict: what an enqueue does that a server at maxmemory refuses. True = it evicts delivered
-            lease-0 jobs of its queue, at most 3,500, and tries again; they are delivered to nobody
+            lease-0 jobs of its queue, at most 3,500, and tries again; they are not delivered
             any more, and an ack of one answers "gone". False = it raises `OutOfMemory` at once.
 
         codec: makes bytes of bodies that are not bytes, and bodies of bytes again; None = plain

@@ -115,7 +115,7 @@ class Queue(QueueAdmin):
             dedup_id: while a job with the same id is there, this one is a duplicate.
             dedup_window: seconds for which the id stays taken when the job has been acknowledged.
             dedup_until: "finished" = the job has the id until it is acknowledged, dead, expired or
-                removed; "started" = until its first delivery; "enqueued" = nobody has it, it is
+                removed; "started" = until its first delivery; "enqueued" = no job has it, it is
                 taken for the window from now on (a throttle).
             on_duplicate: what becomes of a duplicate. "refuse" = nothing changes. "update" = the
                 job that is there gets the content (and the lease, if one is given), and keeps its
@@ -336,7 +336,7 @@ class Queue(QueueAdmin):
                     raise
 
     def _made_room(self, n: int) -> bool:
-        """Remove delivered lease-0 jobs of this queue, or queues that nobody needs any more."""
+        """Remove delivered lease-0 jobs of this queue, or unused queues."""
         evicted = self._node.run(self.ops.evict(n, letters=False))
         return evicted.once > 0 or self._driver.sweep_listed(LISTED) > 0
 
@@ -634,8 +634,8 @@ class Queue(QueueAdmin):
         Args:
             jobs: deliveries, or ids of delivered jobs.
             lease: seconds; None = each job's own lease.
-            late: also when more than half of a job's ttl has passed: a job that is not finished by
-                then is better given to somebody else, unless a worker is known to be at it.
+            late: extend also when more than half of a job's ttl has passed. By default such a job
+                goes to another consumer when its lease ends, while there is time left.
 
         Returns:
             For each, in order: seconds from now for which its lease holds, or the outcome that says

@@ -26,7 +26,7 @@ class Role:
     producer `enqueue`, for a consumer `reserve` and what is built on it, and `recover`. Settling
     jobs needs no role. Calls through `queue` bear it; each of them begins its lease anew, those of
     one who waits for a job or for room too. A call that bears a role which has ended is refused
-    with `RoleLost`, whether somebody else has taken it or not.
+    with `RoleLost`, even if the role is free.
 
     Args:
         queue: whose role.
@@ -61,7 +61,7 @@ class Role:
     def fence(self) -> int:
         """The number of this taking: higher than that of every taking of the role before.
 
-        Whoever guards something else (a file, a table) can refuse a lower one than it has seen.
+        Another system (a file, a table) can refuse a lower number than it has seen.
         """
         return self._held.fence
 
@@ -100,7 +100,7 @@ class Role:
 
         Raises:
             BadArgument: this very object holds it; it would wait for itself.
-            QueueInUse: somebody else has it, and had it for as long as we waited.
+            QueueInUse: another client held the role for the whole wait.
             ConfigurationError: the queue lies on several nodes.
         """
         if self._tenure is not None and not self.lost:

@@ -146,7 +146,7 @@ class Consuming(Operations):
     # -- taking over -----------------------------------------------------------------------
 
     def pending(self, score: bytes | str, skip: int, idle_ms: int) -> Call[replies.Pending]:
-        """A page of the deliveries that nobody has ended."""
+        """A page of the deliveries that have not ended."""
         return self.call("pending", score, skip, idle_ms)
 
     def recover(self, epoch: str, pairs: Sequence[Any]) -> Call[Recovered]:

@@ -67,7 +67,7 @@ class Managing(Operations):
         return self.call("sweep", idle_ms)
 
     def evict(self, count: int, *, letters: bool) -> Call[replies.Evict]:
-        """Remove what nobody will be given again."""
+        """Remove jobs that are never delivered again."""
         return self.call("evict", count, 1 if letters else 0)
 
     def clear(self) -> Call[replies.Clear]:

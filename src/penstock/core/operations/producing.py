@@ -80,11 +80,11 @@ class Producing(Operations):
         return found
 
     def lookup(self, dedup_id: str) -> Call[replies.Lookup]:
-        """Who has a dedup id."""
+        """The job that has a dedup id."""
         return self.call("lookup", escaped(dedup_id))
 
     def status(self, dedup_id: str, reply: replies.Lookup) -> DedupStatus | None:
-        """Who has a dedup id; None = nobody has it."""
+        """Return the job that has a dedup id; None = the id is free."""
         place = self.place(reply.epoch)
         jobs = [
             read_view(place, entry, reply.lease, reply.now, self.codec)
@@ -104,7 +104,7 @@ class Producing(Operations):
         return self.settling(self.call("withdraw", epoch, *rest), names)
 
     def withdraw_added(self, reply: Added) -> Call[replies.Withdraw]:
-        """Remove what an enqueue has added, as far as nobody got it."""
+        """Remove the jobs of an enqueue that were not delivered yet."""
         numbers = [number_after(reply.first, i) for i in range(reply.count)]
         return self.call("withdraw", reply.epoch, *numbers)
 

@@ -38,7 +38,7 @@ class Deletion:
         """Delete.
 
         Raises:
-            QueueMissing: there is no queue, or somebody else has ended its deletion.
+            QueueMissing: there is no queue, or another client has finished its deletion.
             QueueInUse: the time is over.
         """
         mark, step = secrets.token_hex(8), "end"
@@ -69,7 +69,7 @@ class Deletion:
         self._link.keep(line)
 
     def _quiet(self) -> None:
-        """Wait until both roles have been free for so long that nobody can be at work.
+        """Wait until both roles have been free for so long that no client can be at work.
 
         A living party that deletes blocks only where a role is taken, and is done at once where
         none is.

@@ -81,7 +81,7 @@ class WatchedConnection:
     def guarded(self, call: Call[Any], *looks: tuple[bytes, ...]) -> tuple[Any, list[Any]]:
         """Run a script if the watched key is as it was; None = it is not, and nothing ran.
 
-        The key is watched again behind the script, with nobody in between: EXEC and what follows it
+        The key is watched again after the script, with no call in between: EXEC and what follows it
         are in one packet, which is so short that a server reads it at once. fakeredis lets others
         in even there: `looks` are commands that come last, and show what is watched now.
 
@@ -100,7 +100,7 @@ class WatchedConnection:
         except ResponseError as error:
             with suppress(OutOfMemory):
                 raise_typed(error)
-        try:  # a full server takes no transaction; nobody can make a queue on it either
+        try:  # a full server takes no transaction; no client can make a queue on it either
             return self.look(call), []
         except ResponseError as error:
             raise_typed(error)
@@ -139,7 +139,7 @@ class WatchedConnection:
         """Wait up to `timeout` seconds, at most a slice, until a list has an element.
 
         The element is put back as it is taken, in one command: nothing is lost with a connection,
-        and whoever waits behind this one is served.
+        and the next waiting call is served.
 
         Args:
             key: the list.
@@ -310,7 +310,7 @@ class Link(Server):
         self._lines.append(line)
 
     def forget(self) -> None:
-        """Leave all connections to whoever else has them: another process, or a closed loop."""
+        """Forget all connections without closing them: another process or loop has them."""
         super().forget()
         self._lines = []
 

@@ -53,7 +53,7 @@ class PressureQueue:
         source: a URL, or a redis-py client, which lends its settings; None = the server that
             REDIS_SERVER or REDIS_HOST, REDIS_PORT and REDIS_DB name, by default 127.0.0.1:6379/0.
         prefix: of all keys; None = PRESSURE_PREFIX, by default `__pressure__`.
-        client_id: who we are, for people who look; nobody else may have it at the same time. None =
+        client_id: name of this client, shown to people; no other client may use it. None =
             host, process and task or thread.
 
     Raises:
@@ -126,10 +126,10 @@ class PressureQueue:
         self._waited(errand, act(0, 0), timeout)
 
     def delete(self, timeout: Duration | None = None) -> None:
-        """Remove the queue and what is in it; whoever waits is told.
+        """Remove the queue and its messages; waiting calls end.
 
-        From the first moment on there is no queue; its last keys go when both roles are free. What
-        somebody has left who died in a deletion is removed too, a second after both roles are free.
+        From the first moment on there is no queue; its last keys go when both roles are free. If
+        a client died during a deletion, its rest is removed a second after both roles are free.
 
         Args:
             timeout: seconds to wait for the roles; None = for ever.
@@ -226,8 +226,8 @@ class PressureQueue:
     def get(self, timeout: Duration | None = None) -> bytes:
         """Take the oldest message, when it is our turn and there is one.
 
-        Whoever cancels or interrupts the call may lose a message with it, which was taken at that
-        moment; `timeout` loses none.
+        If the call is cancelled or interrupted, a message taken at that moment may be lost; a
+        `timeout` loses none.
 
         Args:
             timeout: seconds to wait; None = for ever.
@@ -332,11 +332,11 @@ class PressureQueue:
         return _newest(self._once(self._calls.peek_reverse(self._id(), held=0)))
 
     def exists(self) -> bool:
-        """Whether there is such a queue."""
+        """Return True if the queue exists."""
         return self._seen().bound is not None
 
     def length(self) -> int:
-        """How many messages wait.
+        """Return the number of waiting messages.
 
         Raises:
             QueueMissing: there is no queue.
@@ -344,7 +344,7 @@ class PressureQueue:
         return self._living().length
 
     def closed(self) -> bool:
-        """Whether the queue is closed; messages may wait all the same.
+        """Return True if the queue is closed; it may still have messages.
 
         Raises:
             QueueMissing: there is no queue.

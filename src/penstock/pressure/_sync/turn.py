@@ -153,7 +153,7 @@ class WaitingCall:
         if self._held and seen not in ([], [party, 0]):
             # What is watched now is not the queue in which the role was taken. Or it was freed at
             # that very moment, which the keys can't tell from that: to go on could be to write into
-            # a later queue. Servers let nobody in there (`guarded`), so it is one of fakeredis.
+            # a later queue. Servers allow no call between (`guarded`), so it is one of fakeredis.
             return None
         if reply.code == PressureCode.IN_USE:
             self._beaten += 1
@@ -167,7 +167,7 @@ class WaitingCall:
         try:
             return bool(self._link.repeatable(call).code == PressureCode.DONE)
         except (RedisError, PenstockError) as error:
-            if held == HELD and passing(error):  # whose token was popped, nobody can tell later
+            if held == HELD and passing(error):  # whose token was popped is not known later
                 self._link.owed.append(call)
             return False
 
@@ -238,7 +238,7 @@ class WaitingCall:
         return seen.fits and seen.has_token if self._errand.role == "producer" else seen.length > 0
 
     def _is_token_lost(self, seen: Seen) -> bool:
-        """Whether there is room, and nobody has said so for too long: only dead parties do that."""
+        """True if there is room that was not announced for too long: its client has died."""
         if not (self._held and self._errand.role == "producer" and seen.fits):
             self._lacking = math.inf
             return False

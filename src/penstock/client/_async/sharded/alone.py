@@ -23,8 +23,8 @@ T = TypeVar("T")
 class AsyncAlone:
     """A node as a queue of several parts sees it, where there is no other one.
 
-    It answers to what a federation does, and to what one of its nodes does. What fails here nobody
-    else can make up for, so it is raised as it is.
+    It answers to what a federation does, and to what one of its nodes does. There is no
+    other node to fail over to, so errors are raised as they are.
 
     Args:
         member: the node.
@@ -105,7 +105,7 @@ class AsyncAlone:
     async def keep(
         self, home: object, queue: str, names: Sequence[Any], intent: Intent
     ) -> list[bool]:
-        """Nobody else is there to keep a call."""
+        """Return no node: a single node has no other one for hints."""
         del home, queue, intent
         return [False] * len(names)
 
@@ -117,7 +117,7 @@ class AsyncAlone:
     async def each(
         self, ask: Callable[[AsyncAlone], Awaitable[T]]
     ) -> tuple[list[tuple[AsyncAlone, T]], dict[str, str]]:
-        """Ask the node; nobody is missed."""
+        """Ask the node."""
         await self.connect()
         return [(self, await ask(self))], {}
 

@@ -88,7 +88,7 @@ class AsyncDriver:
     async def _leave(self, flow: Generator[flows.Effect, Any, Any], wait: _TokenWait) -> None:
         """A cancelled flow is left in order: what it was told, or has taken, is for others.
 
-        Whoever cancels it again waits for that, as the first one does.
+        A second cancellation waits for that, too.
         """
         with suppress(Exception, flows.Cancelled):
             effect = flow.throw(flows.Cancelled())

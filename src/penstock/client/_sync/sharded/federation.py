@@ -182,7 +182,7 @@ class Federation:
             self.tend()
 
     def _await_rest(self) -> None:
-        """Wait for looks that are under way, only for a moment if somebody has answered."""
+        """Wait for calls that are under way, only for a moment if one node has answered."""
         until = monotonic() + BRIEF
         while True:
             self.tend()  # for those that were learned just now
@@ -315,7 +315,7 @@ class Federation:
             if found or not entry.address:
                 self.unused.pop(node, None)
             if not entry.address:
-                # What was forgotten goes, unless nobody else is left.
+                # A forgotten node goes, unless it is the only one left.
                 for home in found:
                     if len(self.homes) > 1:
                         with suppress(ValueError):  # another thread was quicker

@@ -110,9 +110,9 @@ class Nodes:
         self._federation.look_after(home)
 
     def drained(self, node: str | NodeView) -> Drain:
-        """What is left on a node; true when nothing waits and nobody holds a job of it.
+        """Return the jobs left on a node; true when there are none, waiting or leased.
 
-        Dead letters don't count: nobody takes them. Delivered jobs of lease 0 do, until their ttl.
+        Dead letters don't count. Delivered jobs of lease 0 do, until their ttl.
 
         Raises:
             As `leave`.

@@ -163,7 +163,7 @@ class Cluster:
         self.close()
 
     def forget(self) -> None:
-        """Leave all connections to whoever else has them: another process, or a closed loop."""
+        """Forget all connections without closing them: another process or loop has them."""
         self._producers = []
         self._lock = lock()
         for server in self._servers.values():
@@ -214,7 +214,7 @@ class Cluster:
         return reply
 
     def _failed(self, caller: Producer, error: BaseException, *, unsure: bool) -> None:
-        """Raise a refusal typed; whoever has made a call of unknown outcome makes no other one.
+        """Raise a refusal typed; a producer with a call of unknown outcome makes no other call.
 
         Args:
             caller: who has made it.
@@ -350,8 +350,8 @@ class Cluster:
         """The server of a slot, or any that has some.
 
         Raises:
-            ClusterDownError: nobody serves it.
-            redis.exceptions.ConnectionError: nobody tells who does.
+            ClusterDownError: no node serves it.
+            redis.exceptions.ConnectionError: no node has answered.
         """
         found = self._known(slot)
         if found is None:
@@ -368,14 +368,14 @@ class Cluster:
         return random.choice(primaries) if primaries else None
 
     def _reread(self, since: float, first: Server | None = None) -> None:
-        """Read the map anew, unless somebody has done so since; what can't be read stays as it is.
+        """Read the map again, unless it was read since; entries that can't be read stay.
 
         Args:
             since: a point of the clock.
-            first: whom to ask before others.
+            first: server to ask before the others.
 
         Raises:
-            redis.exceptions.ConnectionError: nobody answers, and nothing is known.
+            redis.exceptions.ConnectionError: no node answers, and no map is known.
         """
         with self._own_lock():
             if self._read_at > since:
@@ -401,7 +401,7 @@ class Cluster:
         return self._lock
 
     def _askable(self, first: Server | None) -> Iterator[Address]:
-        """Whom to ask for the map, each once: who has slots, then who was given, then who had."""
+        """Servers to ask for the slot map: current owners, then given ones, then former owners."""
         known = list(self._servers.items())
         random.shuffle(known)
         owners = set(self._primaries())

@@ -54,7 +54,7 @@ class ProducerConnection(Producer):
 
     Attributes:
         has_opened: whether `open` has connected it before.
-        used: when the last reply came, by our clock, if whoever uses the lane has noted it.
+        used: time of the last reply, by our clock, if the user of the lane noted it.
     """
 
     __slots__ = ("_conn", "_followers", "_syncing", "has_opened", "used")
@@ -120,7 +120,7 @@ class ProducerConnection(Producer):
     ) -> Any:
         """The reply of a script that the server did not know; any other refusal is raised."""
         if transient(error):
-            raise error  # whoever takes it closes the connection
+            raise error  # the caller closes the connection
         if asked:
             self._confirmed(how)
         if not isinstance(error, NoScriptError):
@@ -329,7 +329,7 @@ class ProducerConnection(Producer):
         return int(getattr(self._conn, "turn", 0))
 
     def open(self) -> bool:
-        """Connect, unless it is connected and nobody has closed it; whether it had to."""
+        """Connect unless there is an open connection; return True if it connected."""
         if not closed(self._conn):
             return False
         self.close()

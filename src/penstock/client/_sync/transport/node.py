@@ -75,7 +75,7 @@ class Node:
         return node
 
     def send_once(self) -> None:
-        """From now on a call that fails is not sent again: somebody else may do as well."""
+        """From now on don't repeat a failed call: another node may do it."""
         self._link.send_once()
 
     def hurry(self) -> None:
@@ -83,7 +83,7 @@ class Node:
         self._link.hurry()
 
     def forget(self) -> None:
-        """Leave all connections to whoever else has them: another process, or a closed loop."""
+        """Forget all connections without closing them: another process or loop has them."""
         self._link.forget()
         self._lock = lock()
 

@@ -136,7 +136,7 @@ class Primary:
         now = time.monotonic()
         if now < self._look_at:
             return
-        self._look_at = now + LOOK  # whoever comes meanwhile goes on with what is known
+        self._look_at = now + LOOK  # other calls use the known address meanwhile
         self._begin_with(1)
         where, make = self._sentinels[0]
         try:
@@ -216,7 +216,7 @@ class Primary:
             other.disconnect()
 
     def forget(self) -> None:
-        """Leave the connections to whoever else has them."""
+        """Forget the connections without closing them."""
         self._idle = {}
 
     def close(self) -> None:

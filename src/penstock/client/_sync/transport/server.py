@@ -81,7 +81,7 @@ class Server:
         self.factory = partial(self.factory, **settings)
 
     def send_once(self) -> None:
-        """From now on a call that fails is not sent again: somebody else may do as well."""
+        """From now on don't repeat a failed call: another node may do it."""
         self._sends_once = True
 
     def hurry(self) -> None:
@@ -91,7 +91,7 @@ class Server:
         self.close()
 
     def forget(self) -> None:
-        """Leave all connections to whoever else has them: another process, or a closed loop."""
+        """Forget all connections without closing them: another process or loop has them."""
         self._lanes, self._waiters = [], []
         if self._primary is not None:
             self._primary.forget()
