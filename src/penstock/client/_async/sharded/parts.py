@@ -118,7 +118,7 @@ class AsyncShardedParts(AsyncQueue):
         return [self._part(home, number) for home in self._federation.preferred()]
 
     def asked(self, now: float) -> tuple[list[QueueOps], int]:
-        """Whom a consumer asks, in this order; and how many of them also if it has some jobs."""
+        """The parts to ask for jobs, in order, and how many to ask even after some gave jobs."""
         return self._poll_order.order(self.operations, now), self._poll_order.eager
 
     def noted(self, part: QueueOps, count: int | None) -> None:

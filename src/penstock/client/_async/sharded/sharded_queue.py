@@ -313,7 +313,7 @@ class AsyncShardedQueue(AsyncShardedParts):
         return await self._settled(jobs, lambda part, names: part.dequeue(names))
 
     async def withdraw(self, jobs: Iterable[Named]) -> Settled:
-        """Remove jobs that nobody has been given. Args, returns: as `AsyncQueue.withdraw`."""
+        """Remove jobs that were never delivered. Args, returns: as `AsyncQueue.withdraw`."""
         return await self._settled(jobs, lambda part, names: part.withdraw(names))
 
     # -- removing --------------------------------------------------------------------------
@@ -416,7 +416,7 @@ class AsyncShardedQueue(AsyncShardedParts):
         Returns: as `AsyncQueue.status`.
 
         Raises:
-            NodesMissed: nobody has it on the nodes that answered, and others did not.
+            NodesMissed: no node that answered has the id, and some did not answer.
         """
         found, missed = await self._asked(lambda part: part.status(dedup_id))
         present = [status for status in found if status is not None]

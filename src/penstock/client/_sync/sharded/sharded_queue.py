@@ -304,7 +304,7 @@ class ShardedQueue(ShardedParts):
         return self._settled(jobs, lambda part, names: part.dequeue(names))
 
     def withdraw(self, jobs: Iterable[Named]) -> Settled:
-        """Remove jobs that nobody has been given. Args, returns: as `Queue.withdraw`."""
+        """Remove jobs that were never delivered. Args, returns: as `Queue.withdraw`."""
         return self._settled(jobs, lambda part, names: part.withdraw(names))
 
     # -- removing --------------------------------------------------------------------------
@@ -407,7 +407,7 @@ class ShardedQueue(ShardedParts):
         Returns: as `Queue.status`.
 
         Raises:
-            NodesMissed: nobody has it on the nodes that answered, and others did not.
+            NodesMissed: no node that answered has the id, and some did not answer.
         """
         found, missed = self._asked(lambda part: part.status(dedup_id))
         present = [status for status in found if status is not None]
