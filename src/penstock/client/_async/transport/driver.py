@@ -96,13 +96,13 @@ class AsyncDriver:
                 answer, error = await self._tried(effect, wait)
                 effect = flow.send(answer) if error is None else flow.throw(error)
 
-    # async only]
-
     async def _tried(self, effect: flows.Effect, wait: _TokenWait) -> tuple[Any, Exception | None]:
         try:
             return await self._answer(effect, wait), None
         except Exception as error:  # noqa: BLE001  # the flow decides; most let it pass
             return None, error
+
+    # async only]
 
     async def _answer(self, effect: flows.Effect, wait: _TokenWait) -> Any:
         if isinstance(effect, flows.Pop):

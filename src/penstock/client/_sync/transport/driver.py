@@ -79,12 +79,6 @@ class Driver:
         finally:
             wait.drop()
 
-    def _tried(self, effect: flows.Effect, wait: _TokenWait) -> tuple[Any, Exception | None]:
-        try:
-            return self._answer(effect, wait), None
-        except Exception as error:  # noqa: BLE001  # the flow decides; most let it pass
-            return None, error
-
     def _answer(self, effect: flows.Effect, wait: _TokenWait) -> Any:
         if isinstance(effect, flows.Pop):
             return wait.pop(effect)
