@@ -12,11 +12,11 @@ from penstock.client._async.sharded.shard import AnyNode, AsyncShard
 from penstock.client._async.transport.connection import monotonic
 from penstock.client._async.transport.failures import passing
 from penstock.core import nodes
-from penstock.core.answers import Answers, hinted, told
 from penstock.core.hints import Intent, is_once
 from penstock.core.ids import parse_id
 from penstock.core.job import Delivery, Outcome, Settled
 from penstock.core.logs import get_logger
+from penstock.core.merge import Answers, hinted, told
 from penstock.core.operations import QueueOps
 from penstock.core.partitions import PartitionRotation
 from penstock.errors import (

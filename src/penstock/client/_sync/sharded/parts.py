@@ -13,11 +13,11 @@ from penstock.client._sync.sharded.shard import AnyNode, Shard
 from penstock.client._sync.transport.connection import monotonic
 from penstock.client._sync.transport.failures import passing
 from penstock.core import nodes
-from penstock.core.answers import Answers, hinted, told
 from penstock.core.hints import Intent, is_once
 from penstock.core.ids import parse_id
 from penstock.core.job import Delivery, Outcome, Settled
 from penstock.core.logs import get_logger
+from penstock.core.merge import Answers, hinted, told
 from penstock.core.operations import QueueOps
 from penstock.core.partitions import PartitionRotation
 from penstock.errors import (

@@ -96,19 +96,22 @@ class ProducerConnection(Producer):
             packed += asked
         try:
             send(conn, packed)
-            reply = conn.read_response(disable_decoding=True)
+            reply: Any = conn.read_response(disable_decoding=True)
         except ResponseError as error:
             reply = self._loaded(call, packed, error, how, asked)
-        if not isinstance(reply, list) or reply[1:2] != [nonce]:
+        is_reply = isinstance(reply, list) and len(reply) > 1
+        code, answered = reply[:2] if is_reply else (0, b"")
+        if answered != nonce:
             self.close()
             raise ProtocolError(f"{call.script.name}: the reply is not that of call {caller.calls}")
-        if wait is not None and (asked or reply[0] == Code.DONE):
+        if wait is not None and (asked or code == Code.DONE):
             wanted = wait.replicas
-            if wanted is None and reply[0] == Code.DONE:  # the queue's setting, told by the reply
+            if wanted is None and code == Code.DONE:  # the queue's setting, told by the reply
                 wanted = call.parse(reply).replicas
             if asked or wanted:
-                self._conclude(call, how, asked, reply[0], wanted or 0)
-        return reply
+                self._conclude(call, how, asked, code, wanted or 0)
+        found: list[Any] = reply
+        return found
 
     def _loaded(
         self,
