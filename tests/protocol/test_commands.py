@@ -52,7 +52,7 @@ TRIM = {"HMGET meta", "ZRANGE dead", "ZCARD dead"}
 REST = {"ZRANGE active", "ZRANGE scheduled", "XLEN ready"}
 INDEXES = ("active", "scheduled", "once", "dead")
 DRAINED = {"XLEN ready", "ZCARD scheduled", "ZCARD active"}
-HEIRS = {"ZSCORE scheduled", "ZSCORE expiry"}
+HEIRS = {"ZSCORE scheduled", "ZSCORE expiry", "LLEN wake"}
 EXPIRED = {"XRANGE ready"}
 """Which of them lie at the head of ready, and can be trimmed."""
 READ_LATE: dict[str, set[str]] = {
