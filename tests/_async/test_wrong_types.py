@@ -168,7 +168,7 @@ async def test_a_producer_key_of_another_type(q: AsyncQueue, raw: Raw, damage: N
     raw.delete(key)
     raw.rpush(key, "not what it should be")
     before = dump(raw)
-    with pytest.raises(QueueDamaged, match="another type"):
+    with pytest.raises(QueueDamaged, match="wrong type"):
         await q.enqueue("y")
     assert dump(raw) == before
 

@@ -169,7 +169,7 @@ def test_a_producer_key_of_another_type(q: Queue, raw: Raw, damage: None) -> Non
     raw.delete(key)
     raw.rpush(key, "not what it should be")
     before = dump(raw)
-    with pytest.raises(QueueDamaged, match="another type"):
+    with pytest.raises(QueueDamaged, match="wrong type"):
         q.enqueue("y")
     assert dump(raw) == before
 

@@ -865,7 +865,7 @@ def test_a_key_of_another_type_is_told(ps: Penstock, raw: Raw, damage: None, kin
     before = dump(raw)
     for name in VERBS:
         if name in NEEDED[kind]:
-            with pytest.raises(QueueDamaged, match="another type"):
+            with pytest.raises(QueueDamaged, match="wrong type"):
                 calls[name]()
             assert dump(raw) == before, name
 
@@ -887,7 +887,7 @@ def test_a_key_of_another_type_among_several_queues(
         raw.set(key, "not what it should be")
         sound = [ps.queue(name) for name in names if name != names[position]]
         orders = {q.name: ids(q.peek(100)) for q in sound}
-        with pytest.raises(QueueDamaged, match="another type"):
+        with pytest.raises(QueueDamaged, match="wrong type"):
             ps.reserve(names, 100, block=block)
         assert raw.get(key) == b"not what it should be"
         for q in sound:

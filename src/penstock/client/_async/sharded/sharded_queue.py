@@ -177,7 +177,7 @@ class AsyncShardedQueue(AsyncShardedParts):
             ConfigurationError: always.
         """
         if self.partitions is not None:
-            raise ConfigurationError("a queue with partitions has no exclusive roles")
+            raise ConfigurationError("only a queue without partitions has exclusive roles")
         raise ConfigurationError("a role is held on one node: make a client of that node alone")
 
     # -- consuming -------------------------------------------------------------------------
