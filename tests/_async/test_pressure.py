@@ -893,7 +893,7 @@ async def test_a_deletion_waits_for_those_who_have_a_role(
     assert await reader.result() == b"a"
     reader = aspawn(make().get)
     await turning.reach("")
-    with pytest.raises(QueueInUse, match="taken by deaf"):
+    with pytest.raises(QueueInUse, match="held by deaf"):
         await q.delete(timeout=0.5)
     with pytest.raises(QueueMissing):
         await reader.result()

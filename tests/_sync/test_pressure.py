@@ -826,7 +826,7 @@ def test_a_deletion_waits_for_those_who_have_a_role(make: Make, turning: Turning
     assert reader.result() == b"a"
     reader = spawn(make().get)
     turning.reach("")
-    with pytest.raises(QueueInUse, match="taken by deaf"):
+    with pytest.raises(QueueInUse, match="held by deaf"):
         q.delete(timeout=0.5)
     with pytest.raises(QueueMissing):
         reader.result()

@@ -174,7 +174,7 @@ def test_a_lease_that_can_not_be_kept_is_refused(q: Queue, steps: Steps) -> None
         lambda: q.configure(lease=3600),
         lambda: job.extend(3600),
     ):
-        with pytest.raises(BadArgument, match=r"lease='3600000': ms, at most .*2094-09-07"):
+        with pytest.raises(BadArgument, match=r"lease='3600000': must be ms, at most .*2094-09-07"):
             call()
     after = q.stats()
     assert (after.enqueued, after.settings) == (before.enqueued, before.settings)
