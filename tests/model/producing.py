@@ -1,0 +1,290 @@
+"""Rules that add jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.stateful import precondition, rule
+
+from penstock import (
+    BulkEnqueued,
+    Enqueued,
+    NotReplicated,
+    Outcome,
+    QueueClosed,
+    QueueFull,
+    QueuePaused,
+)
+from penstock.wire.codes import Code
+from tests.model.draws import (
+    DELAYS,
+    LEASES,
+    MODES,
+    NAMES,
+    RETRY,
+    TTLS,
+    UNTIL,
+    WINDOWS,
+    call,
+)
+from tests.model.model import Answer, Policy
+from tests.model.side import IDS, policy
+from tests.model.waiting import Waiting
+
+__all__ = ["Producing"]
+
+
+class Producing(Waiting):
+    """Adds jobs, with dedup ids or without, and waits for room."""
+
+    def body(self) -> bytes:
+        """A body like no other; some are as long as one may be beside its header, or longer."""
+        self.bodies += 1
+        return (b"body %d" % self.bodies).ljust({0: 4096, 1: 4097, 2: 9000}.get(self.bodies % 9, 0))
+
+    @call(
+        count=st.sampled_from([1, 1, 1, 2, 3, 120]),
+        many=st.booleans(),
+        delay=DELAYS,
+        at=st.sampled_from([None, None, None, -500, 0, 1, 3_000]),
+        lease=LEASES,
+        ttl=TTLS,
+        bound=st.sampled_from([None, None, None, 1, 4]),
+        retry=RETRY,
+    )
+    def enqueue(
+        self,
+        count: int,
+        many: bool,
+        delay: int,
+        at: int | None,
+        lease: int | None,
+        ttl: int | None,
+        bound: int | None,
+        retry: Policy | None,
+    ) -> None:
+        """Add one job, or several."""
+        count = count if many else 1
+        if lease == 0 and count > 100:
+            lease = None  # one script removes 100 of them
+        if lease == 0 and ttl is None:
+            ttl = 50_000
+        if at is not None:
+            delay = max(at, 0)
+        elif ttl is not None and ttl <= delay:
+            delay = 0
+        bodies = [self.body() for _ in range(count)]
+        self.add(bodies, delay, at, lease, ttl, bound, retry, many=many)
+
+    def add(
+        self,
+        bodies: list[bytes],
+        delay: int,
+        at: int | None,
+        lease: int | None,
+        ttl: int | None,
+        bound: int | None,
+        retry: Policy | None,
+        *,
+        many: bool,
+    ) -> None:
+        """Add jobs to both."""
+        options: dict[str, Any] = {
+            "delay": delay / 1000 if at is None else 0,
+            "at": None if at is None else (self.clock.ms + at) / 1000,
+            "lease": None if lease is None else lease / 1000,
+            "ttl": None if ttl is None else ttl / 1000,
+            "max_length": bound,
+            "retry": policy(retry),
+        }
+        answers: list[Any] = []
+
+        def model() -> Any:
+            if not answers:
+                answers.append(
+                    self.model.enqueue(
+                        bodies, delay=delay, lease=lease, ttl=ttl, bound=bound, retry=retry
+                    )
+                )
+            return answers[0]
+
+        def queue() -> Sequence[Enqueued] | str:
+            try:
+                if many:
+                    return self.queue.enqueue_many(bodies, **options)
+                return [self.queue.enqueue(bodies[0], **options)]
+            except QueueFull:
+                return "full"
+            except QueuePaused:
+                return "paused"
+            except QueueClosed:
+                return "closed"
+
+        wanted, got, _ = self.both(model, queue)
+        if isinstance(wanted, str):
+            assert got == wanted
+            return
+        assert isinstance(got, (list, BulkEnqueued))
+        assert [self.learn(result.id).number for result in got] == [job.number for job in wanted]
+        assert {result.state for result in got} == {"scheduled" if delay else "ready"}
+        if self.model.paused != "out" and not delay:
+            self.must_wake = "jobs were added"
+
+    @call(
+        names=NAMES,
+        many=st.booleans(),
+        how=st.sampled_from(sorted(MODES)),
+        until=UNTIL,
+        window=WINDOWS,
+        delay=DELAYS,
+        lease=LEASES,
+        ttl=TTLS,
+        bound=st.sampled_from([None, None, None, 1, 4]),
+        retry=RETRY,
+    )
+    def claim(
+        self,
+        names: list[int],
+        many: bool,
+        how: str,
+        until: str,
+        window: int | None,
+        delay: int,
+        lease: int | None,
+        ttl: int | None,
+        bound: int | None,
+        retry: Policy | None,
+    ) -> None:
+        """Add jobs with dedup ids, which others may have."""
+        how, window = (
+            ("refuse" if until == "enqueued" else how),
+            None if until == "started" else window,
+        )
+        window = 3_000 if until == "enqueued" and window is None else window
+        mode = MODES[how] + {"finished": "", "started": "s", "enqueued": "e"}[until]
+        ttl = 50_000 if lease == 0 and ttl is None else ttl
+        delay = 0 if ttl is not None and ttl <= delay else delay
+        jobs = [(IDS[at], self.body()) for at in (names if many else names[:1])]
+        bodies = [body for _, body in jobs]
+        of = {body: name for name, body in jobs}
+        options: dict[str, Any] = {
+            "delay": delay / 1000,
+            "lease": None if lease is None else lease / 1000,
+            "ttl": None if ttl is None else ttl / 1000,
+            "max_length": bound,
+            "dedup_window": None if window is None else window / 1000,
+            "dedup_until": until,
+            "on_duplicate": how,
+            "retry": policy(retry),
+        }
+        answers: list[Any] = []
+
+        def model() -> Any:
+            if not answers:
+                answers.append(
+                    self.model.claim(
+                        jobs,
+                        mode,
+                        delay=delay,
+                        lease=lease,
+                        ttl=ttl,
+                        window=window,
+                        bound=bound,
+                        retry=retry,
+                    )
+                )
+            return answers[0]
+
+        def queue() -> Sequence[Enqueued] | str:
+            try:
+                if many:
+                    return self.queue.enqueue_many(bodies, dedup_id=of.__getitem__, **options)
+                return [self.queue.enqueue(bodies[0], dedup_id=of[bodies[0]], **options)]
+            except QueueFull:
+                return "full"
+            except QueuePaused:
+                return "paused"
+            except QueueClosed:
+                return "closed"
+
+        wanted, got, _ = self.both(model, queue)
+        if isinstance(wanted, str):
+            assert got == wanted
+            return
+        assert isinstance(got, (list, BulkEnqueued))
+        told = [
+            Answer(self.learn(one.id).number if one.id else None, one.state, one.action)
+            for one in got
+        ]
+        assert told == wanted
+        assert [x.duplicate for x in got] == [x.action in ("updated", "refused") for x in told]
+        added = any(x.action == "added" and x.state == "ready" for x in told)
+        if added and self.model.paused != "out":
+            self.must_wake = "jobs were added"
+
+    @rule(many=st.booleans(), delay=st.sampled_from([0, 0, 50]), was_connected=st.booleans())
+    def enqueue_unconfirmed(self, many: bool, delay: int, was_connected: bool) -> None:
+        """No replica confirms: nothing is sent, or the job is taken back.
+
+        A replica that confirmed the last call is expected to confirm this one. fakeredis never says
+        how many are connected.
+        """
+        bodies = [self.body() for _ in range(1 + many)]
+        self.queue.status(IDS[0])  # so that it is connected; stats would remove what has expired
+        for connection in self.client._node._link.callers:
+            connection._followers = int(was_connected)
+
+        def model() -> str:
+            if not was_connected and not self.bench.is_fake:
+                return "0 of 1, True"
+            added = self.model.enqueue(bodies, delay=delay)
+            if isinstance(added, str):
+                return added
+            taken_back = self.model.withdraw([job.number for job in added])
+            return f"0 of 1, {Outcome.REFUSED not in taken_back}"
+
+        def queue() -> str:
+            asked: dict[str, Any] = {"delay": delay / 1000, "replicas": 1, "timeout": 0.001}
+            try:
+                if many:
+                    self.queue.enqueue_many(bodies, **asked)
+                else:
+                    self.queue.enqueue(bodies[0], **asked)
+            except (QueueFull, QueuePaused, QueueClosed) as error:
+                return {QueueFull: "full", QueuePaused: "paused"}.get(type(error), "closed")
+            except NotReplicated as error:
+                return f"{error.got} of {error.wanted}, {error.withdrawn}"
+            return "added"
+
+        self.fault = ""
+        wanted, got, _ = self.both(model, queue)
+        assert got == wanted
+
+    @precondition(lambda self: self.model.exists)
+    @rule()
+    def wait_for_room(self) -> None:
+        """A producer that waits takes the token of room, and tries to add a job."""
+        self.raw.lpop(self.ops.keys["space"])
+        body = self.body()
+
+        def queue() -> int:
+            call = self.ops.enqueue([b"1\n" + body], wait_ms=8_000)
+            while True:
+                try:
+                    reply = self.client._node.run(call)
+                    break
+                except QueueFull as full:
+                    if not full.swept:
+                        return Code.FULL
+                except QueuePaused:
+                    return Code.PAUSED
+                except QueueClosed:
+                    return Code.CLOSED
+            self.learn(self.ops.added(reply, b"1\n", "ffff", 0).id)
+            return Code.DONE
+
+        self.fault = ""
+        wanted, got, _ = self.both(lambda: self.model.enqueue([body]), queue)
+        assert got == {"full": -3, "paused": -4, "closed": -14}.get(str(wanted), 1)
