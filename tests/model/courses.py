@@ -79,3 +79,36 @@ class CoursesMachine(QueueMachine):
             self.purge(fault="", states=list(STATES))
         self.clock.set(self.clock.ms + span)
         self.sweep(fault="")
+
+    def compacted_after_a_wrong_clock(self, span: int, delay: int) -> None:
+        """Jobs of a wrong time are due at once when they are compacted, not at their creation."""
+        self.open_up()
+        self.tokens_are_there()
+        self.clock_jumps(span)
+        self.add_one(delay=delay)
+        self.clock_jumps(-span)
+        self.add_one()
+        self.sweep(fault="", compacts=True)
+        self.structures_agree()
+        self.jobs_agree()
+
+    def window_of_a_wrong_clock(self, span: int, ended: bool) -> None:
+        """A window of a time years ahead, ended by then or not, is open when the clock is right."""
+        self.begin_empty()
+        self.clock_jumps(span)
+        self.claim_one()
+        self.purge(fault="", states=list(STATES))
+        self.ids_agree()
+        if ended:
+            self.clock.set(self.clock.ms + 61_000)
+        self.clock_jumps(-span)
+        self.ids_agree()
+        self.claim_one()
+
+    def claim_one(self) -> None:
+        """Add a job whose id is taken for a minute from now on."""
+        self.claim(
+            fault="", names=[0], many=False, how="refuse", until="enqueued", window=60_000,
+            delay=0, lease=None, ttl=None, bound=None, retry=None,
+        )  # fmt: skip
+        self.tokens_are_there()

@@ -166,7 +166,7 @@ ACTIONS: dict[str, dict[str, Sequence[Any]]] = {
     },
     "reserve": {"n": [1, 2, 3], "tag": [2, 8]},
     "settle": {"picks": [0], "n": [1, 3], "tag": [3, 7]},
-    "sweep": {},
+    "sweep": {"compacts": [True, False]},
     "time_comes": {"pick": [0, 0, 1, 2], "early": [0]},
     "time_passes": {"span": [3_000, 4_000, 4_000, 1, 4_000, 60_000]},
     "wake_up": {"n": [1, 1, 2, 0], "tag": [5, 1]},

@@ -245,15 +245,17 @@ class QueueMachine(Consuming):
         )
         assert got == wanted
 
-    @call()
-    def sweep(self) -> None:
-        """Give back what has ended."""
+    @call(compacts=st.sampled_from([False, False, True]))
+    def sweep(self, compacts: bool = False) -> None:
+        """Give back what has ended, and perhaps the room of a sparse stream."""
         existed = self.model.exists
+        self.clock.compacts = compacts
+        self.clock.set(self.clock.ms)
 
         quiet = self.meta("seen")[0]
 
         def step() -> tuple[int, bool]:
-            return self.model.sweep(self.model.now - quiet)
+            return self.model.sweep(self.model.now - quiet, compacts=compacts)
 
         def model() -> int:
             total, more = 0, True
@@ -264,6 +266,8 @@ class QueueMachine(Consuming):
 
         first: Callable[[], Any] = step if self.fault == "after" else model
         wanted, got, _ = self.both(first, self.queue.sweep, model)
+        self.clock.compacts = False
+        self.clock.set(self.clock.ms)
         self.has_changed = False  # a sweep that keeps a queue alive would never end its life
         assert got == wanted
         self.nothing_is_left()
@@ -348,16 +352,10 @@ class QueueMachine(Consuming):
 
     @rule(span=st.sampled_from([-WRONG, -4_000_000, 4_000_000, WRONG]), acts=ACTS)
     def clock_is_wrong(self, span: int, acts: Acts) -> None:
-        """The server's clock is wrong for a while, and then right again.
-
-        Windows that have ended are removed first: one that is left would be open again.
-        """
-        self.timer = None
-        self.sweep(fault="")
-        self.clock.set(self.clock.ms + span)
+        """The server's clock is wrong for a while, and then right again."""
+        self.clock_jumps(span)
         self.act(acts)
-        self.clock.set(self.clock.ms - span)
-        self.timer = None
+        self.clock_jumps(-span)
 
     # -- looking -----------------------------------------------------------------------------
 

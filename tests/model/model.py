@@ -988,15 +988,18 @@ class Model:
         self.totals["trimmed"] += len(gone)
         return len(gone)
 
-    def sweep(self, quiet: int) -> tuple[int, bool]:
+    def sweep(self, quiet: int, *, compacts: bool = False) -> tuple[int, bool]:
         """One run of the script: how many were removed, and whether to call again.
 
         Args:
             quiet: ms since something was written last.
+            compacts: whether the stream of ready jobs is a sparse one.
         """
         windows = self._shut()
         steps = (*self.expire(SWEPT), self._trim(SWEPT))
         removed = sum(steps)
+        for job in self.at("ready") if compacts and not self.paused else ():
+            job.place, job.at = "scheduled", min(self.now, job.number[0])
         kept = self.ids or self.jobs or self.settings or self.paused or self.closed
         idle = not (removed or windows or kept)
         if self.exists and idle and quiet >= IDLE_MS:

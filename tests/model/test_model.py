@@ -10,6 +10,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from tests.model.clock import use_test_clock
 from tests.model.courses import CoursesMachine
+from tests.model.draws import WRONG
 from tests.model.faults import Faults
 from tests.model.machine import IdsMachine
 from tests.model.side import Bench, Dice
@@ -63,3 +64,23 @@ def test_dedup_ids_agree_with_their_model(
     run_state_machine_as_test(
         Machine, settings=settings(PROFILE, max_examples=count, stateful_step_count=12)
     )
+
+
+@pytest.mark.parametrize("span", [-WRONG, WRONG])
+def test_after_a_wrong_clock(backend: Backend, monkeypatch: pytest.MonkeyPatch, span: int) -> None:
+    """Jobs that are compacted, and windows that are or were open, when the clock is right again."""
+    use_test_clock(monkeypatch)
+    dice = Dice()
+    monkeypatch.setattr("penstock.core.operations.consuming.random", dice)
+
+    class Machine(CoursesMachine):
+        bench = Bench(backend.sync_client(), Faults(monkeypatch), dice, backend.is_fake)
+
+    machine = Machine()
+    try:
+        for delay in (0, 3_000):
+            machine.compacted_after_a_wrong_clock(span, delay)
+        for ended in (False, True):
+            machine.window_of_a_wrong_clock(span, ended=ended)
+    finally:
+        machine.teardown()
