@@ -27,21 +27,19 @@ class Faults:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.armed: Fault = ""
         self.spared = 0
-        roundtrip = ProducerConnection._roundtrip
+        exchange = ProducerConnection.exchange
 
-        def broken(lane: ProducerConnection, packed: Any) -> Any:
-            fault: Fault = self.armed if b"EVALSHA" in bytes(packed) else ""
-            if fault and self.spared:
-                reply = roundtrip(lane, packed)
-                self.spared -= 1  # one that the server did not know is sent once more
-                return reply
-            if fault == "before":
+        def broken(lane: ProducerConnection, call: Any, caller: Any) -> Any:
+            fault, is_spared = self.armed, self.spared > 0
+            if fault and is_spared:
+                self.spared -= 1
+            elif fault == "before":
                 self.armed = ""
                 raise RedisConnectionError("reset before the call was sent")
-            reply = roundtrip(lane, packed)
-            if fault == "after":
+            reply = exchange(lane, call, caller)
+            if fault == "after" and not is_spared:
                 self.armed = ""
                 raise RedisConnectionError("reset before the reply came")
             return reply
 
-        monkeypatch.setattr(ProducerConnection, "_roundtrip", broken)
+        monkeypatch.setattr(ProducerConnection, "exchange", broken)
