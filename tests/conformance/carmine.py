@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from penstock import Job, Penstock, Queue
-from penstock.client._sync.transport.connection import ProducerConnection
+from penstock.client._sync.transport import connection
 from penstock.core.operations import QueueOps
 from penstock.core.record import escaped
 from tests.crash.tasks import struck
@@ -521,8 +521,8 @@ def killed(url: str, queue: str, operation: str, step: str, options: dict[str, A
         tell("about to send")
         await_word()  # by now the server is frozen if it is to run the call after our death
 
-    patched: Any = ProducerConnection
-    patched._roundtrip = struck(operation, step, 0, halt, die)
+    patched: Any = connection
+    patched.send = struck(operation, step, 0, halt, die)
     calls: dict[str, Callable[[], Any]] = {
         "claim": lambda: q.enqueue("mine", dedup_id=ID, **options),
         "reserve": lambda: q.reserve(1, block=0),

@@ -15,7 +15,7 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from penstock import IncompleteEnqueue, Job, Outcome, Penstock, PenstockError, Queue
-from penstock.client._sync.transport.connection import ProducerConnection
+from penstock.client._sync.transport import connection
 from penstock.wire.scripts import script
 from tests.support.workers import Log, await_word, die, tell
 
@@ -37,8 +37,8 @@ def set_chunk(size: int) -> None:
 
 def struck(
     operation: str, step: str, which: int, halt: Callable[[], None], strike: Callable[[], None]
-) -> Callable[[ProducerConnection, Any], Any]:
-    """Make a replacement of `_roundtrip` that strikes one call at one step of it.
+) -> Callable[[Any, Any], None]:
+    """Make a replacement of `connection.send` that strikes one call at one step of it.
 
     Args:
         operation: a script.
@@ -48,14 +48,13 @@ def struck(
         strike: what to do at the step.
     """
     sha = script(operation).sha.encode()
-    roundtrip = ProducerConnection._roundtrip
+    send = connection.send
     seen = itertools.count()
 
-    def call(lane: ProducerConnection, packed: Any) -> Any:
+    def sending(conn: Any, packed: Any) -> None:
         data = bytes(packed)
         if sha not in data or next(seen) != which:
-            return roundtrip(lane, packed)
-        conn = lane._conn
+            return send(conn, packed)
         halt()
         if step == "before":
             strike()
@@ -63,18 +62,18 @@ def struck(
             conn.connect()
             conn._sock.sendall(data[: len(data) // 2])
             strike()
-        conn.send_packed_command((packed,), check_health=False)
+        send(conn, packed)
         if step in ("sent", "reading"):
             strike()
         if step == "answered":
             conn.can_read(timeout=30)
             strike()
-        reply = conn.read_response(disable_decoding=True)
         if step == "read":
+            conn.read_response(disable_decoding=True)
             strike()
-        return reply
+        return None
 
-    return call
+    return sending
 
 
 def killed(url: str, operation: str, step: str, bodies: list[str]) -> None:
@@ -97,8 +96,8 @@ def killed(url: str, operation: str, step: str, bodies: list[str]) -> None:
         tell({"held": [job.body.decode() for job in held]})
         await_word()  # by now the server is frozen if it is to run the call after our death
 
-    patched: Any = ProducerConnection
-    patched._roundtrip = struck(name, step, which, halt, die)
+    patched: Any = connection
+    patched.send = struck(name, step, which, halt, die)
     if operation == "enqueue":
         queue.enqueue(bodies[0].encode())
     elif operation == "enqueue_many":

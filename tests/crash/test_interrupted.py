@@ -12,8 +12,8 @@ import pytest
 import redis
 
 from penstock import AsyncPenstock, IncompleteEnqueue, Penstock, Queue
-from penstock.client._async.transport.connection import AsyncProducerConnection
-from penstock.client._sync.transport.connection import ProducerConnection
+from penstock.client._async.transport import connection as async_connection
+from penstock.client._sync.transport import connection
 from penstock.embedded import EmbeddedServer
 from tests.crash.tasks import CHUNK, QUEUE, struck
 from tests.support.keyspace import advance, check_invariant, load_scripts
@@ -69,9 +69,7 @@ class Interruptions:
                 signal.raise_signal(signal.SIGUSR1)
 
         with self.patch.context() as patch:
-            patch.setattr(
-                ProducerConnection, "_roundtrip", struck(operation, step, which, halt, strike)
-            )
+            patch.setattr(connection, "send", struck(operation, step, which, halt, strike))
             try:
                 with pytest.raises((Interrupted, IncompleteEnqueue)) as raised:
                     call()
@@ -171,15 +169,16 @@ async def test_a_task_is_cancelled(
     load_scripts(raw)
     sent = asyncio.Event()
 
-    async def watched(lane: AsyncProducerConnection, packed: Any) -> Any:
-        await lane._conn.send_packed_command((packed,), check_health=False)
+    asend = async_connection.asend
+
+    async def watched(conn: Any, packed: Any) -> None:
+        await asend(conn, packed)
         sent.set()
-        return await lane._conn.read_response(disable_decoding=True)
 
     async with AsyncPenstock(crash_server.url) as client:
         queue = client.queue(QUEUE)
         await queue.enqueue(b"0")
-        monkeypatch.setattr(AsyncProducerConnection, "_roundtrip", watched)
+        monkeypatch.setattr(async_connection, "asend", watched)
         for i in range(INTERRUPTIONS):
             body = b"cancelled %d" % i
             crash_server.pause()

@@ -228,9 +228,9 @@ def _obey(worker: Worker | AsyncWorker) -> None:
 
 
 def _spring(trap: dict[str, Any]) -> None:
-    from penstock.client._sync.transport.connection import ProducerConnection
+    from penstock.client._sync.transport import connection
     from tests.crash.tasks import struck
     from tests.support.workers import die
 
-    patched: Any = ProducerConnection
-    patched._roundtrip = struck(**trap, halt=lambda: None, strike=die)
+    patched: Any = connection
+    patched.send = struck(**trap, halt=lambda: None, strike=die)
