@@ -117,8 +117,8 @@ def test_replicas_confirm_as_the_marker_says(run_pytest: RunPytest) -> None:
         ("penstock(1)", "write the marker as @pytest.mark.penstock(replicas=1)"),
         ("penstock", "write the marker as @pytest.mark.penstock(replicas=1)"),
         ("penstock(replica=1)", "write the marker as @pytest.mark.penstock(replicas=1)"),
-        ("penstock(replicas=-1)", "replicas=-1: a number from 0 to 1000"),
-        ("penstock(replicas=True)", "replicas=True: a number from 0 to 1000"),
+        ("penstock(replicas=-1)", "replicas=-1: must be a number from 0 to 1000"),
+        ("penstock(replicas=True)", "replicas=True: must be a number from 0 to 1000"),
     ],
 )
 def test_a_marker_that_says_something_else(run_pytest: RunPytest, form: str, told: str) -> None:
