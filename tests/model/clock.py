@@ -24,9 +24,9 @@ __all__ = ["CLOCK", "REACH", "TestClock", "use_test_clock"]
 CLOCK = b"test:clock"
 REAL = "redis.call('TIME')"
 OURS = f"redis.call('LRANGE', '{CLOCK.decode()}', 0, 1)"
-USUAL_REACH, REACH = "local reach = 100 + 2 * ", 2
+USUAL_REACH, REACH = "local sweep_limit = 100 + 2 * ", 2
 """How many expired jobs a call lists, and how many here."""
-USUAL_ROOM, ROOM = "local room, owed = 67108864", "local room, owed = 8000"
+USUAL_ROOM, ROOM = "bytes_left, bodies_left = 67108864", "bytes_left, bodies_left = 8000"
 """How many bytes of large bodies a call removes, and how many here: those of one or two jobs."""
 COMPACTING = {
     "redis.call('XLEN', ready) >= 64": "redis.call('XLEN', ready) > 0",
@@ -50,7 +50,9 @@ class NoDraws:
 def clocked(name: str) -> Script:
     """A script that reads the test's clock."""
     found = scripts.script(name)
-    source = found.source.replace(REAL, OURS).replace(USUAL_REACH, f"local reach = {REACH} + 0 * ")
+    source = found.source.replace(REAL, OURS).replace(
+        USUAL_REACH, f"local sweep_limit = {REACH} + 0 * "
+    )
     if name != "evict":  # it removes no more jobs than bodies
         source = source.replace(USUAL_ROOM, ROOM)
     if name == "sweep":

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from tests.model.clock import use_test_clock
+from penstock.wire.scripts import all_scripts
+from tests.model.clock import REAL, USUAL_REACH, USUAL_ROOM, use_test_clock
 from tests.model.courses import CoursesMachine
 from tests.model.draws import WRONG
 from tests.model.faults import Faults
@@ -29,6 +30,12 @@ PROFILE = settings(
     suppress_health_check=list(HealthCheck),
     phases=[Phase.generate, Phase.shrink],
 )
+
+
+def test_the_bounds_of_scripts_are_found() -> None:
+    """Those that the model lowers stand in the scripts as it looks for them."""
+    for text in (REAL, USUAL_REACH, USUAL_ROOM):
+        assert any(text in script.source for script in all_scripts())
 
 
 def _examples(usual: int) -> int:
