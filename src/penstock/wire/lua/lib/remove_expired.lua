@@ -1,11 +1,11 @@
 -- remove_expired() removes the expired jobs from every state, and counts them. Those at the head of ready are nowhere
 -- else, and are trimmed: a deletion by number costs several times as much.
---- NEEDS  ready held active scheduled once tally expiry meta nothing expired expired_once drop_bodies trim_to
+--- NEEDS  ready held active scheduled once tally expiry meta nothing expired expired_once drop_bodies bodies_left trim_to
 ---        head_expired other_expired more_expired now
 --- SETS   other_expired
 --- GIVES  remove_expired
 local remove_expired = nothing
-if #expired + #expired_once > 0 then
+if #expired + #expired_once > 0 or bodies_left ~= '' then -- what an earlier call noted
   remove_expired = function()
     drop_bodies(expired)
     if #expired > 0 then
