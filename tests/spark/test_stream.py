@@ -231,7 +231,7 @@ def test_a_queue_that_has_to_be_there(stream: Any, redis_url: str) -> None:
     sink = Sink()
     stream(sink).awaitTermination()
     assert sink.seen == Counter()
-    with pytest.raises(Exception, match=r"requireQueue.*no queue 'mail'"):
+    with pytest.raises(Exception, match=r"requireQueue.*queue 'mail' does not exist"):
         stream(sink, "other", requireQueue="true").awaitTermination()
 
 
