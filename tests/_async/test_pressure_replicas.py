@@ -109,7 +109,7 @@ async def test_a_message_that_is_not_confirmed_in_time(
             await pq.put(message)
     trio.settle()
     trio.replicas[0].pause()
-    putting = aspawn(pq.put, "c", replicas=2, replication_timeout=0.3)
+    putting = aspawn(pq.put, "c", replicas=2, replication_timeout=1.5)
     if waits:
         await await_for(lambda: not trio.raw.exists(f"{BASE}:producer_free"))
         async with AsyncPressureQueue("q", trio.url) as other:

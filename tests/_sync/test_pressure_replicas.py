@@ -108,7 +108,7 @@ def test_a_message_that_is_not_confirmed_in_time(
             pq.put(message)
     trio.settle()
     trio.replicas[0].pause()
-    putting = spawn(pq.put, "c", replicas=2, replication_timeout=0.3)
+    putting = spawn(pq.put, "c", replicas=2, replication_timeout=1.5)
     if waits:
         wait_for(lambda: not trio.raw.exists(f"{BASE}:producer_free"))
         with PressureQueue("q", trio.url) as other:

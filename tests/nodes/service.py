@@ -191,7 +191,11 @@ class Service:
                 told = client.info("replication")
             except redis.exceptions.ConnectionError:  # Sentinel ends connections where it changes
                 return False
-        return told["role"] == "master" and _online(told) == others
+        if told["role"] != "master" or _online(told) != others:
+            return False
+        # Valkey 9.1 lists a replica as online that still loads its first copy.
+        replicas = [one for one in self.servers if one is not primary and one.is_running]
+        return all(_has_its_copy(one) for one in replicas)
 
     # -- what happens ----------------------------------------------------------------------
 
@@ -253,6 +257,15 @@ def _free_ports(count: int) -> list[int]:
     finally:
         for probe in probes:
             probe.close()
+
+
+def _has_its_copy(replica: EmbeddedServer) -> bool:
+    with redis.Redis.from_url(replica.url, retry=Retry(NoBackoff(), 0)) as client:
+        try:
+            told = client.info("replication")
+        except redis.exceptions.ConnectionError:  # also while it loads
+            return False
+    return bool(told.get("master_link_status") == "up")
 
 
 def _told(sentinel: redis.Redis) -> Address:

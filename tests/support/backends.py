@@ -225,7 +225,8 @@ def _start(name: str, binary: ServerBinary) -> Backend:
 
 def _start_cluster() -> Backend:
     cluster = Cluster(3, node_timeout=10_000)
-    version = cluster.members[0].raw.info("server")["redis_version"]
+    facts = cluster.members[0].raw.info("server")
+    version = facts.get("valkey_version", facts["redis_version"])
     return Backend("cluster", version, cluster.url, cluster=cluster, close=cluster.close)
 
 

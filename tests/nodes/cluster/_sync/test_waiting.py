@@ -87,7 +87,8 @@ def test_an_idle_wait_costs_a_tick(
     spent = {name: cluster.calls(name) - count for name, count in before.items()}
     assert spent["evalsha"] <= 3 * 4  # two ticks, and the end
     assert spent["client|unblock"] == 3
-    assert spent["blpop"] == spent["hget"] == spent["cluster|slots"] == 0
+    assert spent["blpop"] in (0, 3)  # Valkey counts a BLPOP when it ends
+    assert spent["hget"] == spent["cluster|slots"] == 0
 
 
 def test_a_slot_that_moves_under_a_wait(
