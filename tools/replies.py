@@ -69,7 +69,7 @@ Parser = Callable[[Sequence[Any]], T]
 
 def _plain(kind: type[T]) -> Parser[T]:
     """Parse a reply of fixed length."""
-    return partial(tuple.__new__, kind)  # type: ignore[type-var]
+    return partial(tuple.__new__, kind)  # type: ignore[type-var]  # each is a NamedTuple
 
 
 def _tail(kind: type[T], at: int) -> Parser[T]:

@@ -39,7 +39,7 @@ class Until(str, Enum):
 
 
 class Duplicate(str, Enum):
-    """What happens to a duplicate; the values of --on-duplicate."""
+    """Values of --on-duplicate: the action taken on a duplicate."""
 
     REFUSE = "refuse"
     UPDATE = "update"

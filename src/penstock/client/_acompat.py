@@ -165,7 +165,7 @@ def exchanged(conn: Any, packed: bytes, limit: float) -> Any:
 
 
 def aclosed(conn: Any) -> bool:
-    """Whether the other end has closed a connection, or it was never opened.
+    """Return True if the peer has closed a connection, or it was never opened.
 
     The socket is asked, as the event loop may have been too busy to look at it.
     """
@@ -178,7 +178,7 @@ def aclosed(conn: Any) -> bool:
 
 
 def closed(conn: Any) -> bool:
-    """Whether the other end has closed a connection, or it was never opened.
+    """Return True if the peer has closed a connection, or it was never opened.
 
     Nothing is due on it: whatever can be read is the end, or what does not belong there.
     """

@@ -205,7 +205,7 @@ class AsyncQueue(AsyncQueueAdmin):
         return True
 
     async def _has_moved(self) -> bool:
-        """Whether the queue has become another one, as its node takes no more jobs."""
+        """Return True if the queue now lies on other nodes, because its node is leaving."""
         return False
 
     async def enqueue_many(

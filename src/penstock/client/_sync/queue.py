@@ -206,7 +206,7 @@ class Queue(QueueAdmin):
         return True
 
     def _has_moved(self) -> bool:
-        """Whether the queue has become another one, as its node takes no more jobs."""
+        """Return True if the queue now lies on other nodes, because its node is leaving."""
         return False
 
     def enqueue_many(

@@ -106,7 +106,7 @@ class AsyncMultiNodeWait:
         for home, waiter in list(self._waiters.items()):
             try:
                 found = await _popped(waiter, effect.wanted[home])
-            except Exception as error:  # noqa: BLE001, PERF203  # as above
+            except Exception as error:  # noqa: BLE001, PERF203  # `_lose` decides
                 await self._lose(home, error)
                 lost.append(home)
             else:

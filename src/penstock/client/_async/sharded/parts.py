@@ -143,7 +143,7 @@ class AsyncShardedParts(AsyncQueue):
                 await self._federation.tried(home, partial(self._declare, home))
 
     async def _declare(self, home: AnyNode) -> bool:
-        """The same on one node; always true."""
+        """Declare the number of partitions on one node; return True once it is declared."""
         if self.partitions is not None and home not in self._declared:
             await home.connect()
             await home.brief._driver.declare(self.ops.keys, self.partitions)

@@ -78,7 +78,7 @@ class AsyncSingle:
         return self.federation is not None
 
     async def has_others(self) -> bool:
-        """Whether the node lists others; read now.
+        """Read the node's list; return True if it names other nodes.
 
         A node that can't be reached is left to the call that comes next, which has its own errors.
         """
@@ -88,7 +88,7 @@ class AsyncSingle:
             await self.member.connect()
             told = await node.listed()
             found = bool(told) and bool(others(told, await node.whole_id()))
-        except Exception as error:  # noqa: BLE001  # as above
+        except Exception as error:  # noqa: BLE001  # the next call reports it
             logger.debug("the list of nodes can't be read: %s", error)
             self.look_at = monotonic() + AGAIN
             return False
@@ -174,10 +174,10 @@ class AsyncLooking(AsyncQueue):
             federation: the nodes.
             home: the one on which it was until now.
         """
-        raise NotImplementedError
+        raise NotImplementedError  # each kind of queue below has its own way
 
     async def _is_spread(self) -> bool:
-        """Look, if the last time is a while ago: whether the queue lies on several nodes now."""
+        """Read the list if the last look is old; return True if the queue lies on several nodes."""
         return monotonic() >= self._single.look_at and await self._single.look()
 
 

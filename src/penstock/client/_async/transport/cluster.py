@@ -499,7 +499,7 @@ class AsyncBlockingConnections:
 
     @property
     def readers(self) -> list[AsyncReader]:
-        """What is pending, to be waited for together with others."""
+        """Replies to wait for, together with those of other connections."""
         return [reader for _, waiter in self._waiters.values() for reader in waiter.readers]
 
     async def begin(self, keys: tuple[bytes, ...]) -> bytes | None:

@@ -43,7 +43,7 @@ monotonic = time.monotonic
 SLICE_MS = 100
 """Most ms of one WAIT or WAITAOF."""
 AOF_SETTINGS = "*append*"
-"""What CONFIG GET is asked for: appendonly, appendfsync, no-appendfsync-on-rewrite."""
+"""Pattern for CONFIG GET: appendonly, appendfsync, no-appendfsync-on-rewrite."""
 BUSY_PAUSE = 0.05
 """Seconds until a server that is busy is asked again for a confirmation."""
 
@@ -348,7 +348,7 @@ class AsyncProducerConnection(Producer):
 
 
 def question(how: Syncing | None, replicas: int, ms: int) -> bytes:
-    """What is sent behind a call to have it confirmed, packed; `how` = on disk, too."""
+    """Pack the WAIT that follows a call; with `how`, the question about the disk instead."""
     if how is None:
         return pack((b"WAIT", replicas, ms))
     if how is Syncing.WAITAOF:
@@ -358,5 +358,5 @@ def question(how: Syncing | None, replicas: int, ms: int) -> bytes:
 
 
 def _pairs(flat: list[bytes]) -> dict[str, str]:
-    """The answer to CONFIG GET."""
+    """Pair the names and values of a reply to CONFIG GET."""
     return {flat[i].decode(): flat[i + 1].decode() for i in range(0, len(flat), 2)}

@@ -105,7 +105,7 @@ class MultiNodeWait:
         for home, waiter in list(self._waiters.items()):
             try:
                 found = _popped(waiter, effect.wanted[home])
-            except Exception as error:  # noqa: BLE001, PERF203  # as above
+            except Exception as error:  # noqa: BLE001, PERF203  # `_lose` decides
                 self._lose(home, error)
                 lost.append(home)
             else:

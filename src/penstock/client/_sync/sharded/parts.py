@@ -142,7 +142,7 @@ class ShardedParts(Queue):
                 self._federation.tried(home, partial(self._declare, home))
 
     def _declare(self, home: AnyNode) -> bool:
-        """The same on one node; always true."""
+        """Declare the number of partitions on one node; return True once it is declared."""
         if self.partitions is not None and home not in self._declared:
             home.connect()
             home.brief._driver.declare(self.ops.keys, self.partitions)

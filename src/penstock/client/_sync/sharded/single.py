@@ -79,7 +79,7 @@ class Single:
         return self.federation is not None
 
     def has_others(self) -> bool:
-        """Whether the node lists others; read now.
+        """Read the node's list; return True if it names other nodes.
 
         A node that can't be reached is left to the call that comes next, which has its own errors.
         """
@@ -89,7 +89,7 @@ class Single:
             self.member.connect()
             told = node.listed()
             found = bool(told) and bool(others(told, node.whole_id()))
-        except Exception as error:  # noqa: BLE001  # as above
+        except Exception as error:  # noqa: BLE001  # the next call reports it
             logger.debug("the list of nodes can't be read: %s", error)
             self.look_at = monotonic() + AGAIN
             return False
@@ -175,10 +175,10 @@ class Looking(Queue):
             federation: the nodes.
             home: the one on which it was until now.
         """
-        raise NotImplementedError
+        raise NotImplementedError  # each kind of queue below has its own way
 
     def _is_spread(self) -> bool:
-        """Look, if the last time is a while ago: whether the queue lies on several nodes now."""
+        """Read the list if the last look is old; return True if the queue lies on several nodes."""
         return monotonic() >= self._single.look_at and self._single.look()
 
 

@@ -30,7 +30,7 @@ class Commanding(Protocol):
     """A server that runs plain commands beside a blocking connection."""
 
     def has_moved(self, conn: Any) -> bool:
-        """Whether the connection leads to a server that was the primary."""
+        """Return True if the connection leads to a former primary."""
 
     def command(self, *args: Any) -> Any:
         """Run a plain command."""
@@ -61,12 +61,12 @@ class BlockingConnection:
 
     @property
     def is_sliced(self) -> bool:
-        """Whether nothing can stay pending on it: it has to wait in slices, by `pop`."""
+        """True if no BLPOP can stay pending: then `pop` waits in short slices."""
         return sliced(self._conn)
 
     @property
     def readers(self) -> list[Reader]:
-        """What is pending, to be waited for together with others."""
+        """Reply to wait for, together with those of other connections."""
         return [] if self.reader is None else [self.reader]
 
     def taken(self) -> list[bytes]:

@@ -500,7 +500,7 @@ class BlockingConnections:
 
     @property
     def readers(self) -> list[Reader]:
-        """What is pending, to be waited for together with others."""
+        """Replies to wait for, together with those of other connections."""
         return [reader for _, waiter in self._waiters.values() for reader in waiter.readers]
 
     def begin(self, keys: tuple[bytes, ...]) -> bytes | None:

@@ -30,7 +30,7 @@ FAILURES = (RedisConnectionError, RedisTimeoutError, ProtocolError)
 """A call has had no answer."""
 UNLESS = (AuthenticationError, AuthorizationError, MaxConnectionsError)
 CHANGES = (AskError, ClusterDownError, TryAgainError)
-"""What a cluster answers of a slot that is elsewhere (MOVED is an AskError), or on its way."""
+"""Errors of a cluster about a slot that has moved (MOVED is an AskError) or is moving."""
 PASSING = re.compile(
     r"(?:^|-)(?:READONLY|MASTERDOWN|NOREPLICAS|UNBLOCKED|BUSY|MISCONF|TRYAGAIN) "
     r"|WAIT cannot be used with replica"
