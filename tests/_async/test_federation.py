@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio  # async only
 import inspect
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
@@ -27,6 +28,7 @@ from penstock import (
     WrongNode,
     parse_id,
 )
+from penstock.client._async.sharded.multi_node_wait import AsyncMultiNodeWait  # async only
 from penstock.client._async.sharded.sharded_queue import AsyncShardedQueue
 from penstock.client._async.sharded.single import AsyncSingleQueue
 from penstock.core import hints
@@ -642,3 +644,38 @@ def test_every_method_of_a_queue_looks_where_it_is() -> None:
     whole = {name for name in vars(AsyncShardedQueue) if not name.startswith("_")}
     own = {name for name in vars(AsyncSingleQueue) if not name.startswith("_")}
     assert whole - own == of_several
+
+
+# [async only
+async def test_a_wait_that_is_cancelled_twice_is_left_in_order(
+    three: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second time it is ending what is pending on the nodes, and does so all the same."""
+    waits, leaves, left = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    listen, quit_ = AsyncMultiNodeWait.listen, AsyncMultiNodeWait.quit
+
+    async def noted(self: AsyncMultiNodeWait, effect: Any) -> Any:
+        waits.set()
+        return await listen(self, effect)
+
+    async def slow(self: AsyncMultiNodeWait) -> Any:
+        leaves.set()
+        await asyncio.sleep(0)
+        keys = await quit_(self)
+        left.set()
+        return keys
+
+    monkeypatch.setattr(AsyncMultiNodeWait, "listen", noted)
+    monkeypatch.setattr(AsyncMultiNodeWait, "quit", slow)
+    async with three.client() as ps:
+        waiting = asyncio.ensure_future(ps.queue("q").reserve(1, block=30))
+        await waits.wait()
+        waiting.cancel()
+        await leaves.wait()
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert left.is_set()
+
+
+# async only]

@@ -14,7 +14,7 @@ from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from penstock.client._acompat import AsyncBackgroundTask, AsyncSignal, asleep
+from penstock.client._acompat import AsyncBackgroundTask, AsyncSignal, ashield, asleep
 from penstock.client._async.job import AsyncJob
 from penstock.client._async.sharded.federated_node import (
     BRIEF,
@@ -29,6 +29,7 @@ from penstock.client._async.sharded.sharded_queue import (
     AsyncShardedQueue,
 )
 from penstock.client._async.transport.connection import monotonic
+from penstock.client._async.transport.driver import leave  # async only
 from penstock.client._async.transport.failures import passing
 from penstock.core import flows, nodes
 from penstock.core.config import ClientConfig, QueueFilter
@@ -572,36 +573,21 @@ class AsyncFederation:
         try:
             effect = next(flow)
             while True:
-                answer, error = await self._tried(effect, listener)
-                effect = flow.send(answer) if error is None else flow.throw(error)
+                try:
+                    answer = await self._answer(effect, listener)
+                except Exception as error:  # noqa: BLE001, PERF203  # the flow decides about it
+                    effect = flow.throw(error)
+                else:
+                    effect = flow.send(answer)
         except StopIteration as end:
             return end.value
         # [async only
         except asyncio.CancelledError:
-            await self._leave(flow, listener)
+            await ashield(leave(flow, lambda effect: self._answer(effect, listener)))
             raise
         # async only]
         finally:
             await listener.drop()
-
-    # [async only
-    async def _leave(self, flow: Generator[Any, Any, Any], listener: AsyncMultiNodeWait) -> None:
-        """A cancelled wait is left in order: what it was told goes to the next consumer."""
-        with suppress(Exception, flows.Cancelled):
-            effect = flow.throw(flows.Cancelled())
-            while True:
-                answer, error = await self._tried(effect, listener)
-                effect = flow.send(answer) if error is None else flow.throw(error)
-
-    # async only]
-
-    async def _tried(
-        self, effect: Any, listener: AsyncMultiNodeWait
-    ) -> tuple[Any, Exception | None]:
-        try:
-            return await self._answer(effect, listener), None
-        except Exception as error:  # noqa: BLE001  # the flow decides; most let it pass
-            return None, error
 
     async def _answer(self, effect: Any, listener: AsyncMultiNodeWait) -> Any:
         if isinstance(effect, At):

@@ -6,7 +6,7 @@ import asyncio  # async only
 import math
 import random
 import re
-from collections.abc import Generator
+from collections.abc import Callable, Coroutine, Generator
 from contextlib import suppress
 from typing import Any
 
@@ -31,6 +31,28 @@ ENTRY = re.compile(rb"[0-9a-f]{16}")
 """A field of the registry: checksum of the queue's name, and epoch."""
 
 
+# [async only
+async def leave(
+    flow: Generator[Any, Any, Any], answer: Callable[[Any], Coroutine[Any, Any, Any]]
+) -> None:
+    """Let a cancelled flow hand on to other consumers what it was told or has taken.
+
+    Args:
+        flow: the flow.
+        answer: carries out an effect of it.
+    """
+    with suppress(Exception, flows.Cancelled):
+        effect = flow.throw(flows.Cancelled())
+        while True:
+            try:
+                told = await answer(effect)
+            except Exception as error:  # noqa: BLE001, PERF203  # the flow decides about it
+                effect = flow.throw(error)
+            else:
+                effect = flow.send(told)
+
+
+# async only]
 class AsyncDriver:
     """Runs flows and operations on one node.
 
@@ -78,31 +100,11 @@ class AsyncDriver:
             return end.value
         # [async only
         except asyncio.CancelledError:
-            await ashield(self._leave(flow, wait))
+            await ashield(leave(flow, lambda effect: self._answer(effect, wait)))
             raise
         # async only]
         finally:
             await wait.drop()
-
-    # [async only
-    async def _leave(self, flow: Generator[flows.Effect, Any, Any], wait: _TokenWait) -> None:
-        """A cancelled flow is left in order: what it was told, or has taken, is for others.
-
-        A second cancellation waits for that, too.
-        """
-        with suppress(Exception, flows.Cancelled):
-            effect = flow.throw(flows.Cancelled())
-            while True:
-                answer, error = await self._tried(effect, wait)
-                effect = flow.send(answer) if error is None else flow.throw(error)
-
-    async def _tried(self, effect: flows.Effect, wait: _TokenWait) -> tuple[Any, Exception | None]:
-        try:
-            return await self._answer(effect, wait), None
-        except Exception as error:  # noqa: BLE001  # the flow decides; most let it pass
-            return None, error
-
-    # async only]
 
     async def _answer(self, effect: flows.Effect, wait: _TokenWait) -> Any:
         if isinstance(effect, flows.Pop):

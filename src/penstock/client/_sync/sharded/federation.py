@@ -570,18 +570,16 @@ class Federation:
         try:
             effect = next(flow)
             while True:
-                answer, error = self._tried(effect, listener)
-                effect = flow.send(answer) if error is None else flow.throw(error)
+                try:
+                    answer = self._answer(effect, listener)
+                except Exception as error:  # noqa: BLE001, PERF203  # the flow decides about it
+                    effect = flow.throw(error)
+                else:
+                    effect = flow.send(answer)
         except StopIteration as end:
             return end.value
         finally:
             listener.drop()
-
-    def _tried(self, effect: Any, listener: MultiNodeWait) -> tuple[Any, Exception | None]:
-        try:
-            return self._answer(effect, listener), None
-        except Exception as error:  # noqa: BLE001  # the flow decides; most let it pass
-            return None, error
 
     def _answer(self, effect: Any, listener: MultiNodeWait) -> Any:
         if isinstance(effect, At):
