@@ -29,7 +29,7 @@ __all__ = ["QUEUES", "Load"]
 QUEUES = ("called", "worked")
 LEASE = 3.0
 LATE = 5.0
-"""Seconds from an acknowledgement that no replica has got to the time when that is noticed."""
+"""Seconds from an acknowledgement that no replica has got to the fault that is noticed."""
 
 
 class Load:
@@ -61,7 +61,7 @@ class Load:
         self.delivered: dict[int, list[float]] = defaultdict(list)
         self.made: dict[int, float] = defaultdict(float)
         self.acked: dict[int, tuple[float, float]] = {}
-        self.faults: list[float] = []
+        self.faults: list[tuple[float, float]] = []
         self._stack = ExitStack()
         self._watch()
         with Penstock(url) as ps:
@@ -188,9 +188,12 @@ class Load:
     # -- the test's side -------------------------------------------------------------------
 
     def strike(self, fault: Callable[[], Any]) -> Any:
-        """Note when, and let something happen."""
-        self.faults.append(time.monotonic())
-        return fault()
+        """Let something happen, and note when it began and ended."""
+        began = time.monotonic()
+        try:
+            return fault()
+        finally:
+            self.faults.append((began, time.monotonic()))
 
     def wait_more(self, count: int = 200, timeout: float = 30) -> float:
         """Wait until so many more jobs are confirmed, and delivered; seconds it took."""
@@ -236,7 +239,10 @@ class Load:
             assert ids == sorted(set(ids)), who
 
     def _again(self) -> list[int]:
-        """What was delivered after it had been acknowledged: late before a fault, or not at all.
+        """Return what was delivered again after its acknowledgement: only faults may cause that.
+
+        A primary that is replaced loses acknowledgements of the last `LATE` seconds, and those that
+        it takes until it learns of its successor.
 
         By the server's time of the delivery: a consumer that was held up may come late to the jobs
         of its batch, whose leases have ended, and which others have done by then.
@@ -244,7 +250,7 @@ class Load:
         found = []
         for serial, (acked, made) in self.acked.items():
             if self.made[serial] > made:
-                near = [at for at in self.faults if 0 <= at - acked <= LATE]
+                near = [one for one in self.faults if one[0] - LATE <= acked <= one[1]]
                 assert near, (serial, acked, self.delivered[serial], self.faults)
                 found.append(serial)
         return found
@@ -265,13 +271,14 @@ class Load:
 class _Noting(logging.Handler):
     """Notes when a client has found another primary."""
 
-    def __init__(self, times: list[float]) -> None:
+    def __init__(self, times: list[tuple[float, float]]) -> None:
         super().__init__()
         self._times = times
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.getMessage().startswith("the primary of"):
-            self._times.append(time.monotonic())
+            now = time.monotonic()
+            self._times.append((now, now))
 
 
 def _left(queue: Any) -> int:

@@ -173,11 +173,13 @@ class Service:
     def wait_whole(self) -> None:
         """Wait until every server that runs has its part, and every Sentinel knows.
 
-        What the Sentinels say of links is up to 10 s old, so the servers themselves are asked.
+        What the Sentinels say of links is up to 10 s old, so the servers themselves are asked. A
+        Sentinel learns within 10 s that a replaced primary is back, watches it for 8 s more, and
+        then makes it a replica, which needs a copy.
         """
         running = [self.raw(one) for one in self.sentinels if one.is_running]
         wait_for(lambda: len({_told(one) for one in running}) == 1)
-        wait_for(lambda: self._is_followed(_told(running[0])))
+        wait_for(lambda: self._is_followed(_told(running[0])), 40)
         replicas = len(self.replicas())
         others = len(running) - 1
         wait_for(lambda: all(_is_content(one, replicas, others) for one in running))
