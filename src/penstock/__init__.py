@@ -13,6 +13,7 @@ from penstock.core.codec import Codec
 from penstock.core.ids import JobId, parse_id
 from penstock.core.job import BulkEnqueued, Enqueued, Outcome, Settled
 from penstock.core.middleware import EnqueueEvent, Middleware, RunEvent
+from penstock.core.options import OnUnknown, PauseSide, RoleName, StateName
 from penstock.core.policy import RetryPolicy
 from penstock.core.servers import EvictionWarning
 from penstock.core.views import (
@@ -131,10 +132,12 @@ __all__ = [
     "NodesMissed",
     "NodesUnavailable",
     "NotReplicated",
+    "OnUnknown",
     "OperationUnblocked",
     "OutOfMemory",
     "Outcome",
     "OutcomeUnknown",
+    "PauseSide",
     "Penstock",
     "PenstockError",
     "ProtocolError",
@@ -157,6 +160,7 @@ __all__ = [
     "RetryPolicy",
     "Role",
     "RoleLost",
+    "RoleName",
     "RunEvent",
     "ScanPage",
     "Settings",
@@ -164,6 +168,7 @@ __all__ = [
     "Snooze",
     "StaleCall",
     "StaleReceipt",
+    "StateName",
     "TooLate",
     "UndecodableBody",
     "UnsupportedServer",
@@ -207,3 +212,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     found = globals()[name] = getattr(import_module(_LATER[name]), name)
     return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

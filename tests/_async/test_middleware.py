@@ -143,7 +143,7 @@ async def test_without_middleware_a_queue_is_a_plain_one(q: AsyncQueue, ps: Asyn
     assert ps.middleware == ()
     seen = AsyncPenstock(middleware=[Middleware()]).queue("q")
     assert isinstance(seen, AsyncQueue)
-    assert repr(seen).endswith("Queue 'q'>")
+    assert "Queue 'q' at" in repr(seen)
 
 
 @pytest.mark.parametrize(

@@ -492,7 +492,7 @@ async def test_bad_arguments(q: AsyncQueue, raw: Raw) -> None:
 async def test_what_has_not_been_taken(q: AsyncQueue, raw: Raw) -> None:
     """It has no queue and no number; and a queue that bears a role can't wait for it."""
     role, before = q.exclusive("producer"), dump(raw)
-    assert repr(role).endswith("Role producer of 'q'>")
+    assert repr(role).endswith("Role producer of 'q': not held>")
     with pytest.raises(BadArgument, match="the role is not held"):
         _ = role.fence
     with pytest.raises(BadArgument):

@@ -142,7 +142,7 @@ def test_without_middleware_a_queue_is_a_plain_one(q: Queue, ps: Penstock) -> No
     assert ps.middleware == ()
     seen = Penstock(middleware=[Middleware()]).queue("q")
     assert isinstance(seen, Queue)
-    assert repr(seen).endswith("Queue 'q'>")
+    assert "Queue 'q' at" in repr(seen)
 
 
 @pytest.mark.parametrize(

@@ -28,3 +28,11 @@ def test_every_name_is_there() -> None:
     for name in penstock.__all__:
         assert getattr(penstock, name) is not None
     assert not hasattr(penstock, "AsyncNothing")
+
+
+def test_dir_has_every_name() -> None:
+    """The names that are imported later as well, before anything has asked for them."""
+    code = "import penstock; print(*dir(penstock))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert set(penstock.__all__) <= set(done.stdout.split())
+    assert "__version__" in done.stdout.split()

@@ -12,7 +12,16 @@ from typing import Annotated, Any, BinaryIO
 
 import typer
 
-from penstock import BadArgument, DedupStatus, Enqueued, JobView, Penstock, RetryPolicy, parse_id
+from penstock import (
+    BadArgument,
+    DedupStatus,
+    Enqueued,
+    JobView,
+    Penstock,
+    RetryPolicy,
+    StateName,
+    parse_id,
+)
 from penstock.cli import output
 from penstock.cli.app import Failed, Session, command
 
@@ -310,8 +319,8 @@ def scan(
 
     Jobs that come, go or change their state meanwhile may be missed.
     """
-    states = [one.value for one in dict.fromkeys(state or ())] or None
-    document: dict[str, Any] = {"queue": queue, "states": states}
+    states: list[StateName] = [one.value for one in dict.fromkeys(state or ())]
+    document: dict[str, Any] = {"queue": queue, "states": states or None}
     with session.client() as client:
         names = client.queues() if queue is None else [queue]
         if queue is not None:
@@ -322,18 +331,18 @@ def scan(
         if ids:
             document["ids"] = list(_each_id(client, names, states))
         else:
-            found = client.scan_iter(queues=names, states=states)
+            found = client.scan_iter(queues=names, states=states or None)
             views = list({view.id: view for view in found}.values())  # one may be met twice
             document["jobs"] = [output.job_document(view) for view in views]
     session.answer(document, lambda: _print_scan(views, every=queue is None))
 
 
-def _each_id(client: Penstock, queues: list[str], states: list[str] | None) -> Iterator[str]:
+def _each_id(client: Penstock, queues: list[str], states: list[StateName]) -> Iterator[str]:
     for name in queues:
         seen: set[str] = set()
         cursor = ""
         while cursor != "0":
-            page = client.open(name).scan(cursor or "0", STEP, states=states, full=False)
+            page = client.open(name).scan(cursor or "0", STEP, states=states or None, full=False)
             yield from (one for one in dict.fromkeys(page.ids) if one not in seen)
             seen.update(page.ids)
             cursor = page.cursor

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from penstock import Outcome, Penstock, QueueDamaged, QueueStats, Settled
+from penstock import Outcome, Penstock, QueueDamaged, QueueStats, Settled, StateName
 from penstock.cli import output
 from penstock.cli.app import Failed, Session, command
 from penstock.cli.jobs import QueueArgument, StateChoice, hint_if_missing
@@ -317,7 +317,7 @@ def purge(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
 ) -> None:
     """Remove the jobs that a queue holds now."""
-    states = [
+    states: list[StateName] = [
         one.value for one in dict.fromkeys(state or (StateChoice.READY, StateChoice.SCHEDULED))
     ]
     with session.client() as client:

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from penstock.core.codec import Codec
-from penstock.core.options import check_count, duration_ms
+from penstock.core.options import OnUnknown, check_count, duration_ms
 from penstock.core.urls import shown
 from penstock.core.views import QueueStats
 from penstock.errors import BadArgument
 
-__all__ = ["ClientConfig", "QueueFilter", "check_sources", "queue_filter"]
+__all__ = ["ClientConfig", "QueueFilter", "check_evict", "check_sources", "queue_filter"]
 
 QueueFilter: TypeAlias = Callable[[QueueStats], bool]
 
@@ -37,7 +37,7 @@ class ClientConfig:
     owner: str
     retry_for: float
     middleware: tuple[Any, ...] = ()
-    on_unknown: str = "raise"
+    on_unknown: OnUnknown = "raise"
     node_hosts: tuple[str, ...] = ()
     evict: bool = True
     codec: Codec | None = None
@@ -68,17 +68,6 @@ def check_evict(value: Any) -> bool:
     return value
 
 
-def check_on_unknown(value: Any) -> str:
-    """What an enqueue does after an unknown outcome.
-
-    Raises:
-        BadArgument: neither "raise" nor "next".
-    """
-    if value not in ("raise", "next"):
-        raise BadArgument("on_unknown", value, 'must be "raise" or "next"')
-    return str(value)
-
-
 def queue_filter(min_length: Any, max_length: Any, max_idle: Any) -> QueueFilter:
     """Whether a queue is wanted, by its figures.
 
@@ -93,6 +82,3 @@ def queue_filter(min_length: Any, max_length: Any, max_idle: Any) -> QueueFilter
         return low <= stats.ready <= high and (stats.idle or 0) <= idle
 
     return is_wanted
-
-
-__all__ += ["check_evict", "check_on_unknown"]

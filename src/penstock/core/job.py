@@ -315,7 +315,9 @@ class Delivery:
         return f"{batch.receipt}@{until}"
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.id} attempt {self.attempt} of {self.queue_name!r}>"
+        state = "settled" if self.settled else "lost" if self.lost else "held"
+        where = f"in {self.queue_name!r}, attempt {self.attempt}"
+        return f"<{type(self).__name__} {self.id} {state} {where}>"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,14 +5,19 @@ from __future__ import annotations
 import math
 import re
 from datetime import datetime, timedelta
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
 from penstock.errors import BadArgument
 
 __all__ = [
     "Duration",
     "Moment",
+    "OnUnknown",
+    "PauseSide",
+    "RoleName",
+    "StateName",
     "check_block",
+    "check_choice",
     "check_count",
     "check_cursor",
     "check_label",
@@ -27,6 +32,16 @@ Duration: TypeAlias = int | float | timedelta
 Moment: TypeAlias = int | float | datetime
 """Seconds since 1970 as a number, or an aware datetime."""
 
+StateName: TypeAlias = Literal["ready", "scheduled", "active", "dead"]
+"""State of a job, where a call chooses jobs by it."""
+PauseSide: TypeAlias = Literal["in", "out", "all"]
+"""Side of a queue that `pause` stops."""
+RoleName: TypeAlias = Literal["producer", "consumer"]
+"""Exclusive role of a queue."""
+OnUnknown: TypeAlias = Literal["raise", "next"]
+"""What an enqueue does when it is not known whether a node has the job."""
+
+T = TypeVar("T")
 JOB_CURSOR = r"0|r[0-9]{1,16}-[0-9]{10}:(\+|[0-9]{1,16}-[0-9]{10})|h(0|[1-9][0-9]{0,18})"
 QUEUE_CURSOR = r"(0|[1-9][0-9]{0,18})(\.[0-9a-f]{16})?"
 MAX_LEASE_MS = 24 * 86_400_000
@@ -106,6 +121,23 @@ def check_count(argument: str, value: Any, *, low: int = 1, high: int = 1 << 53)
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         bound = f"from {low} to {high}" if high < 1 << 53 else f"of at least {low}"
         raise BadArgument(argument, value, f"must be a whole number {bound}")
+    return value
+
+
+def check_choice(argument: str, value: T, choices: Any) -> T:
+    """Return the value if it is one of the choices.
+
+    Args:
+        argument: the name of the argument.
+        value: as it was given.
+        choices: a `Literal`.
+
+    Raises:
+        BadArgument: otherwise.
+    """
+    names = get_args(choices)
+    if not isinstance(value, str) or value not in names:
+        raise BadArgument(argument, value, f"must be one of {', '.join(names)}")
     return value
 
 

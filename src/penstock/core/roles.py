@@ -7,13 +7,11 @@ import secrets
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.core.options import duration_ms, lease_ms
-from penstock.errors import BadArgument
+from penstock.core.options import RoleName, duration_ms, lease_ms
 from penstock.wire.codes import Code
 
-__all__ = ["ROLES", "RoleLease", "check_role", "role_lease_ms"]
+__all__ = ["RoleLease", "role_lease_ms"]
 
-ROLES = ("producer", "consumer")
 RENEWING = (Code.DONE, Code.FULL)
 """Codes of calls that have renewed the role they bear: done, and full."""
 
@@ -31,7 +29,7 @@ class RoleLease:
         is_refused: whether the server has said that it has ended.
     """
 
-    role: str
+    role: RoleName
     lease_ms: int
     token: str = field(default_factory=lambda: secrets.token_hex(8))
     fence: int = 0
@@ -55,17 +53,6 @@ class RoleLease:
             self.is_refused = True
         elif code in RENEWING and not repeated:
             self.until = max(self.until, sent + self.lease_ms / 1000)
-
-
-def check_role(value: object) -> str:
-    """The name of a role.
-
-    Raises:
-        BadArgument: there is none of this name.
-    """
-    if value not in ROLES:
-        raise BadArgument("role", value, 'must be "producer" or "consumer"')
-    return str(value)
 
 
 def role_lease_ms(value: Any) -> int:

@@ -49,7 +49,7 @@ SETTING_KINDS: Mapping[str, str] = {
 """The kind of each setting: a lease, a duration, a count from 1, or a limit from 0."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class JobView:
     """A job as a reader sees it: nothing was leased and nothing changed.
 
@@ -105,6 +105,10 @@ class JobView:
     error: str
     stable_id: str = field(default="", compare=False)
     _codec: Codec | None = field(default=None, repr=False, compare=False)
+
+    def __repr__(self) -> str:
+        error = f": {self.error}" if self.error else ""
+        return f"<JobView {self.id} {self.state} in {self.queue!r}, attempt {self.attempt}{error}>"
 
     @property
     def body(self) -> Any:

@@ -5,16 +5,20 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
-from penstock.core.options import BATCH, Duration, check_count, duration_ms
+from penstock.core.options import BATCH, Duration, check_choice, check_count, duration_ms
 from penstock.errors import BadArgument
 from penstock.wire.keys import check_queue_name
 from penstock.worker.functions import is_target, qualified
 from penstock.worker.handlers import Handlers
 from penstock.worker.monitor import Monitor
 
-__all__ = ["WorkerOptions", "check_handlers", "refuse_coroutines"]
+__all__ = ["HeartbeatKind", "WorkerOptions", "check_handlers", "refuse_coroutines"]
+
+
+HeartbeatKind: TypeAlias = Literal["thread", "process"]
+"""Whether a thread of the worker renews leases, or a process beside it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +37,7 @@ class WorkerOptions:
     max_jobs: int | None = None
     throttle: Any = 0
     monitor: Monitor | None = None
-    heartbeat: str = "thread"
+    heartbeat: HeartbeatKind = "thread"
     name: str | None = None
     isolate: str | None = None
 
@@ -49,8 +53,7 @@ class WorkerOptions:
             object.__setattr__(self, "throttle", pause)
         if self.monitor is not None and not callable(self.monitor):
             raise BadArgument("monitor", self.monitor, "a callable")
-        if self.heartbeat not in ("thread", "process"):
-            raise BadArgument("heartbeat", self.heartbeat, '"thread" or "process"')
+        check_choice("heartbeat", self.heartbeat, HeartbeatKind)
         if self.isolate is not None:
             check_isolate(self.isolate)
 

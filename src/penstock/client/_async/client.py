@@ -23,7 +23,6 @@ from penstock.core.codec import Codec, check_codec
 from penstock.core.config import (
     ClientConfig,
     check_evict,
-    check_on_unknown,
     check_sources,
     queue_filter,
 )
@@ -32,7 +31,10 @@ from penstock.core.node_list import check_hosts
 from penstock.core.options import (
     BATCH,
     Duration,
+    OnUnknown,
+    StateName,
     check_block,
+    check_choice,
     check_count,
     duration_ms,
 )
@@ -104,7 +106,7 @@ class AsyncPenstock:
         owner: str | None = None,
         retry_for: Duration = 5,
         middleware: Iterable[Middleware] = (),
-        on_unknown: str = "raise",
+        on_unknown: OnUnknown = "raise",
         federation: bool = True,
         node_hosts: Iterable[str] = (),
         evict: bool = True,
@@ -122,7 +124,7 @@ class AsyncPenstock:
             self.owner,
             wait,
             self.middleware,
-            check_on_unknown(on_unknown),
+            check_choice("on_unknown", on_unknown, OnUnknown),
             check_hosts(node_hosts),
             check_evict(evict),
             check_codec(codec),
@@ -131,6 +133,10 @@ class AsyncPenstock:
         self._root = self._rooted(source, check_sources(source))
         self._queues: dict[str, AsyncQueue] = {}
         self._partitions: dict[str, int] = {}
+
+    def __repr__(self) -> str:
+        prefix = "" if self.prefix == DEFAULT_PREFIX else f" prefix {self.prefix!r}"
+        return f"<{type(self).__name__} at {self._home.address}{prefix}>"
 
     def _rooted(
         self, source: Any, sources: list[Any] | None
@@ -383,7 +389,7 @@ class AsyncPenstock:
         self,
         *,
         queues: Iterable[AsyncQueue | str] | None = None,
-        states: Iterable[str] | None = None,
+        states: Iterable[StateName] | None = None,
         n: int = 100,
     ) -> AsyncIterator[JobView]:
         """Every job of several queues, step by step; see `AsyncQueue.scan`.

@@ -25,6 +25,7 @@ from penstock.core.options import (
     BATCH,
     Duration,
     Moment,
+    RoleName,
     check_block,
     check_count,
     check_text,
@@ -64,6 +65,10 @@ class AsyncQueue(AsyncQueueAdmin):
         name: any non-empty text.
         number: which of its partitions; None = it has none.
     """
+
+    def __repr__(self) -> str:
+        parts = "" if self.partitions is None else f" in {self.partitions} partitions"
+        return f"<{AsyncQueue.__name__} {self.name!r}{parts} at {self._client.address}>"
 
     # -- producing -------------------------------------------------------------------------
 
@@ -395,7 +400,7 @@ class AsyncQueue(AsyncQueueAdmin):
     # -- roles -----------------------------------------------------------------------------
 
     def exclusive(
-        self, role: str, *, lease: Duration = 30, block: Duration | None = None
+        self, role: RoleName, *, lease: Duration = 30, block: Duration | None = None
     ) -> AsyncRole:
         """Be the queue's only producer, or its only consumer, for as long as a `with` block runs.
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from penstock.client._async.transport.connection import monotonic
 from penstock.core import flows
 from penstock.core.logs import get_logger
-from penstock.core.options import Duration, check_block
-from penstock.core.roles import RoleLease, check_role, role_lease_ms
+from penstock.core.options import Duration, RoleName, check_block, check_choice
+from penstock.core.roles import RoleLease, role_lease_ms
 from penstock.errors import BadArgument, QueueInUse
 
 if TYPE_CHECKING:
@@ -38,10 +38,10 @@ class AsyncRole:
     """
 
     def __init__(
-        self, queue: AsyncQueue, role: str, lease: Duration, block: Duration | None
+        self, queue: AsyncQueue, role: RoleName, lease: Duration, block: Duration | None
     ) -> None:
         self._parent = queue
-        self._role = check_role(role)
+        self._role = check_choice("role", role, RoleName)
         self._lease_ms = role_lease_ms(lease)
         self._block = check_block(block)
         if self._role in queue.ops.tenures:
@@ -51,10 +51,11 @@ class AsyncRole:
         self._queue: AsyncQueue | None = None
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._role} of {self._parent.name!r}>"
+        state = "not held" if self._tenure is None else "lost" if self.lost else "held"
+        return f"<{type(self).__name__} {self._role} of {self._parent.name!r}: {state}>"
 
     @property
-    def role(self) -> str:
+    def role(self) -> RoleName:
         """Which: producer or consumer."""
         return self._role
 

@@ -13,11 +13,14 @@ from penstock.core.job import Delivery, Settled
 from penstock.core.logs import get_logger
 from penstock.core.nodes import STORED
 from penstock.core.operations import QueueOps
-from penstock.core.operations.managing import check_state, check_states, purge_parts
+from penstock.core.operations.managing import check_states, purge_parts
 from penstock.core.options import (
     BATCH,
     JOB_CURSOR,
     Duration,
+    PauseSide,
+    StateName,
+    check_choice,
     check_count,
     check_cursor,
     check_label,
@@ -72,9 +75,6 @@ class QueueAdmin:
 
     def declare(self) -> None:
         """See to it that the server knows how many partitions it has."""
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name!r}>"
 
     # -- moving ----------------------------------------------------------------------------
 
@@ -152,7 +152,7 @@ class QueueAdmin:
         """
         return self._each(jobs, self.ops.delete, resent_code=Code.GONE)
 
-    def purge(self, *states: str) -> int:
+    def purge(self, *states: StateName) -> int:
         """Remove the jobs that exist now, in bounded steps; jobs that are added meanwhile stay.
 
         Where ready ones are among them, Spark's staged writes of before are forgotten: a repeat of
@@ -164,11 +164,11 @@ class QueueAdmin:
         Returns:
             How many were removed. A crash midway leaves the rest as it was.
         """
-        chosen = {check_state("states", state) for state in states} or {"ready", "scheduled"}
+        chosen = {check_choice("states", state, StateName) for state in states}
         self._client.connect()
         total = 0
         fence: bytes | str = ""
-        for part in purge_parts(chosen):
+        for part in purge_parts(chosen or {"ready", "scheduled"}):
             again = True
             while again:
                 fence, removed, steps = self._purge_pass(part, fence)
@@ -244,7 +244,7 @@ class QueueAdmin:
         return self._node.run(self.ops.stats())
 
     def peek(
-        self, n: int = 10, *, state: str = "ready", start: int = 0, newest: bool = False
+        self, n: int = 10, *, state: StateName = "ready", start: int = 0, newest: bool = False
     ) -> list[JobView]:
         """Look at jobs without taking them: of ready in the order in which `reserve` would.
 
@@ -260,7 +260,7 @@ class QueueAdmin:
         """
         check_count("n", n, high=BATCH)
         check_count("start", start, low=0 if newest else -BATCH, high=BATCH)
-        chosen = check_state("state", state)
+        chosen = check_choice("state", state, StateName)
         self._client.connect()
         views = None
         while views is None:
@@ -293,7 +293,7 @@ class QueueAdmin:
         cursor: str = "0",
         n: int = 100,
         *,
-        states: Iterable[str] | None = None,
+        states: Iterable[StateName] | None = None,
         full: bool = True,
     ) -> ScanPage:
         """One bounded step through all jobs, in no order.
@@ -317,7 +317,9 @@ class QueueAdmin:
         self._client.connect()
         return self._node.run(call)
 
-    def scan_iter(self, *, states: Iterable[str] | None = None, n: int = 100) -> Iterator[JobView]:
+    def scan_iter(
+        self, *, states: Iterable[StateName] | None = None, n: int = 100
+    ) -> Iterator[JobView]:
         """Every job, step by step; what `scan` says of changes meanwhile holds.
 
         Args:
@@ -383,16 +385,14 @@ class QueueAdmin:
         found: list[bytes | None] = self._node.command("HMGET", self.ops.keys["meta"], *STORED)
         return found
 
-    def pause(self, side: str = "all") -> None:
+    def pause(self, side: PauseSide = "all") -> None:
         """Stop a side of the queue; it survives a restart, and a paused empty queue stays.
 
         Args:
             side: "in" = producers are refused, and retries, due jobs and ended leases wait; "out" =
                 nothing is delivered; "all" = both. It replaces what was paused before.
         """
-        if side not in ("in", "out", "all"):
-            raise BadArgument("side", side, 'must be "in", "out" or "all"')
-        self._configured(["paused", side])
+        self._configured(["paused", check_choice("side", side, PauseSide)])
 
     def resume(self) -> None:
         """End a pause and wake waiting calls."""

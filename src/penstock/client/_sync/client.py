@@ -24,7 +24,6 @@ from penstock.core.codec import Codec, check_codec
 from penstock.core.config import (
     ClientConfig,
     check_evict,
-    check_on_unknown,
     check_sources,
     queue_filter,
 )
@@ -33,7 +32,10 @@ from penstock.core.node_list import check_hosts
 from penstock.core.options import (
     BATCH,
     Duration,
+    OnUnknown,
+    StateName,
     check_block,
+    check_choice,
     check_count,
     duration_ms,
 )
@@ -105,7 +107,7 @@ class Penstock:
         owner: str | None = None,
         retry_for: Duration = 5,
         middleware: Iterable[Middleware] = (),
-        on_unknown: str = "raise",
+        on_unknown: OnUnknown = "raise",
         federation: bool = True,
         node_hosts: Iterable[str] = (),
         evict: bool = True,
@@ -123,7 +125,7 @@ class Penstock:
             self.owner,
             wait,
             self.middleware,
-            check_on_unknown(on_unknown),
+            check_choice("on_unknown", on_unknown, OnUnknown),
             check_hosts(node_hosts),
             check_evict(evict),
             check_codec(codec),
@@ -132,6 +134,10 @@ class Penstock:
         self._root = self._rooted(source, check_sources(source))
         self._queues: dict[str, Queue] = {}
         self._partitions: dict[str, int] = {}
+
+    def __repr__(self) -> str:
+        prefix = "" if self.prefix == DEFAULT_PREFIX else f" prefix {self.prefix!r}"
+        return f"<{type(self).__name__} at {self._home.address}{prefix}>"
 
     def _rooted(self, source: Any, sources: list[Any] | None) -> NodeClient | Single | Federation:
         """What answers the calls.
@@ -382,7 +388,7 @@ class Penstock:
         self,
         *,
         queues: Iterable[Queue | str] | None = None,
-        states: Iterable[str] | None = None,
+        states: Iterable[StateName] | None = None,
         n: int = 100,
     ) -> Iterator[JobView]:
         """Every job of several queues, step by step; see `Queue.scan`.

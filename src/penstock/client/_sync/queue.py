@@ -26,6 +26,7 @@ from penstock.core.options import (
     BATCH,
     Duration,
     Moment,
+    RoleName,
     check_block,
     check_count,
     check_text,
@@ -65,6 +66,10 @@ class Queue(QueueAdmin):
         name: any non-empty text.
         number: which of its partitions; None = it has none.
     """
+
+    def __repr__(self) -> str:
+        parts = "" if self.partitions is None else f" in {self.partitions} partitions"
+        return f"<{Queue.__name__} {self.name!r}{parts} at {self._client.address}>"
 
     # -- producing -------------------------------------------------------------------------
 
@@ -391,7 +396,9 @@ class Queue(QueueAdmin):
 
     # -- roles -----------------------------------------------------------------------------
 
-    def exclusive(self, role: str, *, lease: Duration = 30, block: Duration | None = None) -> Role:
+    def exclusive(
+        self, role: RoleName, *, lease: Duration = 30, block: Duration | None = None
+    ) -> Role:
         """Be the queue's only producer, or its only consumer, for as long as a `with` block runs.
 
         Nothing is sent before it is entered. What bears the role is `queue` of the result.

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 from penstock.core.calls import Call
 from penstock.core.job import Settled
 from penstock.core.operations.base import Operations
+from penstock.core.options import StateName
 from penstock.core.roles import RoleLease
 from penstock.core.views import (
     JobView,
@@ -22,9 +23,7 @@ from penstock.core.views import (
 from penstock.errors import BadArgument
 from penstock.wire import replies
 
-__all__ = ["Managing", "check_state", "check_states", "purge_parts"]
-
-STATES = ("ready", "scheduled", "active", "dead")
+__all__ = ["Managing", "check_states", "purge_parts"]
 
 
 class Managing(Operations):
@@ -169,28 +168,21 @@ def purge_parts(states: Collection[str]) -> list[str]:
     return [part for part, state in parts.items() if state in states]
 
 
-def check_states(argument: str, values: object) -> tuple[str, ...]:
-    """Names of states, each once; None = all.
+def check_states(argument: str, values: object) -> tuple[StateName, ...]:
+    """Return the states, each once; empty = all.
+
+    Args:
+        argument: the name of the argument.
+        values: as they were given; None = all.
 
     Raises:
         BadArgument: not a collection of ready, scheduled, active, dead.
     """
     if values is None:
         return ()
-    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
-        raise BadArgument(argument, values, f"must be names out of {', '.join(STATES)}")
-    found = list(values)
-    if not found or any(value not in STATES for value in found):
-        raise BadArgument(argument, values, f"must be names out of {', '.join(STATES)}")
+    names = get_args(StateName)
+    is_text = isinstance(values, (str, bytes))
+    found = list(values) if isinstance(values, Iterable) and not is_text else []
+    if not found or any(value not in names for value in found):
+        raise BadArgument(argument, values, f"must be names out of {', '.join(names)}")
     return tuple(dict.fromkeys(found))
-
-
-def check_state(argument: str, value: object) -> str:
-    """A state's name.
-
-    Raises:
-        BadArgument: not one of ready, scheduled, active, dead.
-    """
-    if value not in STATES:
-        raise BadArgument(argument, value, f"must be one of {', '.join(STATES)}")
-    return str(value)

@@ -28,7 +28,7 @@ from penstock.worker.heartbeat_process import HeartbeatProcess
 from penstock.worker.isolation import Isolated, Isolator
 from penstock.worker.loop import work
 from penstock.worker.monitor import LoopEvent, Monitor
-from penstock.worker.options import WorkerOptions, check_handlers
+from penstock.worker.options import HeartbeatKind, WorkerOptions, check_handlers
 from penstock.worker.polls import QueuePoll
 
 # sync only: from penstock.worker.options import refuse_coroutines
@@ -99,7 +99,7 @@ class AsyncWorker:
         max_jobs: int | None = None,
         throttle: Duration | Callable[[int], Duration] = 0,
         monitor: Monitor | None = None,
-        heartbeat: str = "thread",
+        heartbeat: HeartbeatKind = "thread",
         name: str | None = None,
         isolate: str | None = None,
     ) -> None:
@@ -156,6 +156,10 @@ class AsyncWorker:
         self.options = self.options.changed(**given)
         if "name" in given:
             self._client = self._twinned(self.options.name)
+
+    def __repr__(self) -> str:
+        names = ", ".join(map(repr, self.options.queues))
+        return f"<{type(self).__name__} {self.name!r} of {names}: {self.state}>"
 
     # -- life ------------------------------------------------------------------------------
 

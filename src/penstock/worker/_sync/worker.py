@@ -29,7 +29,7 @@ from penstock.worker.heartbeat_process import HeartbeatProcess
 from penstock.worker.isolation import Isolated, Isolator
 from penstock.worker.loop import work
 from penstock.worker.monitor import LoopEvent, Monitor
-from penstock.worker.options import WorkerOptions, check_handlers, refuse_coroutines
+from penstock.worker.options import HeartbeatKind, WorkerOptions, check_handlers, refuse_coroutines
 from penstock.worker.polls import QueuePoll
 from penstock.worker.runners import Activity, Runners
 from penstock.worker.state import WorkerState
@@ -98,7 +98,7 @@ class Worker:
         max_jobs: int | None = None,
         throttle: Duration | Callable[[int], Duration] = 0,
         monitor: Monitor | None = None,
-        heartbeat: str = "thread",
+        heartbeat: HeartbeatKind = "thread",
         name: str | None = None,
         isolate: str | None = None,
     ) -> None:
@@ -155,6 +155,10 @@ class Worker:
         self.options = self.options.changed(**given)
         if "name" in given:
             self._client = self._twinned(self.options.name)
+
+    def __repr__(self) -> str:
+        names = ", ".join(map(repr, self.options.queues))
+        return f"<{type(self).__name__} {self.name!r} of {names}: {self.state}>"
 
     # -- life ------------------------------------------------------------------------------
 

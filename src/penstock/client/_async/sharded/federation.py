@@ -102,6 +102,12 @@ class AsyncFederation:
         self.learn_at = 0.0
 
     @property
+    def address(self) -> str:
+        """Addresses of the nodes; one that could not be reached is marked as down."""
+        marks = [" (down)" if home.state.failures else "" for home in self.homes]
+        return ", ".join(home.address + mark for home, mark in zip(self.homes, marks, strict=True))
+
+    @property
     def prefix(self) -> str:
         """Prefix of all keys."""
         return self.terms.prefix

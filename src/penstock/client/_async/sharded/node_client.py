@@ -76,6 +76,11 @@ class AsyncNodeClient:
         self.taking_until = -math.inf
 
     @property
+    def address(self) -> str:
+        """Host and port, or path of the socket."""
+        return self._node.address
+
+    @property
     def prefix(self) -> str:
         """Prefix of all keys."""
         return self.terms.prefix

@@ -11,6 +11,7 @@ from penstock.client._acompat import asleep
 from penstock.client._async.transport.connection import monotonic
 from penstock.client._async.transport.failures import passing
 from penstock.core.nodes import NotTaken
+from penstock.core.options import OnUnknown
 from penstock.errors import NodesUnavailable, NotReplicated, OutOfMemory
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ class _PlacementRound:
         result: what the one has answered that took it.
     """
 
-    def __init__(self, on_unknown: str) -> None:
+    def __init__(self, on_unknown: OnUnknown) -> None:
         self._on_unknown = on_unknown
         self.tried: set[AsyncFederatedNode] = set()
         self.reasons: dict[str, str] = {}

@@ -22,12 +22,15 @@ from penstock.core.bulk import Prepared, Window, windows
 from penstock.core.hints import Intent
 from penstock.core.job import BulkEnqueued, Delivery, Enqueued, Outcome, Settled
 from penstock.core.nodes import Partial
-from penstock.core.operations.managing import check_state, check_states
+from penstock.core.operations.managing import check_states
 from penstock.core.options import (
     BATCH,
     JOB_CURSOR,
     Duration,
+    RoleName,
+    StateName,
     check_block,
+    check_choice,
     check_count,
     check_cursor,
     check_text,
@@ -166,7 +169,7 @@ class AsyncShardedQueue(AsyncShardedParts):
 
     def exclusive(
         self,
-        role: str,  # noqa: ARG002  # the form of `AsyncQueue.exclusive`
+        role: RoleName,  # noqa: ARG002  # the form of `AsyncQueue.exclusive`
         *,
         lease: Duration = 30,  # noqa: ARG002  # same
         block: Duration | None = None,  # noqa: ARG002  # same
@@ -322,10 +325,10 @@ class AsyncShardedQueue(AsyncShardedParts):
         """Remove jobs in any state. Args, returns: as `AsyncQueue.delete`."""
         return await self._settled(jobs, lambda part, names: part.delete(names), Intent("delete"))
 
-    async def purge(self, *states: str) -> int:
+    async def purge(self, *states: StateName) -> int:
         """Remove the jobs that exist now, on every node. Args, returns: as `AsyncQueue.purge`."""
         for state in states:
-            check_state("states", state)
+            check_choice("states", state, StateName)
         return sum(await self._everywhere(lambda part: part.purge(*states)))
 
     async def sweep(self) -> int:
@@ -377,7 +380,7 @@ class AsyncShardedQueue(AsyncShardedParts):
         return replace(whole, partitions=self.partitions)
 
     async def peek(
-        self, n: int = 10, *, state: str = "ready", start: int = 0, newest: bool = False
+        self, n: int = 10, *, state: StateName = "ready", start: int = 0, newest: bool = False
     ) -> list[JobView]:
         """Look at jobs of all nodes that answer, merged by time.
 
@@ -392,7 +395,7 @@ class AsyncShardedQueue(AsyncShardedParts):
         """
         check_count("n", n, high=BATCH)
         check_count("start", start, low=0 if newest else -BATCH, high=BATCH)
-        check_state("state", state)
+        check_choice("state", state, StateName)
         if start + n > BATCH:
             raise BadArgument("start", start, f"n and start together must be at most {BATCH}")
         most = -start if start < 0 else start + n
@@ -429,7 +432,7 @@ class AsyncShardedQueue(AsyncShardedParts):
         cursor: str = "0",
         n: int = 100,
         *,
-        states: Iterable[str] | None = None,
+        states: Iterable[StateName] | None = None,
         full: bool = True,
     ) -> ScanPage:
         """One bounded step through all jobs, node after node.

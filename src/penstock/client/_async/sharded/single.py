@@ -243,7 +243,7 @@ class AsyncSingleQueue(AsyncLooking):
             ConfigurationError: it lies on several nodes.
         """
         if await self._single.look():
-            self.exclusive("")
+            self.exclusive("producer")
         return self._single.member.queue(self.name)
 
 

@@ -12,6 +12,7 @@ from penstock.client._acompat import sleep
 from penstock.client._sync.transport.connection import monotonic
 from penstock.client._sync.transport.failures import passing
 from penstock.core.nodes import NotTaken
+from penstock.core.options import OnUnknown
 from penstock.errors import NodesUnavailable, NotReplicated, OutOfMemory
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ class _PlacementRound:
         result: what the one has answered that took it.
     """
 
-    def __init__(self, on_unknown: str) -> None:
+    def __init__(self, on_unknown: OnUnknown) -> None:
         self._on_unknown = on_unknown
         self.tried: set[FederatedNode] = set()
         self.reasons: dict[str, str] = {}

@@ -23,12 +23,15 @@ from penstock.core.bulk import Prepared, Window, windows
 from penstock.core.hints import Intent
 from penstock.core.job import BulkEnqueued, Delivery, Enqueued, Outcome, Settled
 from penstock.core.nodes import Partial
-from penstock.core.operations.managing import check_state, check_states
+from penstock.core.operations.managing import check_states
 from penstock.core.options import (
     BATCH,
     JOB_CURSOR,
     Duration,
+    RoleName,
+    StateName,
     check_block,
+    check_choice,
     check_count,
     check_cursor,
     check_text,
@@ -161,7 +164,7 @@ class ShardedQueue(ShardedParts):
 
     def exclusive(
         self,
-        role: str,  # noqa: ARG002  # the form of `Queue.exclusive`
+        role: RoleName,  # noqa: ARG002  # the form of `Queue.exclusive`
         *,
         lease: Duration = 30,  # noqa: ARG002  # same
         block: Duration | None = None,  # noqa: ARG002  # same
@@ -313,10 +316,10 @@ class ShardedQueue(ShardedParts):
         """Remove jobs in any state. Args, returns: as `Queue.delete`."""
         return self._settled(jobs, lambda part, names: part.delete(names), Intent("delete"))
 
-    def purge(self, *states: str) -> int:
+    def purge(self, *states: StateName) -> int:
         """Remove the jobs that exist now, on every node. Args, returns: as `Queue.purge`."""
         for state in states:
-            check_state("states", state)
+            check_choice("states", state, StateName)
         return sum(self._everywhere(lambda part: part.purge(*states)))
 
     def sweep(self) -> int:
@@ -368,7 +371,7 @@ class ShardedQueue(ShardedParts):
         return replace(whole, partitions=self.partitions)
 
     def peek(
-        self, n: int = 10, *, state: str = "ready", start: int = 0, newest: bool = False
+        self, n: int = 10, *, state: StateName = "ready", start: int = 0, newest: bool = False
     ) -> list[JobView]:
         """Look at jobs of all nodes that answer, merged by time.
 
@@ -383,7 +386,7 @@ class ShardedQueue(ShardedParts):
         """
         check_count("n", n, high=BATCH)
         check_count("start", start, low=0 if newest else -BATCH, high=BATCH)
-        check_state("state", state)
+        check_choice("state", state, StateName)
         if start + n > BATCH:
             raise BadArgument("start", start, f"n and start together must be at most {BATCH}")
         most = -start if start < 0 else start + n
@@ -420,7 +423,7 @@ class ShardedQueue(ShardedParts):
         cursor: str = "0",
         n: int = 100,
         *,
-        states: Iterable[str] | None = None,
+        states: Iterable[StateName] | None = None,
         full: bool = True,
     ) -> ScanPage:
         """One bounded step through all jobs, node after node.

@@ -244,7 +244,7 @@ class SingleQueue(Looking):
             ConfigurationError: it lies on several nodes.
         """
         if self._single.look():
-            self.exclusive("")
+            self.exclusive("producer")
         return self._single.member.queue(self.name)
 
 

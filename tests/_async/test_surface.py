@@ -1,0 +1,79 @@
+"""The public objects as a person meets them at a prompt."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock import AsyncPenstock, AsyncQueue, AsyncWorker
+
+URL = "redis://ada:secret@localhost:6390/0"
+
+
+async def test_a_client_shows_its_nodes_and_no_password() -> None:
+    """Before the first call as well; the prefix where it is not the usual one."""
+    one = AsyncPenstock(URL)
+    assert repr(one) == "<AsyncPenstock at localhost:6390>"
+    several = AsyncPenstock([URL, "redis://localhost:6391/2"], prefix="shop")
+    assert repr(several) == "<AsyncPenstock at localhost:6390, localhost:6391/2 prefix 'shop'>"
+
+
+async def test_a_client_of_several_nodes_shows_which_are_down() -> None:
+    """A node that did not answer is marked."""
+    ps = AsyncPenstock([URL, "redis://localhost:6391"])
+    ps._home.homes[0].state.failed(0, OSError("refused"))  # type: ignore[union-attr]  # a federation
+    assert repr(ps) == "<AsyncPenstock at localhost:6390 (down), localhost:6391>"
+
+
+async def test_a_queue_shows_its_name_its_partitions_and_its_nodes() -> None:
+    """By the public name of its class, whatever kind of queue it is."""
+    ps = AsyncPenstock(URL)
+    assert repr(ps.queue("mail")) == "<AsyncQueue 'mail' at localhost:6390>"
+    parted = ps.queue("mail", partitions=4)
+    assert repr(parted) == "<AsyncQueue 'mail' in 4 partitions at localhost:6390>"
+    several = AsyncPenstock([URL, "redis://localhost:6391"]).queue("mail")
+    assert repr(several) == "<AsyncQueue 'mail' at localhost:6390, localhost:6391>"
+
+
+async def test_a_job_and_a_view_show_their_state(q: AsyncQueue) -> None:
+    """The id, the state, the queue and the attempt; of a view the last error, too."""
+    done = await q.enqueue("x")
+    [job] = await q.reserve(block=0)
+    assert repr(job) == f"<AsyncJob {done.id} held in 'q', attempt 1>"
+    view = await q.show(job)
+    assert repr(view) == f"<JobView {done.id} active in 'q', attempt 1>"
+    await job.nack(delay=60, error="no room")
+    assert repr(job) == f"<AsyncJob {done.id} settled in 'q', attempt 1>"
+    view = await q.show(job)
+    assert repr(view) == f"<JobView {done.id} scheduled in 'q', attempt 2: no room>"
+
+
+async def test_a_role_shows_whether_it_is_held(q: AsyncQueue) -> None:
+    """Before it is taken, while it is held, and when the server has said that it has ended."""
+    role = q.exclusive("consumer")
+    assert repr(role) == "<AsyncRole consumer of 'q': not held>"
+    async with role:
+        assert repr(role) == "<AsyncRole consumer of 'q': held>"
+    assert repr(role) == "<AsyncRole consumer of 'q': lost>"
+
+
+async def test_a_worker_shows_its_name_its_queues_and_its_state(ps: AsyncPenstock) -> None:
+    """While it works, and afterwards."""
+    worker = AsyncWorker(ps, ["mail", "low"], print, name="w1")
+    assert repr(worker) == "<AsyncWorker 'w1' of 'mail', 'low': new>"
+    async with worker:
+        assert repr(worker) == "<AsyncWorker 'w1' of 'mail', 'low': running>"
+    assert repr(worker) == "<AsyncWorker 'w1' of 'mail', 'low': stopped>"
+
+
+@pytest.mark.parametrize("value", ["both", None, 1, ["in"]])
+async def test_a_choice_that_there_is_not_is_refused(q: AsyncQueue, value: str) -> None:
+    """With the name of the argument and the choices, before anything is sent."""
+    with pytest.raises(ValueError, match=r"^side=.*: must be one of in, out, all$"):
+        await q.pause(value)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"^role=.*: must be one of producer, consumer$"):
+        q.exclusive(value)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"^state=.*: must be one of ready, scheduled, "):
+        await q.peek(state=value)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"^on_unknown=.*: must be one of raise, next$"):
+        AsyncPenstock(URL, on_unknown=value)  # type: ignore[arg-type]
+    assert not (await q.stats()).exists

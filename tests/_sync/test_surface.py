@@ -1,0 +1,80 @@
+# From tests/_async/test_surface.py by tools/unasync.py; do not edit.
+"""The public objects as a person meets them at a prompt."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock import Penstock, Queue, Worker
+
+URL = "redis://ada:secret@localhost:6390/0"
+
+
+def test_a_client_shows_its_nodes_and_no_password() -> None:
+    """Before the first call as well; the prefix where it is not the usual one."""
+    one = Penstock(URL)
+    assert repr(one) == "<Penstock at localhost:6390>"
+    several = Penstock([URL, "redis://localhost:6391/2"], prefix="shop")
+    assert repr(several) == "<Penstock at localhost:6390, localhost:6391/2 prefix 'shop'>"
+
+
+def test_a_client_of_several_nodes_shows_which_are_down() -> None:
+    """A node that did not answer is marked."""
+    ps = Penstock([URL, "redis://localhost:6391"])
+    ps._home.homes[0].state.failed(0, OSError("refused"))  # type: ignore[union-attr]  # a federation
+    assert repr(ps) == "<Penstock at localhost:6390 (down), localhost:6391>"
+
+
+def test_a_queue_shows_its_name_its_partitions_and_its_nodes() -> None:
+    """By the public name of its class, whatever kind of queue it is."""
+    ps = Penstock(URL)
+    assert repr(ps.queue("mail")) == "<Queue 'mail' at localhost:6390>"
+    parted = ps.queue("mail", partitions=4)
+    assert repr(parted) == "<Queue 'mail' in 4 partitions at localhost:6390>"
+    several = Penstock([URL, "redis://localhost:6391"]).queue("mail")
+    assert repr(several) == "<Queue 'mail' at localhost:6390, localhost:6391>"
+
+
+def test_a_job_and_a_view_show_their_state(q: Queue) -> None:
+    """The id, the state, the queue and the attempt; of a view the last error, too."""
+    done = q.enqueue("x")
+    [job] = q.reserve(block=0)
+    assert repr(job) == f"<Job {done.id} held in 'q', attempt 1>"
+    view = q.show(job)
+    assert repr(view) == f"<JobView {done.id} active in 'q', attempt 1>"
+    job.nack(delay=60, error="no room")
+    assert repr(job) == f"<Job {done.id} settled in 'q', attempt 1>"
+    view = q.show(job)
+    assert repr(view) == f"<JobView {done.id} scheduled in 'q', attempt 2: no room>"
+
+
+def test_a_role_shows_whether_it_is_held(q: Queue) -> None:
+    """Before it is taken, while it is held, and when the server has said that it has ended."""
+    role = q.exclusive("consumer")
+    assert repr(role) == "<Role consumer of 'q': not held>"
+    with role:
+        assert repr(role) == "<Role consumer of 'q': held>"
+    assert repr(role) == "<Role consumer of 'q': lost>"
+
+
+def test_a_worker_shows_its_name_its_queues_and_its_state(ps: Penstock) -> None:
+    """While it works, and afterwards."""
+    worker = Worker(ps, ["mail", "low"], print, name="w1")
+    assert repr(worker) == "<Worker 'w1' of 'mail', 'low': new>"
+    with worker:
+        assert repr(worker) == "<Worker 'w1' of 'mail', 'low': running>"
+    assert repr(worker) == "<Worker 'w1' of 'mail', 'low': stopped>"
+
+
+@pytest.mark.parametrize("value", ["both", None, 1, ["in"]])
+def test_a_choice_that_there_is_not_is_refused(q: Queue, value: str) -> None:
+    """With the name of the argument and the choices, before anything is sent."""
+    with pytest.raises(ValueError, match=r"^side=.*: must be one of in, out, all$"):
+        q.pause(value)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"^role=.*: must be one of producer, consumer$"):
+        q.exclusive(value)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"^state=.*: must be one of ready, scheduled, "):
+        q.peek(state=value)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"^on_unknown=.*: must be one of raise, next$"):
+        Penstock(URL, on_unknown=value)  # type: ignore[arg-type]
+    assert not q.stats().exists
