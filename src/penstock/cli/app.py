@@ -1,16 +1,15 @@
-"""The application: options that every command has, errors as one line, exit codes."""
+"""The typer application: options that all commands share, errors and exit codes."""
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import inspect
 import logging
 import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, TypeVar
 
 import typer
@@ -30,7 +29,7 @@ __all__ = ["Failed", "Session", "app", "command", "run"]
 DEFAULT_URL = "redis://localhost:6379/0"
 QUIET = logging.NullHandler()
 RETRY_FOR = 1.0
-"""Seconds; who sits at a terminal tries again himself."""
+"""Seconds; a user at a terminal can repeat the command."""
 
 UsageError: Any = typer.BadParameter.__bases__[0]
 """Of click, which newer versions of typer contain and older ones import."""
@@ -41,9 +40,8 @@ UrlOption = Annotated[
     typer.Option(
         "--url",
         metavar="URL",
-        show_default=False,
-        help="Server: redis://, rediss:// or unix://; several nodes with spaces between. Nodes "
-        f"that it lists are used as well. Default: $PENSTOCK_URL, {DEFAULT_URL}.",
+        help="Server: redis://, rediss:// or unix://; several nodes separated by spaces. Nodes "
+        f"that they list are used as well. Default: $PENSTOCK_URL, {DEFAULT_URL}.",
     ),
 ]
 HostsOption = Annotated[
@@ -51,31 +49,27 @@ HostsOption = Annotated[
     typer.Option(
         "--node-hosts",
         metavar="HOSTS",
-        show_default=False,
-        help="Listed nodes may get the password of --url if they are on these hosts: names or "
-        "patterns such as *.redis.internal, with spaces between. Default: $PENSTOCK_NODE_HOSTS.",
+        help="Hosts of listed nodes that may get the password of --url: names or patterns such as "
+        "*.redis.internal, separated by spaces. Default: $PENSTOCK_NODE_HOSTS.",
     ),
 ]
 PrefixOption = Annotated[
     str | None,
     typer.Option(
-        "--prefix",
-        metavar="TEXT",
-        show_default=False,
-        help=f"Prefix of all keys. Default: {DEFAULT_PREFIX}.",
+        "--prefix", metavar="TEXT", help=f"Prefix of all keys. Default: {DEFAULT_PREFIX}."
     ),
 ]
 JsonOption = Annotated[
-    bool, typer.Option("--json", help="Print one JSON document instead of tables.")
+    bool | None, typer.Option("--json", help="Print one JSON document instead of tables.")
 ]
 
 COMMON = {
-    "url": UrlOption,
+    "given_url": UrlOption,
     "prefix": PrefixOption,
     "as_json": JsonOption,
     "node_hosts": HostsOption,
 }
-"""Put these before or after the command."""
+"""The fields of `Session` and their options, which stand before or after the command's name."""
 
 app = typer.Typer(
     name="penstock",
@@ -89,18 +83,18 @@ app = typer.Typer(
 
 
 class Failed(Exception):
-    """A command can't do what was asked; its text is the line that the user reads."""
+    """The error of a command; its text is the line that the user reads."""
 
 
 @dataclass(frozen=True)
 class Session:
-    """What the options shared by all commands say.
+    """The values of the options that all commands share.
 
     Args:
-        given_url: the server; None = not given.
+        given_url: URLs of the servers, separated by spaces; None = not given.
         prefix: prefix of all keys.
-        as_json: a document for programs instead of text for people.
-        node_hosts: hosts whose nodes may be sent the server's password, with blanks between.
+        as_json: print a JSON document instead of text.
+        node_hosts: hosts of listed nodes that may get the password, separated by spaces.
     """
 
     given_url: str | None = None
@@ -110,32 +104,35 @@ class Session:
 
     @property
     def url(self) -> str:
-        """The server, named or not."""
+        """The URLs of the servers."""
         return self.given_url or DEFAULT_URL
 
-    def changed(
-        self,
-        url: str | None = None,
-        prefix: str | None = None,
-        as_json: bool = False,
-        node_hosts: str | None = None,
-    ) -> Session:
-        """The same with what these options change."""
-        return Session(
-            self.given_url if url is None else url,
-            self.prefix if prefix is None else prefix,
-            self.as_json or as_json,
-            self.node_hosts if node_hosts is None else node_hosts,
-        )
+    def changed(self, **options: str | bool | None) -> Session:
+        """Return a copy with these options; None leaves an option as it is."""
+        given = {name: value for name, value in options.items() if value is not None}
+        return replace(self, **given)  # type: ignore[arg-type]  # typer has checked the values
+
+    def urls(self) -> list[str]:
+        """Return the URL of each server.
+
+        Raises:
+            BadArgument: there are several, and one of them is no URL.
+        """
+        urls = self.url.split()
+        if len(urls) < 2:
+            return [self.url]
+        if any(map(fault_of, urls)):  # perhaps one whose password has a space
+            raise BadArgument(
+                "url", HIDDEN, "URLs separated by spaces; write a space in a URL as %20"
+            )
+        return urls
 
     @contextlib.contextmanager
     def client(self) -> Iterator[Penstock]:
-        """A connected client; what it warns of goes to stderr."""
-        urls = self.url.split()
-        if len(urls) > 1 and any(map(fault_of, urls)):  # perhaps one whose password has a blank
-            raise BadArgument("url", HIDDEN, "URLs with blanks between; inside a URL one is %20")
+        """Connect a client, and print its warnings to stderr."""
+        urls = self.urls()
         client = Penstock(
-            urls if len(urls) > 1 else self.url,
+            urls if len(urls) > 1 else urls[0],
             prefix=self.prefix,
             retry_for=RETRY_FOR,
             node_hosts=self.node_hosts.split(),
@@ -150,12 +147,19 @@ class Session:
         finally:
             client.close()
 
-    def answer(self, document: Any, show: Callable[[], None]) -> None:
-        """Print the document, or what `show` prints for people."""
+    def answer(self, document: object, shown: str | Callable[[], None]) -> None:
+        """Print the result of a command.
+
+        Args:
+            document: printed as JSON with --json.
+            shown: printed otherwise: a line, or a function that prints.
+        """
         if self.as_json:
             output.write_json(document)
+        elif isinstance(shown, str):
+            output.write(shown)
         else:
-            show()
+            shown()
 
 
 def _version(wanted: bool) -> None:
@@ -169,7 +173,7 @@ def options(
     ctx: typer.Context,
     url: UrlOption = None,
     prefix: PrefixOption = None,
-    as_json: JsonOption = False,
+    as_json: JsonOption = None,
     node_hosts: HostsOption = None,
     version: Annotated[  # noqa: ARG001 - its callback has answered
         bool,
@@ -179,7 +183,7 @@ def options(
     """Inspect and manage penstock queues on a Redis server."""
     hosts = os.environ.get("PENSTOCK_NODE_HOSTS", "")
     given = Session(os.environ.get("PENSTOCK_URL") or None, node_hosts=hosts)
-    ctx.obj = given.changed(url, prefix, as_json, node_hosts)
+    ctx.obj = given.changed(given_url=url, prefix=prefix, as_json=as_json, node_hosts=node_hosts)
 
 
 def command(name: str, *, common: bool = True) -> Callable[[Function], Function]:
@@ -187,47 +191,35 @@ def command(name: str, *, common: bool = True) -> Callable[[Function], Function]
 
     Args:
         name: as the user types it.
-        common: whether the options that all commands share may stand after its name too.
+        common: accept the options of `COMMON` after its name too.
     """
     shared = COMMON if common else {}
 
     def register(function: Function) -> Function:
-        @functools.wraps(function)
         def call(ctx: typer.Context, **values: Any) -> None:
-            session: Session = ctx.find_object(Session) or Session()
+            session: Session = ctx.obj
             changes = {option: values.pop(option) for option in shared}
             function(session.changed(**changes), **values)
 
-        signature = inspect.signature(function, eval_str=True)
+        own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
+        keyword = inspect.Parameter.KEYWORD_ONLY
         parameters = [
-            _parameter("ctx", typer.Context, inspect.Parameter.empty),
-            *(_parameter(p.name, p.annotation, p.default) for p in _own(signature)),
-            *(
-                _parameter(n, kind, False if kind is JsonOption else None)
-                for n, kind in shared.items()
-            ),
+            inspect.Parameter("ctx", keyword, annotation=typer.Context),
+            *(one.replace(kind=keyword) for one in own),
+            *(inspect.Parameter(n, keyword, annotation=t, default=None) for n, t in shared.items()),
         ]
-        made: Any = call
-        made.__signature__ = signature.replace(parameters=parameters)
-        made.__annotations__ = {p.name: p.annotation for p in parameters}
-        del made.__wrapped__  # or typer reads the signature of `function`
-        app.command(name)(made)
+        # typer reads these, not those of `call`
+        call.__doc__ = function.__doc__
+        call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        call.__annotations__ = {one.name: one.annotation for one in parameters}
+        app.command(name)(call)
         return function
 
     return register
 
 
-def _own(signature: inspect.Signature) -> list[inspect.Parameter]:
-    return list(signature.parameters.values())[1:]
-
-
-def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
-    kind = inspect.Parameter.KEYWORD_ONLY
-    return inspect.Parameter(name, kind, annotation=annotation, default=default)
-
-
 def run(argv: list[str]) -> int:
-    """Run a command and turn what it raises into a line on stderr and an exit code."""
+    """Run a command; print its error as one line on stderr, and return the exit code."""
     logging.getLogger("penstock").addHandler(QUIET)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
@@ -236,7 +228,7 @@ def run(argv: list[str]) -> int:
         code = _code(argv)
         sys.stdout.flush()
     except BrokenPipeError:
-        # The reader (`head`, say) has left; Python's own flush at exit must not complain of it.
+        # The reader, such as `head`, has ended. Python's own flush at exit must not report it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     return code

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from enum import Enum
-from typing import Annotated, Any, BinaryIO
+from typing import Annotated, Any, BinaryIO, Literal
 
 import typer
 
@@ -18,6 +18,7 @@ from penstock import (
     Enqueued,
     JobView,
     Penstock,
+    Queue,
     RetryPolicy,
     StateName,
     parse_id,
@@ -25,13 +26,17 @@ from penstock import (
 from penstock.cli import output
 from penstock.cli.app import Failed, Session, command
 
-__all__ = ["QueueArgument", "StateChoice", "enqueue", "peek", "scan", "show", "status"]
+__all__ = ["QueueArgument", "State", "enqueue", "existing", "peek", "scan", "show", "status"]
 
-QueueArgument = Annotated[str, typer.Argument(metavar="QUEUE", show_default=False)]
+QueueArgument = Annotated[str, typer.Argument(metavar="QUEUE")]
 
 
-class StateChoice(str, Enum):
-    """A state that a command may be asked for."""
+Until = Literal["finished", "started", "enqueued"]
+Duplicate = Literal["refuse", "update", "debounce", "requeue", "requeue+update", "requeue+debounce"]
+
+
+class State(str, Enum):  # typer knows no list of Literals
+    """A state of jobs."""
 
     READY = "ready"
     SCHEDULED = "scheduled"
@@ -39,62 +44,30 @@ class StateChoice(str, Enum):
     DEAD = "dead"
 
 
-class Until(str, Enum):
-    """Until when a job has its dedup id."""
-
-    FINISHED = "finished"
-    STARTED = "started"
-    ENQUEUED = "enqueued"
-
-
-class Duplicate(str, Enum):
-    """Values of --on-duplicate: the action taken on a duplicate."""
-
-    REFUSE = "refuse"
-    UPDATE = "update"
-    DEBOUNCE = "debounce"
-    REQUEUE = "requeue"
-    REQUEUE_UPDATE = "requeue+update"
-    REQUEUE_DEBOUNCE = "requeue+debounce"
-
-
 @command("enqueue")
 def enqueue(
     session: Session,
     queue: QueueArgument,
     body: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="BODY", help="The body; - = read it from stdin.", show_default=False
-        ),
+        str | None, typer.Argument(metavar="BODY", help="The body; - = read it from stdin.")
     ] = None,
     lines: Annotated[
         bool, typer.Option("--lines", help="Add a job for each line of stdin.")
     ] = False,
     json_body: Annotated[
-        bool,
-        typer.Option("--json-body/--raw", help="The body is JSON; default: bytes."),
+        bool, typer.Option("--json-body/--raw", help="The body is JSON; default: bytes.")
     ] = False,
     delay: Annotated[float, typer.Option(metavar="SECONDS", help="Not before.")] = 0,
     lease: Annotated[
-        float | None,
-        typer.Option(metavar="SECONDS", help="0 = deliver at most once.", show_default=False),
+        float | None, typer.Option(metavar="SECONDS", help="0 = deliver at most once.")
     ] = None,
-    ttl: Annotated[
-        float | None,
-        typer.Option(metavar="SECONDS", help="Not after.", show_default=False),
-    ] = None,
+    ttl: Annotated[float | None, typer.Option(metavar="SECONDS", help="Not after.")] = None,
     header: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="May be repeated.", show_default=False),
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="May be repeated.")
     ] = None,
     replicas: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
-            help="Replicas that must confirm. Default: the queue's setting.",
-            show_default=False,
-        ),
+        typer.Option(metavar="N", help="Replicas that must confirm. Default: the queue's setting."),
     ] = None,
     fsynced: Annotated[
         bool,
@@ -108,23 +81,16 @@ def enqueue(
         typer.Option(
             metavar="SECONDS",
             help="Most seconds to wait for replicas and disks. Default: 1, with --fsynced 5.",
-            show_default=False,
         ),
     ] = None,
     dedup_id: Annotated[
         str | None,
-        typer.Option(
-            metavar="TEXT",
-            help="Refuse the job while another one has this id.",
-            show_default=False,
-        ),
+        typer.Option(metavar="TEXT", help="Refuse the job while another one has this id."),
     ] = None,
     dedup_window: Annotated[
         float | None,
         typer.Option(
-            metavar="SECONDS",
-            help="Keep the id taken for this time after the job is done.",
-            show_default=False,
+            metavar="SECONDS", help="Keep the id taken for this time after the job is done."
         ),
     ] = None,
     dedup_until: Annotated[
@@ -133,7 +99,7 @@ def enqueue(
             help="When the id is free again: after the job has finished or started; enqueued ="
             " after the window, counted from now."
         ),
-    ] = Until.FINISHED,
+    ] = "finished",
     on_duplicate: Annotated[
         Duplicate,
         typer.Option(
@@ -141,21 +107,16 @@ def enqueue(
             " = the delay starts again, too; requeue = it runs after the active job;"
             " requeue+update, requeue+debounce = later duplicates also replace that one."
         ),
-    ] = Duplicate.REFUSE,
+    ] = "refuse",
     key: Annotated[
         str | None,
-        typer.Option(
-            metavar="TEXT",
-            help="Jobs with the same key go to one partition, in order.",
-            show_default=False,
-        ),
+        typer.Option(metavar="TEXT", help="Jobs with the same key go to one partition, in order."),
     ] = None,
     max_attempts: Annotated[
         int | None,
         typer.Option(
             metavar="N",
             help="Attempts until the job is a dead letter; 0 = no limit. Default: the queue's.",
-            show_default=False,
         ),
     ] = None,
     backoff_base: Annotated[
@@ -163,29 +124,26 @@ def enqueue(
         typer.Option(
             metavar="SECONDS",
             help="Delay after the first failure; it doubles. Default: the queue's.",
-            show_default=False,
         ),
     ] = None,
     backoff_cap: Annotated[
         float | None,
-        typer.Option(
-            metavar="SECONDS", help="The longest delay. Default: the queue's.", show_default=False
-        ),
+        typer.Option(metavar="SECONDS", help="The longest delay. Default: the queue's."),
     ] = None,
 ) -> None:
     """Add a job, or with --lines one for each line of stdin.
 
-    Tells the job's id and state; for a duplicate those of the job that stands for it, and what was
-    done.
+    Prints the job's id and state. A duplicate prints those of the job that has the dedup id, and
+    the action taken.
     """
     if lines == (body is not None):
         raise typer.BadParameter("give a BODY, - to read it from stdin, or --lines")
+    retry = (max_attempts, backoff_base, backoff_cap)
     options: dict[str, Any] = {
         "delay": delay, "lease": lease, "ttl": ttl, "headers": _headers(header or []),
         "replicas": replicas, "fsynced": fsynced, "timeout": timeout, "dedup_id": dedup_id,
-        "dedup_window": dedup_window, "dedup_until": dedup_until.value,
-        "on_duplicate": on_duplicate.value, "key": key,
-        "retry": _policy(max_attempts, backoff_base, backoff_cap),
+        "dedup_window": dedup_window, "dedup_until": dedup_until, "on_duplicate": on_duplicate,
+        "key": key, "retry": None if retry == (None, None, None) else RetryPolicy(*retry),
     }  # fmt: skip
     stdin = sys.stdin.buffer
     with session.client() as client:
@@ -202,29 +160,23 @@ def enqueue(
         "duplicates": actions.total(),
         "jobs": [asdict(job) for job in jobs],
     }
-    session.answer(
-        document, lambda: output.write(_sum(jobs, actions) if lines else _outcome(jobs[0]))
-    )
+    session.answer(document, _total(jobs, actions) if lines else _outcome(jobs[0]))
 
 
 def _outcome(job: Enqueued) -> str:
-    """Id and state first, for a pipe; `-` where no job stands for a duplicate."""
+    """Describe one job, id and state first; `-` if no job has the dedup id."""
     told = f"{job.id or '-'} {job.state}"
     if job.duplicate:
         return f"{told} (duplicate: {job.action})"
     return told if job.action == "added" else f"{told} ({job.action})"
 
 
-def _sum(jobs: Sequence[Enqueued], actions: Counter[str]) -> str:
+def _total(jobs: Sequence[Enqueued], actions: Counter[str]) -> str:
     told = f"{len(jobs) - actions.total()} jobs added"
     if actions:
-        told += f", {actions.total()} duplicates: "
-        told += ", ".join(f"{count} {action}" for action, count in sorted(actions.items()))
+        each = ", ".join(f"{count} {action}" for action, count in sorted(actions.items()))
+        told += f", {actions.total()} duplicates: {each}"
     return told
-
-
-def _policy(*parts: Any) -> RetryPolicy | None:
-    return None if parts == (None, None, None) else RetryPolicy(*parts)
 
 
 def _headers(pairs: list[str]) -> dict[str, str]:
@@ -257,16 +209,16 @@ def _each_line(stdin: BinaryIO, is_json: bool) -> Iterator[Any]:
 def peek(
     session: Session,
     queue: QueueArgument,
-    state: Annotated[StateChoice, typer.Option(help="Which jobs.")] = StateChoice.READY,
+    state: Annotated[State, typer.Option(help="State of the jobs.")] = State.READY,
     n: Annotated[int, typer.Option("--n", "-n", help="Most jobs to show.")] = 10,
     start: Annotated[int, typer.Option(help="Jobs to skip; negative = count from the end.")] = 0,
     newest: Annotated[bool, typer.Option("--newest", help="Start at the end.")] = False,
 ) -> None:
-    """Show the next jobs of a queue without taking them."""
+    """Show the next jobs of a queue without reserving them."""
     with session.client() as client:
         views = client.open(queue).peek(n, state=state.value, start=start, newest=newest)
         if not views:
-            hint_if_missing(client, queue)
+            existing(client, queue)
     document = {
         "queue": queue,
         "state": state.value,
@@ -274,57 +226,44 @@ def peek(
         "newest": newest,
         "jobs": [output.job_document(view) for view in views],
     }
-    session.answer(document, lambda: _print_jobs(views, state))
+    columns = ("id", TIME_OF_STATE[state.value], "attempt", "owner", "body", "error")
+    session.answer(document, lambda: _print_jobs(views, columns, f"{state.value} jobs"))
 
 
-TIME_OF_STATE = {"scheduled": "due", "active": "lease_until", "dead": "died"}
+TIME_OF_STATE = {
+    "ready": "created", "scheduled": "due", "active": "lease_until", "dead": "died",
+}  # fmt: skip
 
 
-def _print_jobs(views: list[JobView], state: StateChoice) -> None:
-    if not views:
-        output.note(f"no {state.value} jobs")
-        return
-    when = TIME_OF_STATE.get(state.value, "created")
-    output.table(
-        ("id", when.replace("_", " "), "attempt", "owner", "body", "error"),
-        [
-            (
-                view.id,
-                output.moment(getattr(view, when)),
-                view.attempt,
-                view.owner,
-                output.short_body(view),
-                view.error,
-            )
-            for view in views
-        ],
-        right="attempt",
-    )
+def _print_jobs(views: Sequence[JobView], columns: Sequence[str], kind: str = "jobs") -> None:
+    if views:
+        output.job_table(views, columns)
+    else:
+        output.note(f"no {kind}")
 
 
 @command("scan")
 def scan(
     session: Session,
     queue: Annotated[
-        str | None,
-        typer.Argument(metavar="[QUEUE]", help="Default: every queue.", show_default=False),
+        str | None, typer.Argument(metavar="[QUEUE]", help="Default: every queue.")
     ] = None,
     state: Annotated[
-        list[StateChoice] | None,
-        typer.Option(help="Only these jobs; may be repeated. Default: all.", show_default=False),
+        list[State] | None,
+        typer.Option(help="Only these jobs; may be repeated. Default: all."),
     ] = None,
     ids: Annotated[bool, typer.Option("--ids", help="Print only ids; read no bodies.")] = False,
 ) -> None:
     """List all jobs, each once, in no order and in bounded steps.
 
-    Jobs that come, go or change their state meanwhile may be missed.
+    A job that is added, removed or changes its state meanwhile may be missed.
     """
     states: list[StateName] = [one.value for one in dict.fromkeys(state or ())]
     document: dict[str, Any] = {"queue": queue, "states": states or None}
     with session.client() as client:
         names = client.queues() if queue is None else [queue]
         if queue is not None:
-            hint_if_missing(client, queue)
+            existing(client, queue)
         if ids and not session.as_json:
             output.write_lines(_each_id(client, names, states))
             return
@@ -332,12 +271,14 @@ def scan(
             document["ids"] = list(_each_id(client, names, states))
         else:
             found = client.scan_iter(queues=names, states=states or None)
-            views = list({view.id: view for view in found}.values())  # one may be met twice
+            views = list({view.id: view for view in found}.values())  # one may be found twice
             document["jobs"] = [output.job_document(view) for view in views]
-    session.answer(document, lambda: _print_scan(views, every=queue is None))
+    queue_column = ["queue"] if queue is None else []
+    columns = ["id", *queue_column, "state", "created", "attempt", "owner", "body", "error"]
+    session.answer(document, lambda: _print_jobs(views, columns))
 
 
-def _each_id(client: Penstock, queues: list[str], states: list[StateName]) -> Iterator[str]:
+def _each_id(client: Penstock, queues: Sequence[str], states: Sequence[StateName]) -> Iterator[str]:
     for name in queues:
         seen: set[str] = set()
         cursor = ""
@@ -349,28 +290,6 @@ def _each_id(client: Penstock, queues: list[str], states: list[StateName]) -> It
 
 
 STEP = 1000
-
-
-def _print_scan(views: list[JobView], *, every: bool) -> None:
-    if not views:
-        output.note("no jobs")
-        return
-    rows = [
-        (
-            view.id,
-            *([view.queue] if every else []),
-            view.state,
-            output.moment(view.created),
-            view.attempt,
-            view.owner,
-            output.short_body(view),
-            view.error,
-        )
-        for view in views
-    ]
-    named = ("queue",) if every else ()
-    columns = ("id", *named, "state", "created", "attempt", "owner", "body", "error")
-    output.table(columns, rows, right="attempt")
 
 
 @command("show")
@@ -393,7 +312,7 @@ def show(
 
 
 def queue_of(client: Penstock, job_id: str) -> str:
-    """The name of the queue of a job, which the registry knows by what the id says.
+    """Return the name of a job's queue, from the registry.
 
     Raises:
         BadJobId: malformed.
@@ -407,17 +326,10 @@ def queue_of(client: Penstock, job_id: str) -> str:
 
 
 def _print_job(view: JobView) -> None:
-    times = {name: output.moment(getattr(view, name)) for name in MOMENTS}
-    codec, _ = output.body_value(view)
-    facts: dict[str, Any] = {
-        "id": view.id,
-        "queue": view.queue,
-        "state": view.state,
-        "dedup id": view.dedup_id or "",
-        "stable id": view.stable_id,
-        **times,
-        **{name.replace("_", " "): output.span(getattr(view, name)) for name in SPANS},
-        "lease": output.span(view.lease) if view.lease else "none (at most once)",
+    lease = output.span(view.lease) if view.lease else "none (at most once)"
+    facts = {
+        **{name.replace("_", " "): output.job_cell(view, name) for name in FACTS},
+        "lease": lease,
         "owner": view.owner,
         "attempt": view.attempt,
         "retry policy": _policy_text(view.retry),
@@ -425,15 +337,19 @@ def _print_job(view: JobView) -> None:
         "error": view.error,
         **{f"header {name}": value for name, value in view.headers.items()},
         "size": output.size(len(view.raw)),
-        "codec": codec,
+        "codec": output.body_value(view)[0],
     }
-    output.table(("", ""), [(name, value) for name, value in facts.items() if value != ""])
-    lines = view.raw.decode("utf-8", "backslashreplace").split("\n")
-    output.write_lines(lines)
+    rows = [(name, value) for name, value in facts.items() if value not in ("", None)]
+    output.table(("", ""), rows)
+    output.write_lines(view.raw.decode("utf-8", "backslashreplace").split("\n"))
+
+
+FACTS = ("id", "queue", "state", "dedup_id", "stable_id", *output.MOMENTS, *output.SPANS)
+COUNTERS = ("deliveries", "redeliveries", "nacks", "crashes", "releases")
 
 
 def _policy_text(policy: RetryPolicy | None) -> str:
-    """What a job's own policy says; what is the queue's is not named."""
+    """Describe a job's own retry policy, without what it leaves to the queue."""
     if policy is None:
         return ""
     told = []
@@ -446,22 +362,20 @@ def _policy_text(policy: RetryPolicy | None) -> str:
     return ", ".join(told) or "the queue's"
 
 
-MOMENTS = ("created", "due", "expires", "delivered", "lease_until", "died")
-SPANS = ("age", "next_in", "idle", "ttl_left")
-COUNTERS = ("deliveries", "redeliveries", "nacks", "crashes", "releases")
-
-
 @command("status")
 def status(
     session: Session,
     queue: QueueArgument,
-    dedup_id: Annotated[str, typer.Argument(metavar="DEDUP_ID", show_default=False)],
+    dedup_id: Annotated[str, typer.Argument(metavar="DEDUP_ID")],
 ) -> None:
-    """Show who has a dedup id: a job, one that waits for its end, or a window; else exit code 1."""
+    """Show which job has a dedup id; exit code 1 if the id is free.
+
+    The id may also be reserved for a job that runs next, or for the rest of a window.
+    """
     with session.client() as client:
         found = client.open(queue).status(dedup_id)
         if found is None:
-            hint_if_missing(client, queue)
+            existing(client, queue)
     if found or session.as_json:
         document = _status_document(queue, found or DedupStatus(dedup_id, "", None, None, None))
         session.answer(document, lambda: _print_status(found))
@@ -469,14 +383,18 @@ def status(
         raise Failed(f"no job has the dedup id {dedup_id!r} in queue {queue!r}")
 
 
+def _jobs_of(found: DedupStatus) -> dict[str, JobView | None]:
+    return {"job": found.job, "successor": found.successor}
+
+
 def _status_document(queue: str, found: DedupStatus) -> dict[str, Any]:
-    jobs = {"job": found.job, "successor": found.successor}
+    jobs = _jobs_of(found).items()
     return {
         "queue": queue,
         "dedup_id": found.dedup_id,
         "state": found.state or None,
         "window_ends": found.window_ends,
-        **{name: output.job_document(view) if view else None for name, view in jobs.items()},
+        **{name: output.job_document(view) if view else None for name, view in jobs},
     }
 
 
@@ -485,27 +403,21 @@ def _print_status(found: DedupStatus | None) -> None:
         return
     ends = f", ends {output.moment(found.window_ends)}" if found.window_ends is not None else ""
     output.write(f"{found.dedup_id}: {found.state}{ends}")
-    held = {"job": found.job, "successor": found.successor}
+    columns = ("id", "state", "age", "next_in", "attempt", "owner", "body")
     rows = [
-        (
-            role,
-            view.id,
-            view.state,
-            output.span(view.age),
-            output.span(view.next_in),
-            view.attempt,
-            view.owner,
-            output.short_body(view),
-        )
-        for role, view in held.items()
+        (role, *(output.job_cell(view, name) for name in columns))
+        for role, view in _jobs_of(found).items()
         if view is not None
     ]
     if rows:
-        columns = ("", "id", "state", "age", "next in", "attempt", "owner", "body")
-        output.table(columns, rows, right="attempt")
+        headings = (name.replace("_", " ") for name in columns)
+        output.table(("", *headings), rows, right="attempt")
 
 
-def hint_if_missing(client: Penstock, queue: str) -> None:
-    """Say so if there is no such queue: an empty answer may be a typing error."""
-    if not client.open(queue).stats().exists:
-        output.note(f"queue {queue!r} does not exist now")
+def existing(client: Penstock, name: str) -> Queue | None:
+    """Open a queue; if it does not exist, say so on stderr: its name may be mistyped."""
+    queue = client.open(name)
+    if queue.stats().exists:
+        return queue
+    output.note(f"queue {name!r} does not exist now")
+    return None

@@ -1,88 +1,68 @@
-"""The command about several nodes: which there are, and what is done about one of them."""
+"""The command `nodes`: list, add, empty and remove nodes."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
-from enum import Enum
-from typing import Annotated, Any
+from typing import Annotated, Literal
 
 import typer
 
-from penstock import Drain, NodesMissed, NodeView, Penstock
+from penstock import Drain, NodesMissed, NodeView
 from penstock.cli import output
 from penstock.cli.app import Failed, Session, command
 
 __all__ = ["nodes"]
 
 
-class Action(str, Enum):
-    """The actions of `penstock nodes`."""
-
-    LIST = "list"
-    ADD = "add"
-    LEAVE = "leave"
-    DRAINED = "drained"
-    FORGET = "forget"
-    JOIN = "join"
-
-
 @command("nodes")
 def nodes(
     session: Session,
     action: Annotated[
-        Action,
+        Literal["list", "add", "leave", "drained", "forget", "join"],
         typer.Argument(
             help="list; add URL; leave = send no new jobs there; drained = exit code 1 unless it "
-            "is empty; forget = remove it from the list; join = undo leave.",
-            show_default=False,
+            "is empty; forget = remove it from the list; join = undo leave."
         ),
-    ] = Action.LIST,
+    ] = "list",
     node: Annotated[
         str | None,
         typer.Argument(
-            metavar="[NODE]",
-            help="Id (its first 8 digits) or address of the node; for add a URL.",
-            show_default=False,
+            metavar="[NODE]", help="Id (its first 8 digits) or address of the node; for add a URL."
         ),
     ] = None,
 ) -> None:
-    """List the nodes of a federation, or do something about one of them.
+    """List the nodes of a federation, or change one of them.
 
-    --url names one of them, or several with blanks between; the others are learned from it.
+    --url names one or several of them; the others are learned from these.
     """
-    if (node is None) != (action is Action.LIST):
+    if (node is None) != (action == "list"):
         raise typer.BadParameter("list takes no NODE; the other actions need one")
-    if action is Action.DRAINED:
-        _show_drain(session, node or "")
-        return
+    missed = None
     with session.client() as client:
-        told = _done(client, action, node or "")
+        if action == "drained":
+            _show_drain(session, client.nodes.drained(node or ""))
+            return
+        try:
+            if action != "list":
+                getattr(client.nodes, action)(node)
+        except NodesMissed as error:
+            missed = error
         found = client.nodes.list()
-    document = {"nodes": [asdict(one) for one in found]}
-    session.answer(document, lambda: _print(found))
-    if told:
-        raise Failed(told)
+    session.answer({"nodes": [asdict(one) for one in found]}, lambda: _print(found))
+    if missed:
+        raise Failed(f"{missed}; repeat the command when they are back")
 
 
-def _done(client: Penstock, action: Action, node: str) -> str:
-    """Do it; what is to be said of nodes that were missed."""
-    try:
-        if action is not Action.LIST:
-            getattr(client.nodes, action.value)(node)
-    except NodesMissed as error:
-        return f"{error}; repeat the command when they are back"
-    return ""
-
-
-def _print(found: tuple[NodeView, ...]) -> None:
+def _print(found: Sequence[NodeView]) -> None:
     columns = ("id", "address", "priority", "used", "max", "leaving", "error")
     rows = [
         (
             one.id,
             one.address,
             one.priority,
-            _size(one.used_memory),
-            "no limit" if one.max_memory == 0 else _size(one.max_memory),
+            output.size(one.used_memory),
+            "no limit" if one.max_memory == 0 else output.size(one.max_memory),
             "yes" if one.leaving else "",
             one.error,
         )
@@ -91,17 +71,10 @@ def _print(found: tuple[NodeView, ...]) -> None:
     output.table(columns, rows, right="priority used max")
 
 
-def _size(count: int | None) -> str:
-    return "" if count is None else output.size(count)
-
-
-def _show_drain(session: Session, node: str) -> None:
-    with session.client() as client:
-        found: Drain = client.nodes.drained(node)
-    figures: dict[str, Any] = asdict(found)
+def _show_drain(session: Session, left: Drain) -> None:
+    figures = asdict(left)
     session.answer(
-        {"drained": bool(found), **figures},
-        lambda: output.table(("", ""), list(figures.items()), right=""),
+        {"drained": bool(left), **figures}, lambda: output.table(("", ""), list(figures.items()))
     )
-    if not found:
-        raise Failed("it is not empty yet")
+    if not left:
+        raise Failed("the node is not empty yet")

@@ -1,10 +1,10 @@
 """Output of commands: tables for people, JSON for programs.
 
-All text goes through `printable`: a name, a body or an error can't control the terminal.
+All text goes through `printable`, so that a name, a body or an error can't control the terminal.
 
-In JSON, times are seconds since 1970 and spans are seconds. A job's `codec` tells how to read its
-`body`: with "json" it is the value itself; with "bytes" it is a string when the bytes are UTF-8,
-else {"base64": "..."}.
+In JSON, times are seconds since 1970 and spans are seconds. A job's `codec` says how to read its
+`body`. With "json" it is the value. With "bytes" it is a string if the bytes are UTF-8, else
+{"base64": "..."}.
 """
 
 from __future__ import annotations
@@ -13,31 +13,34 @@ import base64
 import json
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, fields
+from dataclasses import fields
 from datetime import datetime, timedelta, timezone
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from penstock import JobView, QueueStats
+from penstock import JobView
 from penstock.core.logs import printable
 from penstock.core.urls import redacted
 
 __all__ = [
+    "MOMENTS",
+    "SPANS",
     "agreed",
     "body_value",
     "complain",
     "console",
+    "job_cell",
     "job_document",
+    "job_table",
     "moment",
     "note",
     "short_body",
     "size",
     "span",
-    "stats_document",
     "table",
     "write",
     "write_json",
@@ -46,7 +49,9 @@ __all__ = [
 
 
 WHOLE = ("id", "sha1")
-"""Columns that must survive copying."""
+"""Columns that are never wrapped, so that they can be copied."""
+MOMENTS = ("created", "due", "expires", "delivered", "lease_until", "died")
+SPANS = ("age", "next_in", "idle", "ttl_left")
 
 
 def write(text: str) -> None:
@@ -60,29 +65,29 @@ def write_lines(lines: Iterable[str]) -> None:
 
 
 def complain(text: str) -> None:
-    """Write a line that starts with the name of the program to stderr."""
+    """Write a line to stderr, with the name of the program before it."""
     note(f"penstock: {text}")
 
 
 def note(text: str) -> None:
-    """Write a line to stderr: for people, and no part of the answer."""
+    """Write a line to stderr: it is for people, not part of the result."""
     sys.stderr.write(f"{printable(redacted(text))}\n")
 
 
 def agreed(question: str) -> bool:
-    """Whether the answer on stdin is yes; none is a no. The question goes to stderr."""
+    """Ask on stderr; return True if a line on stdin says yes."""
     sys.stderr.write(f"{printable(question)} [y/N] ")
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-def write_json(document: Any) -> None:
-    """A document on stdout, in ASCII: any text survives any terminal and any pipe."""
+def write_json(document: object) -> None:
+    """Write a JSON document to stdout, in ASCII, which any terminal and pipe can carry."""
     sys.stdout.write(json.dumps(document, indent=2) + "\n")
 
 
 def console() -> Console:
-    """Where tables go: stdout, as wide as the terminal, and without a limit in a pipe."""
+    """Return a console on stdout: as wide as the terminal, unlimited in a pipe."""
     if sys.stdout.isatty():
         return Console()
     return Console(file=sys.stdout, width=10_000)
@@ -102,13 +107,30 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: st
         side: Literal["left", "right"] = "right" if column in numbers else "left"
         grid.add_column(column, justify=side, overflow="fold", no_wrap=column in WHOLE)
     for row in rows:
-        # Text, as a string would be searched for rich's markup.
+        # Text, because rich would search a str for markup.
         grid.add_row(*(Text("" if cell is None else printable(str(cell))) for cell in row))
     console().print(grid)
 
 
+def job_table(views: Iterable[JobView], attributes: Sequence[str]) -> None:
+    """Print a row for each job with these attributes of `JobView`."""
+    headings = [name.replace("_", " ") for name in attributes]
+    rows = [[job_cell(view, name) for name in attributes] for view in views]
+    table(headings, rows, right="attempt")
+
+
+def job_cell(view: JobView, name: str) -> object:
+    """Return an attribute of a job as people read it."""
+    if name == "body":
+        return short_body(view)
+    value = getattr(view, name)
+    if name in MOMENTS:
+        return moment(value)
+    return span(value) if name in SPANS else value
+
+
 def moment(seconds: float | None) -> str:
-    """A time in UTC, to the millisecond."""
+    """Format a time in UTC, to the millisecond."""
     if seconds is None:
         return ""
     at = datetime.fromtimestamp(seconds, timezone.utc)
@@ -116,7 +138,7 @@ def moment(seconds: float | None) -> str:
 
 
 def span(seconds: float | timedelta | None) -> str:
-    """A duration in the unit that suits it."""
+    """Format a duration in the largest unit of which it has two."""
     if seconds is None:
         return ""
     if isinstance(seconds, timedelta):
@@ -127,8 +149,10 @@ def span(seconds: float | timedelta | None) -> str:
     return f"{seconds:.3g} s" if seconds < 100 else f"{seconds:.0f} s"
 
 
-def size(count: int) -> str:
-    """A number of bytes in the unit that suits it."""
+def size(count: int | None) -> str:
+    """Format a number of bytes in the largest unit of which it has one; None = empty."""
+    if count is None:
+        return ""
     for limit, unit in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
         if abs(count) >= limit:
             return f"{count / limit:.2f} {unit}"
@@ -136,7 +160,7 @@ def size(count: int) -> str:
 
 
 def body_value(view: JobView) -> tuple[str, Any]:
-    """Codec and body as JSON shows them; a body that its codec can't read is shown as bytes."""
+    """Return codec and body for JSON; a body that its codec can't read is shown as bytes."""
     if view.codec == "json":
         try:
             return "json", json.loads(view.raw, parse_constant=_refuse)
@@ -149,12 +173,12 @@ def body_value(view: JobView) -> tuple[str, Any]:
         return codec, {"base64": base64.b64encode(view.raw).decode()}
 
 
-def _refuse(constant: str) -> Any:
+def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not JSON")
 
 
 def short_body(view: JobView, limit: int = 60) -> str:
-    """The beginning of a body, for a cell."""
+    """Return the beginning of a body, for a cell."""
     text = printable(view.raw[: 4 * limit].decode("utf-8", "backslashreplace"))
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
@@ -164,15 +188,9 @@ DERIVED = ("attempt", "redeliveries", "age", "ttl", "ttl_left", "idle", "next_in
 
 
 def job_document(view: JobView) -> dict[str, Any]:
-    """A job as JSON shows it: the attributes of `JobView`, codec and body as said above."""
+    """Return a job for JSON: the attributes of `JobView`, with codec and body as said above."""
     codec, body = body_value(view)
-    stored = {f.name: getattr(view, f.name) for f in fields(view) if f.repr}
-    derived = {name: getattr(view, name) for name in DERIVED}
+    names = [*(one.name for one in fields(view) if one.repr), *DERIVED]
     policy = view.retry and {name: getattr(view.retry, name) for name in POLICY}
     told = {"headers": dict(view.headers), "retry": policy, "codec": codec, "body": body}
-    return {**stored, **derived, **told}
-
-
-def stats_document(stats: QueueStats) -> dict[str, Any]:
-    """Counts as JSON shows them: the attributes of `QueueStats`."""
-    return asdict(stats)
+    return {**{name: getattr(view, name) for name in names}, **told}

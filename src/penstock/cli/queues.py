@@ -1,18 +1,18 @@
-"""Commands about queues: queues, stats, pause, close, clear, and what moves or removes jobs."""
+"""Commands about queues: list, count, pause, close, clear them; move or remove their jobs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from enum import Enum
+from dataclasses import asdict
 from fnmatch import fnmatchcase
-from typing import Annotated, Any
+from typing import Annotated, Literal
 
 import typer
 
-from penstock import Outcome, Penstock, QueueDamaged, QueueStats, Settled, StateName
+from penstock import Outcome, PauseSide, Penstock, QueueDamaged, QueueStats, Settled, StateName
 from penstock.cli import output
 from penstock.cli.app import Failed, Session, command
-from penstock.cli.jobs import QueueArgument, StateChoice, hint_if_missing
+from penstock.cli.jobs import QueueArgument, State, existing
 
 __all__ = [
     "clear", "close", "dequeue", "evict", "pause", "promote", "purge", "queues", "redrive",
@@ -20,20 +20,11 @@ __all__ = [
 ]  # fmt: skip
 
 QueuesArgument = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[QUEUE]...", help="Default: every queue.", show_default=False),
+    list[str] | None, typer.Argument(metavar="[QUEUE]...", help="Default: every queue.")
 ]
 
 
-class Side(str, Enum):
-    """The side that a pause stops."""
-
-    IN = "in"
-    OUT = "out"
-    ALL = "all"
-
-
-IdsArgument = Annotated[list[str], typer.Argument(metavar="ID...", show_default=False)]
+IdsArgument = Annotated[list[str], typer.Argument(metavar="ID...")]
 
 
 @command("queues")
@@ -44,36 +35,27 @@ def queues(
         typer.Argument(
             metavar="[PATTERN]",
             help="Only names that match: * any text, ? any character, [abc] one of these.",
-            show_default=False,
         ),
     ] = "*",
     min_length: Annotated[
-        int | None,
-        typer.Option(help="Only queues with at least this many ready jobs.", show_default=False),
+        int | None, typer.Option(help="Only queues with at least this many ready jobs.")
     ] = None,
     max_length: Annotated[
-        int | None,
-        typer.Option(help="Only queues with at most this many ready jobs.", show_default=False),
+        int | None, typer.Option(help="Only queues with at most this many ready jobs.")
     ] = None,
     max_idle: Annotated[
-        float | None,
-        typer.Option(
-            metavar="SECONDS", help="Only queues written to in this time.", show_default=False
-        ),
+        float | None, typer.Option(metavar="SECONDS", help="Only queues written to in this time.")
     ] = None,
 ) -> None:
     """List the queues that exist, or those that pattern and options choose."""
-    bounds: dict[str, Any] = {
-        "min_length": min_length,
-        "max_length": max_length,
-        "max_idle": max_idle,
-    }
     with session.client() as client:
-        if all(bound is None for bound in bounds.values()):
+        if min_length is max_length is max_idle is None:
             names = client.queues(pattern)
         else:
-            chosen = {one.name for one in client.scan_queues_iter(**bounds)}
-            names = sorted(name for name in chosen if fnmatchcase(name, pattern))
+            found = client.scan_queues_iter(
+                min_length=min_length, max_length=max_length, max_idle=max_idle
+            )
+            names = sorted({one.name for one in found if fnmatchcase(one.name, pattern)})
     session.answer({"queues": names}, lambda: output.write_lines(names))
 
 
@@ -83,8 +65,7 @@ def stats(session: Session, queues: QueuesArgument = None) -> None:
     with session.client() as client:
         names = queues or client.queues()
         counts = list(_counted(client, names))
-    document = {"queues": [output.stats_document(one) for one in counts]}
-    session.answer(document, lambda: _print_stats(counts))
+    session.answer({"queues": [asdict(one) for one in counts]}, lambda: _print_stats(counts))
     if len(counts) < len(names):
         raise typer.Exit(1)
 
@@ -102,38 +83,36 @@ def _counted(client: Penstock, names: Sequence[str]) -> Iterator[QueueStats]:
 
 COUNTS = ("ready", "scheduled", "active", "dead", "expired", "enqueued", "acked", "nacked")
 RARE = ("promoted", "dequeued", "withdrawn", "evicted", "expired_active")
-"""Totals that most queues never have; a column of nothing but zeros is left out."""
+"""Totals that are zero in most queues; a column of zeros is left out."""
 SPANS = ("oldest", "age", "idle")
 
 
-def _print_stats(counts: list[QueueStats]) -> None:
+def _print_stats(counts: Sequence[QueueStats]) -> None:
     numbers = (*COUNTS, *(rare for rare in RARE if any(getattr(one, rare) for one in counts)))
-    held = ("roles",) if any(map(_roles, counts)) else ()
+    columns = [*numbers, *SPANS, *(["roles"] if any(map(_roles, counts)) else []), "settings"]
+    rows = []
+    for whole in counts:
+        rows.append((whole.name, whole))
+        if len(whole.nodes) > 1:
+            rows += [(f"{whole.name} on {node}", part) for node, part in whole.nodes.items()]
     output.table(
-        ("queue", *numbers, *SPANS, *held, "settings"),
-        [
-            (
-                name,
-                *(getattr(one, number) for number in numbers),
-                *(output.span(getattr(one, span)) for span in SPANS),
-                *(_roles(one) for _ in held),
-                _settings(one),
-            )
-            for whole in counts
-            for name, one in _rows(whole)
-        ],
+        ("queue", *columns),
+        [(name, *(_cell(one, column) for column in columns)) for name, one in rows],
         right=" ".join((*numbers, *SPANS)),
     )
 
 
-def _rows(one: QueueStats) -> list[tuple[str, QueueStats]]:
-    """The queue, and its part on each node, with what they are called."""
-    parts = one.nodes.items() if len(one.nodes) > 1 else ()
-    return [(one.name, one), *((f"{one.name} on {address}", part) for address, part in parts)]
+def _cell(one: QueueStats, column: str) -> object:
+    if column == "roles":
+        return _roles(one)
+    if column == "settings":
+        return _settings(one)
+    value = getattr(one, column)
+    return output.span(value) if column in SPANS else value
 
 
 def _roles(one: QueueStats) -> str:
-    """Describe the holders of the exclusive roles, since when and until when."""
+    """Describe the holders of the exclusive roles."""
     holders = (("producer", one.producer), ("consumer", one.consumer))
     return ", ".join(
         f"{role}={holder} (for {output.span(holder.age)}, {output.span(holder.left)} left)"
@@ -145,8 +124,8 @@ def _roles(one: QueueStats) -> str:
 def _settings(one: QueueStats) -> str:
     if not one.exists:
         return "does not exist"
-    chosen = output.stats_document(one)["settings"]
-    shown = [f"{name}={value}" for name, value in chosen.items() if value is not None]
+    chosen = asdict(one.settings).items()
+    shown = [f"{name}={value}" for name, value in chosen if value is not None]
     differing = [f"(others on {', '.join(one.differing)})"] if one.differing else []
     return " ".join(["closed"] * one.closed + shown + differing)
 
@@ -156,57 +135,43 @@ def pause(
     session: Session,
     queue: QueueArgument,
     side: Annotated[
-        Side, typer.Option(help="in = refuse new jobs; out = deliver nothing; all = both.")
-    ] = Side.ALL,
+        PauseSide,
+        typer.Option(help="in = refuse new jobs; out = deliver nothing; all = both."),
+    ] = "all",
 ) -> None:
     """Stop a side of a queue; it stays stopped until `resume`."""
     with session.client() as client:
-        client.open(queue).pause(side.value)
-    session.answer(
-        {"queue": queue, "paused": side.value},
-        lambda: output.write(f"{queue}: paused ({side.value})"),
-    )
+        client.open(queue).pause(side)
+    session.answer({"queue": queue, "paused": side}, f"{queue}: paused ({side})")
 
 
 @command("resume")
 def resume(session: Session, queue: QueueArgument) -> None:
     """End a pause."""
     with session.client() as client:
-        target = client.open(queue)
-        if target.stats().exists:  # or it would be made
+        if target := existing(client, queue):  # resume() would create it
             target.resume()
-        else:
-            hint_if_missing(client, queue)
-    session.answer(
-        {"queue": queue, "paused": None},
-        lambda: output.write(f"{queue}: not paused"),
-    )
+    session.answer({"queue": queue, "paused": None}, f"{queue}: not paused")
 
 
 @command("close")
 def close(session: Session, queue: QueueArgument) -> None:
-    """Take no more jobs; consumers finish what is there, and then end. Until `reopen`."""
+    """Refuse new jobs until `reopen`.
+
+    Consumers finish the jobs that are there, and then end.
+    """
     with session.client() as client:
         client.open(queue).close()
-    session.answer(
-        {"queue": queue, "closed": True},
-        lambda: output.write(f"{queue}: closed"),
-    )
+    session.answer({"queue": queue, "closed": True}, f"{queue}: closed")
 
 
 @command("reopen")
 def reopen(session: Session, queue: QueueArgument) -> None:
-    """Take jobs again after a `close`."""
+    """Accept jobs again after a `close`."""
     with session.client() as client:
-        target = client.open(queue)
-        if target.stats().exists:  # or it would be made
+        if target := existing(client, queue):  # reopen() would create it
             target.reopen()
-        else:
-            hint_if_missing(client, queue)
-    session.answer(
-        {"queue": queue, "closed": False},
-        lambda: output.write(f"{queue}: open"),
-    )
+    session.answer({"queue": queue, "closed": False}, f"{queue}: open")
 
 
 @command("redrive")
@@ -215,28 +180,22 @@ def redrive(
     queue: QueueArgument,
     ids: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[ID]...", help="Default: all dead letters, oldest first.", show_default=False
-        ),
+        typer.Argument(metavar="[ID]...", help="Default: all dead letters, oldest first."),
     ] = None,
-    limit: Annotated[
-        int | None, typer.Option(help="At most this many, oldest first.", show_default=False)
-    ] = None,
+    limit: Annotated[int | None, typer.Option(help="At most this many, oldest first.")] = None,
 ) -> None:
-    """Bring dead letters back; their attempts start anew.
+    """Bring dead letters back.
 
-    One whose dedup id is another job's by now stays dead.
+    Their attempts are counted from zero again. A dead letter whose dedup id another job has by now
+    stays dead.
     """
     if ids and limit is not None:
         raise typer.BadParameter("--limit can't be combined with ids")
     with session.client() as client:
         count = client.open(queue).redrive(ids or None, limit=limit)
         if not count:
-            hint_if_missing(client, queue)
-    session.answer(
-        {"queue": queue, "redriven": count},
-        lambda: output.write(f"{count} dead letters redriven"),
-    )
+            existing(client, queue)
+    session.answer({"queue": queue, "redriven": count}, f"{count} dead letters redriven")
     if ids and count < len(ids):
         raise Failed(
             f"{len(ids) - count} of {len(ids)} could not be redriven: see `penstock show ID`"
@@ -245,7 +204,10 @@ def redrive(
 
 @command("promote")
 def promote(session: Session, queue: QueueArgument, ids: IdsArgument) -> None:
-    """Let jobs be delivered at once: delayed, backing off, or held by a consumer."""
+    """Let jobs be delivered now.
+
+    They are delayed, wait for their next attempt, or are held by a consumer.
+    """
     _move(session, queue, ids, "promote", "promoted", "brought forward")
 
 
@@ -256,24 +218,28 @@ def dequeue(session: Session, queue: QueueArgument, ids: IdsArgument) -> None:
 
 
 def _move(
-    session: Session, queue: str, ids: list[str], method: str, counted: str, words: str
+    session: Session,
+    queue: str,
+    ids: Sequence[str],
+    method: Literal["promote", "dequeue"],
+    counted: str,
+    words: str,
 ) -> None:
     names = list(dict.fromkeys(ids))
     with session.client() as client:
         settled: Settled = getattr(client.open(queue), method)(names)
         if not settled.done:
-            hint_if_missing(client, queue)
+            existing(client, queue)
     outcomes = dict(zip(names, settled, strict=True))
     document = {
         "queue": queue,
         counted: settled.done,
         "jobs": [{"id": name, "outcome": outcome.value} for name, outcome in outcomes.items()],
     }
-    session.answer(document, lambda: output.write(f"{settled.done} jobs {words}"))
-    failed = {name: outcome for name, outcome in outcomes.items() if outcome is not Outcome.DONE}
+    session.answer(document, f"{settled.done} jobs {words}")
+    failed = [f"{name} {one}" for name, one in outcomes.items() if one is not Outcome.DONE]
     if failed:
-        told = ", ".join(f"{name} {outcome}" for name, outcome in failed.items())
-        raise Failed(f"{len(failed)} of {len(names)} could not be {words}: {told}")
+        raise Failed(f"{len(failed)} of {len(names)} could not be {words}: {', '.join(failed)}")
 
 
 @command("evict")
@@ -285,23 +251,23 @@ def evict(
 ) -> None:
     """Make room on a full server: remove jobs that are never delivered again.
 
-    First those delivered at most once, nearest end of ttl first; then dead letters, oldest first.
+    Jobs that were delivered at most once go first, nearest end of ttl first; then dead letters,
+    oldest first.
     """
     with session.client() as client:
         target = client.open(queue)
-        removed = step = target.evict(min(count, STEP), dead=not keep_dead)
-        while step and removed < count:
-            step = target.evict(min(count - removed, STEP), dead=not keep_dead)
+        removed = 0
+        while step := target.evict(min(count - removed, STEP), dead=not keep_dead):
             removed += step
+            if removed >= count:
+                break
         if not removed:
-            hint_if_missing(client, queue)
-    session.answer(
-        {"queue": queue, "evicted": removed}, lambda: output.write(f"{removed} jobs removed")
-    )
+            existing(client, queue)
+    session.answer({"queue": queue, "evicted": removed}, f"{removed} jobs removed")
 
 
 STEP = 1000
-"""Most that one call removes."""
+"""Most jobs that one call removes."""
 
 
 @command("purge")
@@ -309,7 +275,7 @@ def purge(
     session: Session,
     queue: QueueArgument,
     state: Annotated[
-        list[StateChoice] | None,
+        list[State] | None,
         typer.Option(
             help="State of the jobs to remove; may be repeated. Default: ready and scheduled."
         ),
@@ -317,29 +283,30 @@ def purge(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
 ) -> None:
     """Remove the jobs that a queue holds now."""
-    states: list[StateName] = [
-        one.value for one in dict.fromkeys(state or (StateChoice.READY, StateChoice.SCHEDULED))
-    ]
+    given: list[StateName] = [one.value for one in dict.fromkeys(state or ())]
+    states: list[StateName] = given or ["ready", "scheduled"]
     with session.client() as client:
         target = client.open(queue)
         before = target.stats()
         if not before.exists:
-            hint_if_missing(client, queue)
+            existing(client, queue)
         elif not yes:
             counts = ", ".join(f"{getattr(before, one)} {one}" for one in states)
-            if not output.agreed(f"Remove these jobs of {queue}: {counts}?"):
-                raise Failed("nothing was removed")
-        count = target.purge(*states)  # promises of staged writes outlive an idle queue
-    document: dict[str, Any] = {"queue": queue, "states": states, "purged": count}
-    session.answer(document, lambda: output.write(f"{count} jobs removed"))
+            _confirm(f"Remove these jobs of {queue}: {counts}?")
+        count = target.purge(*states)  # also of a queue that has staged writes alone
+    document = {"queue": queue, "states": states, "purged": count}
+    session.answer(document, f"{count} jobs removed")
+
+
+def _confirm(question: str) -> None:
+    if not output.agreed(question):
+        raise Failed("nothing was removed")
 
 
 @command("clear")
 def clear(
     session: Session,
-    queues: Annotated[
-        list[str] | None, typer.Argument(metavar="[QUEUE]...", show_default=False)
-    ] = None,
+    queues: Annotated[list[str] | None, typer.Argument(metavar="[QUEUE]...")] = None,
     every: Annotated[bool, typer.Option("--all", help="Remove every queue of the prefix.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
 ) -> None:
@@ -347,33 +314,21 @@ def clear(
     if every == bool(queues):
         raise typer.BadParameter("give QUEUE names, or --all")
     with session.client() as client:
-        names = client.queues() if every else _existing(client, queues or [])
-        if names and not yes and not output.agreed(_sure(client, names)):
-            raise Failed("nothing was removed")
+        asked = client.queues() if every else list(dict.fromkeys(queues or ()))
+        names = [name for name in asked if every or existing(client, name)]
+        if names and not yes:
+            _confirm(_question(client, names))
         cleared = [(name, client.open(name).clear()) for name in names]
-        client.clear(name for name in queues or () if name not in names)  # as above: promises
+        client.clear(name for name in asked if name not in names)  # they may have staged writes
     total = sum(count for _, count in cleared)
     document = {
         "jobs": total,
         "queues": [{"queue": name, "jobs": count} for name, count in cleared],
     }
-    session.answer(
-        document, lambda: output.write(f"{len(cleared)} queues removed, {total} jobs with them")
-    )
+    session.answer(document, f"{len(cleared)} queues removed, {total} jobs with them")
 
 
-def _existing(client: Penstock, names: list[str]) -> list[str]:
-    """Those that are there, each once; the others are named on stderr."""
-    found = []
-    for name in dict.fromkeys(names):
-        if client.open(name).stats().exists:
-            found.append(name)
-        else:
-            hint_if_missing(client, name)
-    return found
-
-
-def _sure(client: Penstock, names: list[str]) -> str:
+def _question(client: Penstock, names: list[str]) -> str:
     told = []
     for name in names[:SHOWN]:
         one = client.open(name).stats()
@@ -384,12 +339,12 @@ def _sure(client: Penstock, names: list[str]) -> str:
 
 
 SHOWN = 10
-"""Most queues that a question names."""
+"""Most queues that the question names."""
 
 
 @command("sweep")
 def sweep(session: Session, queues: QueuesArgument = None) -> None:
-    """Give back what expired jobs, old dead letters and idle queues take."""
+    """Remove expired jobs, old dead letters and idle queues."""
     with session.client() as client:
         swept = [(name, client.open(name).sweep()) for name in queues or client.queues()]
     total = sum(count for _, count in swept)

@@ -1,4 +1,4 @@
-"""The command about the server: info."""
+"""The command `info`, about the server."""
 
 from __future__ import annotations
 
@@ -22,24 +22,14 @@ def info(session: Session) -> None:
 
 def _print_info(hello: Hello, found: Info) -> None:
     facts = {
+        "address": ", ".join(one.address for one in hello.nodes),
         **asdict(found),
         "protocol": hello.version,
         "uptime": output.span(found.uptime),
-        "used_memory": _size(found.used_memory),
-        "max_memory": _size(found.max_memory, nothing="no limit"),
+        "used_memory": output.size(found.used_memory),
+        "max_memory": "no limit" if found.max_memory == 0 else output.size(found.max_memory),
         "aof_enabled": {True: "yes", False: "no", None: None}[found.aof_enabled],
     }
-    shown = [(name.replace("_", " "), value) for name, value in facts.items()]
-    addresses = ", ".join(one.address for one in hello.nodes)
-    output.table(("", ""), [("address", addresses), *_known(shown)])
-
-
-def _known(facts: list[tuple[str, object]]) -> list[tuple[str, object]]:
-    """What the server tells; on some it does not tell everything."""
-    return [(name, value) for name, value in facts if value not in (None, "")]
-
-
-def _size(count: int | None, nothing: str = "") -> str:
-    if count is None:
-        return ""
-    return output.size(count) if count or not nothing else nothing
+    # Some servers do not report every fact.
+    rows = [(name.replace("_", " "), value) for name, value in facts.items()]
+    output.table(("", ""), [row for row in rows if row[1] not in (None, "")])

@@ -1,4 +1,4 @@
-"""Commands that run workers, and tell how they are: worker, healthy."""
+"""Commands that run workers and check their health: worker, healthy."""
 
 from __future__ import annotations
 
@@ -8,19 +8,17 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import typer
 
 from penstock import BadArgument
 from penstock.cli import output
 from penstock.cli.app import Session, command
-from penstock.cli.watching import Changes, resident
+from penstock.cli.watching import calling_on_change, resident
 from penstock.core.logs import get_logger
 from penstock.wire.keys import DEFAULT_PREFIX
 from penstock.worker import AsyncWorker
@@ -36,18 +34,9 @@ LOG = get_logger(__name__)
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
-class LogLevel(str, Enum):
-    """The least that is logged."""
-
-    DEBUG = "debug"
-    INFO = "info"
-    WARNING = "warning"
-    ERROR = "error"
-
-
 @dataclass(frozen=True)
-class Changed:
-    """What the options change of the worker that the app has made; None = nothing.
+class Changes:
+    """Options that replace those of the app's worker; None = the app's.
 
     Args:
         queues: as the user wrote them.
@@ -61,21 +50,24 @@ class Changed:
     max_jobs: int | None
     name: str | None
 
+    def given(self) -> dict[str, Any]:
+        """Return the options that replace one."""
+        return {option: value for option, value in vars(self).items() if value is not None}
+
     def arguments(self) -> list[str]:
-        """The same for the command line of another process."""
-        given = {option: value for option, value in vars(self).items() if value is not None}
+        """Return them as arguments of `penstock worker`."""
         return [
             _option(name) if value is True else f"{_option(name)}={value}"
-            for name, value in given.items()
+            for name, value in self.given().items()
         ]
 
     def apply(self, made: AnyWorker, target: str) -> None:
-        """Change a worker, which `target` names.
+        """Change the worker that `target` names.
 
         Raises:
-            BadArgument: it refuses a value.
+            BadArgument: the worker refuses a value.
         """
-        changes = {option: value for option, value in vars(self).items() if value is not None}
+        changes = self.given()
         if self.queues is not None:
             changes["queues"] = parse_queues(self.queues)
         number = os.environ.get(NUMBER)
@@ -88,14 +80,14 @@ class Changed:
 
 @dataclass(frozen=True)
 class Health:
-    """How probes are answered; None = not in this way."""
+    """The ways in which probes are answered; None = not in this way."""
 
     host: str
     port: int | None
     file: Path | None
 
     def of(self, probed: Probed, stack: ExitStack) -> None:
-        """Answer them until the stack ends."""
+        """Answer probes until the stack ends."""
         if self.port is not None:
             try:
                 server = stack.enter_context(HealthServer(probed, self.host, self.port))
@@ -117,7 +109,6 @@ def worker(
         typer.Argument(
             metavar="MODULE:NAME",
             help="A Worker or an AsyncWorker, or a function that returns one.",
-            show_default=False,
         ),
     ],
     processes: Annotated[
@@ -127,22 +118,17 @@ def worker(
             min=1,
             max=1000,
             help="Number of processes; dead ones are replaced. Default: run in this process.",
-            show_default=False,
         ),
     ] = None,
     queues: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME[:WEIGHT],...", help="Replaces the queues of the app.", show_default=False
-        ),
+        typer.Option(metavar="NAME[:WEIGHT],...", help="Replaces the queues of the app."),
     ] = None,
     concurrency: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="Jobs to run at the same time.", show_default=False),
+        int | None, typer.Option(metavar="N", min=1, help="Jobs to run at the same time.")
     ] = None,
     prefetch: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=0, help="Jobs to reserve ahead.", show_default=False),
+        int | None, typer.Option(metavar="N", min=0, help="Jobs to reserve ahead.")
     ] = None,
     grace: Annotated[
         float | None,
@@ -150,34 +136,26 @@ def worker(
             metavar="SECONDS",
             min=0,
             help="Time for running jobs after SIGTERM; unfinished ones are then released.",
-            show_default=False,
         ),
     ] = None,
     burst: Annotated[
         bool, typer.Option("--burst", help="End when there is no job to take.")
     ] = False,
     max_jobs: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", min=1, help="Replace a process after this many jobs.", show_default=False
-        ),
+        int | None, typer.Option(metavar="N", min=1, help="Replace a process after this many jobs.")
     ] = None,
     max_memory: Annotated[
         str | None,
         typer.Option(
             metavar="SIZE",
             help="Replace a process that uses more memory, with its children: 512M, 2G.",
-            show_default=False,
         ),
     ] = None,
-    name: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Name of the worker.", show_default=False)
-    ] = None,
+    name: Annotated[str | None, typer.Option(metavar="TEXT", help="Name of the worker.")] = None,
     reload: Annotated[
         bool,
         typer.Option(
-            "--reload",
-            help="For development: restart when a .py file in or below . changes.",
+            "--reload", help="For development: restart when a .py file in or below . changes."
         ),
     ] = False,
     health_port: Annotated[
@@ -187,7 +165,6 @@ def worker(
             min=0,
             max=65535,
             help="Answer GET /health (200 or 503) and /status; 0 = any free port.",
-            show_default=False,
         ),
     ] = None,
     health_host: Annotated[
@@ -199,17 +176,12 @@ def worker(
             metavar="FILE",
             help="Write the status there every second, for `penstock healthy`.",
             dir_okay=False,
-            resolve_path=True,  # the app may leave this directory
-            show_default=False,
+            resolve_path=True,
         ),
     ] = None,
     log_level: Annotated[
-        LogLevel | None,
-        typer.Option(
-            case_sensitive=False,
-            help="Default: info, or the app's own setup.",
-            show_default=False,
-        ),
+        Literal["debug", "info", "warning", "error"] | None,
+        typer.Option(case_sensitive=False, help="Default: info, or the app's own setup."),
     ] = None,
     trial: Annotated[
         bool, typer.Option("--trial", help="Only check that the app can be loaded.", hidden=True)
@@ -217,33 +189,51 @@ def worker(
 ) -> None:
     """Run a worker, in one process or in several, until SIGTERM or SIGINT.
 
-    The server is the app's own choice; --url before the command is handed to it as PENSTOCK_URL.
-    Exit code 2 if the app can't be loaded, or refuses an option.
+    The app chooses the server; it finds --url, given before the command, in PENSTOCK_URL. Exit
+    code 2 if the app can't be loaded, or refuses an option.
     """
     if session.prefix != DEFAULT_PREFIX:
         raise _bad("prefix", "set it in the app")
     if session.given_url:
         os.environ["PENSTOCK_URL"] = session.given_url
-    changed = Changed(queues, concurrency, prefetch, grace, burst or None, max_jobs, name)
+    changes = Changes(queues, concurrency, prefetch, grace, burst or None, max_jobs, name)
     if queues is not None:
         parse_queues(queues)
     limit = None if max_memory is None else parse_size(max_memory)
     health = Health(health_host, health_port, health_file)
-    level = log_level and log_level.value
     if processes is None and limit is None and not reload:
-        _work(target, changed, health, level, trial=trial)
+        _work(target, changes, health, log_level, trial=trial)
         return
-    set_up(level)
-    arguments = [target, *changed.arguments(), *([f"--log-level={level}"] if level else [])]
-    _supervise(arguments, health, processes or 1, limit, reload=reload)
+    set_up(log_level)
+    if limit is not None:
+        _need("psutil", "max_memory", "cli")
+    if reload:
+        _need("watchfiles", "reload", "reload")
+    interpreter = [sys.executable, *(f"-W{option}" for option in sys.warnoptions)]
+    command_line = [*interpreter, "-m", "penstock.cli", "worker", target, *changes.arguments()]
+    command_line += [f"--log-level={log_level}"] if log_level else []
+    supervisor = Supervisor(
+        lambda number: command_line if number else [*command_line, "--trial"],
+        processes or 1,
+        max_memory=limit,
+        memory=resident,
+        development=reload,
+    )
+    with ExitStack() as stack:
+        health.of(supervisor, stack)
+        if reload:
+            stack.enter_context(calling_on_change(Path.cwd(), supervisor.reload))
+        code = supervisor.run()
+    if code:
+        raise typer.Exit(code)
 
 
-def _work(target: str, changed: Changed, health: Health, level: str | None, *, trial: bool) -> None:
+def _work(target: str, changes: Changes, health: Health, level: str | None, *, trial: bool) -> None:
     """Run the worker in this process."""
     line = SupervisorSocket.of_this_process()
     try:
         made = load(target)
-        changed.apply(made, target)
+        changes.apply(made, target)
     except NoWorker as error:
         output.complain(str(error))
         for line_of_trace in error.trace:
@@ -255,15 +245,14 @@ def _work(target: str, changed: Changed, health: Health, level: str | None, *, t
     if trial:
         return
     set_up(level)
-    # The worker listens while it runs; a signal just before stops it too, one behind does no harm.
+    # The worker handles signals while it runs; one that comes just before has to stop it too.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: made.stop())
     with ExitStack() as stack:
         health.of(made, stack)
         if line is not None:
             options = made.options
-            terms = Terms(options.grace_s, options.burst, options.max_jobs is not None)
-            line.report(made, terms)
+            line.report(made, Terms(options.grace_s, options.burst, options.max_jobs is not None))
         if isinstance(made, AsyncWorker):
             asyncio.run(made.run())
         else:
@@ -278,48 +267,16 @@ def _work(target: str, changed: Changed, health: Health, level: str | None, *, t
         raise typer.Exit(DRAINED)
 
 
-def _supervise(
-    arguments: Sequence[str],
-    health: Health,
-    processes: int,
-    max_memory: int | None,
-    *,
-    reload: bool,
-) -> None:
-    """Run the worker in processes of its own."""
-    if max_memory is not None:
-        _need("psutil", "max_memory", "cli")
-    if reload:
-        _need("watchfiles", "reload", "reload")
-    interpreter = [sys.executable, *(f"-W{option}" for option in sys.warnoptions)]
-    ours = [*interpreter, "-m", "penstock.cli", "worker", *arguments]
-
-    supervisor = Supervisor(
-        lambda number: ours if number else [*ours, "--trial"],
-        processes,
-        max_memory=max_memory,
-        memory=resident,
-        development=reload,
-    )
-    with ExitStack() as stack:
-        health.of(supervisor, stack)
-        if reload:
-            stack.enter_context(Changes(Path.cwd(), supervisor.reload))
-        code = supervisor.run()
-    if code:
-        raise typer.Exit(code)
-
-
 @command("healthy", common=False)
 def healthy(
     session: Session,  # noqa: ARG001 - it needs no server
-    file: Annotated[Path, typer.Argument(metavar="FILE", show_default=False)],
+    file: Annotated[Path, typer.Argument(metavar="FILE")],
     max_age: Annotated[
         float,
         typer.Option(metavar="SECONDS", min=0, help="Most seconds since the file was written."),
     ] = 15,
 ) -> None:
-    """Tell whether the worker that writes FILE (--health-file) is well, by the exit code."""
+    """Exit with code 0 if the worker that writes FILE (--health-file) is well, else with 1."""
     wrong = ailment(file, max_age=max_age)
     if wrong:
         output.complain(wrong)
@@ -328,7 +285,7 @@ def healthy(
 
 
 def parse_queues(text: str) -> list[str] | dict[str, int]:
-    """Names, or names with their weights when there is one: "emails:8,low" is 8 to 1.
+    """Parse names, or names with weights if one has a weight: in "emails:8,low" low has 1.
 
     Only digits after the last colon are a weight.
     """
@@ -344,7 +301,7 @@ def parse_queues(text: str) -> list[str] | dict[str, int]:
 
 
 def parse_size(text: str) -> int:
-    """Bytes; K, M and G are powers of 1024."""
+    """Parse a number of bytes; K, M and G are powers of 1024."""
     split = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{1,3})?)([KMG]?)B?", text.strip().upper())
     size = int(float(split[1]) * UNITS[split[2]]) if split else 0
     if not size:

@@ -32,7 +32,6 @@ def demo(
             exists=True,
             file_okay=False,
             resolve_path=True,
-            show_default=False,
         ),
     ] = None,
     workers: Annotated[int, typer.Option(min=2, max=32, help="Number of worker processes.")] = 3,
