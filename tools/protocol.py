@@ -4,8 +4,7 @@
     python tools/protocol.py --check    # only compare; exit status 1 if a page is stale
 
 A generated part stands between `<!-- generated: name -->` and `<!-- end -->`; the rest is written
-by hand. What is generated comes from `core/states.py` and from the headers of the Lua files, so the
-pages can't say anything else than they do.
+by hand. `tools/states.py` and the headers of the Lua files are the source of the generated parts.
 """
 
 from __future__ import annotations
@@ -19,9 +18,16 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 if __name__ == "__main__":  # the scripts of this checkout, installed or not
-    sys.path.insert(0, str(ROOT / "src"))
+    sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
 
-from penstock.core.states import (  # noqa: E402 - behind the path
+from penstock.wire.codes import Code  # noqa: E402 - behind the path
+from penstock.wire.scripts import (  # noqa: E402 - same
+    Script,
+    all_scripts,
+    pressure_scripts,
+    script,
+)
+from tools.states import (  # noqa: E402 - same
     TABLE,
     Cell,
     Condition,
@@ -29,13 +35,6 @@ from penstock.core.states import (  # noqa: E402 - behind the path
     JobState,
     StateCase,
     edges,
-)
-from penstock.wire.codes import Code  # noqa: E402 - same
-from penstock.wire.scripts import (  # noqa: E402 - same
-    Script,
-    all_scripts,
-    pressure_scripts,
-    script,
 )
 
 __all__ = ["Reply", "arguments", "commands", "main", "replies", "updated"]

@@ -15,7 +15,7 @@ import argparse
 import re
 import sys
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -92,11 +92,11 @@ def _rows(kind: type[T], at: int, width: int) -> Parser[T]:
     return parse
 
 
-def _either(parsers: Mapping[int, Parser[Any]]) -> Parser[Any]:
+def _either(usual: Parser[Any], others: Mapping[int, Parser[Any]]) -> Parser[Any]:
     """Parse a reply whose code tells its form."""
 
     def parse(raw: Sequence[Any]) -> Any:
-        return parsers[raw[0]](raw)
+        return others.get(raw[0], usual)(raw)
 
     return parse
 '''
@@ -206,34 +206,42 @@ def _class(form: Form) -> Iterator[str]:
     yield ""
 
 
-def _parser(form: Form) -> str:
+def _parser(form: Form, name: str) -> str:
     if form.at is None:
-        return f"_plain({form.name})"
+        return f"_plain({name})"
     if form.width > 1:
-        return f"_rows({form.name}, {form.at}, {form.width})"
-    return f"_tail({form.name}, {form.at})"
+        return f"_rows({name}, {form.at}, {form.width})"
+    return f"_tail({name}, {form.at})"
+
+
+def _entry(script: str, parsers: Mapping[int, str]) -> str:
+    """The line of a script: the parser of most of its codes, then those of the others."""
+    usual = max(parsers.values(), key=list(parsers.values()).count)
+    others = [f"{code}: {parser}" for code, parser in parsers.items() if parser != usual]
+    if not others:
+        return f'    "{script}": {usual},'
+    inner = f"{usual}, {{{', '.join(others)}}}"
+    line = f'    "{script}": _either({inner}),'
+    return line if len(line) <= 100 else f'    "{script}": _either(\n        {inner}\n    ),'
 
 
 def written() -> str:
     """The file as it has to be."""
     lines = [HEAD, ""]
-    parsers, shared = list[str](), list[str]()
+    entries, shared = list[str](), list[str]()
     first: dict[tuple[tuple[str, str], ...], str] = {}
     for found in (*all_scripts(), *pressure_scripts()):
-        made = forms(found)
-        for form in made:
+        parsers: dict[int, str] = {}
+        for form in forms(found):
             name = first.setdefault(form.fields, form.name)
+            parsers[form.code] = _parser(form, name)
             if name == form.name:
                 lines += _class(form)
-            else:
+            elif not found.name.startswith("pressure/"):
                 shared.append(f"{form.name} = {name}")
-        if len(made) == 1:
-            parsers.append(f'    "{found.name}": {_parser(made[0])},')
-        else:
-            inner = [f"            {form.code}: {_parser(form)}," for form in made]
-            parsers += [f'    "{found.name}": _either(', "        {", *inner, "        }", "    ),"]
-    lines += [*shared, "", "PARSERS: Mapping[str, Parser[Any]] = {", *parsers, "}"]
-    lines.append('"""Script -> the parser of its replies with a code from 0 on."""')
+        entries.append(_entry(found.name, parsers))
+    lines += [*shared, "", "PARSERS: Mapping[str, Parser[Any]] = {", *entries, "}"]
+    lines.append('"""Script -> the parser of its replies."""')
     return "\n".join(lines) + "\n"
 
 

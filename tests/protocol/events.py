@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from penstock.core.states import Condition, Event, JobState, StateCase
 from tests.protocol.clock import STAGED
 from tests.protocol.seeds import AT, EPOCH, SEED_CALL, Job
+from tools.states import Condition, Event, JobState, StateCase
 
 __all__ = ["EVENTS", "happen"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.core.states import Condition, JobState, StateCase
 from penstock.wire.keys import QueueKeys, end_of
 from tests.protocol.clock import T0, run
 from tests.protocol.keyspace import Raw
+from tools.states import Condition, JobState, StateCase
 
 __all__ = ["AT", "EPOCH", "HISTORIES", "Job", "place_of", "seed"]
 

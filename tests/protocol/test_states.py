@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.core.states import TABLE, Cell, Condition, Event, JobState, StateCase, states_of
 from penstock.wire.codes import Code
 from penstock.wire.keys import QueueKeys
 from penstock.wire.scripts import Script, all_scripts
@@ -14,6 +13,7 @@ from tests.protocol.events import EVENTS, happen
 from tests.protocol.keyspace import Raw, Space, dump, same
 from tests.protocol.seeds import AT, HISTORIES, Job, place_of, seed
 from tests.support.backends import Backend
+from tools.states import TABLE, Cell, Condition, Event, JobState, StateCase, states_of
 
 pytestmark = pytest.mark.sampled(4)
 

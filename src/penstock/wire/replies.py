@@ -37,11 +37,11 @@ def _rows(kind: type[T], at: int, width: int) -> Parser[T]:
     return parse
 
 
-def _either(parsers: Mapping[int, Parser[Any]]) -> Parser[Any]:
+def _either(usual: Parser[Any], others: Mapping[int, Parser[Any]]) -> Parser[Any]:
     """Parse a reply whose code tells its form."""
 
     def parse(raw: Sequence[Any]) -> Any:
-        return parsers[raw[0]](raw)
+        return others.get(raw[0], usual)(raw)
 
     return parse
 
@@ -475,190 +475,58 @@ Stage = Commit
 Unstage = Commit
 UnstageGone = StageGone
 Withdraw = Bury
-PressureCloseLost = PressureClose
-PressureCloseMissing = PressureClose
-PressureCloseClosed = PressureClose
-PressureCreate = PressureClose
-PressureCreateExists = PressureClose
-PressureCreateUnfinished = PressureClose
-PressureDelete = PressureClose
-PressureDeleteMissing = PressureClose
-PressureDeleteUnfinished = PressureClose
-PressureFree = PressureClose
-PressureFreeLost = PressureClose
-PressureFreeMissing = PressureClose
-PressureGetHolding = PressureClose
-PressureGetLost = PressureClose
-PressureGetMissing = PressureClose
-PressureGetClosed = PressureClose
-PressureGetEmpty = PressureClose
-PressureGetInUse = PressureCloseInUse
-PressureGetDamaged = PressureClose
-PressureLeave = PressureClose
-PressureLeaveLost = PressureClose
-PressurePeekReverseLost = PressureClose
-PressurePeekReverseMissing = PressureClose
-PressurePeekReverseClosed = PressureClose
-PressurePeekReverseInUse = PressureCloseInUse
-PressurePut = PressureClose
-PressurePutHolding = PressureClose
-PressurePutLost = PressureClose
-PressurePutMissing = PressureClose
-PressurePutClosed = PressureClose
-PressurePutFull = PressureClose
-PressurePutInUse = PressureCloseInUse
-PressurePutDamaged = PressureClose
 
 PARSERS: Mapping[str, Parser[Any]] = {
     "ack": _tail(Ack, 3),
     "acquire": _plain(Acquire),
     "assign": _plain(Assign),
-    "assigned": _either(
-        {
-            1: _tail(Assigned, 6),
-            0: _plain(AssignedGone),
-        }
-    ),
+    "assigned": _either(_tail(Assigned, 6), {0: _plain(AssignedGone)}),
     "bury": _tail(Bury, 3),
     "claim": _rows(Claim, 9, 5),
     "clear": _plain(Clear),
-    "commit": _either(
-        {
-            1: _plain(Commit),
-            2: _plain(CommitEnded),
-            0: _plain(CommitGone),
-        }
-    ),
+    "commit": _either(_plain(Commit), {2: _plain(CommitEnded), 0: _plain(CommitGone)}),
     "configure": _rows(Configure, 4, 2),
-    "delete": _tail(Delete, 3),
-    "dequeue": _tail(Dequeue, 3),
-    "dismiss": _either(
-        {
-            1: _plain(Dismiss),
-            0: _plain(DismissGone),
-        }
-    ),
+    "delete": _tail(Bury, 3),
+    "dequeue": _tail(Bury, 3),
+    "dismiss": _either(_plain(Dismiss), {0: _plain(AssignedGone)}),
     "enqueue": _plain(Enqueue),
     "evict": _plain(Evict),
     "extend": _tail(Extend, 3),
-    "fetch": _either(
-        {
-            1: _tail(Fetch, 5),
-            0: _plain(FetchGone),
-        }
-    ),
+    "fetch": _either(_tail(Fetch, 5), {0: _plain(AssignedGone)}),
     "lookup": _tail(Lookup, 6),
-    "nack": _tail(Nack, 3),
-    "peek": _either(
-        {
-            1: _tail(Peek, 5),
-            0: _plain(PeekGone),
-        }
-    ),
+    "nack": _tail(Bury, 3),
+    "peek": _either(_tail(Peek, 5), {0: _plain(PeekGone)}),
     "pending": _rows(Pending, 6, 3),
-    "promote": _tail(Promote, 3),
-    "publish": _rows(Publish, 9, 5),
+    "promote": _tail(Bury, 3),
+    "publish": _rows(Claim, 9, 5),
     "purge": _plain(Purge),
     "recover": _rows(Recover, 6, 3),
     "redrive": _tail(Redrive, 5),
-    "release": _tail(Release, 3),
+    "release": _tail(Bury, 3),
     "reserve": _rows(Reserve, 6, 3),
     "resign": _plain(Resign),
     "retime": _plain(Retime),
     "scan": _tail(Scan, 6),
     "settle": _rows(Settle, 8, 3),
-    "show": _tail(Show, 5),
-    "stage": _either(
-        {
-            1: _plain(Stage),
-            0: _plain(StageGone),
-        }
-    ),
+    "show": _tail(Peek, 5),
+    "stage": _either(_plain(Commit), {0: _plain(StageGone)}),
     "stats": _rows(Stats, 9, 2),
     "survey": _tail(Survey, 5),
     "sweep": _plain(Sweep),
-    "unstage": _either(
-        {
-            1: _plain(Unstage),
-            0: _plain(UnstageGone),
-        }
-    ),
-    "withdraw": _tail(Withdraw, 3),
-    "pressure/close": _either(
-        {
-            1: _plain(PressureClose),
-            0: _plain(PressureCloseLost),
-            -1: _plain(PressureCloseMissing),
-            -2: _plain(PressureCloseClosed),
-            -5: _plain(PressureCloseInUse),
-        }
-    ),
-    "pressure/create": _either(
-        {
-            1: _plain(PressureCreate),
-            -6: _plain(PressureCreateExists),
-            -7: _plain(PressureCreateUnfinished),
-        }
-    ),
-    "pressure/delete": _either(
-        {
-            1: _plain(PressureDelete),
-            -1: _plain(PressureDeleteMissing),
-            -5: _plain(PressureDeleteInUse),
-            -7: _plain(PressureDeleteUnfinished),
-        }
-    ),
-    "pressure/free": _either(
-        {
-            1: _plain(PressureFree),
-            0: _plain(PressureFreeLost),
-            -1: _plain(PressureFreeMissing),
-        }
-    ),
+    "unstage": _either(_plain(Commit), {0: _plain(StageGone)}),
+    "withdraw": _tail(Bury, 3),
+    "pressure/close": _either(_plain(PressureClose), {-5: _plain(PressureCloseInUse)}),
+    "pressure/create": _plain(PressureClose),
+    "pressure/delete": _either(_plain(PressureClose), {-5: _plain(PressureDeleteInUse)}),
+    "pressure/free": _plain(PressureClose),
     "pressure/get": _either(
-        {
-            1: _plain(PressureGet),
-            2: _plain(PressureGetHolding),
-            0: _plain(PressureGetLost),
-            -1: _plain(PressureGetMissing),
-            -2: _plain(PressureGetClosed),
-            -4: _plain(PressureGetEmpty),
-            -5: _plain(PressureGetInUse),
-            -8: _plain(PressureGetDamaged),
-        }
+        _plain(PressureClose), {1: _plain(PressureGet), -5: _plain(PressureCloseInUse)}
     ),
-    "pressure/leave": _either(
-        {
-            1: _plain(PressureLeave),
-            0: _plain(PressureLeaveLost),
-        }
-    ),
+    "pressure/leave": _plain(PressureClose),
     "pressure/peek_reverse": _either(
-        {
-            1: _tail(PressurePeekReverse, 2),
-            0: _plain(PressurePeekReverseLost),
-            -1: _plain(PressurePeekReverseMissing),
-            -2: _plain(PressurePeekReverseClosed),
-            -5: _plain(PressurePeekReverseInUse),
-        }
+        _plain(PressureClose), {1: _tail(PressurePeekReverse, 2), -5: _plain(PressureCloseInUse)}
     ),
-    "pressure/put": _either(
-        {
-            1: _plain(PressurePut),
-            2: _plain(PressurePutHolding),
-            0: _plain(PressurePutLost),
-            -1: _plain(PressurePutMissing),
-            -2: _plain(PressurePutClosed),
-            -3: _plain(PressurePutFull),
-            -5: _plain(PressurePutInUse),
-            -8: _plain(PressurePutDamaged),
-        }
-    ),
-    "pressure/show": _either(
-        {
-            1: _tail(PressureShow, 8),
-            -1: _plain(PressureShowMissing),
-        }
-    ),
+    "pressure/put": _either(_plain(PressureClose), {-5: _plain(PressureCloseInUse)}),
+    "pressure/show": _either(_tail(PressureShow, 8), {-1: _plain(PressureShowMissing)}),
 }
-"""Script -> the parser of its replies with a code from 0 on."""
+"""Script -> the parser of its replies."""

@@ -1,4 +1,4 @@
-"""The state x event table: what every event does to a job in every place, as data.
+"""The table of states and events: the effect of each event on a job in each place.
 
 protocol/scripts.md shows this table, and the tests run every pair of it against the scripts. A
 *place* is a state together with a time that has come or not: a scheduled job whose due time has
@@ -27,7 +27,7 @@ __all__ = [
 
 
 class JobState(str, enum.Enum):
-    """Where a job is: which structure of the queue holds it."""
+    """The structure of the queue that holds a job."""
 
     NONE = "none"
     """Not there: never added, done, deleted, expired or trimmed. Nothing of it is kept."""
@@ -40,11 +40,11 @@ class JobState(str, enum.Enum):
     ONCE = "once"
     """Delivered at most once (lease 0): never delivered again. Shown as active."""
     DEAD = "dead"
-    """Given up; kept for people to look at."""
+    """A dead letter."""
 
 
 class Condition(str, enum.Enum):
-    """Which of a job's times has come."""
+    """The time of a job that has come."""
 
     PLAIN = ""
     DUE = "due"
@@ -78,12 +78,12 @@ class StateCase(enum.Enum):
 
     @property
     def title(self) -> str:
-        """For people: `active, lease ended`."""
+        """Text for readers: `active, lease ended`."""
         return ", ".join(filter(None, (self.state.value, self.condition.value)))
 
 
 class Event(str, enum.Enum):
-    """What can happen to a job: a script and how it is called, or (in brackets) a time."""
+    """A script and its kind of call, or (in brackets) a time that comes."""
 
     ENQUEUE = "enqueue"
     ENQUEUE_DELAYED = "enqueue, delayed"
@@ -167,7 +167,7 @@ class Event(str, enum.Enum):
 
     @property
     def script(self) -> str:
-        """The script that is the event, '' if it is the clock's or several."""
+        """The script of the event; '' = a time, or several scripts."""
         name = self.value.partition(",")[0]
         several = self in (Event.LOOK, Event.BATCH)
         return "" if name.startswith("(") or several else name
@@ -175,7 +175,7 @@ class Event(str, enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What an event does to a job in a place.
+    """The effect of an event on a job in a place.
 
     Attributes:
         code: the reply's code for this job; None where the reply does not name it.
@@ -310,7 +310,7 @@ TABLE: Mapping[Event, Mapping[StateCase, Cell | None]] = dict(map(_row, _ROWS.st
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """A way from one state to another, and the events that take it."""
+    """A transition from one state to another, and its events."""
 
     start: JobState
     end: JobState
@@ -318,7 +318,7 @@ class Edge:
 
 
 def edges() -> Iterator[Edge]:
-    """The ways between states, in the order of the states; those of an ended ttl are left out."""
+    """Yield the transitions in the order of the states, without those of an ended ttl."""
     ways: dict[tuple[JobState, JobState], list[Event]] = {}
     for event, row in TABLE.items():
         for place, cell in row.items():
@@ -335,7 +335,7 @@ def edges() -> Iterator[Edge]:
 
 
 def states_of(script: str, *, expired: bool = False) -> tuple[set[JobState], set[JobState]]:
-    """From which states a script takes jobs, and to which.
+    """Return the states from which a script takes jobs, and those to which it moves them.
 
     Args:
         expired: whether jobs whose ttl has ended, which it removes beside its work, count too.
