@@ -6,9 +6,10 @@ Bad input and broken promises are exceptions. Every one of them is a `PenstockEr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 
@@ -57,8 +58,22 @@ __all__ = [
 ]
 
 
+E = TypeVar("E", bound="PenstockError")
+
+
 class PenstockError(Exception):
-    """Base class of every error that penstock raises."""
+    """Base class of every error that penstock raises. Errors can be pickled and copied."""
+
+    _make: Callable[[], PenstockError]
+
+    def __new__(cls: type[E], *args: Any, **kwargs: Any) -> E:
+        """Remember the arguments for copies."""
+        error = super().__new__(cls, *args, **kwargs)
+        error._make = partial(cls, *args, **kwargs)
+        return error
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self._make, (), vars(self)
 
 
 class BadArgument(PenstockError, ValueError):
@@ -81,9 +96,6 @@ class BadArgument(PenstockError, ValueError):
         self.argument = argument
         self.value = value
         self.reason = reason
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (type(self), (self.argument, self.value, self.reason))
 
 
 class BadJobId(BadArgument):
@@ -153,9 +165,6 @@ class QueueFull(PenstockError):
         self.limit = limit
         self.swept = swept
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (type(self), (*self.args, self.waiting, self.limit, self.swept))
-
 
 class QueueEmpty(PenstockError):
     """The queue has no message, or none arrived before the timeout."""
@@ -191,9 +200,6 @@ class QueuePartitioned(PenstockError):
         self.partitions = partitions
         self.opened = opened
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (type(self), (self.queue, self.partitions, self.opened))
-
 
 class QueueInUse(PenstockError):
     """Another client holds the exclusive role that the call needs.
@@ -210,9 +216,6 @@ class QueueInUse(PenstockError):
         self.role = role
         self.holder = holder
         self.left = left
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (type(self), (self.role, self.holder, self.left))
 
 
 class OutcomeUnknown(PenstockError, RedisConnectionError):
@@ -235,9 +238,6 @@ class RoleLost(PenstockError):
     def __init__(self, role: str) -> None:
         super().__init__(f"this client no longer holds the {role} role: take the role again")
         self.role = role
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (type(self), (self.role,))
 
 
 class CheckpointTaken(PenstockError):
@@ -290,9 +290,6 @@ class StaleReceipt(PenstockError):
         self.operation = operation
         self.receipt = receipt
         self.current = current
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (type(self), (self.job_id, self.operation, self.receipt, self.current))
 
 
 class JobGone(PenstockError):
@@ -353,10 +350,6 @@ class NotReplicated(PenstockError):
         self.fsynced = fsynced
         self.connected = connected
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        state = (self.wanted, self.got, self.withdrawn, self.fsynced, self.connected)
-        return (type(self), state)
-
 
 class AckNotReplicated(NotReplicated):
     """The jobs were acknowledged on the primary, but the ack was not confirmed in time.
@@ -384,12 +377,6 @@ class AckNotReplicated(NotReplicated):
         self.outcomes = outcomes
         self.confirmed = confirmed
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (
-            type(self),
-            (self.outcomes, self.confirmed, self.wanted, self.got, self.fsynced),
-        )
-
 
 class PutNotReplicated(NotReplicated):
     """A message was put, but too few replicas confirmed it in time.
@@ -408,9 +395,6 @@ class PutNotReplicated(NotReplicated):
         super().__init__(wanted, got, False)
         text = "the message is in the queue: do not put it again"
         self.args = (f"{_confirmed(wanted, got, None)}: {text}",)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (type(self), (self.wanted, self.got))
 
 
 def _confirmed(wanted: int, got: int, fsynced: bool | None) -> str:
@@ -434,9 +418,6 @@ class NodesUnavailable(PenstockError, RedisConnectionError):
         self.what = what
         self.reasons = dict(reasons)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (type(self), (self.what, self.reasons))
-
 
 class NodesMissed(PenstockError):
     """Some nodes did not answer a call to several nodes; the others did their part.
@@ -451,9 +432,6 @@ class NodesMissed(PenstockError):
         super().__init__(f"these nodes did not answer, the others did their part: {told}")
         self.unreachable = dict(unreachable)
         self.results = results
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (type(self), (self.unreachable, self.results))
 
 
 class IncompleteEnqueue(PenstockError):
@@ -472,9 +450,6 @@ class IncompleteEnqueue(PenstockError):
         count = len(results) - getattr(results, "missing", 0)
         super().__init__(f"{count} jobs were added before the call failed")
         self.results = results
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (type(self), (self.results,))
 
 
 class IncompleteSettle(PenstockError):
@@ -500,9 +475,6 @@ class IncompleteSettle(PenstockError):
         self.outcomes = outcomes
         self.not_replicated = not_replicated
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (type(self), (self.outcomes, self.not_replicated))
-
 
 class EmbeddedServerError(PenstockError):
-    """A server of our own could not be started: no binary was found, or it failed."""
+    """The embedded server could not be started: no binary was found, or it failed."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from penstock.errors import BadArgument, PenstockError
 
 __all__ = ["OptionError", "RowError", "StagesLost", "Unreachable", "WrongServer"]
@@ -20,7 +18,7 @@ class OptionError(BadArgument):
         reason: what would have been accepted.
     """
 
-    def __init__(self, argument: str, value: Any, reason: str) -> None:
+    def __init__(self, argument: str, value: object, reason: str) -> None:
         super().__init__(argument, value, reason)
         if value is None:
             self.args = (f"option {argument!r}: {reason}",)
@@ -40,18 +38,15 @@ class RowError(BadArgument):
         row: which row of the partition, from 0.
     """
 
-    def __init__(self, column: str, value: Any, reason: str, row: int) -> None:
+    def __init__(self, column: str, value: object, reason: str, row: int) -> None:
         super().__init__(column, value, reason)
         self.args = (
             f"column {column!r}, row {row} of its partition: {reason}, not {_kind(value)}",
         )
         self.row = row
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (type(self), (self.argument, self.value, self.reason, self.row))
 
-
-def _kind(value: Any) -> str:
+def _kind(value: object) -> str:
     """What a value is, without its content: a payload does not belong in a log."""
     if isinstance(value, (str, bytes, bytearray)):
         return f"a {type(value).__name__} of {len(value)}"
