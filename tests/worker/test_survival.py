@@ -14,6 +14,7 @@ from penstock import AsyncJob, AsyncWorker, Handlers, Penstock, Queue, Worker
 from penstock.core.operations import QueueOps, Taken
 from penstock.wire.keys import QueueKeys
 from penstock.worker.dispatcher import Dispatcher
+from penstock.worker.isolation import Isolator
 from penstock.worker.options import WorkerOptions
 from penstock.worker.polls import QueuePoll
 from penstock.worker.results import Verdict
@@ -269,6 +270,27 @@ def test_a_suspect_in_a_worker_that_has_other_jobs_is_given_back() -> None:
     handler_runner.take(*jobs)
     assert handler_runner.begun == [ordinary]
     assert handler_runner.back == [(jobs[0], ASIDE)]
+
+
+def test_a_suspect_without_a_handler_is_not_isolated() -> None:
+    """It goes to the dispatcher, which makes it a dead letter, also if there is an isolator."""
+    unknown: list[Any] = []
+    handlers = Handlers()
+    handlers.handler("known")(lambda: None)
+    poll = QueuePoll(QueueOps(QueueKeys("q", "penstock"), "me", ()))
+    state = WorkerState(
+        [poll],
+        Dispatcher(handlers, Runners(), unknown.append, time.monotonic),
+        wake=lambda: None,
+        clock=time.monotonic,
+        options=WorkerOptions("q"),
+        statistics=Statistics(),
+    )
+    state.isolator = Isolator("app:worker", {}, state.wake, {})
+    job = stored(b"1;h.handler=strange\nx", b"3 0 2 0")
+    state.asked(poll, Taken(-1, [job]), 1, time.monotonic())
+    assert unknown == [job]
+    assert state.isolator.running == ()
 
 
 def test_one_of_several_suspects_runs_alone() -> None:

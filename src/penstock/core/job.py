@@ -119,6 +119,8 @@ class Delivery:
     Attributes:
         number: the job number.
         batch: what the deliveries of one reserve share.
+        counts: the counters as they are stored; empty = a first delivery.
+        data: the record as it is stored.
         settled: whether this object has ended its delivery.
         lost: whether its worker knows that the lease has ended without being renewed: another
             worker may have the job by now, and then a report of this one changes nothing.
@@ -127,10 +129,10 @@ class Delivery:
 
     __slots__ = (
         "_counters",
-        "_counts",
-        "_data",
         "_record",
         "batch",
+        "counts",
+        "data",
         "lost",
         "number",
         "settled",
@@ -144,8 +146,8 @@ class Delivery:
         self.number = number
         self.settled = False
         self.lost = False
-        self._counts = counts
-        self._data = data
+        self.counts = counts
+        self.data = data
         self._record: Record | None = None
         self._counters: Counters | None = None
 
@@ -153,14 +155,14 @@ class Delivery:
     def record(self) -> Record:
         """The parsed record."""
         if self._record is None:
-            self._record = parse_record(self._data)
+            self._record = parse_record(self.data)
         return self._record
 
     @property
     def counters(self) -> Counters:
         """The counters at this delivery."""
         if self._counters is None:
-            self._counters = parse_counters(self._counts)
+            self._counters = parse_counters(self.counts)
         return self._counters
 
     @property
@@ -190,7 +192,7 @@ class Delivery:
     @property
     def first(self) -> bool:
         """True for the first delivery of the job."""
-        return not self._counts
+        return not self.counts
 
     @property
     def queue_name(self) -> str:
@@ -297,16 +299,16 @@ class Delivery:
     @property
     def receipt(self) -> str:
         """Proof of this delivery: its number and a random tag (protocol/core.md, Receipt)."""
-        if not self._counts:
+        if not self.counts:
             return self.batch.receipt
         return f"{self.counters.deliveries}-{self.batch.tag:03x}"
 
     @property
     def hinted(self) -> str:
         """The receipt; of a first delivery with the end of its lease as this client knows it."""
-        if self._counts:
+        if self.counts:
             return self.receipt
-        if self._data[2:3] not in b"lt":
+        if self.data[2:3] not in b"lt":
             return self.batch.hinted
         record, batch = self.record, self.batch
         until = batch.now + record.span_ms(batch.lease_ms)

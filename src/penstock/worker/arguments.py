@@ -106,7 +106,7 @@ def decoded(job: Delivery) -> Any:
     Raises:
         Unfit: it is not JSON.
     """
-    head, _, raw = job._data.partition(b"\n")
+    head, _, raw = job.data.partition(b"\n")
     try:
         if not head.endswith(b";c=json") and b";c=json;" not in head:  # else nothing is parsed
             codec = job.record.codec

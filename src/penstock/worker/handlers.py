@@ -539,7 +539,7 @@ class Handlers:
 
         The record is not parsed for it.
         """
-        data = job._data
+        data = job.data
         if data.startswith(_BARE) or data.find(_FIELD, 0, data.find(b"\n")) < 0:
             return self._nameless
         written = _written(data) or b""
@@ -547,7 +547,7 @@ class Handlers:
 
     def missing(self, job: Delivery) -> str:
         """The reason for a dead letter for which `find` found no handler."""
-        written = _written(job._data)
+        written = _written(job.data)
         if written is None:
             return "no handler for jobs without a name"
         return f'no handler "{_read(written)[:MAX_NAME]}"'

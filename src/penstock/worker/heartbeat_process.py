@@ -147,7 +147,7 @@ class HeartbeatProcess:
                     self._jobs[key] = job
                 batch, term = job.batch, job.term
                 place = [batch.ops.keys.name, batch.place.node, batch.place.epoch]
-                number, counts = job.number.decode(), _short(job._counts)
+                number, counts = job.number.decode(), _short(job.counts)
                 lines.append([key, place, batch.tag, number, counts, term.until, term.lease])
         for start in range(0, len(lines), BATCH):
             self._send({"hold": lines[start : start + BATCH]})

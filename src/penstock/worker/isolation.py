@@ -309,8 +309,8 @@ def _packed(job: Any) -> dict[str, Any]:
         "partitions": batch.ops.partitions,
         "batch": [batch.place.node, batch.place.epoch, batch.tag, batch.now, batch.lease_ms],
         "number": job.number.decode(),
-        "counts": b64encode(job._counts).decode(),
-        "data": b64encode(job._data).decode(),
+        "counts": b64encode(job.counts).decode(),
+        "data": b64encode(job.data).decode(),
         "term": term,
     }
 

@@ -1,8 +1,8 @@
-"""The loop of a worker, as a flow without I/O: report what is done, take more, wait.
+"""The loop of a worker, as a flow without I/O: report finished jobs, take new ones, wait.
 
-A busy worker makes one trip for both, and whatever was finished meanwhile goes with it: reports are
-gathered by the trip that is under way, and never held back otherwise. An idle one waits for a token
-as every consumer does (protocol/core.md, Waking).
+A busy worker reports and reserves in one call. Jobs that finish during a call are reported by the
+next one; no report waits longer. An idle worker waits for a wake token, as every consumer does
+(protocol/core.md, Waking).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import groupby
 from typing import Any, TypeVar
 
@@ -33,7 +34,7 @@ from penstock.core.flows import (
     Tidy,
 )
 from penstock.core.hints import Intent
-from penstock.core.job import Outcome, Settled
+from penstock.core.job import Delivery, Outcome, Settled
 from penstock.core.logs import Fields, get_logger
 from penstock.core.nodes import At, Effects, Heard, Keep, Listen
 from penstock.core.operations import QueueOps
@@ -45,7 +46,7 @@ from penstock.errors import (
     UnsupportedVersion,
     WrongEpoch,
 )
-from penstock.worker.polls import Finished, QueuePoll, Todo
+from penstock.worker.polls import Finished, QueuePoll, Reports
 from penstock.worker.results import ACK, Verdict
 from penstock.worker.state import FAR, HANDED_BACK, KEPT, OUTCOMES, TRIP, WorkerState
 from penstock.worker.suspects import ASIDE
@@ -55,7 +56,7 @@ __all__ = ["leave", "work"]
 logger = get_logger("penstock")
 
 DAMAGES = (QueueDamaged, UnsupportedVersion, NoPermissionError)
-"""What is wrong with one queue, and not with the server."""
+"""Errors that concern one queue, and not the server."""
 
 R = TypeVar("R")
 Step = Effect | Effects
@@ -66,7 +67,8 @@ Count = Generator[Step, Any, int]
 def work(state: WorkerState, looped: Callable[[int], None]) -> Flow:
     """Take and report jobs until the worker is over, whatever the server or the network does.
 
-    Ends as well, with everything held, when the queues have moved: the caller begins it anew.
+    Also ends, still holding its jobs, when the worker has to go on with several nodes. The caller
+    then starts another flow with the same state.
 
     Args:
         state: the worker's state.
@@ -84,8 +86,8 @@ def work(state: WorkerState, looped: Callable[[int], None]) -> Flow:
                 got = 0
             looped(got)
             if state.moved:
-                with suppress(Exception):  # the connection of the wait is dropped all the same
-                    yield from _stand_up(state)
+                with suppress(Exception):  # the waiting connection is dropped in any case
+                    yield from _stop_waiting(state)
                 return
     except Cancelled:
         state.stop(0)
@@ -95,7 +97,7 @@ def work(state: WorkerState, looped: Callable[[int], None]) -> Flow:
 
 
 def _failed(state: WorkerState, error: Exception) -> Flow:
-    """Note a failure, let the connections go, and wait a little longer each time."""
+    """Note a failure, close the connections, and pause, longer after each failure in a row."""
     state.failures += 1
     state.unsure = True
     if state.failures == 1 or state.failures % 10 == 0:
@@ -109,86 +111,87 @@ def _failed(state: WorkerState, error: Exception) -> Flow:
 
 
 def _round(state: WorkerState) -> Count:
-    """Report and ask for jobs; return how many came, or -1 if there was nothing to do."""
+    """Report and reserve on each queue that needs it.
+
+    Returns the number of jobs that came, or -1 if there was nothing to do.
+    """
     if state.suspects.unbegun and state.suspects.waits:
         yield from _begin(state)
     unsettled, now = state.collect(), state.clock()
-    todo = {i: part for i, part in unsettled.items() if state.polls[i].barred <= now}
     shares = state.shares()
-    if not todo and not shares and state.clock() < state.sample_at:
+    polls = dict.fromkeys([*(poll for poll in unsettled if poll.barred <= now), *shares])
+    if not polls and now < state.sample_at:
         return -1
-    got, places = 0, {*todo, *shares}
-    for i in places if len(places) < 2 else _order(todo, shares):
-        poll = state.polls[i]
-        brought: int | None
+    got = 0
+    # The queue with most reports for the jobs it gives comes first, so that no more jobs are held
+    # at any time than may be.
+    growth = partial(_growth, state, shares)
+    for poll in polls if len(polls) < 2 else sorted(polls, key=growth):
+        reports = unsettled.get(poll, {})
         try:
-            brought = yield from _exchange(state, poll, todo.get(i), shares.get(i, 0))
+            got += yield from _exchange(state, poll, reports, shares.get(poll, 0))
             poll.failures, poll.unsure = 0, False
-        except Exception as error:  # noqa: BLE001  # raised again if others are affected, too
-            brought = _refused(state, poll, error)
-        if brought is not None:
-            got += brought
-            unsettled.pop(i, None)
-        elif poll.home is not None and i in unsettled:
-            yield from _keep(state, i)
+        except Exception as error:  # noqa: BLE001  # raised again if it concerns other queues
+            _refused(state, poll, error)
+        if not reports:
+            unsettled.pop(poll, None)
+        elif poll.home is not None:
+            yield from _keep(state, poll)
     state.unsure = False
     if state.suspects.unbegun and state.suspects.waits:
         yield from _begin(state)
-    if got and state.waiting:  # a busy worker's BLPOP would swallow tokens that are others'
-        yield from _stand_up(state)
+    if got and state.waiting:  # the pending BLPOP of a busy worker would take others' tokens
+        yield from _stop_waiting(state)
     if state.clock() >= state.sample_at:
         yield from _sample(state, busy=got > 0 or bool(state.held))
     return got
 
 
-def _order(todo: Mapping[int, Todo], shares: Mapping[int, int]) -> list[int]:
-    """Return the queues to visit. The one that gets most reports for the jobs it gives comes first.
+def _growth(state: WorkerState, shares: Mapping[QueuePoll, int], poll: QueuePoll) -> int:
+    """Return by how many jobs a visit of this queue may change the number of held jobs."""
+    return shares.get(poll, 0) - _jobs_in(state.unsettled.get(poll, {}))
 
-    So no more jobs are held at any time than may be.
-    """
-    return sorted(
-        {*todo, *shares}, key=lambda i: shares.get(i, 0) - (todo[i].jobs if i in todo else 0)
-    )
+
+def _jobs_in(reports: Reports) -> int:
+    return sum(len(done.jobs) for finished in reports.values() for done in finished)
 
 
 def _begin(state: WorkerState) -> Flow:
     """Have the server count the chosen suspect as begun, and run it."""
-    job, poll = state.suspects.chosen, state.poll_of(state.suspects.chosen)
+    job = state.suspects.chosen
+    assert job is not None
+    poll = state.poll_of[job.batch.ops]
     if job.lost or poll.barred > state.clock():
         state.begin(None)
         return
-    yield from _guarded(state, poll, _extended(state, poll, job))
-
-
-def _extended(state: WorkerState, poll: QueuePoll, job: Any) -> Count:
     call, sent = poll.ops.extend([job], round(job.term.lease * 1000), late=True), state.clock()
+    with _guarded(state, poll):
+        try:
+            reply = yield from _call(state, poll, call)
+        except WrongEpoch:
+            state.begin(None)
+            return
+        term = job.term.renewed(call.resent or sent, state.clock(), reply.now, reply.untils[0])
+        state.begin(term and (term if job.term.lease else job.term))  # a ttl ends it as before
+
+
+@contextmanager
+def _guarded(state: WorkerState, poll: QueuePoll) -> Iterator[None]:
+    """Leave a queue, or its node, alone for a while after an error that concerns only it."""
     try:
-        reply = yield from _call(state, poll, call)
-    except WrongEpoch:
-        state.begin(None)
-        return 0
-    term = job.term.renewed(call.resent or sent, state.clock(), reply.now, reply.untils[0])
-    state.begin(term and (term if job.term.lease else job.term))  # a ttl ends it as before
-    return 0
+        yield
+    except Exception as error:  # noqa: BLE001  # raised again if it concerns other queues
+        _refused(state, poll, error)
+    else:
+        poll.failures, poll.unsure = 0, False
 
 
-def _guarded(state: WorkerState, poll: QueuePoll, flow: Count) -> Generator[Step, Any, int | None]:
-    """Run a flow about one queue; None = the queue, or its node, is left alone for a while."""
-    try:
-        got = yield from flow
-    except Exception as error:  # noqa: BLE001  # raised again if others are affected, too
-        return _refused(state, poll, error)
-    poll.failures, poll.unsure = 0, False
-    return got
-
-
-def _refused(state: WorkerState, poll: QueuePoll, error: Exception) -> int | None:
-    """Note an error about one queue or its node, and raise any other."""
+def _refused(state: WorkerState, poll: QueuePoll, error: Exception) -> None:
+    """Note an error that concerns one queue or its node; raise any other."""
     if isinstance(error, QueueInUse):
         state.found_taken(poll, error)
         poll.failures, poll.unsure = 0, False
-        return 0
-    if isinstance(error, QueuePartitioned):
+    elif isinstance(error, QueuePartitioned):
         state.found_partitioned(poll, error)
     elif isinstance(error, DAMAGES):
         state.found_damaged(poll, error)
@@ -200,63 +203,112 @@ def _refused(state: WorkerState, poll: QueuePoll, error: Exception) -> int | Non
             state.found_damaged(poll, error, logging.WARNING)
         else:
             state.found_down(poll)
-    return None
 
 
-def _keep(state: WorkerState, place: int) -> Flow:
-    """Have another node keep the reports to a home that is down, as far as it may."""
-    poll, todo = state.polls[place], state.unsettled[place]
-    for verdict, finished in [(ACK, todo.acks), *todo.others.items()]:
-        kept: list[Finished] = []
-        for done in finished if verdict.kind in ("ack", "bury") else ():
+def _keep(state: WorkerState, poll: QueuePoll) -> Flow:
+    """Store reports to a node that is down as hints on another node, as far as it accepts them."""
+    reports = state.unsettled[poll]
+    for verdict, finished in list(reports.items()):
+        for done in list(finished) if verdict.kind in ("ack", "bury") else ():
             intent = Intent(verdict.kind, verdict.window_ms, verdict.text)
             answer: list[bool] = yield Keep(poll.home, poll.ops.keys.name, done.jobs, intent)
             if all(answer):
-                kept.append(done)
-        for done in kept:
-            finished.remove(done)
-            state.drop(done.jobs)
-            state.count(done, _usual(verdict, done.jobs[0]), len(done.jobs))
-    todo.others = {verdict: finished for verdict, finished in todo.others.items() if finished}
-    if not todo.jobs:
-        del state.unsettled[place]
+                finished.remove(done)
+                state.drop(done.jobs)
+                state.count(done, _usual(verdict, done.jobs[0]), len(done.jobs))
+        if not finished:
+            del reports[verdict]
+    if not reports:
+        del state.unsettled[poll]
 
 
-def _exchange(state: WorkerState, poll: QueuePoll, part: Todo | None, n: int) -> Count:
-    """Report to one queue and ask it for up to n jobs, in as few trips as can be.
+def _exchange(state: WorkerState, poll: QueuePoll, reports: Reports, n: int) -> Count:
+    """Report to one queue and reserve up to n jobs of it, in as few calls as possible.
 
-    Returns how many jobs came.
+    Returns the number of jobs that came.
     """
     got = 0
     try:
         if n and not poll.lease:
             n = yield from _measured(state, poll, n)
         if n and (poll.woken or state.waiting) and state.free > 0:
-            # It says that it was idle, for which the trip that does both has no room.
+            # This call says that the worker was idle. The call that also reports can't say so.
             got = yield from _reserve(state, poll, min(n, state.free))
             n = 0
-        while part is not None and part.others:
-            yield from _report_other(state, poll, part)
-        while n and part is not None and len(part.acks) > 1 and part.jobs > TRIP:
-            yield from _ack(state, poll, part)
-        if n and part is not None and part.acks:
-            got = yield from _settle(state, poll, part, n)
+        while others := [verdict for verdict in reports if verdict != ACK]:
+            yield from _report(state, poll, reports, others[0])
+        while n and len(reports.get(ACK, ())) > 1 and _jobs_in(reports) > TRIP:
+            yield from _report(state, poll, reports, ACK)
+        if n and reports:
+            got = yield from _report(state, poll, reports, ACK, n)
         elif n:
             got = yield from _reserve(state, poll, n)
-    except QueueInUse:  # nothing was taken; what is finished is reported, which needs no role
-        if part is not None:
-            yield from _report(state, poll, part)
+    except QueueInUse:  # no job was taken; reports need no role
+        yield from _report_rest(state, poll, reports)
         raise
-    if part is not None and (part.acks or part.others):
-        yield from _report(state, poll, part)
+    if reports:
+        yield from _report_rest(state, poll, reports)
     return got
 
 
-def _report(state: WorkerState, poll: QueuePoll, part: Todo) -> Flow:
-    while part.others:
-        yield from _report_other(state, poll, part)
-    while part.acks:
-        yield from _ack(state, poll, part)
+def _report_rest(state: WorkerState, poll: QueuePoll, reports: Reports) -> Flow:
+    while reports:
+        yield from _report(state, poll, reports, next(iter(reports)))
+
+
+def _report(
+    state: WorkerState, poll: QueuePoll, reports: Reports, verdict: Verdict, n: int = 0
+) -> Count:
+    """Report jobs of one verdict, as many as one script takes; returns the number that came.
+
+    Args:
+        state: the worker's state.
+        poll: the queue.
+        reports: of this queue; what was reported is removed from it.
+        verdict: one of its keys.
+        n: most jobs to reserve in the same call; only with `ACK`.
+    """
+    finished = reports[verdict] if len(reports[verdict]) == 1 else _first(reports[verdict])
+    jobs, sent, resent = [job for done in finished for job in done.jobs], state.clock(), 0.0
+    outcomes: Settled | None = None
+    taken = None
+    try:
+        if verdict.kind == "none":
+            outcomes = Settled(jobs, None)
+        elif n:
+            both = poll.ops.settle(jobs, n, provisional=True)
+            outcomes, taken = yield from _call(state, poll, both)
+            resent = both.resent
+        else:
+            call = _verdict_call(poll.ops, jobs, verdict)
+            outcomes = yield from _call(state, poll, call)
+            resent = call.resent
+    except WrongEpoch:
+        pass
+    if finished is reports[verdict]:
+        del reports[verdict]
+    else:
+        reports[verdict] = reports[verdict][len(finished) :]
+    if verdict is ASIDE:
+        state.put_aside(poll, len(jobs))
+    if outcomes is None:
+        _outlived(state, finished)
+    else:
+        _ended(state, finished, outcomes, verdict, bool(resent) or poll.unsure)
+    if taken is None:
+        return 0
+    state.asked(poll, taken, n, resent or sent)
+    return len(taken.deliveries)
+
+
+def _first(finished: Sequence[Finished]) -> Sequence[Finished]:
+    """Return as many as one script takes, at least one, all with the same epoch."""
+    count, epoch = 0, finished[0].jobs[0].epoch
+    for i, done in enumerate(finished):
+        count += len(done.jobs)
+        if i and (count > TRIP or done.jobs[0].epoch != epoch):
+            return finished[:i]
+    return finished
 
 
 def _call(state: WorkerState, poll: QueuePoll, call: Call[R]) -> Generator[Step, Any, R]:
@@ -269,7 +321,7 @@ def _call(state: WorkerState, poll: QueuePoll, call: Call[R]) -> Generator[Step,
     if poll.is_slow or poll.trip > poll.lease * FAR:
         state.judge(poll)
     if call.resent:
-        # The connection failed; the one that waits may be as dead, and swallow every token.
+        # The connection failed. The waiting connection may be as dead, and lose every token.
         state.waiting = False
         state.look_everywhere()
         with suppress(Exception):
@@ -277,54 +329,10 @@ def _call(state: WorkerState, poll: QueuePoll, call: Call[R]) -> Generator[Step,
     return reply
 
 
-def _first(finished: Sequence[Finished]) -> Sequence[Finished]:
-    """Return as many as one script takes, of one life of the queue, at least one."""
-    count, epoch = 0, finished[0].jobs[0].epoch
-    for i, done in enumerate(finished):
-        count += len(done.jobs)
-        if i and (count > TRIP or done.jobs[0].epoch != epoch):
-            return finished[:i]
-    return finished
-
-
-def _named(finished: Sequence[Finished]) -> list[Any]:
-    return [job for done in finished for job in done.jobs]
-
-
-def _settle(state: WorkerState, poll: QueuePoll, part: Todo, n: int) -> Count:
-    """Acknowledge and take more in one trip; return how many came."""
-    finished = part.acks if len(part.acks) == 1 else _first(part.acks)
-    names, sent = [job for done in finished for job in done.jobs], state.clock()
-    call = poll.ops.settle(names, n, provisional=True)
-    try:
-        outcomes, taken = yield from _call(state, poll, call)
-    except WrongEpoch:
-        part.acks = part.acks[len(finished) :]
-        _outlived(state, finished)
-        return 0
-    part.acks = part.acks[len(finished) :]
-    _ended(state, finished, outcomes, ACK, call.resent or poll.unsure)
-    state.asked(poll, taken, n, call.resent or sent)
-    return len(taken.deliveries)
-
-
-def _ack(state: WorkerState, poll: QueuePoll, part: Todo) -> Flow:
-    finished = _first(part.acks)
-    call = poll.ops.ack(_named(finished))
-    try:
-        outcomes = yield from _call(state, poll, call)
-    except WrongEpoch:
-        part.acks = part.acks[len(finished) :]
-        _outlived(state, finished)
-        return
-    part.acks = part.acks[len(finished) :]
-    _ended(state, finished, outcomes, ACK, call.resent or poll.unsure)
-
-
 def _measured(state: WorkerState, poll: QueuePoll, n: int) -> Count:
-    """Learn the lease of a queue and how long a trip takes, before it gives the first job.
+    """Learn a queue's lease and the time of a round trip before reserving its first job.
 
-    How many jobs to ask it for then.
+    Returns n, or 0 if the round trip is too long.
     """
     taken = yield from _call(state, poll, poll.ops.reserve(0))
     poll.lease = taken.lease_ms / 1000
@@ -341,46 +349,14 @@ def _reserve(state: WorkerState, poll: QueuePoll, n: int) -> Count:
     return len(taken.deliveries)
 
 
-def _report_other(state: WorkerState, poll: QueuePoll, part: Todo) -> Flow:
-    """Report jobs of one other verdict, as many as one script takes."""
-    verdict, everything = next(iter(part.others.items()))
-    finished = _first(everything)
-    names = _named(finished)
-    outcomes: Settled | None = Settled(names, None)
-    resent = 0.0
-    if verdict.kind != "none":
-        try:
-            outcomes, resent = yield from _told(state, poll, names, verdict)
-        except WrongEpoch:
-            outcomes = None
-    if len(finished) == len(everything):
-        del part.others[verdict]
-    else:
-        part.others[verdict] = everything[len(finished) :]
-    if verdict is ASIDE:
-        state.put_aside(poll, len(names))
-    if outcomes is None:
-        _outlived(state, finished)
-    else:
-        _ended(state, finished, outcomes, verdict, resent or poll.unsure)
-
-
-def _told(
-    state: WorkerState, poll: QueuePoll, names: Sequence[Any], verdict: Verdict
-) -> Generator[Step, Any, tuple[Settled, float]]:
-    call = _verdict_call(poll.ops, names, verdict)
-    outcomes = yield from _call(state, poll, call)
-    return outcomes, call.resent
-
-
-def _verdict_call(ops: QueueOps, names: Sequence[Any], verdict: Verdict) -> Call[Settled]:
+def _verdict_call(ops: QueueOps, jobs: Sequence[Delivery], verdict: Verdict) -> Call[Settled]:
     if verdict.kind == "nack":
-        return ops.nack(names, verdict.delay_ms, verdict.text)
+        return ops.nack(jobs, verdict.delay_ms, verdict.text)
     if verdict.kind == "release":
-        return ops.release(names, verdict.delay_ms)
+        return ops.release(jobs, verdict.delay_ms)
     if verdict.kind == "bury":
-        return ops.bury(names, verdict.text)
-    return ops.ack(names, verdict.window_ms)
+        return ops.bury(jobs, verdict.text)
+    return ops.ack(jobs, verdict.window_ms)
 
 
 def _ended(
@@ -388,10 +364,10 @@ def _ended(
     finished: Sequence[Finished],
     outcomes: Settled,
     verdict: Verdict,
-    resent: float,
+    is_repeated: bool,
 ) -> None:
     """Drop the jobs that were reported, and count their outcomes."""
-    if state.options.burst:  # handlers may have added jobs, or given some back: look once more
+    if state.options.burst:  # handlers may have added jobs or given some back: look once more
         for poll in state.polls:
             poll.at = 0.0
     for done in finished:
@@ -403,25 +379,23 @@ def _ended(
             usual = OUTCOMES["ack"] if verdict is ACK else _usual(verdict, done.jobs[0])
             state.count(done, usual, len(done.jobs))
         return
-    found = iter(outcomes)
+    found, unsure = iter(outcomes), is_repeated or state.unsure
     for done in finished:
-        fates = Counter(
-            _fate(done, job, next(found), bool(resent) or state.unsure) for job in done.jobs
-        )
+        fates = Counter(_fate(done, job, next(found), unsure) for job in done.jobs)
         for fate, count in fates.items():
             state.count(done, fate, count)
 
 
 def _outlived(state: WorkerState, finished: Sequence[Finished]) -> None:
-    """Drop jobs whose queue was deleted and made again since."""
+    """Drop jobs of a queue that was deleted and re-created since."""
     for done in finished:
         state.drop(done.jobs)
         state.count(done, "lost", len(done.jobs))
         logger.warning("%s was deleted with its queue", done.jobs[0].id, extra=Fields(done.jobs[0]))
 
 
-def _usual(verdict: Verdict, job: Any) -> str:
-    """Return the outcome to count if the call did what it should."""
+def _usual(verdict: Verdict, job: Delivery) -> str:
+    """Return the outcome to count if the call has done what it should."""
     if verdict is HANDED_BACK or verdict is ASIDE:
         return "handed back"
     if verdict is KEPT and job.lost:
@@ -429,14 +403,14 @@ def _usual(verdict: Verdict, job: Any) -> str:
     return OUTCOMES[verdict.kind]
 
 
-def _fate(done: Finished, job: Any, outcome: Outcome, unsure: bool) -> str:
-    """What became of a job by the answer to the call.
+def _fate(done: Finished, job: Delivery, outcome: Outcome, unsure: bool) -> str:
+    """Return the outcome to count for a job, by the server's answer; log what is unusual.
 
     Args:
-        done: what was reported.
+        done: the report.
         job: one of its jobs.
         outcome: the answer for it.
-        unsure: whether the call may have been run before, without an answer.
+        unsure: whether an earlier run of the call may have succeeded without an answer.
     """
     verdict = done.verdict
     repeated = outcome is Outcome.ENDED or (outcome is Outcome.GONE and verdict.kind == "ack")
@@ -460,37 +434,29 @@ def _sample(state: WorkerState, *, busy: bool) -> Flow:
     state.sample_at = state.clock() + state.sample_pause(busy=busy)
     for poll in state.polls:
         if not poll.failures:
-            yield from _guarded(state, poll, _sized(state, poll))
-
-
-def _sized(state: WorkerState, poll: QueuePoll) -> Count:
-    with suppress(QueuePartitioned, *DAMAGES):  # what is in the way of its jobs is told there
-        poll.size = (yield from _call(state, poll, poll.ops.stats())).ready
-        state.statistics.sized(poll.ops.name, state.sizes[poll.ops.name])
-    return 0
+            # Errors that concern its jobs are reported when jobs are reserved.
+            with _guarded(state, poll), suppress(QueuePartitioned, *DAMAGES):
+                poll.size = (yield from _call(state, poll, poll.ops.stats())).ready
+                state.statistics.sized(poll.ops.name, state.sizes[poll.ops.name])
 
 
 def _rest(state: WorkerState) -> Count:
-    """Wait: for a token where there is room, else for whatever the runners have to tell.
+    """Wait for a token where there is room, otherwise for the runners.
 
-    Returns how many jobs a token brought.
+    Returns the number of jobs that a token brought.
     """
     if not state.held:
         yield from _tidy(state)
     until = state.until()
-    if state.room() <= 0 or not state.may_wait:
-        if state.waiting or [poll for poll in state.polls if poll.woken]:
-            yield from _stand_up(state)
-        yield Rest(until)
-        return 0
-    wakes = state.wakes
-    if wakes.keys() != state.awaited:
-        yield from _stand_up(state)
-        state.awaited = wakes.keys()
+    wakes = state.wakes if state.may_wait else {}
     if not wakes:
-        yield from _stand_up(state)
+        if state.waiting or [poll for poll in state.polls if poll.woken]:
+            yield from _stop_waiting(state)
         yield Rest(until)
         return 0
+    if wakes.keys() != state.awaited:
+        yield from _stop_waiting(state)
+        state.awaited = wakes.keys()
     state.waiting = True
     if next(iter(wakes))[0] is not None:
         return (yield from _listen(state, wakes, until))
@@ -510,17 +476,15 @@ def _tidy(state: WorkerState) -> Flow:
         if poll.is_usable:
             parts.setdefault(poll.home, []).append(poll.ops)
     for home, own in parts.items():
-        with suppress(Exception):  # it is the next client's turn as well
+        with suppress(Exception):  # other clients sweep as well
             effect = Tidy(tuple(own))
             yield effect if home is None else At(home, effect)
 
 
 def _listen(
-    state: WorkerState,
-    wakes: Mapping[tuple[Any, bytes], QueuePoll],
-    until: float,
+    state: WorkerState, wakes: Mapping[tuple[Any, bytes], QueuePoll], until: float
 ) -> Count:
-    """Wait on several nodes; return how many jobs their tokens brought."""
+    """Wait on several nodes; returns the number of jobs that their tokens brought."""
     wanted: dict[Any, tuple[bytes, ...]] = {}
     for home, key in wakes:
         wanted[home] = (*wanted.get(home, ()), key)
@@ -535,22 +499,23 @@ def _listen(
 
 
 def _woken(state: WorkerState, poll: QueuePoll) -> Count:
-    """Reserve from the queue of a token; if there is no room, hand the token on."""
+    """Reserve from the queue of a token; if there is no room, put the token back."""
     state.waiting = state.is_spread and len(state.awaited) > 1
     poll.at, poll.woken = 0.0, True
     room = state.room()
     if room <= 0 or poll.is_slow:
         yield from _hand_on(state, poll)
         return 0
-    asked = _reserve(state, poll, min(room, TRIP))
-    got = (yield from _guarded(state, poll, asked)) or 0
+    got = 0
+    with _guarded(state, poll):
+        got = yield from _reserve(state, poll, min(room, TRIP))
     if got:
         yield Cede()  # the handler begins before the next BLPOP is sent
     return got
 
 
-def _stand_up(state: WorkerState) -> Flow:
-    """End a wait. Tokens that were taken, and events that only this worker was told of, go on."""
+def _stop_waiting(state: WorkerState) -> Flow:
+    """End a wait. Put back its tokens, and wake another consumer for jobs that are due soon."""
     waited, state.waiting = state.waiting, False
     answer = (yield Quit()) if waited else ()
     tokens = answer.tokens if isinstance(answer, Heard) else [(None, key) for key in answer]
@@ -561,29 +526,23 @@ def _stand_up(state: WorkerState) -> Flow:
 
 
 def _hand_on(state: WorkerState, poll: QueuePoll) -> Flow:
-    """Put the token back for another consumer, if there is anything to take."""
-    yield from _guarded(state, poll, _handed(state, poll))
-
-
-def _handed(state: WorkerState, poll: QueuePoll) -> Count:
+    """Put a token back for another consumer, if there is a job to take."""
     poll.woken = False
-    call = poll.ops.reserve(0, idle=True)
-    with suppress(QueueInUse):  # it is handed on all the same
-        yield from _call(state, poll, call)
-    return 0
+    with _guarded(state, poll), suppress(QueueInUse):  # the script has put it back all the same
+        yield from _call(state, poll, poll.ops.reserve(0, idle=True))
 
 
 def leave(state: WorkerState) -> Flow:
-    """End the wait, report what is finished, and give back what is not; never raises.
+    """End the wait, report finished jobs and release the others; never raises.
 
-    The first call that does not get through is the last: then the leases end by themselves.
+    The first call that does not reach the server is the last one. Leases that are left then expire.
     """
     yield Hurry()
     try:
-        for step in (_stand_up, _report_all, _hand_back, _report_all):
+        for step in (_stop_waiting, _report_all, _hand_back, _report_all):
             with _unless_refused(state):
                 yield from step(state)
-    except Exception as error:  # noqa: BLE001  # it ends all the same
+    except Exception as error:  # noqa: BLE001  # the worker ends all the same
         text = "worker: %s: %s; leases are left to end"
         logger.warning(text, type(error).__name__, error, extra=state.fields)
     state.abandoned |= state.leased()
@@ -608,12 +567,12 @@ def _hand_back(state: WorkerState) -> Flow:
 
 
 def _report_all(state: WorkerState) -> Flow:
-    for i, part in list(state.collect().items()):
+    for poll, reports in list(state.collect().items()):
         with _unless_refused(state):
-            yield from _report(state, state.polls[i], part)
-            del state.unsettled[i]
-        if state.polls[i].home is not None and i in state.unsettled:
-            yield from _keep(state, i)
+            yield from _report_rest(state, poll, reports)
+            del state.unsettled[poll]
+        if reports and poll.home is not None:
+            yield from _keep(state, poll)
 
 
 @contextmanager

@@ -1,58 +1,64 @@
-"""The queues of a worker, and what is to be reported to them."""
+"""The queues of a worker, and the reports that are due to them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
 
+from penstock.core.job import Delivery
 from penstock.core.operations import QueueOps
 from penstock.worker.results import Verdict
 
-__all__ = ["Finished", "QueuePoll", "Todo"]
+__all__ = ["Finished", "QueuePoll", "Reports"]
 
 
 class Finished(NamedTuple):
-    """Jobs that a handler has done with, and what is to become of them.
+    """Jobs that a handler has finished, and the verdict on them.
 
     Attributes:
-        jobs: of one run.
-        verdict: what is reported.
-        seconds: that the handler took; 0 = none has run.
-        error: what it raised, kept until it is known that the job is not tried again.
+        jobs: the jobs of one run.
+        verdict: the report to make.
+        seconds: the time that the handler took; 0 = no handler has run.
+        error: the exception that it raised, for the log in case the job is not tried again.
     """
 
-    jobs: Sequence[Any]
+    jobs: Sequence[Delivery]
     verdict: Verdict
     seconds: float
     error: BaseException | None = None
 
 
-@dataclass(slots=True)
+Reports: TypeAlias = dict[Verdict, list[Finished]]
+"""The reports that are due to one queue, by verdict."""
+
+
+@dataclass(slots=True, eq=False)
 class QueuePoll:
     """A queue as the loop sees it.
 
+    Points in time are by the worker's clock.
+
     Attributes:
         ops: its operations.
-        weight: its share of the room when others have jobs too.
-        at: when to ask it next by the clock; 0 = there may be more now, inf = after a token.
+        weight: its share of the room while other queues have jobs, too.
+        at: when to ask it next; 0 = it may have jobs now, inf = after a token.
         recheck_at: when to ask it next although it was empty, while the worker is too busy to wait.
         pause: seconds between two such questions.
-        credit: what it is owed in shares.
-        size: jobs that could be taken when it was last looked at.
+        credit: the jobs that it is owed of its share; negative = it has had too many.
+        size: how many jobs could be taken at the last look.
         woken: whether this worker has taken a token of it since it asked last.
-        barred: until when it is left alone by the clock, as it is damaged; inf = for ever, as its
-            partitions stand for it.
-        failures: how many times in a row it was found so, or its node was down.
-        refusals: how many times in a row it gave no jobs as it has another exclusive consumer;
-            reports it takes all the same.
-        unsure: whether a report may have got through although it failed.
-        drained: when it was found closed and drained by the clock; -inf = it was not, when it was
-            asked last.
-        lease: shortest lease of its last jobs in seconds, or what the queue says; 0 = not known.
+        barred: until when to leave it alone, as it is damaged or its node is down; inf = for ever,
+            as its partitions are polls of their own.
+        failures: how many times in a row it was damaged or its node was down.
+        refusals: how many times in a row it gave no jobs, as another client is its only consumer.
+            It still accepts reports.
+        unsure: whether a report that failed may have been executed.
+        drained: when it was found closed and drained; -inf = it was not at the last look.
+        lease: seconds: the shortest lease of the last jobs, or that of the queue; 0 = not known.
         trip: seconds that the last call to it took.
-        is_slow: whether that is too long for the lease: it is not asked for jobs.
+        is_slow: whether that is too long for the lease: no jobs are reserved then.
     """
 
     ops: QueueOps
@@ -74,24 +80,10 @@ class QueuePoll:
 
     @property
     def home(self) -> Any:
-        """Its node, if the worker has several."""
+        """The node of the queue; None if the worker has only one."""
         return self.ops.home
 
     @property
     def is_usable(self) -> bool:
-        """Whether it may give this worker jobs, as far as is known."""
+        """True if it may give this worker jobs, as far as is known."""
         return not self.failures and not self.refusals and not self.is_slow
-
-
-@dataclass(slots=True)
-class Todo:
-    """What the loop has to report about jobs of one queue."""
-
-    acks: list[Finished] = field(default_factory=list)
-    others: dict[Verdict, list[Finished]] = field(default_factory=dict)
-
-    @property
-    def jobs(self) -> int:
-        """How many jobs these are."""
-        lists = [self.acks, *self.others.values()]
-        return sum(len(done.jobs) for part in lists for done in part)

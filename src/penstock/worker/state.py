@@ -1,8 +1,8 @@
-"""What the parts of a worker share: who takes jobs, who runs them, and who renews their leases.
+"""The state that the parts of a worker share.
 
-Three parties look at it. The loop (`loop.py`, one thread or task) takes jobs and reports what
-became of them; runners (threads or tasks) run handlers; the heartbeat (a thread of its own) extends
-leases. Every field is written by one of them, or by operations that the interpreter makes atomic.
+Three parties use it. The loop (`loop.py`, one thread or task) takes jobs and reports them. Runners
+(threads or tasks) run handlers. The heartbeat (a thread of its own) extends leases. Each attribute
+is written by one of them, or by operations that the interpreter makes atomic.
 """
 
 from __future__ import annotations
@@ -15,16 +15,17 @@ from types import MappingProxyType
 from typing import Any
 
 from penstock.core.flows import TICK
+from penstock.core.job import Delivery
 from penstock.core.logs import get_logger
-from penstock.core.operations import QueueOps, Taken
+from penstock.core.operations import Taken
 from penstock.core.options import duration_ms
 from penstock.errors import QueueInUse, QueuePartitioned
 from penstock.worker.dispatcher import Dispatcher
 from penstock.worker.heartbeat_process import HeartbeatProcess
 from penstock.worker.isolation import Isolated, Isolator
 from penstock.worker.options import WorkerOptions
-from penstock.worker.polls import Finished, QueuePoll, Todo
-from penstock.worker.results import ACK, Verdict
+from penstock.worker.polls import Finished, QueuePoll, Reports
+from penstock.worker.results import Verdict
 from penstock.worker.statistics import Statistics
 from penstock.worker.suspects import ASIDE, Suspects, suspects_among
 from penstock.worker.terms import NEAR, OVER, Term, begin, lengthened
@@ -34,20 +35,20 @@ __all__ = ["HANDED_BACK", "KEPT", "OUTCOMES", "WorkerState"]
 logger = get_logger("penstock")
 
 TRIP = 300
-"""Most jobs that are taken in one trip, and most that are reported in it unless one batch has more.
+"""Most jobs that one call takes, and most that it reports unless one batch has more.
 
-A script is to be short, and what is finished meanwhile waits for the trip that is under way.
+A script has to be short, and jobs that finish during a call wait for its end.
 """
 SAMPLE = 1.0
 """Seconds between two looks at the sizes of the queues, while there is work."""
 IDLE_SAMPLE = 60.0
-"""The same while there is none."""
+"""Seconds between two looks at the sizes of the queues, while there is no work."""
 PATIENCE = 0.25
 """Most seconds for which a busy worker does not ask a queue that was empty."""
 HEALTHY = 15.0
-"""Seconds without an answer of the server after which a worker calls itself unwell."""
+"""Seconds without an answer of the server after which a worker is not healthy."""
 FAR = 1 / 2
-"""The part of a lease that a round trip may not exceed: jobs would come with too little of it."""
+"""The largest part of a lease that a round trip may take; otherwise no jobs are reserved."""
 RECHECK = 4.0
 """Most seconds between two looks at a queue that is damaged."""
 
@@ -58,7 +59,7 @@ OUTCOMES = {
     "bury": "rejected",
     "none": "settled",
 }
-"""What a job that was reported so is counted as."""
+"""The outcome that is counted for a job, by the kind of its verdict."""
 HANDED_BACK = Verdict("release", 0, "not begun with")
 KEPT = Verdict("none")
 """Nothing is reported: the handler has settled the job itself, or its lease was lost."""
@@ -70,37 +71,40 @@ class WorkerState:
     Args:
         polls: its queues.
         dispatcher: gives jobs to the runners.
-        wake: ends the loop's wait; callable from the runners, other threads and signal handlers.
-        clock: monotonic seconds.
-        options: of the worker.
-        statistics: where its figures go.
-        fields: of log records that are about the worker.
+        wake: ends the loop's wait; callable from runners, other threads and signal handlers.
+        clock: returns monotonic seconds.
+        options: the options of the worker.
+        statistics: collects its figures.
+        fields: fields of log records about the worker.
 
     Attributes:
-        held: jobs that the server believes this worker to have, finished or not.
-        finished: what runners have done with, youngest last.
-        unsettled: the same by queue, taken up by the loop; it stays until the server has it.
+        poll_of: its queues by their operations.
+        held: jobs that this worker holds according to the server, finished or not.
+        finished: reports of the runners, youngest last.
+        unsettled: reports by queue. The loop takes them from `finished`, and removes them when the
+            server has answered.
         stopping: whether no more jobs are taken.
         waiting: whether a BLPOP is pending.
-        moved: whether the queues lie on several nodes since the loop has begun.
-        apart: whether queues lie on several servers: each has a BLPOP of its own, so that others
-            stay when one is told, and one that is not there does not hold up others.
-        awaited: the keys it waits for.
-        taken: how many jobs it has taken.
-        answered: when the server answered last.
-        failures: of calls, since then.
-        unsure: whether a report may have got through although it failed.
-        next_ask: when jobs may be taken again, by the throttle.
-        lap: when to look at every queue, whatever was heard.
-        sample_at: when to look at their sizes.
-        suspects: those it holds, and whether it makes room for one.
+        moved: whether the loop has to go on with several nodes.
+        apart: whether the queues lie on several servers. Each server then has a BLPOP of its own;
+            the others stay pending after a token, and a server that is down delays no other.
+        awaited: the keys of the tokens that it waits for.
+        taken: the number of jobs that it has taken.
+        answered: the time of the server's last answer.
+        failures: the number of failed calls since then.
+        unsure: whether a report that failed may have been executed.
+        next_ask: when the throttle lets it take jobs again.
+        lap: when to ask every queue, whatever is known of it.
+        sample_at: when to read the sizes of the queues.
+        suspects: the suspects that it holds or makes room for.
         beat_at: when the heartbeat will look at the leases again.
-        poke: makes it look now; callable from signal handlers.
+        poke: makes the heartbeat look now; callable from signal handlers.
         helper: the helper process that renews leases, if there is one.
-        isolator: runs suspects in a process of their own, if that is wanted.
-        isolated: what this worker is handed if it runs in that process: it asks for no jobs.
-        abandoned: jobs that could be neither reported nor given back at the end.
-        learned: how many partitions those queues have that turned out to have some.
+        isolator: runs suspects in a process of their own, if the worker has that option.
+        isolated: the line to the worker whose suspects this one runs. Such a worker asks for no
+            jobs.
+        abandoned: jobs that could be neither reported nor released at the end.
+        learned: the number of partitions of queues that turned out to have some.
     """
 
     def __init__(
@@ -116,15 +120,16 @@ class WorkerState:
     ) -> None:
         self.fields = fields
         self.polls = polls
+        self.poll_of = {poll.ops: poll for poll in polls}
         self.dispatcher = dispatcher
         self.wake = wake
         self.clock = clock
         self.options = options
         self.capacity = options.concurrency * dispatcher.size + options.prefetch
         self.statistics = statistics
-        self.held: dict[Any, None] = {}
+        self.held: dict[Delivery, None] = {}
         self.finished: deque[Finished] = deque()
-        self.unsettled: dict[int, Todo] = {}
+        self.unsettled: dict[QueuePoll, Reports] = {}
         self.stopping = False
         self._deadlines: list[float] = []
         self.waiting = False
@@ -141,31 +146,20 @@ class WorkerState:
         self.sample_at = 0.0
         self.suspects = Suspects(clock)
         self.beat_at = math.inf
-        self.poke: Callable[[], None] = _nothing
+        self.poke: Callable[[], None] = lambda: None
         self.helper: HeartbeatProcess | None = None
         self.isolator: Isolator | None = None
         self.isolated: Isolated | None = None
-        self.abandoned: set[Any] = set()
+        self.abandoned: set[Delivery] = set()
         self.learned: dict[str, int] = {}
         self._drained = False
         self._confirmed = math.inf
         self._complaints: dict[str, float] = {}
-        self._places: dict[Any, int] = {}
-        for place, poll in enumerate(polls):
-            self._note(place, poll)
 
     # -- its queues ------------------------------------------------------------------------
 
-    def _note(self, place: int, poll: QueuePoll) -> None:
-        self._places[poll.ops] = place
-        self._places.setdefault(poll.ops.name, place)
-
-    def has(self, ops: QueueOps) -> bool:
-        """Whether these are the operations of one of its queues."""
-        return ops in self._places
-
     def found_partitioned(self, poll: QueuePoll, error: QueuePartitioned) -> None:
-        """A queue has partitions, which are polls of their own; it is asked itself no more."""
+        """Ask a queue no more: its partitions will be polls of their own."""
         if error.partitions is not None:
             self.learned[poll.ops.name] = error.partitions
             poll.failures += 1
@@ -173,22 +167,14 @@ class WorkerState:
             poll.woken = False
 
     def add(self, poll: QueuePoll) -> None:
-        """One more: a node has been learned of, or that a queue has partitions."""
-        self._note(len(self.polls), poll)
-        self.polls.append(poll)
-
-    def place_of(self, job: Any) -> int:
-        """From which of its queues a job came."""
-        found = self._places.get(job.batch.ops)
-        return self._places[job.queue_name] if found is None else found
-
-    def poll_of(self, job: Any) -> QueuePoll:
-        """The one of its queues that a job came from."""
-        return self.polls[self.place_of(job)]
+        """Add a queue of a new node, or a partition, unless it is there."""
+        if poll.ops not in self.poll_of:
+            self.poll_of[poll.ops] = poll
+            self.polls.append(poll)
 
     @property
     def sizes(self) -> dict[str, int]:
-        """How many jobs could be taken when that was looked at, by queue."""
+        """The number of jobs that could be taken at the last look, by queue."""
         found: dict[str, int] = {}
         for poll in self.polls:
             found[poll.ops.name] = found.get(poll.ops.name, 0) + poll.size
@@ -196,30 +182,30 @@ class WorkerState:
 
     @property
     def is_spread(self) -> bool:
-        """Whether it has several queues, and they lie on several servers."""
+        """True if it has several queues, and they lie on several servers."""
         return self.apart and len(self.polls) > 1
 
     # -- stopping --------------------------------------------------------------------------
 
     def stop(self, grace: float | None = None) -> None:
-        """Take no more jobs; hand back what is not finished after `grace` seconds.
+        """Take no more jobs; release those that are not finished after `grace` seconds.
 
-        Called again it can only shorten the grace.
+        Another call can only shorten the grace.
         """
         until = self.clock() + (self.options.grace_s if grace is None else grace)
-        self._deadlines.append(until)  # whole, should a signal come right here
+        self._deadlines.append(until)  # atomic: a signal handler may call this right here
         self.stopping = True
         self.wake()
-        self.poke()  # the heartbeat sees to it that the worker ends, if its loop does not move
+        self.poke()  # the heartbeat ends the worker if its loop does not move
 
     @property
     def deadline(self) -> float:
-        """When unfinished jobs are given back, by the clock."""
+        """When unfinished jobs are released, by the clock."""
         return min(self._deadlines, default=math.inf)
 
     @property
     def is_over(self) -> bool:
-        """Whether the loop has nothing more to do."""
+        """True if the loop has nothing more to do."""
         if self.held or (self.isolator is not None and self.isolator.job is not None):
             return self.stopping and self.clock() >= self.deadline
         return self.stopping or self._is_exhausted()
@@ -235,87 +221,78 @@ class WorkerState:
 
     @property
     def is_drained(self) -> bool:
-        """Whether all queues are closed and drained, and were found so in one look at them."""
+        """True if all queues are closed and drained, and the last round has confirmed that."""
         return all(poll.drained >= self._confirmed for poll in self.polls)
 
     @property
     def is_healthy(self) -> bool:
-        """Whether the server has answered lately."""
+        """True if the server has answered lately."""
         return self.clock() - self.answered < HEALTHY
 
-    # -- what to ask for -------------------------------------------------------------------
+    # -- asking for jobs -------------------------------------------------------------------
 
     @property
     def free(self) -> int:
-        """How many more jobs may be held now."""
+        """The number of jobs that may be held in addition."""
         return self._most() - len(self.held)
 
     def _most(self) -> int:
         """Return how many jobs may be held: one while it makes room for a suspect."""
-        return 1 if self.suspects.are_expected and not self._isolates() else self.capacity
+        return 1 if self.suspects.are_expected and self._isolator() is None else self.capacity
 
     def room(self) -> int:
-        """How many more jobs may be taken, when what is finished is reported in the same trip."""
+        """Return how many jobs may be taken by a call that also reports the finished ones."""
         if self.stopping or self.isolated is not None:
             return 0
-        if self.suspects.chosen is not None and self._has_suspect():
-            return 0
+        chosen = self.suspects.chosen
+        if chosen is not None and chosen in self.held and not chosen.lost:
+            return 0  # a suspect runs alone
         free = self._most() if self.suspects.expected_until else self.capacity
         free -= len(self.held)
-        for todo in self.unsettled.values():
-            free += todo.jobs
+        if self.unsettled:
+            reports = (done for part in self.unsettled.values() for done in part.values())
+            free += sum(len(done.jobs) for finished in reports for done in finished)
         most = self.options.max_jobs
         return free if most is None else min(free, most - self.taken)
 
-    def _has_suspect(self) -> bool:
-        """Return whether a suspect is held; it runs alone."""
-        chosen = self.suspects.chosen
-        return chosen in self.held and not chosen.lost
+    def _isolator(self) -> Isolator | None:
+        """Return the isolator if it can run suspects."""
+        isolator = self.isolator
+        return None if isolator is None or isolator.is_broken else isolator
 
-    def _isolates(self) -> bool:
-        return self.isolator is not None and not self.isolator.is_broken
-
-    def shares(self) -> dict[int, int]:
-        """How many jobs to ask each queue for now; only queues that may have some."""
-        now, room = self.clock(), self.room()
+    def shares(self) -> dict[QueuePoll, int]:
+        """Return how many jobs to ask each queue for now; only queues that may have some."""
+        now, room = self.clock(), min(self.room(), TRIP)
         if room <= 0 or now < self.next_ask:
             return {}
         asked = [
-            i
-            for i, poll in enumerate(self.polls)
+            poll
+            for poll in self.polls
             if poll.barred <= now
             and not poll.is_slow
             and (poll.at <= now or (not self.waiting and poll.recheck_at <= now))
         ]
         if len(asked) <= 1:
-            return {i: min(room, TRIP) for i in asked}
+            return dict.fromkeys(asked, room)
         return self._weighed(asked, room)
 
-    def _weighed(self, asked: list[int], room: int) -> dict[int, int]:
-        """Divide the room by weight; the rest goes to the queue that is owed most."""
-        polls, room = self.polls, min(room, TRIP)
-        total = sum(polls[i].weight for i in asked)
-        parts = {}
-        for i in asked:
-            poll = polls[i]
+    def _weighed(self, asked: list[QueuePoll], room: int) -> dict[QueuePoll, int]:
+        """Divide the room by weight. Each job goes to the queue that is owed most."""
+        total = sum(poll.weight for poll in asked)
+        for poll in asked:
             poll.credit += room * poll.weight / total
-            parts[i] = max(0, int(poll.credit))
-            poll.credit -= parts[i]
-        for _ in range(room - sum(parts.values())):
-            most = max(asked, key=lambda i: polls[i].credit)
-            parts[most] += 1
-            polls[most].credit -= 1
-        while sum(parts.values()) > room:  # by a fraction of credit from before
-            least = min((i for i in asked if parts[i]), key=lambda i: polls[i].credit)
-            parts[least] -= 1
-            polls[least].credit += 1
-        return {i: min(n, TRIP) for i, n in parts.items() if n > 0}
+        parts: dict[QueuePoll, int] = {}
+        for _ in range(room):
+            most = max(asked, key=lambda poll: poll.credit)
+            most.credit -= 1
+            parts[most] = parts.get(most, 0) + 1
+        return parts
 
     def until(self) -> float:
-        """When the loop has to look around next, if nothing happens before."""
+        """Return when the loop has to act next, if nothing happens before."""
         found = min(self.lap, self.sample_at, self.dispatcher.flush_at)
-        for i in self.unsettled:
-            found = min(found, self.polls[i].barred)
+        for poll in self.unsettled:
+            found = min(found, poll.barred)
         if self.stopping:
             return min(found, self.deadline)
         if self.suspects.expected_until and self.suspects.are_expected:
@@ -326,41 +303,33 @@ class WorkerState:
 
     def _next(self, poll: QueuePoll) -> float:
         if poll.is_slow:
-            return math.inf  # a look at its size tells when its trips are shorter
+            return math.inf  # the next look at its size measures the round trip
         at = poll.at if self.may_wait else min(poll.at, poll.recheck_at)
         return max(at, poll.barred)
 
     @property
     def may_wait(self) -> bool:
-        """Whether to wait for a token: there is room, and nothing forbids to take a job now."""
+        """True if the worker may wait for a token: it has room, and may take a job now."""
         return not self.options.burst and self.room() > 0 and self.clock() >= self.next_ask
 
     @property
     def wakes(self) -> dict[tuple[Any, bytes], QueuePoll]:
-        """The tokens to wait for: of usable queues, but for those that have one always."""
+        """The tokens to wait for: of usable queues. A drained queue always has one."""
         usable = [s for s in self.polls if s.is_usable and s.drained == -math.inf]
         return {(s.home, s.ops.keys["wake"]): s for s in usable}
 
-    # -- what came back --------------------------------------------------------------------
+    # -- reports and answers ---------------------------------------------------------------
 
-    def collect(self) -> dict[int, Todo]:
-        """What is to be reported, by queue; it stays here until `settled` takes it away."""
+    def collect(self) -> dict[QueuePoll, Reports]:
+        """Return the reports that are due, by queue."""
         while self.finished:
             done = self.finished.popleft()
-            place = self._places.get(done.jobs[0].batch.ops)
-            if place is None:
-                place = self.place_of(done.jobs[0])
-            todo = self.unsettled.get(place)
-            if todo is None:
-                todo = self.unsettled[place] = Todo()
-            if done.verdict is ACK:
-                todo.acks.append(done)
-            else:
-                todo.others.setdefault(done.verdict, []).append(done)
+            reports = self.unsettled.setdefault(self.poll_of[done.jobs[0].batch.ops], {})
+            reports.setdefault(done.verdict, []).append(done)
         return self.unsettled
 
     def tend(self) -> None:
-        """What falls to the loop besides: batches whose time has come, and jobs not begun with."""
+        """Do the loop's other work: hand out due batches, release jobs that have not begun."""
         if self.clock() >= self.lap:
             self.look_everywhere()
         for line in (self.isolator, self.isolated):
@@ -370,14 +339,15 @@ class WorkerState:
             self._let_go()
         if self.stopping and not self._drained:
             self._drained = True
-            waiting = [self.suspects.chosen] if self.suspects.waits else []
+            chosen = self.suspects.chosen
+            waiting = [chosen] if chosen is not None and self.suspects.waits else []
             for job in [*waiting, *self.dispatcher.drain()]:
                 self.put_back(job, HANDED_BACK)
         elif self.dispatcher.flush_at <= self.clock():
             self.dispatcher.flush()
 
-    def put_back(self, job: Any, verdict: Verdict) -> None:
-        """Report so of a job that has not begun."""
+    def put_back(self, job: Delivery, verdict: Verdict) -> None:
+        """Report a job that has not begun."""
         if not job.settled:
             job.settled = True
             self.finished.append(Finished((job,), verdict, 0.0))
@@ -388,25 +358,23 @@ class WorkerState:
         Those of jobs delivered at most once, which have no lease, are dropped at once.
         """
         now = self.clock()
-        for i in [i for i in self.unsettled if self.polls[i].failures]:
-            todo = self.unsettled[i]
-            lists = [todo.acks, *todo.others.values()]
-            everything = [done for part in lists for done in part]
+        for poll in [poll for poll in self.unsettled if poll.failures]:
+            everything = [done for part in self.unsettled[poll].values() for done in part]
             jobs = [job for done in everything for job in done.jobs]
             if all(job.at_most_once or job.term.is_over(now) for job in jobs):
-                del self.unsettled[i]
+                del self.unsettled[poll]
                 for done in everything:
                     self.drop(done.jobs)
                     self.count(done, "lost", len(done.jobs))
 
     def look_everywhere(self) -> None:
-        """Ask each queue in the next round, whatever was heard of it; and again after a tick."""
+        """Ask every queue in the next round, and again after a tick."""
         self.lap = self.clock() + TICK
         for poll in self.polls:
             poll.at = 0.0
 
     def sample_pause(self, *, busy: bool) -> float:
-        """Seconds until the sizes are looked at again; under a long throttle a sign of life."""
+        """Return the seconds until the sizes are read again, which also shows a sign of life."""
         if any(poll.is_slow for poll in self.polls):
             return SAMPLE
         if self.next_ask > self.clock() + HEALTHY / 3:
@@ -431,36 +399,32 @@ class WorkerState:
             poll.at = 0.0
 
     def found_damaged(self, poll: QueuePoll, error: Exception, level: int = logging.ERROR) -> None:
-        """A queue can't be used: it is left alone for a while, and others are not held up."""
+        """Leave a queue alone for a while: it can't be used."""
         poll.failures += 1
-        poll.at = poll.barred = self._left_alone(poll, poll.failures)
-        self._tell(poll, poll.failures, error, level)
+        poll.at = poll.barred = self._leave_alone(poll, poll.failures, error, level)
 
     def found_taken(self, poll: QueuePoll, error: QueueInUse) -> None:
         """Stop asking a queue for a while: another client is its only consumer."""
         poll.refusals += 1
-        poll.at = poll.recheck_at = self._left_alone(poll, poll.refusals)
-        self._tell(poll, poll.refusals, error, logging.INFO)
+        poll.at = poll.recheck_at = self._leave_alone(poll, poll.refusals, error, logging.INFO)
 
-    def _left_alone(self, poll: QueuePoll, times: int) -> float:
-        """Return the backoff deadline after `times` consecutive failures."""
+    def _leave_alone(self, poll: QueuePoll, times: int, error: Exception, level: int) -> float:
+        """Log the first of consecutive failures; return the backoff deadline after `times`."""
         poll.woken = False
-        return self.clock() + min(0.25 * 2.0 ** min(times, 8), RECHECK)
-
-    def _tell(self, poll: QueuePoll, times: int, error: Exception, level: int) -> None:
         if times == 1 or times % 60 == 0:
             name, kind = poll.ops.name, type(error).__name__
             text = "queue %r can't be used: %s: %s; the worker goes on without it"
             logger.log(level, text, name, kind, error, extra=self.fields)
+        return self.clock() + min(0.25 * 2.0 ** min(times, 8), RECHECK)
 
     def found_down(self, poll: QueuePoll) -> None:
-        """The node of a queue can't be reached: others are not held up; it is looked after."""
+        """Leave a queue alone for a moment: its node can't be reached."""
         poll.failures += 1
         poll.at = poll.barred = self.clock() + min(0.1 * 2 ** min(poll.failures, 5), 1.0)
         poll.woken = False
 
     def asked(self, poll: QueuePoll, taken: Taken, wanted: int, sent: float) -> None:
-        """A queue has answered a request for jobs."""
+        """Take in the answer of a queue to a request for `wanted` jobs."""
         now, poll.refusals = self.clock(), 0
         if taken.next_ms == 0:
             poll.at, poll.pause = 0.0, 0.01
@@ -482,7 +446,7 @@ class WorkerState:
                 self.sample_at = min(self.sample_at, now + self.sample_pause(busy=False))
 
     def _found_drained(self, poll: QueuePoll, now: float) -> None:
-        """Note whether a queue is drained. When all are, ask each once more."""
+        """Note when a queue was found drained. When all are, ask each once more."""
         poll.drained = now
         if now == -math.inf:
             self._confirmed = math.inf
@@ -501,7 +465,7 @@ class WorkerState:
             return 1.0
 
     def complain(self, what: str, error: Exception) -> None:
-        """A function of the user's has failed; said once a minute, as it may do so all the time."""
+        """Log, at most once a minute, that one of the user's functions has failed."""
         if self._may_complain(what):
             text = "%s failed; the worker goes on"
             logger.error(text, what, exc_info=error, extra=self.fields)
@@ -513,7 +477,7 @@ class WorkerState:
         self._complaints[what] = self.clock()
         return True
 
-    def _hold(self, poll: QueuePoll, jobs: Sequence[Any], sent: float, now: float) -> None:
+    def _hold(self, poll: QueuePoll, jobs: Sequence[Delivery], sent: float, now: float) -> None:
         trip = now - sent
         is_alone = not self.held
         poll.lease, renewal = begin(jobs, sent, now)
@@ -530,28 +494,29 @@ class WorkerState:
         self.taken += len(jobs)
         if renewal < self.beat_at:
             self.poke()
-        suspects = [job for job in jobs if job._counts]
+        suspects = [job for job in jobs if job.counts]
         if suspects and (suspects := suspects_among(suspects)):
             jobs = self._without_suspects(jobs, suspects, is_alone)
         if self.helper is not None:
             self._keep(self.helper, jobs)
         self.dispatcher.hand(jobs)
 
-    def _keep(self, helper: HeartbeatProcess, jobs: Sequence[Any]) -> None:
+    def _keep(self, helper: HeartbeatProcess, jobs: Sequence[Delivery]) -> None:
         """Have the leases of these jobs renewed by the helper process, too."""
         helper.hold(jobs)
         if helper.pid is None:
             self.poke()
 
     def _without_suspects(
-        self, jobs: Sequence[Any], suspects: Sequence[Any], is_alone: bool
-    ) -> Sequence[Any]:
+        self, jobs: Sequence[Delivery], suspects: Sequence[Delivery], is_alone: bool
+    ) -> Sequence[Delivery]:
         """Return the ordinary ones of these jobs. One suspect is chosen to run alone, if it can."""
         suspects = [job for job in suspects if self.dispatcher.knows(job)]
         ordinary = [job for job in jobs if job not in suspects]
         self.suspects.unbegun.update(suspects)
-        if self.isolator is not None and not self.isolator.is_broken:
-            if self.isolator.take(suspects[0]):
+        isolator = self._isolator()
+        if isolator is not None:
+            if suspects and isolator.take(suspects[0]):
                 self.drop([suspects.pop(0)])
                 self.suspects.found_room()
         elif is_alone and not ordinary:
@@ -560,8 +525,8 @@ class WorkerState:
             self.put_back(job, ASIDE)
         return ordinary
 
-    def take_over(self, job: Any) -> None:
-        """A suspect that another process has taken, and this one is to run."""
+    def take_over(self, job: Delivery) -> None:
+        """Hold a suspect that another process has taken, and run it next."""
         self.held[job] = None
         self.taken += 1
         self.suspects.choose(job)
@@ -569,6 +534,7 @@ class WorkerState:
     def begin(self, term: Term | None) -> None:
         """Run the chosen suspect, which the server counts as begun; None = it is lost."""
         job = self.suspects.chosen
+        assert job is not None
         self.suspects.unbegun.discard(job)
         if term is None:
             self.dispatcher.lose([job])
@@ -580,14 +546,13 @@ class WorkerState:
             self.poke()
             self.dispatcher.hand([job])
 
-    def _in_time(self, jobs: Sequence[Any], now: float) -> Sequence[Any]:
+    def _in_time(self, jobs: Sequence[Delivery], now: float) -> Sequence[Delivery]:
         """Return the jobs whose lease has not ended on the way here; count the others as lost."""
         found = [job for job in jobs if not job.term.is_over(now)]
-        if len(found) < len(jobs):
-            late = len(jobs) - len(found)
-            self.statistics.finished("lost", late, None, None)
-            text = "the leases of %d jobs ended before the jobs arrived; they are not run"
-            logger.warning(text, late, extra=self.fields)
+        late = len(jobs) - len(found)
+        self.statistics.finished("lost", late, None, None)
+        text = "the leases of %d jobs ended before the jobs arrived; they are not run"
+        logger.warning(text, late, extra=self.fields)
         return found
 
     def _warn_of(self, poll: QueuePoll, trip: float) -> None:
@@ -603,9 +568,9 @@ class WorkerState:
             logger.warning(text, *told, extra=self.fields)
 
     def count(self, done: Finished, outcome: str, count: int) -> None:
-        """A handler has done with these jobs, and the server has said what became of so many."""
+        """Count the outcome of so many of these jobs."""
         job = done.jobs[0]
-        waited = (job.batch.now - int(job.number[:-11])) / 1000 if not job._counts else None
+        waited = (job.batch.now - int(job.number[:-11])) / 1000 if not job.counts else None
         self.statistics.finished(outcome, count, done.seconds or None, waited)  # 0 = none has run
         is_asked = done.verdict.is_asked and outcome in ("retried", "dead")
         if is_asked:
@@ -614,34 +579,30 @@ class WorkerState:
             self.isolated.counted(outcome, done.seconds, waited, is_asked)
 
     def put_aside(self, poll: QueuePoll, count: int) -> None:
-        """So many suspects were given back for a moment."""
+        """Note that so many suspects were released for a moment."""
         self.taken -= count
         poll.at = min(poll.at, self.suspects.put_aside())
 
-    def abandon(self, poll: QueuePoll) -> list[Any]:
-        """Unfinished jobs of a queue that are to be given back; their handlers are told."""
+    def abandon(self, poll: QueuePoll) -> list[Delivery]:
+        """Return the unfinished jobs of a queue, to be released; tell their handlers."""
         jobs = [
             job
             for job in list(self.held)
-            if self.poll_of(job) is poll and not job.settled and not job.at_most_once
+            if self.poll_of[job.batch.ops] is poll and not job.settled and not job.at_most_once
         ]
         self.dispatcher.lose(jobs)
         return jobs
 
-    def leased(self) -> set[Any]:
-        """The jobs that it holds under a lease, as far as is known."""
+    def leased(self) -> set[Delivery]:
+        """Return the jobs that it holds under a lease, as far as is known."""
         held = list(self.held)
         return {job for job in held if job.term is not OVER and not job.at_most_once}
 
-    def drop(self, jobs: Sequence[Any]) -> None:
-        """These jobs are not this worker's any more."""
+    def drop(self, jobs: Sequence[Delivery]) -> None:
+        """Hold these jobs no more."""
         for job in jobs:
             self.held.pop(job, None)
         if self.suspects.unbegun:
             self.suspects.unbegun.difference_update(jobs)
         if self.helper is not None:
             self.helper.drop(jobs)
-
-
-def _nothing() -> None:
-    pass

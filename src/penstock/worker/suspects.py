@@ -26,7 +26,7 @@ FORGET = 60.0
 
 def suspects_among(jobs: Sequence[Any]) -> list[Any]:
     """The suspects of some jobs that were just delivered."""
-    return [job for job in jobs if job._counts and job.crashes >= SUSPECT]
+    return [job for job in jobs if job.counts and job.crashes >= SUSPECT]
 
 
 class Suspects:

@@ -114,7 +114,7 @@ def begin(jobs: Sequence[Any], sent: float, now: float) -> tuple[float, float]:
             common = Term(sent + lease, lease if trip <= lease * NEAR else lengthened(lease, trip))
             renewal = min(renewal, common.until - common.lease * LEFT)
         job.term = common
-        if job._data[2:3] in b"lt":  # its record names a lease or ttl of its own
+        if job.data[2:3] in b"lt":  # its record names a lease or ttl of its own
             term = job.term = _own_term(job, sent, trip)
             if term.lease:
                 shortest = min(shortest, job.lease)

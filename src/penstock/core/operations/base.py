@@ -191,7 +191,7 @@ def _alike(names: Sequence[Any], queue: str) -> Batch | None:
     if batch is None or batch.place.queue != queue:
         return None
     for name in names:
-        if not isinstance(name, Delivery) or name.batch is not batch or name._counts:
+        if not isinstance(name, Delivery) or name.batch is not batch or name.counts:
             return None
     return batch
 

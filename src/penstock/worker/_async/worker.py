@@ -497,8 +497,7 @@ class AsyncWorker:
             self._client.queue(name, partitions=partitions)
         if learned or state.polls[0].ops.home is not None:
             for poll in self._polls():
-                if not state.has(poll.ops):
-                    state.add(poll)  # a node, or partitions, that were learned of since
+                state.add(poll)
         if monitor is None:
             return
         try:
