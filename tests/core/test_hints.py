@@ -86,4 +86,3 @@ def test_what_is_made_up_for_together() -> None:
         ("q", "ack", "-", 200), ("q", "ack", "-", 1000),
         ("q", "ack", "5", 1), ("q", "bury", "-", 1),
     ]  # fmt: skip
-    assert hints.pairs_of(many[:2]) == ["0", "", "0", ""]

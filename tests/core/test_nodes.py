@@ -24,6 +24,13 @@ CROWDED = ServerFacts({"used_memory": "76", "maxmemory": "100"})
 ROOMY = ServerFacts({"used_memory": "75", "maxmemory": "100"})
 
 
+class Node(str):  # noqa: SLOT000  # it has a state
+    """A node that is named; it is up, until it has failed."""
+
+    def __init__(self, name: str) -> None:
+        self.state = NodeState(met=True)
+
+
 def part(home: object, name: str = "q") -> QueueOps:
     """A part of a queue."""
     ops = QueueOps(QueueKeys(name), "me", ["00000000"])
@@ -49,12 +56,10 @@ class Stage:
 
     def __init__(self, *names: str, n: int = 1, block: float | None = None) -> None:
         self.clock = Clock()
-        self.parts = {name: part(name) for name in names}
-        self.down: set[str] = set()
+        self.parts = {name: part(Node(name)) for name in names}
         self.borne: list[str] = []
         table = Table(
             lambda: [list(self.parts.values())],
-            lambda home: home not in self.down,
             lambda: NodesUnavailable("none", {}),
             PollOrder(),
             self.clock,
@@ -82,7 +87,7 @@ class Stage:
     def fail(self, error: BaseException) -> Stage:
         """Let the last effect fail; who carries it out notes that, as a client does."""
         if isinstance(self.effect, At) and is_transient(error):
-            self.down.add(self.effect.home)
+            self.effect.home.state.failed(self.clock(), error)
             self.borne.append(self.effect.home)
         self.effect = self._behind_sweeps(self.flow.throw(error))
         return self
@@ -147,7 +152,7 @@ def test_a_wait_begins_with_a_look_at_what_is_to_be_swept() -> None:
     """On each node that is up."""
     stage = Stage("a", "b", "c")
     stage.answer(NOTHING)
-    stage.down.add("c")
+    stage.parts["c"].home.state.failed(0.0, OSError("gone"))
     stage.answer(NOTHING)
     assert stage.waits("a", "b")
     assert stage.tidied == [At(home, Tidy((stage.parts[home],))) for home in ("a", "b")]
@@ -194,7 +199,7 @@ def test_a_node_that_fails_is_left_to_the_others() -> None:
     assert stage.answer(NOTHING).waits("b")
     assert stage.borne == ["a"]
     stage.clock.now += 1
-    stage.down.clear()
+    stage.parts["a"].home.state.saw(0.0, leaving=False)
     assert stage.answer(Heard()).asks("a", idle=True)
     assert stage.answer(NOTHING).waits("a", "b")
 

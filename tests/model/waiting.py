@@ -101,7 +101,7 @@ class Waiting(SideBySide):
         self.bench.dice.tag, self.fault = tag, ""
         (wanted, _), got, _ = self.both(
             lambda: self.model.reserve(n, tag),
-            lambda: self.client._driver.reserve(self.ops, n, idle=idle),
+            lambda: self.client._node.run(self.ops.reserve(n, idle=idle)),
         )
         self.received(wanted, got.deliveries)
         waits = n > 0 and not wanted and got.next_ms != -2

@@ -256,7 +256,7 @@ def test_a_forked_child_looks_after_nodes(three: Servers) -> None:
 
 
 def _is_looked_after(ps: Penstock) -> bool:
-    return any(home.is_looked_after for home in inside(ps).homes)
+    return any(home.tasks.under_way for home in inside(ps).homes)
 
 
 def _in_child(ps: Penstock) -> None:

@@ -401,7 +401,7 @@ def test_a_producer_without_a_connection_meets_a_node_that_hangs(three: Servers)
         home = home_of(q.enqueue("before").id)
         server = three.with_id(ps, home)
         [mine] = [one for one in ps._home.homes if one.id == home]  # type: ignore[union-attr]  # a federation
-        mine._node.close()
+        mine.node.close()
         time.sleep(LOOK)
         server.pause()
         try:

@@ -7,7 +7,7 @@ says until when it is worth doing, and the rest (protocol/nodes.md, Hints).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
@@ -156,19 +156,4 @@ def batches(hints: Iterable[Hint]) -> list[list[Hint]]:
     return found
 
 
-def longest(hints: Iterable[Hint]) -> int:
-    """Until when the last of them is worth keeping."""
-    return max(hint.until for hint in hints)
-
-
-def pairs_of(hints: Iterable[Hint]) -> list[str]:
-    """Number, receipt, number, receipt …"""
-    return [text for hint in hints for text in (hint.number, hint.receipt)]
-
-
-def fields_of(hints: Iterable[Hint]) -> Mapping[str, str]:
-    """As they are kept."""
-    return {hint.field: hint.value for hint in hints}
-
-
-__all__ += ["fields_of", "longest", "pairs_of", "read_hints"]
+__all__ += ["read_hints"]

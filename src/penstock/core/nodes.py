@@ -276,7 +276,6 @@ class Table:
     Args:
         rows: gives the queues in the order of preference, each as its parts, as they are now: nodes
             may come and go meanwhile.
-        is_up: whether a node can be used now.
         unavailable: the error that says that no node has answered.
         hunger: which parts to ask first.
         clock: monotonic seconds.
@@ -285,13 +284,11 @@ class Table:
     def __init__(
         self,
         rows: Callable[[], Sequence[Sequence[QueueOps]]],
-        is_up: Callable[[Any], bool],
         unavailable: Callable[[], NodesUnavailable],
         poll_order: PollOrder,
         clock: Clock,
     ) -> None:
         self._rows = rows
-        self.is_up = is_up
         self.unavailable = unavailable
         self.poll_order = poll_order
         self.clock = clock
@@ -307,7 +304,7 @@ class Table:
         found: dict[Any, tuple[bytes, ...]] = {}
         for row in self._rows():
             for part in row:
-                if self.is_up(part.home) and part not in over:
+                if part.home.state.is_up and part not in over:
                     found[part.home] = (*found.get(part.home, ()), part.keys["wake"])
         return found
 
@@ -393,7 +390,7 @@ def reserve(
         else:
             asked += [part for part, moment in progress.due.items() if moment <= now]
             # Nodes that have come back meanwhile.
-            asked += [p for p in table.parts if p not in progress.due and table.is_up(p.home)]
+            asked += [p for p in table.parts if p not in progress.due and p.home.state.is_up]
         asked = list(dict.fromkeys(asked))
     if progress.idle:
         # Jobs that were taken are the caller's, whatever fails now.
@@ -418,7 +415,7 @@ def _ask(
     for part in asked:
         if len(progress.jobs) >= n:
             return
-        if not table.is_up(part.home):
+        if not part.home.state.is_up:
             progress.due.pop(part, None)
             continue
         wanted = n - len(progress.jobs)
@@ -452,7 +449,7 @@ def _tidy(table: Table) -> Generator[Effects, Any, None]:
     """Sweep what is due on each node that is up."""
     parts: dict[Any, list[QueueOps]] = {}
     for part in table.parts:
-        if table.is_up(part.home):
+        if part.home.state.is_up:
             parts.setdefault(part.home, []).append(part)
     for home, own in parts.items():
         with suppress(Exception):  # the call has noted it
@@ -464,7 +461,7 @@ def _leave(table: Table, progress: _ReserveState, tick: float) -> Generator[Effe
     progress.told.update(table.told((yield Quit())))
     for part in table.parts:
         is_near = part in progress.told or progress.due.get(part, math.inf) <= tick
-        if is_near and table.is_up(part.home):
+        if is_near and part.home.state.is_up:
             with suppress(Exception):
                 yield At(part.home, ReserveJobs(part, 0, True))
 

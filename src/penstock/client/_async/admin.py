@@ -52,11 +52,11 @@ class AsyncQueueAdmin:
 
     def __init__(self, client: AsyncNodeClient, name: str, number: int | None = None) -> None:
         self._client = client
-        self._driver = client._driver
-        self._node = client._node
-        keys = QueueKeys(name, client.prefix, number)
+        self._driver = client.driver
+        self._node = client.node
+        keys = QueueKeys(name, client.terms.prefix, number)
         codec = client.terms.codec
-        self.ops = QueueOps(keys, client.owner, self._node.known, self, AsyncJob, codec)
+        self.ops = QueueOps(keys, client.terms.owner, self._node.known, self, AsyncJob, codec)
 
     @property
     def name(self) -> str:

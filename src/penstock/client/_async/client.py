@@ -187,12 +187,12 @@ class AsyncPenstock:
     @property
     def _node(self) -> AsyncNode:
         """The node, of a client that was given one."""
-        return self._member._node
+        return self._member.node
 
     @property
     def _driver(self) -> AsyncDriver:
         """The driver, of a client that was given one node."""
-        return self._member._driver
+        return self._member.driver
 
     @property
     def _member(self) -> AsyncNodeClient:
@@ -442,10 +442,10 @@ class AsyncPenstock:
         key = registry_key(self.prefix)
         home = await self._current()
         if isinstance(home, AsyncFederation):
-            answers, _ = await home.each(lambda one: one.brief.command("HGET", key, field))
+            answers, _ = await home.each(lambda one: one.brief.node.command("HGET", key, field))
             found = next((name for _, name in answers if name is not None), None)
         else:
-            found = await home.command("HGET", key, field)
+            found = await home.node.command("HGET", key, field)
         return None if found is None else split_name(found.decode("utf-8", "replace"))[0]
 
     def _forget(self, name: str) -> None:
@@ -483,7 +483,7 @@ class AsyncPenstock:
         Raises:
             ConfigurationError: the client was made of a list of nodes.
         """
-        return await self._member.server_facts()
+        return await self._member.node.server_facts()
 
     async def command(self, *args: Any) -> Any:
         """A plain Redis command on a connection of this client, its reply undecoded; for tools.
@@ -491,7 +491,7 @@ class AsyncPenstock:
         Raises:
             ConfigurationError: the client was made of a list of nodes.
         """
-        return await self._member.command(*args)
+        return await self._member.node.command(*args)
 
 
 def check_owner(owner: object) -> str:

@@ -23,7 +23,7 @@ class AsyncObservedQueue(AsyncQueue):
     ) -> Enqueued:
         """As `AsyncQueue.enqueue`, inside the hooks."""
         event = enqueue_event(self.name, 1, headers)
-        with enqueuing(self._client.middleware, event):
+        with enqueuing(self._client.terms.middleware, event):
             result = await super().enqueue(body, headers=event.headers or None, **options)
             event.results = (result,)
         return result
@@ -37,7 +37,7 @@ class AsyncObservedQueue(AsyncQueue):
     ) -> BulkEnqueued:
         """As `AsyncQueue.enqueue_many`, inside the hooks: once, however many chunks are sent."""
         event = enqueue_event(self.name, None, headers)
-        with enqueuing(self._client.middleware, event):
+        with enqueuing(self._client.terms.middleware, event):
             results = await super().enqueue_many(bodies, headers=event.headers or None, **options)
             event.results = results
         return results

@@ -486,7 +486,11 @@ class AsyncQueue(AsyncQueueAdmin):
                 logger.warning(
                     "%s finished after its lease had ended; it may run again",
                     job_id,
-                    extra={"job_id": job_id, "queue": self.name, "worker": self._client.owner},
+                    extra={
+                        "job_id": job_id,
+                        "queue": self.name,
+                        "worker": self._client.terms.owner,
+                    },
                 )
         done.clear()
 

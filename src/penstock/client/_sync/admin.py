@@ -53,11 +53,11 @@ class QueueAdmin:
 
     def __init__(self, client: NodeClient, name: str, number: int | None = None) -> None:
         self._client = client
-        self._driver = client._driver
-        self._node = client._node
-        keys = QueueKeys(name, client.prefix, number)
+        self._driver = client.driver
+        self._node = client.node
+        keys = QueueKeys(name, client.terms.prefix, number)
         codec = client.terms.codec
-        self.ops = QueueOps(keys, client.owner, self._node.known, self, Job, codec)
+        self.ops = QueueOps(keys, client.terms.owner, self._node.known, self, Job, codec)
 
     @property
     def name(self) -> str:

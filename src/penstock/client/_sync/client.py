@@ -186,12 +186,12 @@ class Penstock:
     @property
     def _node(self) -> Node:
         """The node, of a client that was given one."""
-        return self._member._node
+        return self._member.node
 
     @property
     def _driver(self) -> Driver:
         """The driver, of a client that was given one node."""
-        return self._member._driver
+        return self._member.driver
 
     @property
     def _member(self) -> NodeClient:
@@ -441,10 +441,10 @@ class Penstock:
         key = registry_key(self.prefix)
         home = self._current()
         if isinstance(home, Federation):
-            answers, _ = home.each(lambda one: one.brief.command("HGET", key, field))
+            answers, _ = home.each(lambda one: one.brief.node.command("HGET", key, field))
             found = next((name for _, name in answers if name is not None), None)
         else:
-            found = home.command("HGET", key, field)
+            found = home.node.command("HGET", key, field)
         return None if found is None else split_name(found.decode("utf-8", "replace"))[0]
 
     def _forget(self, name: str) -> None:
@@ -482,7 +482,7 @@ class Penstock:
         Raises:
             ConfigurationError: the client was made of a list of nodes.
         """
-        return self._member.server_facts()
+        return self._member.node.server_facts()
 
     def command(self, *args: Any) -> Any:
         """A plain Redis command on a connection of this client, its reply undecoded; for tools.
@@ -490,7 +490,7 @@ class Penstock:
         Raises:
             ConfigurationError: the client was made of a list of nodes.
         """
-        return self._member.command(*args)
+        return self._member.node.command(*args)
 
 
 def check_owner(owner: object) -> str:

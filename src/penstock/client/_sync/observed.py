@@ -24,7 +24,7 @@ class ObservedQueue(Queue):
     ) -> Enqueued:
         """As `Queue.enqueue`, inside the hooks."""
         event = enqueue_event(self.name, 1, headers)
-        with enqueuing(self._client.middleware, event):
+        with enqueuing(self._client.terms.middleware, event):
             result = super().enqueue(body, headers=event.headers or None, **options)
             event.results = (result,)
         return result
@@ -38,7 +38,7 @@ class ObservedQueue(Queue):
     ) -> BulkEnqueued:
         """As `Queue.enqueue_many`, inside the hooks: once, however many chunks are sent."""
         event = enqueue_event(self.name, None, headers)
-        with enqueuing(self._client.middleware, event):
+        with enqueuing(self._client.terms.middleware, event):
             results = super().enqueue_many(bodies, headers=event.headers or None, **options)
             event.results = results
         return results

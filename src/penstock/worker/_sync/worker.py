@@ -424,7 +424,7 @@ class Worker:
         """Return a separate connection to a node for the heartbeat; None = the only node."""
         if home is None:
             return self._client._node.twin(retry_for=1, socket_timeout=2)
-        twin = home._node.twin(retry_for=0, socket_timeout=1)
+        twin = home.node.twin(retry_for=0, socket_timeout=1)
         twin.send_once()
         return cast("Node", twin)
 

@@ -1,4 +1,4 @@
-"""One of several nodes: what is known of it, and two ways to it."""
+"""One of several nodes: its state, and the connections to it."""
 
 from __future__ import annotations
 
@@ -29,30 +29,30 @@ logger = get_logger("penstock")
 
 
 PROMPT = 0.75
-"""Seconds that a call waits for a reply when another node can keep what it was to do."""
+"""Seconds that a call waits for a reply when another node can keep it as a hint."""
 
 
 class AsyncBackgroundTasks:
-    """What is done beside, as a rule one at a time; threads that begin at once begin several."""
+    """Background tasks. Normally one runs at a time; threads that begin at once begin several."""
 
     def __init__(self) -> None:
         self._all: list[AsyncBackgroundTask] = []
 
     @property
     def under_way(self) -> list[AsyncBackgroundTask]:
-        """Those that have not ended."""
-        return [errand for errand in tuple(self._all) if not errand.is_done]
+        """The tasks that have not ended."""
+        return [task for task in tuple(self._all) if not task.is_done]
 
     def begin(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Do something beside; it is not to raise."""
-        for errand in tuple(self._all):
-            if errand.is_done:
-                with suppress(ValueError):  # another thread was quicker
-                    self._all.remove(errand)
+        """Start a task; it must not raise."""
+        for task in tuple(self._all):
+            if task.is_done:
+                with suppress(ValueError):  # another thread has removed it
+                    self._all.remove(task)
         self._all.append(AsyncBackgroundTask(work))
 
     async def close(self) -> None:
-        """Give them up."""
+        """Cancel the tasks; of threads, wait for their end."""
         while self._all:
             await self._all.pop().close()
 
@@ -62,143 +62,136 @@ class AsyncFederatedNode(AsyncNodeClient):
 
     Args:
         source: a URL or a redis-py client.
-        terms: what the client was told.
-        learned: its id, if others have told of it.
-        node: its connections; None = of its own.
+        terms: configuration of the client.
+        learned: its id, if it comes from the list of another node.
+        node: its connections; None = make them.
 
     Attributes:
-        is_learned: whether others have told of it, not the user.
-        ear: connections on which a call fails soon: for what others could do as well.
-        brief: the same node by these connections.
-        prompt: the same by connections on which a call fails within 0.75 s: for what another node
-            can keep at once.
-        state: what is known of it.
+        is_learned: whether it comes from the list of another node, not from the user.
+        brief: client of the node by connections on which a call fails within 2 s, for calls that
+            another node could serve as well.
+        prompt: client of the node by connections on which a call fails within 0.75 s, for calls
+            that another node can keep as a hint.
+        state: whether it is up, leaving, crowded.
         whole_id: its id, all 40 digits; empty until it is known.
-        known: the first 8 digits of its ids.
-        errands: looks whether it is back.
-        fault: why it can't be one of these nodes.
+        known: the first 8 digits of each of its ids.
+        tasks: background look at a node that is down.
+        fault: reason why it can't be used; None = none.
         is_known: whether it has told its id since it failed last.
     """
 
-    is_one_of_several = True
+    is_federated = True
 
     def __init__(
         self, source: Any, terms: ClientConfig, learned: str = "", node: AsyncNode | None = None
     ) -> None:
         super().__init__(source, terms, node)
         self.is_learned = bool(learned)
-        # Where others could do as well, a node that hangs must not hold them up.
-        self.ear = self._node.twin(retry_for=0, socket_timeout=BRIEF)
-        self.ear.send_once()
-        self.brief = AsyncNodeClient(source, terms, self.ear)
-        self.prompt = AsyncNodeClient(
-            source, terms, self._node.twin(retry_for=0, socket_timeout=PROMPT)
+        self.brief, self.prompt = (
+            AsyncNodeClient(source, terms, self.node.twin(retry_for=0, socket_timeout=timeout))
+            for timeout in (BRIEF, PROMPT)
         )
-        self.prompt._node.send_once()
+        for client in (self.brief, self.prompt):
+            client.node.send_once()
         self.state = NodeState()
         self.whole_id = ""
         self.known: list[str] = []
-        self.errands = AsyncBackgroundTasks()
+        self.tasks = AsyncBackgroundTasks()
         self.meet(learned)
         self.fault: Exception | None = None
         self.is_known = False
 
     @property
-    def patient(self) -> AsyncNodeClient:
-        """Itself: by connections on which a call is tried for as long as the client was told."""
-        return self
-
-    @property
     def id(self) -> str:
-        """The first 8 digits of its id; empty until it is known."""
+        """First 8 digits of its id; empty until it is known."""
         return self.whole_id[:8]
 
     @property
     def address(self) -> str:
-        """Where it is, for people: with its database if that is another one than 0."""
+        """Address of the node, for people, with its database unless that is 0."""
         number = re.search(r"[/=]([1-9][0-9]*)$", address_of(self.source))
-        return f"{self._node.address}/{number.group(1)}" if number else self._node.address
-
-    @property
-    def is_looked_after(self) -> bool:
-        """Whether a look at it is under way."""
-        return bool(self.errands.under_way)
+        return f"{self.node.address}/{number.group(1)}" if number else self.node.address
 
     def meet(self, whole_id: str) -> None:
-        """Note its id; jobs of one that it had before are still looked for here."""
+        """Note its id. Jobs with an earlier id of it are still looked for here."""
         self.whole_id = whole_id
         if whole_id and self.id not in self.known:
             self.known.append(self.id)
 
     async def connect(self) -> None:
-        """Reach it, unless that was done."""
-        if not self._node.id:
+        """Reach the node, unless that was done."""
+        if not self.node.id:
             await self.look()
 
     async def close(self) -> None:
         """Close the connections."""
-        await self.errands.close()
+        await self.tasks.close()
         await self.hang_up()
 
     async def hang_up(self) -> None:
-        """Close the connections; a look that is under way goes on."""
-        await self._node.close()
-        await self.ear.close()
-        await self.prompt.close()
+        """Close the connections; a background look goes on."""
+        for node in self._nodes:
+            await node.close()
+
+    @property
+    def _nodes(self) -> list[AsyncNode]:
+        return [self.node, self.brief.node, self.prompt.node]
 
     def refused(self, error: ConfigurationError) -> None:
-        """It is none of these nodes, as long as it is as it is."""
+        """Note why it can't be used."""
         self.fault = error
         self.is_known = False
         self.state.failed(monotonic(), error)
 
     def failed(self, error: BaseException) -> None:
-        """It could not be reached."""
+        """Note that it could not be reached."""
         if self.state.is_up:
             logger.warning("node %s is not used for now: %s", self.address, error)
         self.is_known = False
         self.state.failed(monotonic(), error)
 
     async def look(self) -> None:
-        """Ask who it is and how it is, on a brief connection."""
+        """Read its id, flags and memory, and note that it is up."""
         self.state.saw(**await self.see())
 
     async def see(self) -> dict[str, Any]:
-        """The same, but for the opinion of it."""
+        """Read its id, flags and memory; return them as arguments of `NodeState.saw`."""
         now = monotonic()
-        if not self.ear.id:
-            await self.ear.prepare()
-            self._node.facts = self.ear.facts
+        node = self.brief.node
+        if not node.id:
+            await node.prepare()
+            self.node.facts = node.facts
         leaving = await self.recognise()
         facts = None
-        if self.ear.facts.fields and self.state.is_unmeasured(now):  # else it has no INFO
-            facts = ServerFacts(parse_info(await self.ear.command("INFO", "memory")))
+        if node.facts.fields and self.state.is_unmeasured(now):  # else it has no INFO
+            facts = ServerFacts(parse_info(await node.command("INFO", "memory")))
         return {"now": now, "leaving": leaving, "facts": facts}
 
     async def recognise(self) -> bool:
-        """Ask for its id, and whether it is leaving."""
-        found = await self.ear.command("HMGET", node_key(self.prefix), "id", "leaving")
+        """Read its id, or give it one; return True if it is leaving."""
+        asked = ("HMGET", node_key(self.terms.prefix), "id", "leaving")
+        found = await self.brief.node.command(*asked)
         if found[0] is None:  # as after a FLUSHALL
-            await self.ear.identify()
-            found = await self.ear.command("HMGET", node_key(self.prefix), "id", "leaving")
+            await self.brief.node.identify()
+            found = await self.brief.node.command(*asked)
         self.meet(found[0].decode())
         self.is_known = True
-        for node in (self._node, self.ear, self.prompt._node):
+        for node in self._nodes:
             node.id = self.id
             if self.id not in node.known:
                 node.known.append(self.id)
         return bool(found[1])
 
     async def seen(self) -> NodeView:
-        """The node in words."""
+        """Read the node's state; return address, memory and flags."""
         await self.look()
         return replace(await self.brief.view(), address=self.address)
 
     async def check_taking(self) -> None:
-        """Look whether the node still takes jobs, for a part that is about to add some.
+        """Check that the node takes new jobs, before a part of a queue adds some.
 
         Raises:
-            NotTaken: it does not.
+            NotTaken: it is leaving, or can't be reached.
         """
         try:
             await self.ready()
@@ -209,27 +202,23 @@ class AsyncFederatedNode(AsyncNodeClient):
             raise NotTaken(self.state.reason, passing=True) from error
         if self.state.leaving:
             raise NotTaken("leaving", passing=False)
-        self.taking_until = math.inf  # from now on the federation looks before each offer
-
-    async def listed(self) -> dict[str, str]:
-        """The list of nodes that it keeps."""
-        return await self.ear.listed()
+        self.taking_until = math.inf  # from now on the federation checks before each offer
 
     async def ready(self) -> bool:
-        """Have an open connection to it, and an opinion of it that is not too old.
+        """Ensure an open connection, and a state that is not too old.
 
         Returns:
-            Whether it was looked at: it may be another one by now.
+            True if the node was asked: its id may have changed.
 
         Raises:
-            redis.exceptions.ConnectionError, TimeoutError: nothing was sent that would write.
+            redis.exceptions.ConnectionError, TimeoutError: no write was sent.
         """
         is_old = not self.state.is_up or self.state.is_stale(monotonic())
-        if is_old:  # by the brief question first: one that hangs is told so by it
-            await self.ear.reach()
+        if is_old:  # first by the brief connection: a node that hangs fails there sooner
+            await self.brief.node.reach()
             await self.look()
-        if await self._node.reach() and not is_old:
-            await self.ear.reach()
+        if await self.node.reach() and not is_old:
+            await self.brief.node.reach()
             await self.look()
             return True
         return is_old

@@ -1,17 +1,16 @@
-"""One node, and an ordinary client of it: what a `Penstock` of one node is made of."""
+"""The client of one node."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from fnmatch import fnmatchcase
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from penstock.client._acompat import AsyncSignal
 from penstock.client._async.job import AsyncJob
 from penstock.client._async.observed import AsyncObservedQueue
 from penstock.client._async.queue import AsyncQueue
-from penstock.client._async.sharded.alone import AsyncAlone
 from penstock.client._async.sharded.sharded_queue import (
     AsyncObservedShardedQueue,
     AsyncShardedQueue,
@@ -22,25 +21,30 @@ from penstock.client._async.transport.failures import passing
 from penstock.client._async.transport.node import AsyncNode
 from penstock.core import flows
 from penstock.core.config import ClientConfig, QueueFilter
+from penstock.core.hints import Intent
 from penstock.core.logs import get_logger
-from penstock.core.nodes import LOOK
+from penstock.core.nodes import LOOK, NodeState
 from penstock.core.operations import QueueOps, Taken
 from penstock.core.options import BATCH, QUEUE_CURSOR, check_cursor
-from penstock.core.servers import PROTOCOL_VERSION, ServerFacts
+from penstock.core.servers import PROTOCOL_VERSION
 from penstock.core.views import Hello, Info, NodeView, QueuePage, QueueStats
-from penstock.errors import NodesUnavailable, QueueDamaged
+from penstock.errors import NodesUnavailable, QueueDamaged, WrongNode
 from penstock.wire.keys import QueueKeys, node_key, split_name
+
+if TYPE_CHECKING:
+    from penstock.client._async.sharded.shard import AsyncShard
 
 __all__ = ["BRIEF", "AsyncNodeClient"]
 
 logger = get_logger("penstock")
+T = TypeVar("T")
 
 BRIEF = 2.0
-"""Seconds that a consumer waits for a reply while others may have jobs."""
+"""Seconds that a consumer waits for a reply while other servers may have jobs."""
 
 
-def _noted(part: QueueOps, count: int | None) -> None:
-    """A part of a queue was asked, and gave so many, or did not answer."""
+def _note_poll(part: QueueOps, count: int | None) -> None:
+    """Tell a queue with partitions how many jobs one gave; None = it did not answer."""
     if part.partitions is not None:
         part.queue.noted(part, count)
 
@@ -55,92 +59,148 @@ class Totals(NamedTuple):
 
 
 class AsyncNodeClient:
-    """A node as a client sees it, with all that is asked of one node.
+    """The client of one node.
+
+    A queue with partitions uses it like a federation that has one node: see `AsyncFederation` for
+    the methods that both have. There is no other node to fail over to, so errors are raised as they
+    are.
 
     Args:
         source: a URL or a redis-py client.
-        terms: what the client was told.
-        node: its connections; None = of its own.
+        terms: configuration of the client.
+        node: its connections; None = make them.
 
     Attributes:
-        taking_until: until when by the clock the node is believed to take jobs.
+        driver: runs flows on the node.
+        taking_until: time of the clock until which the node is believed to take jobs.
+        homes: this node.
+        brief, patient: this node; a `AsyncFederatedNode` has several kinds of connections.
+        state: always up.
     """
+
+    is_federated = False
 
     def __init__(self, source: Any, terms: ClientConfig, node: AsyncNode | None = None) -> None:
         self.source = source
         self.terms = terms
-        self._node = node or AsyncNode(source, prefix=terms.prefix, retry_for=terms.retry_for)
-        self._driver = AsyncDriver(self._node, terms.prefix)
-        self._alone = AsyncAlone(self)
-        self._ear: AsyncDriver | None = None
+        self.node = node or AsyncNode(source, prefix=terms.prefix, retry_for=terms.retry_for)
+        self.driver = AsyncDriver(self.node, terms.prefix)
+        self._brief_driver: AsyncDriver | None = None
         self.taking_until = -math.inf
+        self.brief = self.patient = self
+        self.homes = [self]
+        self.state = NodeState(met=True)
+
+    @property
+    def id(self) -> str:
+        """First 8 digits of the node's id; empty until it is known."""
+        return self.node.id
 
     @property
     def address(self) -> str:
-        """Host and port, or path of the socket."""
-        return self._node.address
-
-    @property
-    def prefix(self) -> str:
-        """Prefix of all keys."""
-        return self.terms.prefix
-
-    @property
-    def owner(self) -> str:
-        """Who reserves."""
-        return self.terms.owner
-
-    @property
-    def middleware(self) -> tuple[Any, ...]:
-        """Hooks."""
-        return self.terms.middleware
+        """Address of the node, for people."""
+        return self.node.address
 
     def queue(self, name: str, partitions: int | None = None) -> AsyncQueue:
-        """The queue of this name on this node."""
+        """Return the queue of this name on this node."""
+        is_observed = bool(self.terms.middleware)
         if partitions is None:
-            return (AsyncObservedQueue if self.middleware else AsyncQueue)(self, name)
-        made = AsyncObservedShardedQueue if self.middleware else AsyncShardedQueue
-        return made(self._alone, name, partitions)
+            return (AsyncObservedQueue if is_observed else AsyncQueue)(self, name)
+        made = AsyncObservedShardedQueue if is_observed else AsyncShardedQueue
+        return made(self, name, partitions)
 
     async def partitions(self, name: str) -> int | None:
-        """How many partitions a queue has; 0 = it is an ordinary queue, None = it is not there."""
+        """Return the number of partitions of a queue: 0 = it has none, None = no such queue."""
         await self.connect()
-        return await self._driver.partitions(name)
+        return await self.driver.partitions(name)
 
     async def connect(self) -> None:
         """Reach the server, check it and learn its id, unless that was done."""
-        if not self._node.id:
-            await self._node.prepare()
+        if not self.node.id:
+            await self.node.prepare()
 
-    async def check_taking(self) -> None:
-        """Read the node's flag `leaving`, before jobs are added.
+    # -- as a federation of one node -------------------------------------------------------
+
+    def preferred(self) -> list[AsyncNodeClient]:
+        """Return this node."""
+        return self.homes
+
+    def home_of(self, node: str, name: object) -> AsyncNodeClient:
+        """Return this node.
 
         Raises:
-            NodesUnavailable: the node takes no new jobs.
+            WrongNode: `node` is not the prefix of one of its ids.
+        """
+        known = self.node.known
+        if known and node not in known:
+            told = f"node {node} is unknown, this client knows {', '.join(known)}: add its URL"
+            raise WrongNode("id", name, told)
+        return self
+
+    def bears(self, home: object, error: BaseException) -> bool:  # noqa: ARG002  # its form
+        """Return False: no other node makes up for a failure."""
+        return False
+
+    async def keep(
+        self,
+        home: object,  # noqa: ARG002  # its form
+        queue: str,  # noqa: ARG002  # its form
+        names: Sequence[Any],
+        intent: Intent,  # noqa: ARG002  # its form
+    ) -> list[bool]:
+        """Return False for each job: no other node keeps hints."""
+        return [False] * len(names)
+
+    async def tried(self, home: object, ask: Callable[[], Awaitable[T]]) -> T | None:  # noqa: ARG002  # its form
+        """Ask this node."""
+        return await ask()
+
+    async def each(
+        self, ask: Callable[[AsyncNodeClient], Awaitable[T]]
+    ) -> tuple[list[tuple[AsyncNodeClient, T]], dict[str, str]]:
+        """Ask this node."""
+        await self.connect()
+        return [(self, await ask(self))], {}
+
+    async def produce(
+        self,
+        parts: Callable[[], Sequence[AsyncShard]],
+        attempt: Callable[[AsyncShard], Awaitable[T]],
+    ) -> T:
+        """Add jobs to the only part."""
+        [part] = parts()
+        return await attempt(part)
+
+    # -- this node -------------------------------------------------------------------------
+
+    async def check_taking(self) -> None:
+        """Check that the node takes new jobs, before some are added.
+
+        Raises:
+            NodesUnavailable: its flag `leaving` is set.
         """
         await self.connect()
         if await self.is_leaving():
-            raise NodesUnavailable("no node takes jobs", {self._node.address: "leaving"})
+            raise NodesUnavailable("no node takes jobs", {self.node.address: "leaving"})
         self.taking_until = monotonic() + LOOK
 
     async def is_leaving(self) -> bool:
-        """Whether the node takes no new jobs."""
-        return bool(await self._node.command("HGET", node_key(self.prefix), "leaving"))
+        """Return True if the node takes no new jobs."""
+        return bool(await self.node.command("HGET", node_key(self.terms.prefix), "leaving"))
 
     async def close(self) -> None:
         """Close the connections."""
-        await self._node.close()
-        if self._ear is not None:
-            await self._ear.node.close()
+        await self.node.close()
+        if self._brief_driver is not None:
+            await self._brief_driver.node.close()
 
-    @property
-    def _hasty(self) -> AsyncDriver:
-        """A driver whose calls fail soon, for what other servers of a cluster could do as well."""
-        if self._ear is None:
-            twin = self._node.twin(retry_for=self.terms.retry_for, socket_timeout=BRIEF)
-            self._ear = AsyncDriver(twin, self.prefix)
-        self._ear.node.id = self._node.id
-        return self._ear
+    def _driver_apart(self) -> AsyncDriver:
+        """Return a driver whose calls fail soon: other servers of the cluster may have jobs."""
+        if self._brief_driver is None:
+            twin = self.node.twin(retry_for=self.terms.retry_for, socket_timeout=BRIEF)
+            self._brief_driver = AsyncDriver(twin, self.terms.prefix)
+        self._brief_driver.node.id = self.node.id
+        return self._brief_driver
 
     async def reserve(
         self, queues: Sequence[AsyncQueue], n: int, wait: float | None, seen: Taken | None = None
@@ -148,10 +208,10 @@ class AsyncNodeClient:
         """Take up to n jobs from several queues, the first queue first.
 
         Args:
-            queues: where.
-            n: at most so many.
+            queues: in order of preference.
+            n: limit.
             wait: seconds, None = for ever.
-            seen: what the only queue answered a moment ago: nothing.
+            seen: the reply, without jobs, that the only queue gave a moment ago.
         """
         await self.connect()
         sources: list[QueueOps] = []
@@ -161,7 +221,7 @@ class AsyncNodeClient:
             parts, eager = queue.asked(monotonic())
             sources += parts
         if len(sources) == 1 and n <= BATCH and seen is None:
-            taken = await self._driver.reserve(sources[0], n, idle=False)
+            taken = await self.node.run(sources[0].reserve(n))
             if taken.is_over:
                 raise sources[0].drained()
             if taken.deliveries or (wait == 0 and taken.next_ms != 0):
@@ -176,43 +236,38 @@ class AsyncNodeClient:
             transient=passing,
             seen=seen,
             apart=apart,
-            noted=_noted,
+            noted=_note_poll,
             eager=eager if len(queues) == 1 else None,
         )
-        jobs: list[AsyncJob] = await (self._hasty if apart else self._driver).drive(flow)
+        jobs: list[AsyncJob] = await (self._driver_apart() if apart else self.driver).drive(flow)
         return jobs
 
     @property
     def is_apart(self) -> bool:
-        """Whether waits for several queues stand by themselves; known from the first call on."""
-        return self._node.is_cluster
+        """Return True if queues may lie on several servers; known from the first call on."""
+        return self.node.is_cluster
 
     async def drive(self, flow: Generator[Any, Any, Any], signal: AsyncSignal | None = None) -> Any:
-        """Run a flow to its end; its result."""
-        return await self._driver.drive(flow, signal)
+        """Run a flow to its end and return its result."""
+        return await self.driver.drive(flow, signal)
 
     async def queues(self, pattern: str) -> list[str]:
-        """The names of the queues that exist, sorted."""
+        """Return the names of the queues that exist, sorted."""
         await self.connect()
-        names: dict[str, None] = {}
-        for listed, epoch in await self._driver.registry():
+        names = set[str]()
+        for listed, epoch in await self.node.registry():
             name, number = split_name(listed)
-            keys = QueueKeys(name, self.prefix, number)
-            is_new = name not in names and fnmatchcase(name, pattern)
-            if is_new and await self._exists(keys, epoch):
-                names[name] = None
+            if name not in names and fnmatchcase(name, pattern):
+                meta = QueueKeys(name, self.terms.prefix, number)["meta"]
+                if await self.node.command("HGET", meta, "epoch") == epoch.encode():
+                    names.add(name)
         return sorted(names)
 
-    async def _exists(self, keys: QueueKeys, epoch: str) -> bool:
-        """Whether an entry of the registry is that of a living queue."""
-        found = await self._node.command("HGET", keys["meta"], "epoch")
-        return bool(found == epoch.encode())
-
     async def scan_queues(self, cursor: str, n: int, is_wanted: QueueFilter) -> QueuePage:
-        """One step through the registry."""
+        """Return one page of the registry."""
         at = check_cursor("cursor", cursor, QUEUE_CURSOR)
         await self.connect()
-        after, entries = await self._driver.registry_page(at, n)
+        after, entries = await self.driver.registry_page(at, n)
         found = [
             stats if number is None else await self._whole(stats.name, number)
             for stats, number in await self._living(entries)
@@ -220,20 +275,20 @@ class AsyncNodeClient:
         return QueuePage(after, [stats for stats in found if stats and is_wanted(stats)])
 
     async def _whole(self, name: str, number: int) -> QueueStats | None:
-        """The figures of a queue with partitions; None = an earlier one of them stands for it."""
+        """Return the figures of a queue with partitions; None if an earlier partition exists."""
         for earlier in range(number):
             if (await AsyncQueue(self, name, earlier).stats()).exists:
                 return None
-        return await self.queue(name, await self._driver.partitions(name) or None).stats()
+        return await self.queue(name, await self.driver.partitions(name) or None).stats()
 
     async def _living(self, entries: list[tuple[str, str]]) -> list[tuple[QueueStats, int | None]]:
-        """The figures of what is as the registry lists it, and which partition it is."""
+        """Return stats and partition number of the entries whose epoch is current."""
         found = []
         for listed, epoch in entries:
             name, number = split_name(listed)
             try:
                 stats = await AsyncQueue(self, name, number).stats()
-            except QueueDamaged as error:  # no reason to hide the others
+            except QueueDamaged as error:  # the others are still shown
                 logger.warning("queue %r is left out: %s", name, error)
                 continue
             if stats.epoch == epoch:
@@ -241,18 +296,18 @@ class AsyncNodeClient:
         return found
 
     async def hello(self) -> Hello:
-        """Who it is."""
+        """Return the protocol version and the node."""
         await self.connect()
         view = await self.view()
         return Hello(PROTOCOL_VERSION, view.id, (view,))
 
     async def view(self) -> NodeView:
-        """The node in words."""
-        facts = await self._node.server_facts()
+        """Return address, memory and flags of the node."""
+        facts = await self.node.server_facts()
         leaving = await self.is_leaving()
         return NodeView(
-            id=await self._node.whole_id(),
-            address=self._node.address,
+            id=await self.node.whole_id(),
+            address=self.node.address,
             priority=100 if leaving else 10 if facts.is_crowded else 1,
             used_memory=facts.number("used_memory"),
             max_memory=facts.number("maxmemory"),
@@ -260,20 +315,20 @@ class AsyncNodeClient:
         )
 
     async def info(self) -> Info:
-        """The state of the node."""
+        """Return the state of the server, and how many queues and jobs it has."""
         await self.connect()
-        facts = await self._node.server_facts()
+        facts = await self.node.server_facts()
         totals = await self.totals()
         return facts.info(
-            node=await self._node.whole_id(),
+            node=await self.node.whole_id(),
             queues=totals.queues,
             jobs=totals.waiting + totals.active + totals.dead,
             waiting=totals.waiting,
         )
 
     async def totals(self) -> Totals:
-        """How many jobs all queues have."""
-        living = await self._living(await self._driver.registry())
+        """Count the jobs of all queues."""
+        living = await self._living(await self.node.registry())
         found = [stats for stats, _ in living]
         return Totals(
             len({stats.name for stats in found}),
@@ -281,11 +336,3 @@ class AsyncNodeClient:
             sum(stats.active for stats in found),
             sum(stats.dead for stats in found),
         )
-
-    async def server_facts(self) -> ServerFacts:
-        """What the server says of itself now."""
-        return await self._node.server_facts()
-
-    async def command(self, *args: Any) -> Any:
-        """A plain command."""
-        return await self._node.command(*args)

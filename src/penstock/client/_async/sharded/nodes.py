@@ -1,4 +1,4 @@
-"""What is done about whole nodes: add one, empty one, forget one."""
+"""Administration of nodes: add one, empty one, forget one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from penstock.core.node_list import Entry, address_of
 from penstock.core.urls import check_url, shown
 from penstock.core.views import Drain, NodeView
 from penstock.errors import BadArgument, ConfigurationError, NodesMissed, OutOfMemory
-from penstock.wire.keys import node_key, nodes_key
+from penstock.wire.keys import hints_key, node_key, nodes_key
 
 if TYPE_CHECKING:
     from penstock.client._async.sharded.federated_node import AsyncFederatedNode
@@ -19,7 +19,7 @@ __all__ = ["AsyncNodes"]
 
 
 class AsyncNodes:
-    """The nodes of a federation, as people steer them.
+    """Lists, adds and removes the nodes of a federation.
 
     A node is named by its id (the first 8 digits are enough), its address, or its `NodeView`.
 
@@ -38,22 +38,20 @@ class AsyncNodes:
         self._federation = home
 
     async def list(self) -> tuple[NodeView, ...]:
-        """Every node of this client, those that can't be reached last."""
+        """Return every node of this client; those that can't be reached come last."""
         return (await self._federation.hello()).nodes
 
     async def add(self, url: str) -> NodeView:
-        """Write a node into the list that is kept on every node; clients learn of it in 30 s.
+        """Add a node to the list that every node keeps; clients learn of it within 30 s.
 
-        It gets the settings and pauses of all queues.
-
-        Nodes that this client knows and the list does not are written with it. Names and passwords
-        of a URL are not.
+        The node gets the settings and pauses of all queues. Nodes that this client knows and the
+        list does not are added, too. User names and passwords are not stored.
 
         Raises:
             BadArgument: not a URL.
             ConfigurationError: it has the id of another node.
             redis.exceptions.ConnectionError: it can't be reached.
-            NodesMissed: some nodes can't be reached, and don't have the new list.
+            NodesMissed: some nodes can't be reached and don't have the new list.
         """
         check_url("url", url)
         home = await self._federation.admit(url)
@@ -64,9 +62,9 @@ class AsyncNodes:
         return await home.seen()
 
     async def forget(self, node: str | NodeView) -> None:
-        """Strike a node off the list: clients that can reach another one use it no more.
+        """Remove a node from the list: clients that can reach another node stop using it.
 
-        Its jobs stay where they are: empty it first (`leave`, `drained`). `add` brings it back.
+        Its jobs stay on it: empty it first (`leave`, `drained`). `add` brings it back.
 
         Raises:
             BadArgument: no such node, or the only one.
@@ -88,38 +86,41 @@ class AsyncNodes:
             await self._federation.dismiss(home)
 
     async def leave(self, node: str | NodeView) -> None:
-        """From now on no jobs are added to a node; consumers empty it. Producers notice within 1 s.
+        """Add no more jobs to a node, so that consumers empty it. Producers notice within 1 s.
 
         Raises:
             BadArgument: no such node.
             redis.exceptions.ConnectionError: it can't be reached.
         """
         home = await self._find(node)
-        await home._node.command("HSET", node_key(home.prefix), "leaving", "1")
+        await home.node.command("HSET", node_key(home.terms.prefix), "leaving", "1")
         await self._federation.look_after(home)
 
     async def join(self, node: str | NodeView) -> None:
-        """A node takes jobs again.
+        """Add jobs to a node again, after `leave`.
 
         Raises:
             As `leave`.
         """
         home = await self._find(node)
-        await home._node.command("HDEL", node_key(home.prefix), "leaving")
+        await home.node.command("HDEL", node_key(home.terms.prefix), "leaving")
         await self._federation.look_after(home)
 
     async def drained(self, node: str | NodeView) -> Drain:
-        """Return the jobs left on a node; true when there are none, waiting or leased.
+        """Count the jobs left on a node. The result is true if none is waiting or leased.
 
         Dead letters don't count. Delivered jobs of lease 0 do, until their ttl.
 
         Raises:
             As `leave`.
         """
-        return await self._federation.rest_of(await self._find(node))
+        home = await self._find(node)
+        totals = await home.totals()
+        kept = await home.node.command("HLEN", hints_key(home.terms.prefix))
+        return Drain(totals.waiting, totals.active, kept, totals.dead)
 
     async def _unused(self, node: object) -> str:
-        """The id of a node that is listed and can't be used; empty = it is no such node."""
+        """Return the id of a listed node that can't be used; '' = `node` is not one of them."""
         await self._federation.connect()
         name = node.id if isinstance(node, NodeView) else node
         found = [
@@ -149,10 +150,11 @@ class AsyncNodes:
         """Write the list, with this change, on every node.
 
         Raises:
-            NodesMissed: except on these.
+            NodesMissed: some nodes don't have it.
         """
         federation = self._federation
-        seconds, micros = await federation.first(lambda home: home.brief.command("TIME"))
+        clocks, _ = await federation.each(lambda home: home.brief.node.command("TIME"))
+        seconds, micros = clocks[0][1]
         now = int(seconds) * 1000 + int(micros) // 1000
         entries = await federation.entries()
         for home in federation.homes:
@@ -162,11 +164,11 @@ class AsyncNodes:
         last = entries[node].changed if node in entries else 0
         entries[node] = Entry(max(now, last + 1), address)
         flat = [text for name, entry in entries.items() for text in (name, str(entry))]
-        key = nodes_key(federation.prefix)
+        key = nodes_key(federation.terms.prefix)
 
         async def write(home: AsyncFederatedNode) -> str:
             try:
-                await home.brief.command("HSET", key, *flat)
+                await home.brief.node.command("HSET", key, *flat)
             except OutOfMemory as error:
                 return str(error)
             return ""
@@ -180,5 +182,5 @@ class AsyncNodes:
 
 
 def _shown(node: object) -> object:
-    """What an error may show of what should name a node: a URL may hold a password."""
+    """Return the text for an error message: of a URL without the password."""
     return shown(node) if isinstance(node, str) and "://" in node else node

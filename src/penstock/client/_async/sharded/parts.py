@@ -1,4 +1,4 @@
-"""The parts of a queue: which there are, which one has a job, and how all of them are asked."""
+"""The parts of a queue: their list, the part of a job, and calls to all of them."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from penstock.wire.codes import Code
 from penstock.wire.keys import QueueKeys, queue_crc
 
 if TYPE_CHECKING:
-    from penstock.client._async.sharded.alone import AsyncAlone
     from penstock.client._async.sharded.federation import AsyncFederation
+    from penstock.client._async.sharded.node_client import AsyncNodeClient
 
 __all__ = ["AsyncShardedParts"]
 
@@ -38,101 +38,100 @@ logger = get_logger("penstock")
 
 
 class AsyncShardedParts(AsyncQueue):
-    """A queue on several nodes, or in several partitions, or both, as far as it asks its parts.
+    """Calls the parts of a queue on several nodes, in several partitions, or both.
 
     Args:
         federation: the nodes, or the only one.
         name: any non-empty text.
-        partitions: how many; None = none.
+        partitions: their number; None = it has none.
 
     Attributes:
-        partitions: the same.
+        partitions: their number; None = it has none.
     """
 
     def __init__(
         self,
-        federation: AsyncFederation | AsyncAlone,
+        federation: AsyncFederation | AsyncNodeClient,
         name: str,
         partitions: int | None = None,
     ) -> None:
         self.become(federation, name, partitions)
 
     def become(
-        self, federation: AsyncFederation | AsyncAlone, name: str, partitions: int | None
+        self, federation: AsyncFederation | AsyncNodeClient, name: str, partitions: int | None
     ) -> None:
-        """Lie on these nodes from now on."""
+        """Lie on these nodes from now on, without parts that were used before."""
         self._client: Any = federation
         self._federation: Any = federation
         self.partitions = partitions
-        keys, codec = QueueKeys(name, federation.prefix), federation.terms.codec
-        self.ops = QueueOps(keys, federation.owner, (), self, codec=codec)
+        keys, codec = QueueKeys(name, federation.terms.prefix), federation.terms.codec
+        self.ops = QueueOps(keys, federation.terms.owner, (), self, codec=codec)
         self._numbers: Sequence[int | None] = [None] if partitions is None else range(partitions)
         self._crcs = {
-            queue_crc(QueueKeys(name, federation.prefix, number).name): number
+            queue_crc(QueueKeys(name, federation.terms.prefix, number).name): number
             for number in self._numbers
         }
         self._turns = PartitionRotation(partitions or 1)
         self._poll_order = nodes.PollOrder()
-        self._parts: dict[tuple[AnyNode, int | None], AsyncShard] = {}
-        self._briefs: dict[tuple[AnyNode, int | None], AsyncShard] = {}
-        self._prompts: dict[tuple[AnyNode, int | None], AsyncShard] = {}
+        self._shards: dict[tuple[AsyncNodeClient, int | None], AsyncShard] = {}
         self._by_ops: dict[QueueOps, AsyncShard] = {}
         self._declared: set[AnyNode] = set()
-        self._is_agreed = not federation.is_several
+        self._is_agreed = not federation.is_federated
 
     # -- parts -----------------------------------------------------------------------------
 
     @property
     def parts(self) -> list[AsyncShard]:
-        """The parts: each partition on each node."""
+        """Each partition on each node."""
         return [self._part(home, i) for home in self._federation.homes for i in self._numbers]
 
     @property
     def operations(self) -> list[QueueOps]:
-        """The operations of the parts."""
+        """The operations of each part."""
         return [part.ops for part in self.parts]
 
-    def _part(self, home: AnyNode, number: int | None) -> AsyncShard:
-        found = self._parts.get((home, number))
+    def _shard(self, home: AnyNode, client: AsyncNodeClient, number: int | None) -> AsyncShard:
+        """Return a part by the connections of this client of the node."""
+        found = self._shards.get((client, number))
         if found is None:
-            found = self._parts[home, number] = AsyncShard(self, home, home.patient, number)
-            self._by_ops[found.ops] = found
+            found = self._shards[client, number] = AsyncShard(self, home, client, number)
+            if client is home.patient:
+                self._by_ops[found.ops] = found
         return found
 
-    def adopt(self, ops: QueueOps, home: AnyNode, number: int | None = None) -> None:
-        """Have a part with these operations, by which jobs were delivered before."""
-        part = AsyncShardedParts._part(self, home, number)  # it may not be of this class yet
+    def _part(self, home: AnyNode, number: int | None) -> AsyncShard:
+        return self._shard(home, home.patient, number)
+
+    def adopt(self, ops: QueueOps, home: AnyNode, number: int | None) -> None:
+        """Use these operations, by which jobs were delivered before, for a part."""
+        part = AsyncShardedParts._shard(self, home, home.patient, number)  # not of this class yet
         del self._by_ops[part.ops]
         ops.home, ops.partitions, ops.queue = home, self.partitions, self
         part.ops, self._by_ops[ops] = ops, part
 
     def _brief(self, home: AnyNode, number: int | None) -> AsyncShard:
-        """A part by connections on which a call fails soon."""
-        found = self._briefs.get((home, number))
-        if found is None:
-            found = self._briefs[home, number] = AsyncShard(self, home, home.brief, number)
-        return found
+        return self._shard(home, home.brief, number)
 
     def _preferred(self, number: int | None) -> list[AsyncShard]:
-        """The parts in the order in which the jobs of a partition are offered to them."""
+        """Return the parts in the order in which the jobs of a partition are offered to them."""
         return [self._part(home, number) for home in self._federation.preferred()]
 
     def asked(self, now: float) -> tuple[list[QueueOps], int]:
-        """The parts to ask for jobs, in order, and how many to ask even after some gave jobs."""
+        """Return the parts to ask for jobs, in order, and how many to ask after some gave jobs."""
         return self._poll_order.order(self.operations, now), self._poll_order.eager
 
     def noted(self, part: QueueOps, count: int | None) -> None:
-        """A part was asked, and gave so many; None = it did not answer."""
+        """Note how many jobs a part gave; None = it did not answer."""
         if count is None:
             self._poll_order.failed(part, monotonic())
         else:
             self._poll_order.gave(part, count, monotonic())
 
     async def declare(self) -> None:
-        """See to it that the nodes that are up know its settings, and how many partitions it has.
+        """Store settings and number of partitions on the nodes that are up and lack them.
 
         Raises:
-            QueuePartitioned: one of them knows of another number.
+            QueuePartitioned: a node has another number of partitions.
         """
         if not self._is_agreed:
             await self.agree()
@@ -143,19 +142,19 @@ class AsyncShardedParts(AsyncQueue):
                 await self._federation.tried(home, partial(self._declare, home))
 
     async def _declare(self, home: AnyNode) -> bool:
-        """Declare the number of partitions on one node; return True once it is declared."""
+        """Store the number of partitions on one node, unless it is there; return True."""
         if self.partitions is not None and home not in self._declared:
             await home.connect()
-            await home.brief._driver.declare(self.ops.keys, self.partitions)
+            await home.brief.driver.declare(self.ops.keys, self.partitions)
             self._declared.add(home)
         return True
 
     def _part_of(self, name: object) -> AsyncShard:
-        """The part that a job is in.
+        """Return the part of a job.
 
         Raises:
-            BadJobId: malformed.
-            WrongQueue, WrongNode: of another queue, or a node this client does not know.
+            BadJobId: the id is malformed.
+            WrongQueue, WrongNode: it is of another queue, or of a node this client does not know.
         """
         if not isinstance(name, Delivery):
             parsed = parse_id(name)
@@ -179,18 +178,18 @@ class AsyncShardedParts(AsyncQueue):
         unknown: T,
         intent: Intent | None = None,
     ) -> Sequence[T]:
-        """Call each job's part with the jobs in it; an answer for each, in order.
+        """Call each part with its jobs; return an answer for each job, in order.
 
         Args:
             names: deliveries or ids.
             call: calls a part.
             unknown: the answer for a job whose node can't be reached.
-            intent: what is kept on another node then; None = nothing.
+            intent: hint to keep on another node then; None = keep nothing.
 
         Raises:
             NodesMissed: some nodes did not answer; its results have `unknown` for their jobs. Its
-                cause is an AckNotReplicated where others answered, and that was not confirmed.
-            IncompleteSettle: the same of some servers of a cluster.
+                cause is an AckNotReplicated if replicas of the others did not confirm.
+            IncompleteSettle: some servers of a cluster did not answer.
         """
         await self._federation.connect()
         places: dict[AsyncShard, list[int]] = {}
@@ -228,22 +227,24 @@ class AsyncShardedParts(AsyncQueue):
         call: Callable[[AsyncShard, list[Any]], Awaitable[Sequence[T]]],
         intent: Intent | None,
     ) -> Sequence[T]:
-        """Call one part; that its node fails is noted, and perhaps what was to be done there."""
+        """Call one part. If its node fails, note that, and keep a hint if that is possible."""
         place, queue = part.home, part.ops.keys.name
         if intent is not None and place.id and not place.state.is_up:
             kept = await self._federation.keep(place, queue, names, intent)
             if any(kept):
                 return cast("Sequence[T]", hinted(kept))
-        # Where another node can keep the call, this one is asked once and not for long.
+        # If another node can keep a hint, this one is asked once, with a short time-out.
         may_keep = intent is not None and not intent.waits and not all(map(is_once, names))
-        is_prompt = may_keep and place.is_one_of_several and bool(self._federation.up(place))
+        is_prompt = may_keep and place.is_federated and bool(self._federation.up(place))
         try:
             await self._declare(place)
-            return await call(self._prompt(part) if is_prompt else part, names)
+            return await call(
+                self._shard(place, place.prompt, part.number) if is_prompt else part, names
+            )
         except Exception as error:
             found, unconfirmed, failure = told(error)
             is_down = failure is not None and self._federation.bears(place, failure)
-            left = names[len(found) :]  # of many, the first may be done
+            left = names[len(found) :]  # the first chunks may be done
             if is_down and unconfirmed is None and intent is not None:
                 kept = await self._federation.keep(place, queue, left, intent)
                 if any(kept):
@@ -262,23 +263,13 @@ class AsyncShardedParts(AsyncQueue):
             rest = cast("Sequence[T]", rest.after_resend(ended))
         return cast("Sequence[T]", [*found, *rest])
 
-    def _prompt(self, part: AsyncShard) -> AsyncShard:
-        """A part by connections on which a call fails at once."""
-        place = (part.home, part.number)
-        found = self._prompts.get(place)
-        if found is None:
-            found = self._prompts[place] = AsyncShard(
-                self, part.home, part.home.prompt, part.number
-            )
-        return found
-
     async def _settled(
         self,
         jobs: Iterable[Named],
         call: Callable[[AsyncShard, list[Any]], Awaitable[Settled]],
         intent: Intent | None = None,
     ) -> Settled:
-        """As `_routed`, of outcomes."""
+        """Call each part with its jobs, as `_routed` does; return the outcomes."""
         names = self._listed("jobs", jobs)
         if not names:
             return Settled(names, None)
@@ -303,7 +294,7 @@ class AsyncShardedParts(AsyncQueue):
         return whole
 
     async def _everywhere(self, ask: Callable[[AsyncShard], Awaitable[T]]) -> list[T]:
-        """Ask every part; the answers.
+        """Ask every part and return the answers.
 
         Raises:
             NodesMissed: some nodes did not answer; its results are the answers of the others.
@@ -316,7 +307,7 @@ class AsyncShardedParts(AsyncQueue):
     async def _asked(
         self, ask: Callable[[AsyncShard], Awaitable[T]]
     ) -> tuple[list[T], dict[str, str]]:
-        """Ask every part; the answers, and why others have none, by address."""
+        """Ask every part; return the answers, and the reasons of nodes without one by address."""
 
         async def ask_all(home: AnyNode) -> list[T]:
             await self._declare(home)
@@ -328,13 +319,13 @@ class AsyncShardedParts(AsyncQueue):
     # -- settings --------------------------------------------------------------------------
 
     async def agree(self, *more: AnyNode) -> None:
-        """Give the settings that were stored last to the nodes that have others.
+        """Store the latest settings on the nodes that have others.
 
-        A node that can't be reached, or refuses them, is passed over: it is asked again when it is
+        A node that can't be reached, or refuses them, is left out. It is tried again when it is
         back, and every 30 s.
 
         Args:
-            more: nodes that are about to be up, besides those that are.
+            more: nodes that are about to be up, in addition to those that are.
         """
         homes = [home for home in list(self._federation.homes) if home.state.is_up]
         homes = list(dict.fromkeys([*homes, *more]))

@@ -1,4 +1,4 @@
-"""Adding jobs where it is possible: which node is asked, and when the next one is."""
+"""Adds jobs on the first node that takes them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from penstock.client._acompat import asleep
 from penstock.client._async.transport.connection import monotonic
 from penstock.client._async.transport.failures import passing
 from penstock.core.nodes import NotTaken
-from penstock.core.options import OnUnknown
 from penstock.errors import NodesUnavailable, NotReplicated, OutOfMemory
 
 if TYPE_CHECKING:
@@ -19,64 +18,80 @@ if TYPE_CHECKING:
     from penstock.client._async.sharded.federation import AsyncFederation
     from penstock.client._async.sharded.shard import AsyncShard
 
-__all__ = ["AsyncPlacement"]
+__all__ = ["produce"]
 
 T = TypeVar("T")
 
 
-class AsyncPlacement:
-    """How the nodes of a client come to their jobs.
+async def produce(
+    federation: AsyncFederation,
+    parts: Callable[[], Sequence[AsyncShard]],
+    attempt: Callable[[AsyncShard], Awaitable[T]],
+    chose: Callable[[AsyncFederatedNode], None],
+) -> T:
+    """Add jobs on the first node that takes them.
 
     Args:
         federation: the nodes.
+        parts: returns the parts of the queue, in order of preference.
+        attempt: adds to a part.
+        chose: is told the node that took them.
+
+    Raises:
+        NodesUnavailable: no node can take them.
+        OutOfMemory, NotReplicated: of the node that was asked last.
+        redis.exceptions.ConnectionError, TimeoutError: it is not known whether a node has them.
+    """
+    await federation.connect()
+    until = monotonic() + federation.terms.retry_for
+    while True:
+        found = _PlacementRound(federation)
+        for crowded in (False, True):
+            for part in parts():
+                if await found.offer(part, attempt, crowded=crowded):
+                    chose(part.home)
+                    return cast("T", found.result)
+        if found.refusal is not None:
+            raise found.refusal
+        if monotonic() >= until or not found.may_pass:
+            raise NodesUnavailable("no node takes jobs", found.reasons)
+        await asleep(0.05)
+        await federation.connect()
+
+
+class _PlacementRound:
+    """One round of offering jobs to nodes.
+
+    Args:
+        federation: the nodes.
+
+    Attributes:
+        reasons: address of each node that did not take the jobs -> the reason.
+        refusal: the last error of a node that surely did not add the jobs.
+        may_pass: whether a reason may pass by itself.
+        result: the answer of the node that took the jobs.
     """
 
     def __init__(self, federation: AsyncFederation) -> None:
         self._federation = federation
+        self._tried: set[AsyncFederatedNode] = set()
+        self.reasons: dict[str, str] = {}
+        self.refusal: Exception | None = None
+        self.may_pass = False
+        self.result: Any = None
 
-    async def produce(
-        self,
-        parts: Callable[[], Sequence[AsyncShard]],
-        attempt: Callable[[AsyncShard], Awaitable[T]],
-    ) -> T:
-        """Add jobs on the first node that takes them.
+    async def offer(
+        self, part: AsyncShard, attempt: Callable[[AsyncShard], Awaitable[Any]], *, crowded: bool
+    ) -> bool:
+        """Offer the jobs to a part; return True if it took them.
 
         Args:
-            parts: gives the parts of the queue, in the order of preference.
-            attempt: adds to a part.
-
-        Raises:
-            NodesUnavailable: none can take them.
-            OutOfMemory, NotReplicated: of the node that was asked last.
-            redis.exceptions.ConnectionError, TimeoutError: it is not known whether a node has them.
+            part: the part.
+            attempt: adds to it.
+            crowded: whether to offer to a node that is short of memory.
         """
-        await self._federation.connect()
-        until = monotonic() + self._federation.terms.retry_for
-        while True:
-            asked_nodes = _PlacementRound(self._federation.terms.on_unknown)
-            for crowded in (False, True):
-                for part in parts():
-                    if await self._offer(asked_nodes, part, attempt, crowded=crowded):
-                        self._federation.sticky.chose(part.home)
-                        return cast("T", asked_nodes.result)
-            if asked_nodes.refusal is not None:
-                raise asked_nodes.refusal
-            if monotonic() >= until or not asked_nodes.may_pass:
-                raise NodesUnavailable("no node takes jobs", asked_nodes.reasons)
-            await asleep(0.05)
-            await self._federation.connect()
-
-    async def _offer(
-        self,
-        asked_nodes: _PlacementRound,
-        part: AsyncShard,
-        attempt: Callable[[AsyncShard], Awaitable[Any]],
-        *,
-        crowded: bool,
-    ) -> bool:
-        """Whether a part has taken what is to be added; if not, why is noted."""
         home = part.home
-        if home in asked_nodes.tried:
+        if home in self._tried:
             return False
         try:
             if not home.state.is_up:
@@ -88,70 +103,46 @@ class AsyncPlacement:
                 raise
             if home.state.is_up:
                 home.failed(error)
-            asked_nodes.note(home.address, home.state.reason)
+            self._note(home.address, home.state.reason, passing=True)
             return False
         if home.state.leaving:
-            asked_nodes.note(home.address, "leaving", passing=False)
+            self._note(home.address, "leaving", passing=False)
             return False
         if home.state.crowded and not crowded:
-            asked_nodes.reasons[home.address] = "more than 75 % of its memory is in use"
+            self._note(home.address, "more than 75 % of its memory is in use", passing=False)
             return False
-        asked_nodes.tried.add(home)
+        self._tried.add(home)
         try:
-            asked_nodes.result = await attempt(part)
-        except Exception as error:  # noqa: BLE001  # those that end the turn are raised again
+            self.result = await attempt(part)
+        except Exception as error:  # noqa: BLE001  # `_failed` raises those that end the round
             self._federation.bears(home, error)
-            asked_nodes.failed(home.address, error)
+            self._failed(home.address, error)
             return False
         return True
 
-
-class _PlacementRound:
-    """One round of asking nodes to take a job.
-
-    Args:
-        on_unknown: what to do when it is not known whether a node has it.
-
-    Attributes:
-        tried: those that were asked.
-        reasons: why each has not taken it, by address.
-        refusal: what the last one said that was able to say no.
-        may_pass: whether one of them could not be reached, which may pass.
-        result: what the one has answered that took it.
-    """
-
-    def __init__(self, on_unknown: OnUnknown) -> None:
-        self._on_unknown = on_unknown
-        self.tried: set[AsyncFederatedNode] = set()
-        self.reasons: dict[str, str] = {}
-        self.refusal: Exception | None = None
-        self.may_pass = False
-        self.result: Any = None
-
-    def note(self, address: str, reason: str, *, passing: bool = True) -> None:
-        """It was not asked."""
+    def _note(self, address: str, reason: str, *, passing: bool) -> None:
         self.reasons[address] = reason
         self.may_pass = self.may_pass or passing
 
-    def failed(self, address: str, error: Exception) -> None:
-        """It was asked, and has not taken it.
+    def _failed(self, address: str, error: Exception) -> None:
+        """Note why a node has not taken the jobs.
 
         Raises:
-            Exception: the next node is not to be asked.
+            Exception: the next node must not be asked.
         """
         self.reasons[address] = f"{type(error).__name__}: {error}"
         if isinstance(error, OutOfMemory) or (isinstance(error, NotReplicated) and error.withdrawn):
             self.refusal = error
         elif isinstance(error, NotTaken):
-            self.note(address, str(error), passing=error.passing)
+            self._note(address, str(error), passing=error.passing)
         elif isinstance(error, ResponseError) and passing(error):
             self.may_pass = True  # it is in another role, or a cluster that is changing
-        elif self._on_unknown != "next" or not is_unknown(error):
+        elif self._federation.terms.on_unknown != "next" or not is_unknown(error):
             raise error
 
 
 def is_unknown(error: Exception) -> bool:
-    """Whether a failed enqueue has left it open whether the job is there."""
+    """Return True if after a failed enqueue the job may be there or not."""
     if isinstance(error, NotReplicated):
         return error.withdrawn is None
     return passing(error)

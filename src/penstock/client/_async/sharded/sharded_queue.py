@@ -48,8 +48,8 @@ from penstock.errors import (
 )
 
 if TYPE_CHECKING:
-    from penstock.client._async.sharded.alone import AsyncAlone
     from penstock.client._async.sharded.federation import AsyncFederation
+    from penstock.client._async.sharded.node_client import AsyncNodeClient
 
 __all__ = ["AsyncObservedShardedQueue", "AsyncShardedQueue"]
 
@@ -130,7 +130,7 @@ class AsyncShardedQueue(AsyncShardedParts):
             await self._declare(part.home)
             return await attempt(part, options)
 
-        site: AsyncFederation | AsyncAlone = self._federation
+        site: AsyncFederation | AsyncNodeClient = self._federation
         return await site.produce(partial(self._preferred, number), on_part)
 
     async def _add_all(
@@ -194,7 +194,7 @@ class AsyncShardedQueue(AsyncShardedParts):
             NodesUnavailable: no node answered.
         """
         check_count("n", n)
-        site: AsyncFederation | AsyncAlone = self._federation
+        site: AsyncFederation | AsyncNodeClient = self._federation
         return await site.reserve([self], n, check_block(block))
 
     async def settle(
@@ -340,7 +340,7 @@ class AsyncShardedQueue(AsyncShardedParts):
             await self._declare(home)
             found = [await self._brief(home, number)._clear() for number in self._numbers]
             if self.partitions is not None:
-                await home.brief._driver.undeclare(self.name, self.partitions)
+                await home.brief.driver.undeclare(self.name, self.partitions)
                 self._declared.discard(home)
             return any(there for there, _ in found), sum(count for _, count in found)
 
@@ -373,7 +373,7 @@ class AsyncShardedQueue(AsyncShardedParts):
 
         found, missed = await self._federation.each(counted)
         of_nodes = {home.address: answers for home, answers in found}
-        if found[0][0].is_one_of_several:
+        if found[0][0].is_federated:
             whole = nodes.stats_of_nodes(of_nodes, missed)
         else:
             whole = nodes.merged_stats(found[0][1])

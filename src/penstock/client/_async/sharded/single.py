@@ -1,7 +1,7 @@
-"""A client of one source: of its node, and of the others as soon as that node lists some.
+"""A client of one source: it uses that node, and the others as soon as that node lists some.
 
-A client that was given one node of a federation must not add jobs behind the back of the others, so
-it reads the list of that node and joins them (protocol/nodes.md, Several nodes).
+A client that was given one node of a federation must know the other ones, so it reads the list of
+that node and joins them (protocol/nodes.md, Several nodes).
 """
 
 from __future__ import annotations
@@ -47,11 +47,12 @@ class AsyncSingle:
 
     Args:
         source: a URL or a redis-py client.
-        terms: what the client was told.
+        terms: configuration of the client.
 
     Attributes:
         member: the node.
-        federation: the node and the others; None = it lists no others, as far as is known.
+        federation: the node and the others; None = no others are known.
+        look_at: time of the clock when the list is read again.
     """
 
     def __init__(self, source: Any, terms: ClientConfig) -> None:
@@ -62,17 +63,17 @@ class AsyncSingle:
 
     @property
     def now(self) -> AsyncNodeClient | AsyncFederation:
-        """The node or the federation, without a look at the list."""
+        """The node or the federation; the list is not read."""
         return self.federation or self.member
 
     async def current(self) -> AsyncNodeClient | AsyncFederation:
-        """The node or the federation; the list is read when the last time is a while ago."""
+        """Return the node or the federation; read the list if that is due."""
         if self.federation is None and monotonic() >= self.look_at:
             await self.look()
         return self.federation or self.member
 
     async def look(self) -> bool:
-        """Read the node's list, and join the nodes in it; whether there are some."""
+        """Read the node's list and join the nodes in it; return True if there are some."""
         if self.federation is None and await self.has_others():
             self.join()
         return self.federation is not None
@@ -80,9 +81,9 @@ class AsyncSingle:
     async def has_others(self) -> bool:
         """Read the node's list; return True if it names other nodes.
 
-        A node that can't be reached is left to the call that comes next, which has its own errors.
+        Errors are left to the next call of the client.
         """
-        node = self.member._node
+        node = self.member.node
         try:
             await node.reach()
             await self.member.connect()
@@ -99,7 +100,7 @@ class AsyncSingle:
         """Become a client of several nodes; nothing is sent."""
         if self.federation is None:
             member = self.member
-            home = AsyncFederatedNode(member.source, member.terms, node=member._node)
+            home = AsyncFederatedNode(member.source, member.terms, node=member.node)
             made = AsyncFederation([member.source], member.terms, [home])
             for queue in list(self._queues):
                 queue.spread(made, home)
@@ -107,10 +108,10 @@ class AsyncSingle:
         return self.federation
 
     def queue(self, name: str, partitions: int | None = None) -> AsyncQueue:
-        """The queue of this name, wherever it turns out to be."""
+        """Return the queue of this name."""
         if self.federation is not None:
             return self.federation.queue(name, partitions)
-        is_observed = bool(self.member.middleware)
+        is_observed = bool(self.member.terms.middleware)
         queue: AsyncLooking
         if partitions is None:
             queue = (AsyncObservedSingleQueue if is_observed else AsyncSingleQueue)(self, name)
@@ -126,13 +127,13 @@ class AsyncSingle:
     async def reserve(
         self, queues: Sequence[AsyncQueue], n: int, wait: float | None, seen: Taken | None = None
     ) -> list[AsyncJob]:
-        """Take up to n jobs from several queues; a long wait is ended for a look at the list.
+        """Take up to n jobs from several queues; a long wait is interrupted to read the list.
 
         Args:
-            queues: the first one is asked first.
-            n: at most so many.
+            queues: in order of preference.
+            n: limit.
             wait: seconds, None = for ever.
-            seen: what the only queue answered a moment ago: nothing.
+            seen: the reply, without jobs, that the only queue gave a moment ago.
         """
         until = math.inf if wait is None else monotonic() + wait
         while True:
@@ -158,26 +159,38 @@ class AsyncSingle:
 
 
 class AsyncLooking(AsyncQueue):
-    """A queue of a client of one source, which looks where it lies before each call.
+    """A queue of a client of one source, which reads the list of nodes when that is due.
 
-    When the last look at the node's list is a while ago, it is read first. If it names others, the
-    object becomes an `AsyncShardedQueue` (`spread`), and that carries the call out. Calls of other
-    threads that are under way go on as they began, so methods are not looked up by `super`.
+    Each call does so first. If the list names other nodes, `spread` makes an `AsyncShardedQueue` of
+    the object, and that runs the call. Calls of other threads go on as they began, so they must not
+    look methods up by `super`.
     """
 
     _single: AsyncSingle
 
     def spread(self, federation: AsyncFederation, home: AsyncFederatedNode) -> None:
-        """Be a queue on several nodes from now on; jobs that were delivered stay its jobs.
+        """Become a queue on several nodes; jobs that were delivered stay its jobs.
 
         Args:
             federation: the nodes.
-            home: the one on which it was until now.
+            home: the node of this queue until now.
         """
-        raise NotImplementedError  # each kind of queue below has its own way
+        whole: Any = self
+        if vars(self).get("_federation") is federation:
+            return
+        ops, is_whole = self.ops, self.partitions is None
+        parts = [(ops, None)] if is_whole else [(part.ops, part.number) for part in whole.parts]
+        is_observed = isinstance(self, AsyncObservedQueue)
+        AsyncShardedQueue.become(whole, federation, self.name, self.partitions)
+        for own, number in parts:
+            AsyncShardedQueue.adopt(whole, own, home, number)
+        if is_whole:
+            whole.ops = ops  # of calls that are under way
+        whole.__class__ = AsyncObservedShardedQueue if is_observed else AsyncShardedQueue
+        federation.watch(whole)
 
     async def _is_spread(self) -> bool:
-        """Read the list if the last look is old; return True if the queue lies on several nodes."""
+        """Read the list if that is due; return True if the queue lies on several nodes."""
         return monotonic() >= self._single.look_at and await self._single.look()
 
 
@@ -192,18 +205,6 @@ class AsyncSingleQueue(AsyncLooking):
     def __init__(self, single: AsyncSingle, name: str) -> None:
         super().__init__(single.member, name)
         self._single = single
-
-    def spread(self, federation: AsyncFederation, home: AsyncFederatedNode) -> None:
-        """As `AsyncLooking.spread`."""
-        if vars(self).get("_federation") is federation:
-            return
-        ops, is_observed = self.ops, isinstance(self, AsyncObservedQueue)
-        whole: Any = self
-        AsyncShardedQueue.become(whole, federation, self.name, None)
-        AsyncShardedQueue.adopt(whole, ops, home)
-        whole.ops = ops  # of calls that are under way
-        whole.__class__ = AsyncObservedShardedQueue if is_observed else AsyncShardedQueue
-        federation.watch(whole)
 
     async def _may_add(self) -> bool:
         single, client = self._single, self._single.member
@@ -237,7 +238,7 @@ class AsyncSingleQueue(AsyncLooking):
         return await self._single.reserve([self], n, wait, taken if taken.next_ms else None)
 
     async def lone(self) -> AsyncQueue:
-        """The queue on its only node, for a role.
+        """Return the queue on its only node, for a role.
 
         Raises:
             ConfigurationError: it lies on several nodes.
@@ -248,29 +249,17 @@ class AsyncSingleQueue(AsyncLooking):
 
 
 class AsyncSinglePartitions(AsyncLooking, AsyncShardedQueue):
-    """A queue in partitions, of a client of one source.
+    """A queue with partitions, of a client of one source.
 
     Args:
         single: the node, or the federation.
         name: any non-empty text.
-        partitions: how many.
+        partitions: their number.
     """
 
     def __init__(self, single: AsyncSingle, name: str, partitions: int) -> None:
-        AsyncShardedQueue.__init__(self, single.member._alone, name, partitions)
+        AsyncShardedQueue.__init__(self, single.member, name, partitions)
         self._single = single
-
-    def spread(self, federation: AsyncFederation, home: AsyncFederatedNode) -> None:
-        """As `AsyncLooking.spread`."""
-        if self._federation is federation:
-            return
-        parts, is_observed = self.parts, isinstance(self, AsyncObservedQueue)
-        whole: Any = self
-        whole.become(federation, self.name, self.partitions)
-        for part in parts:
-            whole.adopt(part.ops, home, part.number)
-        whole.__class__ = AsyncObservedShardedQueue if is_observed else AsyncShardedQueue
-        federation.watch(whole)
 
     async def reserve(self, n: int = 1, *, block: Duration | None = 5) -> list[AsyncJob]:
         """As `AsyncQueue.reserve`."""
@@ -304,11 +293,11 @@ class AsyncObservedSingleQueue(AsyncObservedQueue, AsyncSingleQueue):
 
 
 class AsyncObservedSinglePartitions(AsyncObservedQueue, AsyncSinglePartitions):
-    """A queue in partitions, of a client of one source, with middleware."""
+    """A queue with partitions, of a client of one source, with middleware."""
 
 
 def _looking(name: str, kind: type[AsyncQueue]) -> Any:
-    """A method of a class that looks where the queue is before it does what it is for."""
+    """Return a method that reads the list of nodes if that is due, then calls that of `kind`."""
     inner = getattr(kind, name)
 
     @functools.wraps(inner)

@@ -1,7 +1,7 @@
 # From src/penstock/client/_async/sharded/federation.py by tools/unasync.py; do not edit.
-"""Several nodes as one: who is up, where jobs go, and waiting on all of them at once.
+"""Several nodes as one: their state, their list, and calls to all of them.
 
-What is decided is in `core.nodes`; here it is carried out (protocol/nodes.md, Several nodes).
+`core.nodes` decides; this module carries it out (protocol/nodes.md, Several nodes).
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from penstock.client._sync.sharded.federated_node import (
 )
 from penstock.client._sync.sharded.hints import Hints
 from penstock.client._sync.sharded.multi_node_wait import MultiNodeWait
-from penstock.client._sync.sharded.placement import Placement
+from penstock.client._sync.sharded.placement import produce
 from penstock.client._sync.sharded.sharded_queue import (
     ObservedShardedQueue,
     ShardedQueue,
 )
 from penstock.client._sync.transport.connection import monotonic
+from penstock.client._sync.transport.driver import drive
 from penstock.client._sync.transport.failures import passing
 from penstock.core import flows, nodes
 from penstock.core.config import ClientConfig, QueueFilter
@@ -38,7 +39,7 @@ from penstock.core.node_list import Entry, address_of, learned, merged_members
 from penstock.core.nodes import At, Keep, Listen, Partial, PollOrder, Sticky
 from penstock.core.options import QUEUE_CURSOR, check_cursor
 from penstock.core.servers import PROTOCOL_VERSION
-from penstock.core.views import Drain, Hello, Info, NodeView, QueuePage, QueueStats
+from penstock.core.views import Hello, Info, NodeView, QueuePage, QueueStats
 from penstock.errors import (
     BadArgument,
     ConfigurationError,
@@ -46,7 +47,6 @@ from penstock.errors import (
     PenstockError,
     WrongNode,
 )
-from penstock.wire.keys import hints_key
 
 if TYPE_CHECKING:
     from penstock.client._sync.sharded.shard import Shard
@@ -58,7 +58,7 @@ logger = get_logger("penstock")
 T = TypeVar("T")
 
 GRACE = 0.5
-"""Seconds that a connect waits for the rest when one node has answered."""
+"""Seconds that a connect waits for the other nodes when one has answered."""
 REFRESH = 30.0
 """Seconds after which the list of nodes is read again."""
 
@@ -68,16 +68,14 @@ class Federation:
 
     Args:
         sources: a URL or a redis-py client of each.
-        terms: what the client was told.
-        homes: the nodes of these sources; None = they are made here.
+        terms: configuration of the client.
+        homes: the nodes of these sources; None = make them.
 
     Attributes:
-        homes: they.
-        unused: nodes of the list that can't be used: id -> address, and why.
-        sticky: which of them is preferred for new jobs.
-        hints: what is done about those that are down.
-        offers: the way of a job to one of them.
-        learn_at: when their lists are read again by the clock.
+        homes: the nodes.
+        unused: nodes of the list that can't be used: id -> address and reason.
+        hints: calls that are kept for nodes that are down.
+        learn_at: time of the clock when the lists of nodes are read again.
     """
 
     def __init__(
@@ -90,9 +88,8 @@ class Federation:
         self._given = [*sources]
         self.homes = list(homes or [FederatedNode(source, terms) for source in sources])
         self.unused: dict[str, tuple[str, str]] = {}
-        self.sticky = Sticky(random.randrange(1 << 16))
+        self._sticky = Sticky(random.randrange(1 << 16))
         self.hints = Hints(self)
-        self.offers = Placement(self)
         self._poll_order: dict[str, PollOrder] = {}
         self._entries: dict[str, Entry] = {}
         self._gone: list[FederatedNode] = []
@@ -106,28 +103,13 @@ class Federation:
         marks = [" (down)" if home.state.failures else "" for home in self.homes]
         return ", ".join(home.address + mark for home, mark in zip(self.homes, marks, strict=True))
 
-    @property
-    def prefix(self) -> str:
-        """Prefix of all keys."""
-        return self.terms.prefix
-
-    @property
-    def owner(self) -> str:
-        """Who reserves."""
-        return self.terms.owner
-
-    @property
-    def middleware(self) -> tuple[Any, ...]:
-        """Hooks."""
-        return self.terms.middleware
-
-    is_several = True
+    is_federated = True
     is_apart = True
-    """Waits on several nodes stand by themselves."""
+    """Parts of a queue lie on several servers, each of which may fail by itself."""
 
     def queue(self, name: str, partitions: int | None = None) -> ShardedQueue:
-        """The queue of this name, with a part on each node, or one of each partition."""
-        made = ObservedShardedQueue if self.middleware else ShardedQueue
+        """Return the queue of this name, which has a part on each node, or one per partition."""
+        made = ObservedShardedQueue if self.terms.middleware else ShardedQueue
         queue = made(self, name, partitions)
         self.watch(queue)
         return queue
@@ -137,32 +119,35 @@ class Federation:
         self._queues.add(queue)
 
     def partitions(self, name: str) -> int | None:
-        """Return the number of partitions of a queue on the first node that knows it."""
-        found, _ = self.each(lambda home: home.brief._driver.partitions(name))
+        """Return the number of partitions on the first node that has the queue.
+
+        0 = it has none, None = no such queue.
+        """
+        found, _ = self.each(lambda home: home.brief.driver.partitions(name))
         return next((count for _, count in found if count is not None), None)
 
     def preferred(self) -> list[FederatedNode]:
-        """The nodes in the order in which jobs are offered to them."""
-        return self.sticky.order(self.homes)
+        """Return the nodes in the order in which jobs are offered to them."""
+        return self._sticky.order(self.homes)
 
     def produce(
         self,
         parts: Callable[[], Sequence[Shard]],
         attempt: Callable[[Shard], T],
     ) -> T:
-        """Add jobs on the first node that takes them: see `Placement.produce`."""
-        return self.offers.produce(parts, attempt)
+        """Add jobs to the first part that takes them: see `placement.produce`."""
+        return produce(self, parts, attempt, self._sticky.chose)
 
     def keep(
         self, home: FederatedNode, queue: str, names: Sequence[Any], intent: Intent
     ) -> list[bool]:
-        """Keep a call about jobs of a node that is down: see `Hints.keep`."""
+        """Keep a call about jobs of a node that is down; return for each job if it is kept."""
         return self.hints.keep(home, queue, names, intent)
 
-    # -- who is there ----------------------------------------------------------------------
+    # -- the state of the nodes ------------------------------------------------------------
 
     def connect(self) -> None:
-        """Reach one node at least, and learn who the others are.
+        """Reach one node at least, and learn of the others.
 
         Raises:
             ConfigurationError: two nodes have one id.
@@ -188,11 +173,11 @@ class Federation:
             self.tend()
 
     def _await_rest(self) -> None:
-        """Wait for calls that are under way, only for a moment if one node has answered."""
+        """Wait for the background looks, only for a moment if one node has answered."""
         until = monotonic() + BRIEF
         while True:
-            self.tend()  # for those that were learned just now
-            under_way = [errand for home in list(self.homes) for errand in home.errands.under_way]
+            self.tend()  # nodes may have been learned just now
+            under_way = [task for home in list(self.homes) for task in home.tasks.under_way]
             if any(home.state.is_up for home in self.homes):
                 until = min(until, monotonic() + GRACE)
             left = until - monotonic()
@@ -201,12 +186,12 @@ class Federation:
             BackgroundTask.wait(under_way, left)
 
     def tend(self) -> None:
-        """Look after the nodes that are down, when it is time for it; beside whatever is done."""
+        """Start background looks at nodes that are down, and at the lists, when they are due."""
         now = monotonic()
         for home in list(self.homes):
             is_due = not home.state.is_up and now >= home.state.until
-            if is_due and not home.is_looked_after:
-                home.errands.begin(partial(self.look_after, home))
+            if is_due and not home.tasks.under_way:
+                home.tasks.begin(partial(self.look_after, home))
         if now >= self.learn_at and not self._learning.under_way:
             if self.learn_at:
                 self._learning.begin(self._learn)
@@ -214,106 +199,110 @@ class Federation:
 
     @property
     def is_whole(self) -> bool:
-        """Whether every node is up, and no news of others is on its way."""
+        """True if every node is up, and no list is being read."""
         is_learning = bool(self._learning.under_way)
         return not is_learning and all(home.state.is_up for home in list(self.homes))
 
     def look_after(self, home: FederatedNode) -> None:
-        """See whether a node is there; never raises."""
+        """Try to reach a node; never raises."""
         try:
             self._looked_after(home)
         finally:
-            if home not in self.homes:  # it was left out meanwhile
+            if home not in self.homes:  # it was removed meanwhile
                 home.hang_up()
 
     def _looked_after(self, home: FederatedNode) -> None:
         try:
             was = home.state.failures
-            home.ear.reach()
+            home.brief.node.reach()
             self._meet_again(home)
             if was and home.state.is_up:
                 logger.warning("node %s is back", home.address)
         except ConfigurationError as error:
             home.refused(error)
         except Exception as error:  # noqa: BLE001  # tried again after a while
-            home.fault = None  # it is looked at again before it is used
+            home.fault = None  # it is checked again before it is used
             home.failed(error)
             with suppress(Exception):
-                home.ear.close()
+                home.brief.node.close()
 
     def _approach(self, home: FederatedNode) -> None:
-        """Have a connection to a node; one that has closed them may have been away."""
-        if home.ear.reach():
+        """Ensure a connection to a node. One that closed its connections may have been away."""
+        if home.brief.node.reach():
             self._meet_again(home)
 
     def _meet_again(self, home: FederatedNode) -> None:
-        """Make a node that has been away, or may have been, one of those that are up."""
+        """Catch up with a node that may have been away, and note that it is up."""
         found = home.see()
         self.check_id(home)
         if home not in self.homes:
             return
         home.fault = None
-        self._heard(home.listed())
-        # Before anybody takes a job from it: some of them are done.
-        self.hints.make_up(home)
+        self._heard(home.brief.node.listed())
+        # Before a job is taken from it: other nodes may keep acks of its jobs.
+        self.hints.replay(home)
         for queue in list(self._queues):
             queue.agree(home)
         if home in self.homes:
             home.state.saw(**found)
 
     def check_id(self, home: FederatedNode) -> None:
-        """Refuse a node that has the id of another one.
+        """Check that no two nodes have one id; remove one that was learned twice.
 
         Raises:
-            ConfigurationError: it has.
+            ConfigurationError: two nodes have one id.
         """
         homes = list(self.homes)
         for other in homes:
             if other is not home and other.fault is None and other.id and other.id == home.id:
-                if other.is_learned or home.is_learned:  # one node by two addresses, or met twice
+                if other.is_learned or home.is_learned:  # by two addresses, or learned twice
                     self._leave_out(home if _is_spare(home, other, homes) else other)
                     continue
                 if not other.is_known or (home.state.is_up and not other.state.is_up):
-                    continue  # it is checked itself when it is back
+                    continue  # the other one is checked when it is back
                 raise ConfigurationError(
                     f"{other.address} and {home.address} have the same node id, {home.id}: drop"
                     " one of the two addresses, or clear the server with copied data"
                 )
 
     def _leave_out(self, home: FederatedNode) -> None:
-        """A node that was learned is one of those that are known already, by another address."""
-        with suppress(ValueError):  # another thread was quicker
-            self.homes.remove(home)
-            self._gone.append(home)
-            for gone in tuple(self._gone):  # some call may be at it; of others nothing is left
-                if not (gone is home or gone.state.met or gone.is_looked_after):
-                    with suppress(ValueError):
-                        self._gone.remove(gone)
+        """Remove a learned node that is known by another address."""
+        self._remove(home)
+        for gone in tuple(self._gone):
+            if not (gone is home or gone.state.met or gone.tasks.under_way):
+                with suppress(ValueError):  # another thread has removed it
+                    self._gone.remove(gone)
         home.hang_up()
 
+    def _remove(self, home: FederatedNode) -> None:
+        """Remove a node. Until `close` it is kept: calls may be under way, jobs may be settled."""
+        with suppress(ValueError):  # another thread has removed it
+            self.homes.remove(home)
+            self._gone.append(home)
+
     def _learn(self) -> None:
-        """Read the lists of all nodes again, and who they are; never raises."""
+        """Read the ids and lists of all nodes again; never raises."""
         for home in list(self.homes):
             if home.state.is_up:
                 try:
                     home.recognise()
                     self.check_id(home)
-                    self._heard(home.listed())
-                    self.hints.make_up_from(home, self.up(home))
+                    self._heard(home.brief.node.listed())
+                    self.hints.replay_from(home, self.up(home))
                 except ConfigurationError as error:
                     home.refused(error)
-                except Exception as error:  # noqa: BLE001  # it is looked after
+                except Exception as error:  # noqa: BLE001  # `tend` tries it again
                     if not self.bears(home, error):
                         logger.warning("node %s: %s", home.address, error)
         for queue in list(self._queues):
             queue.agree()
 
     def up(self, but: FederatedNode) -> list[FederatedNode]:
-        """The nodes that are up, except one."""
+        """Return the nodes that are up, except one."""
         return [home for home in list(self.homes) if home is not but and home.state.is_up]
 
     def _heard(self, told: Mapping[str, str]) -> None:
-        """Take in what a node says of others."""
+        """Merge the list that a node keeps."""
         known = {node: str(entry) for node, entry in self._entries.items()}
         self._entries = merged_members([known, told])
         for node, entry in sorted(self._entries.items(), key=itemgetter(1)):
@@ -321,24 +310,21 @@ class Federation:
             if found or not entry.address:
                 self.unused.pop(node, None)
             if not entry.address:
-                # A forgotten node goes, unless it is the only one left.
                 for home in found:
-                    if len(self.homes) > 1:
-                        with suppress(ValueError):  # another thread was quicker
-                            self.homes.remove(home)
-                            self._gone.append(home)
+                    if len(self.homes) > 1:  # the last node stays, even if it was forgotten
+                        self._remove(home)
             elif not found:
                 self._meet(node, entry.address)
 
     def _meet(self, node: str, address: str) -> None:
-        """A node of which others tell."""
+        """Add a listed node."""
         for home in list(self.homes):
             if address_of(home.source) == address:
-                if not home.state.met:  # else the list is of a time when another one was there
+                if not home.state.met:  # else the entry is older than the node there
                     home.meet(node)
                 return
         if self.unused.get(node, ("", ""))[0] == address:
-            return  # nothing has changed
+            return
         try:
             source = learned(address, self._given, self.terms.node_hosts)
             self.homes.append(FederatedNode(source, self.terms, node))
@@ -350,15 +336,15 @@ class Federation:
             self.unused.pop(node, None)
 
     def entries(self) -> dict[str, Entry]:
-        """The list, as all nodes together have it."""
-        found, _ = self.each(lambda home: home.listed())
+        """Return the lists of all nodes, merged."""
+        found, _ = self.each(lambda home: home.brief.node.listed())
         return merged_members(told for _, told in found)
 
     def admit(self, url: str) -> FederatedNode:
-        """Make a node one of these.
+        """Add a node and return it.
 
         Raises:
-            ConfigurationError: it has the id of another one.
+            ConfigurationError: it has the id of another node.
         """
         self.connect()
         home = FederatedNode(url, self.terms)
@@ -376,30 +362,9 @@ class Federation:
         return home
 
     def dismiss(self, home: FederatedNode) -> None:
-        """One of these is none any more."""
-        with suppress(ValueError):
-            self.homes.remove(home)
-            self._gone.append(home)  # jobs that were taken there may yet be settled
+        """Remove a node and close its connections."""
+        self._remove(home)
         home.close()
-
-    def rest_of(self, home: FederatedNode) -> Drain:
-        """What is left on a node."""
-        totals = home.totals()
-        kept = home.command("HLEN", hints_key(self.prefix))
-        return Drain(totals.waiting, totals.active, kept, totals.dead)
-
-    def first(self, ask: Callable[[FederatedNode], T]) -> T:
-        """What the first node answers that can be reached.
-
-        Raises:
-            NodesUnavailable: none.
-        """
-        self.connect()
-        for home in list(self.homes):
-            found = self.tried(home, partial(ask, home))
-            if found is not None:
-                return found
-        raise self.unavailable()
 
     def _raise_fault(self) -> None:
         for home in self.homes:
@@ -407,15 +372,15 @@ class Federation:
                 raise home.fault
 
     def unavailable(self, what: str = "no node can be reached") -> NodesUnavailable:
-        """The error that says so, with what is known of each."""
+        """Return the error of a call that no node could run, with the reason of each."""
         reasons = {home.address: home.state.reason or "not asked" for home in self.homes}
         return NodesUnavailable(what, reasons)
 
     def home_of(self, node: str, name: object) -> FederatedNode:
-        """The node with this prefix of an id.
+        """Return the node with this prefix of an id.
 
         Raises:
-            WrongNode: none of these.
+            WrongNode: there is none.
         """
         for home in list(self.homes):
             if node in home.known:
@@ -429,23 +394,35 @@ class Federation:
         raise WrongNode("id", name, f"{told}; not reached: {unmet}" if unmet else told)
 
     def bears(self, home: FederatedNode, error: BaseException) -> bool:
-        """Whether a failure is that of a node, which the others may make up for; it is noted."""
+        """Note the failure of a node; return True if other nodes may make up for it."""
         if not passing(error):
             return False
         home.failed(error)
         return True
 
     def tried(self, home: FederatedNode, ask: Callable[[], T]) -> T | None:
-        """Ask one node, or None: it can't be reached."""
-        if not home.state.is_up:
+        """Ask one node; None = it can't be reached."""
+        try:
+            return self._asked(home, ask)
+        except Exception as error:
+            if not passing(error):
+                raise
             return None
+
+    def _asked(self, home: FederatedNode, ask: Callable[[], T]) -> T:
+        """Ask one node, and note its failure.
+
+        Raises:
+            NodesUnavailable: it is down; nothing was sent.
+        """
+        if not home.state.is_up:
+            raise self.unavailable(f"{home.address} is down")
         try:
             self._approach(home)
             return ask()
         except Exception as error:
-            if not self.bears(home, error):
-                raise
-            return None
+            self.bears(home, error)
+            raise
 
     def close(self) -> None:
         """Close the connections."""
@@ -459,23 +436,22 @@ class Federation:
     def each(
         self, ask: Callable[[FederatedNode], T]
     ) -> tuple[list[tuple[FederatedNode, T]], dict[str, str]]:
-        """Ask every node that is up; the answers, and why others have none, by address.
+        """Ask every node that is up.
+
+        Returns:
+            The answers, and the address of each node without an answer with the reason.
 
         Raises:
-            NodesUnavailable: none has answered.
+            NodesUnavailable: no node has answered.
         """
         self.connect()
         found: list[tuple[FederatedNode, T]] = []
         missed: dict[str, str] = {}
         for home in list(self.homes):
-            if not home.state.is_up:
-                missed[home.address] = home.state.reason
-                continue
             try:
-                self._approach(home)
-                found.append((home, ask(home)))
-            except Exception as error:
-                if not self.bears(home, error):
+                found.append((home, self._asked(home, partial(ask, home))))
+            except Exception as error:  # noqa: PERF203  # node after node
+                if not passing(error):
                     raise
                 missed[home.address] = home.state.reason
         if not found:
@@ -483,12 +459,12 @@ class Federation:
         return found, missed
 
     def queues(self, pattern: str) -> list[str]:
-        """The names of the queues that exist on any node, sorted."""
+        """Return the names of the queues that exist on any node, sorted."""
         found, missed = self.each(lambda home: home.brief.queues(pattern))
         return Partial(sorted({name for _, names in found for name in names}), missed)
 
     def scan_queues(self, cursor: str, n: int, is_wanted: QueueFilter) -> QueuePage:
-        """One step through the registries, node by node; a queue counts where it is met first."""
+        """Return one page of the registries, node by node; a queue is on the first that has it."""
         key, inner = nodes.split_cursor(cursor)
         check_cursor("cursor", inner, QUEUE_CURSOR)
         self.connect()
@@ -497,7 +473,8 @@ class Federation:
         left = [home for home in homes if home.id >= key]
         while left:
             home = left.pop(0)
-            page = self._page(home, inner if home.id == key else "0", n)
+            at = inner if home.id == key else "0"
+            page = self.tried(home, partial(home.brief.scan_queues, at, n, _any_queue))
             if page is None:
                 missed.append(home.address)
                 continue
@@ -511,12 +488,8 @@ class Federation:
             )
         return QueuePage("0", [], tuple(missed))
 
-    def _page(self, home: FederatedNode, cursor: str, n: int) -> QueuePage | None:
-        """A page of one node's registry; None = it can't be reached."""
-        return self.tried(home, partial(home.brief.scan_queues, cursor, n, _any_queue))
-
     def _first_met(self, home: FederatedNode, found: Sequence[QueueStats]) -> list[QueueStats]:
-        """The figures of those among the queues of a node that were not met on one before it."""
+        """Return the merged figures of those queues that no earlier node has."""
         chosen = []
         for one in found:
             parts, missed = self.each(partial(_stats, one=one))
@@ -525,7 +498,7 @@ class Federation:
         return chosen
 
     def hello(self) -> Hello:
-        """Every node: those that answer, then the others with what is known of them."""
+        """Return every node: those that answer, then the others with the last known state."""
         found, _ = self.each(lambda home: home.seen())
         answered = [view for _, view in found]
         silent = [
@@ -542,7 +515,7 @@ class Federation:
         return Hello(PROTOCOL_VERSION, answered[0].id, (*answered, *silent))
 
     def info(self) -> Info:
-        """The nodes taken together."""
+        """Return the state of all nodes together."""
         found, _ = self.each(lambda home: home.brief.info())
         return nodes.merged_info([info for _, info in found])
 
@@ -561,7 +534,6 @@ class Federation:
             poll_order = self._poll_order[name] = PollOrder()
         table = nodes.Table(
             lambda: [queue.operations for queue in queues],
-            lambda home: home.state.is_up,
             self.unavailable,
             poll_order,
             monotonic,
@@ -571,25 +543,17 @@ class Federation:
         return jobs
 
     def drive(self, flow: Generator[Any, Any, Any], signal: Signal | None = None) -> Any:
-        """Run a flow over several nodes to its end; its result."""
+        """Run a flow over several nodes to its end and return its result."""
         listener = MultiNodeWait(self, signal)
         try:
-            effect = next(flow)
-            while True:
-                try:
-                    answer = self._answer(effect, listener)
-                except Exception as error:  # noqa: BLE001, PERF203  # the flow decides about it
-                    effect = flow.throw(error)
-                else:
-                    effect = flow.send(answer)
-        except StopIteration as end:
-            return end.value
+            return drive(flow, lambda effect: self._answer(effect, listener))
         finally:
             listener.drop()
 
     def _answer(self, effect: Any, listener: MultiNodeWait) -> Any:
         if isinstance(effect, At):
-            return self._answer_at(effect.home, effect.effect)
+            answer = partial(effect.home.brief.driver.answer, effect.effect)
+            return self._asked(effect.home, answer)
         if isinstance(effect, Listen):
             return listener.listen(effect)
         if isinstance(effect, Keep):
@@ -604,19 +568,8 @@ class Federation:
             return listener.drop()
         assert isinstance(effect, flows.Hurry)
         for home in list(self.homes):
-            home.ear.hurry()
+            home.brief.node.hurry()
         return None
-
-    def _answer_at(self, home: FederatedNode, effect: flows.Effect) -> Any:
-        """Carry out an effect on one node; that it fails is noted."""
-        if not home.state.is_up:
-            raise self.unavailable(f"{home.address} is down")
-        try:
-            self._approach(home)
-            return home.brief._driver.answer(effect)
-        except Exception as error:
-            self.bears(home, error)
-            raise
 
 
 def _any_queue(stats: QueueStats) -> bool:  # noqa: ARG001  # its form
@@ -628,13 +581,13 @@ def _stats(home: FederatedNode, one: QueueStats) -> QueueStats:
 
 
 def _is_spare(home: FederatedNode, other: FederatedNode, homes: Sequence[FederatedNode]) -> bool:
-    """Whether of two homes of one node it is `home` that goes, not `other`.
+    """Return True if of two objects for one node `home` is removed, False if `other` is.
 
-    Both may be asked at the same time, by two threads: one of them has to stay.
+    Two threads may ask at the same time, each for one of them: exactly one has to stay.
     """
     if not (home.is_learned and other.is_learned):
         return home.is_learned
-    if home not in homes:  # it is out already
+    if home not in homes:  # it was removed
         return True
     is_one_place = address_of(home.source) == address_of(other.source)
     return homes.index(other) < homes.index(home) and (is_one_place or other.state.is_up)

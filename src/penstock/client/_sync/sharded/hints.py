@@ -1,5 +1,8 @@
 # From src/penstock/client/_async/sharded/hints.py by tools/unasync.py; do not edit.
-"""Calls whose node is down: kept on another one, and made up for (protocol/nodes.md, Hints)."""
+"""Calls about jobs of a node that is down: kept on another node, replayed later.
+
+See protocol/nodes.md, Hints.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ logger = get_logger("penstock")
 
 
 class Hints:
-    """What the nodes of a client keep for each other.
+    """Keeps and replays the hints of a federation.
 
     Args:
         federation: the nodes.
@@ -35,62 +38,65 @@ class Hints:
     def __init__(self, federation: Federation) -> None:
         self._federation = federation
 
-    def make_up(self, home: FederatedNode) -> None:
-        """Do what other nodes have kept for one that is back, and what it keeps for others."""
+    def replay(self, home: FederatedNode) -> None:
+        """Replay the hints that others keep for a node that is back, and those that it keeps.
+
+        Raises:
+            Exception: the node has failed again.
+        """
         others = self._federation.up(home)
         for other in others:
             lost = None
             try:
-                lost = self.make_up_from(other, [home])
+                lost = self.replay_from(other, [home])
             except Exception as error:  # noqa: BLE001  # not this node's failure
                 if not self._federation.bears(other, error):
                     logger.warning("hints on %s: %s", other.address, error)
             if lost is not None:
                 raise lost
-        self.make_up_from(home, others)
+        self.replay_from(home, others)
 
-    def make_up_from(
+    def replay_from(
         self, keeper: FederatedNode, homes: Sequence[FederatedNode]
     ) -> Exception | None:
-        """Do what one node keeps for others; the failure of one of these, which is noted."""
+        """Replay the hints that one node keeps; return the failure of a node they are for."""
         lost: Exception | None = None
-        key = hints_key(self._federation.prefix)
-        if not homes or not keeper.ear.command("HLEN", key):
+        key = hints_key(self._federation.terms.prefix)
+        if not homes or not keeper.brief.node.command("HLEN", key):
             return None
         cursor = b"0"
         while True:
-            cursor, flat = keeper.ear.command("HSCAN", key, cursor, "COUNT", 500)
+            cursor, flat = keeper.brief.node.command("HSCAN", key, cursor, "COUNT", 500)
             kept, foreign = hints.read_hints(flat)
-            seconds, _ = keeper.ear.command("TIME")
+            seconds, _ = keeper.brief.node.command("TIME")
             over = [hint.field for hint in kept if hint.until < int(seconds) * 1000]
             for home in homes:
                 own = [hint for hint in kept if hint.node in home.known and home is not keeper]
                 try:
                     for batch in hints.batches(own):
-                        over += self._done(home, batch)
+                        over += self._run(home, batch)
                 except Exception as error:
                     if not self._federation.bears(home, error):
                         raise
                     lost = error
             if over:
-                keeper.ear.command("HDEL", key, *dict.fromkeys(over))
+                keeper.brief.node.command("HDEL", key, *dict.fromkeys(over))
             if foreign:
                 logger.warning("%s keeps %d hints of an unknown kind", keeper.address, len(foreign))
             if cursor == b"0" or lost is not None:
                 return lost
 
-    def _done(self, home: FederatedNode, batch: Sequence[Hint]) -> list[str]:
-        """Make up for calls about jobs of one queue; the fields that are done with."""
+    def _run(self, home: FederatedNode, batch: Sequence[Hint]) -> list[str]:
+        """Run a call for hints about jobs of one queue; return the fields to remove."""
         first = batch[0]
         ops = Queue(home.brief, *split_name(first.queue)).ops
-        call = ops.hinted(
-            first.kind, first.epoch, first.window, first.reason, hints.pairs_of(batch)
-        )
+        pairs = [text for hint in batch for text in (hint.number, hint.receipt)]
+        call = ops.hinted(first.kind, first.epoch, first.window, first.reason, pairs)
         try:
-            home.brief._node.run(call)
+            home.brief.node.run(call)
         except WrongEpoch:
-            pass  # the queue has been made anew: there is nothing more to do about these jobs
-        except Exception as error:  # it is kept until it can be done
+            pass  # the queue was re-created: these jobs do not exist any more
+        except Exception as error:  # the hints stay
             logger.warning("%d hints for %s: %s", len(batch), home.address, error)
             if passing(error):
                 raise
@@ -102,8 +108,18 @@ class Hints:
     def keep(
         self, home: FederatedNode, queue: str, names: Sequence[Any], intent: Intent
     ) -> list[bool]:
-        """Keep a call about jobs of a node that can't be reached, on another one; of which jobs."""
-        for keeper in self._federation.sticky.order(self._federation.homes):
+        """Keep a call about jobs of a node that is down on another node.
+
+        Args:
+            home: the node that is down.
+            queue: name of the jobs' queue on it.
+            names: deliveries or ids.
+            intent: the call.
+
+        Returns:
+            For each job, whether a hint is kept.
+        """
+        for keeper in self._federation.preferred():
             state = keeper.state
             if keeper is home or not state.is_up:
                 continue
@@ -113,13 +129,13 @@ class Hints:
                 if state.leaving or state.crowded:
                     continue
                 found = self._kept(keeper, home.id, queue, names, intent)
-            except Exception as error:  # noqa: BLE001  # the next one, then
+            except Exception as error:  # noqa: BLE001  # the next node is tried
                 self._federation.bears(keeper, error)
                 continue
             if found is not None:
-                if any(found) and home.state.is_up:  # it was found to be back meanwhile
-                    with suppress(Exception):  # it is done when the list is read again
-                        self.make_up_from(keeper, [home])
+                if any(found) and home.state.is_up:  # it came back meanwhile
+                    with suppress(Exception):  # replayed when the list of nodes is read again
+                        self.replay_from(keeper, [home])
                 return found
         return [False] * len(names)
 
@@ -131,8 +147,8 @@ class Hints:
         names: Sequence[Any],
         intent: Intent,
     ) -> list[bool] | None:
-        """Of which jobs a node keeps the call; None = it has too much of that."""
-        key, command = hints_key(self._federation.prefix), keeper.ear.command
+        """Store hints on a node; return for each job if one is kept, None = too many are there."""
+        key, command = hints_key(self._federation.terms.prefix), keeper.brief.node.command
         seconds, micros = command("TIME")
         now = int(seconds) * 1000 + int(micros) // 1000
         found = [hints.hint_of(name, node, queue, intent, now) for name in names]
@@ -141,9 +157,8 @@ class Hints:
             return [False] * len(names)
         if command("HLEN", key) + len(kept) > hints.MOST:
             return None
-        flat = [text for pair in hints.fields_of(kept).items() for text in pair]
-        command("HSET", key, *flat)
-        life = hints.longest(kept) - now
+        command("HSET", key, *(text for hint in kept for text in (hint.field, hint.value)))
+        life = max(hint.until for hint in kept) - now
         if command("PTTL", key) < life:
             command("PEXPIRE", key, life)
         return [hint is not None for hint in found]

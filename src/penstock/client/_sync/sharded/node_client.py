@@ -1,18 +1,17 @@
 # From src/penstock/client/_async/sharded/node_client.py by tools/unasync.py; do not edit.
-"""One node, and an ordinary client of it: what a `Penstock` of one node is made of."""
+"""The client of one node."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from fnmatch import fnmatchcase
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from penstock.client._acompat import Signal
 from penstock.client._sync.job import Job
 from penstock.client._sync.observed import ObservedQueue
 from penstock.client._sync.queue import Queue
-from penstock.client._sync.sharded.alone import Alone
 from penstock.client._sync.sharded.sharded_queue import (
     ObservedShardedQueue,
     ShardedQueue,
@@ -23,25 +22,30 @@ from penstock.client._sync.transport.failures import passing
 from penstock.client._sync.transport.node import Node
 from penstock.core import flows
 from penstock.core.config import ClientConfig, QueueFilter
+from penstock.core.hints import Intent
 from penstock.core.logs import get_logger
-from penstock.core.nodes import LOOK
+from penstock.core.nodes import LOOK, NodeState
 from penstock.core.operations import QueueOps, Taken
 from penstock.core.options import BATCH, QUEUE_CURSOR, check_cursor
-from penstock.core.servers import PROTOCOL_VERSION, ServerFacts
+from penstock.core.servers import PROTOCOL_VERSION
 from penstock.core.views import Hello, Info, NodeView, QueuePage, QueueStats
-from penstock.errors import NodesUnavailable, QueueDamaged
+from penstock.errors import NodesUnavailable, QueueDamaged, WrongNode
 from penstock.wire.keys import QueueKeys, node_key, split_name
+
+if TYPE_CHECKING:
+    from penstock.client._sync.sharded.shard import Shard
 
 __all__ = ["BRIEF", "NodeClient"]
 
 logger = get_logger("penstock")
+T = TypeVar("T")
 
 BRIEF = 2.0
-"""Seconds that a consumer waits for a reply while others may have jobs."""
+"""Seconds that a consumer waits for a reply while other servers may have jobs."""
 
 
-def _noted(part: QueueOps, count: int | None) -> None:
-    """A part of a queue was asked, and gave so many, or did not answer."""
+def _note_poll(part: QueueOps, count: int | None) -> None:
+    """Tell a queue with partitions how many jobs one gave; None = it did not answer."""
     if part.partitions is not None:
         part.queue.noted(part, count)
 
@@ -56,92 +60,148 @@ class Totals(NamedTuple):
 
 
 class NodeClient:
-    """A node as a client sees it, with all that is asked of one node.
+    """The client of one node.
+
+    A queue with partitions uses it like a federation that has one node: see `Federation` for
+    the methods that both have. There is no other node to fail over to, so errors are raised as they
+    are.
 
     Args:
         source: a URL or a redis-py client.
-        terms: what the client was told.
-        node: its connections; None = of its own.
+        terms: configuration of the client.
+        node: its connections; None = make them.
 
     Attributes:
-        taking_until: until when by the clock the node is believed to take jobs.
+        driver: runs flows on the node.
+        taking_until: time of the clock until which the node is believed to take jobs.
+        homes: this node.
+        brief, patient: this node; a `FederatedNode` has several kinds of connections.
+        state: always up.
     """
+
+    is_federated = False
 
     def __init__(self, source: Any, terms: ClientConfig, node: Node | None = None) -> None:
         self.source = source
         self.terms = terms
-        self._node = node or Node(source, prefix=terms.prefix, retry_for=terms.retry_for)
-        self._driver = Driver(self._node, terms.prefix)
-        self._alone = Alone(self)
-        self._ear: Driver | None = None
+        self.node = node or Node(source, prefix=terms.prefix, retry_for=terms.retry_for)
+        self.driver = Driver(self.node, terms.prefix)
+        self._brief_driver: Driver | None = None
         self.taking_until = -math.inf
+        self.brief = self.patient = self
+        self.homes = [self]
+        self.state = NodeState(met=True)
+
+    @property
+    def id(self) -> str:
+        """First 8 digits of the node's id; empty until it is known."""
+        return self.node.id
 
     @property
     def address(self) -> str:
-        """Host and port, or path of the socket."""
-        return self._node.address
-
-    @property
-    def prefix(self) -> str:
-        """Prefix of all keys."""
-        return self.terms.prefix
-
-    @property
-    def owner(self) -> str:
-        """Who reserves."""
-        return self.terms.owner
-
-    @property
-    def middleware(self) -> tuple[Any, ...]:
-        """Hooks."""
-        return self.terms.middleware
+        """Address of the node, for people."""
+        return self.node.address
 
     def queue(self, name: str, partitions: int | None = None) -> Queue:
-        """The queue of this name on this node."""
+        """Return the queue of this name on this node."""
+        is_observed = bool(self.terms.middleware)
         if partitions is None:
-            return (ObservedQueue if self.middleware else Queue)(self, name)
-        made = ObservedShardedQueue if self.middleware else ShardedQueue
-        return made(self._alone, name, partitions)
+            return (ObservedQueue if is_observed else Queue)(self, name)
+        made = ObservedShardedQueue if is_observed else ShardedQueue
+        return made(self, name, partitions)
 
     def partitions(self, name: str) -> int | None:
-        """How many partitions a queue has; 0 = it is an ordinary queue, None = it is not there."""
+        """Return the number of partitions of a queue: 0 = it has none, None = no such queue."""
         self.connect()
-        return self._driver.partitions(name)
+        return self.driver.partitions(name)
 
     def connect(self) -> None:
         """Reach the server, check it and learn its id, unless that was done."""
-        if not self._node.id:
-            self._node.prepare()
+        if not self.node.id:
+            self.node.prepare()
 
-    def check_taking(self) -> None:
-        """Read the node's flag `leaving`, before jobs are added.
+    # -- as a federation of one node -------------------------------------------------------
+
+    def preferred(self) -> list[NodeClient]:
+        """Return this node."""
+        return self.homes
+
+    def home_of(self, node: str, name: object) -> NodeClient:
+        """Return this node.
 
         Raises:
-            NodesUnavailable: the node takes no new jobs.
+            WrongNode: `node` is not the prefix of one of its ids.
+        """
+        known = self.node.known
+        if known and node not in known:
+            told = f"node {node} is unknown, this client knows {', '.join(known)}: add its URL"
+            raise WrongNode("id", name, told)
+        return self
+
+    def bears(self, home: object, error: BaseException) -> bool:  # noqa: ARG002  # its form
+        """Return False: no other node makes up for a failure."""
+        return False
+
+    def keep(
+        self,
+        home: object,  # noqa: ARG002  # its form
+        queue: str,  # noqa: ARG002  # its form
+        names: Sequence[Any],
+        intent: Intent,  # noqa: ARG002  # its form
+    ) -> list[bool]:
+        """Return False for each job: no other node keeps hints."""
+        return [False] * len(names)
+
+    def tried(self, home: object, ask: Callable[[], T]) -> T | None:  # noqa: ARG002  # its form
+        """Ask this node."""
+        return ask()
+
+    def each(
+        self, ask: Callable[[NodeClient], T]
+    ) -> tuple[list[tuple[NodeClient, T]], dict[str, str]]:
+        """Ask this node."""
+        self.connect()
+        return [(self, ask(self))], {}
+
+    def produce(
+        self,
+        parts: Callable[[], Sequence[Shard]],
+        attempt: Callable[[Shard], T],
+    ) -> T:
+        """Add jobs to the only part."""
+        [part] = parts()
+        return attempt(part)
+
+    # -- this node -------------------------------------------------------------------------
+
+    def check_taking(self) -> None:
+        """Check that the node takes new jobs, before some are added.
+
+        Raises:
+            NodesUnavailable: its flag `leaving` is set.
         """
         self.connect()
         if self.is_leaving():
-            raise NodesUnavailable("no node takes jobs", {self._node.address: "leaving"})
+            raise NodesUnavailable("no node takes jobs", {self.node.address: "leaving"})
         self.taking_until = monotonic() + LOOK
 
     def is_leaving(self) -> bool:
-        """Whether the node takes no new jobs."""
-        return bool(self._node.command("HGET", node_key(self.prefix), "leaving"))
+        """Return True if the node takes no new jobs."""
+        return bool(self.node.command("HGET", node_key(self.terms.prefix), "leaving"))
 
     def close(self) -> None:
         """Close the connections."""
-        self._node.close()
-        if self._ear is not None:
-            self._ear.node.close()
+        self.node.close()
+        if self._brief_driver is not None:
+            self._brief_driver.node.close()
 
-    @property
-    def _hasty(self) -> Driver:
-        """A driver whose calls fail soon, for what other servers of a cluster could do as well."""
-        if self._ear is None:
-            twin = self._node.twin(retry_for=self.terms.retry_for, socket_timeout=BRIEF)
-            self._ear = Driver(twin, self.prefix)
-        self._ear.node.id = self._node.id
-        return self._ear
+    def _driver_apart(self) -> Driver:
+        """Return a driver whose calls fail soon: other servers of the cluster may have jobs."""
+        if self._brief_driver is None:
+            twin = self.node.twin(retry_for=self.terms.retry_for, socket_timeout=BRIEF)
+            self._brief_driver = Driver(twin, self.terms.prefix)
+        self._brief_driver.node.id = self.node.id
+        return self._brief_driver
 
     def reserve(
         self, queues: Sequence[Queue], n: int, wait: float | None, seen: Taken | None = None
@@ -149,10 +209,10 @@ class NodeClient:
         """Take up to n jobs from several queues, the first queue first.
 
         Args:
-            queues: where.
-            n: at most so many.
+            queues: in order of preference.
+            n: limit.
             wait: seconds, None = for ever.
-            seen: what the only queue answered a moment ago: nothing.
+            seen: the reply, without jobs, that the only queue gave a moment ago.
         """
         self.connect()
         sources: list[QueueOps] = []
@@ -162,7 +222,7 @@ class NodeClient:
             parts, eager = queue.asked(monotonic())
             sources += parts
         if len(sources) == 1 and n <= BATCH and seen is None:
-            taken = self._driver.reserve(sources[0], n, idle=False)
+            taken = self.node.run(sources[0].reserve(n))
             if taken.is_over:
                 raise sources[0].drained()
             if taken.deliveries or (wait == 0 and taken.next_ms != 0):
@@ -177,43 +237,38 @@ class NodeClient:
             transient=passing,
             seen=seen,
             apart=apart,
-            noted=_noted,
+            noted=_note_poll,
             eager=eager if len(queues) == 1 else None,
         )
-        jobs: list[Job] = (self._hasty if apart else self._driver).drive(flow)
+        jobs: list[Job] = (self._driver_apart() if apart else self.driver).drive(flow)
         return jobs
 
     @property
     def is_apart(self) -> bool:
-        """Whether waits for several queues stand by themselves; known from the first call on."""
-        return self._node.is_cluster
+        """Return True if queues may lie on several servers; known from the first call on."""
+        return self.node.is_cluster
 
     def drive(self, flow: Generator[Any, Any, Any], signal: Signal | None = None) -> Any:
-        """Run a flow to its end; its result."""
-        return self._driver.drive(flow, signal)
+        """Run a flow to its end and return its result."""
+        return self.driver.drive(flow, signal)
 
     def queues(self, pattern: str) -> list[str]:
-        """The names of the queues that exist, sorted."""
+        """Return the names of the queues that exist, sorted."""
         self.connect()
-        names: dict[str, None] = {}
-        for listed, epoch in self._driver.registry():
+        names = set[str]()
+        for listed, epoch in self.node.registry():
             name, number = split_name(listed)
-            keys = QueueKeys(name, self.prefix, number)
-            is_new = name not in names and fnmatchcase(name, pattern)
-            if is_new and self._exists(keys, epoch):
-                names[name] = None
+            if name not in names and fnmatchcase(name, pattern):
+                meta = QueueKeys(name, self.terms.prefix, number)["meta"]
+                if self.node.command("HGET", meta, "epoch") == epoch.encode():
+                    names.add(name)
         return sorted(names)
 
-    def _exists(self, keys: QueueKeys, epoch: str) -> bool:
-        """Whether an entry of the registry is that of a living queue."""
-        found = self._node.command("HGET", keys["meta"], "epoch")
-        return bool(found == epoch.encode())
-
     def scan_queues(self, cursor: str, n: int, is_wanted: QueueFilter) -> QueuePage:
-        """One step through the registry."""
+        """Return one page of the registry."""
         at = check_cursor("cursor", cursor, QUEUE_CURSOR)
         self.connect()
-        after, entries = self._driver.registry_page(at, n)
+        after, entries = self.driver.registry_page(at, n)
         found = [
             stats if number is None else self._whole(stats.name, number)
             for stats, number in self._living(entries)
@@ -221,20 +276,20 @@ class NodeClient:
         return QueuePage(after, [stats for stats in found if stats and is_wanted(stats)])
 
     def _whole(self, name: str, number: int) -> QueueStats | None:
-        """The figures of a queue with partitions; None = an earlier one of them stands for it."""
+        """Return the figures of a queue with partitions; None if an earlier partition exists."""
         for earlier in range(number):
             if Queue(self, name, earlier).stats().exists:
                 return None
-        return self.queue(name, self._driver.partitions(name) or None).stats()
+        return self.queue(name, self.driver.partitions(name) or None).stats()
 
     def _living(self, entries: list[tuple[str, str]]) -> list[tuple[QueueStats, int | None]]:
-        """The figures of what is as the registry lists it, and which partition it is."""
+        """Return stats and partition number of the entries whose epoch is current."""
         found = []
         for listed, epoch in entries:
             name, number = split_name(listed)
             try:
                 stats = Queue(self, name, number).stats()
-            except QueueDamaged as error:  # no reason to hide the others
+            except QueueDamaged as error:  # the others are still shown
                 logger.warning("queue %r is left out: %s", name, error)
                 continue
             if stats.epoch == epoch:
@@ -242,18 +297,18 @@ class NodeClient:
         return found
 
     def hello(self) -> Hello:
-        """Who it is."""
+        """Return the protocol version and the node."""
         self.connect()
         view = self.view()
         return Hello(PROTOCOL_VERSION, view.id, (view,))
 
     def view(self) -> NodeView:
-        """The node in words."""
-        facts = self._node.server_facts()
+        """Return address, memory and flags of the node."""
+        facts = self.node.server_facts()
         leaving = self.is_leaving()
         return NodeView(
-            id=self._node.whole_id(),
-            address=self._node.address,
+            id=self.node.whole_id(),
+            address=self.node.address,
             priority=100 if leaving else 10 if facts.is_crowded else 1,
             used_memory=facts.number("used_memory"),
             max_memory=facts.number("maxmemory"),
@@ -261,20 +316,20 @@ class NodeClient:
         )
 
     def info(self) -> Info:
-        """The state of the node."""
+        """Return the state of the server, and how many queues and jobs it has."""
         self.connect()
-        facts = self._node.server_facts()
+        facts = self.node.server_facts()
         totals = self.totals()
         return facts.info(
-            node=self._node.whole_id(),
+            node=self.node.whole_id(),
             queues=totals.queues,
             jobs=totals.waiting + totals.active + totals.dead,
             waiting=totals.waiting,
         )
 
     def totals(self) -> Totals:
-        """How many jobs all queues have."""
-        living = self._living(self._driver.registry())
+        """Count the jobs of all queues."""
+        living = self._living(self.node.registry())
         found = [stats for stats, _ in living]
         return Totals(
             len({stats.name for stats in found}),
@@ -282,11 +337,3 @@ class NodeClient:
             sum(stats.active for stats in found),
             sum(stats.dead for stats in found),
         )
-
-    def server_facts(self) -> ServerFacts:
-        """What the server says of itself now."""
-        return self._node.server_facts()
-
-    def command(self, *args: Any) -> Any:
-        """A plain command."""
-        return self._node.command(*args)

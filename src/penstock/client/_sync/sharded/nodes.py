@@ -1,5 +1,5 @@
 # From src/penstock/client/_async/sharded/nodes.py by tools/unasync.py; do not edit.
-"""What is done about whole nodes: add one, empty one, forget one."""
+"""Administration of nodes: add one, empty one, forget one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from penstock.core.node_list import Entry, address_of
 from penstock.core.urls import check_url, shown
 from penstock.core.views import Drain, NodeView
 from penstock.errors import BadArgument, ConfigurationError, NodesMissed, OutOfMemory
-from penstock.wire.keys import node_key, nodes_key
+from penstock.wire.keys import hints_key, node_key, nodes_key
 
 if TYPE_CHECKING:
     from penstock.client._sync.sharded.federated_node import FederatedNode
@@ -20,7 +20,7 @@ __all__ = ["Nodes"]
 
 
 class Nodes:
-    """The nodes of a federation, as people steer them.
+    """Lists, adds and removes the nodes of a federation.
 
     A node is named by its id (the first 8 digits are enough), its address, or its `NodeView`.
 
@@ -39,22 +39,20 @@ class Nodes:
         self._federation = home
 
     def list(self) -> tuple[NodeView, ...]:
-        """Every node of this client, those that can't be reached last."""
+        """Return every node of this client; those that can't be reached come last."""
         return self._federation.hello().nodes
 
     def add(self, url: str) -> NodeView:
-        """Write a node into the list that is kept on every node; clients learn of it in 30 s.
+        """Add a node to the list that every node keeps; clients learn of it within 30 s.
 
-        It gets the settings and pauses of all queues.
-
-        Nodes that this client knows and the list does not are written with it. Names and passwords
-        of a URL are not.
+        The node gets the settings and pauses of all queues. Nodes that this client knows and the
+        list does not are added, too. User names and passwords are not stored.
 
         Raises:
             BadArgument: not a URL.
             ConfigurationError: it has the id of another node.
             redis.exceptions.ConnectionError: it can't be reached.
-            NodesMissed: some nodes can't be reached, and don't have the new list.
+            NodesMissed: some nodes can't be reached and don't have the new list.
         """
         check_url("url", url)
         home = self._federation.admit(url)
@@ -65,9 +63,9 @@ class Nodes:
         return home.seen()
 
     def forget(self, node: str | NodeView) -> None:
-        """Strike a node off the list: clients that can reach another one use it no more.
+        """Remove a node from the list: clients that can reach another node stop using it.
 
-        Its jobs stay where they are: empty it first (`leave`, `drained`). `add` brings it back.
+        Its jobs stay on it: empty it first (`leave`, `drained`). `add` brings it back.
 
         Raises:
             BadArgument: no such node, or the only one.
@@ -89,38 +87,41 @@ class Nodes:
             self._federation.dismiss(home)
 
     def leave(self, node: str | NodeView) -> None:
-        """From now on no jobs are added to a node; consumers empty it. Producers notice within 1 s.
+        """Add no more jobs to a node, so that consumers empty it. Producers notice within 1 s.
 
         Raises:
             BadArgument: no such node.
             redis.exceptions.ConnectionError: it can't be reached.
         """
         home = self._find(node)
-        home._node.command("HSET", node_key(home.prefix), "leaving", "1")
+        home.node.command("HSET", node_key(home.terms.prefix), "leaving", "1")
         self._federation.look_after(home)
 
     def join(self, node: str | NodeView) -> None:
-        """A node takes jobs again.
+        """Add jobs to a node again, after `leave`.
 
         Raises:
             As `leave`.
         """
         home = self._find(node)
-        home._node.command("HDEL", node_key(home.prefix), "leaving")
+        home.node.command("HDEL", node_key(home.terms.prefix), "leaving")
         self._federation.look_after(home)
 
     def drained(self, node: str | NodeView) -> Drain:
-        """Return the jobs left on a node; true when there are none, waiting or leased.
+        """Count the jobs left on a node. The result is true if none is waiting or leased.
 
         Dead letters don't count. Delivered jobs of lease 0 do, until their ttl.
 
         Raises:
             As `leave`.
         """
-        return self._federation.rest_of(self._find(node))
+        home = self._find(node)
+        totals = home.totals()
+        kept = home.node.command("HLEN", hints_key(home.terms.prefix))
+        return Drain(totals.waiting, totals.active, kept, totals.dead)
 
     def _unused(self, node: object) -> str:
-        """The id of a node that is listed and can't be used; empty = it is no such node."""
+        """Return the id of a listed node that can't be used; '' = `node` is not one of them."""
         self._federation.connect()
         name = node.id if isinstance(node, NodeView) else node
         found = [
@@ -150,10 +151,11 @@ class Nodes:
         """Write the list, with this change, on every node.
 
         Raises:
-            NodesMissed: except on these.
+            NodesMissed: some nodes don't have it.
         """
         federation = self._federation
-        seconds, micros = federation.first(lambda home: home.brief.command("TIME"))
+        clocks, _ = federation.each(lambda home: home.brief.node.command("TIME"))
+        seconds, micros = clocks[0][1]
         now = int(seconds) * 1000 + int(micros) // 1000
         entries = federation.entries()
         for home in federation.homes:
@@ -163,11 +165,11 @@ class Nodes:
         last = entries[node].changed if node in entries else 0
         entries[node] = Entry(max(now, last + 1), address)
         flat = [text for name, entry in entries.items() for text in (name, str(entry))]
-        key = nodes_key(federation.prefix)
+        key = nodes_key(federation.terms.prefix)
 
         def write(home: FederatedNode) -> str:
             try:
-                home.brief.command("HSET", key, *flat)
+                home.brief.node.command("HSET", key, *flat)
             except OutOfMemory as error:
                 return str(error)
             return ""
@@ -181,5 +183,5 @@ class Nodes:
 
 
 def _shown(node: object) -> object:
-    """What an error may show of what should name a node: a URL may hold a password."""
+    """Return the text for an error message: of a URL without the password."""
     return shown(node) if isinstance(node, str) and "://" in node else node

@@ -1,5 +1,5 @@
 # From src/penstock/client/_async/sharded/shard.py by tools/unasync.py; do not edit.
-"""A part of a queue: its share on one node, one of its partitions, or both."""
+"""One part of a queue: its jobs on one node, of one partition, or both."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
 __all__ = ["AnyNode", "Shard"]
 
 AnyNode: TypeAlias = Any
-"""A node: one of several (`FederatedNode`), or the only one (`Alone`)."""
+"""One of several nodes (`FederatedNode`), or the only one (`NodeClient`)."""
 
 
 class Shard(Queue):
-    """A part of a queue: an ordinary queue, whose jobs call the whole their queue.
+    """An ordinary queue that is a part of another one. Its jobs name the whole as their queue.
 
     Args:
-        whole: what it is a part of.
+        whole: the queue that it is a part of.
         home: the node.
-        client: the node by some connections.
-        number: which partition; None = the queue has none.
+        client: client of that node.
+        number: number of the partition; None = the queue has none.
     """
 
     def __init__(
@@ -36,6 +36,6 @@ class Shard(Queue):
         super().__init__(client, whole.name, number)
         self.home = home
         self.number = number
-        self.ops.home = home if home.is_one_of_several else None
+        self.ops.home = home if home.is_federated else None
         self.ops.partitions = whole.partitions
         self.ops.queue = whole

@@ -49,8 +49,8 @@ from penstock.errors import (
 )
 
 if TYPE_CHECKING:
-    from penstock.client._sync.sharded.alone import Alone
     from penstock.client._sync.sharded.federation import Federation
+    from penstock.client._sync.sharded.node_client import NodeClient
 
 __all__ = ["ObservedShardedQueue", "ShardedQueue"]
 
@@ -127,7 +127,7 @@ class ShardedQueue(ShardedParts):
             self._declare(part.home)
             return attempt(part, options)
 
-        site: Federation | Alone = self._federation
+        site: Federation | NodeClient = self._federation
         return site.produce(partial(self._preferred, number), on_part)
 
     def _add_all(self, bodies: Iterable[Any], options: Prepared, results: BulkEnqueued) -> None:
@@ -189,7 +189,7 @@ class ShardedQueue(ShardedParts):
             NodesUnavailable: no node answered.
         """
         check_count("n", n)
-        site: Federation | Alone = self._federation
+        site: Federation | NodeClient = self._federation
         return site.reserve([self], n, check_block(block))
 
     def settle(
@@ -331,7 +331,7 @@ class ShardedQueue(ShardedParts):
             self._declare(home)
             found = [self._brief(home, number)._clear() for number in self._numbers]
             if self.partitions is not None:
-                home.brief._driver.undeclare(self.name, self.partitions)
+                home.brief.driver.undeclare(self.name, self.partitions)
                 self._declared.discard(home)
             return any(there for there, _ in found), sum(count for _, count in found)
 
@@ -364,7 +364,7 @@ class ShardedQueue(ShardedParts):
 
         found, missed = self._federation.each(counted)
         of_nodes = {home.address: answers for home, answers in found}
-        if found[0][0].is_one_of_several:
+        if found[0][0].is_federated:
             whole = nodes.stats_of_nodes(of_nodes, missed)
         else:
             whole = nodes.merged_stats(found[0][1])

@@ -1,8 +1,8 @@
 # From src/penstock/client/_async/sharded/single.py by tools/unasync.py; do not edit.
-"""A client of one source: of its node, and of the others as soon as that node lists some.
+"""A client of one source: it uses that node, and the others as soon as that node lists some.
 
-A client that was given one node of a federation must not add jobs behind the back of the others, so
-it reads the list of that node and joins them (protocol/nodes.md, Several nodes).
+A client that was given one node of a federation must know the other ones, so it reads the list of
+that node and joins them (protocol/nodes.md, Several nodes).
 """
 
 from __future__ import annotations
@@ -48,11 +48,12 @@ class Single:
 
     Args:
         source: a URL or a redis-py client.
-        terms: what the client was told.
+        terms: configuration of the client.
 
     Attributes:
         member: the node.
-        federation: the node and the others; None = it lists no others, as far as is known.
+        federation: the node and the others; None = no others are known.
+        look_at: time of the clock when the list is read again.
     """
 
     def __init__(self, source: Any, terms: ClientConfig) -> None:
@@ -63,17 +64,17 @@ class Single:
 
     @property
     def now(self) -> NodeClient | Federation:
-        """The node or the federation, without a look at the list."""
+        """The node or the federation; the list is not read."""
         return self.federation or self.member
 
     def current(self) -> NodeClient | Federation:
-        """The node or the federation; the list is read when the last time is a while ago."""
+        """Return the node or the federation; read the list if that is due."""
         if self.federation is None and monotonic() >= self.look_at:
             self.look()
         return self.federation or self.member
 
     def look(self) -> bool:
-        """Read the node's list, and join the nodes in it; whether there are some."""
+        """Read the node's list and join the nodes in it; return True if there are some."""
         if self.federation is None and self.has_others():
             self.join()
         return self.federation is not None
@@ -81,9 +82,9 @@ class Single:
     def has_others(self) -> bool:
         """Read the node's list; return True if it names other nodes.
 
-        A node that can't be reached is left to the call that comes next, which has its own errors.
+        Errors are left to the next call of the client.
         """
-        node = self.member._node
+        node = self.member.node
         try:
             node.reach()
             self.member.connect()
@@ -100,7 +101,7 @@ class Single:
         """Become a client of several nodes; nothing is sent."""
         if self.federation is None:
             member = self.member
-            home = FederatedNode(member.source, member.terms, node=member._node)
+            home = FederatedNode(member.source, member.terms, node=member.node)
             made = Federation([member.source], member.terms, [home])
             for queue in list(self._queues):
                 queue.spread(made, home)
@@ -108,10 +109,10 @@ class Single:
         return self.federation
 
     def queue(self, name: str, partitions: int | None = None) -> Queue:
-        """The queue of this name, wherever it turns out to be."""
+        """Return the queue of this name."""
         if self.federation is not None:
             return self.federation.queue(name, partitions)
-        is_observed = bool(self.member.middleware)
+        is_observed = bool(self.member.terms.middleware)
         queue: Looking
         if partitions is None:
             queue = (ObservedSingleQueue if is_observed else SingleQueue)(self, name)
@@ -127,13 +128,13 @@ class Single:
     def reserve(
         self, queues: Sequence[Queue], n: int, wait: float | None, seen: Taken | None = None
     ) -> list[Job]:
-        """Take up to n jobs from several queues; a long wait is ended for a look at the list.
+        """Take up to n jobs from several queues; a long wait is interrupted to read the list.
 
         Args:
-            queues: the first one is asked first.
-            n: at most so many.
+            queues: in order of preference.
+            n: limit.
             wait: seconds, None = for ever.
-            seen: what the only queue answered a moment ago: nothing.
+            seen: the reply, without jobs, that the only queue gave a moment ago.
         """
         until = math.inf if wait is None else monotonic() + wait
         while True:
@@ -159,26 +160,38 @@ class Single:
 
 
 class Looking(Queue):
-    """A queue of a client of one source, which looks where it lies before each call.
+    """A queue of a client of one source, which reads the list of nodes when that is due.
 
-    When the last look at the node's list is a while ago, it is read first. If it names others, the
-    object becomes a `ShardedQueue` (`spread`), and that carries the call out. Calls of other
-    threads that are under way go on as they began, so methods are not looked up by `super`.
+    Each call does so first. If the list names other nodes, `spread` makes a `ShardedQueue` of
+    the object, and that runs the call. Calls of other threads go on as they began, so they must not
+    look methods up by `super`.
     """
 
     _single: Single
 
     def spread(self, federation: Federation, home: FederatedNode) -> None:
-        """Be a queue on several nodes from now on; jobs that were delivered stay its jobs.
+        """Become a queue on several nodes; jobs that were delivered stay its jobs.
 
         Args:
             federation: the nodes.
-            home: the one on which it was until now.
+            home: the node of this queue until now.
         """
-        raise NotImplementedError  # each kind of queue below has its own way
+        whole: Any = self
+        if vars(self).get("_federation") is federation:
+            return
+        ops, is_whole = self.ops, self.partitions is None
+        parts = [(ops, None)] if is_whole else [(part.ops, part.number) for part in whole.parts]
+        is_observed = isinstance(self, ObservedQueue)
+        ShardedQueue.become(whole, federation, self.name, self.partitions)
+        for own, number in parts:
+            ShardedQueue.adopt(whole, own, home, number)
+        if is_whole:
+            whole.ops = ops  # of calls that are under way
+        whole.__class__ = ObservedShardedQueue if is_observed else ShardedQueue
+        federation.watch(whole)
 
     def _is_spread(self) -> bool:
-        """Read the list if the last look is old; return True if the queue lies on several nodes."""
+        """Read the list if that is due; return True if the queue lies on several nodes."""
         return monotonic() >= self._single.look_at and self._single.look()
 
 
@@ -193,18 +206,6 @@ class SingleQueue(Looking):
     def __init__(self, single: Single, name: str) -> None:
         super().__init__(single.member, name)
         self._single = single
-
-    def spread(self, federation: Federation, home: FederatedNode) -> None:
-        """As `Looking.spread`."""
-        if vars(self).get("_federation") is federation:
-            return
-        ops, is_observed = self.ops, isinstance(self, ObservedQueue)
-        whole: Any = self
-        ShardedQueue.become(whole, federation, self.name, None)
-        ShardedQueue.adopt(whole, ops, home)
-        whole.ops = ops  # of calls that are under way
-        whole.__class__ = ObservedShardedQueue if is_observed else ShardedQueue
-        federation.watch(whole)
 
     def _may_add(self) -> bool:
         single, client = self._single, self._single.member
@@ -238,7 +239,7 @@ class SingleQueue(Looking):
         return self._single.reserve([self], n, wait, taken if taken.next_ms else None)
 
     def lone(self) -> Queue:
-        """The queue on its only node, for a role.
+        """Return the queue on its only node, for a role.
 
         Raises:
             ConfigurationError: it lies on several nodes.
@@ -249,29 +250,17 @@ class SingleQueue(Looking):
 
 
 class SinglePartitions(Looking, ShardedQueue):
-    """A queue in partitions, of a client of one source.
+    """A queue with partitions, of a client of one source.
 
     Args:
         single: the node, or the federation.
         name: any non-empty text.
-        partitions: how many.
+        partitions: their number.
     """
 
     def __init__(self, single: Single, name: str, partitions: int) -> None:
-        ShardedQueue.__init__(self, single.member._alone, name, partitions)
+        ShardedQueue.__init__(self, single.member, name, partitions)
         self._single = single
-
-    def spread(self, federation: Federation, home: FederatedNode) -> None:
-        """As `Looking.spread`."""
-        if self._federation is federation:
-            return
-        parts, is_observed = self.parts, isinstance(self, ObservedQueue)
-        whole: Any = self
-        whole.become(federation, self.name, self.partitions)
-        for part in parts:
-            whole.adopt(part.ops, home, part.number)
-        whole.__class__ = ObservedShardedQueue if is_observed else ShardedQueue
-        federation.watch(whole)
 
     def reserve(self, n: int = 1, *, block: Duration | None = 5) -> list[Job]:
         """As `Queue.reserve`."""
@@ -303,11 +292,11 @@ class ObservedSingleQueue(ObservedQueue, SingleQueue):
 
 
 class ObservedSinglePartitions(ObservedQueue, SinglePartitions):
-    """A queue in partitions, of a client of one source, with middleware."""
+    """A queue with partitions, of a client of one source, with middleware."""
 
 
 def _looking(name: str, kind: type[Queue]) -> Any:
-    """A method of a class that looks where the queue is before it does what it is for."""
+    """Return a method that reads the list of nodes if that is due, then calls that of `kind`."""
     inner = getattr(kind, name)
 
     @functools.wraps(inner)

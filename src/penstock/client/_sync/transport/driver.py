@@ -1,14 +1,14 @@
 # From src/penstock/client/_async/transport/driver.py by tools/unasync.py; do not edit.
-"""Drives flows: answers their effects with connections of a node."""
+"""Drives flows: carries out their effects on a node."""
 
 from __future__ import annotations
 
 import math
 import random
 import re
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from penstock.client._acompat import Signal, sleep
 from penstock.client._sync.transport.blocking import BlockingConnection
@@ -17,25 +17,47 @@ from penstock.client._sync.transport.connection import monotonic
 from penstock.client._sync.transport.failures import passing
 from penstock.client._sync.transport.node import Node
 from penstock.core import flows
-from penstock.core.operations import QueueOps, Taken
+from penstock.core.operations import QueueOps
 from penstock.core.partitions import mark, read_mark
 from penstock.core.sweeping import IDLE_MS, SweepSchedule
 from penstock.errors import PenstockError, QueuePartitioned
 from penstock.wire.keys import QueueKeys, registry_key, split_name
 
-STEPS = 10
-"""Most steps of one sweep that a client makes beside its waiting, 1,000 of each kind a step."""
+T = TypeVar("T")
 
+STEPS = 10
+"""Limit of the steps of one sweep by a waiting client; a step removes up to 1,000 of each kind."""
 
 ENTRY = re.compile(rb"[0-9a-f]{16}")
 """A field of the registry: checksum of the queue's name, and epoch."""
 
 
-class Driver:
-    """Runs flows and operations on one node.
+def drive(flow: Generator[Any, Any, T], answer: Callable[[Any], Any]) -> T:
+    """Run a flow to its end and return its result.
 
     Args:
-        node: where.
+        flow: not started yet. The failure of an effect is thrown into it.
+        answer: carries out an effect and returns the answer.
+    """
+    try:
+        effect = next(flow)
+        while True:
+            try:
+                told = answer(effect)
+            except Exception as error:  # noqa: BLE001, PERF203  # the flow decides about it
+                effect = flow.throw(error)
+            else:
+                effect = flow.send(told)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+
+
+class Driver:
+    """Runs flows on one node, and keeps its registry of queues.
+
+    Args:
+        node: runs the calls.
         prefix: prefix of all keys.
     """
 
@@ -47,55 +69,26 @@ class Driver:
         self._listed: list[tuple[str, str]] = []
         self._cursor = "0"
 
-    def reserve(self, ops: QueueOps, n: int, *, idle: bool, brief: bool = False) -> Taken:
-        """Reserve up to n jobs of a queue, in one trip."""
-        return self.node.run(ops.reserve(n, idle=idle), brief=brief)
-
     def drive(self, flow: Generator[Any, Any, Any], signal: Signal | None = None) -> Any:
-        """Run a flow to its end; its result. A failure is thrown into it: it may bear that.
+        """Run a flow to its end and return its result.
 
         Args:
-            flow: what to do.
+            flow: not started yet.
             signal: ends a wait of the flow early when it is set.
         """
-        wait = _TokenWait(self.node, signal)
+        wait = _TokenWait(self, signal)
         try:
-            effect = next(flow)
-            while True:
-                try:
-                    if isinstance(effect, flows.Run):
-                        answer = self.node.run(effect.call, brief=effect.brief)
-                    elif isinstance(effect, flows.Rest):
-                        answer = None
-                        wait.rest(effect)
-                    else:
-                        answer = self._answer(effect, wait)
-                except Exception as error:  # noqa: BLE001, PERF203  # the flow decides about it
-                    effect = flow.throw(error)
-                else:
-                    effect = flow.send(answer)
-        except StopIteration as end:
-            return end.value
+            return drive(flow, wait.answer)
         finally:
             wait.drop()
 
-    def _answer(self, effect: flows.Effect, wait: _TokenWait) -> Any:
-        if isinstance(effect, flows.Pop):
-            return wait.pop(effect)
-        if isinstance(effect, flows.Quit):
-            return wait.quit()
-        if isinstance(effect, flows.Rest):
-            return wait.rest(effect)
-        if isinstance(effect, flows.Drop):
-            wait.drop()
-        return self.answer(effect)
-
     def answer(self, effect: flows.Effect) -> Any:
-        """Carry out an effect that is no wait."""
-        if isinstance(effect, flows.ReserveJobs):
-            return self.reserve(effect.ops, effect.n, idle=effect.idle, brief=effect.brief)
+        """Carry out an effect other than a wait and return the answer."""
         if isinstance(effect, flows.Run):
             return self.node.run(effect.call, brief=effect.brief)
+        if isinstance(effect, flows.ReserveJobs):
+            call = effect.ops.reserve(effect.n, idle=effect.idle)
+            return self.node.run(call, brief=effect.brief)
         if isinstance(effect, flows.Cede):
             return sleep(0)
         if isinstance(effect, flows.Drop):
@@ -111,14 +104,14 @@ class Driver:
 
     def _register(self, effect: flows.Register) -> None:
         ops = effect.ops
-        if ops.partitions is not None:  # as after a `clear`
+        if ops.partitions is not None:  # a `clear` has removed the number
             self.declare(ops.keys, ops.partitions)
         field = f"{ops.crc:08x}{effect.epoch}"
         self.node.command("HSET", self._registry, field, ops.keys.name)
         self.node.identify()
 
     def declare(self, keys: QueueKeys, count: int) -> None:
-        """Note how many partitions a queue has, or see that it has so many.
+        """Store the number of partitions of a queue, or check that it is the stored one.
 
         Raises:
             QueuePartitioned: it has another number of them, or is an ordinary queue.
@@ -127,8 +120,8 @@ class Driver:
         meta = whole["meta"]
         version = self.node.command("HGET", meta, "v")
         if version is None:
-            if self.node.command("EXISTS", whole["ready"], whole["held"]):  # it has lost its meta
-                raise QueuePartitioned(whole.name, None, count)
+            if self.node.command("EXISTS", whole["ready"], whole["held"]):
+                raise QueuePartitioned(whole.name, None, count)  # it has lost its meta
             self.node.command("HSETNX", meta, "v", mark(count))
             version = self.node.command("HGET", meta, "v")
         found = read_mark(version)
@@ -136,25 +129,22 @@ class Driver:
             raise QueuePartitioned(whole.name, found, count)
 
     def partitions(self, name: str) -> int | None:
-        """How many partitions a queue has; 0 = it is an ordinary queue, None = it is not there."""
+        """Return the number of partitions of a queue: 0 = it has none, None = no such queue."""
         meta = QueueKeys(name, self._prefix)["meta"]
         version = self.node.command("HGET", meta, "v")
         return None if version is None else read_mark(version) or 0
 
     def undeclare(self, name: str, count: int) -> None:
-        """A queue has no partitions any more: its name is free."""
+        """Remove the stored number of partitions, which frees the name of the queue."""
         if self.partitions(name) == count:
             self.node.command("HDEL", QueueKeys(name, self._prefix)["meta"], "v")
 
-    def registry(self) -> list[tuple[str, str]]:
-        """Name and epoch of every queue that the registry lists."""
-        return self.node.registry()
-
     def registry_page(self, cursor: str, n: int) -> tuple[str, list[tuple[str, str]]]:
-        """At most n entries of the registry: the next cursor, names and epochs.
+        """Return the next cursor and at most n entries of the registry, as name and epoch.
 
-        HSCAN answers a small hash as a whole. So its pages are cut: a cursor is that of HSCAN, and
-        after a dot the last field that was answered of that page, in the order of the fields.
+        HSCAN returns a small hash as a whole, so its pages are cut. A cursor is that of HSCAN;
+        after a dot it has the last field that was returned of that page, in the order of the
+        fields.
         """
         at, _, behind = cursor.partition(".")
         after, flat = self.node.command("HSCAN", self._registry, at, "COUNT", n)
@@ -165,17 +155,17 @@ class Driver:
         return (f"{at}.{left[n - 1][0]}" if len(left) > n else after.decode()), found
 
     def unregister(self, ops: QueueOps, epoch: str) -> None:
-        """Take a removed queue's epoch out of the registry; that epoch never returns."""
+        """Remove the epoch of a removed queue from the registry; it is never used again."""
         self.node.command("HDEL", self._registry, f"{ops.crc:08x}{epoch}")
 
     # -- sweeping --------------------------------------------------------------------------
 
     def sweep(self, ops: QueueOps, most: float = math.inf) -> tuple[int, bool]:
-        """Sweep a queue in bounded steps: how many jobs were removed, and whether more are left.
+        """Sweep a queue in bounded steps; return the number of removed jobs, and if more are left.
 
         Args:
             ops: the queue.
-            most: at most so many steps.
+            most: limit of the steps.
         """
         total, more, steps = 0, True, 0
         while more and steps < most:
@@ -186,7 +176,7 @@ class Driver:
         return total, more
 
     def tidy(self, effect: flows.Tidy) -> None:
-        """Sweep the queues whose turn it is, and a few of those that the registry lists."""
+        """Sweep those of the queues that are due, and a few of the registry."""
         for ops in effect.sources:
             name = ops.keys.name
             if self._turns.is_due(name, monotonic()) and self.sweep(ops, STEPS)[1]:
@@ -196,13 +186,10 @@ class Driver:
             self._turns.found(self.sweep_listed(count), monotonic())
 
     def sweep_listed(self, count: int) -> int:
-        """Sweep so many of the queues that the registry lists, one step each.
+        """Sweep some queues of the registry, one step each; return how many were removed.
 
-        The registry is gone through round and round. An entry of another life of a queue that
-        exists goes as well.
-
-        Returns:
-            How many queues were removed.
+        Successive calls go through the registry again and again. An entry with another epoch than
+        its queue has is removed, too.
         """
         removed = 0
         for _ in range(count):
@@ -223,16 +210,32 @@ class Driver:
 
 
 class _TokenWait:
-    """The blocking half of one flow; a connection that fails is one more reason to look around."""
+    """The blocking connection of one flow. After a failure the flow looks at all its queues."""
 
-    def __init__(self, node: Node, signal: Signal | None) -> None:
-        self._node = node
+    def __init__(self, driver: Driver, signal: Signal | None) -> None:
+        self._driver = driver
+        self._node = driver.node
         self._signal = signal
         self._waiter: BlockingConnection | BlockingConnections | None = None
         self._failures = 0
 
+    def answer(self, effect: flows.Effect) -> Any:
+        """Carry out an effect and return the answer."""
+        if isinstance(effect, flows.Run):
+            return self._node.run(effect.call, brief=effect.brief)
+        if isinstance(effect, flows.Rest):
+            span = max(0.0, effect.until - monotonic())
+            return sleep(span) if self._signal is None else self._signal.wait(span)
+        if isinstance(effect, flows.Pop):
+            return self.pop(effect)
+        if isinstance(effect, flows.Quit):
+            return self.quit()
+        if isinstance(effect, flows.Drop):
+            self.drop()
+        return self._driver.answer(effect)
+
     def pop(self, effect: flows.Pop) -> bytes | object | None:
-        """The key of a token, None at the time given, or `flows.LOST`."""
+        """Return the key of a token, None at the time given, or `flows.LOST`."""
         if self._waiter is None:
             self._waiter = self._node.waiter()
         try:
@@ -243,18 +246,13 @@ class _TokenWait:
             self.drop()
             self._failures += 1
             pause = min(0.02 * 2**self._failures, 1.0)
-            self.rest(flows.Rest(min(monotonic() + pause, effect.until)))
+            self.answer(flows.Rest(min(monotonic() + pause, effect.until)))
             return flows.LOST
         self._failures = 0
         return key
 
-    def rest(self, effect: flows.Rest) -> None:
-        """Wait without a connection."""
-        span = max(0.0, effect.until - monotonic())
-        (sleep(span) if self._signal is None else self._signal.wait(span))
-
     def quit(self) -> tuple[bytes, ...]:
-        """End what is pending and keep the connections; the keys of tokens that were taken."""
+        """End the pending BLPOP and keep the connection; return the keys of the tokens it took."""
         waiter, self._waiter = self._waiter, None
         if waiter is None:
             return ()
@@ -268,7 +266,7 @@ class _TokenWait:
         return keys
 
     def drop(self) -> None:
-        """Close the connection, whatever is pending on it."""
+        """Close the connection, with a pending BLPOP or without."""
         waiter, self._waiter = self._waiter, None
         if waiter is not None:
             waiter.drop()
