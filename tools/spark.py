@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from penstock.spark.options import Connection, Group, Read, Stream, Write, help_table
+from penstock.spark.options import Connection, Group, Read, Stream, Write, spelled
 
 __all__ = ["updated"]
 
@@ -32,9 +32,12 @@ def _part(name: str) -> str:
 
 
 def _rows(name: str) -> list[tuple[str, Any, str]]:
-    return [
-        (option, _unit(option, value), text) for option, value, text in help_table(GROUPS[name])
-    ]
+    """Return name, default and help of the options that are the group's own."""
+    group = GROUPS[name]
+    shared = set() if group is Connection else set(Connection.options())
+    own = [one for lowered, one in group.options().items() if lowered not in shared]
+    named = [(spelled(one.name), one) for one in own]
+    return [(option, _unit(option, one.default), one.metadata["help"]) for option, one in named]
 
 
 def _unit(name: str, value: Any) -> Any:

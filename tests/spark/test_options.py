@@ -13,7 +13,7 @@ from penstock.errors import BadArgument
 from penstock.spark import OptionError, connect
 from penstock.spark.checkpoint import Part
 from penstock.spark.errors import RowError
-from penstock.spark.options import Connection, Read, Stream, Write, everything
+from penstock.spark.options import OPTIONS, Connection, Read, Stream, Write
 from penstock.spark.rows import columns_of
 from penstock.spark.shards import ShardAddress
 from tests.support.passwords import MARKS, URLS, seen_in
@@ -100,10 +100,10 @@ def test_what_is_not_given_is_as_documented() -> None:
 
 def test_one_name_means_one_thing() -> None:
     """Groups that share a name share its meaning, but for its default."""
-    for name, (_, option) in everything().items():
+    for name, option in OPTIONS.items():
         for group in (Connection, Read, Stream, Write):
             known = group.options().get(name)
-            assert known is None or known[1].name == option.name
+            assert known is None or known.name == option.name
 
 
 SECRET = "hunter2"

@@ -1,4 +1,4 @@
-"""Connections: one client for each process and each set of options, made where it is used.
+"""Connections: one client for each process and each set of options.
 
 Spark pickles readers and writers, so they hold options and never a client.
 """
@@ -12,13 +12,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
 from urllib.parse import parse_qsl, quote
 
 from redis.exceptions import RedisError
 
 from penstock import Penstock
 from penstock.client._sync.queue import Queue
+from penstock.client._sync.sharded.shard import Shard
 from penstock.client._sync.sharded.sharded_queue import ShardedQueue
 from penstock.core.logs import get_logger
 from penstock.core.node_list import URL, others
@@ -43,75 +43,54 @@ __all__ = [
 
 logger = get_logger("penstock")
 VARIABLE = re.compile("[A-Z_][A-Z0-9_]*")
-"""Names of environment variables; other values than names are rejected."""
-ASKED = "option 'sslCertFile': the server may ask for a certificate that it trusts"
+"""A name of an environment variable. Other values may be secrets, so errors do not show them."""
+ASKED = "option 'sslCertFile': the server may require a client certificate that it trusts"
 TLS_ERRORS = {
     "certificate is not valid for": "option 'url': the server's certificate is for another host",
-    "CERTIFICATE_VERIFY_FAILED": "option 'sslCaFile': none of its certificates signs the server's",
+    "CERTIFICATE_VERIFY_FAILED": "option 'sslCaFile': no certificate in it has signed the server's",
     "UNKNOWN_CA": ASKED,
     "CERTIFICATE_REQUIRED": ASKED,
     "HANDSHAKE_FAILURE": ASKED,
     "EOF occurred in violation of protocol": ASKED,
 }
-"""Words of OpenSSL, the first that is found."""
+"""Words in errors of OpenSSL, and advice. The first that is found counts."""
 
 
-class Clients:
-    """The clients of a process.
+_clients: dict[tuple[object, ...], Penstock] = {}
+"""The clients of this process, by its pid and their options.
 
-    A worker process of Spark runs many tasks, one after the other: they share its client, so that
-    each slot has one connection.
-    """
-
-    def __init__(self) -> None:
-        self._made: dict[tuple[Any, ...], Penstock] = {}
-
-    def get(self, options: Connection) -> Penstock:
-        """The client of this process for these options."""
-        key = (os.getpid(), *_key(options))
-        found = self._made.get(key)
-        if found is None:
-            if any(one[0] != os.getpid() for one in self._made):  # the parent's, before a fork
-                self._made = {}
-            found = self._made[key] = _made(options)
-        return found
-
-    def drop(self, options: Connection) -> None:
-        """Close the client for these options; the next use makes another one."""
-        found = self._made.pop((os.getpid(), *_key(options)), None)
-        if found is not None:
-            found.close()
-
-    def close(self) -> None:
-        """Close the connections; the next use opens new ones."""
-        made, self._made = self._made, {}
-        for one in made.values():
-            one.close()
-
-
-_clients = Clients()
+A worker process of Spark runs many tasks, one after the other. They share its client, so that each
+slot has one connection.
+"""
 
 
 def client(options: Connection) -> Penstock:
-    """The client of this process for these options; nothing is sent.
+    """Return the client of this process for these options; nothing is sent.
 
     Raises:
         OptionError: the environment or a file does not have what an option names, or a URL can't
             be used.
     """
-    return _clients.get(options)
+    key = _key(options)
+    found = _clients.get(key)
+    if found is None:
+        if any(pid != os.getpid() for pid, *_ in _clients):  # a fork has copied the parent's
+            _clients.clear()
+        found = _clients[key] = _made(options)
+    return found
 
 
 def close_all() -> None:
-    """Close the connections of this process."""
-    _clients.close()
+    """Close the connections of this process; the next use opens new ones."""
+    while _clients:
+        _clients.popitem()[1].close()
 
 
 def current(options: Connection) -> Penstock:
-    """The connected client of this process, made anew if the server is not the one that it knows.
+    """Return the connected client of this process, a new one if the server is another than before.
 
-    A server has another id after a FLUSHALL, or when another one answers at its address. Ids of the
-    driver and of executors are compared, so all of them have to be the present ones.
+    A server has another id after a FLUSHALL, or when another server answers at its address. The
+    ids that the driver and the executors see are compared, so all of them have to be current.
 
     Raises:
         OptionError: as `client`.
@@ -121,80 +100,66 @@ def current(options: Connection) -> Penstock:
     with reaching(options):
         made.connect()
         if options.nodes:
-            _recognise(made.queue(options.queue))
+            for part in _parts(made.queue(options.queue)):
+                with suppress(RedisError):  # this node does not answer, others may
+                    part.home.recognise()
         elif made._node.whole_id()[:8] != made._node.id:
-            _clients.drop(options)
+            _clients.pop(_key(options), made).close()
             made = client(options).connect()
     return made
 
 
-def _recognise(queue: Any) -> None:
-    """Ask the nodes of a federation for their ids, as far as they answer."""
-    for part in queue.parts if isinstance(queue, ShardedQueue) else ():
-        with suppress(RedisError):
-            part.home.recognise()
+def _parts(queue: Queue) -> Sequence[Shard]:
+    return queue.parts if isinstance(queue, ShardedQueue) else ()
 
 
 @contextmanager
 def reaching(options: Connection) -> Iterator[None]:
-    """A server is reached within this block, or else an error says what may be wrong.
+    """Raise connection errors of this block with the queue's name and advice about TLS options.
 
     Raises:
-        Unreachable: it is not.
+        Unreachable: the server can't be reached.
     """
     try:
         yield
     except (RedisError, NodesUnavailable) as error:
         text = str(error).rstrip(".")
+        advice = next((f"; {advice}" for word, advice in TLS_ERRORS.items() if word in text), "")
         raise Unreachable(
-            f"queue {options.queue!r}: the server can't be reached: {text}{_distrust(text)}"
+            f"queue {options.queue!r}: the server can't be reached: {text}{advice}"
         ) from error
 
 
-def _distrust(text: str) -> str:
-    """Which option is to be looked at when one side does not trust the other's certificate."""
-    for word, advice in TLS_ERRORS.items():
-        if word in text:
-            return f"; {advice}"
-    return ""
-
-
-def parts(options: Connection, name: str = "") -> dict[str, Queue]:
-    """A queue's part on each node that can be reached, by the node's id; of one server it is one.
-
-    Args:
-        name: the queue's; empty = the one of the options.
-
-    Raises:
-        Unreachable: no server can be reached.
-    """
-    queue = current(options).queue(name or options.queue)
-    if isinstance(queue, ShardedQueue):
-        return {part.home.id: part for part in queue.parts if part.home.id}
-    return {queue._node.id: queue}
-
-
 def shares(options: Connection, name: str = "") -> dict[tuple[str, int], Queue]:
-    """What a queue is made of: the part on each node that can be reached, and of each partition.
+    """Return the shards of a queue on the nodes that can be reached.
 
     Args:
-        name: the queue's; empty = the one of the options.
+        name: the queue's; empty = the queue of the options.
 
     Returns:
-        Node and number of the partition -> the part; the number is 0 in a queue without.
+        The shards by node id and partition number; 0 in a queue without partitions.
 
     Raises:
         Unreachable: no server can be reached.
     """
-    whole = parts(options, name)
+    current(options)
     queue = client(options).open(name or options.queue)
-    if isinstance(queue, ShardedQueue) and queue.partitions:
+    if isinstance(queue, ShardedQueue):
         return {(part.home.id, part.number or 0): part for part in queue.parts if part.home.id}
-    return {(node, 0): part for node, part in whole.items()}
+    return {(queue._node.id, 0): queue}
+
+
+def parts(options: Connection) -> dict[str, Queue]:
+    """Return one shard of the queue for each node that can be reached, by the node's id.
+
+    Raises:
+        Unreachable: no server can be reached.
+    """
+    return {node: part for (node, _), part in shares(options).items()}
 
 
 def identity(options: Connection) -> tuple[str, ...]:
-    """The ids of the nodes that are reached from here: the driver notes them for the executors.
+    """Return the ids of the nodes that are reached from here, for comparison on the executors.
 
     Raises:
         Unreachable: no server can be reached.
@@ -202,27 +167,25 @@ def identity(options: Connection) -> tuple[str, ...]:
     """
     found = parts(options)
     check_queue(options, options.queue, found.values())
-    _tell_others(options, found)
-    return tuple(sorted(found))
-
-
-def _tell_others(options: Connection, found: dict[str, Queue]) -> None:
-    """Warn of the nodes that a single one lists: what lies there is neither read nor written."""
-    text = "queue %r: option 'url' names one node of several, and only it is used: see 'nodes'; %s"
     for part in found.values() if not options.nodes else ():
         listed = others(part._node.listed(), part._node.whole_id())
         if listed:
-            logger.warning(text, options.queue, ", ".join(map(repr, listed)))
+            logger.warning(
+                "queue %r: option 'url' names one of several nodes, and only this one is read and "
+                "written. Name all of them by option 'nodes'; the others are %s",
+                options.queue,
+                ", ".join(map(repr, listed)),
+            )
+    return tuple(sorted(found))
 
 
 def check_reached(options: Connection) -> None:
-    """See that every node can be reached: which of them has a row goes by all of them.
+    """Check that every node can be reached: the node of a row depends on the list of all nodes.
 
     Raises:
-        Unreachable: some can't be.
+        Unreachable: a node can't be reached.
     """
-    queue = client(options).queue(options.queue)
-    every = queue.parts if isinstance(queue, ShardedQueue) else ()
+    every = _parts(client(options).queue(options.queue))
     away = sum(1 for part in every if not part.home.id)
     if away:
         raise Unreachable(
@@ -233,14 +196,14 @@ def check_reached(options: Connection) -> None:
 
 
 def check_queue(options: Connection, name: str, found: Iterable[Queue]) -> None:
-    """See that there is a queue, where one is required.
+    """Check that a queue exists, if `requireQueue` is set.
 
     Args:
-        name: of the queue.
-        found: its parts, on each node.
+        name: the queue's.
+        found: its shards.
 
     Raises:
-        QueueMissing: there is none, and `requireQueue` is set.
+        QueueMissing: there is no such queue, and `requireQueue` is set.
     """
     meta = QueueKeys(name, options.prefix)["meta"]  # also of a queue in partitions
     if options.require_queue and not any(part._node.command("EXISTS", meta) for part in found):
@@ -248,10 +211,10 @@ def check_queue(options: Connection, name: str, found: Iterable[Queue]) -> None:
 
 
 def check_identity(options: Connection, expected: Sequence[str]) -> None:
-    """See that the same server is reached from here as from the driver.
+    """Check that this process reaches a server that the driver reaches.
 
     Raises:
-        WrongServer: it is another one.
+        WrongServer: it reaches another one.
     """
     found = sorted(parts(options))
     if expected and not set(found) & set(expected):
@@ -262,12 +225,9 @@ def check_identity(options: Connection, expected: Sequence[str]) -> None:
         )
 
 
-def _key(options: Connection) -> tuple[Any, ...]:
-    return tuple(
-        getattr(options, one.name)
-        for one in fields(Connection)
-        if one.name not in ("queue", "require_queue")
-    )
+def _key(options: Connection) -> tuple[object, ...]:
+    names = [one.name for one in fields(Connection) if one.name not in ("queue", "require_queue")]
+    return (os.getpid(), *(getattr(options, name) for name in names))
 
 
 def _made(options: Connection) -> Penstock:
@@ -286,7 +246,7 @@ def _made(options: Connection) -> Penstock:
 
 
 def _completed(name: str, url: str, options: Connection) -> str:
-    """A URL with the user and the settings that other options give."""
+    """Return a URL with the user and the settings that other options give."""
     try:
         found = URL.fullmatch(check_url(name, url))
     except BadArgument as error:
@@ -314,10 +274,10 @@ def _completed(name: str, url: str, options: Connection) -> str:
 
 
 def _check_tls(scheme: str, options: Connection, password: str) -> None:
-    """See that the files for TLS are here, and are what they should be.
+    """Check the files for TLS.
 
     Raises:
-        OptionError: one is not, or can't be used with this URL.
+        OptionError: a file can't be read or used, or the URL is not one of TLS.
     """
     ca, cert, key = options.ssl_ca_file, options.ssl_cert_file, options.ssl_key_file
     given = {"sslCaFile": ca, "sslCertFile": cert, "sslKeyFile": key}
@@ -338,13 +298,15 @@ def _check_tls(scheme: str, options: Connection, password: str) -> None:
             context.load_verify_locations(ca)
         name = "sslCertFile"
         if cert:
-            context.load_cert_chain(cert, key or None, password)  # else OpenSSL asks for it
+            context.load_cert_chain(
+                cert, key or None, password
+            )  # without a password OpenSSL would prompt for it
     except ssl.SSLError as error:
         raise OptionError(name, given[name], f"can't be used: {error}") from None
 
 
 def _user(given: str, options: Connection) -> str:
-    """Name and password as a URL has them."""
+    """Return name and password as they stand in a URL."""
     name, colon, password = given.partition(":")
     secret = _password(options)
     if options.username:
@@ -370,6 +332,6 @@ def _password(options: Connection) -> str | None:
 def _from_environment(name: str, variable: str) -> str:
     value = os.environ.get(variable)
     if not value:
-        shown = variable if VARIABLE.fullmatch(variable) else HIDDEN  # the secret itself, perhaps
+        shown = variable if VARIABLE.fullmatch(variable) else HIDDEN  # it may be the secret itself
         raise OptionError(name, shown, "is not set in the environment of this process")
     return value

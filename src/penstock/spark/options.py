@@ -1,7 +1,8 @@
-"""Options as Spark hands them over: text under lower-cased names, checked before anything is done.
+"""Options as Spark passes them: text under lower-cased names, checked before anything is done.
 
-A group is a frozen dataclass whose fields are options; `Group.parse(mapping)` makes one. Names of
-other groups are let pass: one view may be read from and written to.
+A group is a frozen dataclass whose fields are options. The field `batch_size` is the option
+`batchSize`. `Group.parse(mapping)` makes a group. It accepts the options of other groups: a view
+may be read from and written to.
 """
 
 from __future__ import annotations
@@ -9,72 +10,66 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
-from functools import cache
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import Field, dataclass, field, fields, replace
+from typing import Any, TypeVar
 
 from penstock.core.options import MAX_DURATION_MS, MAX_LEASE_MS
 from penstock.errors import BadArgument
 from penstock.spark.errors import HIDDEN, OptionError
 from penstock.wire.keys import DEFAULT_PREFIX, check_prefix, check_queue_name
 
-__all__ = ["Connection", "Option", "Read", "Stream", "Write", "help_table"]
+__all__ = ["OPTIONS", "Connection", "Group", "Read", "Stream", "Write", "spelled"]
 
 G = TypeVar("G", bound="Group")
+T = TypeVar("T")
 SPARKS = frozenset({"checkpointlocation", "queryname", "outputmode"})
-"""What Spark adds of its own."""
+"""Options that Spark adds itself."""
 SPANS = {"": 1000, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 SIZES = {"": 1, "b": 1, "k": 1 << 10, "kb": 1 << 10, "m": 1 << 20, "mb": 1 << 20}
 STATES = ("ready", "scheduled", "active", "dead")
 OPERATIONS = ("enqueue", "ack", "nack", "redrive", "delete")
 
 
-class Option(NamedTuple):
-    """One option.
-
-    Attributes:
-        name: as it is documented; compared without case.
-        parse: text to value; raises ValueError with what would have been accepted.
-        default: the value when it is not given.
-        help: one line.
-        secret: whether its value must not be shown.
-    """
-
-    name: str
-    parse: Callable[[str], Any]
-    default: Any
-    help: str
-    secret: bool = False
-
-
 def option(
-    name: str, parse: Callable[[str], Any], default: Any, text: str, *, secret: bool = False
+    parse: Callable[[str], object], default: object, text: str, *, secret: bool = False
 ) -> Any:
-    """A field of a group."""
-    made = Option(name, parse, default, text, secret)
-    return field(default=default, metadata={"option": made}, repr=not secret)
+    """Return a field of a group.
+
+    Args:
+        parse: converts the text; raises ValueError with what it accepts.
+        default: the value when the option is not given.
+        text: one line of help.
+        secret: the value must not be shown.
+    """
+    return field(default=default, metadata={"parse": parse, "help": text}, repr=not secret)
+
+
+def spelled(name: str) -> str:
+    """Return the name of an option as it is documented, from the name of its field."""
+    first, *others = name.split("_")
+    return first + "".join(map(str.capitalize, others))
 
 
 # -- kinds of values -----------------------------------------------------------------------
 
 
 def text(value: str) -> str:
-    """Any text but none."""
+    """Return a text that is not empty."""
     if not value:
         raise ValueError("can't be empty")
     return value
 
 
 def flag(value: str) -> bool:
-    """Yes or no."""
+    """Parse `true` or `false`, in any case."""
     if value.lower() not in ("true", "false"):
         raise ValueError("must be true or false")
     return value.lower() == "true"
 
 
 def count(low: int = 1, high: int = 1 << 31) -> Callable[[str], int]:
-    """A whole number within bounds."""
+    """Return a parser of whole numbers within bounds."""
 
     def parse(value: str) -> int:
         if re.fullmatch(r"\d{1,12}", value) is None or not low <= int(value) <= high:
@@ -84,26 +79,27 @@ def count(low: int = 1, high: int = 1 << 31) -> Callable[[str], int]:
     return parse
 
 
-def span(
-    high_ms: int = MAX_DURATION_MS, *, low_ms: int = 1, zero: bool = False
-) -> Callable[[str], int]:
-    """A duration in ms: `90`, `90s`, `1.5h`, `2d`, `500ms`; a bare number is seconds."""
+def span(high_ms: int = MAX_DURATION_MS, *, low_ms: int = 1) -> Callable[[str], int]:
+    """Return a parser of durations, which returns ms.
+
+    It accepts `90`, `90s`, `1.5h`, `2d`, `500ms`; a bare number is seconds.
+    """
 
     def parse(value: str) -> int:
         found = re.fullmatch(r"(\d{1,15}(?:\.\d{1,6})?)\s*([a-z]*)", value.strip().lower())
         if found is None or found[2] not in SPANS:
             raise ValueError("must be seconds, or a duration such as 500ms, 30s, 5m, 24h, 7d")
         ms = math.ceil(round(float(found[1]) * SPANS[found[2]], 6))
-        if ms > high_ms or (ms < low_ms and not zero):
-            least = "above 0" if low_ms == 1 else f"at least {low_ms} ms"
-            raise ValueError(f"{least} and at most {high_ms // 1000} s")
+        if not low_ms <= ms <= high_ms:
+            least = f"at least {low_ms} ms" if low_ms > 1 else "above 0"
+            raise ValueError(f"must be {least} and at most {high_ms // 1000} s")
         return ms
 
     return parse
 
 
 def size(low: int, high: int) -> Callable[[str], int]:
-    """Bytes: `65536`, `64k`, `1m`."""
+    """Return a parser of sizes in bytes: `65536`, `64k`, `1m`."""
 
     def parse(value: str) -> int:
         found = re.fullmatch(r"(\d{1,12})\s*([a-z]*)", value.strip().lower())
@@ -111,51 +107,50 @@ def size(low: int, high: int) -> Callable[[str], int]:
             raise ValueError("must be bytes, or a size such as 64k, 1m")
         number = int(found[1]) * SIZES[found[2]]
         if not low <= number <= high:
-            raise ValueError(f"from {low} to {high} bytes")
+            raise ValueError(f"must be from {low} to {high} bytes")
         return number
 
     return parse
 
 
 def choice(*words: str) -> Callable[[str], str]:
-    """One of some words."""
+    """Return a parser of one of these words, in any case."""
 
     def parse(value: str) -> str:
         if value.lower() not in words:
-            raise ValueError(f"one of {', '.join(words)}")
+            raise ValueError(f"must be one of {', '.join(words)}")
         return value.lower()
 
     return parse
 
 
 def listed(value: str) -> tuple[str, ...]:
-    """Texts with commas between them, or a JSON array of texts."""
-    parts: Any = value.split(",")
+    """Parse texts that are separated by commas, or a JSON array of texts."""
+    expected = "must be one or more texts, separated by commas or as a JSON array"
+    parts: Sequence[object] = value.split(",")
     if value.lstrip().startswith("["):
         try:
             parts = json.loads(value)
         except ValueError:
-            raise ValueError(
-                "must be texts with commas between them, or a JSON array of texts"
-            ) from None
+            raise ValueError(expected) from None
     found = tuple(part.strip() for part in parts if isinstance(part, str) and part.strip())
     if not found or len(found) < len(parts):
-        raise ValueError("must be one or more, with commas between them")
+        raise ValueError(expected)
     return found
 
 
 def states(value: str) -> tuple[str, ...]:
-    """Names of states."""
+    """Parse names of states that are separated by commas."""
     found = tuple(dict.fromkeys(listed(value)))
-    if any(one not in STATES for one in found):
-        raise ValueError(f"one or more of {', '.join(STATES)}, with commas between them")
+    if not set(found).issubset(STATES):
+        raise ValueError(f"must be one or more of {', '.join(STATES)}, separated by commas")
     return found
 
 
-def checked(check: Callable[[Any], Any]) -> Callable[[str], Any]:
-    """What the library itself checks."""
+def checked(check: Callable[[str], T]) -> Callable[[str], T]:
+    """Return a parser that uses a check of the library."""
 
-    def parse(value: str) -> Any:
+    def parse(value: str) -> T:
         try:
             return check(value)
         except BadArgument as error:
@@ -172,16 +167,16 @@ class Group:
     """Options that are parsed together."""
 
     @classmethod
-    def options(cls) -> dict[str, tuple[str, Option]]:
-        """Lower-cased name -> field and option."""
-        return {
-            one.metadata["option"].name.lower(): (one.name, one.metadata["option"])
-            for one in fields(cls)
-        }
+    def options(cls) -> dict[str, Field[Any]]:
+        """Return the fields by the lower-cased names of their options."""
+        return {spelled(one.name).lower(): one for one in fields(cls)}
 
     @classmethod
-    def parse(cls: type[G], given: Mapping[str, str]) -> G:
-        """The group with what was given, defaults elsewhere.
+    def parse(cls: type[G], given: Mapping[str, object]) -> G:
+        """Return the group with the given values, and defaults for the others.
+
+        Args:
+            given: option names, in any case, and values; None = not given.
 
         Raises:
             OptionError: an option is unknown, or its value can't be used.
@@ -189,29 +184,30 @@ class Group:
         known = cls.options()
         values: dict[str, Any] = {}
         for name, value in given.items():
-            lowered = name.lower()
-            if lowered in known:
-                place, one = known[lowered]
-                values[place] = _parsed(one, value)
-            elif lowered not in everything() and lowered not in SPARKS:
+            one = known.get(name.lower())
+            if value is None:
+                continue
+            if one is not None:
+                values[one.name] = _parsed(one, str(value))
+            elif name.lower() not in OPTIONS and name.lower() not in SPARKS:
                 raise _unknown(name)
         made = cls(**values)
         made.check()
         return made
 
     def check(self) -> None:
-        """What concerns several options; overridden.
+        """Check rules that concern several options.
 
         Raises:
-            OptionError: they do not go together.
+            OptionError: they can't be used together.
         """
 
 
-def _parsed(one: Option, value: str) -> Any:
+def _parsed(one: Field[Any], value: str) -> Any:
     try:
-        return one.parse(str(value))
+        return one.metadata["parse"](value)
     except ValueError as error:
-        raise OptionError(one.name, HIDDEN if one.secret else value, str(error)) from None
+        raise OptionError(spelled(one.name), value if one.repr else HIDDEN, str(error)) from None
 
 
 def _unknown(name: str) -> OptionError:
@@ -219,134 +215,111 @@ def _unknown(name: str) -> OptionError:
         return OptionError("queue", None, 'must be empty: name the queue by .option("queue", …)')
     import difflib
 
-    names = {lowered: one.name for lowered, (_, one) in everything().items()}
-    close = difflib.get_close_matches(name.lower(), names, n=1)
-    hint = f"; did you mean {names[close[0]]!r}?" if close else ""
+    close = difflib.get_close_matches(name.lower(), OPTIONS, n=1)
+    hint = f"; did you mean {spelled(OPTIONS[close[0]].name)!r}?" if close else ""
     return OptionError(name, None, f"unknown{hint}")
 
 
 @dataclass(frozen=True)
 class Connection(Group):
-    """Where the queue is. Every group has these."""
+    """Options of the connection. Every group has them."""
 
-    queue: str = option("queue", checked(check_queue_name), "", "the queue's name; required")
-    prefix: str = option("prefix", checked(check_prefix), DEFAULT_PREFIX, "prefix of all keys")
-    require_queue: bool = option(
-        "requireQueue", flag, False, "true: a queue that does not exist is an error"
-    )
-    url: str = option("url", text, "", "URL of the server; prefer `urlEnv`", secret=True)
-    url_env: str = option("urlEnv", text, "", "environment variable that holds the URL")
-    nodes: tuple[str, ...] = option(
-        "nodes", listed, (), "URLs of several nodes instead", secret=True
-    )
-    username: str = option("username", text, "", "replaces the one in the URL")
-    password_env: str = option("passwordEnv", text, "", "environment variable with the password")
-    password_file: str = option("passwordFile", text, "", "file with the password")
-    ssl_ca_file: str = option("sslCaFile", text, "", "certificates to trust")
-    ssl_cert_file: str = option("sslCertFile", text, "", "the client's certificate")
-    ssl_key_file: str = option("sslKeyFile", text, "", "its key")
-    connect_timeout: int = option("connectTimeout", span(600_000), 10_000, "for connecting")
-    socket_timeout: int = option("socketTimeout", span(600_000), 10_000, "for waiting for a reply")
+    queue: str = option(checked(check_queue_name), "", "the queue's name; required")
+    prefix: str = option(checked(check_prefix), DEFAULT_PREFIX, "prefix of all keys")
+    require_queue: bool = option(flag, False, "true: a queue that does not exist is an error")
+    url: str = option(text, "", "URL of the server; prefer `urlEnv`", secret=True)
+    url_env: str = option(text, "", "environment variable that holds the URL")
+    nodes: tuple[str, ...] = option(listed, (), "URLs of several nodes instead", secret=True)
+    username: str = option(text, "", "user name; replaces that of the URL")
+    password_env: str = option(text, "", "environment variable with the password")
+    password_file: str = option(text, "", "file with the password")
+    ssl_ca_file: str = option(text, "", "file with the certificates to trust")
+    ssl_cert_file: str = option(text, "", "file with the client's certificate")
+    ssl_key_file: str = option(text, "", "file with the key of that certificate")
+    connect_timeout: int = option(span(600_000), 10_000, "most time to connect")
+    socket_timeout: int = option(span(600_000), 10_000, "most time to wait for a reply")
     retry_for: int = option(
-        "retryFor", span(300_000, zero=True), 5_000, "for repeating a call that failed"
+        span(300_000, low_ms=0), 5_000, "time for which failed calls are tried again"
     )
 
     def check(self) -> None:
-        """One way to the server, and a queue."""
+        """Check that there is a queue, and one way to the server."""
         if not self.queue:
             raise OptionError("queue", None, "is required: the queue's name")
-        ways = [
-            name
-            for name, value in (("url", self.url), ("urlEnv", self.url_env), ("nodes", self.nodes))
-            if value
-        ]
+        given = {"url": self.url, "urlEnv": self.url_env, "nodes": self.nodes}
+        ways = [name for name, value in given.items() if value]
         if not ways:
             raise OptionError(
                 "url", None, "is required, or urlEnv or nodes: there is no default server"
             )
         if len(ways) > 1:
-            raise OptionError(ways[1], None, f"not together with {ways[0]}")
+            raise OptionError(ways[1], None, f"can't be used together with {ways[0]}")
         if self.password_env and self.password_file:
-            raise OptionError("passwordFile", None, "not together with passwordEnv")
+            raise OptionError("passwordFile", None, "can't be used together with passwordEnv")
 
 
 @dataclass(frozen=True)
 class Write(Connection):
-    """The sink's."""
+    """Options of the sink."""
 
-    operation: str = option("operation", choice(*OPERATIONS), "enqueue", "what to do with rows")
-    payload_column: str = option("payloadColumn", text, "payload", "column of the body")
+    operation: str = option(
+        choice(*OPERATIONS),
+        "enqueue",
+        "what is done with the rows: enqueue, ack, nack, redrive or delete",
+    )
+    payload_column: str = option(text, "payload", "column with the body")
     payload_format: str = option(
-        "payloadFormat",
         choice("raw", "json"),
         "raw",
-        "raw: the payload column as it is; json: an object of all columns without another meaning",
+        "raw: the payload column is the body; json: the body is an object of all columns that have "
+        "no other meaning",
     )
-    id_column: str = option("idColumn", text, "", "column whose value is the row's dedup id")
+    id_column: str = option(text, "", "column with the row's dedup id")
     id_from: str = option(
-        "idFrom",
         choice("column", "content"),
         "",
-        "column: rows must have an id column; content: rows get no ids, even with a column id",
+        "column: rows must have an id column; content: a column id is not used, rows have no ids",
     )
-    queue_column: str = option("queueColumn", text, "", "column that names each row's queue")
+    queue_column: str = option(text, "", "column with the name of each row's queue")
     write_id: str = option(
-        "writeId", text, "", "name of the load: repeating it under the same name adds nothing"
+        text, "", "name of the write: repeating it under the same name adds nothing"
     )
-    dedup_window: int = option(
-        "dedupWindow", span(), 86_400_000, "for which an id stays taken after its job is done"
-    )
-    batch_size: int = option("batchSize", count(1, 1000), 500, "rows per script call")
-    batch_bytes: int = option("batchBytes", size(1024, 1 << 20), 1 << 20, "bytes per script call")
+    dedup_window: int = option(span(), 86_400_000, "time an id stays taken after its job is done")
+    batch_size: int = option(count(1, 1000), 500, "rows per script call")
+    batch_bytes: int = option(size(1024, 1 << 20), 1 << 20, "bytes per script call")
     commit_mode: str = option(
-        "commitMode",
         choice("direct", "staged"),
         "",
-        "direct: rows are jobs as they come; staged: when the driver commits, all or none. Not "
-        "given: direct for rows with ids, staged for others",
+        "direct: each row becomes a job at once; staged: all rows become jobs when the driver "
+        "commits, or none. Default: direct for rows with ids, staged for others",
     )
-    stage_ttl: int = option(
-        "stageTtl", span(), 86_400_000, "for which staged rows are kept without a call of the write"
-    )
-    on_full: str = option(
-        "onFull", choice("wait", "fail"), "wait", "what to do when the queue is full"
-    )
-    full_timeout: int = option(
-        "fullTimeout", span(86_400_000), 60_000, "for which the call then waits"
-    )
-    replicas: int | None = option(
-        "replicas", count(0, 1000), None, "replicas that must confirm each batch"
-    )
-    replication_timeout: int = option(
-        "replicationTimeout", span(3_600_000), 1_000, "for which the call then waits"
-    )
+    stage_ttl: int = option(span(), 86_400_000, "time staged rows are kept after the last call")
+    on_full: str = option(choice("wait", "fail"), "wait", "when the queue is full: wait or fail")
+    full_timeout: int = option(span(86_400_000), 60_000, "most time to wait for room")
+    replicas: int | None = option(count(0, 1000), None, "replicas that must confirm each batch")
+    replication_timeout: int = option(span(3_600_000), 1_000, "most time to wait for them")
     skip_unreachable: bool = option(
-        "skipUnreachable",
         flag,
         False,
-        "whether rows go to other nodes while one can't be reached, where what is repeated may "
-        "be added again",
+        "true: if a node can't be reached, write to the others; repeated rows may be added twice",
     )
     delay: int | None = option(
-        "delay",
-        span(zero=True),
-        None,
-        "of a nack: time until the next attempt; default: the job's policy",
+        span(low_ms=0), None, "of a nack: time until the next attempt; default: the job's policy"
     )
-    error: str = option("error", text, "", "of a nack: text to keep with the job")
+    error: str = option(text, "", "of a nack: text that is kept with the job")
 
     def check_repeats(self, has_ids: bool, named: bool) -> None:
-        """See that a repeat of rows that were added as they came adds nothing twice.
+        """Check that a repeat of a direct write adds no row twice.
 
-        Only ids tell that: where equal rows are, and which of them is which, is another thing when
-        the number of partitions is.
+        Only ids can prevent that: with another number of partitions, equal rows are in other
+        places and in another order.
 
         Args:
             has_ids: whether rows have ids.
-            named: whether the write can come again under its name: `writeId`, or query and batch.
+            named: whether the write can be repeated under its name: `writeId`, or query and batch.
 
         Raises:
-            OptionError: it would add rows twice.
+            OptionError: a repeat would add rows twice.
         """
         if self.commit_mode == "direct" and named and not has_ids:
             raise OptionError(
@@ -357,7 +330,7 @@ class Write(Connection):
             )
 
     def with_mode(self, has_ids: bool) -> Write:
-        """The same with a commit mode: unless one is given, rows without ids are staged.
+        """Return the options with a commit mode: by default, rows without ids are staged.
 
         Raises:
             OptionError: they can't be staged.
@@ -368,101 +341,74 @@ class Write(Connection):
             raise OptionError(
                 "queueColumn",
                 self.queue_column,
-                "rows without ids are staged, and what is all or none has to be one queue: name a "
-                "column of ids (idColumn), or use commitMode=direct, where a repeated write adds "
-                "all rows again",
+                "can't be used for rows without ids: they are staged, and a staged write has one "
+                "queue. Name a column of ids (idColumn), or use commitMode=direct, where a "
+                "repeated write adds all rows again",
             )
         return replace(self, commit_mode="direct" if has_ids else "staged")
 
     def check(self) -> None:
-        """What goes together."""
+        """Check the connection, and which options of the sink are used together."""
         super().check()
         if self.id_from == "content" and self.id_column:
-            raise OptionError("idFrom", "content", "not together with idColumn")
+            raise OptionError("idFrom", "content", "can't be used together with idColumn")
         if self.payload_format == "json" and self.payload_column != "payload":
-            raise OptionError(
-                "payloadColumn", self.payload_column, "not with payloadFormat=json: it has them all"
-            )
+            reason = "can't be used with payloadFormat=json: the body has all columns"
+            raise OptionError("payloadColumn", self.payload_column, reason)
         if self.operation != "nack" and (self.delay is not None or self.error):
             name = "error" if self.delay is None else "delay"
             reason = "is for operation=nack"
             if name == "delay" and self.operation == "enqueue":
-                reason += "; what is enqueued waits by a column delay or ready_at"
+                reason += "; to delay new jobs, use a column delay or ready_at"
             raise OptionError(name, None, reason)
-        if self.commit_mode == "staged":
-            if self.queue_column:
-                raise OptionError(
-                    "queueColumn",
-                    self.queue_column,
-                    "not with commitMode=staged: what is all or none has to be one queue",
-                )
-            if self.operation != "enqueue":
-                raise OptionError("commitMode", "staged", f"not with operation={self.operation}")
+        if self.commit_mode == "staged" and self.queue_column:
+            reason = "can't be used with commitMode=staged: a staged write has one queue"
+            raise OptionError("queueColumn", self.queue_column, reason)
+        if self.commit_mode == "staged" and self.operation != "enqueue":
+            reason = f"can't be used with operation={self.operation}"
+            raise OptionError("commitMode", "staged", reason)
 
 
 @dataclass(frozen=True)
 class Read(Connection):
-    """The batch source's: a snapshot, nothing is taken."""
+    """Options of the batch source, which reads a snapshot and takes nothing."""
 
-    states: tuple[str, ...] = option("states", states, STATES, "only jobs in one of these states")
-    id_prefix: str = option("idPrefix", text, "", "only jobs whose id begins with this")
-    enqueued_after: str = option(
-        "enqueuedAfter", text, "", "only jobs enqueued at this time or later"
-    )
-    enqueued_before: str = option("enqueuedBefore", text, "", "only jobs enqueued before this time")
-    num_partitions: int | None = option("numPartitions", count(1, 10_000), None, "Spark partitions")
-    fetch_size: int = option("fetchSize", count(1, 1000), 1000, "jobs per script call")
+    states: tuple[str, ...] = option(states, STATES, "only jobs in one of these states")
+    id_prefix: str = option(text, "", "only jobs whose id begins with this")
+    enqueued_after: str = option(text, "", "only jobs enqueued at this time or later")
+    enqueued_before: str = option(text, "", "only jobs enqueued before this time")
+    num_partitions: int | None = option(count(1, 10_000), None, "number of Spark partitions")
+    fetch_size: int = option(count(1, 1000), 1000, "jobs per script call")
     skip_unreachable: bool = option(
-        "skipUnreachable",
-        flag,
-        False,
-        "true: leave out jobs of nodes that can't be reached, instead of failing",
+        flag, False, "true: leave out jobs of nodes that can't be reached, instead of failing"
     )
-    push_filters: bool = option(
-        "pushFilters", flag, False, "true: apply Spark's filters while reading"
-    )
+    push_filters: bool = option(flag, False, "true: apply Spark's filters while reading")
 
 
 @dataclass(frozen=True)
 class Stream(Connection):
-    """The streaming source's: jobs are leased."""
+    """Options of the streaming source, which leases jobs."""
 
-    max_jobs_per_trigger: int = option(
-        "maxJobsPerTrigger", count(1, 10_000_000), 10_000, "most jobs in a micro-batch"
-    )
-    num_partitions: int | None = option("numPartitions", count(1, 10_000), None, "Spark partitions")
-    fetch_size: int = option("fetchSize", count(1, 1000), 1000, "jobs per script call")
+    max_jobs_per_trigger: int = option(count(1, 10_000_000), 10_000, "most jobs in a micro-batch")
+    num_partitions: int | None = option(count(1, 10_000), None, "number of Spark partitions")
+    fetch_size: int = option(count(1, 1000), 1000, "jobs per script call")
     lease_duration: int = option(
-        "leaseDuration",
-        span(MAX_LEASE_MS, low_ms=100),
-        60_000,
-        "of the leases, renewed while a batch runs",
+        span(MAX_LEASE_MS, low_ms=100), 60_000, "length of the leases; renewed while a batch runs"
     )
     claim_policy: str = option(
-        "claimPolicy",
         choice("expire", "sticky"),
         "expire",
-        "what happens to the jobs of a query that stops",
+        "jobs of a query that has stopped: expire: others get them after leaseDuration; sticky: "
+        "the query keeps them for 24 days",
     )
     fail_on_lost_claim: bool = option(
-        "failOnLostClaim", flag, True, "true: a batch that the server no longer knows is an error"
+        flag, True, "true: a batch that the server no longer knows is an error"
     )
 
 
-@cache
-def everything() -> dict[str, tuple[str, Option]]:
-    """Every option of every group, by its lower-cased name."""
-    found: dict[str, tuple[str, Option]] = {}
-    for group in (Stream, Read, Write, Connection):
-        found.update(group.options())
-    return found
-
-
-def help_table(group: type[Group]) -> list[tuple[str, Any, str]]:
-    """Name, default and help of a group's own options, for the manual and its test."""
-    base = set() if group is Connection else set(Connection.options())
-    return [
-        (one.name, one.default, one.help)
-        for lowered, (_, one) in group.options().items()
-        if lowered not in base
-    ]
+OPTIONS = {
+    name: one
+    for group in (Connection, Write, Read, Stream)
+    for name, one in group.options().items()
+}
+"""Every option of every group, by its lower-cased name."""
