@@ -7,15 +7,19 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import penstock
+from penstock.wire.keys import QueueKeys, queue_crc, split_name
+from tests.protocol.clock import run
 
-__all__ = ["Cli", "Result", "environment", "hear_signals", "in_process_of_its_own"]
+__all__ = ["Cli", "Result", "environment", "hear_signals", "in_process_of_its_own", "poisoned"]
 
 TIMEOUT = 60
+YEARS_MS = 19 * 365 * 86_400_000
 
 
 @dataclass(frozen=True)
@@ -76,3 +80,21 @@ def in_process_of_its_own(*argv: str, stdin: bytes = b"", **changes: str) -> Res
         check=False,
     )
     return Result(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+def poisoned(raw: Any, name: str = "q") -> QueueKeys:
+    """A queue that has lived at a wrong time: a consumer took its jobs then, and died.
+
+    Args:
+        raw: a client of redis-py.
+        name: as the registry has it, of a partition too.
+    """
+    whole, number = split_name(name)
+    keys, now = QueueKeys(whole, partition=number), int(time.time() * 1000)
+    raw.hset("penstock:queues", f"{queue_crc(name):08x}e0e0e0e0", name)
+    early = (1, "e0e0e0e0", 0, "", 0, "", "1\nearly")
+    late = (2, "e0e0e0e0", 0, "", 0, "", "", "1;d=a;w=60000\nlate")
+    run(raw, keys, "enqueue", early, now_ms=now)
+    run(raw, keys, "claim", late, now_ms=now + YEARS_MS)
+    run(raw, keys, "reserve", (1, 2, 7, "ada", 0, ""), now_ms=now + YEARS_MS)
+    return keys

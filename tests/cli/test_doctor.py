@@ -12,15 +12,15 @@ import redis
 
 from penstock import Penstock, parse_id
 from penstock.cli.doctor import times
-from penstock.cli.doctor.findings import Finding, Patient, Severity
+from penstock.cli.doctor.findings import Finding, Severity
+from penstock.cli.doctor.patient import Server
 from penstock.cli.doctor.server import CHECKS
 from penstock.core.servers import ServerFacts
 from penstock.embedded import EmbeddedServer
-from penstock.wire.keys import QueueKeys, end_of, queue_crc
+from penstock.wire.keys import end_of
 from penstock.wire.scripts import all_scripts
-from tests.cli.support import Cli, Result
+from tests.cli.support import Cli, Result, poisoned
 from tests.connection.sentinels import FakeSentinel, sentinel_url
-from tests.protocol.clock import run
 from tests.protocol.keyspace import dump, same
 from tests.support.backends import Backend
 
@@ -236,11 +236,11 @@ def test_a_user_who_may_little(run_cli: Cli, make_server: Callable[..., Embedded
     assert len(found(result, "queues", "ok")) == 1
 
 
-class Actor(Patient):
+class Actor(Server):
     """A server that says what the test makes it say."""
 
     def __init__(self, fields: dict[str, str], replies: dict[str, Any] | None = None) -> None:
-        self._facts = ServerFacts(fields)
+        self.facts = ServerFacts(fields)
         self._replies = replies or {}
 
     def ask(self, *command: Any) -> Any:
@@ -507,21 +507,6 @@ def test_unknown_keys(cli: Cli, client: Penstock, real_backend: Backend) -> None
     assert (data["count"], sorted(data["keys"])) == (4, sorted(strange))
     starred = cli("doctor", "--json", "--prefix", "p*[a-z]?")
     assert found(starred, "keys", "ok") == ["no unknown key under the prefix."]
-
-
-YEARS_MS = 19 * 365 * 86_400_000
-
-
-def poisoned(raw: Any, name: str = "q") -> QueueKeys:
-    """A queue that has lived at a wrong time: a consumer took its jobs then, and died."""
-    keys, now = QueueKeys(name), int(time.time() * 1000)
-    raw.hset("penstock:queues", f"{queue_crc(name):08x}e0e0e0e0", name)
-    early = (1, "e0e0e0e0", 0, "", 0, "", "1\nearly")
-    late = (2, "e0e0e0e0", 0, "", 0, "", "", "1;d=a;w=60000\nlate")
-    run(raw, keys, "enqueue", early, now_ms=now)
-    run(raw, keys, "claim", late, now_ms=now + YEARS_MS)
-    run(raw, keys, "reserve", (1, 2, 7, "ada", 0, ""), now_ms=now + YEARS_MS)
-    return keys
 
 
 def test_times_that_a_wrong_clock_has_put_ahead(

@@ -1,16 +1,20 @@
-"""`penstock doctor`: what of a server and of its queues breaks a promise."""
+"""`penstock doctor`: settings of servers and states of queues that break a promise."""
 
 from __future__ import annotations
 
-from contextlib import closing
-from typing import Annotated, Any
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Annotated
 
 import typer
+from redis.exceptions import RedisError
 
 from penstock.cli import output
 from penstock.cli.app import Failed, Session, command
 from penstock.cli.doctor import cluster, keys, server, times
-from penstock.cli.doctor.findings import Finding, Patient, Severity, examined, examined_apart
+from penstock.cli.doctor.findings import Finding, Severity, examined, placed
+from penstock.cli.doctor.nodes import Nodes
+from penstock.cli.doctor.patient import Patient
 from penstock.core.urls import shown
 
 __all__ = ["doctor"]
@@ -36,49 +40,60 @@ def doctor(
         ),
     ] = times.HORIZON_DAYS,
 ) -> None:
-    """Examine the server and the queues; exit code 1 if something breaks a promise.
+    """Examine the servers and the queues; exit code 1 if something breaks a promise.
 
-    Nothing is written without --repair. Jobs are looked at by sampling, keys for a few seconds
-    at most.
+    Looks at every primary of a cluster and every listed node of a federation. Nothing is written
+    without --repair. Jobs are sampled, and keys are read for a few seconds at most.
     """
-    with closing(Patient(session.url, session.prefix)) as patient:
+    urls = session.urls()
+    with ExitStack() as stack:
+        nodes = Nodes(urls, session.prefix, session.node_hosts.split(), stack)
         if repair:
-            _check_clock(patient)
-        findings = [
-            *examined(patient, cluster.CHECKS),
-            *examined_apart(patient, server.CHECKS),
-            *examined(patient, keys.checks(horizon, repair=repair)),
-        ]
+            for patient in nodes.patients:
+                _check_clock(patient)
+        findings: list[Finding] = []
+        for patient in nodes.patients:
+            found = _examine(patient, horizon, repair=repair)
+            if not nodes.several:
+                findings += found
+                continue
+            try:
+                findings += placed(found, "node", patient.address)
+            except (RedisError, OSError) as error:
+                nodes.missed[patient.address] = str(error)
+        findings = [*nodes.findings(repair=repair), *findings]
     healthy = all(finding.level is not Severity.BROKEN for finding in findings)
     document = {
-        "url": shown(session.url),
+        "url": " ".join(map(shown, urls)),
         "prefix": session.prefix,
         "healthy": healthy,
-        "findings": [_document(finding) for finding in findings],
+        "findings": [
+            {"check": one.check, "level": one.level.value, "text": one.text, "data": one.data}
+            for one in findings
+        ],
     }
-    session.answer(document, lambda: _print(findings))
+    rows = [(one.level, one.check, one.text) for one in findings]
+    session.answer(document, lambda: output.table(("", "check", ""), rows))
     if not healthy:
         raise typer.Exit(1)
 
 
 def _check_clock(patient: Patient) -> None:
-    error = times.clock_error(patient)
-    if abs(error) > times.CLOCK_SLACK:
-        side = "ahead of" if error > 0 else "behind"
-        raise Failed(
-            f"the server's clock is {output.span(abs(error))} {side} ours: set the wrong one first,"
-            " or right times would be taken for wrong ones; nothing was repaired"
-        )
+    for one in patient.servers:
+        error = times.clock_error(one)
+        if abs(error) > times.CLOCK_SLACK:
+            side = "ahead of" if error > 0 else "behind"
+            raise Failed(
+                f"the clock of the server {one.address} is {output.span(abs(error))} {side} ours:"
+                " set the wrong one first, or right times would be taken for wrong ones; nothing"
+                " was repaired"
+            )
 
 
-def _document(finding: Finding) -> dict[str, Any]:
-    return {
-        "check": finding.check,
-        "level": finding.level.value,
-        "text": finding.text,
-        "data": finding.data,
-    }
-
-
-def _print(findings: list[Finding]) -> None:
-    output.table(("", "check", ""), [(one.level, one.check, one.text) for one in findings])
+def _examine(patient: Patient, horizon: int, *, repair: bool) -> Iterator[Finding]:
+    yield from examined(patient, [("cluster", cluster.cluster)])
+    for one in patient.servers:
+        found = examined(one, server.CHECKS)
+        yield from placed(found, "server", one.address) if patient.is_cluster else found
+    yield from examined(patient, [("sentinels", server.sentinels)])
+    yield from keys.queues(patient, horizon, repair=repair)

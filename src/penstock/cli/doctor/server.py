@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
-import functools
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
-from penstock.cli.doctor.findings import Check, Finding, Patient, Severity
+from penstock.cli.doctor.findings import Finding, Severity
+from penstock.cli.doctor.patient import Patient, Server
 from penstock.cli.output import size, span
 from penstock.client._sync.transport.sentinel import SentinelAnswer
 from penstock.core.servers import OLDEST
 from penstock.errors import UnsupportedServer
 from penstock.wire.scripts import all_scripts
 
-__all__ = ["CHECKS"]
+__all__ = ["CHECKS", "sentinels"]
 
 NEARLY_FULL = 0.9
 CLOCK_SLACK = 1.0
 LAG = 10
 
+Check = Callable[[Server], Iterator[Finding]]
+
 
 def told(check: Check) -> Check:
-    """A check that reads INFO, and says so when the server does not let it."""
+    """Make a check that reads INFO report it when the server refuses INFO."""
 
-    @functools.wraps(check)
-    def looked(patient: Patient) -> Iterator[Finding]:
-        if patient.facts.fields:
-            yield from check(patient)
+    def looked(server: Server) -> Iterator[Finding]:
+        if server.facts.fields:
+            yield from check(server)
         else:
             text = "not known: the server does not answer INFO."
             yield Finding(check.__name__, Severity.WARNING, text)
@@ -35,9 +36,9 @@ def told(check: Check) -> Check:
 
 
 @told
-def version(patient: Patient) -> Iterator[Finding]:
-    """Old servers lack commands that the scripts use."""
-    facts = patient.facts
+def version(server: Server) -> Iterator[Finding]:
+    """Check that the server has all commands that the scripts use."""
+    facts = server.facts
     data = {"server": facts.name, "redis_version": ".".join(map(str, facts.version))}
     try:
         facts.check()
@@ -60,23 +61,23 @@ FSYNC = {
 
 
 @told
-def persistence(patient: Patient) -> Iterator[Finding]:
+def persistence(server: Server) -> Iterator[Finding]:
     """Report what a restart or a crash of the server loses."""
-    fields = patient.facts.fields
+    fields = server.facts.fields
     if fields.get("aof_enabled") == "1":
-        yield _append_only(patient)
+        yield _append_only(server)
     else:
-        yield _snapshots(patient)
+        yield _snapshots(server)
     if fields.get("rdb_last_bgsave_status", "ok") != "ok":
         text = "the last snapshot failed: the server may refuse writes until one succeeds."
         yield Finding("persistence", Severity.WARNING, text)
 
 
-def _append_only(patient: Patient) -> Finding:
-    if patient.facts.fields.get("aof_last_write_status", "ok") != "ok":
+def _append_only(server: Server) -> Finding:
+    if server.facts.fields.get("aof_last_write_status", "ok") != "ok":
         text = "the last write to the append-only file failed: new jobs are lost in a restart."
         return Finding("persistence", Severity.BROKEN, text, {"aof": True})
-    policy = patient.config("appendfsync")
+    policy = server.config("appendfsync")
     level, text = FSYNC.get(
         policy or "", (Severity.OK, "CONFIG GET is forbidden, so appendfsync is not known.")
     )
@@ -84,26 +85,26 @@ def _append_only(patient: Patient) -> Finding:
     return Finding("persistence", level, f"append-only file, appendfsync {policy}: {text}", data)
 
 
-def _snapshots(patient: Patient) -> Finding:
-    save = patient.config("save")
+def _snapshots(server: Server) -> Finding:
+    save = server.config("save")
     data = {"aof": False, "save": save}
     if save == "":
         text = "neither append-only file nor snapshots: a restart loses every job."
         return Finding("persistence", Severity.WARNING, text, data)
-    ago = time.time() - float(patient.facts.fields.get("rdb_last_save_time", 0))
-    text = f"snapshots alone, the last one {span(max(ago, 0))} ago: a crash loses what came later."
+    ago = time.time() - float(server.facts.fields.get("rdb_last_save_time", 0))
+    text = f"snapshots alone, the last one {span(max(ago, 0))} ago: a crash loses later changes."
     return Finding("persistence", Severity.WARNING, text, data)
 
 
 @told
-def memory(patient: Patient) -> Iterator[Finding]:
+def memory(server: Server) -> Iterator[Finding]:
     """Check that the server does not delete keys by itself."""
-    fields = patient.facts.fields
+    fields = server.facts.fields
     limit, used = int(fields.get("maxmemory", 0)), int(fields.get("used_memory", 0))
     policy = fields.get("maxmemory_policy", "")
     data = {"maxmemory": limit, "used_memory": used, "policy": policy}
     bound = f"{size(used)} of {size(limit)}" if limit else f"{size(used)}, no limit"
-    if patient.facts.evicts:
+    if server.facts.evicts:
         text = f"maxmemory-policy {policy}: at maxmemory jobs are deleted; set it to noeviction."
         yield Finding("memory", Severity.BROKEN, text, data)
     elif policy.startswith("volatile-"):
@@ -120,9 +121,9 @@ def memory(patient: Patient) -> Iterator[Finding]:
 
 
 @told
-def evicted(patient: Patient) -> Iterator[Finding]:
-    """Keys that are gone already."""
-    count = int(patient.facts.fields.get("evicted_keys", 0))
+def evicted(server: Server) -> Iterator[Finding]:
+    """Check that the server has not deleted keys by itself."""
+    count = int(server.facts.fields.get("evicted_keys", 0))
     data = {"evicted_keys": count}
     if count:
         text = f"{count} keys were evicted since the server started: jobs may be among them."
@@ -132,9 +133,9 @@ def evicted(patient: Patient) -> Iterator[Finding]:
 
 
 @told
-def replicas(patient: Patient) -> Iterator[Finding]:
+def replicas(server: Server) -> Iterator[Finding]:
     """Report the replicas, or that this server is one."""
-    fields = patient.facts.fields
+    fields = server.facts.fields
     if fields.get("role", "master") != "master":
         master = f"{fields.get('master_host')}:{fields.get('master_port')}"
         text = f"this server is a replica of {master}: it refuses writes."
@@ -145,14 +146,14 @@ def replicas(patient: Patient) -> Iterator[Finding]:
         text = "no replica is connected: if this server is lost, its jobs are lost."
         yield Finding("replicas", Severity.OK, text, {"role": "master", "replicas": []})
     if count:
-        yield _restarted(patient)
+        yield _restarted(server)
     for number in range(count):
         yield _replica(fields.get(f"slave{number}", ""))
 
 
-def _restarted(patient: Patient) -> Finding:
+def _restarted(server: Server) -> Finding:
     """Report whether jobs that replicas confirmed survive a restart of the primary."""
-    kept = patient.config("appendfsync") if patient.facts.fields.get("aof_enabled") == "1" else ""
+    kept = server.config("appendfsync") if server.facts.fields.get("aof_enabled") == "1" else ""
     data = {"role": "master", "appendfsync": kept}
     if kept == "always":
         text = "confirmed copies survive a restart of this primary: its file has every write."
@@ -200,38 +201,37 @@ def sentinels(patient: Patient) -> Iterator[Finding]:
         yield Finding("sentinels", Severity.OK, text, data)
 
 
-def clock(patient: Patient) -> Iterator[Finding]:
-    """All times are the server's."""
+def clock(server: Server) -> Iterator[Finding]:
+    """Compare the clock of the server, by which all times go, with ours."""
     before = time.time()
-    seconds, micros = patient.ask("TIME")
+    seconds, micros = server.ask("TIME")
     after = time.time()
     ahead = int(seconds) + int(micros) / 1e6 - (before + after) / 2
     data = {"ahead": round(ahead, 6), "round_trip": round(after - before, 6)}
     if abs(ahead) > CLOCK_SLACK + after - before:
         side = "ahead of" if ahead > 0 else "behind"
-        text = f"the server's clock is {span(abs(ahead))} {side} ours: enqueue(at=...) goes by it."
+        text = f"the server's clock is {span(abs(ahead))} {side} ours: enqueue(at=...) uses its."
         yield Finding("clock", Severity.WARNING, text, data)
     else:
         text = f"the server's clock and ours differ by {abs(ahead) * 1000:.0f} ms."
         yield Finding("clock", Severity.OK, text, data)
 
 
-def scripts(patient: Patient) -> Iterator[Finding]:
-    """Loaded scripts; the others are loaded when first used."""
+def scripts(server: Server) -> Iterator[Finding]:
+    """Count the scripts that are loaded."""
     every = all_scripts()
-    loaded = patient.ask("SCRIPT", "EXISTS", *(one.sha for one in every))
+    loaded = server.ask("SCRIPT", "EXISTS", *(one.sha for one in every))
     names = [one.name for one, is_there in zip(every, loaded, strict=True) if is_there]
     text = f"{len(names)} of {len(every)} scripts are loaded; clients load the others when needed."
     yield Finding("scripts", Severity.OK, text, {"loaded": names, "of": len(every)})
 
 
-CHECKS: list[tuple[str, Check]] = [
+CHECKS: Sequence[tuple[str, Check]] = (
     ("version", version),
     ("persistence", persistence),
     ("memory", memory),
     ("evicted", evicted),
     ("replicas", replicas),
-    ("sentinels", sentinels),
     ("clock", clock),
     ("scripts", scripts),
-]
+)

@@ -1,4 +1,4 @@
-"""Times that a wrong clock of the server has put ahead: found, and brought back."""
+"""Times that lie ahead because the clock of the server was wrong: find and correct them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 from redis.exceptions import ResponseError
 
-from penstock.cli.doctor.findings import Finding, Patient, Severity
+from penstock.cli.doctor.findings import Finding, Severity
+from penstock.cli.doctor.patient import Server
 from penstock.cli.output import span
 from penstock.wire.codes import Code
 from penstock.wire.keys import QueueKeys
@@ -16,7 +17,7 @@ from penstock.wire.scripts import script
 __all__ = ["HORIZON_DAYS", "ahead", "clock_error", "repaired"]
 
 HORIZON_DAYS = 3660
-"""No delay and no window is longer, unless the user says so."""
+"""Longest delay and window, unless the user gives another number."""
 PLACES = ("active", "once", "scheduled", "dead", "expiry", "windows", "meta")
 CLOCK_SLACK = 60.0
 """Seconds by which the clocks may differ when times are brought back."""
@@ -24,19 +25,16 @@ PASSES = 5
 DAY_MS = 86_400_000
 
 
-def clock_error(patient: Patient) -> float:
-    """Seconds by which a server's clock is ahead of ours: the largest error of all servers."""
-    errors = []
-    for part in patient.parts.values() or [patient]:
-        seconds, micros = part.ask("TIME")
-        errors.append(int(seconds) + int(micros) / 1e6 - time.time())
-    return max(errors, key=abs)
+def clock_error(server: Server) -> float:
+    """Return the seconds by which the clock of a server is ahead of ours."""
+    seconds, micros = server.ask("TIME")
+    return int(seconds) + int(micros) / 1e6 - time.time()
 
 
-def ahead(patient: Patient, keys: QueueKeys, name: str, days: int) -> Iterator[Finding]:
+def ahead(server: Server, keys: QueueKeys, name: str, days: int) -> Iterator[Finding]:
     """Check the latest times of each structure for values too far in the future."""
     try:
-        found = {place: _page(patient, keys, place, 0, days, write=False)[0] for place in PLACES}
+        found = {place: _page(server, keys, place, 0, days, write=False)[0] for place in PLACES}
     except ResponseError as error:
         text = f"queue {name!r}: its times could not be checked: {error}"
         yield Finding("times", Severity.WARNING, text, {"queue": name})
@@ -49,12 +47,12 @@ def ahead(patient: Patient, keys: QueueKeys, name: str, days: int) -> Iterator[F
             "penstock doctor --repair"
         )
         yield Finding("times", Severity.BROKEN, text, {"queue": name, "found": found})
-    yield from _numbers(patient, keys, name)
+    yield from _numbers(server, keys, name)
 
 
-def _numbers(patient: Patient, keys: QueueKeys, name: str) -> Iterator[Finding]:
+def _numbers(server: Server, keys: QueueKeys, name: str) -> Iterator[Finding]:
     """Check the job numbers; only a drained queue can get lower ones."""
-    last, seconds = patient.ask("HGET", keys["meta"], "last"), patient.ask("TIME")[0]
+    last, seconds = server.ask("HGET", keys["meta"], "last"), server.ask("TIME")[0]
     digits = (last or b"").partition(b"-")[0]
     over = int(digits) / 1000 - int(seconds) if digits.isdigit() else 0.0
     if over > 30 * 86_400:
@@ -65,33 +63,28 @@ def _numbers(patient: Patient, keys: QueueKeys, name: str) -> Iterator[Finding]:
         yield Finding("times", Severity.WARNING, text, {"queue": name, "ahead": over})
 
 
-def repaired(patient: Patient, keys: QueueKeys, name: str, days: int) -> Iterator[Finding]:
-    """Bring back what lies ahead (protocol/maintenance.md, Repairing times)."""
+def repaired(server: Server, keys: QueueKeys, name: str, days: int) -> Iterator[Finding]:
+    """Bring back times that lie ahead (protocol/maintenance.md, Repairing times)."""
     total = 0
-    for _ in range(PASSES):
-        found = sum(_whole(patient, keys, place, days) for place in PLACES)
-        total += found
-        if not found:
+    for _ in range(PASSES):  # jobs move while pages are read
+        before = total
+        for place in PLACES:
+            skip = 0
+            while skip >= 0:
+                found, skip = _page(server, keys, place, skip, days, write=True)
+                total += found
+        if total == before:
             break
     if total:
         text = f"queue {name!r}: {total} times that lay ahead were brought back."
         yield Finding("repair", Severity.OK, text, {"queue": name, "times": total})
 
 
-def _whole(patient: Patient, keys: QueueKeys, place: str, days: int) -> int:
-    """Every page of a structure."""
-    total, skip = 0, 0
-    while skip >= 0:
-        found, skip = _page(patient, keys, place, skip, days, write=True)
-        total += found
-    return total
-
-
 def _page(
-    patient: Patient, keys: QueueKeys, place: str, skip: int, days: int, *, write: bool
+    server: Server, keys: QueueKeys, place: str, skip: int, days: int, *, write: bool
 ) -> tuple[int, int]:
-    """One page: how many times lie ahead, and `skip` of the next page."""
+    """Return how many times of one page lie ahead, and `skip` of the next page."""
     found = script("retime")
     args = (0, place, skip, days * DAY_MS, int(write))
-    code, _, *told = patient.run(found.source, keys.of(found.keys), args)
+    code, _, *told = server.run(found.source, keys.of(found.keys), args)
     return (told[0], told[1]) if code == Code.DONE else (0, -1)

@@ -1,0 +1,89 @@
+"""The nodes of a federation: those that were given, and those that they list."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+
+from redis.exceptions import RedisError
+
+from penstock.cli.doctor.findings import Finding, Severity
+from penstock.cli.doctor.patient import Patient
+from penstock.core.node_list import address_of, learned, merged_members
+from penstock.core.urls import shown
+from penstock.errors import PenstockError
+
+__all__ = ["Nodes"]
+
+
+class Nodes:
+    """The nodes to examine, with a connection to each.
+
+    Args:
+        urls: of the nodes that were given.
+        prefix: prefix of all keys.
+        hosts: hosts of listed nodes that may get the password of the first URL.
+        stack: closes the connections.
+
+    Attributes:
+        patients: the nodes that were reached.
+        missed: address -> the reason why a node is not examined.
+        several: True if there is more than one node, missed ones included.
+
+    Raises:
+        redis.exceptions.ConnectionError: none of the nodes can be reached.
+    """
+
+    def __init__(
+        self, urls: Sequence[str], prefix: str, hosts: Sequence[str], stack: ExitStack
+    ) -> None:
+        self.patients: list[Patient] = []
+        self.missed: dict[str, str] = {}
+        self._prefix = prefix
+        self._stack = stack
+        known = {"", *map(address_of, urls)}
+        failures = [error for url in urls if (error := self._reach(url, _place(url)))]
+        if not self.patients:
+            raise failures[0]
+        known.update(patient.node_id() for patient in self.patients)
+        while listed := [
+            (node, entry.address)
+            for node, entry in merged_members(one.listed() for one in self.patients).items()
+            if node not in known and entry.address not in known
+        ]:
+            node, address = listed[0]
+            known.add(node)
+            try:
+                self._reach(learned(address, urls, hosts), _place(address))
+            except PenstockError as error:
+                self.missed[_place(address)] = str(error)
+        self.several = len(self.patients) + len(self.missed) > 1
+
+    def _reach(self, source: object, address: str) -> Exception | None:
+        """Connect to a node; return the reason why it is missed."""
+        try:
+            patient = Patient(source, self._prefix)
+        except (RedisError, OSError) as error:
+            self.missed[address] = str(error)
+            return error
+        self._stack.callback(patient.close)
+        self.patients.append(patient)
+        return None
+
+    def findings(self, *, repair: bool) -> Iterator[Finding]:
+        """Yield a finding for each node that was missed, and a summary; none for a single node."""
+        if not self.several:
+            return
+        done, level = ("repaired", Severity.BROKEN) if repair else ("examined", Severity.WARNING)
+        for address, reason in self.missed.items():
+            text = f"{address} was not {done}: {reason}; repeat the command when it can be reached."
+            yield Finding("nodes", level, text, {"node": address})
+        addresses = [one.address for one in self.patients if one.address not in self.missed]
+        data = {"nodes": addresses, "missed": list(self.missed)}
+        text = f"{len(addresses)} of {len(addresses) + len(self.missed)} nodes were {done}."
+        yield Finding("nodes", Severity.OK, text, data)
+
+
+def _place(url: str) -> str:
+    """Return the part of a URL that `Patient.address` shows."""
+    return shown(url).partition("://")[2].partition("/")[0] or shown(url)

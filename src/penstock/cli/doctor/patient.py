@@ -1,0 +1,151 @@
+"""The servers that the doctor examines.
+
+They have plain connections, as `Penstock` refuses some of the servers that ought to be examined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from functools import cached_property
+from typing import Any
+
+from redis.exceptions import ResponseError
+
+from penstock.client._sync.transport.sentinel import Primary
+from penstock.client._sync.transport.settings import connection_factory
+from penstock.core.cluster import read_slots
+from penstock.core.servers import ServerFacts, parse_info
+from penstock.wire.keys import SLOTS, key_slot, node_key, nodes_key
+
+__all__ = ["Command", "Patient", "Server"]
+
+Command = tuple[str | bytes | int, ...]
+"""A Redis command with its arguments."""
+
+
+class Server:
+    """A connection to one server.
+
+    Args:
+        connection: of redis-py, not connected yet.
+        address: of the server.
+
+    Raises:
+        redis.exceptions.ConnectionError: the server can't be reached.
+    """
+
+    def __init__(self, connection: Any, address: str) -> None:
+        self.address = address
+        self._connection = connection
+        connection.connect()
+
+    @cached_property
+    def facts(self) -> ServerFacts:
+        """The fields of INFO; empty if it is forbidden."""
+        sections = ("server", "memory", "persistence", "replication", "stats", "cluster")
+        try:
+            return ServerFacts(parse_info(b"\n".join([self.ask("INFO", one) for one in sections])))
+        except ResponseError:
+            return ServerFacts({})
+
+    def ask(self, *command: str | bytes | int) -> Any:
+        """Return the reply to a command, undecoded."""
+        self._connection.send_command(*command)
+        return self._connection.read_response(disable_decoding=True)
+
+    def transaction(self, commands: Iterable[Command]) -> list[Any]:
+        """Return the replies to commands that run at one moment."""
+        packed = [("MULTI",), *commands, ("EXEC",)]
+        if len(packed) == 2:
+            return []
+        self._connection.send_packed_command(self._connection.pack_commands(packed))
+        replies = [self._reply() for _ in packed]
+        for reply in replies:
+            if isinstance(reply, Exception):
+                raise reply
+        answers: list[Any] = replies[-1]
+        return answers
+
+    def _reply(self) -> Any:
+        """Read a reply. An error is returned too, as the replies behind it have to be read."""
+        try:
+            return self._connection.read_response(disable_decoding=True)
+        except ResponseError as error:
+            return error
+
+    def run(self, source: str, keys: Sequence[bytes], args: Sequence[str | bytes | int]) -> Any:
+        """Return the reply of a script."""
+        return self.ask("EVAL", source, len(keys), *keys, *args)
+
+    def config(self, name: str) -> str | None:
+        """Return a setting of the server; None if CONFIG is forbidden."""
+        try:
+            found = self.ask("CONFIG", "GET", name)
+        except ResponseError:
+            return None
+        return found[1].decode() if len(found) == 2 else None
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.disconnect()
+
+
+class Patient:
+    """A node that is examined: one server, or a Redis Cluster. Only a repair writes to it.
+
+    Args:
+        source: its URL.
+        prefix: prefix of all keys.
+
+    Attributes:
+        address: its address.
+        servers: the server, or the primaries of the cluster.
+        is_cluster: True for a Redis Cluster.
+        primary: asks the Sentinels of the URL; None without Sentinels.
+
+    Raises:
+        redis.exceptions.ConnectionError: a server can't be reached.
+    """
+
+    def __init__(self, source: object, prefix: str) -> None:
+        self.prefix = prefix
+        factory, self.address = connection_factory(source)
+        self.primary: Primary | None = getattr(factory, "primary", None)
+        with ExitStack() as stack:
+            if self.primary:
+                stack.callback(self.primary.close)
+            self._first = Server(factory(), self.address)
+            stack.callback(self._first.close)
+            self.is_cluster = bool(self._first.facts.number("cluster_enabled"))
+            owners = {}
+            self._owners = [self._first] * SLOTS
+            slots = self._first.ask("CLUSTER", "SLOTS") if self.is_cluster else ()
+            for first, last, owner in read_slots(slots, self.address.rpartition(":")[0]):
+                if owner not in owners:
+                    connection = factory(host=owner.host, port=owner.port)
+                    owners[owner] = Server(connection, str(owner))
+                    stack.callback(owners[owner].close)
+                self._owners[first : last + 1] = [owners[owner]] * (last + 1 - first)
+            self.servers = list(owners.values()) or [self._first]
+            self.close = stack.pop_all().close
+
+    def at(self, key: bytes) -> Server:
+        """Return the server that has a key."""
+        return self._owners[key_slot(key)]
+
+    def node_id(self) -> str:
+        """Return the id of the node; empty = it has none, or reading it is forbidden."""
+        return self._fields(node_key(self.prefix)).get("id", "")
+
+    def listed(self) -> dict[str, str]:
+        """Return the list of nodes that it keeps: id -> entry; empty if reading it is forbidden."""
+        return self._fields(nodes_key(self.prefix))
+
+    def _fields(self, key: bytes) -> dict[str, str]:
+        try:
+            flat = self.at(key).ask("HGETALL", key)
+        except ResponseError:
+            return {}
+        texts = [text.decode("utf-8", "replace") for text in flat]
+        return dict(zip(texts[::2], texts[1::2], strict=True))
