@@ -65,15 +65,15 @@ def _compare(
         base, ours = [one[i] for one in found[None]], [one[i] for one in found[TTL]]
         ratio = pairwise(ours, base)
         budget = None
-        if offered and figure == "delivered/s":
-            name = "delivered under overload with a ttl, x without"
+        if figure == "delivered/s":
+            name = f"delivered under overload with a ttl, x without ({load})"
             budget = Budget(name, ratio, BUDGET, least=True)
         table.add(load, figure, median(base), median(ours), ratio, budget=budget)
         table.rounds[f"{load}: {figure}, ttl"] = ours
         table.rounds[f"{load}: {figure}, no ttl"] = base
     longest = [max(one[2] for one in phases) for phases in found.values()]
-    name = "longest reserve(block=0) under overload with a ttl"
-    budget = Budget(name, longest[1], LATE_BUDGET_MS, unit="ms") if offered else None
+    name = f"longest reserve(block=0) under overload with a ttl ({load})"
+    budget = Budget(name, longest[1], LATE_BUDGET_MS, unit="ms")
     table.add(load, "longest reserve(block=0), ms", *longest, None, budget=budget)
 
 

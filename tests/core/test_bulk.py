@@ -126,6 +126,11 @@ def fixed_ids(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("fixed_ids")
+def test_chunks_with_a_ttl_are_half_as_long() -> None:
+    """A chunk with a ttl costs the server as much as one without that has twice as many jobs."""
+    assert [len(chunk) for chunk in chunks(range(1001), options(ttl=60))] == [500, 500, 1]
+
+
 def test_chunks_of_a_mebibyte() -> None:
     """Heads included; a body above the bound is a chunk of its own."""
     half, head = CHUNK_BYTES // 2, len(b"1;i=0123456789ab\n")

@@ -235,7 +235,9 @@ class Queue(QueueAdmin):
         retry: RetryPolicy | None = None,
         key: Callable[[Any], str] | str | None = None,
     ) -> BulkEnqueued:
-        """Add many jobs in chunks of up to 1,000 or 1 MiB: one trip a chunk, each all or nothing.
+        """Add many jobs in chunks of up to 1,000 (500 with a ttl) or 1 MiB.
+
+        A chunk is one trip, and all or nothing.
 
         Args:
             bodies: any iterable, also a generator; read as the chunks go out.
