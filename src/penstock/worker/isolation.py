@@ -1,14 +1,14 @@
-"""A process beside a worker that runs its suspects, so that ordinary jobs go on meanwhile.
+"""A process that runs a worker's suspects, so that ordinary jobs go on meanwhile.
 
-It is the same app, imported anew, and asks for no jobs: the worker hands it one suspect at a time,
-over a socket pair, one JSON message a line. It begins with the job, renews its lease and reports
-what became of it on connections of its own, as every worker does. So nothing that happens to one of
-the two processes happens to a job of the other.
+The process imports the worker's app anew and asks for no jobs. The worker sends it one suspect at a
+time over a socket pair, one JSON message a line. Like every worker, the process begins the job,
+renews its lease and reports its outcome on connections of its own. So whatever happens to one of
+the two processes affects no job of the other.
 
     worker  -> process   {"job": ...}  {"stop": seconds}
     process -> worker    {"ready": true}  {"outcome": ..., ...}  {"refused": true}
 
-When the line breaks the other one is dead: a worker that dies ends the process as a stop would.
+When the line breaks the other side is dead. The process then stops as its worker would.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ import socket
 import struct
 import subprocess
 import sys
-import threading
 from base64 import b64decode, b64encode
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from penstock.client._sync.transport.connection import monotonic
 from penstock.core.job import Batch, Delivery, QueueIdentity
 from penstock.core.logs import Fields, get_logger
+from penstock.core.operations import QueueOps
 from penstock.wire.keys import split_name
 from penstock.worker.log import LogFormatter, set_up
+from penstock.worker.runners import in_thread
 from penstock.worker.status import RunningJob
 from penstock.worker.suspects import ASIDE, FORGET
 from penstock.worker.terms import Term
 
 if TYPE_CHECKING:
-    from penstock.worker.polls import QueuePoll
     from penstock.worker.state import WorkerState
 
 __all__ = ["Isolated", "Isolator", "main"]
@@ -48,24 +48,24 @@ __all__ = ["Isolated", "Isolator", "main"]
 logger = get_logger("penstock")
 
 AGAIN = 60.0
-"""Seconds until a process that could not load the app is started again."""
+"""Seconds until another process is started after one that could not load the app."""
 STARTING = 60.0
-"""Seconds that a process has to load the app."""
+"""Seconds in which a process has to load the app."""
 STUCK = 5
-"""Seconds without a byte taken after which a process that is handed a job is ended."""
+"""Seconds after which a process that reads nothing of a message is killed."""
 REFUSALS = 3
-"""Jobs that a process may refuse one after the other, while it learns of partitions and nodes."""
+"""Jobs in a row that a process may refuse while it learns of partitions and nodes."""
 LAST_WORD = 1.0
-"""Seconds that the process has to end when its worker has ended."""
+"""Seconds in which the process has to end after its worker."""
 CHUNK = 1 << 16
 
 
 class IsolationSocket:
-    """One end of the line: messages that came, and those that are told.
+    """One end of the line between the processes. A thread of its own receives messages.
 
     Args:
         end: a connected socket.
-        wake: called, by a thread of its own, when a message has come.
+        wake: called by that thread when messages have come.
     """
 
     def __init__(self, end: socket.socket, wake: Callable[[], None]) -> None:
@@ -74,7 +74,7 @@ class IsolationSocket:
         self._inbox: deque[dict[str, Any] | None] = deque()
         end.settimeout(None)
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", STUCK, 0))
-        threading.Thread(target=self._listen, name="penstock-isolation", daemon=True).start()
+        in_thread(self._listen, "penstock-isolation")
 
     def _listen(self) -> None:
         rest = b""
@@ -87,45 +87,38 @@ class IsolationSocket:
         self._inbox.append(None)
         self._wake()
 
-    def heard(self) -> dict[str, Any] | None:
-        """The next message; None = the other one is gone.
-
-        Raises:
-            IndexError: nothing has come.
-        """
-        return self._inbox.popleft()
-
-    @property
-    def is_quiet(self) -> bool:
-        """Whether nothing has come."""
-        return not self._inbox
+    def messages(self) -> Iterator[dict[str, Any] | None]:
+        """Yield the messages that have come; None = the other side has ended."""
+        with suppress(IndexError):  # no more
+            while True:
+                yield self._inbox.popleft()
 
     def tell(self, **message: Any) -> None:
         """Send a message.
 
         Raises:
-            OSError: the other one is gone, or takes nothing.
+            OSError: the other side has ended, or reads nothing.
         """
         self._socket.sendall(json.dumps(message).encode() + b"\n")
 
     def close(self) -> None:
-        """Let go of the line."""
+        """Close the line; the other side notices."""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
 
 class Isolator:
-    """The worker's side. Only the worker's loop calls it; `running` may be read by any thread.
+    """The worker's side. Only the worker's loop calls it; any thread may read `running`.
 
     Args:
         target: `module:name` of the worker, or of a function that makes it.
-        config: what the process needs to know beside that.
-        wake: ends the wait of the worker's loop; from any thread.
-        fields: of log records about the worker.
+        config: the options of the worker that the process takes over.
+        wake: ends the wait of the worker's loop; callable from any thread.
+        fields: fields of log records about the worker.
 
     Attributes:
-        job: the one that the process has.
+        job: the job that the process has.
     """
 
     def __init__(
@@ -135,7 +128,7 @@ class Isolator:
         wake: Callable[[], None],
         fields: Mapping[str, str],
     ) -> None:
-        self.job: Any = None
+        self.job: Delivery | None = None
         self._target = target
         self._config = config
         self._wake = wake
@@ -144,43 +137,41 @@ class Isolator:
         self._line: IsolationSocket | None = None
         self._is_ready = False
         self._broken_until = -math.inf
-        self._since = 0.0  # it was started, has the job, or has none
+        self._since = 0.0  # the start of the process, of the job, or of the time without one
         self._ends_at = math.inf
         self._refusals = 0  # in a row
 
     @property
     def is_broken(self) -> bool:
-        """Whether the process can't be had: the app could not be loaded there."""
+        """True if the app could not be loaded in the process lately."""
         return monotonic() < self._broken_until
 
     @property
     def running(self) -> tuple[RunningJob, ...]:
-        """The job that it has, for the worker's status."""
+        """The job that it runs, for the worker's status."""
         job, since = self.job, self._since
         if job is None:
             return ()
         name = job.headers.get("handler")
         return (RunningJob(job.id, job.queue_name, name, job.attempt, monotonic() - since),)
 
-    def take(self, job: Any) -> bool:
-        """Hand a suspect to the process, if it is there and has none; else see that it comes."""
+    def take(self, job: Delivery) -> bool:
+        """Give a suspect to the process if it has none; start the process if there is none.
+
+        Returns:
+            Whether the process has taken the job.
+        """
         if self._line is None:
             self._start()
             return False
-        if not self._is_ready or self.job is not None:
-            return False
-        try:
-            self._line.tell(job=_packed(job))
-        except OSError:
-            self._kill()
+        if not self._is_ready or self.job is not None or not self._tell(job=_packed(job)):
             return False
         self.job, self._since = job, monotonic()
         return True
 
     def tend(self, state: WorkerState) -> None:
-        """Hear what it has to say, and tell it when to end."""
-        while self._line is not None and not self._line.is_quiet:
-            message = self._line.heard()
+        """Handle the messages of the process, and tell it when to end."""
+        for message in self._line.messages() if self._line is not None else ():
             if message is None:
                 self._ended(state)
             elif "ready" in message:
@@ -191,24 +182,27 @@ class Isolator:
             return
         idle = monotonic() - self._since
         if self.job is None and idle > (FORGET if self._is_ready else STARTING):
-            self._end_idle()
+            if self._is_ready:
+                self._is_ready, self._since = False, monotonic()
+                self._tell_end(monotonic())
+            else:
+                self._kill()
         elif state.deadline < self._ends_at:
             self._tell_end(state.deadline)
 
-    def _end_idle(self) -> None:
-        if self._is_ready:
-            self._is_ready, self._since = False, monotonic()
-            self._tell_end(monotonic())
-        else:
-            self._kill()
-
     def _tell_end(self, at: float) -> None:
-        assert self._line is not None
         self._ends_at = at
+        self._tell(stop=max(0.0, at - monotonic()))
+
+    def _tell(self, **message: Any) -> bool:
+        """Send a message; kill a process that does not take it, and return False."""
+        assert self._line is not None
         try:
-            self._line.tell(stop=max(0.0, at - monotonic()))
+            self._line.tell(**message)
         except OSError:
             self._kill()
+            return False
+        return True
 
     def _start(self) -> None:
         if self.is_broken:
@@ -243,9 +237,10 @@ class Isolator:
         logger.error(text, why, extra=self._fields)
 
     def _reported(self, state: WorkerState, message: dict[str, Any]) -> None:
-        """Handle its report: it has finished its job, or can't begin it."""
+        """Note that it has finished its job, or can't begin it."""
         job, self.job, self._since = self.job, None, monotonic()
         if "refused" in message:
+            assert job is not None
             state.put_back(job, ASIDE)
             self._refusals += 1
             if self._refusals > REFUSALS and not state.stopping:
@@ -283,8 +278,8 @@ class Isolator:
         if self._process is not None:
             self._process.kill()
 
-    def close(self) -> Any:
-        """End the process; the job that it could not give back, if there is one."""
+    def close(self) -> Delivery | None:
+        """End the process; return the job that it could not release, if there is one."""
         job, self.job = self.job, None
         if not self._is_ready:  # it may be long in loading the app
             self._kill()
@@ -302,8 +297,8 @@ def _how(code: int) -> str:
     return f"exit code {code}" if code >= 0 else f"signal {-code}"
 
 
-def _packed(job: Any) -> dict[str, Any]:
-    batch, term = job.batch, job.term
+def _packed(job: Delivery) -> dict[str, Any]:
+    batch = job.batch
     return {
         "place": _place(batch.ops),
         "partitions": batch.ops.partitions,
@@ -311,20 +306,20 @@ def _packed(job: Any) -> dict[str, Any]:
         "number": job.number.decode(),
         "counts": b64encode(job.counts).decode(),
         "data": b64encode(job.data).decode(),
-        "term": term,
+        "term": job.term,
     }
 
 
-def _place(ops: Any) -> list[str]:
+def _place(ops: QueueOps) -> list[str]:
     """Return the name of a queue or partition, and of its node if there are several."""
     return [ops.keys.name, "" if ops.home is None else str(ops.home.id)]
 
 
 class Isolated:
-    """The process's side: what its worker hands it.
+    """The process's side: receives the worker's suspects.
 
     Args:
-        end: of the line to the worker.
+        end: its end of the line to the worker.
     """
 
     def __init__(self, end: socket.socket) -> None:
@@ -333,49 +328,46 @@ class Isolated:
         self._jobs: deque[dict[str, Any]] = deque()
 
     def tend(self, state: WorkerState) -> None:
-        """Take what has come."""
+        """Take the jobs that have come."""
         if self._line is None:
             self._line = IsolationSocket(self._end, lambda: self._hear(state))
-            self._hear(state)  # what came before there was a line
+            self._hear(state)  # messages that came before `_line` was set
             self._tell(ready=True)
         while self._jobs:
             self._take(state, self._jobs.popleft())
 
     def _hear(self, state: WorkerState) -> None:
-        """End when the worker has gone. In the line's own thread: a handler may block the loop."""
-        with suppress(IndexError):  # nothing is left, or the other thread has it
-            while self._line is not None:
-                message = self._line.heard()
-                if message is None:
-                    state.stop()
-                elif "stop" in message:
-                    state.stop(message["stop"])
-                else:
-                    self._jobs.append(message["job"])
+        """Sort messages. In the line's own thread, as a handler may block the loop."""
+        for message in self._line.messages() if self._line is not None else ():
+            if message is None:
+                state.stop()
+            elif "stop" in message:
+                state.stop(message["stop"])
+            else:
+                self._jobs.append(message["job"])
         state.wake()
 
     def _take(self, state: WorkerState, packed: dict[str, Any]) -> None:
         poll = next((s for s in state.polls if _place(s.ops) == packed["place"]), None)
-        if poll is None or state.stopping:
-            if packed["partitions"] is not None:  # it knows them the next time
-                state.learned[split_name(packed["place"][0])[0]] = packed["partitions"]
-            self._tell(refused=True)
+        if poll is not None and not state.stopping:
+            state.take_over(_unpacked(packed, poll.ops))
             return
-        state.take_over(_unpacked(packed, poll))
+        if packed["partitions"] is not None:  # it will know them the next time
+            state.learned[split_name(packed["place"][0])[0]] = packed["partitions"]
+        self._tell(refused=True)
 
     def counted(self, outcome: str, seconds: float, waited: float | None, asked: bool) -> None:
-        """The job is done with."""
+        """Report the outcome of the job to the worker."""
         self._tell(outcome=outcome, seconds=seconds or None, waited=waited, asked=asked)
 
     def _tell(self, **message: Any) -> None:
         assert self._line is not None
-        with suppress(OSError):  # gone, which is heard as well
+        with suppress(OSError):  # the worker has ended, which `_hear` notices as well
             self._line.tell(**message)
 
 
-def _unpacked(packed: dict[str, Any], poll: QueuePoll) -> Delivery:
+def _unpacked(packed: dict[str, Any], ops: QueueOps) -> Delivery:
     node, epoch, tag, now, lease_ms = packed["batch"]
-    ops = poll.ops
     place = QueueIdentity(ops.name, node, ops.crc, epoch)
     batch = Batch(ops.queue, place, ops.owner, tag=tag, now=now, lease_ms=lease_ms)
     batch.ops = ops
@@ -386,17 +378,17 @@ def _unpacked(packed: dict[str, Any], poll: QueuePoll) -> Delivery:
 
 
 def main(descriptor: int, target: str, text: str) -> None:
-    """The process.
+    """Run the process.
 
     Args:
-        descriptor: of its end of the line.
-        target: names the worker.
-        text: what else it has to know.
+        descriptor: the file descriptor of its end of the line.
+        target: `module:name` of the worker.
+        text: JSON with the options of the worker and the log level.
     """
     from penstock.worker.target import NoWorker, load  # it imports the workers, which import this
 
     config = json.loads(text)
-    for number in (signal.SIGINT, signal.SIGTERM):  # they are the worker's, which ends this process
+    for number in (signal.SIGINT, signal.SIGTERM):  # for the worker, which ends this process
         signal.signal(number, lambda *_: None)
     os.set_inheritable(descriptor, False)
     try:
