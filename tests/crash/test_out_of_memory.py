@@ -28,7 +28,7 @@ from penstock.spark.calls import (
     survey,
     unstage,
 )  # fmt: skip
-from penstock.wire.scripts import NAMES
+from penstock.wire.scripts import all_scripts
 from tests.support.binaries import chosen_binaries
 from tests.support.keyspace import advance, check_invariant, dump, evalshas, load_scripts
 from tests.support.twins import spawn
@@ -338,7 +338,7 @@ WORKING: dict[str, Callable[[Queue], None]] = {
 def test_every_script_is_tried() -> None:
     """Each script but those that add jobs, and clear, is among those that must work."""
     refused = {"enqueue", "claim", "stage", "commit", "publish"}
-    assert {*WORKING, *refused, "clear"} == {*NAMES}
+    assert {*WORKING, *refused, "clear"} == {found.name for found in all_scripts()}
 
 
 def test_clearing_works(client: Penstock, queue: Queue, raw: redis.Redis) -> None:

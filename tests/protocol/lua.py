@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from penstock.wire.scripts import include, script
+from penstock.wire.scripts import header_field, parts, script
 
 __all__ = [
     "GLOBALS",
+    "Include",
     "Names",
     "free_names",
+    "include",
     "names_of_include",
     "names_of_script",
     "with_stubs",
@@ -44,6 +46,33 @@ class Names:
     declared: frozenset[str]
     most_locals: int
     most_upvalues: int
+
+
+@dataclass(frozen=True, slots=True)
+class Include:
+    """A part of scripts.
+
+    Attributes:
+        needs: names that it reads.
+        sets: names that it assigns.
+        gives: locals that it declares for the code behind it.
+        body: its Lua, includes not resolved.
+    """
+
+    needs: tuple[str, ...]
+    sets: tuple[str, ...]
+    gives: tuple[str, ...]
+    body: str
+
+
+def include(name: str) -> Include:
+    """Return the include of this name, as it stands in `--@include` lines."""
+    _, header, body = parts(name)
+    header = re.sub(r"\n +", " ", header)
+    needs, sets, gives = (
+        tuple(header_field(header, field).split()) for field in ("NEEDS", "SETS", "GIVES")
+    )
+    return Include(needs, sets, gives, body)
 
 
 class _Dump:

@@ -7,10 +7,11 @@ from importlib import resources
 
 import pytest
 
-from penstock.wire.scripts import all_scripts, include, pressure_scripts, script
+from penstock.wire.scripts import all_scripts, pressure_scripts, script
 from tests.protocol.lua import (
     Names,
     free_names,
+    include,
     names_of_include,
     names_of_script,
     with_stubs,

@@ -26,14 +26,8 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
-__all__ = ["Include", "Script", "all_scripts", "include", "pressure_scripts", "script"]
+__all__ = ["Script", "all_scripts", "header_field", "parts", "pressure_scripts", "script"]
 
-NAMES = (
-    "ack", "acquire", "assign", "assigned", "bury", "claim", "clear", "commit", "configure",
-    "delete", "dequeue", "dismiss", "enqueue", "evict", "extend", "fetch", "lookup", "nack", "peek",
-    "pending", "promote", "publish", "purge", "recover", "redrive", "release", "reserve", "resign",
-    "retime", "scan", "settle", "show", "stage", "stats", "survey", "sweep", "unstage", "withdraw",
-)  # fmt: skip
 DEFAULTS = {
     **dict.fromkeys(
         ("alarm", "configured", "full", "made", "off", "replicas", "seen", "surveyed"),
@@ -46,12 +40,11 @@ DEFAULTS = {
     "backoff_cap": "tonumber({}) or 21600000",
 }
 """Values of fields that `meta` lacks; any other field is a string, or false."""
-PRESSURE = ("close", "create", "delete", "free", "get", "leave", "peek_reverse", "put", "show")
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """One transition, ready for SCRIPT LOAD.
+    """A transition, ready for SCRIPT LOAD.
 
     Attributes:
         name: the file's name without `.lua`.
@@ -80,50 +73,31 @@ class Script:
     sha: str
 
 
-@dataclass(frozen=True, slots=True)
-class Include:
-    """A part of scripts.
-
-    Attributes:
-        needs: names that it reads.
-        sets: names that it assigns.
-        gives: locals that it declares for the code behind it.
-        body: its Lua, includes not resolved.
-    """
-
-    needs: tuple[str, ...]
-    sets: tuple[str, ...]
-    gives: tuple[str, ...]
-    body: str
-
-
-def _read(path: str) -> str:
+@cache
+def parts(name: str) -> tuple[list[str], str, str]:
+    """Return the lines of a file's header, the header without its `---`, and the body."""
     place = resources.files("penstock.wire") / "lua"
-    for part in path.split("/"):
+    for part in f"{name}.lua".split("/"):
         place = place / part
-    return place.read_text(encoding="ascii")
-
-
-def _resolved(text: str) -> str:
-    def replace(match: re.Match[str]) -> str:
-        indent, name = match.groups()
-        body = _resolved(include(name).body)
-        return "".join(indent + line if line.strip() else line for line in body.splitlines(True))
-
-    return re.sub(r"^([ \t]*)--@include (\S+).*\n", replace, text, flags=re.MULTILINE)
-
-
-def _parts(text: str) -> tuple[list[str], str, str]:
-    """The lines of the header, the header without its `---`, and the body."""
-    lines = text.splitlines(True)
+    lines = place.read_text(encoding="ascii").splitlines(True)
     head = [line for line in lines if line.startswith("---")]
     header = "".join(line[4:] if line.startswith("--- ") else line[3:] for line in head)
     return head, header, "".join(line for line in lines if not line.startswith("---"))
 
 
-def _header_field(header: str, field: str) -> str:
+def header_field(header: str, field: str) -> str:
+    """Return the text of a field of a header; '' if it has none of this name."""
     found = re.search(rf"^{field}\s+(.*)$", header, flags=re.MULTILINE)
     return found.group(1) if found else ""
+
+
+def _resolved(text: str) -> str:
+    def replace(match: re.Match[str]) -> str:
+        indent, name = match.groups()
+        body = _resolved(parts(name)[2])
+        return "".join(indent + line if line.strip() else line for line in body.splitlines(True))
+
+    return re.sub(r"^([ \t]*)--@include (\S+).*\n", replace, text, flags=re.MULTILINE)
 
 
 def _bind(names: tuple[str, ...], table: str) -> str:
@@ -131,10 +105,6 @@ def _bind(names: tuple[str, ...], table: str) -> str:
         return ""
     values = ", ".join(f"{table}[{i}]" for i in range(1, len(names) + 1))
     return f"local {', '.join(names)} = {values}\n"
-
-
-def _bind_rest(names: tuple[str, ...], start: int) -> str:
-    return f"local {names[0]}s = {{unpack(ARGV, {start})}}\n" if names else ""
 
 
 def _bind_meta(fields: tuple[tuple[str, str], ...]) -> str:
@@ -151,38 +121,31 @@ def _bind_meta(fields: tuple[tuple[str, str], ...]) -> str:
 
 @cache
 def script(name: str) -> Script:
-    """The script of this name, assembled once per process."""
-    head, header, body = _parts(_read(f"{name}.lua"))
-    keys = tuple(_header_field(header, "KEYS").split())
-    arguments = _header_field(header, "ARGV").partition("[")
-    args = tuple(arguments[0].split())
-    rest = tuple(arguments[2].replace("...]", "").split())
-    fields = [part.partition("=") for part in _header_field(header, "META").split()]
+    """Return the script of this name, assembled once per process."""
+    head, header, body = parts(name)
+    keys = tuple(header_field(header, "KEYS").split())
+    fixed, _, repeated = header_field(header, "ARGV").partition("[")
+    args, rest = tuple(fixed.split()), tuple(repeated.replace("...]", "").split())
+    fields = [part.partition("=") for part in header_field(header, "META").split()]
     meta = tuple((field, local or field) for field, _, local in fields)
     bindings = _bind(keys, "KEYS") + _bind(args, "ARGV")
-    bindings += _bind_rest(rest, len(args) + 1) + _bind_meta(meta)
+    if rest:
+        bindings += f"local {rest[0]}s = {{unpack(ARGV, {len(args) + 1})}}\n"
+    bindings += _bind_meta(meta)
     source = "".join(head) + bindings + _resolved(body)
     sha = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
     purpose = head[0][4:].strip()
     return Script(name, purpose, keys, args, rest, meta, header, bindings, body, source, sha)
 
 
-@cache
-def include(name: str) -> Include:
-    """The include of this name, as it stands in `--@include` lines."""
-    _, header, body = _parts(_read(f"{name}.lua"))
-    header = re.sub(r"\n +", " ", header)
-    needs, sets, gives = (
-        tuple(_header_field(header, field).split()) for field in ("NEEDS", "SETS", "GIVES")
-    )
-    return Include(needs, sets, gives, body)
-
-
-def all_scripts() -> tuple[Script, ...]:
-    """Every script of the protocol, by name."""
-    return tuple(script(name) for name in NAMES)
+def all_scripts(folder: str = "") -> tuple[Script, ...]:
+    """Return every script of the protocol, by name."""
+    place = resources.files("penstock.wire") / "lua"
+    files = (place / folder if folder else place).iterdir()
+    names = sorted(path.name[:-4] for path in files if path.name.endswith(".lua"))
+    return tuple(script(folder + name) for name in names)
 
 
 def pressure_scripts() -> tuple[Script, ...]:
-    """Every script with which `penstock.pressure` speaks the protocol of that name."""
-    return tuple(script(f"pressure/{name}") for name in PRESSURE)
+    """Return every script with which `penstock.pressure` speaks the protocol of that name."""
+    return all_scripts("pressure/")
