@@ -23,7 +23,7 @@ from tests.model.draws import (
     PROVISIONAL,
     call,
 )
-from tests.model.model import ModelJob, Name
+from tests.model.jobs import ModelJob, Name
 from tests.model.producing import Producing
 from tests.model.waiting import TAGS
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
 from tests.model.faults import Fault
-from tests.model.model import Policy
+from tests.model.jobs import Policy
 
 __all__ = [
     "ACTIONS",

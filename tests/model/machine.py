@@ -34,7 +34,7 @@ from tests.model.draws import (
     Shape,
     call,
 )
-from tests.model.model import NEVER, ModelJob, Number
+from tests.model.jobs import NEVER, ModelJob, Number
 from tests.model.side import STATES
 from tests.model.waiting import TAGS
 

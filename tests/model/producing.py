@@ -29,7 +29,7 @@ from tests.model.draws import (
     WINDOWS,
     call,
 )
-from tests.model.model import Answer, Policy
+from tests.model.jobs import Answer, Policy
 from tests.model.side import IDS, policy
 from tests.model.waiting import Waiting
 

@@ -17,7 +17,8 @@ from penstock.core.views import SETTING_KINDS, read_settings
 from penstock.wire.keys import node_key, registry_key, score_of
 from tests.model.clock import CLOCK, TestClock
 from tests.model.faults import Fault, Faults
-from tests.model.model import MONTH, NEVER, OWNER, DedupId, Model, ModelJob, Name, Number, Policy
+from tests.model.jobs import MONTH, NEVER, OWNER, DedupId, ModelJob, Name, Number, Policy
+from tests.model.model import Model
 from tests.support.keyspace import Raw, check_invariant, numbers
 
 __all__ = ["IDS", "STATES", "Bench", "Dice", "SideBySide", "policy"]

@@ -10,7 +10,7 @@ from hypothesis.stateful import invariant, rule
 from penstock import Job, QueueClosed
 from penstock.core.operations import Taken
 from penstock.core.sweeping import SweepSchedule
-from tests.model.model import ModelJob
+from tests.model.jobs import ModelJob
 from tests.model.side import SideBySide
 
 __all__ = ["TAGS", "Waiting"]

@@ -1,0 +1,134 @@
+"""Delivering the jobs of a modelled queue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from tests.model.adding import ModelAdding
+from tests.model.jobs import (
+    OWNER,
+    ModelJob,
+    Place,
+    reach,
+)
+
+
+class ModelDelivering(ModelAdding):
+    """A modelled queue that delivers its jobs."""
+
+    def reserve(
+        self,
+        n: int,
+        tag: int,
+        finished: Sequence[ModelJob] = (),
+        asked: int = 0,
+        provisional: bool = False,
+    ) -> tuple[list[ModelJob], bool]:
+        """One run of the script: what is delivered, and whether there is more to reserve now.
+
+        Args:
+            n, tag: of the call.
+            finished: what the same call acknowledged.
+            asked: how many were named to be acknowledged.
+            provisional: whether the lease of a suspect ends without a crash.
+        """
+        self._heirs = self._heirs or []
+        step = reach(max(n, asked))
+        ended = [job for job in self.at("active", finished) if job.at <= self.now]
+        self.expire(step, finished)
+        if self.paused in ("out", "all"):
+            self._turns()
+            return [], False
+        held = self.paused != "in"
+        taken = self._take_ended(ended if held and n else [], n, step)
+        kinds: tuple[Place, ...] = ("ready", "scheduled") if held else ("ready",)
+        due = [job for kind in kinds for job in self.at(kind) if self._may_go(job)]
+        for job in sorted(due, key=lambda job: (job.at, job.number))[: n - len(taken)]:
+            taken.append(job)
+        for job in taken:
+            self._deliver(job, tag, provisional)
+        if len(taken) < n:  # it has met every job that could be in its way
+            self._pass_over(("active", *kinds) if held else kinds)
+        self._turns()
+        return taken, self.has_more
+
+    def _pass_over(self, kinds: Sequence[Place]) -> None:
+        self._remove_expired(
+            [job for kind in kinds for job in self.at(kind) if self.has_expired(job)]
+        )
+
+    def _take_ended(self, ended: Iterable[ModelJob], n: int, step: int) -> list[ModelJob]:
+        taken: list[ModelJob] = []
+        died = self.totals["died"]
+        for job in ended:
+            if len(taken) == n:
+                break
+            if job.number not in self.jobs or self.has_expired(job):
+                continue
+            if self._crash(job):
+                taken.append(job)
+        self._trim_after(died, step)
+        return taken
+
+    def _crash(self, job: ModelJob) -> bool:
+        """Its holder never spoke; whether it may be delivered again."""
+        job.others += 1
+        if job.provisional:
+            job.releases += 1
+            return True
+        job.crashes += 1
+        self.totals["crashed"] += 1
+        attempts = job.nacks + job.crashes
+        if job.crashes >= self.limit("max_crashes"):
+            why = f"lease ended {job.crashes} times"
+        elif attempts >= self.attempts(job):
+            why = f"{attempts} attempts"
+        else:
+            return True
+        job.void = True
+        self._die(job, f"{why}, last held by {OWNER} since {job.delivered}")
+        return False
+
+    def recover(self, n: int, idle: int, tag: int, *, lost: bool = False) -> list[ModelJob]:
+        """Take deliveries over, the oldest first, whatever became of their leases.
+
+        Args:
+            n, idle, tag: of the call.
+            lost: the answer of the first script that takes some is lost, and it runs once more.
+        """
+        if self.paused:
+            return []
+        old = [
+            job
+            for job in self.jobs.values()
+            if job.place == "active"
+            and not job.void
+            and self.now - (job.delivered or 0) >= idle
+            and not self.has_expired(job)
+        ]
+        left = sorted(old, key=lambda job: (job.delivered or 0, job.number))
+        taken: list[ModelJob] = []
+        while left and len(taken) < n:
+            part, left = left[: n - len(taken)], left[n - len(taken) :]
+            died = self.totals["died"]
+            alive = [job for job in part if self._crash(job)]
+            for job in alive:
+                self._deliver(job, tag)
+            self._trim_after(died, reach(len(part)))
+            taken += [] if lost else alive
+            lost = False
+        return taken
+
+    def _deliver(self, job: ModelJob, tag: int, provisional: bool = False) -> None:
+        if job.until == "s":  # mostly it has left it before
+            self._release(job)
+        job.deliveries += 1
+        job.delivered, job.tag, job.void = self.now, tag, False
+        job.provisional = provisional and job.crashes > 1
+        self.totals["deliveries"] += 1
+        if job.lease == 0:
+            job.place, job.at = "once", job.ends_by(self.now) or 0
+        else:
+            job.place = "active"
+            till = self.now + self.span(job)
+            job.at = min(till, job.ends_by(self.now) or till)

@@ -1,0 +1,115 @@
+"""Jobs of the model, and the numbers by which a queue works."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from tests.model.clock import REACH
+
+Number: TypeAlias = tuple[int, int]
+"""Creation ms and place within it."""
+Receipt: TypeAlias = tuple[int, int]
+"""Number of the delivery and its tag."""
+Name: TypeAlias = tuple[Number, Receipt | None]
+"""A job as a caller names it: with the receipt of a delivery, or by id alone."""
+Policy: TypeAlias = tuple[int | None, int | None, int | None]
+"""Attempts, base and cap in ms; None leaves a part to the queue."""
+Place = Literal["ready", "scheduled", "active", "once", "dead"]
+
+FIRST_SEQ = 1_000_000_000
+MONTH = 30 * 86_400_000  # a number further ahead of the time was made at a wrong time
+STEP = 100  # expired jobs, and dead letters, that a script of no job removes
+SWEPT = 1000  # that one sweep removes
+IDLE_MS = 60_000
+OWNER = "tester"  # who takes all jobs
+NEVER = (1 << 53) - 1  # due time of a job that waits for the end of another one
+DEFAULTS = {
+    "lease": 30_000,
+    "max_attempts": 20,
+    "max_crashes": 3,
+    "max_releases": 1000,
+    "replicas": 0,
+    "backoff_base": 5_000,
+    "backoff_cap": 21_600_000,
+    "dead_max": 100_000,
+    "dead_age": 14 * 86_400_000,
+}
+
+
+def reach(size: int) -> int:
+    """How many expired jobs, and dead letters, a script lists that is about so many jobs."""
+    return REACH + 0 * size
+
+
+@dataclass
+class ModelJob:
+    """A job: where it is, and since or until when (`at`)."""
+
+    number: Number
+    body: bytes
+    lease: int | None
+    ttl: int | None
+    place: Place
+    at: int  # ready: created; scheduled: due; active: end of lease; once: end of ttl; dead: death
+    tag: int = 0
+    deliveries: int = 0
+    provisional: bool = False  # the end of its lease is no crash
+    void: bool = False  # the next delivery's number is set aside: no receipt is of the last one
+    others: int = 0  # deliveries that ended, or were made again, otherwise than by a nack
+    nacks: int = 0
+    crashes: int = 0
+    releases: int = 0
+    error: str = ""
+    delivered: int | None = None
+    drawn: range | None = field(default=None, repr=False)  # `at` is anywhere in here
+    dedup_id: str | None = None
+    window: int | None = None  # ms for which the dedup id stays taken after an ack
+    retry: Policy | None = None  # its own
+    ends: int | None = None  # when its ttl ends
+    until: str = ""  # s: the id is free from the first delivery on; e: the job never has it
+
+    @property
+    def expires(self) -> int | None:
+        """When its ttl ends."""
+        return None if self.ttl is None else self.number[0] + self.ttl
+
+    def ends_by(self, now: int) -> int | None:
+        """The end of its ttl by its number; one that lies ahead of the time counts from now."""
+        return None if self.ttl is None else min(now, self.number[0]) + self.ttl
+
+    def capped(self, at: int) -> int:
+        """A time, or the end of its ttl if that is earlier."""
+        return at if self.ends is None else min(at, self.ends)
+
+    @property
+    def may_expire(self) -> bool:
+        """Whether the end of its ttl ends it: not a dead letter, nor one delivered at most once."""
+        return self.ttl is not None and self.place in ("ready", "scheduled", "active")
+
+    @property
+    def order(self) -> tuple[int, int, Number]:
+        """Its place among those of its kind."""
+        return (self.at, self.tag if self.place in ("active", "once") else 0, self.number)
+
+
+@dataclass
+class DedupId:
+    """Who has a dedup id: a job, and one that waits for its end; or a window that ends at `end`.
+
+    The one that waits is not due before `due`, its own delay.
+    """
+
+    owner: Number | None = None
+    heir: Number | None = None
+    end: int = 0
+    due: int = 0
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What became of one job with a dedup id; the number is None where there is only a window."""
+
+    number: Number | None
+    state: str
+    action: str

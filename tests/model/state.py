@@ -1,0 +1,310 @@
+"""The state of a modelled queue: its settings and jobs, and their removal."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+
+from tests.model.jobs import (
+    DEFAULTS,
+    IDLE_MS,
+    STEP,
+    SWEPT,
+    DedupId,
+    ModelJob,
+    Number,
+    Place,
+)
+
+
+class ModelState:
+    """The state of one queue.
+
+    Attributes:
+        now: the queue's clock.
+        exists: whether there is anything of it on the server.
+        jobs: every job that is not done, by number.
+        last: the youngest job's number.
+        settings: those that were set.
+        paused: the side, or ''.
+        closed: whether no jobs are added any more.
+        totals: enqueued, deliveries, acked, nacked, released, crashed, died, redriven, trimmed,
+            swept, deleted, purged, promoted, dequeued, withdrawn, evicted.
+        made: when the queue was made.
+        ids: dedup ids that a job has, or had until a ttl or a window ended.
+        freed: jobs that waited for the end of another one, and have become due by the last call.
+    """
+
+    def __init__(self) -> None:
+        self.now = 0
+        self.freed: list[Number] = []
+        self._forget()
+
+    def _forget(self) -> None:
+        self.exists = False
+        self.made = 0
+        self.jobs: dict[Number, ModelJob] = {}
+        self.last: Number | None = None
+        self.settings: dict[str, int] = {}
+        self.paused = ""
+        self.closed = False
+        self.totals: Counter[str] = Counter()
+        self.ids: dict[str, DedupId] = {}
+        self._heirs: list[tuple[Number, int]] | None = None  # whose turn comes when the call ends
+
+    def setting(self, name: str) -> int:
+        """What applies: the stored setting or the default."""
+        return self.settings.get(name, DEFAULTS[name])
+
+    def span(self, job: ModelJob) -> int:
+        """Its own lease, or the queue's; with a ttl that is at most a tenth of it, or 1 s."""
+        if job.lease is not None:
+            return job.lease
+        usual = self.setting("lease")
+        return usual if job.ttl is None else min(usual, max(1_000, job.ttl // 10))
+
+    def limit(self, name: str) -> float:
+        """The same for a limit: 0 is none."""
+        return self.setting(name) or math.inf
+
+    def attempts(self, job: ModelJob) -> float:
+        """How many failures and crashes a job may have: its own number, or the queue's."""
+        own = job.retry[0] if job.retry else None
+        return self.limit("max_attempts") if own is None else own or math.inf
+
+    def _begin(self) -> None:
+        if not self.exists:
+            self.exists, self.made = True, self.now
+
+    # -- the jobs of a state -------------------------------------------------------------
+
+    def has_expired(self, job: ModelJob) -> bool:
+        """Whether its ttl has ended and it has not been swept."""
+        if job.place == "once":
+            return job.at <= self.now
+        return job.may_expire and (job.ends or 0) <= self.now
+
+    def state(self, job: ModelJob) -> str:
+        """The state as a reader sees it."""
+        if self.has_expired(job):
+            return "expired"
+        if job.place in ("scheduled", "active") and job.at <= self.now:
+            return "ready"
+        return "active" if job.place == "once" else job.place
+
+    def listed(self, state: str) -> list[ModelJob]:
+        """The jobs of a state, in order."""
+        found = [job for job in self.jobs.values() if self.state(job) == state]
+        if state == "ready":
+            return sorted(found, key=lambda job: (job.place != "active", *job.order))
+        return sorted(found, key=lambda job: (job.place == "once", *job.order))
+
+    @property
+    def waiting(self) -> int:
+        """The jobs that a bound counts."""
+        return sum(job.place in ("ready", "scheduled") for job in self.jobs.values())
+
+    @property
+    def oldest(self) -> int | None:
+        """For how long the one that has waited longest could have been reserved."""
+        ages = [self.now - job.at for job in self.listed("ready")]
+        return max(0, *ages) if ages else None
+
+    def at(self, place: Place, besides: Iterable[ModelJob] = ()) -> list[ModelJob]:
+        """The jobs of a place, in order."""
+        found = [job for job in (*self.jobs.values(), *besides) if job.place == place]
+        return sorted(found, key=lambda job: job.order)
+
+    # -- dedup ids -----------------------------------------------------------------------
+
+    def living(self, number: Number | None) -> ModelJob | None:
+        """A job, unless it has gone or its ttl has ended."""
+        job = self.jobs.get(number) if number else None
+        return None if job is None or self.has_expired(job) else job
+
+    def holders(self, name: str) -> tuple[ModelJob | None, ModelJob | None, int]:
+        """Who has an id, who waits for its end, and the end of the window, 0 = none is open."""
+        one = self.ids.get(name, DedupId())
+        owner, heir = self.living(one.owner), self.living(one.heir)
+        end = one.end if one.end > self.now else 0
+        return (owner, heir, end) if owner else (heir, None, end)
+
+    def _pass_on(self, name: str) -> None:
+        """An owner whose ttl has ended, and which nobody has removed yet, leaves the id."""
+        one = self.ids.get(name)
+        if one and one.heir and not self.living(one.owner) and self.living(one.heir):
+            self._turn(one.heir, one.due)
+            one.owner, one.heir, one.due = one.heir, None, 0
+
+    def _drop(self, job: ModelJob, *, done: bool = False, window: int | None = None) -> None:
+        """A job goes; done: it was acknowledged, perhaps with a window instead of its own."""
+        del self.jobs[job.number]
+        span = job.window if window is None else window
+        if job.place != "dead":
+            self._release(job, (span or 0) if done else 0)
+
+    def _release(self, job: ModelJob, span: int = 0) -> None:
+        """A job leaves its dedup id: free, taken by a window, or that of the one that waited."""
+        one = self.ids.get(job.dedup_id or "")
+        if one is None:
+            return
+        end = self.now + span if span else 0
+        if one.heir == job.number:
+            one.heir, one.due = None, 0
+        elif one.owner == job.number and one.heir:
+            self._turn(one.heir, max(end, one.due))
+            one.owner, one.heir, one.end, one.due = one.heir, None, end, 0
+        elif one.owner == job.number:
+            one.owner, one.end = None, end or one.end
+        if one.owner is None and one.end <= self.now:
+            del self.ids[job.dedup_id or ""]
+
+    def _turn(self, number: Number, at: int) -> None:
+        """The turn of one that waited comes: at a time, or at once, where it was created."""
+        if self._heirs is not None:
+            self._heirs.append((number, at))
+            return
+        job = self.jobs.get(number)
+        if job is not None and job.place == "scheduled":
+            job.at = job.capped(max(at, min(self.now, number[0])))
+            self.freed.append(number)
+
+    def _turns(self) -> None:
+        """What a call has kept back: whoever waited is not delivered by the call that frees it."""
+        kept, self._heirs = self._heirs or [], None
+        for number, at in kept:
+            self._turn(number, at)
+
+    @property
+    def has_more(self) -> bool:
+        """Whether there is more to reserve now, be it expired."""
+        if self.paused in ("out", "all"):
+            return False
+        kinds: tuple[Place, ...] = ("ready",) if self.paused else ("ready", "scheduled", "active")
+        return any(self._is_due(job) for kind in kinds for job in self.at(kind))
+
+    def _remove_expired(self, gone: Sequence[ModelJob]) -> None:
+        self.totals["swept"] += len(gone)
+        self.totals["expired_active"] += sum(job.place == "active" for job in gone)
+        for job in gone:
+            self._drop(job)
+
+    def found(self, there: Collection[Number]) -> None:
+        """Drop the expired jobs that a call has met and removed beside those that it listed."""
+        self._heirs = self._heirs or []
+        met = [job for job in self.jobs.values() if job.number not in there]
+        self._remove_expired([job for job in met if self.has_expired(job)])
+        self._turns()
+
+    def _may_go(self, job: ModelJob) -> bool:
+        return self._is_due(job) and not self.has_expired(job)
+
+    def _is_due(self, job: ModelJob) -> bool:
+        return job.place == "ready" or job.at <= self.now
+
+    def _die(self, job: ModelJob, why: str) -> None:
+        job.place, job.at, job.error = "dead", self.now, why or job.error
+        self._release(job)
+        self.totals["died"] += 1
+
+    def waits(self, job: ModelJob) -> bool:
+        """Whether it waits for the end of the job that has its dedup id, or of the window."""
+        one = self.ids.get(job.dedup_id or "", DedupId())
+        window = one.owner == job.number and one.end > self.now
+        return job.place == "scheduled" and (one.heir == job.number or window)
+
+    def clear(self) -> int:
+        """Remove everything: how many jobs."""
+        count = len(self.jobs)
+        self._forget()
+        return count
+
+    def _is_later(self, job: ModelJob) -> bool:
+        return job.place not in ("ready", "dead") and job.at > self.now
+
+    def expire(self, step: int = STEP, finished: Sequence[ModelJob] = ()) -> tuple[int, int]:
+        """One step of removing jobs whose ttl has ended: how many, and of those at most once.
+
+        Args:
+            step: at most so many of each kind.
+            finished: jobs that the same call has ended; they take part of the step.
+        """
+        over = [job for job in (*self.jobs.values(), *finished) if self.has_expired(job)]
+        counts = []
+        for once in (False, True):
+            kind = [job for job in over if (job.place == "once") is once]
+            ends = {job.number: (job.at, job.tag) if once else (job.ends or 0, 0) for job in kind}
+            gone = sorted(kind, key=lambda job: (ends[job.number], job.number))[:step]
+            gone = [job for job in gone if job.number in self.jobs]
+            self._remove_expired(gone)
+            counts.append(len(gone))
+        return counts[0], counts[1]
+
+    def _trim_after(self, died: int, step: int) -> None:
+        if self.totals["died"] > died:
+            self._trim(step)
+
+    def _trim(self, step: int) -> int:
+        """One step of bounding the dead letters, by age and number."""
+        dead = self.at("dead")
+        old = sum(job.at <= self.now - self.setting("dead_age") for job in dead)
+        gone = dead[: min(step, max(old, len(dead) - self.setting("dead_max")))]
+        for job in gone:
+            self._drop(job)
+        self.totals["trimmed"] += len(gone)
+        return len(gone)
+
+    def sweep(self, quiet: int, *, compacts: bool = False) -> tuple[int, bool]:
+        """One run of the script: how many were removed, and whether to call again.
+
+        Args:
+            quiet: ms since something was written last.
+            compacts: whether the stream of ready jobs is a sparse one.
+        """
+        windows = self._shut()
+        steps = (*self.expire(SWEPT), self._trim(SWEPT))
+        removed = sum(steps)
+        for job in self.at("ready") if compacts and not self.paused else ():
+            job.place, job.at = "scheduled", min(self.now, job.number[0])
+        kept = self.ids or self.jobs or self.settings or self.paused or self.closed
+        idle = not (removed or windows or kept)
+        if self.exists and idle and quiet >= IDLE_MS:
+            self._forget()
+        return removed, SWEPT in steps
+
+    def _shut(self) -> bool:
+        """Windows that have ended are forgotten."""
+        over = [name for name, one in self.ids.items() if one.end and one.end <= self.now]
+        for name in over:
+            self.ids[name].end = 0
+            if self.ids[name].owner is None:
+                del self.ids[name]
+        return bool(over)
+
+    # -- settings ------------------------------------------------------------------------
+
+    def configure(self, values: dict[str, int | None]) -> None:
+        """Set settings, or drop them (None)."""
+        self._begin()
+        for name, value in values.items():
+            if value is None:
+                self.settings.pop(name, None)
+            else:
+                self.settings[name] = value
+
+    def close(self, closed: bool) -> None:
+        """Take no more jobs, or take jobs again."""
+        self._begin()
+        self.closed = closed
+
+    @property
+    def drained(self) -> bool:
+        """Whether it is closed, and nothing is left that could be delivered."""
+        places = {job.place for job in self.jobs.values()}
+        return self.closed and not places & {"ready", "scheduled", "active"}
+
+    def pause(self, side: str) -> None:
+        """Pause a side; '' = none."""
+        self._begin()
+        self.paused = side
