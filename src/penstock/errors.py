@@ -6,7 +6,7 @@ Bad input and broken promises are exceptions. Every one of them is a `PenstockEr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -64,16 +64,17 @@ E = TypeVar("E", bound="PenstockError")
 class PenstockError(Exception):
     """Base class of every error that penstock raises. Errors can be pickled and copied."""
 
-    _make: Callable[[], PenstockError]
+    _made_from: tuple[tuple[Any, ...], dict[str, Any]]
 
     def __new__(cls: type[E], *args: Any, **kwargs: Any) -> E:
         """Remember the arguments for copies."""
         error = super().__new__(cls, *args, **kwargs)
-        error._make = partial(cls, *args, **kwargs)
+        error._made_from = args, kwargs
         return error
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return self._make, (), vars(self)
+        args, kwargs = self._made_from
+        return partial(type(self), *args, **kwargs), (), vars(self)
 
 
 class BadArgument(PenstockError, ValueError):

@@ -140,13 +140,14 @@ ERRORS: list[Any] = [
     errors.QueueInUse("producer", "host_pid7"),
     errors.OutcomeUnknown("lost"),
     errors.JobGone("gone"),
+    errors.PutNotReplicated(1, got=0),
 ]
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 def test_errors_survive_pickling(error: errors.PenstockError) -> None:
     """With their message and their attributes: they cross process borders."""
-    for again in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
+    for again in (pickle.loads(pickle.dumps(error)), copy.copy(error), copy.deepcopy(error)):
         assert type(again) is type(error)
         assert str(again) == str(error)
         assert vars(again) == vars(error)

@@ -2,23 +2,10 @@
 
 from __future__ import annotations
 
-import copy
-import pickle
 import subprocess
 import sys
 
-import pytest
-
 import penstock
-from penstock.errors import (
-    AckNotReplicated,
-    BadArgument,
-    NodesUnavailable,
-    OutcomeUnknown,
-    PenstockError,
-    PutNotReplicated,
-    QueueFull,
-)
 
 NAMES = """
 import sys
@@ -49,25 +36,3 @@ def test_dir_has_every_name() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert set(penstock.__all__) <= set(done.stdout.split())
     assert "__version__" in done.stdout.split()
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        BadArgument("delay", -1, "must not be negative"),
-        QueueFull("full", waiting=3, limit=2),
-        AckNotReplicated([1, 2], confirmed=1, wanted=2, got=0),
-        PutNotReplicated(1, got=0),
-        NodesUnavailable("no node", {"a:1": "gone"}),
-        OutcomeUnknown("the connection failed"),
-    ],
-    ids=lambda error: type(error).__name__,
-)
-def test_errors_can_be_copied(error: PenstockError) -> None:
-    """A copy has the class, the text and the attributes, also those that were set later."""
-    error.note = "set later"
-    told = {name: value for name, value in vars(error).items() if name != "_make"}
-    for twin in (pickle.loads(pickle.dumps(error)), copy.copy(error), copy.deepcopy(error)):
-        assert type(twin) is type(error)
-        assert str(twin) == str(error)
-        assert vars(twin).items() >= told.items()

@@ -6,6 +6,7 @@ import enum
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, NamedTuple, overload
 
 from penstock.core.ids import encode_id, number_after, ttl_code
@@ -57,8 +58,6 @@ class QueueIdentity:
         packed: crc and epoch, as the id carries them.
     """
 
-    __slots__ = ("epoch", "node", "packed", "queue")
-
     def __init__(self, queue: str, node: str, crc: int, epoch: str) -> None:
         self.queue = queue
         self.node = node
@@ -82,19 +81,6 @@ class Batch:
         lease_ms: the queue's lease.
         ops: the operations that reserved them; None = another client reserved them.
     """
-
-    __slots__ = (
-        "deferred",
-        "hinted",
-        "lease_ms",
-        "now",
-        "ops",
-        "owner",
-        "place",
-        "queue",
-        "receipt",
-        "tag",
-    )
 
     def __init__(
         self, queue: Any, place: QueueIdentity, owner: str, *, tag: int, now: int, lease_ms: int
@@ -359,13 +345,10 @@ class _Span:
 class BulkEnqueued(Sequence[Enqueued]):
     """The answers to a bulk enqueue, in the order of the bodies; ids are built when looked at."""
 
-    __slots__ = ("_given", "_length", "_spans", "_starts", "_ttl")
-
     def __init__(self, ttl: str) -> None:
         self._ttl = ttl
         self._given: list[Enqueued] = []
         self._spans: list[_Span] = []
-        self._starts: list[int] = []
         self._length = 0
 
     def add(
@@ -380,7 +363,6 @@ class BulkEnqueued(Sequence[Enqueued]):
         """Append the jobs of one chunk: numbers first, first + 1, …"""
         span = _Span(self._length, first, count, place, state, replicas, stable_ids)
         self._spans.append(span)
-        self._starts.append(self._length)
         self._length += count
 
     def append(self, results: Sequence[Enqueued]) -> None:
@@ -403,7 +385,7 @@ class BulkEnqueued(Sequence[Enqueued]):
             raise IndexError(index)
         if self._given:
             return self._given[place]
-        span = self._spans[bisect_right(self._starts, place) - 1]
+        span = self._spans[bisect_right(self._spans, place, key=attrgetter("start")) - 1]
         return self._result(span, place - span.start)
 
     def __iter__(self) -> Iterator[Enqueued]:
@@ -497,28 +479,23 @@ class Settled(Sequence[Outcome]):
             was asked for.
     """
 
-    __slots__ = ("_codes", "_count", "_names", "replicas")
-
     def __init__(
         self, names: Sequence[Any], codes: Sequence[int] | None, replicas: int = 0
     ) -> None:
         self._names = names
-        self._codes = codes
-        self._count = len(names)
+        self._codes = codes or (1,) * len(names)
         self.replicas = replicas
 
     @classmethod
     def of(cls, names: Sequence[Any], outcomes: Sequence[Outcome]) -> Settled:
-        """These outcomes of these jobs."""
-        if all(outcome is Outcome.DONE for outcome in outcomes):
-            return cls(names, None)
+        """Make one of outcomes."""
         return cls(names, [CODES[outcome] for outcome in outcomes])
 
     def __len__(self) -> int:
-        return self._count
+        return len(self._codes)
 
     def __bool__(self) -> bool:
-        return self._codes is None or all(code in (1, 3) for code in self._codes)
+        return all(code in (1, 3) for code in self._codes)
 
     @overload
     def __getitem__(self, index: int) -> Outcome: ...
@@ -526,20 +503,16 @@ class Settled(Sequence[Outcome]):
     def __getitem__(self, index: slice) -> list[Outcome]: ...
     def __getitem__(self, index: int | slice) -> Outcome | list[Outcome]:
         if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(self._count))]
-        if self._codes is None:
-            if not -self._count <= index < self._count:
-                raise IndexError(index)
-            return Outcome.DONE
+            return [OUTCOMES[code] for code in self._codes[index]]
         return OUTCOMES[self._codes[index]]
 
     @property
     def all_done(self) -> bool:
         """True if every outcome is `Outcome.DONE`."""
-        return self._codes is None or all(code == 1 for code in self._codes)
+        return all(code == 1 for code in self._codes)
 
     def ids(self, *outcomes: Outcome) -> list[str]:
-        """The ids of the jobs with one of these outcomes, in order, each once.
+        """Return the ids of the jobs with one of these outcomes, in order, each once.
 
         Args:
             outcomes: which; none given = done or dead.
@@ -553,24 +526,17 @@ class Settled(Sequence[Outcome]):
         return list(dict.fromkeys(found))
 
     def joined(self, other: Settled) -> Settled:
-        """These outcomes and the other's behind them."""
-        names, fewest = [*self._names, *other._names], min(self.replicas, other.replicas)
-        if self._codes is None and other._codes is None:
-            return Settled(names, None, fewest)
-        return Settled(names, [*self._listed(), *other._listed()], fewest)
+        """Return these outcomes and the other's behind them."""
+        names, codes = [*self._names, *other._names], [*self._codes, *other._codes]
+        return Settled(names, codes, min(self.replicas, other.replicas))
 
     def after_resend(self, code: int) -> Settled:
-        """The same when the call had to be sent again: what the first sending did counts as done.
+        """Return the outcomes of a call that was sent again: those of the first sending are done.
 
         Args:
-            code: what the script answers for a job with which the first sending was done.
+            code: of a job with which the first sending was done.
         """
-        if self._codes is None:
-            return self
         return Settled(self._names, [1 if c == code else c for c in self._codes], self.replicas)
-
-    def _listed(self) -> Sequence[int]:
-        return [1] * self._count if self._codes is None else self._codes
 
     @property
     def done(self) -> int:
@@ -578,4 +544,4 @@ class Settled(Sequence[Outcome]):
         return sum(outcome in (Outcome.DONE, Outcome.DEAD) for outcome in self)
 
     def __repr__(self) -> str:
-        return f"<Settled {self.done} of {self._count}>"
+        return f"<Settled {self.done} of {len(self)}>"

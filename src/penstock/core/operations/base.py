@@ -175,14 +175,19 @@ class Operations:
         pairs: list[Any] = [part for pair in zip(numbers, shown, strict=True) for part in pair]
         return epoch or "", "*", pairs
 
-    def settling(self, call: Call[Any], names: Sequence[Any]) -> Call[Settled]:
-        """The call, with an outcome for each of these jobs as its result."""
+    def settling(
+        self, script_name: str, names: Sequence[Any], *args: Any, receipts: bool = False
+    ) -> Call[Settled]:
+        """Return the call of a script about jobs; its result is an outcome for each of them."""
+        epoch, common, rest = self.named(names, receipts=receipts)
+        begin = (epoch, common) if receipts else (epoch,)
+        call = self.call(script_name, *begin, *args, *rest)
         call.parse = partial(_outcomes, call.parse, names)
         return call
 
 
 def _outcomes(parse: Callable[[Any], Any], names: Sequence[Any], raw: Any) -> Settled:
-    return Settled(names, parse(raw).codes or None)
+    return Settled(names, parse(raw).codes)
 
 
 def _alike(names: Sequence[Any], queue: str) -> Batch | None:

@@ -92,9 +92,8 @@ class Consuming(Operations):
 
     def ack(self, names: Sequence[Any], window_ms: int | None = None) -> Call[Settled]:
         """Finish jobs; a window stands instead of those that their producers gave, 0 = none."""
-        epoch, common, rest = self.named(names, receipts=True)
         window = "" if window_ms is None else window_ms
-        return self.settling(self.call("ack", epoch, common, window, *rest), names)
+        return self.settling("ack", names, window, receipts=True)
 
     def ack_one(self, job: Delivery) -> Call[replies.Ack]:
         """Finish a delivery."""
@@ -115,7 +114,7 @@ class Consuming(Operations):
 
     def _exchanged(self, parse: Any, tag: int, names: Sequence[Any], raw: Any) -> Exchanged:
         reply: replies.Settle = parse(raw)
-        codes = [int(code) for code in reply.codes.split()] or None
+        codes = [int(code) for code in reply.codes.split()]
         jobs: list[Any] = []
         if reply.jobs:
             jobs = self._delivered(reply.epoch, tag, reply.now, reply.lease, reply.jobs)
@@ -123,20 +122,16 @@ class Consuming(Operations):
 
     def nack(self, names: Sequence[Any], delay_ms: int, error: str) -> Call[Settled]:
         """Report failures; delay -1 = by the queue's policy."""
-        epoch, common, rest = self.named(names, receipts=True)
         seed = random.randrange(2_147_483_646)
-        call = self.call("nack", epoch, common, delay_ms, seed, error, *rest)
-        return self.settling(call, names)
+        return self.settling("nack", names, delay_ms, seed, error, receipts=True)
 
     def release(self, names: Sequence[Any], delay_ms: int) -> Call[Settled]:
         """Give back without a failure."""
-        epoch, common, rest = self.named(names, receipts=True)
-        return self.settling(self.call("release", epoch, common, delay_ms, *rest), names)
+        return self.settling("release", names, delay_ms, receipts=True)
 
     def bury(self, names: Sequence[Any], reason: str) -> Call[Settled]:
         """Give up."""
-        epoch, common, rest = self.named(names, receipts=True)
-        return self.settling(self.call("bury", epoch, common, reason, *rest), names)
+        return self.settling("bury", names, reason, receipts=True)
 
     def extend(self, names: Sequence[Any], lease_ms: int, *, late: bool) -> Call[replies.Extend]:
         """Renew leases; 0 = each job's own lease; late = in the second half of a ttl, too."""

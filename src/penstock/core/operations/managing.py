@@ -33,20 +33,17 @@ class Managing(Operations):
 
     def promote(self, names: Sequence[Any]) -> Call[Settled]:
         """Bring jobs forward to the place of their creation."""
-        epoch, _, rest = self.named(names)
-        return self.settling(self.call("promote", epoch, *rest), names)
+        return self.settling("promote", names)
 
     def dequeue(self, names: Sequence[Any]) -> Call[Settled]:
         """Take jobs out for the time of a lease."""
-        epoch, _, rest = self.named(names)
-        return self.settling(self.call("dequeue", epoch, *rest), names)
+        return self.settling("dequeue", names)
 
     # -- dead letters, removal -------------------------------------------------------------
 
     def redrive(self, names: Sequence[Any]) -> Call[Settled]:
         """Bring these dead letters back."""
-        epoch, _, rest = self.named(names)
-        return self.settling(self.call("redrive", epoch, 0, 0, *rest), names)
+        return self.settling("redrive", names, 0, 0)
 
     def redrive_oldest(self, limit: int, skip: int) -> Call[replies.Redrive]:
         """Bring `limit` of the oldest dead letters back, after `skip`."""
@@ -54,8 +51,7 @@ class Managing(Operations):
 
     def delete(self, names: Sequence[Any]) -> Call[Settled]:
         """Remove jobs in any state."""
-        epoch, _, rest = self.named(names)
-        return self.settling(self.call("delete", epoch, *rest), names)
+        return self.settling("delete", names)
 
     def purge(self, state: str, fence: bytes | str, skip: int) -> Call[replies.Purge]:
         """One step of a purge."""

@@ -100,8 +100,7 @@ class Producing(Operations):
 
     def withdraw(self, names: Sequence[Any]) -> Call[Settled]:
         """Remove jobs that were never delivered."""
-        epoch, _, rest = self.named(names)
-        return self.settling(self.call("withdraw", epoch, *rest), names)
+        return self.settling("withdraw", names)
 
     def withdraw_added(self, reply: Added) -> Call[replies.Withdraw]:
         """Remove the jobs of an enqueue that were not delivered yet."""
