@@ -293,6 +293,7 @@ def test_a_worker_ends_with_its_parent(server: EmbeddedServer, folder: Path) -> 
     arguments = [
         *(sys.executable, "-m", "penstock.cli.demo.worker", "--url", server.url),
         *("--prefix", "demo", "--owner", "w", "--root", str(folder), "--batch", "4"),
+        *("--pace", "0"),
     ]
     parent = subprocess.Popen(
         [sys.executable, "-c", f"import subprocess; subprocess.run({arguments!r})"],

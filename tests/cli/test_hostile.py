@@ -17,7 +17,7 @@ EVIL = "a\x1b]0;x\x07\x9b2J\x7f\u202e\u2066\u200f\r\nforged"
 
 
 @given(HOSTILE)
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 def test_every_way_to_print(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     """A line stays one line, and a table has as many as with harmless text."""
     for show, count in [

@@ -1,4 +1,4 @@
-"""The command `demo`: find a server, run, tell, clean up."""
+"""The command `demo`: start a server, run, print the report, clean up."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def demo(
 ) -> None:
     """Watch a queue at work: a job for each file of a directory, and a worker killed midway.
 
-    On a server of its own, or on the one that --url or PENSTOCK_URL names, under a prefix of its
-    own. Exit code 1 if a file is missing from the results.
+    Starts a server for the run, or uses that of --url or PENSTOCK_URL, with another prefix. Exit
+    code 1 if a file has no result.
     """
     root = path or standard_library()
     listing = list_files(root, "" if path else ".py")
@@ -61,16 +61,16 @@ def demo(
 
 @contextmanager
 def _server(session: Session) -> Iterator[tuple[str, bool]]:
-    """A URL, and whether the server was started here, to end with the run."""
+    """Yield a URL, and True if the server was started for the run."""
     if session.given_url:
         yield session.given_url, False
-        return
-    with EmbeddedServer() as server:
-        yield server.url, True
+    else:
+        with EmbeddedServer() as server:
+            yield server.url, True
 
 
 def clean(client: Penstock) -> int:
-    """Remove every key under the client's prefix; how many there were."""
-    client.command("PING")  # by its answer the server has run what dead workers had sent
+    """Remove every key under the client's prefix; return how many there were."""
+    client.command("PING")  # after it, no call of a dead worker is left to run
     found = list(keys(client))
     return client.command("UNLINK", *found) if found else 0

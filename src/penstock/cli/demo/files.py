@@ -1,4 +1,4 @@
-"""The directory that the demo works through: its files, and what is counted in each."""
+"""The files of the demo: their names, and the digest that a worker makes of each."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ NOT_OURS = {"site-packages", "dist-packages", "__pycache__"}
 BLOCK = 1 << 20
 
 Listing = dict[str, tuple[int, int]]
-"""Name of a file -> its size and time of change, as they were when it was listed."""
+"""Name of a file -> its size and time of change when it was listed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """What a worker finds out about a file."""
+    """The result of reading a file."""
 
     size: int
     lines: int
@@ -29,26 +29,26 @@ class Digest:
 
 
 def standard_library() -> Path:
-    """The sources of this interpreter."""
+    """Return the directory of Python's own sources."""
     return Path(sysconfig.get_paths()["stdlib"])
 
 
 def path_name(path: str) -> str:
-    """A relative path as JSON can carry it: file names are bytes, and not always UTF-8."""
+    """Quote a relative path for JSON: file names are bytes, and not always UTF-8."""
     return quote_from_bytes(os.fsencode(path))
 
 
 def path_of(root: Path, name: str) -> Path:
-    """The file that `path_name` has named."""
+    """Return the path that `path_name` has quoted."""
     return root / os.fsdecode(unquote_to_bytes(name))
 
 
 def list_files(root: Path, suffix: str = "") -> Listing:
-    """Every regular file below a directory, links left out, installed packages too.
+    """List every regular file below a directory, without links and installed packages.
 
     Args:
         root: the directory.
-        suffix: only names that end so.
+        suffix: only names with this ending.
     """
     return dict(_walk(root, suffix))
 
@@ -63,13 +63,13 @@ def _walk(root: Path, suffix: str) -> Iterator[tuple[str, tuple[int, int]]]:
 
 
 def stamp(path: Path) -> tuple[int, int]:
-    """Size and time of change."""
+    """Return size and time of change."""
     found = path.stat()
     return found.st_size, found.st_mtime_ns
 
 
 def digest(path: Path, beat: Callable[[], None] = lambda: None) -> Digest:
-    """Read a file in blocks.
+    """Read a file in blocks, and count.
 
     Args:
         path: the file.

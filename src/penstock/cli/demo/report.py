@@ -1,47 +1,41 @@
-"""What came of a run of the demo: checked against the directory, and told."""
+"""The report of a run of the demo, and the comparison of its results with the directory."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from penstock.cli import output
 from penstock.cli.demo.files import Listing, digest, path_of, stamp
 
-__all__ = ["DemoReport", "DemoVerdict", "Kill", "Memory", "check", "percentile", "print_report"]
+__all__ = ["DemoReport", "DemoVerdict", "Kill", "Memory", "check", "print_report"]
 
 KEPT_KEYS = 4 << 10
-"""Bytes by which the keys may have grown: those of a few more producers."""
+"""Bytes by which the keys may have grown, such as those of a few more producers."""
 KEPT_SERVER = 256 << 10
-"""Bytes by which a server of our own may have: buffers of clients, scripts."""
+"""Bytes by which a server of our own may have grown: buffers of clients, scripts."""
 SHOWN = 20
 
 
-@dataclass(frozen=True)
-class DemoVerdict:
-    """What the results lack; everything is empty when nothing does.
+class DemoVerdict(NamedTuple):
+    """The names of files whose results are not as they should be.
 
     Attributes:
         missing: files without a result.
-        wrong: files whose result is not what the file holds.
-        unreadable: files that no worker could read; they were worked on all the same.
+        wrong: files whose result differs from the file.
+        unreadable: files that no worker could read; this is no failure.
     """
 
     missing: list[str]
     wrong: list[str]
     unreadable: list[str]
 
-    @property
-    def fine(self) -> bool:
-        """True if each file has its result."""
-        return not self.missing and not self.wrong
-
 
 def check(root: Path, listing: Listing, results: Mapping[str, Mapping[str, Any]]) -> DemoVerdict:
-    """Hold the results against the directory, which is read once more.
+    """Compare the results with the directory, which is read once more.
 
     Args:
         root: the directory.
@@ -58,7 +52,7 @@ def check(root: Path, listing: Listing, results: Mapping[str, Mapping[str, Any]]
 
 
 def _matches(root: Path, then: tuple[int, int], name: str, result: Mapping[str, Any]) -> bool:
-    """Whether a result is true; of a file that changed since it was listed nothing can be said."""
+    """Compare a result with its file; it counts as true if the file changed since the listing."""
     path = path_of(root, name)
     try:
         found = digest(path)
@@ -104,119 +98,102 @@ class DemoReport:
 
     Attributes:
         server: product and version.
-        own_server: whether it was started for the run.
+        own_server: True if it was started for the run.
         path: the directory.
+        workers: how many there were.
         files: how many there were.
         acked: how many jobs were acknowledged.
         redelivered: how many were delivered more than once.
-        verdict: what the directory says.
+        verdict: the result of the comparison with the directory.
+        killed: the worker that was killed; None = no worker had a job at that moment.
         seconds: from the first enqueue to the last acknowledgement.
-        rate: jobs a second, without the wait for the lease of the killed worker.
-        recovered: seconds from the kill to the last redelivered result; None = nothing was.
+        recovered_after: seconds from the kill to the last redelivered result; None = none.
+        jobs_per_second: without the wait for the lease of the killed worker.
+        pace: seconds by which each job was made longer.
         pickup: ms from before an enqueue to the first line of the handler, of idle workers.
-        before, full, after: memory before the run, with all jobs waiting, and after it.
-        workers: how many there were.
-        pace: seconds that each job was made longer.
-        kill: the worker that was killed; None = no worker had a job at that moment.
+        memory: "before" the run, "full" with all jobs waiting, and "after" it.
     """
 
     server: str
     own_server: bool
-    path: Path
+    path: str
+    workers: int
     files: int
     acked: int
     redelivered: int
     verdict: DemoVerdict
+    killed: Kill | None
     seconds: float
-    rate: float
-    recovered: float | None
-    before: Memory
-    full: Memory
-    after: Memory
-    workers: int
+    recovered_after: float | None
+    jobs_per_second: float
     pace: float
-    kill: Kill | None
-    pickup: Sequence[float] = field(repr=False)
+    pickup: Sequence[float]
+    memory: Mapping[Literal["before", "full", "after"], Memory]
 
     @property
     def came_back(self) -> bool:
-        """Whether the memory did; of a server that others use too only our keys can tell."""
-        server = self.after.server - self.before.server <= KEPT_SERVER or not self.own_server
-        return server and self.after.keys - self.before.keys <= KEPT_KEYS
+        """True if the memory was given back; others may use a server that is not our own."""
+        before, after = self.memory["before"], self.memory["after"]
+        server = after.server - before.server <= KEPT_SERVER or not self.own_server
+        return server and after.keys - before.keys <= KEPT_KEYS
 
     @property
     def ok(self) -> bool:
-        """Every file has its result, and the memory came back."""
-        return self.verdict.fine and self.came_back
+        """True if each file has its result, and the memory was given back."""
+        return not self.verdict.missing and not self.verdict.wrong and self.came_back
+
+    @property
+    def percentiles(self) -> tuple[float, float]:
+        """The median of `pickup`, and the bound of its slowest hundredth."""
+        found = statistics.quantiles(self.pickup, n=100, method="inclusive")
+        return found[49], found[98]
 
     def document(self) -> dict[str, Any]:
-        """As JSON shows it."""
-        kill = self.kill
+        """Return the report for JSON."""
+        found = asdict(self)
+        del found["verdict"], found["pickup"]
+        names = {kind: some[:SHOWN] for kind, some in self.verdict._asdict().items()}
+        p50, p99 = (round(value, 3) for value in self.percentiles)
         return {
             "ok": self.ok,
-            "server": self.server,
-            "own_server": self.own_server,
-            "path": str(self.path),
-            "workers": self.workers,
-            "files": self.files,
-            "acked": self.acked,
-            "redelivered": self.redelivered,
+            **found,
             "lost": len(self.verdict.missing),
-            "missing": self.verdict.missing[:SHOWN],
-            "wrong": self.verdict.wrong[:SHOWN],
-            "unreadable": self.verdict.unreadable[:SHOWN],
-            "killed": kill and {"worker": kill.worker, "pid": kill.pid, "held": kill.held},
-            "seconds": round(self.seconds, 3),
-            "recovered_after": None if self.recovered is None else round(self.recovered, 3),
-            "jobs_per_second": round(self.rate, 1),
-            "pace": self.pace,
-            "pickup_ms": {
-                "p50": round(percentile(self.pickup, 50), 3),
-                "p99": round(percentile(self.pickup, 99), 3),
-                "samples": len(self.pickup),
-            },
-            "memory": {
-                "before": asdict(self.before),
-                "full": asdict(self.full),
-                "after": asdict(self.after),
-                "came_back": self.came_back,
-            },
+            **names,
+            "pickup_ms": {"p50": p50, "p99": p99, "samples": len(self.pickup)},
+            "memory": {**found["memory"], "came_back": self.came_back},
         }
 
 
-def percentile(values: Sequence[float], percent: int) -> float:
-    """The value below which so many percent of the others lie."""
-    if len(values) < 2:
-        return values[0] if values else 0.0
-    return statistics.quantiles(values, n=100, method="inclusive")[percent - 1]
-
-
 def print_report(report: DemoReport) -> None:
-    """The table at the end, and what is to be said about it."""
-    kill, verdict = report.kill, report.verdict
+    """Print the table at the end of a run, and the files that have no true result."""
+    kill, memory = report.killed, report.memory
     held = f"{kill.worker} held {kill.held} when it was killed" if kill else "no worker was killed"
-    late = "" if report.recovered is None else f", all done {report.recovered:.1f} s later"
+    late = report.recovered_after
     slowed = f", each made {report.pace * 1000:.0f} ms longer to be seen" if report.pace else ""
+    p50, p99 = report.percentiles
     back = "came back" if report.came_back else "did not come back"
     rows = [
-        ("files", report.files, str(report.path)),
+        ("files", report.files, report.path),
         ("jobs acked", report.acked, f"by {report.workers} workers on {report.server}"),
-        ("redelivered after the kill", report.redelivered, held + late),
-        ("lost", len(verdict.missing), "checked against the directory"),
-        ("jobs/s", f"{report.rate:.0f}", f"in {report.seconds:.1f} s{slowed}"),
-        ("pick-up latency p50", f"{percentile(report.pickup, 50):.2f} ms", "enqueue to handler"),
-        ("pick-up latency p99", f"{percentile(report.pickup, 99):.2f} ms", "by idle workers"),
-        ("Redis memory before", output.size(report.before.server), _keys(report.before)),
-        ("with all jobs waiting", output.size(report.full.server), _keys(report.full)),
-        ("after", output.size(report.after.server), f"{_keys(report.after)}: {back}"),
+        (
+            "redelivered after the kill",
+            report.redelivered,
+            held if late is None else f"{held}, all done {late:.1f} s later",
+        ),
+        ("lost", len(report.verdict.missing), "checked against the directory"),
+        ("jobs/s", f"{report.jobs_per_second:.0f}", f"in {report.seconds:.1f} s{slowed}"),
+        ("pick-up latency p50", f"{p50:.2f} ms", "enqueue to handler"),
+        ("pick-up latency p99", f"{p99:.2f} ms", "by idle workers"),
+        ("Redis memory before", *_memory(memory["before"])),
+        ("with all jobs waiting", *_memory(memory["full"])),
+        ("after", *_memory(memory["after"], f": {back}")),
     ]
     output.table(("", "result", ""), rows, right="result")
-    for kind in ("missing", "wrong", "unreadable"):
-        names = getattr(verdict, kind)
+    for kind, names in report.verdict._asdict().items():
         if names:
             more = ", ..." if len(names) > SHOWN else ""
             output.write(f"{kind} ({len(names)}): {', '.join(names[:SHOWN])}{more}")
 
 
-def _keys(memory: Memory) -> str:
-    return f"the queue's keys {output.size(memory.keys)}"
+def _memory(used: Memory, end: str = "") -> tuple[str, str]:
+    return output.size(used.server), f"the queue's keys {output.size(used.keys)}{end}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,22 +22,22 @@ __all__ = ["DemoPlan", "DemoRun", "keys"]
 PROBES = 200
 WARM_UP = 20
 PAUSE = 0.003
-"""Seconds between two probes, so that they find an idle worker."""
+"""Seconds between two probes, after which the workers are idle again."""
 PATIENCE = 30.0
-"""Seconds without any news after which a run is given up."""
+"""Seconds without a result after which a run is given up."""
 BIG_ENOUGH = 1000
 WATCHABLE = 2.0
-"""Seconds for which a smaller directory is made to last."""
+"""Seconds that a smaller directory takes at least."""
 LONGEST_PACE = 0.4
 
 
 @dataclass(frozen=True)
 class DemoPlan:
-    """What is to be done.
+    """The task of a run.
 
     Attributes:
         url: the server.
-        own_server: whether it was started for this run.
+        own_server: True if it was started for this run.
         root: the directory.
         listing: its files.
         workers: how many.
@@ -51,12 +51,12 @@ class DemoPlan:
 
     @property
     def batch(self) -> int:
-        """Jobs that a worker takes at once."""
+        """Jobs that a worker reserves at once."""
         return max(1, min(16, len(self.listing) // (self.workers * 8)))
 
     @property
     def pace(self) -> float:
-        """Seconds that each job is made longer, or a small directory would be over unseen."""
+        """Seconds by which each job is made longer, so that a small directory can be watched."""
         files = len(self.listing)
         if files >= BIG_ENOUGH:
             return 0.0
@@ -86,7 +86,7 @@ class Gathered:
     last_again: float = 0.0
 
     def add(self, told: dict[str, Any]) -> None:
-        """Take a result in."""
+        """Add a result."""
         now = time.monotonic()
         if told["kind"] == "ready":
             self.ready.add(told["worker"])
@@ -108,7 +108,7 @@ class DemoRun:
     Args:
         client: connected, with a prefix of its own.
         plan: what to do.
-        screen: where to tell of it.
+        screen: shows the progress.
     """
 
     def __init__(self, client: Penstock, plan: DemoPlan, screen: Screen) -> None:
@@ -125,10 +125,10 @@ class DemoRun:
         self._processes = DemoWorkers(client, plan.url, plan.root, batch=plan.batch, pace=plan.pace)
 
     def run(self) -> DemoReport:
-        """All of it.
+        """Run to the end.
 
         Raises:
-            Failed: the workers did not come up, or all died.
+            Failed: the workers did not start, or all died.
         """
         try:
             return self._run()
@@ -147,9 +147,7 @@ class DemoRun:
         self._work()
         ended = time.monotonic()
         self.screen.say("sweep, and look whether the memory came back")
-        acked = self.files.stats().acked - WARM_UP - PROBES
-        self.client.sweep()
-        return self._report(pickup, acked, began, ended, (before, full, self._memory()))
+        return self._report(pickup, began, ended, before, full)
 
     def _memory(self) -> Memory:
         server = int(self.client.server_facts().fields.get("used_memory", 0))
@@ -163,7 +161,7 @@ class DemoRun:
         self.screen.say(f"{self.plan.workers} workers are ready, each a process")
 
     def _probe(self) -> list[float]:
-        """Single jobs for idle workers: ms from before the enqueue to the handler's first line."""
+        """Enqueue single jobs for idle workers; return the ms until the handler of each began."""
         waits = []
         for number in range(WARM_UP + PROBES):
             time.sleep(PAUSE)
@@ -172,16 +170,16 @@ class DemoRun:
             while number not in self.gathered.probes:
                 self._gather(0.5)
             waits.append((self.gathered.probes[number] - asked) / 1e6)
-        while self.files.stats().active:  # the last one is told of before it is acknowledged
+        while self.files.stats().active:  # its result comes before it is acknowledged
             self._gather(0.01)
         self.screen.say(f"{PROBES} single jobs were enqueued to idle workers")
         return waits[WARM_UP:]
 
     def _rehearse(self) -> None:
-        """Do what is to come once, in small.
+        """Use every command of the run once.
 
-        A server allocates a histogram for each command, and keeps each script, from the first use
-        on: that is not the run's to give back.
+        A server keeps a histogram for each command, and each script, from the first use on; this
+        memory does not count.
         """
         job_id = self.files.enqueue({"probe": 0}, delay=60).id
         self.files.pause("out")
@@ -194,7 +192,7 @@ class DemoRun:
         self._memory()
 
     def _enqueue(self) -> None:
-        """All jobs wait before the first is taken: paused, the workers go on sleeping."""
+        """Enqueue all jobs while the queue is paused, so that none is reserved yet."""
         names = self.plan.listing
         self.files.pause("out")
         self.files.enqueue_many(({"path": name} for name in names), lease=LEASE)
@@ -214,15 +212,14 @@ class DemoRun:
                 self._kill()
 
     def _finished(self) -> bool:
-        """Whether nothing is left to do: every file has its result, or it will never get one."""
+        """Return True if every file has its result, or will never get one."""
         complete = len(self.gathered.first) == len(self.plan.listing)
         if not complete and time.monotonic() - self._news < LEASE + 1:
             return False
         counts = self.files.stats()
         if counts.ready + counts.scheduled + counts.active:
             return False
-        # A worker tells before it acknowledges, so all there is to tell is in the queue by now.
-        while self._gather(0):
+        while self._gather(0):  # a worker sends a result before it acknowledges the job
             pass
         return True
 
@@ -234,7 +231,7 @@ class DemoRun:
             self.screen.say(f"{told}, it held {self.kill.held} jobs")
 
     def _gather(self, block: float) -> int:
-        """Take results in; how many. Fails when there is no news for too long."""
+        """Read results; return how many. Fails if there are none for too long."""
         if self._unsettled:
             _, jobs = self.results.settle(self._unsettled, 500, block=block)
         else:
@@ -252,52 +249,40 @@ class DemoRun:
         return len(jobs)
 
     def _workers(self) -> dict[str, str]:
-        return {name: self._state(name) for name in self._processes.started}
-
-    def _state(self, name: str) -> str:
-        if self.kill is not None and name == self.kill.worker:
-            return "killed"
-        return str(self.gathered.by[name])
+        states = {name: str(self.gathered.by[name]) for name in self._processes.started}
+        return {**states, self.kill.worker: "killed"} if self.kill else states
 
     def _report(
-        self,
-        pickup: list[float],
-        acked: int,
-        began: float,
-        ended: float,
-        memory: tuple[Memory, Memory, Memory],
+        self, pickup: Sequence[float], began: float, ended: float, before: Memory, full: Memory
     ) -> DemoReport:
         plan, gathered = self.plan, self.gathered
+        acked = self.files.stats().acked - WARM_UP - PROBES
+        self.client.sweep()
         firsts = len(gathered.first) - len(gathered.redelivered)
-        before, full, after = memory
+        recovered = None
+        if self.kill and gathered.redelivered:
+            recovered = round(gathered.last_again - self.killed_at, 3)
         return DemoReport(
             server=self.client.server_facts().name,
             own_server=plan.own_server,
-            path=plan.root,
+            path=str(plan.root),
+            workers=plan.workers,
             files=len(plan.listing),
             acked=acked,
             redelivered=len(gathered.redelivered),
             verdict=check(plan.root, plan.listing, gathered.first),
-            seconds=ended - began,
-            rate=firsts / max(gathered.last_first - began, 1e-9),
-            recovered=self._recovered(),
-            pickup=pickup,
-            before=before,
-            full=full,
-            after=after,
-            workers=plan.workers,
+            killed=self.kill,
+            seconds=round(ended - began, 3),
+            recovered_after=recovered,
+            jobs_per_second=round(firsts / max(gathered.last_first - began, 1e-9), 1),
             pace=plan.pace,
-            kill=self.kill,
+            pickup=pickup,
+            memory={"before": before, "full": full, "after": self._memory()},
         )
-
-    def _recovered(self) -> float | None:
-        if self.kill is None or not self.gathered.redelivered:
-            return None
-        return self.gathered.last_again - self.killed_at
 
 
 def keys(client: Penstock) -> Iterator[bytes]:
-    """Every key under the client's prefix."""
+    """Yield every key under the client's prefix."""
     cursor = b"0"
     while True:
         cursor, page = client.command("SCAN", cursor, "MATCH", f"{client.prefix}:*", "COUNT", 1000)

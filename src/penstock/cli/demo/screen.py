@@ -5,84 +5,51 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Protocol, TextIO
 
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
 from penstock.core.logs import printable
 
-__all__ = ["PlainScreen", "Screen", "screen"]
+__all__ = ["Screen", "screen"]
 
 
-class Screen(Protocol):
-    """Where a run tells what it does."""
-
-    def say(self, text: str) -> None:
-        """Something happened."""
-
-    def progress(self, done: int, total: int, workers: Mapping[str, str]) -> None:
-        """So many files are done; what each worker has to show for it."""
-
-
-class PlainScreen:
-    """Plain lines, a few of them.
+class Screen:
+    """Shows a run: a bar with lines above it, or lines alone if the bar is disabled.
 
     Args:
-        file: where to.
-    """
-
-    def __init__(self, file: TextIO) -> None:
-        self._file = file
-        self._told = 0
-
-    def say(self, text: str) -> None:
-        """A line."""
-        self._file.write(text + "\n")
-        self._file.flush()
-
-    def progress(self, done: int, total: int, workers: Mapping[str, str]) -> None:
-        """A line for each quarter."""
-        quarter = 4 * done // total
-        if quarter > self._told:
-            self._told = quarter
-            each = ", ".join(f"{name}: {what}" for name, what in workers.items())
-            self.say(f"{done} of {total} files done ({each})")
-
-
-class Bar:
-    """A bar that moves.
-
-    Args:
-        bar: started.
+        bar: has a column for `workers`.
     """
 
     def __init__(self, bar: Progress) -> None:
         self._bar = bar
         self._task = bar.add_task("files", total=None, workers="")
+        self._quarters = 0
 
     def say(self, text: str) -> None:
-        """A line above the bar."""
-        self._bar.console.print(escape(printable(text)), highlight=False)
+        """Print a line."""
+        self._bar.console.print(Text(printable(text)), soft_wrap=True)
 
     def progress(self, done: int, total: int, workers: Mapping[str, str]) -> None:
-        """The bar, with the workers behind it."""
-        each = "  ".join(f"{name}: {what}" for name, what in workers.items())
+        """Show how many files are done, and the state of each worker; as lines in quarters."""
+        each = ", ".join(f"{name}: {state}" for name, state in workers.items())
         self._bar.update(self._task, completed=done, total=total, workers=each)
+        quarters = 4 * done // total
+        if self._bar.disable and quarters > self._quarters:
+            self._quarters = quarters
+            self.say(f"{done} of {total} files done ({each})")
 
 
 @contextmanager
 def screen(*, as_json: bool) -> Iterator[Screen]:
-    """A bar for a terminal; lines elsewhere, and on stderr if stdout is for a document."""
-    if as_json or not sys.stdout.isatty():
-        yield PlainScreen(sys.stderr if as_json else sys.stdout)
-        return
+    """Show a bar on a terminal; print lines elsewhere, to stderr if stdout is for a document."""
     columns = (
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
         TextColumn("{task.fields[workers]}"),
     )
-    with Progress(*columns, console=Console()) as bar:
-        yield Bar(bar)
+    disable = as_json or not sys.stdout.isatty()
+    with Progress(*columns, console=Console(stderr=as_json), disable=disable) as bar:
+        yield Screen(bar)

@@ -1,7 +1,7 @@
 """A worker of the demo, a process of its own: `python -m penstock.cli.demo.worker ...`.
 
-Takes jobs, each of which names a file, and puts what it finds out into the queue of results before
-it acknowledges. Whatever it holds when it is killed is delivered to another one.
+It reserves jobs, each of which names a file, and enqueues a result before it acknowledges the job.
+When it is killed, the jobs that it holds are delivered to another worker.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import argparse
 import os
 import time
 import warnings
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -24,17 +23,17 @@ FILES = "files"
 RESULTS = "results"
 LEASE = 2.0
 BLOCK = 2.0
-"""Seconds after which an idle worker looks whether its parent is still there."""
+"""Seconds after which an idle worker checks that its parent still runs."""
 
 
 class DemoWorker:
     """Works through the queue of files.
 
     Args:
-        client: whose `owner` is this worker's name.
+        client: its `owner` is the name of the worker.
         root: the directory that the names of files are relative to.
-        batch: how many jobs are taken at once.
-        pace: seconds to spend on each job besides, for directories too small to watch.
+        batch: how many jobs are reserved at once.
+        pace: seconds by which each job is made longer.
     """
 
     def __init__(self, client: Penstock, root: Path, *, batch: int, pace: float = 0) -> None:
@@ -48,7 +47,7 @@ class DemoWorker:
         self._renewed = 0.0
 
     def run(self) -> None:
-        """Work until the process that started this one is gone."""
+        """Work until the process that started this one has ended."""
         parent = os.getppid()
         self.results.enqueue({"kind": "ready", "worker": self.name})
         while os.getppid() == parent:
@@ -63,7 +62,7 @@ class DemoWorker:
         self._held, self._renewed = jobs, time.monotonic()
 
     def work(self, job: Job) -> dict[str, Any]:
-        """One job: what is to be told of it."""
+        """Do a job; return its result."""
         started = time.monotonic_ns()
         told: dict[str, Any] = {"worker": self.name, "delivery": job.deliveries}
         if "probe" in job.body:
@@ -78,25 +77,23 @@ class DemoWorker:
         return {**asdict(found), **told}
 
     def _renew(self) -> None:
-        """A lease is short, and a file may be long."""
         if time.monotonic() - self._renewed > LEASE / 4:
             self.files.extend(self._held)
             self._renewed = time.monotonic()
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Work as the arguments say; see `start` in `demo.run`."""
+def main() -> None:
+    """Work as the command line says; `DemoWorkers` writes it."""
     parser = argparse.ArgumentParser()
-    for option in ("url", "prefix", "owner"):
-        parser.add_argument(f"--{option}", required=True)
-    parser.add_argument("--root", type=Path, required=True)
-    parser.add_argument("--batch", type=int, required=True)
-    parser.add_argument("--pace", type=float, default=0.0)
-    given = parser.parse_args(argv)
-    warnings.simplefilter("ignore", EvictionWarning)  # who started us has said so already
+    for name, kind in OPTIONS.items():
+        parser.add_argument(f"--{name}", type=kind, required=True)
+    given = parser.parse_args()
+    warnings.simplefilter("ignore", EvictionWarning)  # the command has printed it
     with Penstock(given.url, prefix=given.prefix, owner=given.owner) as client:
         DemoWorker(client, given.root, batch=given.batch, pace=given.pace).run()
 
+
+OPTIONS = {"url": str, "prefix": str, "owner": str, "root": Path, "batch": int, "pace": float}
 
 if __name__ == "__main__":
     main()

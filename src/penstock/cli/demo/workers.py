@@ -1,4 +1,4 @@
-"""The workers of the demo: processes that are started, caught with jobs in hand, and killed."""
+"""The worker processes of the demo: start them, and kill one that holds jobs."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ __all__ = ["DemoWorkers"]
 
 
 class DemoWorkers:
-    """Workers, each a process.
+    """The worker processes of a run.
 
     Args:
-        client: of the server they work on.
-        url: its address, for them.
-        root: the directory they read.
+        client: of the server.
+        url: of the server.
+        root: the directory that they read.
         batch, pace: as in `DemoWorker`.
 
     Attributes:
-        started: the names of all, in order.
+        started: the names of all of them, in order.
     """
 
     def __init__(self, client: Penstock, url: str, root: Path, *, batch: int, pace: float) -> None:
@@ -46,7 +46,7 @@ class DemoWorkers:
         return bool(self._workers)
 
     def start(self, count: int) -> None:
-        """Start workers; they are ready when they say so in the queue of results."""
+        """Start workers; each enqueues a result when it is ready."""
         for number in range(1, count + 1):
             name = f"worker-{number}"
             self.started.append(name)
@@ -59,9 +59,9 @@ class DemoWorkers:
             )
 
     def kill_one(self) -> Kill | None:
-        """Kill a worker that holds jobs; None if there was none this time.
+        """Kill a worker that holds jobs; return None if no worker holds one.
 
-        Each one is stopped before it is looked at, so it can't finish what it is seen to hold.
+        Each process is stopped before its jobs are counted, so it can't finish them meanwhile.
         """
         for name, process in self._workers.items():
             if not self._freeze(process):
@@ -77,7 +77,7 @@ class DemoWorkers:
 
     @staticmethod
     def _freeze(process: subprocess.Popen[bytes]) -> bool:
-        """Stop a process; when this returns it sends nothing any more. False if it has ended."""
+        """Stop a process, which then sends nothing more; return False if it has ended."""
         process.send_signal(signal.SIGSTOP)
         if process.returncode is not None:
             return False
@@ -88,14 +88,13 @@ class DemoWorkers:
         return False
 
     def _held_by(self, name: str) -> int:
-        # What the worker sent before it was stopped lies at the server; by the time the server
-        # has answered a PING it has read that, so what is seen after it is final.
+        # When the server has answered a PING, it has read all that the worker had sent before.
         self._client.command("PING")
         views = self._client.queue(FILES).peek(1000, state="active")
         return sum(view.owner == name for view in views)
 
     def deaths(self) -> str:
-        """What workers that ended by themselves have left to read; empty while all are well."""
+        """Return the last output of workers that ended by themselves; empty if none has."""
         ended = [name for name, process in self._workers.items() if process.poll() is not None]
         if not ended:
             return ""
@@ -106,7 +105,7 @@ class DemoWorkers:
         return f"{', '.join(ended)} ended: {' | '.join(last)}"
 
     def end(self) -> None:
-        """End all workers, whatever they do."""
+        """Kill all workers."""
         for process in self._workers.values():
             process.kill()
         for process in self._workers.values():
