@@ -12,7 +12,6 @@ from benchmarks.bed import Bed
 from benchmarks.figures import Budget, Table, median
 from benchmarks.plan import BODY, Plan
 from penstock.core.flows import new_epoch
-from penstock.wire.replies import PARSERS
 from penstock.wire.scripts import Script, all_scripts, script
 
 __all__ = ["hold"]
@@ -117,6 +116,7 @@ class _Held:
     serial: int = 0
     keys: dict[str, bytes] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
+    saved: dict[bytes, bytes] = field(default_factory=dict)
     epoch: str = field(default_factory=new_epoch)
 
     def measure(self, runs: int) -> dict[str, list[float]]:
@@ -139,52 +139,77 @@ class _Held:
         self._call("clear")
         for name, ms in self._slowest().items():
             found[name] = [ms]
+        self.bed.drop([*self.saved.values()])
         return found
 
     def _call(self, name: str, *args: Any, rest: Sequence[Any] = ()) -> list[Any]:
         """Run a script; its reply."""
-        source: Script = script(name)
+        return self._send("EVALSHA", script(name), script(name).sha, *args, *rest)
+
+    def _send(self, command: str, source: Script, text: str, *args: Any) -> list[Any]:
         self.serial += 1
         keys = [self.keys[kind] for kind in source.keys]
         reply: list[Any] = self.bed.redis.execute_command(
-            "EVALSHA", source.sha, len(keys), *keys, self.serial, *args, *rest
+            command, text, len(keys), *keys, self.serial, *args
         )
         return reply
 
     # -- filling ---------------------------------------------------------------------------
 
     def _fill(self) -> None:
-        """Begin anew, with all jobs in the state, unless nearly all of them still are."""
+        """Bring all jobs into the state, unless nearly all of them still are.
+
+        They are built once; from then on the server copies the saved keys back.
+        """
+        redis, keys = self.bed.redis, set(self.keys.values())
+        if not self.saved:
+            self._build()
+            self.saved = {key: b"%b saved" % key for key in keys if redis.exists(key)}
+            for key, copy in self.saved.items():
+                redis.copy(key, copy)
+        elif self._there() < self.jobs * 9 // 10:
+            self.bed.drop([*keys])
+            for key, copy in self.saved.items():
+                redis.copy(copy, key)
+
+    def _there(self) -> int:
         size = {"ready": "xlen"}.get(self.state.place, "zcard")
-        there = int(getattr(self.bed.redis, size)(self.keys[self.state.place]))
-        if there and there >= self.jobs * 9 // 10:
-            return
-        self._call("clear")
+        return int(getattr(self.bed.redis, size)(self.keys[self.state.place]))
+
+    def _build(self) -> None:
         self._call("configure", self.epoch, rest=["dead_max", 10**8])
-        chunk = max(1, min(BATCH, 4_000_000 // len(self.body)))
+        chunk = max(1, min(BATCH, 16_000_000 // len(self.body)))
         for start in range(0, self.jobs, chunk):
-            self._add(min(chunk, self.jobs - start))
+            name, *args = self._adding(min(chunk, self.jobs - start), b"")
+            source = script(name)
+            self._send("EVAL", source, self._with_bodies(source), *args)
         if self.state.then:
             self._reserve_all()
         if self.state.over:
             self.bed.redis.hset(self.keys["meta"], "off", SHIFT_MS)
 
-    def _add(self, n: int) -> None:
+    def _with_bodies(self, source: Script) -> str:
+        """The script behind Lua that makes the bodies on the server, so that none is sent."""
+        return (
+            f"local body = string.rep('{BODY.decode()}', {len(self.body) // len(BODY)})\n"
+            f"for i = {len(source.args) + 1}, #ARGV do ARGV[i] = ARGV[i] .. body end\n"
+            f"{source.source}"
+        )
+
+    def _adding(self, n: int, body: bytes) -> list[Any]:
+        """The script that adds jobs, and its arguments."""
         record = b"1" + self.state.fields
         if not self.state.named:
-            self._call("enqueue", "", self.state.delay, "", 0, "", rest=[self._record(record)] * n)
-            return
-        records = [self._record(b"%b;d=%x-%d" % (record, self.serial, i)) for i in range(n)]
-        self._call("claim", "", self.state.delay, "", 0, "", "", rest=records)
-
-    def _record(self, header: bytes) -> bytes:
-        return header + b"\n" + self.body
+            return ["enqueue", "", self.state.delay, "", 0, "", *[b"%b\n%b" % (record, body)] * n]
+        named = [b"%b;d=%x-%d\n%b" % (record, self.serial, i, body) for i in range(n)]
+        return ["claim", "", self.state.delay, "", 0, "", "", *named]
 
     def _reserve_all(self) -> None:
         while self.bed.redis.xlen(self.keys["ready"]):
-            taken = PARSERS["reserve"](self._call("reserve", BATCH, 7, "hold", 0, ""))
+            self._call("reserve", BATCH, 7, "hold", 0, "")
             if self.state.then == "bury":
-                self._call("bury", "", "", "broken", rest=[job[0] for job in taken.jobs])
+                numbers = self.bed.redis.zrange(self.keys["active"], 0, -1)
+                self._call("bury", "", "", "broken", rest=numbers)
 
     # -- measuring -------------------------------------------------------------------------
 
@@ -266,7 +291,7 @@ class _Held:
             lambda numbers: call("delete", "", rest=numbers),
             lambda _: self._batch(),
             lambda _: call("evict", BATCH, 1),
-            lambda _: self._add(max(1, min(BATCH, 1_048_576 // len(self.body)))),
+            lambda _: call(*self._adding(self._fitting(), self.body)),
             lambda _: self._stage(),
             lambda _: [
                 call("acquire", "", "consumer", "a" * 32, "", 1, "hold"),
@@ -274,6 +299,10 @@ class _Held:
             ],
             *(lambda _, state=state: call("purge", state, "", 0) for state in states),
         )
+
+    def _fitting(self) -> int:
+        """Jobs that one call adds: no more than 1 MiB, but one."""
+        return max(1, min(BATCH, 1_048_576 // len(self.body)))
 
     def _receipts(self, numbers: Numbers) -> list[bytes]:
         """Each number with the receipt of its delivery, as far as it has one."""
@@ -295,8 +324,8 @@ class _Held:
 
     def _stage(self) -> None:
         """Stage jobs beside the queue, promise them, publish and forget them."""
-        count = max(1, min(BATCH, 1_048_576 // len(self.body)))
-        record = self._record(b"1;d=staged-%d" % self.serial)
+        count = self._fitting()
+        record = b"1;d=staged-%d\n%b" % (self.serial, self.body)
         sizes = b" ".join([b"%d" % len(record)] * count)
         chunk = b"0 " + sizes + b"\n" + record * count
         self.bed.redis.delete(self.keys["commit"], self.keys["stage"])
