@@ -79,7 +79,7 @@ def test_numbers_of_a_thawed_server(call: Callable[..., list[Any]], queue: Queue
 def test_client_reports_a_stale_call(queue: Queue, raw: redis.Redis) -> None:
     """Whoever's call came too late is told so by an error."""
     queue.enqueue(b"1")
-    (lane,) = queue._node._link.callers
+    (lane,) = queue._node.link.callers
     lane.calls -= 5
     before = dump(raw)
     with pytest.raises(StaleCall):

@@ -233,7 +233,7 @@ class Producing(Waiting):
         """
         bodies = [self.body() for _ in range(1 + many)]
         self.queue.status(IDS[0])  # so that it is connected; stats would remove what has expired
-        for connection in self.client._node._link.callers:
+        for connection in self.client._node.link.callers:
             connection._followers = int(was_connected)
 
         def model() -> str:

@@ -425,7 +425,7 @@ class Worker:
         if home is None:
             return self._client._node.twin(retry_for=1, socket_timeout=2)
         twin = home.node.twin(retry_for=0, socket_timeout=1)
-        twin.send_once()
+        twin.link.send_once()
         return cast("Node", twin)
 
     def _polls(self) -> list[QueuePoll]:

@@ -92,7 +92,7 @@ class AsyncFederatedNode(AsyncNodeClient):
             for timeout in (BRIEF, PROMPT)
         )
         for client in (self.brief, self.prompt):
-            client.node.send_once()
+            client.node.link.send_once()
         self.state = NodeState()
         self.whole_id = ""
         self.known: list[str] = []

@@ -569,7 +569,7 @@ class AsyncFederation:
             return await listener.drop()
         assert isinstance(effect, flows.Hurry)
         for home in list(self.homes):
-            await home.brief.node.hurry()
+            await home.brief.node.link.hurry()
         return None
 
 

@@ -1,8 +1,8 @@
-"""A connection that waits for tokens."""
+"""A connection that waits for tokens by BLPOP."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 
@@ -17,33 +17,29 @@ from penstock.client._acompat import (
 from penstock.client._async.transport.connection import monotonic, pack
 from penstock.client._async.transport.settings import SOCKET_TIMEOUT
 
+if TYPE_CHECKING:
+    from penstock.client._async.transport.server import AsyncServer
+
 STOP_TIMEOUT = 2.0
-"""Seconds after which a BLPOP that does not end makes the connection a dead one."""
+"""Seconds after which the connection is closed if an ended BLPOP has not replied."""
 FAKE_SLICE = 0.02
-"""Seconds of one BLPOP on a connection that can't be waited on."""
+"""Seconds of one BLPOP on a connection that blocks the caller (fakeredis)."""
 RENEW = 60.0
-"""Seconds after which a pending BLPOP is ended and sent anew, which tells a dead connection."""
-
-
-class Commanding(Protocol):
-    """A server that runs plain commands beside a blocking connection."""
-
-    def has_moved(self, conn: Any) -> bool:
-        """Return True if the connection leads to a former primary."""
-
-    async def command(self, *args: Any) -> Any:
-        """Run a plain command."""
+"""Seconds after which a pending BLPOP is sent again, which detects a dead connection."""
 
 
 class AsyncBlockingConnection:
-    """A connection that blocks on wake and space tokens, and never takes anything else.
+    """A connection that blocks on wake and space tokens, and is used for nothing else.
 
     Args:
-        conn: without a socket time-out.
-        server: at the other end, to end a pending BLPOP from a lane.
+        conn: a connection without a socket time-out.
+        server: the server at its other end; another connection ends a pending BLPOP.
+
+    Attributes:
+        reader: reads the reply of the pending BLPOP; None = none is pending.
     """
 
-    def __init__(self, conn: Any, server: Commanding) -> None:
+    def __init__(self, conn: Any, server: AsyncServer) -> None:
         self._conn = conn
         self._server = server
         self.reader: AsyncReader | None = None
@@ -53,28 +49,28 @@ class AsyncBlockingConnection:
     async def pop(
         self, keys: tuple[bytes, ...], timeout: float, signal: AsyncSignal | None = None
     ) -> bytes | None:
-        """Wait for a token; None after `timeout` seconds or at the signal, and the BLPOP stays."""
+        """Wait for a token and return its key; None after `timeout` seconds or at the signal."""
         if self.is_sliced:
             return await self._pop_slices(keys, timeout, signal)
         return await self.begin(keys) or await self.read(timeout, signal)
 
     @property
     def is_sliced(self) -> bool:
-        """True if no BLPOP can stay pending: then `pop` waits in short slices."""
+        """True if no BLPOP can stay pending, so that `pop` waits in short slices."""
         return asliced(self._conn)
 
     @property
     def readers(self) -> list[AsyncReader]:
-        """Reply to wait for, together with those of other connections."""
+        """The reader of the pending BLPOP, if there is one."""
         return [] if self.reader is None else [self.reader]
 
     async def taken(self) -> list[bytes]:
-        """The key of a token that the pending BLPOP has taken, if it has; else it stays."""
+        """Return the key of a token that the pending BLPOP has taken; else it stays pending."""
         key = None if self.reader is None else await self.read(0)
         return [] if key is None else [key]
 
     async def begin(self, keys: tuple[bytes, ...]) -> bytes | None:
-        """Send the BLPOP unless it is pending, anew if it is old; the key of a token it took."""
+        """Send the BLPOP unless one is pending; return the key of a token if an old one took it."""
         if self._id and self._server.has_moved(self._conn):
             await self.drop()
             raise RedisConnectionError("another server is the primary now")
@@ -85,21 +81,21 @@ class AsyncBlockingConnection:
             try:
                 self.reader = await self._block(keys)
             except BaseException:
-                await self.drop()  # half a handshake may be under way on it
+                await self.drop()  # a handshake may be half done
                 raise
         return None
 
     async def read(self, timeout: float, signal: AsyncSignal | None = None) -> bytes | None:
-        """Read the key of a token; None in time or at the signal, and the BLPOP stays."""
+        """Read the key of a token; None after `timeout` seconds or at the signal."""
         assert self.reader is not None
         reply = await self.reader.read(timeout, signal)
         if reply is PENDING:
             return None
         self.reader = None
-        return reply[0] if reply else None
+        return _key_in(reply)
 
     async def _block(self, keys: tuple[bytes, ...]) -> AsyncReader:
-        """Send the BLPOP, on a connection whose id is known."""
+        """Send the BLPOP; learn the connection's id first."""
         self._since = monotonic()
         if not self._id:
             await self._introduce()
@@ -107,9 +103,9 @@ class AsyncBlockingConnection:
         return AsyncReader(self._conn)
 
     async def _introduce(self) -> None:
-        """Connect and ask for the connection's id; only what blocks may take as long as it takes.
+        """Connect and read the connection's id, within `SOCKET_TIMEOUT`.
 
-        A server that is stopped accepts connections, and says nothing.
+        A stopped server accepts connections and never replies.
         """
         asked = pack((b"CLIENT", b"ID"))
         self._id = b"%d" % await aexchanged(self._conn, asked, SOCKET_TIMEOUT)
@@ -117,7 +113,7 @@ class AsyncBlockingConnection:
     async def _pop_slices(
         self, keys: tuple[bytes, ...], timeout: float, signal: AsyncSignal | None
     ) -> bytes | None:
-        """Wait by BLPOPs that end by themselves, short ones if a signal may come."""
+        """Wait by BLPOPs that end by themselves; by short ones if a signal may come."""
         if signal is None:
             return await self._pop_slice(keys, timeout)
         until = monotonic() + timeout
@@ -130,11 +126,10 @@ class AsyncBlockingConnection:
     async def _pop_slice(self, keys: tuple[bytes, ...], timeout: float) -> bytes | None:
         packed = pack((b"BLPOP", *keys, b"%.3f" % max(timeout, 0.001)))
         await asend(self._conn, packed)
-        reply = await self._conn.read_response(disable_decoding=True)
-        return reply[0] if reply else None
+        return _key_in(await self._conn.read_response(disable_decoding=True))
 
     async def quit(self) -> tuple[bytes, ...]:
-        """End a pending BLPOP; the key of a token that it took meanwhile, if it did."""
+        """End a pending BLPOP; return the key of a token if it took one."""
         if self.reader is None:
             return ()
         if self._server.has_moved(self._conn):
@@ -149,11 +144,11 @@ class AsyncBlockingConnection:
 
     @property
     def unblock(self) -> tuple[Any, ...]:
-        """The command that ends a pending BLPOP from another connection."""
+        """The command that ends a pending BLPOP, for another connection."""
         return ("CLIENT", "UNBLOCK", self._id)
 
     async def ended(self) -> tuple[bytes, ...]:
-        """Read what came of a BLPOP that was ended; the key of a token, if it took one."""
+        """Read the reply of a BLPOP that was ended; return the key of a token if it took one."""
         assert self.reader is not None
         try:
             reply = await self.reader.read(STOP_TIMEOUT)
@@ -164,12 +159,25 @@ class AsyncBlockingConnection:
             await self.drop()
             return ()
         self.reader = None
-        return (reply[0],) if reply else ()
+        key = _key_in(reply)
+        return () if key is None else (key,)
+
+    def rest(self) -> None:
+        """Keep the connection, with nothing pending, for the next wait."""
+        self._server.rest(self)
 
     async def drop(self) -> None:
-        """Close the connection, whatever is pending on it."""
+        """Close the connection, with a pending BLPOP or without."""
         if self.reader is not None:
             self.reader.drop()
             self.reader = None
         await self._conn.disconnect()
         self._id = b""
+
+
+def _key_in(reply: tuple[bytes, bytes] | None) -> bytes | None:
+    """Return the key in a reply to BLPOP; None = it has taken nothing."""
+    if not reply:
+        return None
+    key, _ = reply
+    return key

@@ -1,4 +1,4 @@
-"""A connection for calls, which numbers them and waits for their replicas."""
+"""A connection for calls, which numbers them and waits for replicas and disks."""
 
 from __future__ import annotations
 
@@ -8,28 +8,16 @@ from typing import Any
 
 import hiredis
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import (
-    NoScriptError,
-    ResponseError,
-)
+from redis.exceptions import NoScriptError, ResponseError
 
-from penstock.client._acompat import (
-    aclosed,
-    asend,
-    asleep,
-)
-from penstock.client._async.transport.failures import (
-    transient,
-)
+from penstock.client._acompat import aclosed, asend, asleep
+from penstock.client._async.transport.failures import transient
 from penstock.core.calls import NOTHING, Call, Confirmed, Wait
 from penstock.core.logs import get_logger
 from penstock.core.producer import Producer
 from penstock.core.servers import ServerFacts, Syncing, parse_info, unsynced
 from penstock.core.views import number_in
-from penstock.errors import (
-    NotReplicated,
-    ProtocolError,
-)
+from penstock.errors import NotReplicated, ProtocolError
 from penstock.wire.codes import Code
 from penstock.wire.keys import QueueKeys
 from penstock.wire.scripts import Script
@@ -41,11 +29,11 @@ pack: Callable[[tuple[Any, ...]], bytes] = hiredis.pack_command
 monotonic = time.monotonic
 
 SLICE_MS = 100
-"""Most ms of one WAIT or WAITAOF."""
+"""Limit in ms of one WAIT or WAITAOF."""
 AOF_SETTINGS = "*append*"
 """Pattern for CONFIG GET: appendonly, appendfsync, no-appendfsync-on-rewrite."""
 BUSY_PAUSE = 0.05
-"""Seconds until a server that is busy is asked again for a confirmation."""
+"""Seconds until a busy server is asked again for a confirmation."""
 
 
 class AsyncProducerConnection(Producer):
@@ -53,7 +41,7 @@ class AsyncProducerConnection(Producer):
 
     Attributes:
         has_opened: whether `open` has connected it before.
-        used: time of the last reply, by our clock, if the user of the lane noted it.
+        used: time of the last reply by the clock, set by users of the connection that need it.
     """
 
     __slots__ = ("_conn", "_followers", "_syncing", "has_opened", "used")
@@ -69,16 +57,15 @@ class AsyncProducerConnection(Producer):
     async def exchange(self, call: Call[Any], caller: Producer) -> list[Any]:
         """Send a call and read its reply, loading the script if the server does not know it.
 
-        What is to be confirmed is asked for in the same trip, as far as it is known what that is;
-        the call is told what was confirmed.
+        The question for confirmations goes out in the same trip, if it is known by then. The call
+        gets the result.
 
         Args:
-            call: which.
-            caller: whose call it is, the lane itself as a rule; its counter numbers the call.
+            call: the script with its arguments.
+            caller: numbers the call; usually this connection.
 
         Raises:
-            CannotSync: the server can't tell truthfully whether the call is on disk; nothing was
-                sent.
+            CannotSync: the server can't tell if the call is on disk; nothing was sent.
             NotReplicated: jobs are to be added, and too few replicas are connected; nothing was
                 sent.
             ProtocolError: the reply is that of another call; the connection is closed.
@@ -120,7 +107,7 @@ class AsyncProducerConnection(Producer):
         how: Syncing | None,
         asked: bytes,
     ) -> Any:
-        """The reply of a script that the server did not know; any other refusal is raised."""
+        """Load a script that the server did not know, and send the call again."""
         if transient(error):
             raise error  # the caller closes the connection
         if asked:
@@ -133,7 +120,7 @@ class AsyncProducerConnection(Producer):
     async def _conclude(
         self, call: Call[Any], how: Syncing | None, asked: bytes, code: int, wanted: int
     ) -> None:
-        """Read the answer to the question, and wait for what is missing."""
+        """Read the confirmations, and wait for those that are missing."""
         got = await self._confirmed(how) if asked else NOTHING
         if code == Code.DONE:
             assert call.wait is not None
@@ -143,7 +130,7 @@ class AsyncProducerConnection(Producer):
     async def _settled(
         self, how: Syncing | None, wanted: int, got: Confirmed | None, wait: Wait, until: float
     ) -> Confirmed:
-        """Wait until all that are connected have confirmed, or until the time is over."""
+        """Wait until all connected replicas have confirmed, or until the time is over."""
         if got is not None and not got.covers(wanted, wait):
             got = await self._waited(how, await self._reachable(wanted), got, wait, until)
         if got is None or got.replicas < wanted:
@@ -151,10 +138,10 @@ class AsyncProducerConnection(Producer):
         return got or NOTHING
 
     async def _asking(self, call: Call[Any], wait: Wait) -> tuple[Syncing | None, bytes]:
-        """How the disk is asked, None = not at all; and the question that goes out with a call.
+        """Return how to ask for the disk (None = not at all), and the question, packed.
 
         Raises:
-            CannotSync: the disk can't be asked.
+            CannotSync: the server can't tell what is on disk.
             NotReplicated: too few replicas are connected to confirm jobs that are to be added.
         """
         how = await self._syncing_of(call, wait) if wait.fsynced else None
@@ -164,15 +151,15 @@ class AsyncProducerConnection(Producer):
     async def require(
         self, wait: Wait, queue: QueueKeys | None = None, *, afresh: bool = False
     ) -> int:
-        """Count the connected replicas, up to those that are to confirm.
+        """Count the connected replicas, up to the number that has to confirm.
 
         Args:
-            wait: what a call will wait for.
-            queue: whose setting says how many replicas those are, if `wait` does not.
-            afresh: whether the server is asked even if it has been for an earlier call.
+            wait: the confirmations that a call waits for.
+            queue: its setting is the number of replicas, if `wait` has none.
+            afresh: whether to ask the server even if an earlier call did.
 
         Raises:
-            NotReplicated: too few, and such a call must not be sent then.
+            NotReplicated: there are too few, and the call must not be sent then.
         """
         if afresh:
             self._followers = 0
@@ -190,15 +177,15 @@ class AsyncProducerConnection(Producer):
         """Wait until replicas have the last write of this connection, or the time is over.
 
         Args:
-            wait: for how many and how long; the disk is not asked.
+            wait: number of replicas and time-out; the disk is not asked.
         """
         until = monotonic() + wait.timeout_ms / 1000
         return await self._settled(None, wait.expected, NOTHING, wait, until)
 
     async def _reachable(self, replicas: int) -> int:
-        """So many replicas, or as many as are connected if those are fewer.
+        """Return this number of replicas, or that of the connected ones if it is lower.
 
-        The server is asked unless so many have confirmed the last call of this connection.
+        The server is asked unless this many have confirmed the last call of this connection.
         """
         if replicas > self._followers:
             try:
@@ -212,13 +199,13 @@ class AsyncProducerConnection(Producer):
         return min(replicas, self._followers)
 
     async def _syncing_of(self, call: Call[Any], wait: Wait) -> Syncing:
-        """How the disks that a call waits for are asked.
+        """Return how to ask for the disks that a call waits for.
 
-        The queue's setting may want replicas whose disks can't be: that is found out before the
-        call, where no reply has said otherwise.
+        The queue's setting may want replicas, and some servers can't tell of their disks: unless a
+        reply has told the setting, it is read before the call.
 
         Raises:
-            CannotSync: they can't be asked.
+            CannotSync: the server can't tell.
         """
         if wait.replicas is not None or call.queue is None:
             return await self._learn_syncing(wait.expected)
@@ -228,12 +215,12 @@ class AsyncProducerConnection(Producer):
         return how
 
     async def _setting_of(self, queue: QueueKeys) -> int:
-        """How many replicas the queue's setting wants now."""
+        """Return the queue's setting `replicas`."""
         setting = await self.command("HGET", queue["meta"], "replicas")
         return number_in((setting or b"").decode("utf-8", "replace")) or 0
 
     async def _again(self, packed: bytes) -> Any:
-        """Send once more; a refusal closes the connection, as a WAIT may be under way behind it."""
+        """Send again. After a refusal close the connection: the reply of a WAIT may follow."""
         try:
             return await self._roundtrip(packed)
         except ResponseError:
@@ -241,7 +228,7 @@ class AsyncProducerConnection(Producer):
             raise
 
     async def _learn_syncing(self, replicas: int) -> Syncing:
-        """Find out how the server tells what is on disk, once a connection.
+        """Find out how the server tells what is on disk, once per connection.
 
         Raises:
             CannotSync: it does not, or not truthfully, or not of replicas.
@@ -263,10 +250,9 @@ class AsyncProducerConnection(Producer):
         return how
 
     async def _confirmed(self, how: Syncing | None) -> Confirmed | None:
-        """The answer to the question; None = it is refused, and asking again is of no use.
+        """Read the confirmations; None = they are refused, and asking again is of no use.
 
-        A server that knows no WAIT has no replica that could confirm; one that is a replica by now
-        confirms nothing.
+        A server without WAIT has no replicas, and one that became a replica confirms nothing.
         """
         try:
             answer = await self._conn.read_response(disable_decoding=True)
@@ -293,12 +279,12 @@ class AsyncProducerConnection(Producer):
     async def _waited(
         self, how: Syncing | None, wanted: int, got: Confirmed, wait: Wait, until: float
     ) -> Confirmed:
-        """Wait on this connection, whose last write is the one that is meant.
+        """Wait until the last write of this connection is confirmed, or until the time is over.
 
-        In slices: a blocked connection says nothing, and must not be taken for a dead one.
+        In slices, as the socket time-out of a longer wait would close the connection.
         """
         while not got.covers(wanted, wait) and monotonic() < until:
-            if how is Syncing.ALWAYS:  # what its replicas have on disk is never known
+            if how is Syncing.ALWAYS:  # it can't tell what its replicas have on disk
                 break
             left = max(1, min(SLICE_MS, round((until - monotonic()) * 1000)))
             await asend(self._conn, question(how, wanted, left))
@@ -319,17 +305,17 @@ class AsyncProducerConnection(Producer):
             raise ProtocolError(f"{script.name}: the server has another SHA-1 for it")
 
     async def command(self, *args: Any) -> Any:
-        """A plain command, its reply undecoded."""
+        """Run a plain command; its reply is undecoded."""
         return await self._roundtrip(pack(args))
 
     async def together(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Several plain commands in one trip, none of which is refused; their replies."""
+        """Run plain commands, none of which may be refused, in one trip; return their replies."""
         await asend(self._conn, b"".join(map(pack, commands)))
         return [await self._conn.read_response(disable_decoding=True) for _ in commands]
 
     @property
     def turn(self) -> int:
-        """Which primary it leads to, where Sentinels know."""
+        """Number of the primary it leads to, counted by `AsyncPrimary`; 0 = without Sentinel."""
         return int(getattr(self._conn, "turn", 0))
 
     async def open(self) -> bool:
@@ -353,7 +339,7 @@ def question(how: Syncing | None, replicas: int, ms: int) -> bytes:
         return pack((b"WAIT", replicas, ms))
     if how is Syncing.WAITAOF:
         return pack((b"WAITAOF", 1, replicas, ms))
-    # The reply to the call waited for the disk if the setting was `always`: is it?
+    # With appendfsync always the reply to the call came after the disk, so read that setting.
     return pack((b"CONFIG", b"GET", AOF_SETTINGS))
 
 

@@ -118,7 +118,7 @@ class AsyncDriver:
         if isinstance(effect, flows.Drop):
             return await self.node.close()
         if isinstance(effect, flows.Hurry):
-            return await self.node.hurry()
+            return await self.node.link.hurry()
         if isinstance(effect, flows.Tidy):
             return await self.tidy(effect)
         if isinstance(effect, flows.Unregister):
@@ -261,7 +261,7 @@ class _TokenWait:
     async def pop(self, effect: flows.Pop) -> bytes | object | None:
         """Return the key of a token, None at the time given, or `flows.LOST`."""
         if self._waiter is None:
-            self._waiter = self._node.waiter()
+            self._waiter = self._node.link.waiter()
         try:
             key = await self._waiter.pop(effect.keys, effect.until - monotonic(), self._signal)
         except Exception as error:
@@ -286,7 +286,7 @@ class _TokenWait:
             if not passing(error):
                 raise
             return ()
-        self._node.rest(waiter)
+        waiter.rest()
         return keys
 
     async def drop(self) -> None:

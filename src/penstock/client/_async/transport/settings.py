@@ -1,4 +1,4 @@
-"""The settings of our connections, from a URL or from those of a redis-py client."""
+"""The settings of connections, from a URL or from a redis-py client."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ HURRY = 1.0
 
 
 def connection_factory(source: object) -> tuple[Any, str]:
-    """What makes our connections, and where to, from a URL or a redis-py client's own settings.
+    """Return a factory of connections, and their address, for a URL or a redis-py client.
 
     Raises:
         BadArgument: neither of the two, a URL that can't be used, or a client of replicas.
@@ -59,7 +59,7 @@ def connection_factory(source: object) -> tuple[Any, str]:
 
 
 def own_settings(lent: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of our connections, from those of others.
+    """Return settings of connections, made from those of redis-py.
 
     Raises:
         ConfigurationError: they decode responses, so bodies would not come back as bytes.
@@ -77,7 +77,7 @@ def own_settings(lent: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def own_factory(make: Callable[..., Any], settings: dict[str, Any]) -> Callable[..., Any]:
-    """What makes connections with these settings, or others instead."""
+    """Return a function that makes connections; its keyword arguments override the settings."""
     settings.setdefault("socket_connect_timeout", SOCKET_TIMEOUT)
 
     def factory(**changed: Any) -> Any:

@@ -93,7 +93,7 @@ class FederatedNode(NodeClient):
             for timeout in (BRIEF, PROMPT)
         )
         for client in (self.brief, self.prompt):
-            client.node.send_once()
+            client.node.link.send_once()
         self.state = NodeState()
         self.whole_id = ""
         self.known: list[str] = []

@@ -568,7 +568,7 @@ class Federation:
             return listener.drop()
         assert isinstance(effect, flows.Hurry)
         for home in list(self.homes):
-            home.brief.node.hurry()
+            home.brief.node.link.hurry()
         return None
 
 

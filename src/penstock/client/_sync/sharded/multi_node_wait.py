@@ -48,7 +48,7 @@ class MultiNodeWait:
         for home, keys in effect.wanted.items():
             waiter = self._waiters.get(home)
             if waiter is None:
-                waiter = self._waiters[home] = home.brief.node.waiter()
+                waiter = self._waiters[home] = home.brief.node.link.waiter()
             if waiter.is_sliced:
                 continue
             try:
@@ -133,7 +133,7 @@ class MultiNodeWait:
                     raise
                 home.failed(error)
                 continue
-            home.brief.node.rest(waiter)
+            waiter.rest()
             tokens += [(home, key) for key in keys]
         return Heard(tuple(tokens))
 

@@ -1,9 +1,9 @@
 # From src/penstock/client/_async/transport/blocking.py by tools/unasync.py; do not edit.
-"""A connection that waits for tokens."""
+"""A connection that waits for tokens by BLPOP."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 
@@ -18,33 +18,29 @@ from penstock.client._acompat import (
 from penstock.client._sync.transport.connection import monotonic, pack
 from penstock.client._sync.transport.settings import SOCKET_TIMEOUT
 
+if TYPE_CHECKING:
+    from penstock.client._sync.transport.server import Server
+
 STOP_TIMEOUT = 2.0
-"""Seconds after which a BLPOP that does not end makes the connection a dead one."""
+"""Seconds after which the connection is closed if an ended BLPOP has not replied."""
 FAKE_SLICE = 0.02
-"""Seconds of one BLPOP on a connection that can't be waited on."""
+"""Seconds of one BLPOP on a connection that blocks the caller (fakeredis)."""
 RENEW = 60.0
-"""Seconds after which a pending BLPOP is ended and sent anew, which tells a dead connection."""
-
-
-class Commanding(Protocol):
-    """A server that runs plain commands beside a blocking connection."""
-
-    def has_moved(self, conn: Any) -> bool:
-        """Return True if the connection leads to a former primary."""
-
-    def command(self, *args: Any) -> Any:
-        """Run a plain command."""
+"""Seconds after which a pending BLPOP is sent again, which detects a dead connection."""
 
 
 class BlockingConnection:
-    """A connection that blocks on wake and space tokens, and never takes anything else.
+    """A connection that blocks on wake and space tokens, and is used for nothing else.
 
     Args:
-        conn: without a socket time-out.
-        server: at the other end, to end a pending BLPOP from a lane.
+        conn: a connection without a socket time-out.
+        server: the server at its other end; another connection ends a pending BLPOP.
+
+    Attributes:
+        reader: reads the reply of the pending BLPOP; None = none is pending.
     """
 
-    def __init__(self, conn: Any, server: Commanding) -> None:
+    def __init__(self, conn: Any, server: Server) -> None:
         self._conn = conn
         self._server = server
         self.reader: Reader | None = None
@@ -54,28 +50,28 @@ class BlockingConnection:
     def pop(
         self, keys: tuple[bytes, ...], timeout: float, signal: Signal | None = None
     ) -> bytes | None:
-        """Wait for a token; None after `timeout` seconds or at the signal, and the BLPOP stays."""
+        """Wait for a token and return its key; None after `timeout` seconds or at the signal."""
         if self.is_sliced:
             return self._pop_slices(keys, timeout, signal)
         return self.begin(keys) or self.read(timeout, signal)
 
     @property
     def is_sliced(self) -> bool:
-        """True if no BLPOP can stay pending: then `pop` waits in short slices."""
+        """True if no BLPOP can stay pending, so that `pop` waits in short slices."""
         return sliced(self._conn)
 
     @property
     def readers(self) -> list[Reader]:
-        """Reply to wait for, together with those of other connections."""
+        """The reader of the pending BLPOP, if there is one."""
         return [] if self.reader is None else [self.reader]
 
     def taken(self) -> list[bytes]:
-        """The key of a token that the pending BLPOP has taken, if it has; else it stays."""
+        """Return the key of a token that the pending BLPOP has taken; else it stays pending."""
         key = None if self.reader is None else self.read(0)
         return [] if key is None else [key]
 
     def begin(self, keys: tuple[bytes, ...]) -> bytes | None:
-        """Send the BLPOP unless it is pending, anew if it is old; the key of a token it took."""
+        """Send the BLPOP unless one is pending; return the key of a token if an old one took it."""
         if self._id and self._server.has_moved(self._conn):
             self.drop()
             raise RedisConnectionError("another server is the primary now")
@@ -86,21 +82,21 @@ class BlockingConnection:
             try:
                 self.reader = self._block(keys)
             except BaseException:
-                self.drop()  # half a handshake may be under way on it
+                self.drop()  # a handshake may be half done
                 raise
         return None
 
     def read(self, timeout: float, signal: Signal | None = None) -> bytes | None:
-        """Read the key of a token; None in time or at the signal, and the BLPOP stays."""
+        """Read the key of a token; None after `timeout` seconds or at the signal."""
         assert self.reader is not None
         reply = self.reader.read(timeout, signal)
         if reply is PENDING:
             return None
         self.reader = None
-        return reply[0] if reply else None
+        return _key_in(reply)
 
     def _block(self, keys: tuple[bytes, ...]) -> Reader:
-        """Send the BLPOP, on a connection whose id is known."""
+        """Send the BLPOP; learn the connection's id first."""
         self._since = monotonic()
         if not self._id:
             self._introduce()
@@ -108,9 +104,9 @@ class BlockingConnection:
         return Reader(self._conn)
 
     def _introduce(self) -> None:
-        """Connect and ask for the connection's id; only what blocks may take as long as it takes.
+        """Connect and read the connection's id, within `SOCKET_TIMEOUT`.
 
-        A server that is stopped accepts connections, and says nothing.
+        A stopped server accepts connections and never replies.
         """
         asked = pack((b"CLIENT", b"ID"))
         self._id = b"%d" % exchanged(self._conn, asked, SOCKET_TIMEOUT)
@@ -118,7 +114,7 @@ class BlockingConnection:
     def _pop_slices(
         self, keys: tuple[bytes, ...], timeout: float, signal: Signal | None
     ) -> bytes | None:
-        """Wait by BLPOPs that end by themselves, short ones if a signal may come."""
+        """Wait by BLPOPs that end by themselves; by short ones if a signal may come."""
         if signal is None:
             return self._pop_slice(keys, timeout)
         until = monotonic() + timeout
@@ -131,11 +127,10 @@ class BlockingConnection:
     def _pop_slice(self, keys: tuple[bytes, ...], timeout: float) -> bytes | None:
         packed = pack((b"BLPOP", *keys, b"%.3f" % max(timeout, 0.001)))
         send(self._conn, packed)
-        reply = self._conn.read_response(disable_decoding=True)
-        return reply[0] if reply else None
+        return _key_in(self._conn.read_response(disable_decoding=True))
 
     def quit(self) -> tuple[bytes, ...]:
-        """End a pending BLPOP; the key of a token that it took meanwhile, if it did."""
+        """End a pending BLPOP; return the key of a token if it took one."""
         if self.reader is None:
             return ()
         if self._server.has_moved(self._conn):
@@ -150,11 +145,11 @@ class BlockingConnection:
 
     @property
     def unblock(self) -> tuple[Any, ...]:
-        """The command that ends a pending BLPOP from another connection."""
+        """The command that ends a pending BLPOP, for another connection."""
         return ("CLIENT", "UNBLOCK", self._id)
 
     def ended(self) -> tuple[bytes, ...]:
-        """Read what came of a BLPOP that was ended; the key of a token, if it took one."""
+        """Read the reply of a BLPOP that was ended; return the key of a token if it took one."""
         assert self.reader is not None
         try:
             reply = self.reader.read(STOP_TIMEOUT)
@@ -165,12 +160,25 @@ class BlockingConnection:
             self.drop()
             return ()
         self.reader = None
-        return (reply[0],) if reply else ()
+        key = _key_in(reply)
+        return () if key is None else (key,)
+
+    def rest(self) -> None:
+        """Keep the connection, with nothing pending, for the next wait."""
+        self._server.rest(self)
 
     def drop(self) -> None:
-        """Close the connection, whatever is pending on it."""
+        """Close the connection, with a pending BLPOP or without."""
         if self.reader is not None:
             self.reader.drop()
             self.reader = None
         self._conn.disconnect()
         self._id = b""
+
+
+def _key_in(reply: tuple[bytes, bytes] | None) -> bytes | None:
+    """Return the key in a reply to BLPOP; None = it has taken nothing."""
+    if not reply:
+        return None
+    key, _ = reply
+    return key

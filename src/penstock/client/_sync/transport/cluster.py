@@ -1,8 +1,8 @@
 # From src/penstock/client/_async/transport/cluster.py by tools/unasync.py; do not edit.
-"""A Redis Cluster: the way of a call to the server of its slot (protocol/nodes.md, Cluster).
+"""A Redis Cluster: sends each call to the server of its slot (protocol/nodes.md, Cluster).
 
-redis-py's own cluster client gives up within half a second beside a slot that is on its way, and
-refuses EVALSHA in a pipeline; it only lends its settings.
+redis-py's own cluster client gives up within half a second while a slot is migrated, and refuses
+EVALSHA in a pipeline; only its settings are used.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import math
 import random
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from redis.exceptions import AskError, ClusterDownError, MovedError, ResponseError, TryAgainError
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -50,32 +50,34 @@ __all__ = ["Cluster"]
 logger = get_logger("penstock")
 
 NUMBERS = 1 << 32
-"""Between the numbers of two producers: they share connections, where each number is there once."""
+"""Distance of the numbers of two producers: on a connection that they share, each is unique."""
 MAP_TIMEOUT = 1.0
-"""Seconds that a server has to tell where the slots are, before the next one is asked."""
+"""Seconds that a server has to return the slot map, before the next one is asked."""
 MAP_AGE = 1.0
-"""Seconds for which the map is not read again for a slot that has moved."""
+"""Seconds for which the map is not read again because of a slot that has moved."""
 JUST_READ = 0.01
-"""The same when it does not know a slot."""
+"""Seconds for which it is not read again because it lacks a slot."""
 FORMER = 16
-"""Servers without slots that may yet be asked for the map."""
+"""Number of servers without slots that are still asked for the map."""
 COUNT_AGE = 0.25
-"""Seconds for which the keys of a slot that is on its way are not counted again."""
+"""Seconds for which the keys of a slot in migration are not counted again."""
 
+T = TypeVar("T")
 Remap = Callable[[tuple[str, int]], tuple[str, int]]
-Act = Callable[..., Any]
+Act = Callable[..., T]
+"""Done on a server (`Server`), with `asking=True` behind ASKING."""
 
 
 class Cluster:
-    """Servers that share out the slots: lanes and waiters of each, the map, and the patience.
+    """The servers of a cluster, their connections, and the map of the slots.
 
-    A producer is not bound to a connection here: a call keeps its number wherever it is sent.
+    A producer is not bound to a connection: a call keeps its number on each server.
 
     Args:
         factory: makes connections, given a host and a port.
-        places: where to ask for the map first.
-        retry_for: seconds for which a call is tried again when nothing changes.
-        remap: gives the address at which a server is reached, for that which it tells.
+        places: addresses to query for the map first.
+        retry_for: seconds for which a call is tried again while nothing changes.
+        remap: returns the address at which a server is reached for the one that it announces.
     """
 
     def __init__(
@@ -100,10 +102,10 @@ class Cluster:
 
     @classmethod
     def lent(cls, source: object, retry_for: float) -> Cluster | None:
-        """With the settings of redis-py's client of a cluster; None = it is no such client.
+        """Return one with the settings of a client of redis-py; None = it is no cluster client.
 
         Raises:
-            ConfigurationError: it decodes responses.
+            ConfigurationError: the client decodes responses.
         """
         found = cluster_settings(source)
         if found is None:
@@ -114,10 +116,10 @@ class Cluster:
 
     @classmethod
     def behind(cls, server: Server, retry_for: float) -> Cluster | None:
-        """That of which the server is a part; None = of none.
+        """Return the cluster of a server; None = it is not part of one.
 
         Raises:
-            ConfigurationError: it is reached by a Unix socket, where the others are not.
+            ConfigurationError: it is reached by a Unix socket, and the others can't be.
         """
         if not _is_clustered(server):
             return None
@@ -130,12 +132,12 @@ class Cluster:
 
     @property
     def address(self) -> str:
-        """Where its map was asked for first, for people."""
+        """Address of one of its servers, for people."""
         return str(self._places[0])
 
     @property
     def callers(self) -> list[Producer]:
-        """Who numbers calls, as far as they are not at it."""
+        """Producers without a call under way; for tests."""
         return self._producers
 
     def adjust(self, **settings: float) -> None:
@@ -145,19 +147,19 @@ class Cluster:
             server.adjust(**settings)
 
     def send_once(self) -> None:
-        """There is nothing to change: how long a call is tried is said by `retry_for`."""
+        """Do nothing: `retry_for` says for how long a call is tried."""
 
     def reach(self) -> bool:
-        """Have an open connection to one of the primaries; never says that it had to be opened.
+        """Ensure an open connection to one of the primaries; return False.
 
         Raises:
-            redis.exceptions.ConnectionError, TimeoutError: there is none.
+            redis.exceptions.ConnectionError, TimeoutError: none can be reached.
         """
         self._owner(None).reach()
         return False
 
     def hurry(self) -> None:
-        """From now on a call that does not get through within a second is tried once more."""
+        """Try each call twice at most from now on, with a time-out of one second."""
         self._retry_for = 0.0
         self.adjust(socket_timeout=HURRY, socket_connect_timeout=HURRY)
         self.close()
@@ -177,13 +179,13 @@ class Cluster:
     # -- calls -----------------------------------------------------------------------------
 
     def run(self, call: Call[Any], *, brief: bool = False) -> list[Any]:
-        """Run a script where its queue is; the call is told when it was sent again.
+        """Run a script on the server of its queue, and note in the call when it was sent again.
 
         A call that was redirected was not run. After a lost reply it is repeated with the same
-        number, wherever the slot is by then.
+        number, on the server that has the slot by then.
 
         Raises:
-            OutOfMemory, QueueDamaged: what the server refused, typed.
+            OutOfMemory, QueueDamaged: the server refused it.
             redis.exceptions.ConnectionError, TimeoutError, ClusterDownError, TryAgainError: still
                 failing after `retry_for` seconds in which nothing has changed.
         """
@@ -194,17 +196,22 @@ class Cluster:
             caller = Producer(next(self._numbers))
         caller.calls += 1
         patience: Patience | None = None
+
+        def exchange(lane: ProducerConnection) -> list[Any]:
+            if patience is not None and patience.is_unsure:
+                call.doubt()
+            return lane.exchange(call, caller)
+
         try:
             try:
-                server = self._owners[slot] or self._owner(slot)
-                reply = _exchanged(server, call, caller)
+                reply = _used(self._owners[slot] or self._owner(slot), exchange)
             except Exception as error:
                 if not passing(error):
                     raise
                 patience = Patience(0.0 if brief else self._retry_for, monotonic)
-                act = partial(_repeated, call=call, caller=caller, patience=patience)
+                act = partial(_used, use=exchange)
                 reply, sent = self._again(slot, error, act, call.script.name, patience)
-                # The lease of what was reserved counts from the sending, however late it was.
+                # A lease counts from the last sending.
                 if patience.is_unsure or call.script.name == "reserve":
                     call.resent = sent
         except BaseException as error:
@@ -214,11 +221,11 @@ class Cluster:
         return reply
 
     def _failed(self, caller: Producer, error: BaseException, *, unsure: bool) -> None:
-        """Raise a refusal typed; a producer with a call of unknown outcome makes no other call.
+        """Raise the typed error of a refusal. After an unknown outcome, drop the producer.
 
         Args:
-            caller: who has made it.
-            error: how it has ended. A call that was only ever redirected has not been run.
+            caller: numbered the call.
+            error: the end of the call. One that was only ever redirected has not been run.
             unsure: whether an earlier try had no answer.
         """
         if isinstance(error, ResponseError) and not (unsure and passing(error)):
@@ -226,40 +233,38 @@ class Cluster:
             raise_typed(error)
 
     def command(self, *args: Any) -> Any:
-        """A plain command that may be repeated, on the server of its first key; undecoded.
+        """Run a plain command, which may be repeated, on the server of its first key; undecoded.
 
-        SCRIPT goes to every server that has slots; what has no key to any of them.
+        SCRIPT goes to every server that has slots, a command without a key to one of them.
         """
         if str(args[0]).upper() == "SCRIPT":
             return self.everywhere([args])[0][0]
         return self._asked(slot_of(args), partial(_commanded, args=args), str(args[0]))
 
     def everywhere(self, commands: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
-        """What each server replies to plain commands: those that have slots, and answer."""
-
-        def act(_: Server, *, asking: bool) -> list[list[Any]]:
-            del asking
-            return self._replies(commands)
-
-        found: list[list[Any]] = self._asked(None, act, str(commands[0][0]))
-        return found
-
-    def _replies(self, commands: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
-        """The replies of the servers that answer.
+        """Return the replies to plain commands of each server that has slots and answers.
 
         Raises:
-            redis.exceptions.ConnectionError, TimeoutError: none does.
+            redis.exceptions.ConnectionError, TimeoutError: no server answers.
         """
-        found = [_tried(server, commands) for server in self._primaries()]
-        replies = [one for one in found if isinstance(one, list)]
-        if found and not replies:
-            raise next(one for one in found if isinstance(one, Exception))
-        return replies
 
-    def _asked(self, slot: int | None, act: Act, what: str) -> Any:
+        def act(_: Server, *, asking: bool = False) -> list[list[Any]]:  # noqa: ARG001  # its form
+            replies, failure = [], None
+            for server in self._primaries():
+                try:
+                    replies.append([_commanded(server, args=args) for args in commands])
+                except FAILURES as error:  # noqa: PERF203  # server after server
+                    failure = failure or error
+            if failure is not None and not replies:
+                raise failure
+            return replies
+
+        return self._asked(None, act, str(commands[0][0]))
+
+    def _asked(self, slot: int | None, act: Act[T], what: str) -> T:
         try:
             try:
-                return act(self._owner(slot), asking=False)
+                return act(self._owner(slot))
             except Exception as error:
                 if not passing(error):
                     raise
@@ -269,12 +274,12 @@ class Cluster:
             raise_typed(error)
 
     def _again(
-        self, slot: int | None, error: Exception, act: Act, what: str, patience: Patience
-    ) -> tuple[Any, float]:
-        """Try until it is done: the result, and when it was sent.
+        self, slot: int | None, error: Exception, act: Act[T], what: str, patience: Patience
+    ) -> tuple[T, float]:
+        """Try again until `act` succeeds; return its result, and when it was sent.
 
         Raises:
-            the error of the last try, when patience has come to its end.
+            Exception: that of the last try, when patience ends.
         """
         while True:
             pause = self._pause(slot, error, patience)
@@ -293,7 +298,7 @@ class Cluster:
                 error = later
 
     def _pause(self, slot: int | None, error: Exception, patience: Patience) -> float | None:
-        """Seconds until the next try after this error; None = there is none."""
+        """Return the seconds until the next try after this error; None = give up."""
         if isinstance(error, AskError):
             return patience.hop()
         if isinstance(error, TryAgainError) and slot is not None:
@@ -304,7 +309,7 @@ class Cluster:
         return patience.pause()
 
     def _way(self, slot: int | None, error: Exception) -> tuple[Server, bool]:
-        """Where to send the next try, and whether the slot is only expected there."""
+        """Return the server for the next try, and if it must be sent behind ASKING."""
         if isinstance(error, AskError):
             target = self._server(self._reached(error.host, error.port))
             if not isinstance(error, MovedError):
@@ -316,7 +321,7 @@ class Cluster:
         return self._owner(slot), False
 
     def _left(self, slot: int) -> int | None:
-        """How many keys of a slot that is on its way are where they were; None = not told."""
+        """Count the keys of a slot in migration that its owner still has; None = not known."""
         at, count = self._counts.get(slot, (-math.inf, None))
         if monotonic() > at + COUNT_AGE:
             if len(self._counts) > SLOTS // 16:
@@ -339,7 +344,7 @@ class Cluster:
         return server
 
     def _reached(self, host: str, port: int) -> Address:
-        """The address of a server that another one names; no name = where that one is."""
+        """Return the address of a server that another one names; no host = its own host."""
         address = Address(host or self._places[0].host, port)
         return address if self._remap is None else Address(*self._remap(address))
 
@@ -347,7 +352,7 @@ class Cluster:
         return list(dict.fromkeys(server for server in self._owners if server is not None))
 
     def _owner(self, slot: int | None) -> Server:
-        """The server of a slot, or any that has some.
+        """Return the server of a slot; without a slot, any server that has some.
 
         Raises:
             ClusterDownError: no node serves it.
@@ -368,10 +373,10 @@ class Cluster:
         return random.choice(primaries) if primaries else None
 
     def _reread(self, since: float, first: Server | None = None) -> None:
-        """Read the map again, unless it was read since; entries that can't be read stay.
+        """Read the map again, unless it was read since; keep it if no server returns one.
 
         Args:
-            since: a point of the clock.
+            since: a time of the clock.
             first: server to ask before the others.
 
         Raises:
@@ -394,14 +399,14 @@ class Cluster:
             )
 
     def _own_lock(self) -> Any:
-        """The lock, which is one event loop's."""
+        """Return the lock of this event loop."""
         bound = loop()
         if bound is not self._bound:
             self._lock, self._bound = lock(), bound
         return self._lock
 
     def _askable(self, first: Server | None) -> Iterator[Address]:
-        """Servers to ask for the slot map: current owners, then given ones, then former owners."""
+        """Return addresses to query for the map: current owners, given ones, former owners."""
         known = list(self._servers.items())
         random.shuffle(known)
         owners = set(self._primaries())
@@ -411,7 +416,7 @@ class Cluster:
         return iter(dict.fromkeys([*ahead, *serving, *self._places, *others]))
 
     def _read_from(self, address: Address) -> str:
-        """Read the map from one server; why that was not possible, or ''."""
+        """Read the map from one server; return the reason if that failed, else ''."""
         try:
             reply = self._slots(address)
         except (ResponseError, *FAILURES) as error:
@@ -430,7 +435,7 @@ class Cluster:
         return ""
 
     def _leave(self, owners: Collection[Server | None]) -> None:
-        """Close what has no slots; where addresses come and go, those of long ago are forgotten."""
+        """Close the connections to servers without slots; forget the oldest of them."""
         idle = [found for found in list(self._servers.items()) if found[1] not in owners]
         for number, (address, server) in enumerate(reversed(idle)):
             server.close()
@@ -438,7 +443,7 @@ class Cluster:
                 self._servers.pop(address, None)
 
     def _slots(self, address: Address) -> Any:
-        """The reply to CLUSTER SLOTS, by a connection for that alone."""
+        """Return the reply to CLUSTER SLOTS, on a connection of its own."""
         conn = self._factory(
             host=address.host,
             port=address.port,
@@ -454,27 +459,24 @@ class Cluster:
     # -- waiters ---------------------------------------------------------------------------
 
     def waiter(self) -> BlockingConnections:
-        """What waits for tokens on all servers at once."""
+        """Return a waiter for tokens on all servers at once."""
         return BlockingConnections(self)
 
-    def rest(self, waiters: BlockingConnections) -> None:
-        """Nothing is kept: its connections have gone back to their servers."""
-
     def has_moved(self, slot: int, server: Server) -> bool:
-        """Whether a slot is known to be elsewhere now."""
+        """Return True if another server is known to have the slot now."""
         return self._owners[slot] is not server
 
-    def stand(self, slot: int) -> tuple[Server, BlockingConnection]:
-        """A waiter at the server of a slot."""
+    def waiter_of(self, slot: int) -> tuple[Server, BlockingConnection]:
+        """Return the server of a slot, and a waiter on it."""
         server = self._owner(slot)
         return server, server.waiter()
 
 
 class BlockingConnections:
-    """Blocks on tokens in several slots: one connection each, all of them awaited at once.
+    """Blocks on tokens in several slots: one connection for each, all awaited at once.
 
     Args:
-        cluster: where.
+        cluster: the servers.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -484,9 +486,9 @@ class BlockingConnections:
     def pop(
         self, keys: tuple[bytes, ...], timeout: float, signal: Signal | None = None
     ) -> bytes | None:
-        """Wait for a token; None after `timeout` seconds or at the signal.
+        """Wait for a token and return its key; None after `timeout` seconds or at the signal.
 
-        The BLPOPs of the other slots stay, also when there is a token.
+        The BLPOPs of the other slots stay pending.
         """
         until = monotonic() + timeout
         key = self.begin(keys)
@@ -500,14 +502,14 @@ class BlockingConnections:
 
     @property
     def readers(self) -> list[Reader]:
-        """Replies to wait for, together with those of other connections."""
+        """Readers of the pending replies."""
         return [reader for _, waiter in self._waiters.values() for reader in waiter.readers]
 
     def begin(self, keys: tuple[bytes, ...]) -> bytes | None:
-        """Have a BLPOP pending in each slot; the key of a token that one from before has taken."""
+        """Ensure a pending BLPOP for each slot; return the key of a token that one has taken."""
         for slot, group in apart(keys).items():
             if slot not in self._waiters:
-                self._waiters[slot] = self._cluster.stand(slot)
+                self._waiters[slot] = self._cluster.waiter_of(slot)
             server, waiter = self._waiters[slot]
             if self._cluster.has_moved(slot, server):
                 raise RedisConnectionError(f"slot {slot} has moved away from {server.address}")
@@ -517,16 +519,16 @@ class BlockingConnections:
         return None
 
     def taken(self) -> list[bytes]:
-        """The keys of tokens that were taken; what has none stays."""
+        """Return the keys of tokens that were taken; the other BLPOPs stay pending."""
         return [key for _, waiter in self._waiters.values() for key in waiter.taken()]
 
     def quit(self) -> tuple[bytes, ...]:
-        """End what is pending; the keys of tokens that were taken meanwhile."""
+        """End the pending BLPOPs; return the keys of tokens that they took."""
         standing: dict[Server, list[BlockingConnection]] = {}
         waiters, self._waiters = self._waiters, {}
         for slot, (server, waiter) in waiters.items():
             if self._cluster.has_moved(slot, server):
-                waiter.drop()  # it may never answer
+                waiter.drop()  # the server may never answer
             else:
                 standing.setdefault(server, []).append(waiter)
         keys: list[bytes] = []
@@ -534,109 +536,70 @@ class BlockingConnections:
             keys += _ended(server, these)
         return tuple(keys)
 
+    def rest(self) -> None:
+        """Do nothing: `quit` has given the connections back to their servers."""
+
     def drop(self) -> None:
-        """Close the connections, whatever is pending on them."""
+        """Close the connections, with pending BLPOPs or without."""
         waiters, self._waiters = list(self._waiters.values()), {}
         for _, waiter in waiters:
             waiter.drop()
 
 
 def _ended(server: Server, waiters: list[BlockingConnection]) -> list[bytes]:
-    """End what is pending at one server; the keys of tokens that were taken."""
+    """End the BLPOPs at one server in one trip; return the keys of tokens that they took."""
+    pending = [waiter for waiter in waiters if waiter.reader is not None]
     try:
-        return _unblocked(server, waiters)
+        if pending:
+            lane = server.take()
+            try:
+                lane.together([waiter.unblock for waiter in pending])
+            except BaseException:
+                lane.close()
+                raise
+            server.give(lane)
+        keys = [key for waiter in pending for key in waiter.ended()]
     except BaseException as error:
         for waiter in waiters:
             waiter.drop()
         if not passing(error):
             raise
         return []
-
-
-def _unblocked(server: Server, waiters: list[BlockingConnection]) -> list[bytes]:
-    """End what is pending at one server in one trip; the keys of tokens that were taken."""
-    pending = [waiter for waiter in waiters if waiter.reader is not None]
-    if pending:
-        lane = server.take()
-        try:
-            lane.together([waiter.unblock for waiter in pending])
-        except BaseException:
-            lane.close()
-            raise
-        server.give(lane)
-    keys = [key for waiter in pending for key in waiter.ended()]
     for waiter in waiters:
-        server.rest(waiter)
+        waiter.rest()
     return keys
 
 
-def _repeated(
+def _used(
     server: Server,
-    call: Call[Any],
-    caller: Producer,
-    patience: Patience,
+    use: Callable[[ProducerConnection], T],
     *,
     asking: bool = False,
-) -> list[Any]:
-    """Run a script on one server, once more."""
-    if patience.is_unsure:
-        call.doubt()
-    return _exchanged(server, call, caller, asking=asking)
-
-
-def _is_answer(error: BaseException) -> bool:
-    """Whether the server has refused the call itself; the connection is as good as before."""
-    if isinstance(error, NotReplicated):  # nothing was sent
-        return True
-    return isinstance(error, ResponseError) and not transient(error)
-
-
-def _exchanged(
-    server: Server, call: Call[Any], caller: Producer, *, asking: bool = False
-) -> list[Any]:
-    """Run a script on one server, once."""
+) -> T:
+    """Use a connection of a server once; keep it if the server has answered."""
     lane = server.take()
     try:
-        if asking:  # good for one command; should the script have to be loaded, all begins anew
+        if asking:  # for one command: if the script has to be loaded, all begins again
             lane.command("ASKING")
-        reply = lane.exchange(call, caller)
+        result = use(lane)
     except BaseException as error:
-        if isinstance(error, CHANGES) or _is_answer(error):
+        is_refusal = isinstance(error, ResponseError) and not transient(error)
+        if is_refusal or isinstance(error, (*CHANGES, NotReplicated)):  # NotReplicated: not sent
             server.give(lane)
         else:
             lane.close()
         raise
     server.give(lane)
-    return reply
+    return result
 
 
 def _commanded(server: Server, args: tuple[Any, ...], *, asking: bool = False) -> Any:
     """Send a plain command to one server, once."""
-    lane = server.take()
-    try:
-        if asking:
-            lane.command("ASKING")
-        reply = lane.command(*args)
-    except BaseException as error:
-        if isinstance(error, CHANGES) or _is_answer(error):
-            server.give(lane)
-        else:
-            lane.close()
-        raise
-    server.give(lane)
-    return reply
-
-
-def _tried(server: Server, commands: Sequence[tuple[Any, ...]]) -> list[Any] | Exception:
-    """The replies of one server to plain commands, or the failure to get one."""
-    try:
-        return [_commanded(server, args=args) for args in commands]
-    except FAILURES as failure:
-        return failure
+    return _used(server, lambda lane: lane.command(*args), asking=asking)
 
 
 def _is_clustered(server: Server) -> bool:
-    """Whether a server is a part of a cluster, as it says or as it shows."""
+    """Return True if a server is part of a cluster, by its INFO or by the commands it knows."""
     try:
         told = parse_info(server.command("INFO", "cluster"))
     except ResponseError as error:

@@ -94,7 +94,7 @@ class Driver:
         if isinstance(effect, flows.Drop):
             return self.node.close()
         if isinstance(effect, flows.Hurry):
-            return self.node.hurry()
+            return self.node.link.hurry()
         if isinstance(effect, flows.Tidy):
             return self.tidy(effect)
         if isinstance(effect, flows.Unregister):
@@ -237,7 +237,7 @@ class _TokenWait:
     def pop(self, effect: flows.Pop) -> bytes | object | None:
         """Return the key of a token, None at the time given, or `flows.LOST`."""
         if self._waiter is None:
-            self._waiter = self._node.waiter()
+            self._waiter = self._node.link.waiter()
         try:
             key = self._waiter.pop(effect.keys, effect.until - monotonic(), self._signal)
         except Exception as error:
@@ -262,7 +262,7 @@ class _TokenWait:
             if not passing(error):
                 raise
             return ()
-        self._node.rest(waiter)
+        waiter.rest()
         return keys
 
     def drop(self) -> None:

@@ -1,5 +1,5 @@
 # From src/penstock/client/_async/transport/failures.py by tools/unasync.py; do not edit.
-"""Which failures may pass by themselves, and Redis's refusals as typed errors."""
+"""Tells transient failures from refusals, and gives refusals their typed errors."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from penstock.errors import (
 )
 
 FAILURES = (RedisConnectionError, RedisTimeoutError, ProtocolError)
-"""A call has had no answer."""
+"""Errors of a call without an answer."""
 UNLESS = (AuthenticationError, AuthorizationError, MaxConnectionsError)
 CHANGES = (AskError, ClusterDownError, TryAgainError)
-"""Errors of a cluster about a slot that has moved (MOVED is an AskError) or is moving."""
+"""Errors of a cluster about a slot that has moved (MOVED is an AskError) or is in migration."""
 PASSING = re.compile(
     r"(?:^|-)(?:READONLY|MASTERDOWN|NOREPLICAS|UNBLOCKED|BUSY|MISCONF|TRYAGAIN) "
     r"|WAIT cannot be used with replica"
 )
-"""In the text of a refusal that is not about the call: by a server that is no primary (any more),
-or cut off from its own; that runs a slow script (BUSY), or can't write to its disk (MISCONF).
-Redis 6.2 wraps what a script was refused."""
+"""Finds refusals that are not about the call: the server is not a primary, is cut off from it or
+from its replicas, runs a slow script (BUSY), or can't write to its disk (MISCONF). Redis 6.2 puts
+text around the refusal of a command in a script."""
 
 
 def raise_typed(error: ResponseError) -> NoReturn:
@@ -58,9 +58,9 @@ def raise_typed(error: ResponseError) -> NoReturn:
 
 
 def transient(error: BaseException) -> bool:
-    """Whether a failure may pass by itself: the connection's, or of a server that is not ready.
+    """Return True for a failure of the connection, and a refusal of a server that is not ready.
 
-    Any other refusal is the answer.
+    Any other refusal is the answer to the call.
     """
     if isinstance(error, ResponseError):
         codes = (ReadOnlyError, MasterDownError, TryAgainError)
@@ -69,5 +69,5 @@ def transient(error: BaseException) -> bool:
 
 
 def passing(error: BaseException) -> bool:
-    """Whether a failure may pass by itself, that of a cluster which is changing included."""
+    """Return True for a transient failure, and for that of a cluster which is changing."""
     return isinstance(error, CHANGES) or transient(error)

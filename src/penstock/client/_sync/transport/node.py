@@ -1,5 +1,5 @@
 # From src/penstock/client/_async/transport/node.py by tools/unasync.py; do not edit.
-"""A node: the failure domain that a client may choose, with its id; a server or a cluster."""
+"""A node: one failure domain with an id; a server or a cluster."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from typing import Any, TypeVar
 from redis.exceptions import NoPermissionError, ResponseError
 
 from penstock.client._acompat import lock, loop
-from penstock.client._sync.transport.blocking import BlockingConnection
-from penstock.client._sync.transport.cluster import BlockingConnections, Cluster
+from penstock.client._sync.transport.cluster import Cluster
 from penstock.client._sync.transport.connection import monotonic
 from penstock.client._sync.transport.failures import transient
 from penstock.client._sync.transport.server import Server
@@ -36,12 +35,18 @@ SECTIONS = ("server", "clients", "memory", "persistence", "replication", "stats"
 
 
 class Node:
-    """Where queues live, as the client sees it: who it is, and the way of calls to it.
+    """Runs the calls of a client on one node.
 
     Args:
         source: URL or redis-py client.
         prefix: prefix of all keys.
         retry_for: seconds for which a call is tried again when the connection fails.
+
+    Attributes:
+        link: the connections.
+        id: first 8 digits of its id; empty until it is known.
+        known: the first 8 digits of each of its ids.
+        facts: INFO of the server, read once.
     """
 
     def __init__(self, source: object, *, prefix: str, retry_for: float) -> None:
@@ -50,7 +55,7 @@ class Node:
         self._retry_for = retry_for
         cluster = Cluster.lent(source, retry_for)
         self._is_settled = cluster is not None
-        self._link: Server | Cluster = cluster or Server(*connection_factory(source), retry_for)
+        self.link: Server | Cluster = cluster or Server(*connection_factory(source), retry_for)
         self._lock = lock()
         self._bound: object = None
         self.id = ""
@@ -60,50 +65,42 @@ class Node:
 
     @property
     def address(self) -> str:
-        """Where it is, for people."""
-        return self._link.address
+        """Address of the node, for people."""
+        return self.link.address
 
     def twin(self, *, retry_for: float, socket_timeout: float) -> Node:
-        """The same node by connections of its own, for another thread or event loop.
+        """Return the same node with connections of its own, for another thread or event loop.
 
         Args:
             retry_for: seconds for which a call is tried again.
             socket_timeout: seconds for a reply, and for connecting.
         """
         node = Node(self._source, prefix=self._prefix, retry_for=retry_for)
-        node._link.adjust(socket_timeout=socket_timeout, socket_connect_timeout=socket_timeout)
+        node.link.adjust(socket_timeout=socket_timeout, socket_connect_timeout=socket_timeout)
         return node
-
-    def send_once(self) -> None:
-        """From now on don't repeat a failed call: another node may do it."""
-        self._link.send_once()
-
-    def hurry(self) -> None:
-        """From now on a call that does not get through within a second is tried once more."""
-        self._link.hurry()
 
     def forget(self) -> None:
         """Forget all connections without closing them: another process or loop has them."""
-        self._link.forget()
+        self.link.forget()
         self._lock = lock()
 
-    # -- who it is -------------------------------------------------------------------------
+    # -- identity -----------------------------------------------------------------------------
 
     @property
     def is_cluster(self) -> bool:
-        """Whether it is a Redis Cluster; known from the first call on."""
-        return isinstance(self._link, Cluster)
+        """True if it is a Redis Cluster; known from the first call on."""
+        return isinstance(self.link, Cluster)
 
     def _settle(self) -> None:
-        """Learn whether the server is a part of a cluster, before anything is sent to it."""
+        """Find out if the server is part of a cluster, before anything else is sent to it."""
         with self._own_lock():
             if self._is_settled:
                 return
-            server = self._link
+            server = self.link
             assert isinstance(server, Server)
             cluster = Cluster.behind(server, self._retry_for)
             if cluster is not None:
-                self._link = cluster
+                self.link = cluster
                 server.close()
             self._is_settled = True
 
@@ -125,14 +122,14 @@ class Node:
                 self.identify()
 
     def _own_lock(self) -> Any:
-        """The lock, which is one event loop's."""
+        """Return the lock of this event loop."""
         bound = loop()
         if bound is not self._bound:
             self._lock, self._bound = lock(), bound
         return self._lock
 
     def identify(self) -> None:
-        """Learn the node's id, or give it one; again when a queue is made, as after a FLUSHALL."""
+        """Learn the node's id, or give it one; again per new queue, as a FLUSHALL removes it."""
         key = node_key(self._prefix)
         found = self.command("HGET", key, "id")
         if found is None:  # only then is anything written: a full server can still be drained
@@ -142,12 +139,12 @@ class Node:
         self.known[:] = [self.id]
 
     def whole_id(self) -> str:
-        """The node's id, all 40 digits."""
+        """Return the node's id, all 40 digits; empty if it has none."""
         found = self.command("HGET", node_key(self._prefix), "id")
         return str(found.decode()) if found else ""
 
     def listed(self) -> dict[str, str]:
-        """The list of nodes that it keeps: id -> entry; empty if this user may not read it."""
+        """Return its list of nodes, id -> entry; empty if this user may not read it."""
         try:
             flat = self.command("HGETALL", nodes_key(self._prefix))
         except NoPermissionError as error:
@@ -157,11 +154,11 @@ class Node:
         return dict(zip(texts[::2], texts[1::2], strict=True))
 
     def server_facts(self) -> ServerFacts:
-        """INFO, if the server has it and allows it; of a cluster, that of all its primaries."""
+        """Return INFO of the server, or of all primaries of a cluster; empty if it is refused."""
         if not self._is_settled:
             self._settle()
         try:
-            told = self._link.everywhere([("INFO", name) for name in SECTIONS])
+            told = self.link.everywhere([("INFO", name) for name in SECTIONS])
         except ResponseError as error:
             if transient(error):
                 raise
@@ -169,40 +166,40 @@ class Node:
             return ServerFacts({})
         return together([parse_info(b"\n".join(parts)) for parts in told])
 
-    # -- the way to it ---------------------------------------------------------------------
+    # -- calls --------------------------------------------------------------------------------
 
     def run(self, call: Call[R], *, brief: bool = False) -> R:
-        """Run a script and return its result; the call is told how that went.
+        """Run a script and return its result; the call notes what was confirmed.
 
         It is sent again when the connection fails, and after a repair when the queue has lost its
         meta.
 
         Args:
-            call: which.
+            call: the script with its arguments.
             brief: whether to try it twice at most.
 
         Raises:
-            OutOfMemory, QueueDamaged: what the server refused, typed.
+            OutOfMemory, QueueDamaged: the server refused it.
             MetaLost: the queue has lost its meta, and its epoch is not known.
-            As `refusal`: the script has refused the call.
+            As `refusal`: the script refused it.
             redis.exceptions.ConnectionError, TimeoutError: still failing after `retry_for` seconds.
         """
         if not self._is_settled:
             self._settle()
         sent = 0.0 if call.bearer is None else monotonic()
-        raw = self._link.run(call, brief=brief)
+        raw = self.link.run(call, brief=brief)
         if raw[0] < 0 or call.bearer is not None:
             raw = self._judged(call, raw, sent, brief=brief)
         return call.parse(raw)
 
     def _judged(self, call: Call[Any], raw: list[Any], sent: float, *, brief: bool) -> list[Any]:
-        """Repair lost meta, tell the role of the answer, and raise what was refused."""
+        """Repair lost meta, pass the answer to the role, and raise a refusal."""
         ops, bearer = call.ops, call.bearer
         assert ops is not None
         if raw[0] == Code.DAMAGED:
             self._repair(ops, call)
             call.resent, sent = 0.0, monotonic()
-            raw = self._link.run(call, brief=brief)
+            raw = self.link.run(call, brief=brief)
         code = raw[0]
         if bearer is not None:
             is_adding = call.queue is not None and code == Code.DONE
@@ -213,14 +210,14 @@ class Node:
         return raw
 
     def _repair(self, ops: Operations, call: Call[Any]) -> None:
-        """Make the lost meta of a queue anew (protocol/maintenance.md, Repairing meta).
+        """Restore the lost meta of a queue (protocol/maintenance.md, Repairing meta).
 
         Raises:
             MetaLost: the epoch of the queue is not known.
         """
         listed = [epoch for name, epoch in self.registry() if name == ops.keys.name]
         repair = ops.repair(listed, call)
-        raw = self._link.run(repair)
+        raw = self.link.run(repair)
         if raw[0] < 0:
             raise refusal(ops.name, raw)
         made = repair.parse(raw).epoch.decode()
@@ -232,7 +229,7 @@ class Node:
         )
 
     def registry(self) -> list[tuple[str, str]]:
-        """Name and epoch of every queue that the registry lists."""
+        """Return name and epoch of every queue in the registry."""
         flat = self.command("HGETALL", registry_key(self._prefix))
         return [
             (flat[i + 1].decode("utf-8", "replace"), flat[i].decode()[8:])
@@ -240,42 +237,34 @@ class Node:
         ]
 
     def reach(self) -> bool:
-        """Have an open connection, as far as can be seen; of all that fails nothing was sent.
+        """Ensure an open connection. If this raises, nothing was sent.
 
         Returns:
-            Whether it had to be opened.
+            True if it had to be opened.
 
         Raises:
             redis.exceptions.ConnectionError, TimeoutError: at the first attempt.
         """
         if not self._is_settled:
             self._settle()
-        return self._link.reach()
+        return self.link.reach()
 
     def command(self, *args: Any) -> Any:
-        """A plain command that may be repeated, its reply undecoded."""
+        """Run a plain command, which may be repeated; its reply is undecoded."""
         if not self._is_settled:
             self._settle()
-        return self._link.command(*args)
-
-    def waiter(self) -> BlockingConnection | BlockingConnections:
-        """A waiter for one wait; give it back with `rest`."""
-        return self._link.waiter()
-
-    def rest(self, waiter: Any) -> None:
-        """Keep a waiter with nothing pending for the next wait."""
-        self._link.rest(waiter)
+        return self.link.command(*args)
 
     def close(self) -> None:
         """Close all connections that are not in use."""
-        self._link.close()
+        self.link.close()
 
 
 _nodes: weakref.WeakSet[Node | Server] = weakref.WeakSet()
 
 
 def forget_after_fork(node: Node | Server) -> None:
-    """In a forked child the parent's connections and producer ids are the parent's."""
+    """Make forked children forget the connections and producers, which are the parent's."""
     _nodes.add(node)
 
 

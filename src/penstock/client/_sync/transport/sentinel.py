@@ -2,8 +2,8 @@
 """A primary that is found through Sentinel, and found again when it has changed.
 
 The procedure is in protocol/nodes.md, Sentinel. This module uses the connections of redis-py but
-not its pool: the pool asks by clients that belong to one event loop and try again for a minute,
-and it believes a Sentinel that is cut off from the others.
+not its pool: the clients of the pool belong to one event loop and try again for a minute, and it
+believes a Sentinel that is cut off from the others.
 """
 
 from __future__ import annotations
@@ -57,15 +57,15 @@ PATIENCE = 1.0
 LOOK = 1.0
 """Seconds after which a Sentinel is asked again although connections work."""
 REST = 30.0
-"""The same, after one that has not answered."""
+"""Seconds after which the next Sentinel is asked if one has not answered."""
 
 
 class SentinelAnswer(NamedTuple):
-    """What a Sentinel says.
+    """The answer of a Sentinel.
 
     Args:
-        epoch: of the configuration; it rises with each failover.
-        address: of the primary.
+        epoch: epoch of the configuration; it rises with each failover.
+        address: host and port of the primary.
     """
 
     epoch: int
@@ -73,13 +73,13 @@ class SentinelAnswer(NamedTuple):
 
 
 class Primary:
-    """Knows where the primary is. Stands where redis-py's connections look for their pool.
+    """Finds the primary. Takes the place of the pool in redis-py's connections.
 
     Args:
-        pool: whose service and Sentinels.
+        pool: has the name of the service, and its Sentinels.
 
     Attributes:
-        turn: how many primaries there were, counted from 1 on; 0 = none was found yet.
+        turn: number of the primary, counted from 1 on; 0 = none was found yet.
     """
 
     is_master = True
@@ -102,10 +102,10 @@ class Primary:
         return f"{self.service_name}@{places}"
 
     def get_master_address(self) -> tuple[str, int]:
-        """Where the primary is, asked now. The name is redis-py's.
+        """Ask for the address of the primary. The name is redis-py's.
 
         Raises:
-            MasterNotFoundError: no Sentinel is there that knows it.
+            MasterNotFoundError: no Sentinel that knows it has answered.
         """
         best: SentinelAnswer | None = None
         failed = []
@@ -129,9 +129,9 @@ class Primary:
         return best.address
 
     def look(self) -> None:
-        """Ask again from time to time: a primary that is cut off from its Sentinels works on.
+        """Ask again, if that is due: a primary that is cut off from its Sentinels works on.
 
-        Another Sentinel each time, as one that is cut off from the others has old news.
+        Each time another Sentinel is asked, as one that is cut off has an old answer.
         """
         now = time.monotonic()
         if now < self._look_at:
@@ -149,11 +149,11 @@ class Primary:
             self._take(told)
 
     def turn_of(self, address: tuple[str, int]) -> int:
-        """Which primary is there; 0 = none that was told last."""
+        """Return the number of the primary at an address; 0 = it is not the current one."""
         return self.turn if address == self._address else 0
 
     def doubt(self) -> None:
-        """There is no primary where one was said to be: another Sentinel is asked first."""
+        """Ask another Sentinel first: the address it gave is not that of a primary."""
         self._begin_with(1)
 
     def _begin_with(self, number: int) -> None:
@@ -170,7 +170,7 @@ class Primary:
             logger.info("the primary of %s is %s:%s", self.service_name, host, port)
 
     def answers(self) -> list[tuple[str, SentinelAnswer | Exception]]:
-        """What each Sentinel says, or why it says nothing; for tools."""
+        """Return the answer of each Sentinel, or its error; for tools."""
         return [(where, self._answer(where, make)) for where, make in self._sentinels]
 
     def _answer(self, where: str, make: Callable[[], Any]) -> SentinelAnswer | Exception:
@@ -180,7 +180,7 @@ class Primary:
             return error
 
     def _asked(self, where: str, make: Callable[[], Any]) -> SentinelAnswer:
-        """The answer of one Sentinel.
+        """Return the answer of one Sentinel.
 
         Raises:
             RedisError, OSError: it has none.
@@ -196,7 +196,7 @@ class Primary:
 
     def _told_by(self, conn: Any) -> SentinelAnswer:
         name = self.service_name
-        # The first names the next primary earlier than the second does.
+        # In a failover the first command names the new primary earlier than the second.
         where = _packed("SENTINEL", "GET-MASTER-ADDR-BY-NAME", name)
         send(conn, where + _packed("SENTINEL", "MASTER", name))
         address = conn.read_response(disable_decoding=True)
@@ -210,7 +210,7 @@ class Primary:
         return SentinelAnswer(int(state.get(b"config-epoch", 0)), (host, int(address[1])))
 
     def _keep(self, where: str, conn: Any) -> None:
-        """Keep a connection for the next question; of two that were made at once the later one."""
+        """Keep a connection for the next question; if there are two, the later one."""
         other, self._idle[where] = self._idle.get(where), conn
         if other is not None:
             other.disconnect()
@@ -232,11 +232,11 @@ def _packed(*args: Any) -> bytes:
 
 
 def _maker(sentinel: Any, told: dict[str, Any]) -> tuple[str, Callable[[], Any]]:
-    """Where a Sentinel is, and what makes connections to it.
+    """Return address of a Sentinel, and a function that makes connections to it.
 
     Args:
-        sentinel: redis-py's client of it, which lends its settings.
-        told: settings that were given by name; what redis-py fills in would take too long.
+        sentinel: redis-py's client of it, which has the settings.
+        told: settings of the user; the default time-outs of redis-py are too long.
     """
     kind = sentinel.connection_pool.connection_class
     kwargs = dict(sentinel.connection_pool.connection_kwargs)
@@ -249,19 +249,19 @@ def _maker(sentinel: Any, told: dict[str, Any]) -> tuple[str, Callable[[], Any]]
 
 
 class ToPrimary:
-    """What a connection of redis-py's does besides: it makes sure that it has met a primary.
+    """Makes a connection of redis-py check that it has reached a primary.
 
     Attributes:
-        turn: which primary, counted as in `Primary`.
+        turn: number of the primary, counted by `Primary`.
     """
 
     turn = 0
 
     def connect_to(self, address: tuple[str, int]) -> None:
-        """Connect; called by redis-py with what the Sentinels have said.
+        """Connect; called by redis-py with the address that the Sentinels gave.
 
         Raises:
-            redis.exceptions.ConnectionError: it is none, or not there.
+            redis.exceptions.ConnectionError: it can't be reached, or is not a primary.
         """
         conn: Any = self
         primary: Primary = conn.connection_pool
@@ -279,7 +279,7 @@ class ToPrimary:
         send(conn, _packed("ROLE"))
         try:
             role = conn.read_response(disable_decoding=True)
-        except NoPermissionError:  # then a replica is told by its refusals alone
+        except NoPermissionError:  # then a replica shows only when it refuses a write
             return
         if role[0] != b"master":
             raise RedisConnectionError(f"{conn.host}:{conn.port} is not the primary now")
@@ -294,14 +294,14 @@ class SecureToPrimary(ToPrimary, SentinelManagedSSLConnection):
 
 
 class Found:
-    """Makes connections to whichever server is the primary.
+    """Makes connections to the current primary.
 
     Args:
-        pool: whose class of connections, service and Sentinels.
+        pool: has the class of connections, the service and its Sentinels.
         kwargs: settings of the connections.
 
     Attributes:
-        primary: who knows where it is.
+        primary: finds the address.
     """
 
     def __init__(self, pool: SentinelConnectionPool, kwargs: dict[str, Any]) -> None:
@@ -310,12 +310,12 @@ class Found:
         self._kwargs = {**kwargs, "connection_pool": self.primary}
 
     def __call__(self, **changed: Any) -> Any:
-        """A connection, its settings changed by keyword."""
+        """Return a connection; keyword arguments override the settings."""
         return self._make(**{**self._kwargs, **changed})
 
 
 def _to_primary(kind: type) -> type:
-    """The class of connections for a pool whose connections are of this class."""
+    """Return the class of connections for a pool with this class."""
     if kind is SentinelManagedConnection:
         return PlainToPrimary
     if kind is SentinelManagedSSLConnection:
@@ -324,15 +324,15 @@ def _to_primary(kind: type) -> type:
 
 
 def is_sentinel_url(url: str) -> bool:
-    """Whether a URL names a service of Sentinels."""
+    """Return True if a URL names a service of Sentinels."""
     return SCHEME.match(url) is not None
 
 
 def sentinel_pool(url: str) -> SentinelConnectionPool:
-    """A pool as `Sentinel.master_for` makes it; nothing is sent.
+    """Return a pool as `Sentinel.master_for` makes it; nothing is sent.
 
     Raises:
-        BadArgument: the URL is not of the form that is documented.
+        BadArgument: the URL has not the form that is documented.
     """
     found = SCHEME.match(url)
     if found is None:
@@ -358,10 +358,10 @@ def sentinel_pool(url: str) -> SentinelConnectionPool:
 
 
 def _places(url: str, hosts: str) -> list[tuple[str, int]]:
-    """Host and port of each Sentinel.
+    """Return host and port of each Sentinel.
 
     Raises:
-        BadArgument: that is not what stands there.
+        BadArgument: one is not `host` or `host:port`.
     """
     places = []
     for text in hosts.split(","):
@@ -374,10 +374,10 @@ def _places(url: str, hosts: str) -> list[tuple[str, int]]:
 
 
 def _options(url: str, base: str, pairs: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    """Options as redis-py reads them from a URL of its own, names checked by its connections.
+    """Return options as redis-py reads them from a URL; its connections check the names.
 
     Raises:
-        BadArgument: one can't be used.
+        BadArgument: an option can't be used.
     """
     given = url_pool(f"{base}?{urlencode(pairs)}", url)
     named = {"username", "password", "db", *(name for name, _ in pairs)}
@@ -385,11 +385,11 @@ def _options(url: str, base: str, pairs: Sequence[tuple[str, str]]) -> dict[str,
 
 
 def url_pool(url: str, given: str) -> Any:
-    """redis-py's pool for a URL; nothing is sent.
+    """Return redis-py's pool for a URL; nothing is sent.
 
     Args:
-        url: as redis-py knows it.
-        given: as the user has given it.
+        url: a URL in redis-py's form.
+        given: the URL of the user, for the error.
 
     Raises:
         BadArgument: redis-py can't use it, or knows no such option.

@@ -1,7 +1,7 @@
 # From src/penstock/client/_async/transport/server.py by tools/unasync.py; do not edit.
-"""One server: its connections, and the retry that heals them.
+"""One server: its connections, and the retry of calls on them.
 
-redis-py's own retry is off: it resends whatever was sent, and what must not run twice would
+redis-py's own retry is off: it would send a script again without a check that it runs once
 (protocol/core.md, Connections).
 """
 
@@ -15,9 +15,7 @@ from typing import Any
 
 import tenacity
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import (
-    ResponseError,
-)
+from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from penstock.client._acompat import (
@@ -44,13 +42,11 @@ logger = get_logger("penstock")
 
 
 class Server:
-    """One server: lanes for calls, waiters for tokens, and the retry.
-
-    Under Sentinel it is whichever is the primary.
+    """One server, or under Sentinel the current primary: its connections, and the retry.
 
     Args:
         factory: makes connections.
-        address: where they lead, for people.
+        address: address of the server, for people.
         retry_for: seconds for which a call is tried again when the connection fails.
     """
 
@@ -73,7 +69,7 @@ class Server:
 
     @property
     def callers(self) -> list[ProducerConnection]:
-        """Who numbers calls, as far as they are not at it."""
+        """Producers without a call under way; for tests."""
         return self._lanes
 
     def adjust(self, **settings: Any) -> None:
@@ -81,11 +77,11 @@ class Server:
         self.factory = partial(self.factory, **settings)
 
     def send_once(self) -> None:
-        """From now on don't repeat a failed call: another node may do it."""
+        """Repeat no failed call from now on: another node may run it."""
         self._sends_once = True
 
     def hurry(self) -> None:
-        """From now on a call that does not get through within a second is tried once more."""
+        """Try each call twice at most from now on, with a time-out of one second."""
         self.adjust(socket_timeout=HURRY, socket_connect_timeout=HURRY)
         self._retrying = self._retrying.copy(stop=tenacity.stop_after_attempt(1))
         self.close()
@@ -99,14 +95,14 @@ class Server:
     # -- lanes -----------------------------------------------------------------------------
 
     def _bind(self) -> None:
-        """Leave the connections of another event loop."""
+        """Forget the connections of another event loop."""
         bound = loop()
         if bound is not self._bound:
             self.forget()
             self._bound = bound
 
     def take(self) -> ProducerConnection:
-        """A lane for one call; give it back with `give`, or close it."""
+        """Return a connection for one call; give it back with `give`, or close it."""
         self._bind()
         try:
             return self._lanes.pop()
@@ -114,23 +110,23 @@ class Server:
             return ProducerConnection(self.factory())
 
     def give(self, lane: ProducerConnection) -> None:
-        """Keep a lane, whose call has been answered, for the next one."""
+        """Keep a connection, whose call has been answered, for the next call."""
         self._lanes.append(lane)
 
     def _led(self, primary: Primary) -> ProducerConnection:
-        """A lane to the server that is the primary now; what leads to others is closed."""
+        """Return a connection to the current primary; close those to others."""
         self._bind()
         primary.look()
         if self._turn != primary.turn:
             self._turn = primary.turn
             self._leave(primary.turn)
         lane = self.take()
-        if lane.turn != self._turn:  # given back since by a call that began before
+        if lane.turn != self._turn:  # given back by a call that began before
             lane.close()
         return lane
 
     def _leave(self, turn: int) -> None:
-        """Close what does not lead to this primary; another thread may take or give one back."""
+        """Close connections to other primaries; other threads may take or give some meanwhile."""
         for lane in tuple(self._lanes):
             if lane.turn != turn:
                 with suppress(ValueError):
@@ -141,11 +137,11 @@ class Server:
             waiter.drop()
 
     def has_moved(self, conn: Any) -> bool:
-        """Whether a connection leads to a server that was the primary."""
+        """Return True if a connection leads to a former primary."""
         return self._primary is not None and bool(conn.turn != self._primary.turn)
 
     def _lane(self) -> ProducerConnection:
-        """Take a lane for one call; open it first if the call is not sent a second time."""
+        """Take a connection for one call; open it first if a failed call is not repeated."""
         lane = self.take() if self._primary is None else self._led(self._primary)
         if self._sends_once:
             had_opened = lane.has_opened
@@ -161,10 +157,10 @@ class Server:
             raise
 
     def run(self, call: Call[Any], *, brief: bool = False) -> list[Any]:
-        """Run a script and return its reply; the call is told when it was sent again.
+        """Run a script and return its reply; note in the call when it was sent again.
 
         Raises:
-            OutOfMemory, QueueDamaged: what the server refused, typed.
+            OutOfMemory, QueueDamaged: the server refused it.
             redis.exceptions.ConnectionError, TimeoutError: still failing after `retry_for` seconds.
         """
         if self._primary is not None or self._sends_once:
@@ -189,10 +185,10 @@ class Server:
         return reply
 
     def _failed(self, lane: ProducerConnection, error: BaseException) -> None:
-        """Keep the lane of a call that was refused, and raise that typed; close any other.
+        """Raise the typed error of a refusal and keep the connection; else close it.
 
-        There a reply may still be under way and the outcome is unknown: neither the connection nor
-        the producer id is used again.
+        After another failure a reply may still be under way and the outcome is unknown, so neither
+        the connection nor its producer id is used again.
         """
         if isinstance(error, ResponseError) and not transient(error):
             self._lanes.append(lane)
@@ -205,9 +201,9 @@ class Server:
     def _again(
         self, lane: ProducerConnection, call: Call[Any], error: Exception, *, brief: bool
     ) -> list[Any]:
-        """Send the same call, with the same number, on a new connection, for a bounded time.
+        """Repeat a call with the same number on a new connection, for a bounded time.
 
-        The reply is that to the last time, so a lease in it counts from then.
+        The reply is that to the last repeat, so a lease in it counts from then.
         """
         if self._sends_once:
             raise error
@@ -232,14 +228,14 @@ class Server:
             return retrying(repeat)
         except ResponseError as refusal:
             if doubts and transient(refusal):
-                raise doubts[0] from refusal  # it may have run before: that is no refusal
+                raise doubts[0] from refusal  # the call may have run before, so this does not tell
             raise
 
     def reach(self) -> bool:
-        """Have an open connection, as far as can be seen; of all that fails nothing was sent.
+        """Ensure an open connection. If this raises, nothing was sent.
 
         Returns:
-            Whether it had to be opened, or one was found closed since the last `reach`.
+            True if it had to be opened, or if one was found closed since the last `reach`.
 
         Raises:
             redis.exceptions.ConnectionError, TimeoutError: at the first attempt.
@@ -251,7 +247,7 @@ class Server:
         return opened
 
     def command(self, *args: Any) -> Any:
-        """A plain command that may be repeated, its reply undecoded."""
+        """Run a plain command, which may be repeated; its reply is undecoded."""
         lane = self._lane()
 
         def attempt() -> Any:
@@ -262,10 +258,9 @@ class Server:
                     lane.close()
                 raise
 
+        retrying = self._retrying.copy()  # concurrent calls would mix their state
         try:
-            reply: Any = self._retrying.copy()(
-                attempt
-            )  # a copy: concurrent calls would mix their state
+            reply: Any = retrying(attempt)
         except BaseException as error:
             self._failed(lane, error)
             raise
@@ -273,13 +268,13 @@ class Server:
         return reply
 
     def everywhere(self, commands: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
-        """What each server replies to plain commands: this one."""
+        """Return the replies to plain commands of each server: this one."""
         return [[self.command(*args) for args in commands]]
 
     # -- waiters ---------------------------------------------------------------------------
 
     def waiter(self) -> BlockingConnection:
-        """A waiter for one wait; give it back with `rest`."""
+        """Return a waiter for one wait; give it back with `rest`."""
         self._bind()
         try:
             return self._waiters.pop()

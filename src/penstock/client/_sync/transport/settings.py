@@ -1,5 +1,5 @@
 # From src/penstock/client/_async/transport/settings.py by tools/unasync.py; do not edit.
-"""The settings of our connections, from a URL or from those of a redis-py client."""
+"""The settings of connections, from a URL or from a redis-py client."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ HURRY = 1.0
 
 
 def connection_factory(source: object) -> tuple[Any, str]:
-    """What makes our connections, and where to, from a URL or a redis-py client's own settings.
+    """Return a factory of connections, and their address, for a URL or a redis-py client.
 
     Raises:
         BadArgument: neither of the two, a URL that can't be used, or a client of replicas.
@@ -60,7 +60,7 @@ def connection_factory(source: object) -> tuple[Any, str]:
 
 
 def own_settings(lent: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of our connections, from those of others.
+    """Return settings of connections, made from those of redis-py.
 
     Raises:
         ConfigurationError: they decode responses, so bodies would not come back as bytes.
@@ -78,7 +78,7 @@ def own_settings(lent: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def own_factory(make: Callable[..., Any], settings: dict[str, Any]) -> Callable[..., Any]:
-    """What makes connections with these settings, or others instead."""
+    """Return a function that makes connections; its keyword arguments override the settings."""
     settings.setdefault("socket_connect_timeout", SOCKET_TIMEOUT)
 
     def factory(**changed: Any) -> Any:
