@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from benchmarks.bed import Bed
 from benchmarks.contenders import Jobs
@@ -19,6 +18,7 @@ from benchmarks.cost import LIFE, Samples, life, stock, weigh
 from benchmarks.figures import Budget, Sample, Table, median, pairwise
 from benchmarks.machine import share_cores
 from benchmarks.plan import BODY, Plan
+from penstock.core.durable import Durable
 from penstock.embedded import EmbeddedServer, find_server
 from penstock.errors import EmbeddedServerError
 
@@ -243,16 +243,16 @@ def three(bed: Bed) -> Iterator[Bed]:
 def _replicated(bed: Bed, plan: Plan) -> dict[int, list[Sample]]:
     """Adds one by one and by 100, round by round."""
     queue = bed.client.queue("copies")
-    options: dict[str, Any] = {"replicas": REPLICAS, "timeout": PATIENCE}
+    durable = Durable(REPLICAS, timeout=PATIENCE)
 
     def one_by_one(jobs: int) -> int:
         for _ in range(jobs):
-            queue.enqueue(BODY, **options)
+            queue.enqueue(BODY, durable=durable)
         return jobs
 
     def by_100(jobs: int) -> int:
         for _ in range(jobs // 100):
-            queue.enqueue_many([BODY] * 100, **options)
+            queue.enqueue_many([BODY] * 100, durable=durable)
         return jobs
 
     by_100(500)

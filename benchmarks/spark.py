@@ -20,6 +20,7 @@ from benchmarks.bed import Bed, Refused
 from benchmarks.figures import Budget, Table, median, pairwise
 from benchmarks.plan import BODY, Plan
 from penstock.client._sync.client import Penstock
+from penstock.core.dedup import Dedup
 
 __all__ = ["is_there", "spark"]
 
@@ -163,8 +164,7 @@ class Runs:
         names = iter(range(self.rows))
         self.client.queue("loop").enqueue_many(
             (BODY for _ in range(self.rows)),
-            dedup_id=lambda _: str(next(names)),
-            dedup_window=WINDOW,
+            dedup=Dedup(lambda _: str(next(names)), window=WINDOW),
         )
 
     def _sink(self) -> None:

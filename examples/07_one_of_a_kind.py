@@ -16,7 +16,7 @@ It prints:
 
 from server import url
 
-from penstock import Penstock
+from penstock import Dedup, Penstock
 
 with Penstock(url()) as ps:
     q = ps.queue("example.index")
@@ -26,13 +26,13 @@ with Penstock(url()) as ps:
     again = q.enqueue("page 7, v2", dedup_id="page 7")
     print(f"index page 7: {first.action}; again: {again.action}, the job is {again.state}")
     q.enqueue("page 8", dedup_id="page 8")
-    newer = q.enqueue("page 7, v3", dedup_id="page 7", on_duplicate="update")
+    newer = q.enqueue("page 7, v3", dedup=Dedup("page 7", on_duplicate="update"))
     places = [view.body for view in q.peek()]
     print(f"with newer content: {newer.action}, in its old place: {places}")
 
     [job] = q.reserve()
-    late = q.enqueue("page 7, v4", dedup_id="page 7", on_duplicate="update")
-    after = q.enqueue("page 7, v4", dedup_id="page 7", on_duplicate="requeue+update")
+    late = q.enqueue("page 7, v4", dedup=Dedup("page 7", on_duplicate="update"))
+    after = q.enqueue("page 7, v4", dedup=Dedup("page 7", on_duplicate="requeue+update"))
     print(f"while it runs: {late.action}; asked to run again: {after.action}")
     status = q.status("page 7")
     assert status is not None
@@ -44,20 +44,19 @@ with Penstock(url()) as ps:
     print(f"done; active now: {job.body}")
     q.purge("active")
 
-    report = q.enqueue("report", dedup_id="report", dedup_window=60)
+    report = q.enqueue("report", dedup=Dedup("report", window=60))
     q.ack(q.reserve())
     soon = q.enqueue("report", dedup_id="report")
     print(f"report: {report.action}; within its window: {soon.action}, the id is in a {soon.state}")
 
     alerts = [
-        q.enqueue("disk full", dedup_id="disk", dedup_until="enqueued", dedup_window=60)
-        for _ in range(5)
+        q.enqueue("disk full", dedup=Dedup("disk", until="enqueued", window=60)) for _ in range(5)
     ]
     print(f"alerts let through: {sum(not alert.duplicate for alert in alerts)} of 5")
     q.ack(q.reserve())
 
     for typed in ("p", "pen", "penstock"):
-        q.enqueue(typed, dedup_id="search", delay=0.2, on_duplicate="debounce")
+        q.enqueue(typed, dedup=Dedup("search", on_duplicate="debounce"), delay=0.2)
     jobs = q.reserve()
     print(f"search, 0.2 s after the last key: {[job.body for job in jobs]}")
     q.ack(jobs)

@@ -15,7 +15,7 @@ It prints:
 
 from server import url
 
-from penstock import AckNotReplicated, NotReplicated, Penstock
+from penstock import AckNotReplicated, Durable, NotReplicated, Penstock
 from penstock.embedded import EmbeddedServer
 
 with Penstock(url()) as ps:
@@ -37,23 +37,23 @@ with (
     heir.command("REPLICAOF", "127.0.0.1", primary.port)
     ps.command("WAIT", 1, 3000)  # until it is connected
     q = ps.queue("orders")
-    first = q.enqueue("order 1", replicas=1, timeout=30)
+    first = q.enqueue("order 1", durable=Durable(1, timeout=30))
     q.configure(replicas=1)  # from now on for all its producers
-    second = q.enqueue("order 2", timeout=30)
+    second = q.enqueue("order 2", durable=Durable(timeout=30))
     others = f"by the queue's setting {second.replicas} has order 2"
     print(f"{first.replicas} replica has order 1; {others}")
 
     jobs = q.reserve(2)
-    shipped = q.ack(jobs[:1], replicas=1, timeout=30)  # the setting is not for acks
+    shipped = q.ack(jobs[:1], durable=Durable(1, timeout=30))  # the setting is not for acks
     print(f"order 1 is shipped, and {shipped.replicas} replica knows it")
 
     heir.command("REPLICAOF", "NO", "ONE")
     try:
-        q.enqueue("order 3", timeout=0.2)
+        q.enqueue("order 3", durable=Durable(timeout=0.2))
     except NotReplicated as error:
         print(f"the replica is cut off: {error}")
     try:
-        jobs[1].ack(replicas=1, timeout=0.2)
+        jobs[1].ack(durable=Durable(1, timeout=0.2))
     except AckNotReplicated as error:  # it is done; it can't be taken back, and need not be
         told = f"{error.got} of {error.wanted} confirmed, outcome: {error.outcomes[0]}"
         print(f"order 2 is shipped, and no replica knows it: {told}")
@@ -65,5 +65,5 @@ with (
 # Redis 8.0 or newer could sync its file each second; others are believed with this setting only.
 always = ("--appendfsync", "always")
 with EmbeddedServer(appendonly=True, args=always) as server, Penstock(server.url) as ps:
-    ps.queue("orders").enqueue("order 3", fsynced=True)
+    ps.queue("orders").enqueue("order 3", durable=Durable(fsynced=True))
     print(f"on disk: {ps.queue('orders').peek()[0].body}")

@@ -48,7 +48,7 @@ if __name__ == "__main__":  # the library of this checkout, installed or not
 
 import redis
 
-from penstock import CannotSync, NotReplicated, Penstock
+from penstock import CannotSync, Durable, NotReplicated, Penstock
 from penstock.core.servers import ServerFacts, Syncing
 from penstock.embedded import (
     PREFERENCE,
@@ -94,7 +94,7 @@ class Producer:
         with suppress(*gone), Penstock(self.url, retry_for=0) as client:
             for number in self.numbers:
                 try:
-                    client.queue("q").enqueue(b"%d" % number, fsynced=self.fsynced)
+                    client.queue("q").enqueue(b"%d" % number, durable=Durable(fsynced=self.fsynced))
                 except CannotSync as error:
                     self.refused = str(error)
                     return
@@ -220,7 +220,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--runs", type=int, default=10, help="for each policy")
     add("--seconds", type=float, nargs=2, default=(2.0, 5.0), metavar="S", help="kill between them")
     add("--stuck", type=float, default=0.0, metavar="S", help="each fsync takes so much longer")
-    add("--fsynced", action="store_true", help="enqueue(fsynced=True)")
+    add("--fsynced", action="store_true", help="enqueue(durable=Durable(fsynced=True))")
     add("--believe", action="store_true", help="whatever server it is, by WAITAOF")
     add("--server", choices=PREFERENCE, help="where the server comes from")
     args = parser.parse_args(argv)

@@ -10,6 +10,8 @@ from penstock.client._sync.job import Job
 from penstock.client._sync.queue import Queue
 from penstock.client._sync.role import Role
 from penstock.core.codec import Codec
+from penstock.core.dedup import Dedup, DedupUntil, OnDuplicate
+from penstock.core.durable import Durable
 from penstock.core.ids import JobId, parse_id
 from penstock.core.job import BulkEnqueued, Enqueued, Outcome, Settled
 from penstock.core.middleware import EnqueueEvent, Middleware, RunEvent
@@ -108,9 +110,12 @@ __all__ = [
     "CheckpointTaken",
     "Codec",
     "ConfigurationError",
+    "Dedup",
     "DedupStatus",
+    "DedupUntil",
     "Done",
     "Drain",
+    "Durable",
     "EmbeddedServerError",
     "EnqueueEvent",
     "Enqueued",
@@ -132,6 +137,7 @@ __all__ = [
     "NodesMissed",
     "NodesUnavailable",
     "NotReplicated",
+    "OnDuplicate",
     "OnUnknown",
     "OperationUnblocked",
     "OutOfMemory",

@@ -16,6 +16,7 @@ from penstock import (
     BadArgument,
     BadJobId,
     ConfigurationError,
+    Durable,
     JobGone,
     Outcome,
     PenstockError,
@@ -187,7 +188,7 @@ async def test_counts(ps: AsyncPenstock, q: AsyncQueue, raw: Raw) -> None:
     await refused(raw, "replicas", 1, lambda: q.enqueue(1, replicas=1, lease=0))
     for span in (0, -1, True, "1", 3601):
         wait: Any = span
-        await refused(raw, "timeout", span, partial(q.enqueue, 1, timeout=wait))
+        await refused(raw, "timeout", span, lambda w=wait: q.enqueue(1, durable=Durable(timeout=w)))
     for idle in (-1, "1", None, True):
         silent: Any = idle
         await refused(raw, "idle", idle, partial(q.recover, idle=silent))

@@ -12,6 +12,7 @@ from penstock import (
     AsyncPenstock,
     AsyncQueue,
     AsyncWorker,
+    Dedup,
     QueueClosed,
     QueueFull,
     QueuePaused,
@@ -65,7 +66,7 @@ async def test_duplicates_are_refused_as_well(q: AsyncQueue, raw: Raw, mode: str
     before = dump(raw)
     for name in ("waits", "active", "new"):
         with pytest.raises(QueueClosed):
-            await q.enqueue("again", dedup_id=name, on_duplicate=mode)
+            await q.enqueue("again", dedup=Dedup(name, on_duplicate=mode))
     assert dump(raw) == before
     status = await q.status("active")
     assert status is not None
@@ -241,7 +242,7 @@ async def test_successors_are_run_before_the_end(q: AsyncQueue, waits: AsyncWait
     """A job that waits for the end of another one is not forgotten."""
     await q.enqueue("first", dedup_id="x")
     (first,) = await q.reserve(block=0)
-    await q.enqueue("second", dedup_id="x", on_duplicate="requeue")
+    await q.enqueue("second", dedup=Dedup("x", on_duplicate="requeue"))
     await q.close()
     consumer = aspawn(consumed, q)
     await waits.reach(1)

@@ -14,6 +14,8 @@ from penstock import (
     AsyncPenstock,
     AsyncQueue,
     BadArgument,
+    Dedup,
+    Durable,
     Enqueued,
     IncompleteEnqueue,
     JobView,
@@ -106,11 +108,13 @@ def content(raw: Raw, q: AsyncQueue) -> dict[bytes, Any]:
     return keys
 
 
-async def with_successor(q: AsyncQueue, **options: Any) -> tuple[AsyncJob, Enqueued]:
+async def with_successor(
+    q: AsyncQueue, *, window: float | None = None, **options: Any
+) -> tuple[AsyncJob, Enqueued]:
     """A job "old" at work, with the id "x", and "new" that waits for its end."""
-    await q.enqueue("old", dedup_id="x", **options)
+    await q.enqueue("old", dedup=Dedup("x", window=window), **options)
     job = await take(q)
-    answer = await q.enqueue("new", dedup_id="x", on_duplicate="requeue")
+    answer = await q.enqueue("new", dedup=Dedup("x", on_duplicate="requeue"))
     assert (answer.action, answer.state, answer.duplicate) == ("requeued", "scheduled", False)
     return job, answer
 
@@ -154,7 +158,7 @@ async def test_the_id_of_a_job_that_ends_is_told_with_its_ttl(q: AsyncQueue) -> 
         name = f"{ttl} {lease}"
         first = await q.enqueue("x", dedup_id=name, ttl=ttl, lease=lease)
         assert (await q.enqueue("y", dedup_id=name)).id == first.id
-        done = await q.enqueue("y", dedup_id=name, on_duplicate="update", ttl=60)
+        done = await q.enqueue("y", dedup=Dedup(name, on_duplicate="update"), ttl=60)
         assert (done.id, done.action) == (first.id, "updated")
 
 
@@ -166,14 +170,14 @@ async def test_any_text_is_an_id(q: AsyncQueue) -> None:
         again = await q.enqueue("no", dedup_id=name)
         assert (again.id, again.action) == (answers[i].id, "refused")
         assert await seen(q, name) == Status("ready", i)
-        new = await q.enqueue([i], dedup_id=name, on_duplicate="update", headers={name: name})
+        new = await q.enqueue([i], dedup=Dedup(name, on_duplicate="update"), headers={name: name})
         assert (new.id, new.action) == (answers[i].id, "updated")
     jobs = await q.reserve(100, block=0)
     assert [job.dedup_id for job in jobs] == ODD_IDS
     assert bodies(jobs) == [[i] for i in range(len(ODD_IDS))]
     assert [job.headers for job in jobs] == [{name: name} for name in ODD_IDS]
     for i, name in enumerate(ODD_IDS):
-        assert (await q.enqueue(-i, dedup_id=name, on_duplicate="requeue")).action == "requeued"
+        assert (await q.enqueue(-i, dedup=Dedup(name, on_duplicate="requeue"))).action == "requeued"
     assert await q.ack(jobs)
     assert await drained(q) == [-i for i in range(len(ODD_IDS))]
     for name in ODD_IDS:
@@ -187,7 +191,9 @@ async def test_an_id_in_the_body_or_the_headers_is_none(q: AsyncQueue) -> None:
     assert (await q.enqueue(b"1;d=y\n", dedup_id="x", headers={"d": "y"})).action == "added"
     assert await q.status("y") is None
     assert len(await q.reserve(2, block=0)) == 2
-    assert (await q.enqueue(b";d=y\n", dedup_id="x", on_duplicate="requeue")).action == "requeued"
+    assert (
+        await q.enqueue(b";d=y\n", dedup=Dedup("x", on_duplicate="requeue"))
+    ).action == "requeued"
     assert await q.ack([view.id for view in await q.peek(state="active")])
     assert await drained(q) == [b";d=y\n"]
 
@@ -215,7 +221,7 @@ async def test_an_update_keeps_the_place(q: AsyncQueue, raw: Raw, spread: str) -
             advance(raw, q.ops, 0.005)
     chosen = ["7", "0", "11", "6", "7", "1", "7"]
     for step, name in enumerate(chosen):
-        done = await q.enqueue(f"{name} at {step}", dedup_id=name, on_duplicate="update")
+        done = await q.enqueue(f"{name} at {step}", dedup=Dedup(name, on_duplicate="update"))
         assert (done.id, done.action, done.state) == (given[int(name)], "updated", "ready")
         assert [view.id for view in await q.peek(20)] == given
     last = {name: f"{name} at {step}" for step, name in enumerate(chosen)}
@@ -223,7 +229,7 @@ async def test_an_update_keeps_the_place(q: AsyncQueue, raw: Raw, spread: str) -
     assert bodies(await q.peek(20)) == expected
     assert bodies(await q.peek(3, start=-3)) == expected[-3:]
     jobs = [await take(q) for _ in range(4)]
-    done = await q.enqueue("6 again", dedup_id="6", on_duplicate="update")
+    done = await q.enqueue("6 again", dedup=Dedup("6", on_duplicate="update"))
     assert [*bodies(jobs), *bodies(await q.reserve(20, block=0))] == [
         *expected[:6],
         "6 again",
@@ -241,7 +247,7 @@ async def test_any_number_of_updates_keeps_the_order(q: AsyncQueue) -> None:
             await q.enqueue(step)
             expected.append([None, step])
         else:
-            done = await q.enqueue(step, dedup_id=name, on_duplicate="update")
+            done = await q.enqueue(step, dedup=Dedup(name, on_duplicate="update"))
             mine = [entry for entry in expected if entry[0] == name]
             assert done.action == ("updated" if mine else "added")
             if mine:
@@ -269,7 +275,7 @@ async def test_an_update_keeps_age_and_counters(q: AsyncQueue, raw: Raw, where: 
         advance(raw, q.ops, 31)
     before = await shown(q, first.id)
     advance(raw, q.ops, 5)
-    done = await q.enqueue("new", dedup_id="x", on_duplicate="update", delay=600)
+    done = await q.enqueue("new", dedup=Dedup("x", on_duplicate="update"), delay=600)
     assert (done.id, done.action, done.state) == (first.id, "updated", before.state)
     after = await shown(q, first.id)
     assert (before.body, after.body) == ("old", "new")
@@ -286,7 +292,7 @@ async def test_an_update_replaces_the_content(q: AsyncQueue) -> None:
     """Body, its kind, and headers: nothing of the old one is left."""
     await q.enqueue({"n": 1}, dedup_id="x", headers={"a": "1", "b": "2"})
     for body, headers in ((b"\x00;d=y\n", {"c": "3"}), ("text", {}), (b"", {"a": ";"})):
-        await q.enqueue(body, dedup_id="x", headers=headers, on_duplicate="update")
+        await q.enqueue(body, dedup=Dedup("x", on_duplicate="update"), headers=headers)
         (view,) = await q.peek()
         assert (view.body, view.headers, view.dedup_id) == (body, headers, "x")
         assert view.codec == ("json" if body == "text" else "")
@@ -298,11 +304,11 @@ async def test_an_update_and_the_lease(q: AsyncQueue) -> None:
     """Kept when none is given, replaced when one is."""
     await q.enqueue(0, dedup_id="x", lease=7)
     for lease, expected in ((None, 7), (9, 9), (None, 9), (0.5, 0.5)):
-        assert (await q.enqueue(1, dedup_id="x", lease=lease, on_duplicate="update")).duplicate
+        assert (await q.enqueue(1, dedup=Dedup("x", on_duplicate="update"), lease=lease)).duplicate
         assert [view.lease for view in await q.peek()] == [expected]
     assert (await take(q)).lease == 0.5
     await q.enqueue(0, dedup_id="default")
-    await q.enqueue(1, dedup_id="default", on_duplicate="update")
+    await q.enqueue(1, dedup=Dedup("default", on_duplicate="update"))
     assert (await take(q)).lease == 30
 
 
@@ -314,12 +320,12 @@ async def test_an_update_can_not_change_the_class(q: AsyncQueue, raw: Raw, mode:
     default = await q.enqueue("default", dedup_id="default")
     before = content(raw, q)
     for first, name, lease in ((once, "once", 5), (usual, "usual", 0), (default, "default", 0)):
-        done = await q.enqueue("no", dedup_id=name, lease=lease, on_duplicate=mode, delay=60)
+        done = await q.enqueue("no", dedup=Dedup(name, on_duplicate=mode), lease=lease, delay=60)
         assert done == Enqueued(first.id, "ready", duplicate=True, replicas=0, action="refused")
     assert content(raw, q) == before
-    done = await q.enqueue("new", dedup_id="once", on_duplicate=mode)
+    done = await q.enqueue("new", dedup=Dedup("once", on_duplicate=mode))
     assert (done.id, done.action) == (once.id, "updated")
-    assert (await q.enqueue("newer", dedup_id="once", lease=0, on_duplicate=mode)).duplicate
+    assert (await q.enqueue("newer", dedup=Dedup("once", on_duplicate=mode), lease=0)).duplicate
     job = await take(q)
     assert (job.body, job.at_most_once) == ("newer", True)
 
@@ -329,8 +335,8 @@ async def test_an_update_keeps_the_ttl(q: AsyncQueue, raw: Raw, mode: str) -> No
     """The end of the job's life is that of its creation, whatever the update says."""
     first = await q.enqueue("old", dedup_id="x", ttl=60)
     await q.enqueue("old", dedup_id="for ever")
-    done = await q.enqueue("new", dedup_id="x", ttl=6000, on_duplicate=mode)
-    again = await q.enqueue("new", dedup_id="for ever", ttl=6000, on_duplicate=mode)
+    done = await q.enqueue("new", dedup=Dedup("x", on_duplicate=mode), ttl=6000)
+    again = await q.enqueue("new", dedup=Dedup("for ever", on_duplicate=mode), ttl=6000)
     assert (done.id, done.action, again.action) == (first.id, "updated", "updated")
     assert [view.ttl for view in await q.peek()] == [60, None]
     advance(raw, q.ops, 61)
@@ -341,8 +347,8 @@ async def test_an_update_keeps_the_ttl(q: AsyncQueue, raw: Raw, mode: str) -> No
 async def test_an_update_and_the_window(q: AsyncQueue, raw: Raw) -> None:
     """Kept when none is given, replaced when one is."""
     for given, seconds in ((None, 50), (100, 100)):
-        await q.enqueue("old", dedup_id="x", dedup_window=50)
-        done = await q.enqueue("new", dedup_id="x", dedup_window=given, on_duplicate="update")
+        await q.enqueue("old", dedup=Dedup("x", window=50))
+        done = await q.enqueue("new", dedup=Dedup("x", window=given, on_duplicate="update"))
         assert done.action == "updated"
         assert await drained(q) == ["new"]
         advance(raw, q.ops, seconds - 2)
@@ -359,8 +365,8 @@ async def test_an_update_and_until_when(q: AsyncQueue) -> None:
         ("started", "started", True),
         ("finished", "finished", False),
     ):
-        await q.enqueue("old", dedup_id="x", dedup_until=before)
-        done = await q.enqueue("new", dedup_id="x", dedup_until=now, on_duplicate="update")
+        await q.enqueue("old", dedup=Dedup("x", until=before))
+        done = await q.enqueue("new", dedup=Dedup("x", until=now, on_duplicate="update"))
         assert done.action == "updated"
         job = await take(q)
         assert (await seen(q) is None) == is_free, (before, now)
@@ -373,11 +379,11 @@ async def test_an_active_job_is_not_updated(q: AsyncQueue, raw: Raw) -> None:
     job = await take(q)
     before = content(raw, q)
     for mode in ("update", "debounce"):
-        done = await q.enqueue("new", dedup_id="x", on_duplicate=mode)
+        done = await q.enqueue("new", dedup=Dedup("x", on_duplicate=mode))
         assert done == Enqueued(first.id, "active", duplicate=True, replicas=0, action="refused")
     assert content(raw, q) == before
     await job.release()
-    assert (await q.enqueue("new", dedup_id="x", on_duplicate="update")).action == "updated"
+    assert (await q.enqueue("new", dedup=Dedup("x", on_duplicate="update"))).action == "updated"
     assert (await take(q)).body == "new"
 
 
@@ -386,11 +392,11 @@ async def test_an_active_job_is_not_updated(q: AsyncQueue, raw: Raw) -> None:
 
 async def test_a_debounce_begins_the_delay_anew(q: AsyncQueue, raw: Raw) -> None:
     """It runs when there was no other for so long, with the last content."""
-    first = await q.enqueue(0, dedup_id="x", delay=10, on_duplicate="debounce")
+    first = await q.enqueue(0, dedup=Dedup("x", on_duplicate="debounce"), delay=10)
     assert first.action == "added"
     for serial in range(1, 4):
         advance(raw, q.ops, 8)
-        done = await q.enqueue(serial, dedup_id="x", delay=10, on_duplicate="debounce")
+        done = await q.enqueue(serial, dedup=Dedup("x", on_duplicate="debounce"), delay=10)
         assert (done.id, done.action, done.state) == (first.id, "updated", "scheduled")
         assert await q.reserve(block=0) == []
     advance(raw, q.ops, 11)
@@ -403,7 +409,7 @@ async def test_a_debounce_of_a_job_that_waits(q: AsyncQueue, raw: Raw, where: st
     first = await q.enqueue(0, dedup_id="x")
     if where == "nacked":
         await (await take(q)).nack(delay=3600)
-    done = await q.enqueue(1, dedup_id="x", delay=20, on_duplicate="debounce")
+    done = await q.enqueue(1, dedup=Dedup("x", on_duplicate="debounce"), delay=20)
     assert (done.id, done.state) == (first.id, "scheduled")
     (view,) = await q.peek(state="scheduled")
     assert view.next_in == pytest.approx(20, abs=2)
@@ -418,7 +424,7 @@ async def test_a_debounce_without_delay_ends_it(q: AsyncQueue) -> None:
     await q.enqueue("first")
     first = await q.enqueue(0, dedup_id="x", delay=60)
     await q.enqueue("last")
-    done = await q.enqueue(1, dedup_id="x", on_duplicate="debounce")
+    done = await q.enqueue(1, dedup=Dedup("x", on_duplicate="debounce"))
     assert (done.id, done.action) == (first.id, "updated")
     assert await seen(q) == Status("ready", 1)
     assert await drained(q) == ["first", 1, "last"]
@@ -428,9 +434,9 @@ async def test_a_debounce_to_a_point_in_time(q: AsyncQueue, raw: Raw) -> None:
     """`at` is as good as a delay; the end of the ttl bounds both."""
     first = await q.enqueue(0, dedup_id="x", delay=60, ttl=100)
     view = await shown(q, first.id)
-    await q.enqueue(1, dedup_id="x", at=view.created + 90, on_duplicate="debounce")
+    await q.enqueue(1, dedup=Dedup("x", on_duplicate="debounce"), at=view.created + 90)
     assert (await shown(q, first.id)).due == pytest.approx(view.created + 90, abs=0.01)
-    await q.enqueue(2, dedup_id="x", delay=3600, on_duplicate="debounce")
+    await q.enqueue(2, dedup=Dedup("x", on_duplicate="debounce"), delay=3600)
     advance(raw, q.ops, 101)
     assert await q.reserve(block=0) == []
     assert await seen(q) is None
@@ -438,20 +444,20 @@ async def test_a_debounce_to_a_point_in_time(q: AsyncQueue, raw: Raw) -> None:
 
 async def test_a_throttle(q: AsyncQueue, raw: Raw) -> None:
     """One a window, from the enqueue on, whatever has become of it; and then the next one."""
-    throttle: dict[str, Any] = {"dedup_until": "enqueued", "dedup_window": 10}
+    throttle = Dedup("x", until="enqueued", window=10)
     for serial in range(3):
-        done = await q.enqueue(serial, dedup_id="x", **throttle)
+        done = await q.enqueue(serial, dedup=throttle)
         assert (done.action, done.state) == ("added", "ready")
         for now in ("waits", "at work", "done"):
             if now == "at work":
                 assert (await take(q)).body == serial
             elif now == "done":
                 assert await q.ack([done.id])
-            again = await q.enqueue("no", dedup_id="x", **throttle)
+            again = await q.enqueue("no", dedup=throttle)
             assert again == Enqueued("", "window", duplicate=True, replicas=0, action="refused")
             assert await seen(q) == Status("window", None, window=True)
         advance(raw, q.ops, 9)
-        assert (await q.enqueue("no", dedup_id="x", **throttle)).duplicate
+        assert (await q.enqueue("no", dedup=throttle)).duplicate
         advance(raw, q.ops, 1.5)
         assert await seen(q) is None
     assert (await q.stats()).enqueued == 3
@@ -460,7 +466,7 @@ async def test_a_throttle(q: AsyncQueue, raw: Raw) -> None:
 @pytest.mark.parametrize("end", ["delete", "bury", "purge", "withdraw"])
 async def test_a_throttle_outlives_its_job(q: AsyncQueue, raw: Raw, end: str) -> None:
     """However that ends."""
-    done = await q.enqueue(0, dedup_id="x", dedup_until="enqueued", dedup_window=10)
+    done = await q.enqueue(0, dedup=Dedup("x", until="enqueued", window=10))
     await (q.purge() if end == "purge" else getattr(q, end)([done.id]))
     assert (await q.enqueue(1, dedup_id="x")).action == "refused"
     advance(raw, q.ops, 11)
@@ -470,11 +476,11 @@ async def test_a_throttle_outlives_its_job(q: AsyncQueue, raw: Raw, end: str) ->
 
 async def test_until_started(q: AsyncQueue, raw: Raw) -> None:
     """Refused while it waits; free from the first delivery on, also if that fails."""
-    first = await q.enqueue("old", dedup_id="x", dedup_until="started")
-    assert (await q.enqueue("no", dedup_id="x", dedup_until="started")).id == first.id
+    first = await q.enqueue("old", dedup=Dedup("x", until="started"))
+    assert (await q.enqueue("no", dedup=Dedup("x", until="started"))).id == first.id
     job = await take(q)
     assert await seen(q) is None
-    assert (await q.enqueue("new", dedup_id="x", dedup_until="started")).action == "added"
+    assert (await q.enqueue("new", dedup=Dedup("x", until="started"))).action == "added"
     assert await seen(q) == Status("ready", "new")
     await job.nack(delay=0)
     assert await seen(q) == Status("ready", "new")
@@ -488,18 +494,18 @@ async def test_until_started(q: AsyncQueue, raw: Raw) -> None:
 async def test_until_started_or_taken_away(q: AsyncQueue) -> None:
     """An id that waits for a start is free too when the job ends without one."""
     for end in ("delete", "bury", "withdraw"):
-        done = await q.enqueue(end, dedup_id="x", dedup_until="started", delay=60)
+        done = await q.enqueue(end, dedup=Dedup("x", until="started"), delay=60)
         assert await getattr(q, end)([done.id])
         assert await seen(q) is None
 
 
 async def test_until_started_has_no_successor(q: AsyncQueue) -> None:
     """While it waits there is nothing to requeue, and at work it has the id no more."""
-    await q.enqueue("old", dedup_id="x", dedup_until="started")
-    again = await q.enqueue("no", dedup_id="x", on_duplicate="requeue", dedup_until="started")
+    await q.enqueue("old", dedup=Dedup("x", until="started"))
+    again = await q.enqueue("no", dedup=Dedup("x", on_duplicate="requeue", until="started"))
     assert again.action == "refused"
     await take(q)
-    again = await q.enqueue("new", dedup_id="x", on_duplicate="requeue", dedup_until="started")
+    again = await q.enqueue("new", dedup=Dedup("x", on_duplicate="requeue", until="started"))
     assert (again.action, again.state) == ("added", "ready")
 
 
@@ -508,7 +514,7 @@ async def test_until_started_has_no_successor(q: AsyncQueue) -> None:
 
 async def test_a_window_begins_with_the_ack(q: AsyncQueue, raw: Raw) -> None:
     """And lasts as long as the job said, whenever it was enqueued."""
-    await q.enqueue(0, dedup_id="x", dedup_window=10)
+    await q.enqueue(0, dedup=Dedup("x", window=10))
     advance(raw, q.ops, 60)
     job = await take(q)
     advance(raw, q.ops, 20)
@@ -532,7 +538,7 @@ async def test_only_an_ack_opens_a_window(q: AsyncQueue, raw: Raw, end: str) -> 
     """A job that was given up, removed or expired may be tried again at once."""
     await q.configure(max_attempts=1)
     ttl = 60 if end == "ttl" else None
-    done = await q.enqueue(0, dedup_id="x", dedup_window=600, ttl=ttl)
+    done = await q.enqueue(0, dedup=Dedup("x", window=600), ttl=ttl)
     if end in ("bury", "dead"):
         job = await take(q)
         assert await (job.bury() if end == "bury" else job.nack())
@@ -554,7 +560,7 @@ async def test_an_ack_may_name_the_window(
 ) -> None:
     """It stands instead of the one that the producer gave, longer or shorter; 0 = none."""
     for window in (10, 0, 0.5):
-        await q.enqueue("new", dedup_id="x", dedup_window=own)
+        await q.enqueue("new", dedup=Dedup("x", window=own))
         await q.enqueue("without an id")
         jobs = await q.reserve(2, block=0)
         if by_queue:
@@ -572,9 +578,9 @@ async def test_an_ack_may_name_the_window(
 async def test_a_window_of_the_ack_and_a_successor(q: AsyncQueue, raw: Raw) -> None:
     """It waits for the end of that window, or not at all."""
     for window in (10, 0):
-        await q.enqueue("old", dedup_id="x", dedup_window=5)
+        await q.enqueue("old", dedup=Dedup("x", window=5))
         job = await take(q)
-        await q.enqueue("new", dedup_id="x", on_duplicate="requeue")
+        await q.enqueue("new", dedup=Dedup("x", on_duplicate="requeue"))
         assert await job.ack(dedup_window=window)
         assert (await drained(q) == ["new"]) is (window == 0)
         advance(raw, q.ops, window + 0.001)
@@ -598,12 +604,12 @@ async def test_windows_of_an_ack_that_can_not_be(q: AsyncQueue, raw: Raw) -> Non
 @pytest.mark.parametrize("delay, waits", [(0, 10), (5, 10), (30, 30)])
 async def test_a_requeue_in_a_window(q: AsyncQueue, raw: Raw, delay: int, waits: int) -> None:
     """It runs when the window ends, or after its own delay if that is longer."""
-    await q.enqueue("old", dedup_id="x", dedup_window=10)
+    await q.enqueue("old", dedup=Dedup("x", window=10))
     assert await drained(q) == ["old"]
-    done = await q.enqueue("new", dedup_id="x", delay=delay, on_duplicate="requeue")
+    done = await q.enqueue("new", dedup=Dedup("x", on_duplicate="requeue"), delay=delay)
     assert (done.action, done.state, done.duplicate) == ("requeued", "scheduled", False)
     assert await seen(q) == Status("window", "new", window=True)
-    again = await q.enqueue("no", dedup_id="x", on_duplicate="requeue")
+    again = await q.enqueue("no", dedup=Dedup("x", on_duplicate="requeue"))
     assert (again.id, again.action) == (done.id, "refused")
     advance(raw, q.ops, waits - 1)
     assert await q.reserve(block=0) == []
@@ -615,9 +621,9 @@ async def test_a_requeue_in_a_window(q: AsyncQueue, raw: Raw, delay: int, waits:
 
 async def test_what_waits_for_a_window_is_not_promoted(q: AsyncQueue, raw: Raw) -> None:
     """Not before the window has ended; then it is as any other."""
-    await q.enqueue("old", dedup_id="x", dedup_window=10)
+    await q.enqueue("old", dedup=Dedup("x", window=10))
     assert await drained(q) == ["old"]
-    done = await q.enqueue("new", dedup_id="x", delay=30, on_duplicate="requeue")
+    done = await q.enqueue("new", dedup=Dedup("x", on_duplicate="requeue"), delay=30)
     assert list(await q.promote([done.id])) == [Outcome.REFUSED]
     assert await seen(q) == Status("window", "new", window=True)
     assert await q.reserve(block=0) == []
@@ -629,13 +635,13 @@ async def test_what_waits_for_a_window_is_not_promoted(q: AsyncQueue, raw: Raw) 
 
 async def test_windows_follow_each_other(q: AsyncQueue, raw: Raw) -> None:
     """Each job of a chain of successors has its own window, and waits for the one before."""
-    job, _ = await with_successor(q, dedup_window=10)
-    await q.enqueue("2", dedup_id="x", dedup_window=20, on_duplicate="requeue+update")
+    job, _ = await with_successor(q, window=10)
+    await q.enqueue("2", dedup=Dedup("x", window=20, on_duplicate="requeue+update"))
     await job.ack()
     advance(raw, q.ops, 11)
     job = await take(q)
     assert job.body == "2"
-    await q.enqueue("3", dedup_id="x", dedup_window=5, on_duplicate="requeue")
+    await q.enqueue("3", dedup=Dedup("x", window=5, on_duplicate="requeue"))
     await job.ack()
     advance(raw, q.ops, 19)
     assert await q.reserve(block=0) == []
@@ -649,10 +655,10 @@ async def test_windows_follow_each_other(q: AsyncQueue, raw: Raw) -> None:
 @pytest.mark.parametrize("end", ["delete", "withdraw", "purge", "bury", "ttl", "ack"])
 async def test_what_waits_for_a_window_may_end(q: AsyncQueue, raw: Raw, end: str) -> None:
     """The window of the one before stays open until its time."""
-    await q.enqueue("old", dedup_id="x", dedup_window=100)
+    await q.enqueue("old", dedup=Dedup("x", window=100))
     assert await drained(q) == ["old"]
     ttl = 10 if end == "ttl" else None
-    done = await q.enqueue("new", dedup_id="x", ttl=ttl, on_duplicate="requeue")
+    done = await q.enqueue("new", dedup=Dedup("x", on_duplicate="requeue"), ttl=ttl)
     if end == "ttl":
         advance(raw, q.ops, 11)
         assert await q.sweep() == 1
@@ -662,7 +668,7 @@ async def test_what_waits_for_a_window_may_end(q: AsyncQueue, raw: Raw, end: str
         assert await getattr(q, end)([done.id])
     assert await seen(q) == Status("window", None, window=True)
     assert (await q.enqueue("no", dedup_id="x")).state == "window"
-    third = await q.enqueue("third", dedup_id="x", on_duplicate="requeue")
+    third = await q.enqueue("third", dedup=Dedup("x", on_duplicate="requeue"))
     assert third.action == "requeued"
     advance(raw, q.ops, 101)
     assert await drained(q) == ["third"]
@@ -674,10 +680,10 @@ async def test_a_window_and_what_waited_for_it_end_together(
     q: AsyncQueue, raw: Raw, end: str, by: str
 ) -> None:
     """Whatever call finds that both are over: nothing of the id is left."""
-    await q.enqueue("old", dedup_id="x", dedup_window=10)
+    await q.enqueue("old", dedup=Dedup("x", window=10))
     assert await drained(q) == ["old"]
     options: dict[str, Any] = {"ttl": 20} if end == "ttl" else {"lease": 0}
-    await q.enqueue("new", dedup_id="x", on_duplicate="requeue", **options)
+    await q.enqueue("new", dedup=Dedup("x", on_duplicate="requeue"), **options)
     if end == "at most once":
         advance(raw, q.ops, 11)
         assert (await take(q)).body == "new"
@@ -699,7 +705,7 @@ async def test_a_window_and_what_waited_for_it_end_together(
 async def test_many_windows_end_together(q: AsyncQueue, raw: Raw) -> None:
     """More than one call closes: each id is free at its time all the same."""
     count = 350
-    await q.enqueue_many(range(count), dedup_id=str, dedup_window=10)
+    await q.enqueue_many(range(count), dedup=Dedup(str, window=10))
     assert await q.ack(await q.reserve(count, block=0))
     answers = await q.enqueue_many(range(count), dedup_id=str)
     assert {answer.state for answer in answers} == {"window"}
@@ -716,7 +722,7 @@ async def test_many_windows_end_together(q: AsyncQueue, raw: Raw) -> None:
 
 async def test_a_queue_with_an_open_window_stays(q: AsyncQueue, raw: Raw) -> None:
     """An idle queue without jobs is removed by a sweep, but not before its windows have ended."""
-    await q.enqueue(0, dedup_id="x", dedup_window=3600)
+    await q.enqueue(0, dedup=Dedup("x", window=3600))
     assert await drained(q) == [0]
     advance(raw, q.ops, 1800)
     await q.sweep()
@@ -769,9 +775,9 @@ async def test_an_update_while_the_first_waits_again(q: AsyncQueue) -> None:
     """It is the successor that has the new content, as it runs last; its delay is its own."""
     job, heir = await with_successor(q)
     await job.release()
-    assert (await q.enqueue("no", dedup_id="x", on_duplicate="requeue")).action == "refused"
+    assert (await q.enqueue("no", dedup=Dedup("x", on_duplicate="requeue"))).action == "refused"
     for how in ("update", "debounce", "requeue+update", "requeue+debounce"):
-        done = await q.enqueue(how, dedup_id="x", on_duplicate=how)
+        done = await q.enqueue(how, dedup=Dedup("x", on_duplicate=how))
         assert (done.id, done.action, done.state) == (heir.id, "updated", "scheduled")
         assert await seen(q) == Status("ready", "old", how)
     assert await drained(q) == ["old", "requeue+debounce"]
@@ -781,10 +787,10 @@ async def test_a_successor_has_a_ttl_of_its_own(q: AsyncQueue, raw: Raw) -> None
     """It may end while it waits: the first one goes on, and another one may be added."""
     await q.enqueue("old", dedup_id="x", lease=3600)
     job = await take(q)
-    await q.enqueue("short", dedup_id="x", ttl=10, on_duplicate="requeue")
+    await q.enqueue("short", dedup=Dedup("x", on_duplicate="requeue"), ttl=10)
     advance(raw, q.ops, 11)
     assert await seen(q) == Status("active", "old")
-    done = await q.enqueue("new", dedup_id="x", ttl=100, on_duplicate="requeue")
+    done = await q.enqueue("new", dedup=Dedup("x", on_duplicate="requeue"), ttl=100)
     assert done.action == "requeued"
     assert await seen(q) == Status("active", "old", "new")
     assert await job.ack()
@@ -807,9 +813,9 @@ async def test_an_enqueue_finds_that_a_ttl_has_ended(q: AsyncQueue, raw: Raw, mo
     job, heir = await with_successor(q, ttl=60, lease=3600)
     await q.enqueue("alone", dedup_id="y", ttl=60)
     advance(raw, q.ops, 61)
-    alone = await q.enqueue("fresh", dedup_id="y", on_duplicate=mode)
+    alone = await q.enqueue("fresh", dedup=Dedup("y", on_duplicate=mode))
     assert alone.action == "added"
-    done = await q.enqueue("newest", dedup_id="x", on_duplicate=mode)
+    done = await q.enqueue("newest", dedup=Dedup("x", on_duplicate=mode))
     updated = mode not in ("refuse", "requeue")
     assert (done.id, done.action) == (heir.id, "updated" if updated else "refused")
     assert await seen(q, "y") == Status("ready", "fresh")
@@ -855,7 +861,7 @@ async def test_the_successor_is_taken_away(q: AsyncQueue, raw: Raw, what: str) -
     await q.enqueue("old", dedup_id="x", lease=3600)
     job = await take(q)
     ttl = 60 if what == "ttl" else None
-    heir = await q.enqueue("new", dedup_id="x", ttl=ttl, on_duplicate="requeue")
+    heir = await q.enqueue("new", dedup=Dedup("x", on_duplicate="requeue"), ttl=ttl)
     if what == "ttl":
         advance(raw, q.ops, 61)
         await q.sweep()
@@ -864,7 +870,7 @@ async def test_the_successor_is_taken_away(q: AsyncQueue, raw: Raw, what: str) -
     else:
         assert await getattr(q, what)([heir.id])
     assert await seen(q) == Status("active", "old")
-    third = await q.enqueue("third", dedup_id="x", on_duplicate="requeue")
+    third = await q.enqueue("third", dedup=Dedup("x", on_duplicate="requeue"))
     assert third.action == "requeued"
     await job.ack()
     assert await drained(q) == ["third"]
@@ -874,7 +880,7 @@ async def test_the_successor_is_taken_away(q: AsyncQueue, raw: Raw, what: str) -
 @pytest.mark.parametrize("what", ["delete", "bury", "ack"])
 async def test_both_are_taken_away(q: AsyncQueue, what: str, order: str) -> None:
     """In one call, in either order: the id is free."""
-    job, heir = await with_successor(q, dedup_window=None)
+    job, heir = await with_successor(q)
     both = [job.id, heir.id]
     assert (await getattr(q, what)(both if order == "first, successor" else both[::-1])).done == 2
     assert await seen(q) is None
@@ -896,7 +902,7 @@ async def test_many_successors_at_once(q: AsyncQueue) -> None:
     count = 200
     await q.enqueue_many(range(count), dedup_id=str)
     jobs = await q.reserve(count, block=0)
-    answers = await q.enqueue_many(range(count), dedup_id=str, on_duplicate="requeue")
+    answers = await q.enqueue_many(range(count), dedup=Dedup(str, on_duplicate="requeue"))
     assert {answer.action for answer in answers} == {"requeued"}
     half = jobs[::2]
     assert await q.ack(half)
@@ -914,7 +920,7 @@ async def test_many_successors_at_once(q: AsyncQueue) -> None:
 async def test_a_dead_letter_has_no_id(q: AsyncQueue, raw: Raw, how: str) -> None:
     """However it died; another one may be added at once."""
     await q.configure(max_attempts=1, max_crashes=1, max_releases=1)
-    first = await q.enqueue("old", dedup_id="x", dedup_window=60)
+    first = await q.enqueue("old", dedup=Dedup("x", window=60))
     if how == "bury by id":
         assert await q.bury([first.id])
     else:
@@ -941,7 +947,7 @@ async def test_a_redrive_and_the_id(q: AsyncQueue, raw: Raw, holder: str, named:
     await q.bury([view.id for view in await q.peek()])
     if holder != "nobody":
         delay = 600 if holder == "scheduled" else 0
-        await q.enqueue("new", dedup_id="x", delay=delay, dedup_window=600)
+        await q.enqueue("new", dedup=Dedup("x", window=600), delay=delay)
     if holder in ("active", "window"):
         job = await take(q)
         if holder == "window":
@@ -979,7 +985,7 @@ async def test_a_redrive_when_the_id_is_free_by_time(q: AsyncQueue, raw: Raw, go
     """A window or a ttl that has ended holds nothing, swept or not."""
     await q.bury([(await q.enqueue("old", dedup_id="x")).id])
     if gone == "window":
-        await q.enqueue("new", dedup_id="x", dedup_window=10)
+        await q.enqueue("new", dedup=Dedup("x", window=10))
         assert await drained(q) == ["new"]
     else:
         await q.enqueue("new", dedup_id="x", ttl=10)
@@ -993,7 +999,7 @@ async def test_a_redrive_when_the_id_is_free_by_time(q: AsyncQueue, raw: Raw, go
 
 async def test_a_redrive_of_ids_that_had_started(q: AsyncQueue) -> None:
     """An id that was taken until the start is not the dead letter's: it comes back beside it."""
-    await q.enqueue("old", dedup_id="x", dedup_until="started")
+    await q.enqueue("old", dedup=Dedup("x", until="started"))
     await (await take(q)).bury()
     await q.enqueue("new", dedup_id="x")
     assert await q.redrive() == 1
@@ -1012,7 +1018,7 @@ async def test_a_job_at_most_once_keeps_its_id(q: AsyncQueue, raw: Raw) -> None:
         advance(raw, q.ops, 600)
         again = await q.enqueue("no", dedup_id="x")
         assert (again.id, again.state, again.action) == (job.id, "active", "refused")
-        done = await q.enqueue("new", dedup_id="x", lease=0, on_duplicate="requeue")
+        done = await q.enqueue("new", dedup=Dedup("x", on_duplicate="requeue"), lease=0)
         assert done.action == "requeued"
         if end == "ack":
             assert await job.ack()
@@ -1057,7 +1063,7 @@ async def test_duplicates_in_one_call(q: AsyncQueue, mode: str) -> None:
     """An answer for each job, in order; of one kind there is one, those of the call included."""
     first = await q.enqueue("a0", dedup_id="a")
     given = ["a1", "b1", "a2", "b2", "c1"]
-    answers = await q.enqueue_many(given, dedup_id=first_letter, on_duplicate=mode)
+    answers = await q.enqueue_many(given, dedup=Dedup(first_letter, on_duplicate=mode))
     actions, left = BULK[mode]
     assert [answer.action for answer in answers] == actions
     assert [answer.duplicate for answer in answers] == [one != "added" for one in actions]
@@ -1074,11 +1080,11 @@ async def test_duplicates_in_one_call(q: AsyncQueue, mode: str) -> None:
 
 async def test_successors_in_one_call(q: AsyncQueue, raw: Raw) -> None:
     """Of several for one that is at work one is added, and the others find it there."""
-    await q.enqueue_many(["a0", "b0"], dedup_id=first_letter, dedup_window=10)
+    await q.enqueue_many(["a0", "b0"], dedup=Dedup(first_letter, window=10))
     jobs = await q.reserve(2, block=0)
     await jobs[1].ack()
     given = ["a1", "b1", "c1", "a2", "b2", "c2"]
-    answers = await q.enqueue_many(given, dedup_id=first_letter, on_duplicate="requeue+update")
+    answers = await q.enqueue_many(given, dedup=Dedup(first_letter, on_duplicate="requeue+update"))
     assert [answer.action for answer in answers] == [
         "requeued", "requeued", "added", "updated", "updated", "updated",
     ]  # fmt: skip
@@ -1096,10 +1102,10 @@ async def in_each_state(q: AsyncQueue) -> None:
     """An id in each state, named by a letter: e is free."""
     await q.enqueue_many(["b0", "f0"], dedup_id=first_letter, lease=3600)
     assert len(await q.reserve(2, block=0)) == 2
-    await q.enqueue("f1", dedup_id="f", on_duplicate="requeue")
-    await q.enqueue_many(["c0", "g0"], dedup_id=first_letter, dedup_window=600)
+    await q.enqueue("f1", dedup=Dedup("f", on_duplicate="requeue"))
+    await q.enqueue_many(["c0", "g0"], dedup=Dedup(first_letter, window=600))
     assert await q.ack(await q.reserve(2, block=0))
-    await q.enqueue("g1", dedup_id="g", on_duplicate="requeue")
+    await q.enqueue("g1", dedup=Dedup("g", on_duplicate="requeue"))
     await q.enqueue("d0", dedup_id="d", delay=600)
     await q.enqueue("a0", dedup_id="a")
 
@@ -1113,9 +1119,12 @@ async def test_a_call_is_as_good_as_many(ps: AsyncPenstock, mode: str, delay: in
         await in_each_state(q)
     dice = random.Random(7)
     given = [f"{dice.choice('abcdefg')}{serial}" for serial in range(2, 30)]
-    options: dict[str, Any] = {"on_duplicate": mode, "delay": delay, "dedup_window": 60}
-    together = list(await many.enqueue_many(given, dedup_id=first_letter, **options))
-    singly = [await one.enqueue(body, dedup_id=body[0], **options) for body in given]
+    options: dict[str, Any] = {"on_duplicate": mode, "window": 60}
+    every = Dedup(first_letter, **options)
+    together = list(await many.enqueue_many(given, dedup=every, delay=delay))
+    singly = [
+        await one.enqueue(body, dedup=Dedup(body[0], **options), delay=delay) for body in given
+    ]
     for told, expected in zip(together, singly, strict=True):
         assert (told.action, told.state) == (expected.action, expected.state)
         assert (told.duplicate, bool(told.id)) == (expected.duplicate, bool(expected.id))
@@ -1136,7 +1145,7 @@ async def test_one_id_for_all(q: AsyncQueue) -> None:
     answers = await q.enqueue_many(["one", "two", "three"], dedup_id="x")
     assert [answer.action for answer in answers] == ["added", "refused", "refused"]
     assert len(set(answers.ids)) == 1
-    await q.enqueue_many(["four", "five"], dedup_id="x", on_duplicate="update")
+    await q.enqueue_many(["four", "five"], dedup=Dedup("x", on_duplicate="update"))
     assert await drained(q) == ["five"]
 
 
@@ -1154,7 +1163,7 @@ async def test_several_chunks(q: AsyncQueue, raw: Raw) -> None:
 async def test_a_throttle_in_one_call(q: AsyncQueue, raw: Raw) -> None:
     """The first of each kind is let through, and the others are in its window."""
     answers = await q.enqueue_many(
-        ["a1", "b1", "a2"], dedup_id=first_letter, dedup_until="enqueued", dedup_window=10
+        ["a1", "b1", "a2"], dedup=Dedup(first_letter, until="enqueued", window=10)
     )
     assert [answer.action for answer in answers] == ["added", "added", "refused"]
     assert answers[2] == Enqueued("", "window", duplicate=True, replicas=0, action="refused")
@@ -1179,7 +1188,7 @@ async def test_a_job_is_read_once_a_call(real_q: AsyncQueue, real_raw: Raw, mode
     await real_q.enqueue("old", dedup_id="x")
     load_scripts(real_raw)
     before = reads(real_raw)
-    assert len(await real_q.enqueue_many(range(100), dedup_id="x", on_duplicate=mode)) == 100
+    assert len(await real_q.enqueue_many(range(100), dedup=Dedup("x", on_duplicate=mode))) == 100
     assert 0 < reads(real_raw) - before < 10
 
 
@@ -1221,12 +1230,12 @@ async def test_a_full_queue(q: AsyncQueue, raw: Raw, mode: str) -> None:
     await q.configure(max_length=2)
     before = content(raw, q)
     with pytest.raises(QueueFull, match="2 jobs wait, the limit is 2"):
-        await q.enqueue_many(["b1", "d1"], dedup_id=first_letter, on_duplicate=mode, delay=60)
+        await q.enqueue_many(["b1", "d1"], dedup=Dedup(first_letter, on_duplicate=mode), delay=60)
     if "requeue" in mode:  # what waits for another one's end waits
         with pytest.raises(QueueFull):
-            await q.enqueue("a1", dedup_id="a", on_duplicate=mode)
+            await q.enqueue("a1", dedup=Dedup("a", on_duplicate=mode))
     assert content(raw, q) == before
-    answers = await q.enqueue_many(["b1", "c1"], dedup_id=first_letter, on_duplicate=mode)
+    answers = await q.enqueue_many(["b1", "c1"], dedup=Dedup(first_letter, on_duplicate=mode))
     updated = mode not in ("refuse", "requeue")
     assert {answer.action for answer in answers} == {"updated" if updated else "refused"}
     assert sorted(await drained(q)) == (["b1", "c1"] if updated else ["b0", "c0"])
@@ -1238,9 +1247,12 @@ async def test_a_duplicate_does_not_wait_for_room(q: AsyncQueue, waits: AsyncWai
     again = await q.enqueue("a1", dedup_id="a", max_length=1, block=None)
     assert again.action == "refused"
     producer = aspawn(
-        q.enqueue_many, ["a1", "b1"], dedup_id=first_letter, max_length=1, block=30,
-        on_duplicate="update",
-    )  # fmt: skip
+        q.enqueue_many,
+        ["a1", "b1"],
+        dedup=Dedup(first_letter, on_duplicate="update"),
+        max_length=1,
+        block=30,
+    )
     await waits.reach(1)
     assert bodies(await q.peek()) == ["a0"]
     assert (await take(q)).body == "a0"
@@ -1257,24 +1269,26 @@ async def test_a_paused_queue(q: AsyncQueue, raw: Raw, mode: str) -> None:
     before = content(raw, q)
     for name in ("x", "y"):
         with pytest.raises(QueuePaused):
-            await q.enqueue("new", dedup_id=name, on_duplicate=mode)
+            await q.enqueue("new", dedup=Dedup(name, on_duplicate=mode))
     assert content(raw, q) == before
     assert await seen(q) == Status("ready", "old")
     await q.pause("out")
-    assert (await q.enqueue("new", dedup_id="x", on_duplicate=mode)).duplicate
-    assert (await q.enqueue("new", dedup_id="y", on_duplicate=mode)).action == "added"
+    assert (await q.enqueue("new", dedup=Dedup("x", on_duplicate=mode))).duplicate
+    assert (await q.enqueue("new", dedup=Dedup("y", on_duplicate=mode))).action == "added"
 
 
 async def test_too_few_replicas(real_q: AsyncQueue) -> None:
     """What was added is taken back, and its id is free, or again the one's that is at work."""
     with pytest.raises(NotReplicated) as caught:
-        await real_q.enqueue("x", dedup_id="x", replicas=1, timeout=0.05)
+        await real_q.enqueue("x", dedup_id="x", durable=Durable(1, timeout=0.05))
     assert caught.value.withdrawn is True
     assert await seen(real_q) is None
     await real_q.enqueue("old", dedup_id="x")
     await take(real_q)
     with pytest.raises(NotReplicated) as caught:
-        await real_q.enqueue("new", dedup_id="x", replicas=1, timeout=0.05, on_duplicate="requeue")
+        await real_q.enqueue(
+            "new", dedup=Dedup("x", on_duplicate="requeue"), durable=Durable(1, timeout=0.05)
+        )
     assert caught.value.withdrawn is True
     assert await seen(real_q) == Status("active", "old")
 
@@ -1285,7 +1299,7 @@ async def test_too_few_replicas_of_a_duplicate(real_q: AsyncQueue) -> None:
     for on_duplicate in ("refuse", "update"):
         with pytest.raises(NotReplicated) as caught:
             await real_q.enqueue(
-                "new", dedup_id="x", replicas=1, timeout=3600, on_duplicate=on_duplicate
+                "new", dedup=Dedup("x", on_duplicate=on_duplicate), durable=Durable(1, timeout=3600)
             )
         assert (caught.value.connected, caught.value.withdrawn) == (0, True)
     assert await seen(real_q) == Status("ready", "old")
@@ -1333,15 +1347,15 @@ async def test_a_lost_answer_is_given_again(
     answers: list[Any] = []
     for name in ("whole", "torn"):
         if state != "free":
-            await q.enqueue("old", dedup_id=name, dedup_window=600 if state == "window" else None)
+            await q.enqueue("old", dedup=Dedup(name, window=600 if state == "window" else None))
         held = await q.reserve(block=0) if state in ("active", "followed", "window") else []
         if state == "followed":
-            await q.enqueue("next", dedup_id=name, on_duplicate="requeue")
+            await q.enqueue("next", dedup=Dedup(name, on_duplicate="requeue"))
         elif state == "window":
             assert await q.ack(held)
         enqueued = (await q.stats()).enqueued
         fault = lose(proxy, "claim") if name == "torn" else None
-        done = await q.enqueue("new", dedup_id=name, on_duplicate=mode, delay=60)
+        done = await q.enqueue("new", dedup=Dedup(name, on_duplicate=mode), delay=60)
         if fault is not None:
             fault.wait()
         view = await q.show(done.id) if done.id else None
@@ -1359,7 +1373,7 @@ async def test_a_lost_answer_to_a_bulk(broken: tuple[Proxy, AsyncQueue]) -> None
     (job,) = await q.reserve(1, block=0)
     given = ["c1", "a1", "b1", "c2", "d1", "a2"]
     fault = lose(proxy, "claim")
-    answers = await q.enqueue_many(given, dedup_id=first_letter, on_duplicate="requeue+update")
+    answers = await q.enqueue_many(given, dedup=Dedup(first_letter, on_duplicate="requeue+update"))
     fault.wait()
     assert [answer.action for answer in answers] == [
         "added", "requeued", "updated", "updated", "added", "updated",
@@ -1398,47 +1412,49 @@ async def test_bad_options(q: AsyncQueue, raw: Raw) -> None:
     """The error names the argument, and nothing was sent."""
     await q.enqueue("make it")
     before = dump(raw)
-    bad: list[tuple[str, Any, dict[str, Any]]] = [
-        *(("dedup_id", value, {}) for value in NO_IDS),
-        *(
-            ("dedup_window", value, {"dedup_id": "x"})
-            for value in (0, -1, -0.001, True, "5", float("nan"), float("inf"), 10**400)
-        ),
-        *(
-            ("on_duplicate", value, {"dedup_id": "x"})
-            for value in ("", "Update", "replace", "u", None, 5, True, ["update"])
-        ),
-        *(
-            ("dedup_until", value, {"dedup_id": "x"})
-            for value in ("", "done", "s", "Started", None, 5, True, ["started"])
-        ),
-        ("dedup_window", 5, {}),
-        ("on_duplicate", "update", {}),
-        ("dedup_until", "started", {}),
-        ("dedup_until", "enqueued", {"dedup_id": "x"}),
-        ("dedup_window", 5, {"dedup_id": "x", "dedup_until": "started"}),
-        *(
-            (
-                "on_duplicate",
-                mode,
-                {"dedup_id": "x", "dedup_until": "enqueued", "dedup_window": 5},
-            )
-            for mode in BUSY[1:]
-        ),
-    ]
-    for argument, value, others in bad:
-        options = {**others, argument: value}
-        with pytest.raises(BadArgument) as caught:
-            await q.enqueue("x", **options)
-        assert caught.value.argument == argument, options
-        if argument != "dedup_id" or not callable(value):
-            with pytest.raises(BadArgument) as caught:
-                await q.enqueue_many(["x"], **options)
-            assert caught.value.argument == argument, options
+    for value in NO_IDS:
+        with pytest.raises(BadArgument, match=r"^dedup_id="):
+            await q.enqueue("x", dedup_id=value)
+        if not callable(value):
+            with pytest.raises(BadArgument, match=r"^dedup_id="):
+                await q.enqueue_many(["x"], dedup_id=value)
+            with pytest.raises(BadArgument, match=r"^id="):
+                Dedup(value)
+    calls: list[Any] = [partial(q.enqueue, "x"), partial(q.enqueue_many, ["x"])]
+    for call in calls:
+        with pytest.raises(BadArgument, match=r"^dedup_id='x': not together with dedup="):
+            await call(dedup_id="x", dedup=Dedup("x"))
+        for wrong in ("x", {"id": "x"}, Dedup):
+            with pytest.raises(BadArgument, match=r"^dedup="):
+                await call(dedup=wrong)
+    with pytest.raises(BadArgument, match=r"^dedup=.*enqueue_many takes a function"):
+        await q.enqueue("x", dedup=Dedup(str))
     for value in [*NO_IDS, None]:
         with pytest.raises(BadArgument, match=r"^dedup_id="):
             await q.status(value)
     assert dump(raw) == before
+
+
+def test_a_dedup_that_can_not_be() -> None:
+    """It is refused when it is made, and the error names the argument."""
+    bad: list[tuple[str, Any, dict[str, Any]]] = [
+        *(
+            ("window", value, {})
+            for value in (0, -1, -0.001, True, "5", float("nan"), float("inf"), 10**400)
+        ),
+        *(
+            ("on_duplicate", value, {})
+            for value in ("", "Update", "replace", "u", None, 5, True, ["update"])
+        ),
+        *(("until", value, {}) for value in ("", "done", "s", "Started", None, 5, ["started"])),
+        ("until", "enqueued", {}),
+        ("window", 5, {"until": "started"}),
+        *(("on_duplicate", mode, {"until": "enqueued", "window": 5}) for mode in BUSY[1:]),
+    ]
+    for argument, value, others in bad:
+        with pytest.raises(BadArgument) as caught:
+            Dedup("x", **others, **{argument: value})
+        assert caught.value.argument == argument, (argument, value, others)
 
 
 async def test_nothing_is_sent_for_a_bad_id(ps: AsyncPenstock, raw: Raw) -> None:
@@ -1489,7 +1505,7 @@ async def test_whoever_finds_an_end_wakes_a_consumer(
     """The ttl of the job that had the id has ended: any call that finds that lets the other go."""
     await q.enqueue("old", dedup_id="x", ttl=3600, lease=0 if by == "evict" else 4000)
     await take(q)
-    heir = await q.enqueue("new", dedup_id="x", on_duplicate="requeue")
+    heir = await q.enqueue("new", dedup=Dedup("x", on_duplicate="requeue"))
     consumer = aspawn(q.reserve, 1, block=30)
     await waits.reach(1)
     if by != "evict":
@@ -1509,15 +1525,15 @@ async def test_whoever_finds_an_end_wakes_a_consumer(
 async def test_the_end_of_a_window_wakes_a_consumer(q: AsyncQueue, waits: AsyncWaits) -> None:
     """Whether the successor was there before the ack or came into the window."""
     for when in ("before", "after"):
-        await q.enqueue("old", dedup_id=when, dedup_window=0.5)
+        await q.enqueue("old", dedup=Dedup(when, window=0.5))
         job = await take(q)
         if when == "before":
-            await q.enqueue("new", dedup_id=when, on_duplicate="requeue")
+            await q.enqueue("new", dedup=Dedup(when, on_duplicate="requeue"))
         consumer = aspawn(q.reserve, 1, block=30)
         await waits.reach(1)
         await job.ack()
         if when == "after":
-            await q.enqueue("new", dedup_id=when, on_duplicate="requeue")
+            await q.enqueue("new", dedup=Dedup(when, on_duplicate="requeue"))
         (found,) = await consumer.result()
         assert (found.body, found.dedup_id) == ("new", when)
         assert found.delivered - job.delivered >= 0.5
@@ -1532,7 +1548,7 @@ async def test_settling_goes_on_with_the_successor(q: AsyncQueue) -> None:
         async with job:
             found.append(job.body)
             if len(found) == 1:
-                await q.enqueue("new", dedup_id="x", on_duplicate="requeue")
+                await q.enqueue("new", dedup=Dedup("x", on_duplicate="requeue"))
     assert found == ["old", "new"]
     assert await seen(q) is None
 
@@ -1544,6 +1560,6 @@ async def test_a_job_that_runs_again_and_again(q: AsyncQueue) -> None:
         async with job:
             assert await seen(q) == Status("active", job.body)
             if job.body < 20:
-                done = await q.enqueue(job.body + 1, dedup_id="x", on_duplicate="requeue")
+                done = await q.enqueue(job.body + 1, dedup=Dedup("x", on_duplicate="requeue"))
                 assert done.action == "requeued"
     assert (await q.stats()).acked == 21

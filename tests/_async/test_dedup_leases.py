@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock import AsyncPenstock, AsyncQueue, Outcome, StaleReceipt
+from penstock import AsyncPenstock, AsyncQueue, Dedup, Outcome, StaleReceipt
 from tests.support.keyspace import Raw, advance, check_invariant
 
 from .test_dedup import BUSY, take
@@ -30,10 +30,10 @@ async def test_an_update_outlives_the_old_delivery(
     old = await take(q)
     advance(raw, q.ops, 1.1)
     if many:
-        answers = await q.enqueue_many(["no", "v2"], dedup_id="x", on_duplicate=how)
+        answers = await q.enqueue_many(["no", "v2"], dedup=Dedup("x", on_duplicate=how))
         answer = answers[1]
     else:
-        answer = await q.enqueue("v2", dedup_id="x", on_duplicate=how)
+        answer = await q.enqueue("v2", dedup=Dedup("x", on_duplicate=how))
     updated = how not in ("refuse", "requeue")
     assert (answer.id, answer.state) == (old.id, "ready")
     assert answer.action == ("updated" if updated else "refused")
@@ -55,7 +55,7 @@ async def test_an_extended_lease_is_a_running_one(q: AsyncQueue, raw: Raw) -> No
     old = await take(q)
     advance(raw, q.ops, 1.1)
     assert await q.extend([old], 60) == [60]
-    answer = await q.enqueue("v2", dedup_id="x", on_duplicate="update")
+    answer = await q.enqueue("v2", dedup=Dedup("x", on_duplicate="update"))
     assert (answer.action, answer.state) == ("refused", "active")
     assert await old.ack()
 
@@ -96,7 +96,7 @@ async def test_recover_leaves_an_ended_delivery_to_reserve(q: AsyncQueue, raw: R
     await q.enqueue("v1", dedup_id="x", lease=1)
     await take(q)
     advance(raw, q.ops, 1.1)
-    await q.enqueue("v2", dedup_id="x", on_duplicate="update")
+    await q.enqueue("v2", dedup=Dedup("x", on_duplicate="update"))
     assert await q.recover(10, idle=0) == []
     assert (await take(q)).body == "v2"
 
@@ -112,7 +112,7 @@ async def test_a_successor_waits_for_its_own_delay(
     """It is due when the one before has ended, and its own delay has passed."""
     await q.enqueue("old", dedup_id="x", ttl=60, lease=50)
     old = await take(q)
-    answer = await q.enqueue("new", dedup_id="x", delay=100, on_duplicate=how)
+    answer = await q.enqueue("new", dedup=Dedup("x", on_duplicate=how), delay=100)
     assert (answer.action, answer.state) == ("requeued", "scheduled")
     if end == "ttl":
         advance(raw, q.ops, 61)
@@ -135,7 +135,7 @@ async def test_a_successor_to_a_point_in_time(q: AsyncQueue, raw: Raw) -> None:
     await q.enqueue("old", dedup_id="x")
     old = await take(q)
     at = old.created + 20
-    await q.enqueue("new", dedup_id="x", at=at, on_duplicate="requeue")
+    await q.enqueue("new", dedup=Dedup("x", on_duplicate="requeue"), at=at)
     advance(raw, q.ops, 21)
     assert await q.reserve(block=0) == []
     await old.ack()
@@ -144,17 +144,20 @@ async def test_a_successor_to_a_point_in_time(q: AsyncQueue, raw: Raw) -> None:
 
 async def test_a_requeue_and_debounce_takes_every_change(q: AsyncQueue, raw: Raw) -> None:
     """While one is at work one more waits, with the last content and a fresh delay."""
-    options: dict[str, Any] = {"delay": 10, "on_duplicate": "requeue+debounce"}
-    assert (await q.enqueue("v1", dedup_id="x", **options)).action == "added"
-    assert (await q.enqueue("v2", dedup_id="x", **options)).action == "updated"
+    options: dict[str, Any] = {
+        "delay": 10,
+        "dedup": Dedup("x", on_duplicate="requeue+debounce"),
+    }
+    assert (await q.enqueue("v1", **options)).action == "added"
+    assert (await q.enqueue("v2", **options)).action == "updated"
     advance(raw, q.ops, 11)
     old = await take(q)
     assert old.body == "v2"
-    first = await q.enqueue("v3", dedup_id="x", **options)
+    first = await q.enqueue("v3", **options)
     assert (first.action, first.state) == ("requeued", "scheduled")
     advance(raw, q.ops, 8)
     for body in ("v4", "v5"):
-        answer = await q.enqueue(body, dedup_id="x", **options)
+        answer = await q.enqueue(body, **options)
         assert (answer.id, answer.action, answer.state) == (first.id, "updated", "scheduled")
     await old.ack()
     advance(raw, q.ops, 8)
@@ -170,23 +173,23 @@ async def test_a_debounce_without_delay_ends_that_of_a_successor(q: AsyncQueue, 
     """It is due as soon as the one before has ended."""
     await q.enqueue("old", dedup_id="x")
     old = await take(q)
-    await q.enqueue("v1", dedup_id="x", delay=60, on_duplicate="requeue")
-    await q.enqueue("v2", dedup_id="x", on_duplicate="requeue+update")
+    await q.enqueue("v1", dedup=Dedup("x", on_duplicate="requeue"), delay=60)
+    await q.enqueue("v2", dedup=Dedup("x", on_duplicate="requeue+update"))
     assert await q.reserve(block=0) == []
-    await q.enqueue("v3", dedup_id="x", on_duplicate="requeue+debounce")
+    await q.enqueue("v3", dedup=Dedup("x", on_duplicate="requeue+debounce"))
     await old.ack()
     assert (await take(q)).body == "v3"
 
 
 async def test_a_successor_waits_for_window_and_delay(q: AsyncQueue, raw: Raw) -> None:
     """It is due when both are over; a debounce begins only its delay anew."""
-    options: dict[str, Any] = {"dedup_id": "x", "on_duplicate": "requeue+debounce"}
-    await q.enqueue("old", dedup_id="x", dedup_window=20)
+    debounce = Dedup("x", on_duplicate="requeue+debounce")
+    await q.enqueue("old", dedup=Dedup("x", window=20))
     old = await take(q)
-    await q.enqueue("v1", delay=5, **options)
+    await q.enqueue("v1", delay=5, dedup=debounce)
     await old.ack()
     for delay, left in ((5, 20), (30, 30), (0, 20)):
-        await q.enqueue("v2", delay=delay, **options)
+        await q.enqueue("v2", delay=delay, dedup=debounce)
         (view,) = await q.peek(state="scheduled")
         assert view.next_in == pytest.approx(left, abs=2)
     advance(raw, q.ops, 21)
@@ -199,7 +202,7 @@ async def test_a_bulk_debounces_one_successor(q: AsyncQueue, raw: Raw) -> None:
     old = await take(q)
     for call in range(2):
         answers = await q.enqueue_many(
-            ["a", "b", f"c{call}"], dedup_id="x", delay=10, on_duplicate="requeue+debounce"
+            ["a", "b", f"c{call}"], dedup=Dedup("x", on_duplicate="requeue+debounce"), delay=10
         )
         assert [one.action for one in answers] == ["updated" if call else "requeued"] + [
             "updated"
@@ -216,7 +219,7 @@ async def test_a_successor_with_a_delay_is_not_promoted(q: AsyncQueue, raw: Raw)
     """Not while the one before is there; afterwards it is a delayed job as any other."""
     await q.enqueue("old", dedup_id="x")
     old = await take(q)
-    answer = await q.enqueue("new", dedup_id="x", delay=60, on_duplicate="requeue")
+    answer = await q.enqueue("new", dedup=Dedup("x", on_duplicate="requeue"), delay=60)
     assert list(await q.promote([answer.id])) == [Outcome.REFUSED]
     await old.ack()
     assert list(await q.promote([answer.id])) == [Outcome.DONE]

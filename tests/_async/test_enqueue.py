@@ -12,6 +12,7 @@ from penstock import (
     AsyncPenstock,
     AsyncQueue,
     BadArgument,
+    Durable,
     Enqueued,
     NotReplicated,
     StaleCall,
@@ -237,11 +238,11 @@ async def test_replicas_that_can_not_be_waited_for(q: AsyncQueue, raw: Raw) -> N
         "0 of 2 replicas (confirmed: the jobs were withdrawn|are connected, nothing was added)"
     )
     with pytest.raises(NotReplicated, match=refused) as caught:
-        await q.enqueue("x", replicas=2, timeout=0.1)
+        await q.enqueue("x", durable=Durable(2, timeout=0.1))
     error = caught.value
     assert (error.wanted, error.got, error.withdrawn) == (2, 0, True)
     with pytest.raises(NotReplicated):
-        await q.enqueue_many(["x"], replicas=1, timeout=0.1)
+        await q.enqueue_many(["x"], durable=Durable(1, timeout=0.1))
     assert len(numbers(raw, q.ops, "ready")) == 1
     stats = await q.stats()
     assert (stats.ready, stats.enqueued - stats.withdrawn) == (1, 1)

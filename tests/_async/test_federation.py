@@ -18,6 +18,7 @@ from penstock import (
     BadArgument,
     BadJobId,
     ConfigurationError,
+    Durable,
     EnqueueEvent,
     IncompleteSettle,
     Middleware,
@@ -555,7 +556,7 @@ async def test_a_node_that_fails_between_two_chunks_of_acks(
 
         monkeypatch.setattr(AsyncQueue, "ack", ack)
         with pytest.raises(AckNotReplicated if is_kept else NodesMissed) as caught:
-            await q.ack(jobs, replicas=1, timeout=0.01)
+            await q.ack(jobs, durable=Durable(1, timeout=0.01))
         done, fourth = Outcome.DONE, Outcome.HINTED if is_kept else Outcome.UNKNOWN
         found = caught.value
         outcomes = found.outcomes if isinstance(found, AckNotReplicated) else found.results

@@ -16,6 +16,7 @@ from penstock import (
     AsyncQueue,
     BadArgument,
     CannotSync,
+    Durable,
     IncompleteEnqueue,
     NotReplicated,
     Outcome,
@@ -53,13 +54,13 @@ async def refused(q: AsyncQueue, raw: Raw, reason: str, replicas: int = 0) -> No
     (job,) = await one_held(q)
     before = calls(raw, "evalsha")
     with pytest.raises(CannotSync, match=reason):
-        await q.enqueue("x", fsynced=True, replicas=replicas)
+        await q.enqueue("x", durable=Durable(replicas, fsynced=True))
     with pytest.raises(CannotSync, match=reason):
-        await q.enqueue_many(["x", "y"], fsynced=True, replicas=replicas)
+        await q.enqueue_many(["x", "y"], durable=Durable(replicas, fsynced=True))
     with pytest.raises(CannotSync, match=reason):
-        await q.ack([job], fsynced=True, replicas=replicas)
+        await q.ack([job], durable=Durable(replicas, fsynced=True))
     with pytest.raises(CannotSync, match=reason):
-        await job.ack(fsynced=True, replicas=replicas)
+        await job.ack(durable=Durable(replicas, fsynced=True))
     assert not job.settled
     assert calls(raw, "evalsha") == before
     assert await job.ack()
@@ -76,11 +77,11 @@ async def test_what_is_no_answer(fsynced: Any) -> None:
     """Yes or no; nothing is sent, as this client would not reach anybody."""
     q = AsyncPenstock("redis://127.0.0.1:1", retry_for=0).queue("q")
     with pytest.raises(BadArgument, match="fsynced"):
-        await q.enqueue("x", fsynced=fsynced)
+        await q.enqueue("x", durable=Durable(fsynced=fsynced))
     with pytest.raises(BadArgument, match="fsynced"):
-        await q.enqueue_many(["x"], fsynced=fsynced)
+        await q.enqueue_many(["x"], durable=Durable(fsynced=fsynced))
     with pytest.raises(BadArgument, match="fsynced"):
-        await q.ack(["x"], fsynced=fsynced)
+        await q.ack(["x"], durable=Durable(fsynced=fsynced))
 
 
 @on_each
@@ -93,14 +94,14 @@ async def test_a_file_that_is_synced_always(make_server: Server, binary: ServerB
         load_scripts(raw)
         async with AsyncPenstock(server.url) as client:
             q = client.queue("q")
-            first = await q.enqueue("first", lease=600, fsynced=True)
+            first = await q.enqueue("first", lease=600, durable=Durable(fsynced=True))
             assert (first.replicas, first.state) == (0, "ready")
             before = calls(raw, "evalsha", asked)
-            many = await q.enqueue_many(range(1500), lease=600, fsynced=True)
+            many = await q.enqueue_many(range(1500), lease=600, durable=Durable(fsynced=True))
             assert len(many) == 1500
             jobs = [*await q.reserve(1000, block=0), *await q.reserve(501, block=0)]
-            assert await jobs[0].ack(fsynced=True)
-            settled = await q.ack(jobs[1:], fsynced=True, timeout=20)
+            assert await jobs[0].ack(durable=Durable(fsynced=True))
+            settled = await q.ack(jobs[1:], durable=Durable(fsynced=True, timeout=20))
             assert (settled.done, settled.replicas) == (1500, 0)
             after = calls(raw, "evalsha", asked)
             assert after[0] - before[0] == 2 + 2 + 1 + 2
@@ -120,9 +121,9 @@ async def test_a_file_that_is_synced_every_second(
             q = client.queue("q")
             if not tells(binary):
                 return await refused(q, raw, "appendfsync is everysec, not always, and it")
-            assert (await q.enqueue("x", fsynced=True)).state == "ready"
+            assert (await q.enqueue("x", durable=Durable(fsynced=True))).state == "ready"
             (job,) = await q.reserve(block=0)
-            assert await job.ack(fsynced=True)
+            assert await job.ack(durable=Durable(fsynced=True))
     return None
 
 
@@ -140,7 +141,7 @@ async def test_without_a_server_that_says_what_it_is() -> None:
     async with AsyncPenstock(fakeredis.FakeAsyncRedis(server=fakeredis.FakeServer())) as client:
         q = client.queue("q")
         with pytest.raises(CannotSync, match="INFO"):
-            await q.enqueue("x", fsynced=True)
+            await q.enqueue("x", durable=Durable(fsynced=True))
         assert await q.peek() == []
 
 
@@ -190,20 +191,20 @@ async def test_disks_of_replicas_that_nobody_knows(
             await q.configure(replicas=1)
             before = calls(raw, "evalsha")
             with pytest.raises(CannotSync, match="what its replicas have on disk"):
-                await q.enqueue("x", fsynced=True)
+                await q.enqueue("x", durable=Durable(fsynced=True))
         async with AsyncPenstock(server.url) as client:
             q = client.queue("q")
             for _ in range(2):
                 with pytest.raises(CannotSync, match="what its replicas have on disk"):
-                    await q.enqueue("x", fsynced=True)
+                    await q.enqueue("x", durable=Durable(fsynced=True))
             with pytest.raises(CannotSync, match="what its replicas have on disk"):
-                await q.enqueue("x", fsynced=True, dedup_id="x")
+                await q.enqueue("x", durable=Durable(fsynced=True), dedup_id="x")
             with pytest.raises(CannotSync, match="what its replicas have on disk"):
-                await q.enqueue_many(["x", "y"], fsynced=True)
+                await q.enqueue_many(["x", "y"], durable=Durable(fsynced=True))
             assert calls(raw, "evalsha") == before
-            assert (await q.enqueue("x", fsynced=True, replicas=0)).state == "ready"
+            assert (await q.enqueue("x", durable=Durable(0, fsynced=True))).state == "ready"
             raw.hdel("penstock:{q}:meta", "replicas")
-            assert (await q.enqueue("x", fsynced=True)).state == "ready"
+            assert (await q.enqueue("x", durable=Durable(fsynced=True))).state == "ready"
 
 
 @on_one
@@ -214,20 +215,20 @@ async def test_a_number_of_replicas_that_changes(make_server: Server, binary: Se
     with redis.Redis.from_url(server.url, protocol=2) as raw:
         async with AsyncPenstock(server.url) as client:
             q = client.queue("q")
-            await q.enqueue("x", fsynced=True)
+            await q.enqueue("x", durable=Durable(fsynced=True))
             asked = calls(raw, "hget")
-            await q.enqueue("x", fsynced=True)
+            await q.enqueue("x", durable=Durable(fsynced=True))
             assert calls(raw, "hget") == asked  # what is known is not asked for
             raw.hset("penstock:{q}:meta", "replicas", 1)
             with pytest.raises(NotReplicated, match="is on the server's disk, 0 of 1") as caught:
-                await q.enqueue("x", fsynced=True)
+                await q.enqueue("x", durable=Durable(fsynced=True))
             assert (caught.value.fsynced, caught.value.withdrawn) == (True, True)
             before = calls(raw, "evalsha")
             with pytest.raises(CannotSync, match="what its replicas have on disk"):
-                await q.enqueue("x", fsynced=True)
+                await q.enqueue("x", durable=Durable(fsynced=True))
             assert calls(raw, "evalsha") == before
             await q.configure(replicas=0)
-            assert (await q.enqueue("x", fsynced=True)).state == "ready"
+            assert (await q.enqueue("x", durable=Durable(fsynced=True))).state == "ready"
 
 
 @on_one
@@ -239,17 +240,17 @@ async def test_a_setting_that_changes(make_server: Server, binary: ServerBinary)
         async with AsyncPenstock(server.url) as client:
             q = client.queue("q")
             jobs = [*await one_held(q), *await one_held(q)]
-            await q.enqueue("x", fsynced=True)
+            await q.enqueue("x", durable=Durable(fsynced=True))
             raw.config_set("appendfsync", "everysec")
             with pytest.raises(NotReplicated, match="not on the server's disk in") as caught:
-                await q.enqueue("y", fsynced=True)
+                await q.enqueue("y", durable=Durable(fsynced=True))
             assert (caught.value.fsynced, caught.value.withdrawn) == (False, True)
             await refused(q, raw, "everysec")
             raw.config_set("appendfsync", "always")
-            assert await jobs[0].ack(fsynced=True)
+            assert await jobs[0].ack(durable=Durable(fsynced=True))
             raw.config_set("appendfsync", "no")
             with pytest.raises(AckNotReplicated, match="not on the server's disk") as lost:
-                await jobs[1].ack(fsynced=True)
+                await jobs[1].ack(durable=Durable(fsynced=True))
             assert (lost.value.fsynced, list(lost.value.outcomes)) == (False, [Outcome.DONE])
             assert "y" not in [view.body for view in await q.peek()]
 
@@ -270,7 +271,7 @@ async def test_a_file_that_is_just_begun(make_server: Server, binary: ServerBina
             raw.config_set("appendonly", "no")  # ends the slow one
             raw.config_set("appendonly", "yes")
             wait_for(lambda: not raw.info("persistence")["aof_rewrite_in_progress"])
-            assert (await q.enqueue("x", fsynced=True)).state == "ready"
+            assert (await q.enqueue("x", durable=Durable(fsynced=True))).state == "ready"
 
 
 # -- WAITAOF ---------------------------------------------------------------------------------------
@@ -315,7 +316,7 @@ async def test_a_server_that_does_not_know_the_command(
     server = make_server(binary=binary, appendonly=True, args=(*ALWAYS, *hidden))
     async with AsyncPenstock(server.url) as client:
         with pytest.raises(NotReplicated) as caught:
-            await client.queue("q").enqueue("x", fsynced=True, timeout=3600)
+            await client.queue("q").enqueue("x", durable=Durable(fsynced=True, timeout=3600))
         assert (caught.value.fsynced, caught.value.withdrawn) == (False, True)
 
 
@@ -346,17 +347,17 @@ async def confirmed_by_one(url: str, copy: Raw) -> None:
     """Of two replicas one has a file."""
     async with AsyncPenstock(url) as client:
         q = client.queue("q")
-        assert (await q.enqueue("x", lease=600, fsynced=True, replicas=1)).replicas == 1
+        assert (await q.enqueue("x", lease=600, durable=Durable(1, fsynced=True))).replicas == 1
         (job,) = await q.reserve(block=0)
         with pytest.raises(NotReplicated, match="on the server's disk, 1 of 2") as caught:
-            await q.enqueue("y", fsynced=True, replicas=2, timeout=2)
+            await q.enqueue("y", durable=Durable(2, fsynced=True, timeout=2))
         error = caught.value
         assert (error.wanted, error.got, error.fsynced, error.withdrawn) == (2, 1, True, True)
         with pytest.raises(AckNotReplicated) as lost:
-            await job.ack(fsynced=True, replicas=2, timeout=2)
+            await job.ack(durable=Durable(2, fsynced=True, timeout=2))
         assert (lost.value.got, lost.value.fsynced) == (1, True)
         await q.configure(replicas=1)
-        many = await q.enqueue_many(range(1200), fsynced=True)
+        many = await q.enqueue_many(range(1200), durable=Durable(fsynced=True))
         assert {done.replicas for done in many} == {1}
         assert copy.xlen("penstock:{q}:ready") == 1200
 
@@ -376,11 +377,11 @@ async def test_a_file_that_is_switched_off(make_server: Server, binary: ServerBi
                 yield from range(500)
 
             with pytest.raises(IncompleteEnqueue) as caught:
-                await q.enqueue_many(bodies(), fsynced=True, timeout=3600)
+                await q.enqueue_many(bodies(), durable=Durable(fsynced=True, timeout=3600))
             assert isinstance(caught.value.__cause__, NotReplicated)
             assert caught.value.__cause__.fsynced is False
             assert len(caught.value.results) == (await q.stats()).ready == 1000
             raw.script_flush()  # the answer is found behind that of a script that is not known, too
             with pytest.raises(NotReplicated):
-                await q.enqueue("x", fsynced=True, timeout=3600)
+                await q.enqueue("x", durable=Durable(fsynced=True, timeout=3600))
             assert (await q.stats()).ready == 1000

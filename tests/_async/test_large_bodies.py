@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from penstock import AsyncPenstock, AsyncQueue, BadArgument, Outcome, RetryPolicy
+from penstock import AsyncPenstock, AsyncQueue, BadArgument, Dedup, Outcome, RetryPolicy
 from penstock.spark.calls import Staged, commit, publish, stage, staged_chunk
 from tests.support.keyspace import Raw, advance, check_invariant, numbers
 
@@ -132,7 +132,7 @@ async def test_a_noted_body_that_an_update_replaces_stays(q: AsyncQueue, raw: Ra
     await q.enqueue(b"x" * 5000, dedup_id="a")
     (number,) = stored(raw, q)
     raw.hset(q.ops.keys["held"], "=", number + b" ")
-    again = await q.enqueue(b"y" * 5000, dedup_id="a", on_duplicate="update")
+    again = await q.enqueue(b"y" * 5000, dedup=Dedup("a", on_duplicate="update"))
     assert again.action == "updated"
     await q.enqueue(b"next")
     assert stored(raw, q) == [number]
@@ -175,7 +175,7 @@ async def test_an_update_changes_the_size(q: AsyncQueue, raw: Raw, where: str) -
         await q.reserve(block=0)
         advance(raw, q.ops, 5)
     for body in (b"x" * 5000, b"small", b"y" * 6000, b"z" * 7000):
-        answer = await q.enqueue(body, dedup_id="a", on_duplicate="update")
+        answer = await q.enqueue(body, dedup=Dedup("a", on_duplicate="update"))
         assert answer.action == "updated"
         check_invariant(raw)
         status = await q.status("a")

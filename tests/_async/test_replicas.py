@@ -16,6 +16,8 @@ from penstock import (
     AsyncPenstock,
     AsyncQueue,
     BadArgument,
+    Dedup,
+    Durable,
     IncompleteEnqueue,
     IncompleteSettle,
     NotReplicated,
@@ -48,11 +50,11 @@ async def tq(trio: Replicated) -> AsyncIterator[AsyncQueue]:
 
 async def test_confirmed_by_both(trio: Replicated, tq: AsyncQueue) -> None:
     """The first job of a new queue is on both replicas when the call returns."""
-    done = await tq.enqueue(b"x", replicas=2, timeout=10)
+    done = await tq.enqueue(b"x", durable=Durable(2, timeout=10))
     assert (done.replicas, done.state) == (2, "ready")
     assert trio.bodies() == [[b"x"]] * 3
     assert [raw.hget("penstock:{q}:meta", "enqueued") for raw in trio.copies] == [b"1"] * 2
-    later = await tq.enqueue(b"later", delay=60, replicas=2, timeout=10)
+    later = await tq.enqueue(b"later", delay=60, durable=Durable(2, timeout=10))
     assert (later.replicas, later.state) == (2, "scheduled")
     assert [numbers(raw, tq.ops, "scheduled") for raw in trio.copies] == [
         numbers(trio.raw, tq.ops, "scheduled")
@@ -61,10 +63,10 @@ async def test_confirmed_by_both(trio: Replicated, tq: AsyncQueue) -> None:
 
 async def test_one_trip(trio: Replicated, tq: AsyncQueue) -> None:
     """One script and one WAIT a call; without replicas no WAIT."""
-    await tq.enqueue("the queue is there", replicas=1, timeout=10)
+    await tq.enqueue("the queue is there", durable=Durable(1, timeout=10))
     before, start = trio.calls(), time.monotonic()
     for i in range(10):
-        assert (await tq.enqueue(i, replicas=2, timeout=10)).replicas == 2
+        assert (await tq.enqueue(i, durable=Durable(2, timeout=10))).replicas == 2
     after = trio.calls()
     assert after[0] - before[0] == 10
     assert 10 <= after[1] - before[1] <= 10 + slices_since(start)
@@ -82,7 +84,7 @@ async def test_the_setting_of_the_queue(trio: Replicated, tq: AsyncQueue) -> Non
     """What the queue asks for holds for every client, also for one that does not know it yet."""
     await tq.configure(replicas=2)
     assert (await tq.enqueue("a")).replicas == 2
-    assert (await tq.enqueue("b", replicas=1, timeout=10)).replicas >= 1
+    assert (await tq.enqueue("b", durable=Durable(1, timeout=10))).replicas >= 1
     assert (await tq.enqueue("c", replicas=0)).replicas == 0
     assert {done.replicas for done in await tq.enqueue_many(range(3))} == {2}
     async with AsyncPenstock(trio.url) as other:
@@ -99,7 +101,7 @@ async def test_the_setting_of_the_queue(trio: Replicated, tq: AsyncQueue) -> Non
 async def test_at_most_once_is_not_waited_for(trio: Replicated, tq: AsyncQueue) -> None:
     """Asked for it is refused; with the setting of the queue nobody waits."""
     with pytest.raises(BadArgument, match="replicas"):
-        await tq.enqueue("x", lease=0, replicas=1, timeout=10)
+        await tq.enqueue("x", lease=0, durable=Durable(1, timeout=10))
     with pytest.raises(BadArgument, match="replicas"):
         await tq.enqueue_many(["x"], lease=0, replicas=1)
     assert trio.raw.exists("penstock:{q}:meta") == 0
@@ -133,16 +135,16 @@ async def test_bad_time_outs(timeout: Any) -> None:
     """The same for what is no duration."""
     q = AsyncPenstock("redis://127.0.0.1:1", retry_for=0).queue("q")
     with pytest.raises(BadArgument, match="timeout"):
-        await q.enqueue("x", replicas=1, timeout=timeout)
+        await q.enqueue("x", durable=Durable(1, timeout=timeout))
     with pytest.raises(BadArgument, match="timeout"):
-        await q.ack(["x"], replicas=1, timeout=timeout)
+        await q.ack(["x"], durable=Durable(1, timeout=timeout))
 
 
 async def test_many_jobs(trio: Replicated, tq: AsyncQueue) -> None:
     """One WAIT a chunk of 1,000."""
-    await tq.enqueue("the queue is there", replicas=1, timeout=10)
+    await tq.enqueue("the queue is there", durable=Durable(1, timeout=10))
     before, start = trio.calls(), time.monotonic()
-    results = await tq.enqueue_many(range(3500), replicas=2, timeout=10)
+    results = await tq.enqueue_many(range(3500), durable=Durable(2, timeout=10))
     after = trio.calls()
     assert {done.replicas for done in results} == {2}
     assert after[0] - before[0] == 4
@@ -152,25 +154,27 @@ async def test_many_jobs(trio: Replicated, tq: AsyncQueue) -> None:
 
 async def test_too_few_are_connected(trio: Replicated, tq: AsyncQueue) -> None:
     """Refused at once, however long the time-out, and nothing was written; also by the setting."""
-    await tq.enqueue("x", replicas=2, timeout=10)
+    await tq.enqueue("x", durable=Durable(2, timeout=10))
     before = trio.calls()
     for _ in range(2):
         with pytest.raises(NotReplicated, match="2 of 3 replicas are connected, nothing") as caught:
-            await tq.enqueue("y", replicas=3, timeout=3600)
+            await tq.enqueue("y", durable=Durable(3, timeout=3600))
         error = caught.value
         assert (error.wanted, error.connected, error.withdrawn, error.fsynced) == (3, 2, True, None)
     with pytest.raises(NotReplicated, match="2 of 3"):
-        await tq.enqueue_many(["y"] * 3, replicas=3, timeout=3600, dedup_id=str)
+        await tq.enqueue_many(["y"] * 3, durable=Durable(3, timeout=3600), dedup_id=str)
     await tq.configure(replicas=3)
     with pytest.raises(NotReplicated, match="2 of 3"):
-        await tq.enqueue("y", timeout=3600)
+        await tq.enqueue("y", durable=Durable(timeout=3600))
     assert trio.calls()[0] == before[0] + 1  # configure
     async with AsyncPenstock(trio.url) as fresh:  # which learns the setting from the reply
         with pytest.raises(NotReplicated) as caught:
-            await fresh.queue("q").enqueue("y", timeout=3600)
+            await fresh.queue("q").enqueue("y", durable=Durable(timeout=3600))
         assert (caught.value.wanted, caught.value.withdrawn) == (3, True)
         await fresh.queue("q").configure(replicas=2)
-    assert (await tq.enqueue("z", timeout=10)).replicas == 2  # the setting is looked up
+    assert (
+        await tq.enqueue("z", durable=Durable(timeout=10))
+    ).replicas == 2  # the setting is looked up
     assert [view.body for view in await tq.peek()] == ["x", "z"]
     assert (await tq.stats()).withdrawn == 1
 
@@ -180,12 +184,12 @@ async def test_a_repeat_of_unknown_outcome_is_not_refused(trio: Replicated, tq: 
     with Proxy(trio.primary.address) as proxy:
         async with AsyncPenstock(proxy.url) as client:
             q = client.queue("q")
-            await q.enqueue("there", replicas=2, timeout=10)
+            await q.enqueue("there", durable=Durable(2, timeout=10))
             proxy.eat_reply(after=b"lost")
             trio.cut(0)
             # This connection takes both for connected, as both have confirmed its last call.
             with pytest.raises(NotReplicated) as caught:
-                await q.enqueue("lost", replicas=2, timeout=10)
+                await q.enqueue("lost", durable=Durable(2, timeout=10))
             assert (caught.value.connected, caught.value.withdrawn) == (None, True)
             stats = await q.stats()
             assert (stats.ready, stats.enqueued, stats.withdrawn) == (1, 2, 1)
@@ -195,10 +199,10 @@ async def test_one_that_comes_back_is_waited_for(trio: Replicated, tq: AsyncQueu
     """What was refused once is asked for anew: a connection does not remember that."""
     trio.cut(0)
     with pytest.raises(NotReplicated, match="1 of 2 replicas are connected"):
-        await tq.enqueue("x", replicas=2, timeout=3600)
+        await tq.enqueue("x", durable=Durable(2, timeout=3600))
     trio.attach(0)
     trio.settle()
-    assert (await tq.enqueue("x", replicas=2, timeout=10)).replicas == 2
+    assert (await tq.enqueue("x", durable=Durable(2, timeout=10))).replicas == 2
 
 
 async def test_the_number_is_asked_for_only_where_it_matters(
@@ -209,10 +213,10 @@ async def test_the_number_is_asked_for_only_where_it_matters(
     def asked() -> int:
         return int(trio.raw.info("commandstats")["cmdstat_info"]["calls"])
 
-    await tq.enqueue("x", replicas=2, timeout=10)
+    await tq.enqueue("x", durable=Durable(2, timeout=10))
     before = asked()
     for _ in range(20):
-        await tq.enqueue("x", replicas=2, timeout=10)
+        await tq.enqueue("x", durable=Durable(2, timeout=10))
     await tq.enqueue("x")
     assert asked() == before + 1  # by this test
 
@@ -222,23 +226,23 @@ async def test_an_ack_waits_for_those_that_are_connected(trio: Replicated, tq: A
     jobs = await held(tq, 2)
     trio.cut(0)
     with pytest.raises(AckNotReplicated) as caught:
-        await tq.ack(jobs, replicas=2, timeout=3600)
+        await tq.ack(jobs, durable=Durable(2, timeout=3600))
     assert (caught.value.wanted, caught.value.got) == (2, 1)
     assert caught.value.outcomes.all_done
 
 
 async def test_too_few(trio: Replicated, tq: AsyncQueue) -> None:
     """The jobs are taken back, and nothing of them is left."""
-    await tq.enqueue("there", replicas=2, timeout=10)
+    await tq.enqueue("there", durable=Durable(2, timeout=10))
     await tq.purge()
     trio.replicas[0].pause()
     with pytest.raises(NotReplicated) as caught:
-        await tq.enqueue("x", replicas=2, timeout=0.05)
+        await tq.enqueue("x", durable=Durable(2, timeout=0.05))
     error = caught.value
     assert (error.wanted, error.withdrawn, error.connected) == (2, True, None)
     assert error.got < 2
     with pytest.raises(NotReplicated) as caught:
-        await tq.enqueue_many(["x", "y"], replicas=2, timeout=0.05, delay=5, ttl=50)
+        await tq.enqueue_many(["x", "y"], durable=Durable(2, timeout=0.05), delay=5, ttl=50)
     assert caught.value.withdrawn is True
     assert await tq.peek() == []
     trio.replicas[0].resume()
@@ -247,31 +251,33 @@ async def test_too_few(trio: Replicated, tq: AsyncQueue) -> None:
     assert [numbers(trio.raw, tq.ops, kind) for kind in ("ready", "held", "expiry")] == [[]] * 3
     assert trio.raw.wait(2, 10_000) == 2
     assert trio.bodies() == [[]] * 3
-    assert (await tq.enqueue("after it", replicas=2, timeout=10)).replicas == 2
+    assert (await tq.enqueue("after it", durable=Durable(2, timeout=10))).replicas == 2
 
 
 async def test_a_replica_that_is_lost(trio: Replicated, tq: AsyncQueue) -> None:
     """Two can't confirm any more, one can."""
-    await tq.enqueue("x", replicas=2, timeout=10)
+    await tq.enqueue("x", durable=Durable(2, timeout=10))
     trio.cut(0)
     with pytest.raises(NotReplicated) as caught:
-        await tq.enqueue("y", replicas=2, timeout=0.2)
+        await tq.enqueue("y", durable=Durable(2, timeout=0.2))
     assert (caught.value.wanted, caught.value.withdrawn) == (2, True)
     assert caught.value.got < 2
-    assert (await tq.enqueue("z", replicas=1, timeout=10)).replicas == 1
+    assert (await tq.enqueue("z", durable=Durable(1, timeout=10))).replicas == 1
     assert [view.body for view in await tq.peek()] == ["x", "z"]
     trio.attach(0)
     trio.settle()
-    assert (await tq.enqueue("again", replicas=2, timeout=10)).replicas == 2
+    assert (await tq.enqueue("again", durable=Durable(2, timeout=10))).replicas == 2
     assert [len(bodies) for bodies in trio.bodies()] == [3, 3, 3]
 
 
 async def test_an_update_stays(trio: Replicated, tq: AsyncQueue) -> None:
     """The job was there before the call: it keeps its new body, and the error says so."""
-    await tq.enqueue("old", dedup_id="x", replicas=2, timeout=10)
+    await tq.enqueue("old", dedup_id="x", durable=Durable(2, timeout=10))
     trio.replicas[0].pause()
     with pytest.raises(NotReplicated) as caught:
-        await tq.enqueue("new", dedup_id="x", replicas=2, timeout=0.05, on_duplicate="update")
+        await tq.enqueue(
+            "new", dedup=Dedup("x", on_duplicate="update"), durable=Durable(2, timeout=0.05)
+        )
     trio.replicas[0].resume()
     assert (caught.value.connected, caught.value.withdrawn) == (None, False)
     assert [view.body for view in await tq.peek()] == ["new"]
@@ -282,7 +288,7 @@ async def test_a_consumer_was_quicker(trio: Replicated, tq: AsyncQueue) -> None:
     await tq.configure(lease=600)
     with Penstock(trio.url) as beside:
         trio.replicas[0].pause()
-        call = aspawn(tq.enqueue, "x", replicas=2, timeout=1.5)
+        call = aspawn(tq.enqueue, "x", durable=Durable(2, timeout=1.5))
         jobs = await eager(beside)
         with pytest.raises(NotReplicated) as caught:
             await call.result()
@@ -310,7 +316,7 @@ async def test_some_of_them_were_delivered(trio: Replicated, tq: AsyncQueue) -> 
     await tq.configure(lease=600)
     with Penstock(trio.url) as beside:
         trio.replicas[0].pause()
-        call = aspawn(tq.enqueue_many, ["a", "b", "c"], replicas=2, timeout=1.5)
+        call = aspawn(tq.enqueue_many, ["a", "b", "c"], durable=Durable(2, timeout=1.5))
         (job,) = await eager(beside)
         with pytest.raises(NotReplicated) as caught:
             await call.result()
@@ -330,7 +336,7 @@ async def test_a_later_chunk(trio: Replicated, tq: AsyncQueue) -> None:
             yield i
 
     with pytest.raises(IncompleteEnqueue) as caught:
-        await tq.enqueue_many(bodies(), replicas=2, timeout=5)
+        await tq.enqueue_many(bodies(), durable=Durable(2, timeout=5))
     results, cause = caught.value.results, caught.value.__cause__
     assert isinstance(cause, NotReplicated)
     assert (cause.wanted, cause.withdrawn) == (2, True)
@@ -344,9 +350,9 @@ async def test_a_later_chunk(trio: Replicated, tq: AsyncQueue) -> None:
 
 async def test_a_replica_that_stands_still_for_a_while(trio: Replicated, tq: AsyncQueue) -> None:
     """It confirms when it goes on, and the call that waited for it succeeds."""
-    await tq.enqueue("x", replicas=2, timeout=10)
+    await tq.enqueue("x", durable=Durable(2, timeout=10))
     trio.replicas[0].pause()
-    call = aspawn(tq.enqueue, "y", replicas=2, timeout=15)
+    call = aspawn(tq.enqueue, "y", durable=Durable(2, timeout=15))
     await await_for(lambda: trio.raw.xlen("penstock:{q}:ready") == 2)
     assert not call.is_done
     assert len(trio.raw.xrange("penstock:{q}:ready")) == 2
@@ -357,10 +363,10 @@ async def test_a_replica_that_stands_still_for_a_while(trio: Replicated, tq: Asy
 
 async def test_a_replica_that_stands_still_for_too_long(trio: Replicated, tq: AsyncQueue) -> None:
     """The job is taken back, and the replica hears of both when it goes on."""
-    await tq.enqueue("x", replicas=2, timeout=10)
+    await tq.enqueue("x", durable=Durable(2, timeout=10))
     trio.replicas[1].pause()
     with pytest.raises(NotReplicated) as caught:
-        await tq.enqueue("y", replicas=2, timeout=0.3)
+        await tq.enqueue("y", durable=Durable(2, timeout=0.3))
     assert caught.value.withdrawn is True
     assert caught.value.got < 2
     trio.replicas[1].resume()
@@ -376,11 +382,11 @@ async def test_a_time_out_beyond_that_of_the_socket(trio: Replicated) -> None:
         trio.replicas[0].pause()
         start = time.monotonic()
         with pytest.raises(NotReplicated) as caught:
-            await q.enqueue("y", replicas=2, timeout=1.2)
+            await q.enqueue("y", durable=Durable(2, timeout=1.2))
         assert time.monotonic() - start >= 1.2
         assert caught.value.withdrawn is True
         assert caught.value.got < 2
-        call = aspawn(q.enqueue, "z", replicas=2, timeout=15)
+        call = aspawn(q.enqueue, "z", durable=Durable(2, timeout=15))
         await await_for(lambda: trio.raw.xlen("penstock:{q}:ready") == 2)
         trio.replicas[0].resume()
         assert (await call.result()).replicas == 2
@@ -393,18 +399,18 @@ async def test_next_to_no_time(trio: Replicated, tq: AsyncQueue) -> None:
     trio.replicas[0].pause()
     trio.replicas[1].pause()
     with pytest.raises(NotReplicated) as caught:
-        await tq.enqueue("x", replicas=1, timeout=0.001)
+        await tq.enqueue("x", durable=Durable(1, timeout=0.001))
     assert (caught.value.wanted, caught.value.got, caught.value.withdrawn) == (1, 0, True)
 
 
 async def test_a_server_without_replicas(real_q: AsyncQueue) -> None:
     """Nobody confirms, and nothing is left."""
     with pytest.raises(NotReplicated) as caught:
-        await real_q.enqueue("x", replicas=1, timeout=0.01)
+        await real_q.enqueue("x", durable=Durable(1, timeout=0.01))
     assert (caught.value.wanted, caught.value.got, caught.value.withdrawn) == (1, 0, True)
     await real_q.configure(replicas=1)
     with pytest.raises(NotReplicated):
-        await real_q.enqueue("x", timeout=0.01)
+        await real_q.enqueue("x", durable=Durable(timeout=0.01))
     assert (await real_q.stats()).ready == 0
     assert (await real_q.enqueue("x", replicas=0)).replicas == 0
 
@@ -431,9 +437,9 @@ async def test_acks_confirmed_by_both(trio: Replicated, tq: AsyncQueue) -> None:
     """The jobs are gone from both replicas when the call returns; one script, one WAIT."""
     first, *others = await held(tq, 4)
     before, start = trio.calls(), time.monotonic()
-    assert await first.ack(replicas=2, timeout=10) is True
+    assert await first.ack(durable=Durable(2, timeout=10)) is True
     assert left(trio) == [3, 3, 3]
-    settled = await tq.ack(others, replicas=2, timeout=10)
+    settled = await tq.ack(others, durable=Durable(2, timeout=10))
     assert (list(settled), settled.replicas) == ([Outcome.DONE] * 3, 2)
     assert left(trio) == [0, 0, 0]
     after = trio.calls()
@@ -445,7 +451,7 @@ async def test_an_ack_of_many(trio: Replicated, tq: AsyncQueue) -> None:
     """One WAIT a chunk of 1,000."""
     jobs = await held(tq, 2500)
     before, start = trio.calls(), time.monotonic()
-    settled = await tq.ack(jobs, replicas=2, timeout=10)
+    settled = await tq.ack(jobs, durable=Durable(2, timeout=10))
     after = trio.calls()
     assert (settled.done, settled.replicas, settled.all_done) == (2500, 2, True)
     assert after[0] - before[0] == 3
@@ -459,7 +465,7 @@ async def test_an_ack_does_not_wait_unasked(trio: Replicated, tq: AsyncQueue) ->
     await tq.configure(replicas=2)
     before = trio.calls()[1]
     assert await jobs[0].ack()
-    assert (await tq.ack(jobs[1:], timeout=5)).replicas == 0
+    assert (await tq.ack(jobs[1:], durable=Durable(timeout=5))).replicas == 0
     assert trio.calls()[1] == before
 
 
@@ -469,14 +475,14 @@ async def test_an_ack_that_too_few_confirm(trio: Replicated, tq: AsyncQueue) -> 
     assert await jobs[0].ack()
     trio.cut(0)
     with pytest.raises(AckNotReplicated, match="may be delivered again after a failover") as caught:
-        await tq.ack(jobs, replicas=2, timeout=0.2)
+        await tq.ack(jobs, durable=Durable(2, timeout=0.2))
     error = caught.value
     assert list(error.outcomes) == [Outcome.GONE, Outcome.DONE, Outcome.DONE]
     assert (error.wanted, error.withdrawn, error.confirmed, error.fsynced) == (2, False, 0, None)
     assert error.got < 2
     stats = await tq.stats()
     assert (stats.acked, stats.active) == (3, 0)
-    assert (await tq.ack(jobs, replicas=1, timeout=10)).replicas >= 1
+    assert (await tq.ack(jobs, durable=Durable(1, timeout=10))).replicas >= 1
 
 
 async def test_a_job_whose_ack_too_few_confirm(trio: Replicated, tq: AsyncQueue) -> None:
@@ -484,7 +490,7 @@ async def test_a_job_whose_ack_too_few_confirm(trio: Replicated, tq: AsyncQueue)
     (job,) = await held(tq)
     with pytest.raises(AckNotReplicated) as caught:
         async with job:
-            await job.ack(replicas=3, timeout=0.05)
+            await job.ack(durable=Durable(3, timeout=0.05))
     assert list(caught.value.outcomes) == [Outcome.DONE]
     assert job.settled
     stats = await tq.stats()
@@ -497,8 +503,8 @@ async def test_a_stale_ack_is_stale_whoever_confirms(trio: Replicated, tq: Async
     await tq.release([job.id])
     (later,) = await tq.reserve(block=0)
     with pytest.raises(StaleReceipt):
-        await job.ack(replicas=3, timeout=0.05)
-    assert await later.ack(replicas=2, timeout=10)
+        await job.ack(durable=Durable(3, timeout=0.05))
+    assert await later.ack(durable=Durable(2, timeout=10))
 
 
 async def test_chunks_behind_one_that_too_few_confirm(
@@ -517,7 +523,7 @@ async def test_chunks_behind_one_that_too_few_confirm(
     monkeypatch.setattr(tq.ops, "ack", cutting)
     before, start = trio.calls(), time.monotonic()
     with pytest.raises(AckNotReplicated) as caught:
-        await tq.ack(jobs, replicas=2, timeout=3)
+        await tq.ack(jobs, durable=Durable(2, timeout=3))
     error = caught.value
     assert (error.confirmed, error.wanted) == (1000, 2)
     assert error.got < 2
@@ -544,7 +550,7 @@ async def test_a_chunk_that_fails_behind_others(
 
     monkeypatch.setattr(tq.ops, "ack", refusing)
     with pytest.raises(IncompleteSettle, match="1000 jobs") as caught:
-        await tq.ack(jobs, replicas=2, timeout=10)
+        await tq.ack(jobs, durable=Durable(2, timeout=10))
     assert isinstance(caught.value.__cause__, redis.ConnectionError)
     assert list(caught.value.outcomes) == [Outcome.DONE] * 1000
     assert caught.value.outcomes.replicas == 2
@@ -570,7 +576,7 @@ async def test_a_chunk_that_fails_behind_one_that_nobody_confirms(
         monkeypatch.setattr(q.ops, "ack", refusing)
         match = "2000 jobs were done before the call failed, 0 of them confirmed"
         with pytest.raises(IncompleteSettle, match=match) as caught:
-            await q.ack(jobs, replicas=1, timeout=0.01)
+            await q.ack(jobs, durable=Durable(1, timeout=0.01))
         error = caught.value
         assert isinstance(error.__cause__, redis.ConnectionError)
         assert list(error.outcomes) == [Outcome.DONE] * 2000
@@ -586,9 +592,9 @@ async def test_an_ack_and_a_replica_that_stands_still(trio: Replicated, tq: Asyn
     first, second = await held(tq, 2)
     trio.replicas[0].pause()
     with pytest.raises(AckNotReplicated) as caught:
-        await first.ack(replicas=2, timeout=0.2)
+        await first.ack(durable=Durable(2, timeout=0.2))
     assert caught.value.got < 2
-    call = aspawn(second.ack, replicas=2, timeout=15)
+    call = aspawn(second.ack, durable=Durable(2, timeout=15))
     await await_for(lambda: trio.raw.hlen("penstock:{q}:held") == 0)
     assert not call.is_done
     trio.replicas[0].resume()
@@ -601,9 +607,9 @@ async def test_an_ack_and_a_replica_that_dies(trio: Replicated, tq: AsyncQueue) 
     first, second = await held(tq, 2)
     trio.replicas[0].kill()
     with pytest.raises(AckNotReplicated) as caught:
-        await first.ack(replicas=2, timeout=0.2)
+        await first.ack(durable=Durable(2, timeout=0.2))
     assert caught.value.got < 2
-    assert await second.ack(replicas=1, timeout=10)
+    assert await second.ack(durable=Durable(1, timeout=10))
     assert trio.copies[1].hlen("penstock:{q}:held") == 0
     trio.replicas[0].restart()
 
@@ -613,7 +619,7 @@ async def test_an_ack_and_a_primary_that_is_one_no_more(trio: Replicated, tq: As
     (job,) = await held(tq)
     for replica in trio.replicas:
         replica.pause()
-    call = aspawn(job.ack, replicas=2, timeout=600)
+    call = aspawn(job.ack, durable=Durable(2, timeout=600))
     await await_for(lambda: trio.raw.hlen("penstock:{q}:held") == 0)
     host, port = trio.replicas[0].address
     trio.raw.replicaof(str(host), str(port))
@@ -627,7 +633,7 @@ async def test_a_server_without_replicas_and_an_ack(real_q: AsyncQueue) -> None:
     """Nobody confirms; the job is done."""
     (job,) = await held(real_q)
     with pytest.raises(AckNotReplicated) as caught:
-        await job.ack(replicas=1, timeout=0.01)
+        await job.ack(durable=Durable(1, timeout=0.01))
     assert (caught.value.wanted, caught.value.got) == (1, 0)
     assert (await real_q.stats()).acked == 1
 
@@ -638,9 +644,9 @@ async def test_where_there_is_no_wait() -> None:
         q = client.queue("q")
         (job,) = await held(q)
         with pytest.raises(AckNotReplicated):
-            await job.ack(replicas=1, timeout=3600)
+            await job.ack(durable=Durable(1, timeout=3600))
         with pytest.raises(NotReplicated):
-            await q.enqueue("x", replicas=1, timeout=3600)
+            await q.enqueue("x", durable=Durable(1, timeout=3600))
 
 
 async def test_a_repeat_waits_for_what_the_first_one_did(
@@ -667,17 +673,17 @@ async def test_a_repeat_waits_for_what_the_first_one_did(
             replica.pause()
             fault = door.eat_reply(after=script("ack").sha.encode())
             with pytest.raises(AckNotReplicated) as caught:
-                await q.ack([job], replicas=1, timeout=0.3)
+                await q.ack([job], durable=Durable(1, timeout=0.3))
             assert fault.has_struck
             assert (caught.value.got, list(caught.value.outcomes)) == (0, [Outcome.DONE])
             with pytest.raises(AckNotReplicated) as caught:
-                await q.ack([job], replicas=1, timeout=0.3)
+                await q.ack([job], durable=Durable(1, timeout=0.3))
             assert (caught.value.got, list(caught.value.outcomes)) == (0, [Outcome.GONE])
             replica.resume()
-            again = await q.ack([job], replicas=1, timeout=10)
+            again = await q.ack([job], durable=Durable(1, timeout=10))
             assert (again.replicas, list(again)) == (1, [Outcome.GONE])
             assert await q.clear() == 0
             replica.pause()
             with pytest.raises(AckNotReplicated):  # there is no queue any more
-                await q.ack([job], replicas=1, timeout=0.3)
+                await q.ack([job], durable=Durable(1, timeout=0.3))
             replica.resume()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock import AsyncPenstock, AsyncQueue, BadArgument, Outcome, RetryPolicy
+from penstock import AsyncPenstock, AsyncQueue, BadArgument, Dedup, Outcome, RetryPolicy
 from tests.support.keyspace import Raw, advance, check_invariant, dump, queue_time_ms
 
 POLICY = RetryPolicy(7, base=0.25, cap=timedelta(minutes=1))
@@ -87,7 +87,7 @@ async def test_crashes_are_bounded_by_the_queue(q: AsyncQueue, raw: Raw) -> None
 
 async def test_an_update_brings_a_policy_or_keeps_the_one_there(q: AsyncQueue) -> None:
     """As with the lease: what is not given stays."""
-    update = partial(q.enqueue, dedup_id="a", on_duplicate="update")
+    update = partial(q.enqueue, dedup=Dedup("a", on_duplicate="update"))
     await update(1, retry=POLICY)
     assert (await update(2)).action == "updated"
     assert [(view.body, view.retry) for view in await q.peek()] == [(2, POLICY)]

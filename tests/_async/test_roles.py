@@ -16,6 +16,7 @@ from penstock import (
     AsyncRole,
     AsyncWorker,
     BadArgument,
+    Dedup,
     Middleware,
     QueueClosed,
     QueueFull,
@@ -53,7 +54,7 @@ async def test_one_producer_at_a_time(q: AsyncQueue) -> None:
         with pytest.raises(QueueInUse):
             await q.enqueue_many(["refused"])
         with pytest.raises(QueueInUse):
-            await q.enqueue("refused", dedup_id="x", on_duplicate="requeue+update")
+            await q.enqueue("refused", dedup=Dedup("x", on_duplicate="requeue+update"))
         await role.queue.enqueue("first")
         await role.queue.enqueue_many(range(3))
         await role.queue.enqueue("named", dedup_id="x")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock import AsyncPenstock, AsyncQueue
+from penstock import AsyncPenstock, AsyncQueue, Dedup
 from tests.support.keyspace import Raw, dump
 
 
@@ -65,10 +65,10 @@ async def test_a_refused_duplicate_has_none(q: AsyncQueue) -> None:
     first = await q.enqueue("a", dedup_id="x")
     assert first.stable_id
     assert (await q.enqueue("b", dedup_id="x")).stable_id == ""
-    update = await q.enqueue("c", dedup_id="x", on_duplicate="update")
+    update = await q.enqueue("c", dedup=Dedup("x", on_duplicate="update"))
     (job,) = await q.reserve(1, block=0)
     assert job.stable_id == update.stable_id != first.stable_id
-    after = await q.enqueue("d", dedup_id="x", on_duplicate="requeue")
+    after = await q.enqueue("d", dedup=Dedup("x", on_duplicate="requeue"))
     await job.ack()
     (job,) = await q.reserve(1, block=0)
     assert job.stable_id == after.stable_id

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock import AsyncPenstock, AsyncQueue
+from penstock import AsyncPenstock, AsyncQueue, Dedup
 from penstock.core.sweeping import SweepSchedule
 from penstock.spark.calls import survey
 from tests.support.keyspace import advance, check_invariant, evalshas
@@ -36,7 +36,7 @@ async def test_a_consumer_that_waits_sweeps_its_queues(
     hurried(ps)
     await q.configure(dead_age=100)
     for number in range(150):
-        await q.enqueue(number, dedup_id=str(number), dedup_window=50)
+        await q.enqueue(number, dedup=Dedup(str(number), window=50))
     jobs = await q.reserve(150, block=0)
     await q.bury(jobs[:20], "no")
     await q.ack(jobs[20:])

@@ -21,6 +21,7 @@ from penstock import (
     AsyncQueue,
     AsyncWorker,
     BadArgument,
+    Dedup,
     Done,
     Handlers,
     Middleware,
@@ -175,7 +176,7 @@ async def test_results(ps: AsyncPenstock, q: AsyncQueue, raised: bool) -> None:
 async def test_a_window_from_the_handler(ps: AsyncPenstock, q: AsyncQueue) -> None:
     """Done(dedup_window=) keeps the id taken, whatever the job said, or frees it."""
     await q.enqueue(3600, dedup_id="a")
-    await q.enqueue(0, dedup_id="b", dedup_window=3600)
+    await q.enqueue(0, dedup=Dedup("b", window=3600))
 
     async def handler(job: AsyncJob) -> Done:
         return Done(dedup_window=job.body)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock import AsyncPenstock, AsyncQueue, QueueDamaged
+from penstock import AsyncPenstock, AsyncQueue, Dedup, QueueDamaged
 from penstock.wire.keys import KINDS
 from tests.support.keyspace import Raw, advance, dump
 
@@ -53,7 +53,7 @@ async def fill(q: AsyncQueue, raw: Raw) -> list[Any]:
     await q.enqueue("expired", ttl=5)
     await q.enqueue("due", delay=5)
     await q.enqueue("later", delay=500)
-    await q.enqueue("named", delay=500, dedup_id="a", dedup_window=60)
+    await q.enqueue("named", delay=500, dedup=Dedup("a", window=60))
     await q.enqueue_many(["a", "b"])
     await q.reserve(2, block=0)
     advance(raw, q.ops, 6)

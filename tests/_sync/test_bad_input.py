@@ -15,6 +15,7 @@ from penstock import (
     BadArgument,
     BadJobId,
     ConfigurationError,
+    Durable,
     JobGone,
     Outcome,
     Penstock,
@@ -188,7 +189,7 @@ def test_counts(ps: Penstock, q: Queue, raw: Raw) -> None:
     refused(raw, "replicas", 1, lambda: q.enqueue(1, replicas=1, lease=0))
     for span in (0, -1, True, "1", 3601):
         wait: Any = span
-        refused(raw, "timeout", span, partial(q.enqueue, 1, timeout=wait))
+        refused(raw, "timeout", span, lambda w=wait: q.enqueue(1, durable=Durable(timeout=w)))
     for idle in (-1, "1", None, True):
         silent: Any = idle
         refused(raw, "idle", idle, partial(q.recover, idle=silent))

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from penstock import (
+    Dedup,
     Job,
     Penstock,
     Queue,
@@ -66,7 +67,7 @@ def test_duplicates_are_refused_as_well(q: Queue, raw: Raw, mode: str) -> None:
     before = dump(raw)
     for name in ("waits", "active", "new"):
         with pytest.raises(QueueClosed):
-            q.enqueue("again", dedup_id=name, on_duplicate=mode)
+            q.enqueue("again", dedup=Dedup(name, on_duplicate=mode))
     assert dump(raw) == before
     status = q.status("active")
     assert status is not None
@@ -240,7 +241,7 @@ def test_successors_are_run_before_the_end(q: Queue, waits: Waits) -> None:
     """A job that waits for the end of another one is not forgotten."""
     q.enqueue("first", dedup_id="x")
     (first,) = q.reserve(block=0)
-    q.enqueue("second", dedup_id="x", on_duplicate="requeue")
+    q.enqueue("second", dedup=Dedup("x", on_duplicate="requeue"))
     q.close()
     consumer = spawn(consumed, q)
     waits.reach(1)

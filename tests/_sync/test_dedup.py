@@ -12,6 +12,8 @@ import pytest
 
 from penstock import (
     BadArgument,
+    Dedup,
+    Durable,
     Enqueued,
     IncompleteEnqueue,
     Job,
@@ -107,11 +109,13 @@ def content(raw: Raw, q: Queue) -> dict[bytes, Any]:
     return keys
 
 
-def with_successor(q: Queue, **options: Any) -> tuple[Job, Enqueued]:
+def with_successor(
+    q: Queue, *, window: float | None = None, **options: Any
+) -> tuple[Job, Enqueued]:
     """A job "old" at work, with the id "x", and "new" that waits for its end."""
-    q.enqueue("old", dedup_id="x", **options)
+    q.enqueue("old", dedup=Dedup("x", window=window), **options)
     job = take(q)
-    answer = q.enqueue("new", dedup_id="x", on_duplicate="requeue")
+    answer = q.enqueue("new", dedup=Dedup("x", on_duplicate="requeue"))
     assert (answer.action, answer.state, answer.duplicate) == ("requeued", "scheduled", False)
     return job, answer
 
@@ -155,7 +159,7 @@ def test_the_id_of_a_job_that_ends_is_told_with_its_ttl(q: Queue) -> None:
         name = f"{ttl} {lease}"
         first = q.enqueue("x", dedup_id=name, ttl=ttl, lease=lease)
         assert q.enqueue("y", dedup_id=name).id == first.id
-        done = q.enqueue("y", dedup_id=name, on_duplicate="update", ttl=60)
+        done = q.enqueue("y", dedup=Dedup(name, on_duplicate="update"), ttl=60)
         assert (done.id, done.action) == (first.id, "updated")
 
 
@@ -167,14 +171,14 @@ def test_any_text_is_an_id(q: Queue) -> None:
         again = q.enqueue("no", dedup_id=name)
         assert (again.id, again.action) == (answers[i].id, "refused")
         assert seen(q, name) == Status("ready", i)
-        new = q.enqueue([i], dedup_id=name, on_duplicate="update", headers={name: name})
+        new = q.enqueue([i], dedup=Dedup(name, on_duplicate="update"), headers={name: name})
         assert (new.id, new.action) == (answers[i].id, "updated")
     jobs = q.reserve(100, block=0)
     assert [job.dedup_id for job in jobs] == ODD_IDS
     assert bodies(jobs) == [[i] for i in range(len(ODD_IDS))]
     assert [job.headers for job in jobs] == [{name: name} for name in ODD_IDS]
     for i, name in enumerate(ODD_IDS):
-        assert q.enqueue(-i, dedup_id=name, on_duplicate="requeue").action == "requeued"
+        assert q.enqueue(-i, dedup=Dedup(name, on_duplicate="requeue")).action == "requeued"
     assert q.ack(jobs)
     assert drained(q) == [-i for i in range(len(ODD_IDS))]
     for name in ODD_IDS:
@@ -188,7 +192,7 @@ def test_an_id_in_the_body_or_the_headers_is_none(q: Queue) -> None:
     assert q.enqueue(b"1;d=y\n", dedup_id="x", headers={"d": "y"}).action == "added"
     assert q.status("y") is None
     assert len(q.reserve(2, block=0)) == 2
-    assert q.enqueue(b";d=y\n", dedup_id="x", on_duplicate="requeue").action == "requeued"
+    assert (q.enqueue(b";d=y\n", dedup=Dedup("x", on_duplicate="requeue"))).action == "requeued"
     assert q.ack([view.id for view in q.peek(state="active")])
     assert drained(q) == [b";d=y\n"]
 
@@ -216,7 +220,7 @@ def test_an_update_keeps_the_place(q: Queue, raw: Raw, spread: str) -> None:
             advance(raw, q.ops, 0.005)
     chosen = ["7", "0", "11", "6", "7", "1", "7"]
     for step, name in enumerate(chosen):
-        done = q.enqueue(f"{name} at {step}", dedup_id=name, on_duplicate="update")
+        done = q.enqueue(f"{name} at {step}", dedup=Dedup(name, on_duplicate="update"))
         assert (done.id, done.action, done.state) == (given[int(name)], "updated", "ready")
         assert [view.id for view in q.peek(20)] == given
     last = {name: f"{name} at {step}" for step, name in enumerate(chosen)}
@@ -224,7 +228,7 @@ def test_an_update_keeps_the_place(q: Queue, raw: Raw, spread: str) -> None:
     assert bodies(q.peek(20)) == expected
     assert bodies(q.peek(3, start=-3)) == expected[-3:]
     jobs = [take(q) for _ in range(4)]
-    done = q.enqueue("6 again", dedup_id="6", on_duplicate="update")
+    done = q.enqueue("6 again", dedup=Dedup("6", on_duplicate="update"))
     assert [*bodies(jobs), *bodies(q.reserve(20, block=0))] == [
         *expected[:6],
         "6 again",
@@ -242,7 +246,7 @@ def test_any_number_of_updates_keeps_the_order(q: Queue) -> None:
             q.enqueue(step)
             expected.append([None, step])
         else:
-            done = q.enqueue(step, dedup_id=name, on_duplicate="update")
+            done = q.enqueue(step, dedup=Dedup(name, on_duplicate="update"))
             mine = [entry for entry in expected if entry[0] == name]
             assert done.action == ("updated" if mine else "added")
             if mine:
@@ -270,7 +274,7 @@ def test_an_update_keeps_age_and_counters(q: Queue, raw: Raw, where: str) -> Non
         advance(raw, q.ops, 31)
     before = shown(q, first.id)
     advance(raw, q.ops, 5)
-    done = q.enqueue("new", dedup_id="x", on_duplicate="update", delay=600)
+    done = q.enqueue("new", dedup=Dedup("x", on_duplicate="update"), delay=600)
     assert (done.id, done.action, done.state) == (first.id, "updated", before.state)
     after = shown(q, first.id)
     assert (before.body, after.body) == ("old", "new")
@@ -287,7 +291,7 @@ def test_an_update_replaces_the_content(q: Queue) -> None:
     """Body, its kind, and headers: nothing of the old one is left."""
     q.enqueue({"n": 1}, dedup_id="x", headers={"a": "1", "b": "2"})
     for body, headers in ((b"\x00;d=y\n", {"c": "3"}), ("text", {}), (b"", {"a": ";"})):
-        q.enqueue(body, dedup_id="x", headers=headers, on_duplicate="update")
+        q.enqueue(body, dedup=Dedup("x", on_duplicate="update"), headers=headers)
         (view,) = q.peek()
         assert (view.body, view.headers, view.dedup_id) == (body, headers, "x")
         assert view.codec == ("json" if body == "text" else "")
@@ -299,11 +303,11 @@ def test_an_update_and_the_lease(q: Queue) -> None:
     """Kept when none is given, replaced when one is."""
     q.enqueue(0, dedup_id="x", lease=7)
     for lease, expected in ((None, 7), (9, 9), (None, 9), (0.5, 0.5)):
-        assert q.enqueue(1, dedup_id="x", lease=lease, on_duplicate="update").duplicate
+        assert q.enqueue(1, dedup=Dedup("x", on_duplicate="update"), lease=lease).duplicate
         assert [view.lease for view in q.peek()] == [expected]
     assert take(q).lease == 0.5
     q.enqueue(0, dedup_id="default")
-    q.enqueue(1, dedup_id="default", on_duplicate="update")
+    q.enqueue(1, dedup=Dedup("default", on_duplicate="update"))
     assert take(q).lease == 30
 
 
@@ -315,12 +319,12 @@ def test_an_update_can_not_change_the_class(q: Queue, raw: Raw, mode: str) -> No
     default = q.enqueue("default", dedup_id="default")
     before = content(raw, q)
     for first, name, lease in ((once, "once", 5), (usual, "usual", 0), (default, "default", 0)):
-        done = q.enqueue("no", dedup_id=name, lease=lease, on_duplicate=mode, delay=60)
+        done = q.enqueue("no", dedup=Dedup(name, on_duplicate=mode), lease=lease, delay=60)
         assert done == Enqueued(first.id, "ready", duplicate=True, replicas=0, action="refused")
     assert content(raw, q) == before
-    done = q.enqueue("new", dedup_id="once", on_duplicate=mode)
+    done = q.enqueue("new", dedup=Dedup("once", on_duplicate=mode))
     assert (done.id, done.action) == (once.id, "updated")
-    assert q.enqueue("newer", dedup_id="once", lease=0, on_duplicate=mode).duplicate
+    assert q.enqueue("newer", dedup=Dedup("once", on_duplicate=mode), lease=0).duplicate
     job = take(q)
     assert (job.body, job.at_most_once) == ("newer", True)
 
@@ -330,8 +334,8 @@ def test_an_update_keeps_the_ttl(q: Queue, raw: Raw, mode: str) -> None:
     """The end of the job's life is that of its creation, whatever the update says."""
     first = q.enqueue("old", dedup_id="x", ttl=60)
     q.enqueue("old", dedup_id="for ever")
-    done = q.enqueue("new", dedup_id="x", ttl=6000, on_duplicate=mode)
-    again = q.enqueue("new", dedup_id="for ever", ttl=6000, on_duplicate=mode)
+    done = q.enqueue("new", dedup=Dedup("x", on_duplicate=mode), ttl=6000)
+    again = q.enqueue("new", dedup=Dedup("for ever", on_duplicate=mode), ttl=6000)
     assert (done.id, done.action, again.action) == (first.id, "updated", "updated")
     assert [view.ttl for view in q.peek()] == [60, None]
     advance(raw, q.ops, 61)
@@ -342,8 +346,8 @@ def test_an_update_keeps_the_ttl(q: Queue, raw: Raw, mode: str) -> None:
 def test_an_update_and_the_window(q: Queue, raw: Raw) -> None:
     """Kept when none is given, replaced when one is."""
     for given, seconds in ((None, 50), (100, 100)):
-        q.enqueue("old", dedup_id="x", dedup_window=50)
-        done = q.enqueue("new", dedup_id="x", dedup_window=given, on_duplicate="update")
+        q.enqueue("old", dedup=Dedup("x", window=50))
+        done = q.enqueue("new", dedup=Dedup("x", window=given, on_duplicate="update"))
         assert done.action == "updated"
         assert drained(q) == ["new"]
         advance(raw, q.ops, seconds - 2)
@@ -360,8 +364,8 @@ def test_an_update_and_until_when(q: Queue) -> None:
         ("started", "started", True),
         ("finished", "finished", False),
     ):
-        q.enqueue("old", dedup_id="x", dedup_until=before)
-        done = q.enqueue("new", dedup_id="x", dedup_until=now, on_duplicate="update")
+        q.enqueue("old", dedup=Dedup("x", until=before))
+        done = q.enqueue("new", dedup=Dedup("x", until=now, on_duplicate="update"))
         assert done.action == "updated"
         job = take(q)
         assert (seen(q) is None) == is_free, (before, now)
@@ -374,11 +378,11 @@ def test_an_active_job_is_not_updated(q: Queue, raw: Raw) -> None:
     job = take(q)
     before = content(raw, q)
     for mode in ("update", "debounce"):
-        done = q.enqueue("new", dedup_id="x", on_duplicate=mode)
+        done = q.enqueue("new", dedup=Dedup("x", on_duplicate=mode))
         assert done == Enqueued(first.id, "active", duplicate=True, replicas=0, action="refused")
     assert content(raw, q) == before
     job.release()
-    assert q.enqueue("new", dedup_id="x", on_duplicate="update").action == "updated"
+    assert q.enqueue("new", dedup=Dedup("x", on_duplicate="update")).action == "updated"
     assert take(q).body == "new"
 
 
@@ -387,11 +391,11 @@ def test_an_active_job_is_not_updated(q: Queue, raw: Raw) -> None:
 
 def test_a_debounce_begins_the_delay_anew(q: Queue, raw: Raw) -> None:
     """It runs when there was no other for so long, with the last content."""
-    first = q.enqueue(0, dedup_id="x", delay=10, on_duplicate="debounce")
+    first = q.enqueue(0, dedup=Dedup("x", on_duplicate="debounce"), delay=10)
     assert first.action == "added"
     for serial in range(1, 4):
         advance(raw, q.ops, 8)
-        done = q.enqueue(serial, dedup_id="x", delay=10, on_duplicate="debounce")
+        done = q.enqueue(serial, dedup=Dedup("x", on_duplicate="debounce"), delay=10)
         assert (done.id, done.action, done.state) == (first.id, "updated", "scheduled")
         assert q.reserve(block=0) == []
     advance(raw, q.ops, 11)
@@ -404,7 +408,7 @@ def test_a_debounce_of_a_job_that_waits(q: Queue, raw: Raw, where: str) -> None:
     first = q.enqueue(0, dedup_id="x")
     if where == "nacked":
         take(q).nack(delay=3600)
-    done = q.enqueue(1, dedup_id="x", delay=20, on_duplicate="debounce")
+    done = q.enqueue(1, dedup=Dedup("x", on_duplicate="debounce"), delay=20)
     assert (done.id, done.state) == (first.id, "scheduled")
     (view,) = q.peek(state="scheduled")
     assert view.next_in == pytest.approx(20, abs=2)
@@ -419,7 +423,7 @@ def test_a_debounce_without_delay_ends_it(q: Queue) -> None:
     q.enqueue("first")
     first = q.enqueue(0, dedup_id="x", delay=60)
     q.enqueue("last")
-    done = q.enqueue(1, dedup_id="x", on_duplicate="debounce")
+    done = q.enqueue(1, dedup=Dedup("x", on_duplicate="debounce"))
     assert (done.id, done.action) == (first.id, "updated")
     assert seen(q) == Status("ready", 1)
     assert drained(q) == ["first", 1, "last"]
@@ -429,9 +433,9 @@ def test_a_debounce_to_a_point_in_time(q: Queue, raw: Raw) -> None:
     """`at` is as good as a delay; the end of the ttl bounds both."""
     first = q.enqueue(0, dedup_id="x", delay=60, ttl=100)
     view = shown(q, first.id)
-    q.enqueue(1, dedup_id="x", at=view.created + 90, on_duplicate="debounce")
+    q.enqueue(1, dedup=Dedup("x", on_duplicate="debounce"), at=view.created + 90)
     assert shown(q, first.id).due == pytest.approx(view.created + 90, abs=0.01)
-    q.enqueue(2, dedup_id="x", delay=3600, on_duplicate="debounce")
+    q.enqueue(2, dedup=Dedup("x", on_duplicate="debounce"), delay=3600)
     advance(raw, q.ops, 101)
     assert q.reserve(block=0) == []
     assert seen(q) is None
@@ -439,20 +443,20 @@ def test_a_debounce_to_a_point_in_time(q: Queue, raw: Raw) -> None:
 
 def test_a_throttle(q: Queue, raw: Raw) -> None:
     """One a window, from the enqueue on, whatever has become of it; and then the next one."""
-    throttle: dict[str, Any] = {"dedup_until": "enqueued", "dedup_window": 10}
+    throttle = Dedup("x", until="enqueued", window=10)
     for serial in range(3):
-        done = q.enqueue(serial, dedup_id="x", **throttle)
+        done = q.enqueue(serial, dedup=throttle)
         assert (done.action, done.state) == ("added", "ready")
         for now in ("waits", "at work", "done"):
             if now == "at work":
                 assert take(q).body == serial
             elif now == "done":
                 assert q.ack([done.id])
-            again = q.enqueue("no", dedup_id="x", **throttle)
+            again = q.enqueue("no", dedup=throttle)
             assert again == Enqueued("", "window", duplicate=True, replicas=0, action="refused")
             assert seen(q) == Status("window", None, window=True)
         advance(raw, q.ops, 9)
-        assert q.enqueue("no", dedup_id="x", **throttle).duplicate
+        assert q.enqueue("no", dedup=throttle).duplicate
         advance(raw, q.ops, 1.5)
         assert seen(q) is None
     assert q.stats().enqueued == 3
@@ -461,7 +465,7 @@ def test_a_throttle(q: Queue, raw: Raw) -> None:
 @pytest.mark.parametrize("end", ["delete", "bury", "purge", "withdraw"])
 def test_a_throttle_outlives_its_job(q: Queue, raw: Raw, end: str) -> None:
     """However that ends."""
-    done = q.enqueue(0, dedup_id="x", dedup_until="enqueued", dedup_window=10)
+    done = q.enqueue(0, dedup=Dedup("x", until="enqueued", window=10))
     (q.purge() if end == "purge" else getattr(q, end)([done.id]))
     assert q.enqueue(1, dedup_id="x").action == "refused"
     advance(raw, q.ops, 11)
@@ -471,11 +475,11 @@ def test_a_throttle_outlives_its_job(q: Queue, raw: Raw, end: str) -> None:
 
 def test_until_started(q: Queue, raw: Raw) -> None:
     """Refused while it waits; free from the first delivery on, also if that fails."""
-    first = q.enqueue("old", dedup_id="x", dedup_until="started")
-    assert q.enqueue("no", dedup_id="x", dedup_until="started").id == first.id
+    first = q.enqueue("old", dedup=Dedup("x", until="started"))
+    assert q.enqueue("no", dedup=Dedup("x", until="started")).id == first.id
     job = take(q)
     assert seen(q) is None
-    assert q.enqueue("new", dedup_id="x", dedup_until="started").action == "added"
+    assert q.enqueue("new", dedup=Dedup("x", until="started")).action == "added"
     assert seen(q) == Status("ready", "new")
     job.nack(delay=0)
     assert seen(q) == Status("ready", "new")
@@ -489,18 +493,18 @@ def test_until_started(q: Queue, raw: Raw) -> None:
 def test_until_started_or_taken_away(q: Queue) -> None:
     """An id that waits for a start is free too when the job ends without one."""
     for end in ("delete", "bury", "withdraw"):
-        done = q.enqueue(end, dedup_id="x", dedup_until="started", delay=60)
+        done = q.enqueue(end, dedup=Dedup("x", until="started"), delay=60)
         assert getattr(q, end)([done.id])
         assert seen(q) is None
 
 
 def test_until_started_has_no_successor(q: Queue) -> None:
     """While it waits there is nothing to requeue, and at work it has the id no more."""
-    q.enqueue("old", dedup_id="x", dedup_until="started")
-    again = q.enqueue("no", dedup_id="x", on_duplicate="requeue", dedup_until="started")
+    q.enqueue("old", dedup=Dedup("x", until="started"))
+    again = q.enqueue("no", dedup=Dedup("x", on_duplicate="requeue", until="started"))
     assert again.action == "refused"
     take(q)
-    again = q.enqueue("new", dedup_id="x", on_duplicate="requeue", dedup_until="started")
+    again = q.enqueue("new", dedup=Dedup("x", on_duplicate="requeue", until="started"))
     assert (again.action, again.state) == ("added", "ready")
 
 
@@ -509,7 +513,7 @@ def test_until_started_has_no_successor(q: Queue) -> None:
 
 def test_a_window_begins_with_the_ack(q: Queue, raw: Raw) -> None:
     """And lasts as long as the job said, whenever it was enqueued."""
-    q.enqueue(0, dedup_id="x", dedup_window=10)
+    q.enqueue(0, dedup=Dedup("x", window=10))
     advance(raw, q.ops, 60)
     job = take(q)
     advance(raw, q.ops, 20)
@@ -533,7 +537,7 @@ def test_only_an_ack_opens_a_window(q: Queue, raw: Raw, end: str) -> None:
     """A job that was given up, removed or expired may be tried again at once."""
     q.configure(max_attempts=1)
     ttl = 60 if end == "ttl" else None
-    done = q.enqueue(0, dedup_id="x", dedup_window=600, ttl=ttl)
+    done = q.enqueue(0, dedup=Dedup("x", window=600), ttl=ttl)
     if end in ("bury", "dead"):
         job = take(q)
         assert job.bury() if end == "bury" else job.nack()
@@ -553,7 +557,7 @@ def test_only_an_ack_opens_a_window(q: Queue, raw: Raw, end: str) -> None:
 def test_an_ack_may_name_the_window(q: Queue, raw: Raw, own: int | None, by_queue: bool) -> None:
     """It stands instead of the one that the producer gave, longer or shorter; 0 = none."""
     for window in (10, 0, 0.5):
-        q.enqueue("new", dedup_id="x", dedup_window=own)
+        q.enqueue("new", dedup=Dedup("x", window=own))
         q.enqueue("without an id")
         jobs = q.reserve(2, block=0)
         if by_queue:
@@ -571,9 +575,9 @@ def test_an_ack_may_name_the_window(q: Queue, raw: Raw, own: int | None, by_queu
 def test_a_window_of_the_ack_and_a_successor(q: Queue, raw: Raw) -> None:
     """It waits for the end of that window, or not at all."""
     for window in (10, 0):
-        q.enqueue("old", dedup_id="x", dedup_window=5)
+        q.enqueue("old", dedup=Dedup("x", window=5))
         job = take(q)
-        q.enqueue("new", dedup_id="x", on_duplicate="requeue")
+        q.enqueue("new", dedup=Dedup("x", on_duplicate="requeue"))
         assert job.ack(dedup_window=window)
         assert (drained(q) == ["new"]) is (window == 0)
         advance(raw, q.ops, window + 0.001)
@@ -597,12 +601,12 @@ def test_windows_of_an_ack_that_can_not_be(q: Queue, raw: Raw) -> None:
 @pytest.mark.parametrize("delay, waits", [(0, 10), (5, 10), (30, 30)])
 def test_a_requeue_in_a_window(q: Queue, raw: Raw, delay: int, waits: int) -> None:
     """It runs when the window ends, or after its own delay if that is longer."""
-    q.enqueue("old", dedup_id="x", dedup_window=10)
+    q.enqueue("old", dedup=Dedup("x", window=10))
     assert drained(q) == ["old"]
-    done = q.enqueue("new", dedup_id="x", delay=delay, on_duplicate="requeue")
+    done = q.enqueue("new", dedup=Dedup("x", on_duplicate="requeue"), delay=delay)
     assert (done.action, done.state, done.duplicate) == ("requeued", "scheduled", False)
     assert seen(q) == Status("window", "new", window=True)
-    again = q.enqueue("no", dedup_id="x", on_duplicate="requeue")
+    again = q.enqueue("no", dedup=Dedup("x", on_duplicate="requeue"))
     assert (again.id, again.action) == (done.id, "refused")
     advance(raw, q.ops, waits - 1)
     assert q.reserve(block=0) == []
@@ -614,9 +618,9 @@ def test_a_requeue_in_a_window(q: Queue, raw: Raw, delay: int, waits: int) -> No
 
 def test_what_waits_for_a_window_is_not_promoted(q: Queue, raw: Raw) -> None:
     """Not before the window has ended; then it is as any other."""
-    q.enqueue("old", dedup_id="x", dedup_window=10)
+    q.enqueue("old", dedup=Dedup("x", window=10))
     assert drained(q) == ["old"]
-    done = q.enqueue("new", dedup_id="x", delay=30, on_duplicate="requeue")
+    done = q.enqueue("new", dedup=Dedup("x", on_duplicate="requeue"), delay=30)
     assert list(q.promote([done.id])) == [Outcome.REFUSED]
     assert seen(q) == Status("window", "new", window=True)
     assert q.reserve(block=0) == []
@@ -628,13 +632,13 @@ def test_what_waits_for_a_window_is_not_promoted(q: Queue, raw: Raw) -> None:
 
 def test_windows_follow_each_other(q: Queue, raw: Raw) -> None:
     """Each job of a chain of successors has its own window, and waits for the one before."""
-    job, _ = with_successor(q, dedup_window=10)
-    q.enqueue("2", dedup_id="x", dedup_window=20, on_duplicate="requeue+update")
+    job, _ = with_successor(q, window=10)
+    q.enqueue("2", dedup=Dedup("x", window=20, on_duplicate="requeue+update"))
     job.ack()
     advance(raw, q.ops, 11)
     job = take(q)
     assert job.body == "2"
-    q.enqueue("3", dedup_id="x", dedup_window=5, on_duplicate="requeue")
+    q.enqueue("3", dedup=Dedup("x", window=5, on_duplicate="requeue"))
     job.ack()
     advance(raw, q.ops, 19)
     assert q.reserve(block=0) == []
@@ -648,10 +652,10 @@ def test_windows_follow_each_other(q: Queue, raw: Raw) -> None:
 @pytest.mark.parametrize("end", ["delete", "withdraw", "purge", "bury", "ttl", "ack"])
 def test_what_waits_for_a_window_may_end(q: Queue, raw: Raw, end: str) -> None:
     """The window of the one before stays open until its time."""
-    q.enqueue("old", dedup_id="x", dedup_window=100)
+    q.enqueue("old", dedup=Dedup("x", window=100))
     assert drained(q) == ["old"]
     ttl = 10 if end == "ttl" else None
-    done = q.enqueue("new", dedup_id="x", ttl=ttl, on_duplicate="requeue")
+    done = q.enqueue("new", dedup=Dedup("x", on_duplicate="requeue"), ttl=ttl)
     if end == "ttl":
         advance(raw, q.ops, 11)
         assert q.sweep() == 1
@@ -661,7 +665,7 @@ def test_what_waits_for_a_window_may_end(q: Queue, raw: Raw, end: str) -> None:
         assert getattr(q, end)([done.id])
     assert seen(q) == Status("window", None, window=True)
     assert q.enqueue("no", dedup_id="x").state == "window"
-    third = q.enqueue("third", dedup_id="x", on_duplicate="requeue")
+    third = q.enqueue("third", dedup=Dedup("x", on_duplicate="requeue"))
     assert third.action == "requeued"
     advance(raw, q.ops, 101)
     assert drained(q) == ["third"]
@@ -673,10 +677,10 @@ def test_a_window_and_what_waited_for_it_end_together(
     q: Queue, raw: Raw, end: str, by: str
 ) -> None:
     """Whatever call finds that both are over: nothing of the id is left."""
-    q.enqueue("old", dedup_id="x", dedup_window=10)
+    q.enqueue("old", dedup=Dedup("x", window=10))
     assert drained(q) == ["old"]
     options: dict[str, Any] = {"ttl": 20} if end == "ttl" else {"lease": 0}
-    q.enqueue("new", dedup_id="x", on_duplicate="requeue", **options)
+    q.enqueue("new", dedup=Dedup("x", on_duplicate="requeue"), **options)
     if end == "at most once":
         advance(raw, q.ops, 11)
         assert take(q).body == "new"
@@ -698,7 +702,7 @@ def test_a_window_and_what_waited_for_it_end_together(
 def test_many_windows_end_together(q: Queue, raw: Raw) -> None:
     """More than one call closes: each id is free at its time all the same."""
     count = 350
-    q.enqueue_many(range(count), dedup_id=str, dedup_window=10)
+    q.enqueue_many(range(count), dedup=Dedup(str, window=10))
     assert q.ack(q.reserve(count, block=0))
     answers = q.enqueue_many(range(count), dedup_id=str)
     assert {answer.state for answer in answers} == {"window"}
@@ -715,7 +719,7 @@ def test_many_windows_end_together(q: Queue, raw: Raw) -> None:
 
 def test_a_queue_with_an_open_window_stays(q: Queue, raw: Raw) -> None:
     """An idle queue without jobs is removed by a sweep, but not before its windows have ended."""
-    q.enqueue(0, dedup_id="x", dedup_window=3600)
+    q.enqueue(0, dedup=Dedup("x", window=3600))
     assert drained(q) == [0]
     advance(raw, q.ops, 1800)
     q.sweep()
@@ -768,9 +772,9 @@ def test_an_update_while_the_first_waits_again(q: Queue) -> None:
     """It is the successor that has the new content, as it runs last; its delay is its own."""
     job, heir = with_successor(q)
     job.release()
-    assert q.enqueue("no", dedup_id="x", on_duplicate="requeue").action == "refused"
+    assert q.enqueue("no", dedup=Dedup("x", on_duplicate="requeue")).action == "refused"
     for how in ("update", "debounce", "requeue+update", "requeue+debounce"):
-        done = q.enqueue(how, dedup_id="x", on_duplicate=how)
+        done = q.enqueue(how, dedup=Dedup("x", on_duplicate=how))
         assert (done.id, done.action, done.state) == (heir.id, "updated", "scheduled")
         assert seen(q) == Status("ready", "old", how)
     assert drained(q) == ["old", "requeue+debounce"]
@@ -780,10 +784,10 @@ def test_a_successor_has_a_ttl_of_its_own(q: Queue, raw: Raw) -> None:
     """It may end while it waits: the first one goes on, and another one may be added."""
     q.enqueue("old", dedup_id="x", lease=3600)
     job = take(q)
-    q.enqueue("short", dedup_id="x", ttl=10, on_duplicate="requeue")
+    q.enqueue("short", dedup=Dedup("x", on_duplicate="requeue"), ttl=10)
     advance(raw, q.ops, 11)
     assert seen(q) == Status("active", "old")
-    done = q.enqueue("new", dedup_id="x", ttl=100, on_duplicate="requeue")
+    done = q.enqueue("new", dedup=Dedup("x", on_duplicate="requeue"), ttl=100)
     assert done.action == "requeued"
     assert seen(q) == Status("active", "old", "new")
     assert job.ack()
@@ -806,9 +810,9 @@ def test_an_enqueue_finds_that_a_ttl_has_ended(q: Queue, raw: Raw, mode: str) ->
     job, heir = with_successor(q, ttl=60, lease=3600)
     q.enqueue("alone", dedup_id="y", ttl=60)
     advance(raw, q.ops, 61)
-    alone = q.enqueue("fresh", dedup_id="y", on_duplicate=mode)
+    alone = q.enqueue("fresh", dedup=Dedup("y", on_duplicate=mode))
     assert alone.action == "added"
-    done = q.enqueue("newest", dedup_id="x", on_duplicate=mode)
+    done = q.enqueue("newest", dedup=Dedup("x", on_duplicate=mode))
     updated = mode not in ("refuse", "requeue")
     assert (done.id, done.action) == (heir.id, "updated" if updated else "refused")
     assert seen(q, "y") == Status("ready", "fresh")
@@ -854,7 +858,7 @@ def test_the_successor_is_taken_away(q: Queue, raw: Raw, what: str) -> None:
     q.enqueue("old", dedup_id="x", lease=3600)
     job = take(q)
     ttl = 60 if what == "ttl" else None
-    heir = q.enqueue("new", dedup_id="x", ttl=ttl, on_duplicate="requeue")
+    heir = q.enqueue("new", dedup=Dedup("x", on_duplicate="requeue"), ttl=ttl)
     if what == "ttl":
         advance(raw, q.ops, 61)
         q.sweep()
@@ -863,7 +867,7 @@ def test_the_successor_is_taken_away(q: Queue, raw: Raw, what: str) -> None:
     else:
         assert getattr(q, what)([heir.id])
     assert seen(q) == Status("active", "old")
-    third = q.enqueue("third", dedup_id="x", on_duplicate="requeue")
+    third = q.enqueue("third", dedup=Dedup("x", on_duplicate="requeue"))
     assert third.action == "requeued"
     job.ack()
     assert drained(q) == ["third"]
@@ -873,7 +877,7 @@ def test_the_successor_is_taken_away(q: Queue, raw: Raw, what: str) -> None:
 @pytest.mark.parametrize("what", ["delete", "bury", "ack"])
 def test_both_are_taken_away(q: Queue, what: str, order: str) -> None:
     """In one call, in either order: the id is free."""
-    job, heir = with_successor(q, dedup_window=None)
+    job, heir = with_successor(q)
     both = [job.id, heir.id]
     assert getattr(q, what)(both if order == "first, successor" else both[::-1]).done == 2
     assert seen(q) is None
@@ -895,7 +899,7 @@ def test_many_successors_at_once(q: Queue) -> None:
     count = 200
     q.enqueue_many(range(count), dedup_id=str)
     jobs = q.reserve(count, block=0)
-    answers = q.enqueue_many(range(count), dedup_id=str, on_duplicate="requeue")
+    answers = q.enqueue_many(range(count), dedup=Dedup(str, on_duplicate="requeue"))
     assert {answer.action for answer in answers} == {"requeued"}
     half = jobs[::2]
     assert q.ack(half)
@@ -913,7 +917,7 @@ def test_many_successors_at_once(q: Queue) -> None:
 def test_a_dead_letter_has_no_id(q: Queue, raw: Raw, how: str) -> None:
     """However it died; another one may be added at once."""
     q.configure(max_attempts=1, max_crashes=1, max_releases=1)
-    first = q.enqueue("old", dedup_id="x", dedup_window=60)
+    first = q.enqueue("old", dedup=Dedup("x", window=60))
     if how == "bury by id":
         assert q.bury([first.id])
     else:
@@ -940,7 +944,7 @@ def test_a_redrive_and_the_id(q: Queue, raw: Raw, holder: str, named: bool) -> N
     q.bury([view.id for view in q.peek()])
     if holder != "nobody":
         delay = 600 if holder == "scheduled" else 0
-        q.enqueue("new", dedup_id="x", delay=delay, dedup_window=600)
+        q.enqueue("new", dedup=Dedup("x", window=600), delay=delay)
     if holder in ("active", "window"):
         job = take(q)
         if holder == "window":
@@ -978,7 +982,7 @@ def test_a_redrive_when_the_id_is_free_by_time(q: Queue, raw: Raw, gone: str) ->
     """A window or a ttl that has ended holds nothing, swept or not."""
     q.bury([q.enqueue("old", dedup_id="x").id])
     if gone == "window":
-        q.enqueue("new", dedup_id="x", dedup_window=10)
+        q.enqueue("new", dedup=Dedup("x", window=10))
         assert drained(q) == ["new"]
     else:
         q.enqueue("new", dedup_id="x", ttl=10)
@@ -992,7 +996,7 @@ def test_a_redrive_when_the_id_is_free_by_time(q: Queue, raw: Raw, gone: str) ->
 
 def test_a_redrive_of_ids_that_had_started(q: Queue) -> None:
     """An id that was taken until the start is not the dead letter's: it comes back beside it."""
-    q.enqueue("old", dedup_id="x", dedup_until="started")
+    q.enqueue("old", dedup=Dedup("x", until="started"))
     take(q).bury()
     q.enqueue("new", dedup_id="x")
     assert q.redrive() == 1
@@ -1011,7 +1015,7 @@ def test_a_job_at_most_once_keeps_its_id(q: Queue, raw: Raw) -> None:
         advance(raw, q.ops, 600)
         again = q.enqueue("no", dedup_id="x")
         assert (again.id, again.state, again.action) == (job.id, "active", "refused")
-        done = q.enqueue("new", dedup_id="x", lease=0, on_duplicate="requeue")
+        done = q.enqueue("new", dedup=Dedup("x", on_duplicate="requeue"), lease=0)
         assert done.action == "requeued"
         if end == "ack":
             assert job.ack()
@@ -1056,7 +1060,7 @@ def test_duplicates_in_one_call(q: Queue, mode: str) -> None:
     """An answer for each job, in order; of one kind there is one, those of the call included."""
     first = q.enqueue("a0", dedup_id="a")
     given = ["a1", "b1", "a2", "b2", "c1"]
-    answers = q.enqueue_many(given, dedup_id=first_letter, on_duplicate=mode)
+    answers = q.enqueue_many(given, dedup=Dedup(first_letter, on_duplicate=mode))
     actions, left = BULK[mode]
     assert [answer.action for answer in answers] == actions
     assert [answer.duplicate for answer in answers] == [one != "added" for one in actions]
@@ -1073,11 +1077,11 @@ def test_duplicates_in_one_call(q: Queue, mode: str) -> None:
 
 def test_successors_in_one_call(q: Queue, raw: Raw) -> None:
     """Of several for one that is at work one is added, and the others find it there."""
-    q.enqueue_many(["a0", "b0"], dedup_id=first_letter, dedup_window=10)
+    q.enqueue_many(["a0", "b0"], dedup=Dedup(first_letter, window=10))
     jobs = q.reserve(2, block=0)
     jobs[1].ack()
     given = ["a1", "b1", "c1", "a2", "b2", "c2"]
-    answers = q.enqueue_many(given, dedup_id=first_letter, on_duplicate="requeue+update")
+    answers = q.enqueue_many(given, dedup=Dedup(first_letter, on_duplicate="requeue+update"))
     assert [answer.action for answer in answers] == [
         "requeued", "requeued", "added", "updated", "updated", "updated",
     ]  # fmt: skip
@@ -1095,10 +1099,10 @@ def in_each_state(q: Queue) -> None:
     """An id in each state, named by a letter: e is free."""
     q.enqueue_many(["b0", "f0"], dedup_id=first_letter, lease=3600)
     assert len(q.reserve(2, block=0)) == 2
-    q.enqueue("f1", dedup_id="f", on_duplicate="requeue")
-    q.enqueue_many(["c0", "g0"], dedup_id=first_letter, dedup_window=600)
+    q.enqueue("f1", dedup=Dedup("f", on_duplicate="requeue"))
+    q.enqueue_many(["c0", "g0"], dedup=Dedup(first_letter, window=600))
     assert q.ack(q.reserve(2, block=0))
-    q.enqueue("g1", dedup_id="g", on_duplicate="requeue")
+    q.enqueue("g1", dedup=Dedup("g", on_duplicate="requeue"))
     q.enqueue("d0", dedup_id="d", delay=600)
     q.enqueue("a0", dedup_id="a")
 
@@ -1112,9 +1116,10 @@ def test_a_call_is_as_good_as_many(ps: Penstock, mode: str, delay: int) -> None:
         in_each_state(q)
     dice = random.Random(7)
     given = [f"{dice.choice('abcdefg')}{serial}" for serial in range(2, 30)]
-    options: dict[str, Any] = {"on_duplicate": mode, "delay": delay, "dedup_window": 60}
-    together = list(many.enqueue_many(given, dedup_id=first_letter, **options))
-    singly = [one.enqueue(body, dedup_id=body[0], **options) for body in given]
+    options: dict[str, Any] = {"on_duplicate": mode, "window": 60}
+    every = Dedup(first_letter, **options)
+    together = list(many.enqueue_many(given, dedup=every, delay=delay))
+    singly = [one.enqueue(body, dedup=Dedup(body[0], **options), delay=delay) for body in given]
     for told, expected in zip(together, singly, strict=True):
         assert (told.action, told.state) == (expected.action, expected.state)
         assert (told.duplicate, bool(told.id)) == (expected.duplicate, bool(expected.id))
@@ -1135,7 +1140,7 @@ def test_one_id_for_all(q: Queue) -> None:
     answers = q.enqueue_many(["one", "two", "three"], dedup_id="x")
     assert [answer.action for answer in answers] == ["added", "refused", "refused"]
     assert len(set(answers.ids)) == 1
-    q.enqueue_many(["four", "five"], dedup_id="x", on_duplicate="update")
+    q.enqueue_many(["four", "five"], dedup=Dedup("x", on_duplicate="update"))
     assert drained(q) == ["five"]
 
 
@@ -1153,7 +1158,7 @@ def test_several_chunks(q: Queue, raw: Raw) -> None:
 def test_a_throttle_in_one_call(q: Queue, raw: Raw) -> None:
     """The first of each kind is let through, and the others are in its window."""
     answers = q.enqueue_many(
-        ["a1", "b1", "a2"], dedup_id=first_letter, dedup_until="enqueued", dedup_window=10
+        ["a1", "b1", "a2"], dedup=Dedup(first_letter, until="enqueued", window=10)
     )
     assert [answer.action for answer in answers] == ["added", "added", "refused"]
     assert answers[2] == Enqueued("", "window", duplicate=True, replicas=0, action="refused")
@@ -1178,7 +1183,7 @@ def test_a_job_is_read_once_a_call(real_q: Queue, real_raw: Raw, mode: str) -> N
     real_q.enqueue("old", dedup_id="x")
     load_scripts(real_raw)
     before = reads(real_raw)
-    assert len(real_q.enqueue_many(range(100), dedup_id="x", on_duplicate=mode)) == 100
+    assert len(real_q.enqueue_many(range(100), dedup=Dedup("x", on_duplicate=mode))) == 100
     assert 0 < reads(real_raw) - before < 10
 
 
@@ -1220,12 +1225,12 @@ def test_a_full_queue(q: Queue, raw: Raw, mode: str) -> None:
     q.configure(max_length=2)
     before = content(raw, q)
     with pytest.raises(QueueFull, match="2 jobs wait, the limit is 2"):
-        q.enqueue_many(["b1", "d1"], dedup_id=first_letter, on_duplicate=mode, delay=60)
+        q.enqueue_many(["b1", "d1"], dedup=Dedup(first_letter, on_duplicate=mode), delay=60)
     if "requeue" in mode:  # what waits for another one's end waits
         with pytest.raises(QueueFull):
-            q.enqueue("a1", dedup_id="a", on_duplicate=mode)
+            q.enqueue("a1", dedup=Dedup("a", on_duplicate=mode))
     assert content(raw, q) == before
-    answers = q.enqueue_many(["b1", "c1"], dedup_id=first_letter, on_duplicate=mode)
+    answers = q.enqueue_many(["b1", "c1"], dedup=Dedup(first_letter, on_duplicate=mode))
     updated = mode not in ("refuse", "requeue")
     assert {answer.action for answer in answers} == {"updated" if updated else "refused"}
     assert sorted(drained(q)) == (["b1", "c1"] if updated else ["b0", "c0"])
@@ -1237,9 +1242,12 @@ def test_a_duplicate_does_not_wait_for_room(q: Queue, waits: Waits) -> None:
     again = q.enqueue("a1", dedup_id="a", max_length=1, block=None)
     assert again.action == "refused"
     producer = spawn(
-        q.enqueue_many, ["a1", "b1"], dedup_id=first_letter, max_length=1, block=30,
-        on_duplicate="update",
-    )  # fmt: skip
+        q.enqueue_many,
+        ["a1", "b1"],
+        dedup=Dedup(first_letter, on_duplicate="update"),
+        max_length=1,
+        block=30,
+    )
     waits.reach(1)
     assert bodies(q.peek()) == ["a0"]
     assert take(q).body == "a0"
@@ -1256,24 +1264,26 @@ def test_a_paused_queue(q: Queue, raw: Raw, mode: str) -> None:
     before = content(raw, q)
     for name in ("x", "y"):
         with pytest.raises(QueuePaused):
-            q.enqueue("new", dedup_id=name, on_duplicate=mode)
+            q.enqueue("new", dedup=Dedup(name, on_duplicate=mode))
     assert content(raw, q) == before
     assert seen(q) == Status("ready", "old")
     q.pause("out")
-    assert q.enqueue("new", dedup_id="x", on_duplicate=mode).duplicate
-    assert q.enqueue("new", dedup_id="y", on_duplicate=mode).action == "added"
+    assert q.enqueue("new", dedup=Dedup("x", on_duplicate=mode)).duplicate
+    assert q.enqueue("new", dedup=Dedup("y", on_duplicate=mode)).action == "added"
 
 
 def test_too_few_replicas(real_q: Queue) -> None:
     """What was added is taken back, and its id is free, or again the one's that is at work."""
     with pytest.raises(NotReplicated) as caught:
-        real_q.enqueue("x", dedup_id="x", replicas=1, timeout=0.05)
+        real_q.enqueue("x", dedup_id="x", durable=Durable(1, timeout=0.05))
     assert caught.value.withdrawn is True
     assert seen(real_q) is None
     real_q.enqueue("old", dedup_id="x")
     take(real_q)
     with pytest.raises(NotReplicated) as caught:
-        real_q.enqueue("new", dedup_id="x", replicas=1, timeout=0.05, on_duplicate="requeue")
+        real_q.enqueue(
+            "new", dedup=Dedup("x", on_duplicate="requeue"), durable=Durable(1, timeout=0.05)
+        )
     assert caught.value.withdrawn is True
     assert seen(real_q) == Status("active", "old")
 
@@ -1283,7 +1293,9 @@ def test_too_few_replicas_of_a_duplicate(real_q: Queue) -> None:
     real_q.enqueue("old", dedup_id="x")
     for on_duplicate in ("refuse", "update"):
         with pytest.raises(NotReplicated) as caught:
-            real_q.enqueue("new", dedup_id="x", replicas=1, timeout=3600, on_duplicate=on_duplicate)
+            real_q.enqueue(
+                "new", dedup=Dedup("x", on_duplicate=on_duplicate), durable=Durable(1, timeout=3600)
+            )
         assert (caught.value.connected, caught.value.withdrawn) == (0, True)
     assert seen(real_q) == Status("ready", "old")
 
@@ -1328,15 +1340,15 @@ def test_a_lost_answer_is_given_again(broken: tuple[Proxy, Queue], mode: str, st
     answers: list[Any] = []
     for name in ("whole", "torn"):
         if state != "free":
-            q.enqueue("old", dedup_id=name, dedup_window=600 if state == "window" else None)
+            q.enqueue("old", dedup=Dedup(name, window=600 if state == "window" else None))
         held = q.reserve(block=0) if state in ("active", "followed", "window") else []
         if state == "followed":
-            q.enqueue("next", dedup_id=name, on_duplicate="requeue")
+            q.enqueue("next", dedup=Dedup(name, on_duplicate="requeue"))
         elif state == "window":
             assert q.ack(held)
         enqueued = q.stats().enqueued
         fault = lose(proxy, "claim") if name == "torn" else None
-        done = q.enqueue("new", dedup_id=name, on_duplicate=mode, delay=60)
+        done = q.enqueue("new", dedup=Dedup(name, on_duplicate=mode), delay=60)
         if fault is not None:
             fault.wait()
         view = q.show(done.id) if done.id else None
@@ -1354,7 +1366,7 @@ def test_a_lost_answer_to_a_bulk(broken: tuple[Proxy, Queue]) -> None:
     (job,) = q.reserve(1, block=0)
     given = ["c1", "a1", "b1", "c2", "d1", "a2"]
     fault = lose(proxy, "claim")
-    answers = q.enqueue_many(given, dedup_id=first_letter, on_duplicate="requeue+update")
+    answers = q.enqueue_many(given, dedup=Dedup(first_letter, on_duplicate="requeue+update"))
     fault.wait()
     assert [answer.action for answer in answers] == [
         "added", "requeued", "updated", "updated", "added", "updated",
@@ -1393,47 +1405,49 @@ def test_bad_options(q: Queue, raw: Raw) -> None:
     """The error names the argument, and nothing was sent."""
     q.enqueue("make it")
     before = dump(raw)
-    bad: list[tuple[str, Any, dict[str, Any]]] = [
-        *(("dedup_id", value, {}) for value in NO_IDS),
-        *(
-            ("dedup_window", value, {"dedup_id": "x"})
-            for value in (0, -1, -0.001, True, "5", float("nan"), float("inf"), 10**400)
-        ),
-        *(
-            ("on_duplicate", value, {"dedup_id": "x"})
-            for value in ("", "Update", "replace", "u", None, 5, True, ["update"])
-        ),
-        *(
-            ("dedup_until", value, {"dedup_id": "x"})
-            for value in ("", "done", "s", "Started", None, 5, True, ["started"])
-        ),
-        ("dedup_window", 5, {}),
-        ("on_duplicate", "update", {}),
-        ("dedup_until", "started", {}),
-        ("dedup_until", "enqueued", {"dedup_id": "x"}),
-        ("dedup_window", 5, {"dedup_id": "x", "dedup_until": "started"}),
-        *(
-            (
-                "on_duplicate",
-                mode,
-                {"dedup_id": "x", "dedup_until": "enqueued", "dedup_window": 5},
-            )
-            for mode in BUSY[1:]
-        ),
-    ]
-    for argument, value, others in bad:
-        options = {**others, argument: value}
-        with pytest.raises(BadArgument) as caught:
-            q.enqueue("x", **options)
-        assert caught.value.argument == argument, options
-        if argument != "dedup_id" or not callable(value):
-            with pytest.raises(BadArgument) as caught:
-                q.enqueue_many(["x"], **options)
-            assert caught.value.argument == argument, options
+    for value in NO_IDS:
+        with pytest.raises(BadArgument, match=r"^dedup_id="):
+            q.enqueue("x", dedup_id=value)
+        if not callable(value):
+            with pytest.raises(BadArgument, match=r"^dedup_id="):
+                q.enqueue_many(["x"], dedup_id=value)
+            with pytest.raises(BadArgument, match=r"^id="):
+                Dedup(value)
+    calls: list[Any] = [partial(q.enqueue, "x"), partial(q.enqueue_many, ["x"])]
+    for call in calls:
+        with pytest.raises(BadArgument, match=r"^dedup_id='x': not together with dedup="):
+            call(dedup_id="x", dedup=Dedup("x"))
+        for wrong in ("x", {"id": "x"}, Dedup):
+            with pytest.raises(BadArgument, match=r"^dedup="):
+                call(dedup=wrong)
+    with pytest.raises(BadArgument, match=r"^dedup=.*enqueue_many takes a function"):
+        q.enqueue("x", dedup=Dedup(str))
     for value in [*NO_IDS, None]:
         with pytest.raises(BadArgument, match=r"^dedup_id="):
             q.status(value)
     assert dump(raw) == before
+
+
+def test_a_dedup_that_can_not_be() -> None:
+    """It is refused when it is made, and the error names the argument."""
+    bad: list[tuple[str, Any, dict[str, Any]]] = [
+        *(
+            ("window", value, {})
+            for value in (0, -1, -0.001, True, "5", float("nan"), float("inf"), 10**400)
+        ),
+        *(
+            ("on_duplicate", value, {})
+            for value in ("", "Update", "replace", "u", None, 5, True, ["update"])
+        ),
+        *(("until", value, {}) for value in ("", "done", "s", "Started", None, 5, ["started"])),
+        ("until", "enqueued", {}),
+        ("window", 5, {"until": "started"}),
+        *(("on_duplicate", mode, {"until": "enqueued", "window": 5}) for mode in BUSY[1:]),
+    ]
+    for argument, value, others in bad:
+        with pytest.raises(BadArgument) as caught:
+            Dedup("x", **others, **{argument: value})
+        assert caught.value.argument == argument, (argument, value, others)
 
 
 def test_nothing_is_sent_for_a_bad_id(ps: Penstock, raw: Raw) -> None:
@@ -1480,7 +1494,7 @@ def test_whoever_finds_an_end_wakes_a_consumer(q: Queue, raw: Raw, waits: Waits,
     """The ttl of the job that had the id has ended: any call that finds that lets the other go."""
     q.enqueue("old", dedup_id="x", ttl=3600, lease=0 if by == "evict" else 4000)
     take(q)
-    heir = q.enqueue("new", dedup_id="x", on_duplicate="requeue")
+    heir = q.enqueue("new", dedup=Dedup("x", on_duplicate="requeue"))
     consumer = spawn(q.reserve, 1, block=30)
     waits.reach(1)
     if by != "evict":
@@ -1500,15 +1514,15 @@ def test_whoever_finds_an_end_wakes_a_consumer(q: Queue, raw: Raw, waits: Waits,
 def test_the_end_of_a_window_wakes_a_consumer(q: Queue, waits: Waits) -> None:
     """Whether the successor was there before the ack or came into the window."""
     for when in ("before", "after"):
-        q.enqueue("old", dedup_id=when, dedup_window=0.5)
+        q.enqueue("old", dedup=Dedup(when, window=0.5))
         job = take(q)
         if when == "before":
-            q.enqueue("new", dedup_id=when, on_duplicate="requeue")
+            q.enqueue("new", dedup=Dedup(when, on_duplicate="requeue"))
         consumer = spawn(q.reserve, 1, block=30)
         waits.reach(1)
         job.ack()
         if when == "after":
-            q.enqueue("new", dedup_id=when, on_duplicate="requeue")
+            q.enqueue("new", dedup=Dedup(when, on_duplicate="requeue"))
         (found,) = consumer.result()
         assert (found.body, found.dedup_id) == ("new", when)
         assert found.delivered - job.delivered >= 0.5
@@ -1523,7 +1537,7 @@ def test_settling_goes_on_with_the_successor(q: Queue) -> None:
         with job:
             found.append(job.body)
             if len(found) == 1:
-                q.enqueue("new", dedup_id="x", on_duplicate="requeue")
+                q.enqueue("new", dedup=Dedup("x", on_duplicate="requeue"))
     assert found == ["old", "new"]
     assert seen(q) is None
 
@@ -1535,6 +1549,6 @@ def test_a_job_that_runs_again_and_again(q: Queue) -> None:
         with job:
             assert seen(q) == Status("active", job.body)
             if job.body < 20:
-                done = q.enqueue(job.body + 1, dedup_id="x", on_duplicate="requeue")
+                done = q.enqueue(job.body + 1, dedup=Dedup("x", on_duplicate="requeue"))
                 assert done.action == "requeued"
     assert q.stats().acked == 21

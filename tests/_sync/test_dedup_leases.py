@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock import Outcome, Penstock, Queue, StaleReceipt
+from penstock import Dedup, Outcome, Penstock, Queue, StaleReceipt
 from tests.support.keyspace import Raw, advance, check_invariant
 
 from .test_dedup import BUSY, take
@@ -29,10 +29,10 @@ def test_an_update_outlives_the_old_delivery(q: Queue, raw: Raw, how: str, many:
     old = take(q)
     advance(raw, q.ops, 1.1)
     if many:
-        answers = q.enqueue_many(["no", "v2"], dedup_id="x", on_duplicate=how)
+        answers = q.enqueue_many(["no", "v2"], dedup=Dedup("x", on_duplicate=how))
         answer = answers[1]
     else:
-        answer = q.enqueue("v2", dedup_id="x", on_duplicate=how)
+        answer = q.enqueue("v2", dedup=Dedup("x", on_duplicate=how))
     updated = how not in ("refuse", "requeue")
     assert (answer.id, answer.state) == (old.id, "ready")
     assert answer.action == ("updated" if updated else "refused")
@@ -54,7 +54,7 @@ def test_an_extended_lease_is_a_running_one(q: Queue, raw: Raw) -> None:
     old = take(q)
     advance(raw, q.ops, 1.1)
     assert q.extend([old], 60) == [60]
-    answer = q.enqueue("v2", dedup_id="x", on_duplicate="update")
+    answer = q.enqueue("v2", dedup=Dedup("x", on_duplicate="update"))
     assert (answer.action, answer.state) == ("refused", "active")
     assert old.ack()
 
@@ -95,7 +95,7 @@ def test_recover_leaves_an_ended_delivery_to_reserve(q: Queue, raw: Raw) -> None
     q.enqueue("v1", dedup_id="x", lease=1)
     take(q)
     advance(raw, q.ops, 1.1)
-    q.enqueue("v2", dedup_id="x", on_duplicate="update")
+    q.enqueue("v2", dedup=Dedup("x", on_duplicate="update"))
     assert q.recover(10, idle=0) == []
     assert take(q).body == "v2"
 
@@ -109,7 +109,7 @@ def test_a_successor_waits_for_its_own_delay(q: Queue, raw: Raw, how: str, end: 
     """It is due when the one before has ended, and its own delay has passed."""
     q.enqueue("old", dedup_id="x", ttl=60, lease=50)
     old = take(q)
-    answer = q.enqueue("new", dedup_id="x", delay=100, on_duplicate=how)
+    answer = q.enqueue("new", dedup=Dedup("x", on_duplicate=how), delay=100)
     assert (answer.action, answer.state) == ("requeued", "scheduled")
     if end == "ttl":
         advance(raw, q.ops, 61)
@@ -132,7 +132,7 @@ def test_a_successor_to_a_point_in_time(q: Queue, raw: Raw) -> None:
     q.enqueue("old", dedup_id="x")
     old = take(q)
     at = old.created + 20
-    q.enqueue("new", dedup_id="x", at=at, on_duplicate="requeue")
+    q.enqueue("new", dedup=Dedup("x", on_duplicate="requeue"), at=at)
     advance(raw, q.ops, 21)
     assert q.reserve(block=0) == []
     old.ack()
@@ -141,17 +141,20 @@ def test_a_successor_to_a_point_in_time(q: Queue, raw: Raw) -> None:
 
 def test_a_requeue_and_debounce_takes_every_change(q: Queue, raw: Raw) -> None:
     """While one is at work one more waits, with the last content and a fresh delay."""
-    options: dict[str, Any] = {"delay": 10, "on_duplicate": "requeue+debounce"}
-    assert q.enqueue("v1", dedup_id="x", **options).action == "added"
-    assert q.enqueue("v2", dedup_id="x", **options).action == "updated"
+    options: dict[str, Any] = {
+        "delay": 10,
+        "dedup": Dedup("x", on_duplicate="requeue+debounce"),
+    }
+    assert q.enqueue("v1", **options).action == "added"
+    assert q.enqueue("v2", **options).action == "updated"
     advance(raw, q.ops, 11)
     old = take(q)
     assert old.body == "v2"
-    first = q.enqueue("v3", dedup_id="x", **options)
+    first = q.enqueue("v3", **options)
     assert (first.action, first.state) == ("requeued", "scheduled")
     advance(raw, q.ops, 8)
     for body in ("v4", "v5"):
-        answer = q.enqueue(body, dedup_id="x", **options)
+        answer = q.enqueue(body, **options)
         assert (answer.id, answer.action, answer.state) == (first.id, "updated", "scheduled")
     old.ack()
     advance(raw, q.ops, 8)
@@ -167,23 +170,23 @@ def test_a_debounce_without_delay_ends_that_of_a_successor(q: Queue, raw: Raw) -
     """It is due as soon as the one before has ended."""
     q.enqueue("old", dedup_id="x")
     old = take(q)
-    q.enqueue("v1", dedup_id="x", delay=60, on_duplicate="requeue")
-    q.enqueue("v2", dedup_id="x", on_duplicate="requeue+update")
+    q.enqueue("v1", dedup=Dedup("x", on_duplicate="requeue"), delay=60)
+    q.enqueue("v2", dedup=Dedup("x", on_duplicate="requeue+update"))
     assert q.reserve(block=0) == []
-    q.enqueue("v3", dedup_id="x", on_duplicate="requeue+debounce")
+    q.enqueue("v3", dedup=Dedup("x", on_duplicate="requeue+debounce"))
     old.ack()
     assert take(q).body == "v3"
 
 
 def test_a_successor_waits_for_window_and_delay(q: Queue, raw: Raw) -> None:
     """It is due when both are over; a debounce begins only its delay anew."""
-    options: dict[str, Any] = {"dedup_id": "x", "on_duplicate": "requeue+debounce"}
-    q.enqueue("old", dedup_id="x", dedup_window=20)
+    debounce = Dedup("x", on_duplicate="requeue+debounce")
+    q.enqueue("old", dedup=Dedup("x", window=20))
     old = take(q)
-    q.enqueue("v1", delay=5, **options)
+    q.enqueue("v1", delay=5, dedup=debounce)
     old.ack()
     for delay, left in ((5, 20), (30, 30), (0, 20)):
-        q.enqueue("v2", delay=delay, **options)
+        q.enqueue("v2", delay=delay, dedup=debounce)
         (view,) = q.peek(state="scheduled")
         assert view.next_in == pytest.approx(left, abs=2)
     advance(raw, q.ops, 21)
@@ -196,7 +199,7 @@ def test_a_bulk_debounces_one_successor(q: Queue, raw: Raw) -> None:
     old = take(q)
     for call in range(2):
         answers = q.enqueue_many(
-            ["a", "b", f"c{call}"], dedup_id="x", delay=10, on_duplicate="requeue+debounce"
+            ["a", "b", f"c{call}"], dedup=Dedup("x", on_duplicate="requeue+debounce"), delay=10
         )
         assert [one.action for one in answers] == ["updated" if call else "requeued"] + [
             "updated"
@@ -213,7 +216,7 @@ def test_a_successor_with_a_delay_is_not_promoted(q: Queue, raw: Raw) -> None:
     """Not while the one before is there; afterwards it is a delayed job as any other."""
     q.enqueue("old", dedup_id="x")
     old = take(q)
-    answer = q.enqueue("new", dedup_id="x", delay=60, on_duplicate="requeue")
+    answer = q.enqueue("new", dedup=Dedup("x", on_duplicate="requeue"), delay=60)
     assert list(q.promote([answer.id])) == [Outcome.REFUSED]
     old.ack()
     assert list(q.promote([answer.id])) == [Outcome.DONE]

@@ -11,6 +11,7 @@ import pytest
 
 from penstock import (
     BadArgument,
+    Durable,
     Enqueued,
     NotReplicated,
     Penstock,
@@ -234,11 +235,11 @@ def test_replicas_that_can_not_be_waited_for(q: Queue, raw: Raw) -> None:
         "0 of 2 replicas (confirmed: the jobs were withdrawn|are connected, nothing was added)"
     )
     with pytest.raises(NotReplicated, match=refused) as caught:
-        q.enqueue("x", replicas=2, timeout=0.1)
+        q.enqueue("x", durable=Durable(2, timeout=0.1))
     error = caught.value
     assert (error.wanted, error.got, error.withdrawn) == (2, 0, True)
     with pytest.raises(NotReplicated):
-        q.enqueue_many(["x"], replicas=1, timeout=0.1)
+        q.enqueue_many(["x"], durable=Durable(1, timeout=0.1))
     assert len(numbers(raw, q.ops, "ready")) == 1
     stats = q.stats()
     assert (stats.ready, stats.enqueued - stats.withdrawn) == (1, 1)

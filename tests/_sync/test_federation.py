@@ -16,6 +16,7 @@ from penstock import (
     BadArgument,
     BadJobId,
     ConfigurationError,
+    Durable,
     EnqueueEvent,
     IncompleteSettle,
     Middleware,
@@ -550,7 +551,7 @@ def test_a_node_that_fails_between_two_chunks_of_acks(
 
         monkeypatch.setattr(Queue, "ack", ack)
         with pytest.raises(AckNotReplicated if is_kept else NodesMissed) as caught:
-            q.ack(jobs, replicas=1, timeout=0.01)
+            q.ack(jobs, durable=Durable(1, timeout=0.01))
         done, fourth = Outcome.DONE, Outcome.HINTED if is_kept else Outcome.UNKNOWN
         found = caught.value
         outcomes = found.outcomes if isinstance(found, AckNotReplicated) else found.results

@@ -15,6 +15,7 @@ from penstock import (
     AckNotReplicated,
     BadArgument,
     CannotSync,
+    Durable,
     IncompleteEnqueue,
     NotReplicated,
     Outcome,
@@ -54,13 +55,13 @@ def refused(q: Queue, raw: Raw, reason: str, replicas: int = 0) -> None:
     (job,) = one_held(q)
     before = calls(raw, "evalsha")
     with pytest.raises(CannotSync, match=reason):
-        q.enqueue("x", fsynced=True, replicas=replicas)
+        q.enqueue("x", durable=Durable(replicas, fsynced=True))
     with pytest.raises(CannotSync, match=reason):
-        q.enqueue_many(["x", "y"], fsynced=True, replicas=replicas)
+        q.enqueue_many(["x", "y"], durable=Durable(replicas, fsynced=True))
     with pytest.raises(CannotSync, match=reason):
-        q.ack([job], fsynced=True, replicas=replicas)
+        q.ack([job], durable=Durable(replicas, fsynced=True))
     with pytest.raises(CannotSync, match=reason):
-        job.ack(fsynced=True, replicas=replicas)
+        job.ack(durable=Durable(replicas, fsynced=True))
     assert not job.settled
     assert calls(raw, "evalsha") == before
     assert job.ack()
@@ -77,11 +78,11 @@ def test_what_is_no_answer(fsynced: Any) -> None:
     """Yes or no; nothing is sent, as this client would not reach anybody."""
     q = Penstock("redis://127.0.0.1:1", retry_for=0).queue("q")
     with pytest.raises(BadArgument, match="fsynced"):
-        q.enqueue("x", fsynced=fsynced)
+        q.enqueue("x", durable=Durable(fsynced=fsynced))
     with pytest.raises(BadArgument, match="fsynced"):
-        q.enqueue_many(["x"], fsynced=fsynced)
+        q.enqueue_many(["x"], durable=Durable(fsynced=fsynced))
     with pytest.raises(BadArgument, match="fsynced"):
-        q.ack(["x"], fsynced=fsynced)
+        q.ack(["x"], durable=Durable(fsynced=fsynced))
 
 
 @on_each
@@ -94,14 +95,14 @@ def test_a_file_that_is_synced_always(make_server: Server, binary: ServerBinary)
         load_scripts(raw)
         with Penstock(server.url) as client:
             q = client.queue("q")
-            first = q.enqueue("first", lease=600, fsynced=True)
+            first = q.enqueue("first", lease=600, durable=Durable(fsynced=True))
             assert (first.replicas, first.state) == (0, "ready")
             before = calls(raw, "evalsha", asked)
-            many = q.enqueue_many(range(1500), lease=600, fsynced=True)
+            many = q.enqueue_many(range(1500), lease=600, durable=Durable(fsynced=True))
             assert len(many) == 1500
             jobs = [*q.reserve(1000, block=0), *q.reserve(501, block=0)]
-            assert jobs[0].ack(fsynced=True)
-            settled = q.ack(jobs[1:], fsynced=True, timeout=20)
+            assert jobs[0].ack(durable=Durable(fsynced=True))
+            settled = q.ack(jobs[1:], durable=Durable(fsynced=True, timeout=20))
             assert (settled.done, settled.replicas) == (1500, 0)
             after = calls(raw, "evalsha", asked)
             assert after[0] - before[0] == 2 + 2 + 1 + 2
@@ -119,9 +120,9 @@ def test_a_file_that_is_synced_every_second(make_server: Server, binary: ServerB
             q = client.queue("q")
             if not tells(binary):
                 return refused(q, raw, "appendfsync is everysec, not always, and it")
-            assert q.enqueue("x", fsynced=True).state == "ready"
+            assert q.enqueue("x", durable=Durable(fsynced=True)).state == "ready"
             (job,) = q.reserve(block=0)
-            assert job.ack(fsynced=True)
+            assert job.ack(durable=Durable(fsynced=True))
     return None
 
 
@@ -139,7 +140,7 @@ def test_without_a_server_that_says_what_it_is() -> None:
     with Penstock(fakeredis.FakeRedis(server=fakeredis.FakeServer())) as client:
         q = client.queue("q")
         with pytest.raises(CannotSync, match="INFO"):
-            q.enqueue("x", fsynced=True)
+            q.enqueue("x", durable=Durable(fsynced=True))
         assert q.peek() == []
 
 
@@ -187,20 +188,20 @@ def test_disks_of_replicas_that_nobody_knows(make_server: Server, binary: Server
             q.configure(replicas=1)
             before = calls(raw, "evalsha")
             with pytest.raises(CannotSync, match="what its replicas have on disk"):
-                q.enqueue("x", fsynced=True)
+                q.enqueue("x", durable=Durable(fsynced=True))
         with Penstock(server.url) as client:
             q = client.queue("q")
             for _ in range(2):
                 with pytest.raises(CannotSync, match="what its replicas have on disk"):
-                    q.enqueue("x", fsynced=True)
+                    q.enqueue("x", durable=Durable(fsynced=True))
             with pytest.raises(CannotSync, match="what its replicas have on disk"):
-                q.enqueue("x", fsynced=True, dedup_id="x")
+                q.enqueue("x", durable=Durable(fsynced=True), dedup_id="x")
             with pytest.raises(CannotSync, match="what its replicas have on disk"):
-                q.enqueue_many(["x", "y"], fsynced=True)
+                q.enqueue_many(["x", "y"], durable=Durable(fsynced=True))
             assert calls(raw, "evalsha") == before
-            assert q.enqueue("x", fsynced=True, replicas=0).state == "ready"
+            assert q.enqueue("x", durable=Durable(0, fsynced=True)).state == "ready"
             raw.hdel("penstock:{q}:meta", "replicas")
-            assert q.enqueue("x", fsynced=True).state == "ready"
+            assert q.enqueue("x", durable=Durable(fsynced=True)).state == "ready"
 
 
 @on_one
@@ -211,20 +212,20 @@ def test_a_number_of_replicas_that_changes(make_server: Server, binary: ServerBi
     with redis.Redis.from_url(server.url, protocol=2) as raw:
         with Penstock(server.url) as client:
             q = client.queue("q")
-            q.enqueue("x", fsynced=True)
+            q.enqueue("x", durable=Durable(fsynced=True))
             asked = calls(raw, "hget")
-            q.enqueue("x", fsynced=True)
+            q.enqueue("x", durable=Durable(fsynced=True))
             assert calls(raw, "hget") == asked  # what is known is not asked for
             raw.hset("penstock:{q}:meta", "replicas", 1)
             with pytest.raises(NotReplicated, match="is on the server's disk, 0 of 1") as caught:
-                q.enqueue("x", fsynced=True)
+                q.enqueue("x", durable=Durable(fsynced=True))
             assert (caught.value.fsynced, caught.value.withdrawn) == (True, True)
             before = calls(raw, "evalsha")
             with pytest.raises(CannotSync, match="what its replicas have on disk"):
-                q.enqueue("x", fsynced=True)
+                q.enqueue("x", durable=Durable(fsynced=True))
             assert calls(raw, "evalsha") == before
             q.configure(replicas=0)
-            assert q.enqueue("x", fsynced=True).state == "ready"
+            assert q.enqueue("x", durable=Durable(fsynced=True)).state == "ready"
 
 
 @on_one
@@ -236,17 +237,17 @@ def test_a_setting_that_changes(make_server: Server, binary: ServerBinary) -> No
         with Penstock(server.url) as client:
             q = client.queue("q")
             jobs = [*one_held(q), *one_held(q)]
-            q.enqueue("x", fsynced=True)
+            q.enqueue("x", durable=Durable(fsynced=True))
             raw.config_set("appendfsync", "everysec")
             with pytest.raises(NotReplicated, match="not on the server's disk in") as caught:
-                q.enqueue("y", fsynced=True)
+                q.enqueue("y", durable=Durable(fsynced=True))
             assert (caught.value.fsynced, caught.value.withdrawn) == (False, True)
             refused(q, raw, "everysec")
             raw.config_set("appendfsync", "always")
-            assert jobs[0].ack(fsynced=True)
+            assert jobs[0].ack(durable=Durable(fsynced=True))
             raw.config_set("appendfsync", "no")
             with pytest.raises(AckNotReplicated, match="not on the server's disk") as lost:
-                jobs[1].ack(fsynced=True)
+                jobs[1].ack(durable=Durable(fsynced=True))
             assert (lost.value.fsynced, list(lost.value.outcomes)) == (False, [Outcome.DONE])
             assert "y" not in [view.body for view in q.peek()]
 
@@ -267,7 +268,7 @@ def test_a_file_that_is_just_begun(make_server: Server, binary: ServerBinary) ->
             raw.config_set("appendonly", "no")  # ends the slow one
             raw.config_set("appendonly", "yes")
             wait_for(lambda: not raw.info("persistence")["aof_rewrite_in_progress"])
-            assert q.enqueue("x", fsynced=True).state == "ready"
+            assert q.enqueue("x", durable=Durable(fsynced=True)).state == "ready"
 
 
 # -- WAITAOF ---------------------------------------------------------------------------------------
@@ -310,7 +311,7 @@ def test_a_server_that_does_not_know_the_command(make_server: Server, binary: Se
     server = make_server(binary=binary, appendonly=True, args=(*ALWAYS, *hidden))
     with Penstock(server.url) as client:
         with pytest.raises(NotReplicated) as caught:
-            client.queue("q").enqueue("x", fsynced=True, timeout=3600)
+            client.queue("q").enqueue("x", durable=Durable(fsynced=True, timeout=3600))
         assert (caught.value.fsynced, caught.value.withdrawn) == (False, True)
 
 
@@ -341,17 +342,17 @@ def confirmed_by_one(url: str, copy: Raw) -> None:
     """Of two replicas one has a file."""
     with Penstock(url) as client:
         q = client.queue("q")
-        assert q.enqueue("x", lease=600, fsynced=True, replicas=1).replicas == 1
+        assert q.enqueue("x", lease=600, durable=Durable(1, fsynced=True)).replicas == 1
         (job,) = q.reserve(block=0)
         with pytest.raises(NotReplicated, match="on the server's disk, 1 of 2") as caught:
-            q.enqueue("y", fsynced=True, replicas=2, timeout=2)
+            q.enqueue("y", durable=Durable(2, fsynced=True, timeout=2))
         error = caught.value
         assert (error.wanted, error.got, error.fsynced, error.withdrawn) == (2, 1, True, True)
         with pytest.raises(AckNotReplicated) as lost:
-            job.ack(fsynced=True, replicas=2, timeout=2)
+            job.ack(durable=Durable(2, fsynced=True, timeout=2))
         assert (lost.value.got, lost.value.fsynced) == (1, True)
         q.configure(replicas=1)
-        many = q.enqueue_many(range(1200), fsynced=True)
+        many = q.enqueue_many(range(1200), durable=Durable(fsynced=True))
         assert {done.replicas for done in many} == {1}
         assert copy.xlen("penstock:{q}:ready") == 1200
 
@@ -371,11 +372,11 @@ def test_a_file_that_is_switched_off(make_server: Server, binary: ServerBinary) 
                 yield from range(500)
 
             with pytest.raises(IncompleteEnqueue) as caught:
-                q.enqueue_many(bodies(), fsynced=True, timeout=3600)
+                q.enqueue_many(bodies(), durable=Durable(fsynced=True, timeout=3600))
             assert isinstance(caught.value.__cause__, NotReplicated)
             assert caught.value.__cause__.fsynced is False
             assert len(caught.value.results) == q.stats().ready == 1000
             raw.script_flush()  # the answer is found behind that of a script that is not known, too
             with pytest.raises(NotReplicated):
-                q.enqueue("x", fsynced=True, timeout=3600)
+                q.enqueue("x", durable=Durable(fsynced=True, timeout=3600))
             assert q.stats().ready == 1000

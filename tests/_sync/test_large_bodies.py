@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from penstock import BadArgument, Outcome, Penstock, Queue, RetryPolicy
+from penstock import BadArgument, Dedup, Outcome, Penstock, Queue, RetryPolicy
 from penstock.spark.calls import Staged, commit, publish, stage, staged_chunk
 from tests.support.keyspace import Raw, advance, check_invariant, numbers
 
@@ -133,7 +133,7 @@ def test_a_noted_body_that_an_update_replaces_stays(q: Queue, raw: Raw) -> None:
     q.enqueue(b"x" * 5000, dedup_id="a")
     (number,) = stored(raw, q)
     raw.hset(q.ops.keys["held"], "=", number + b" ")
-    again = q.enqueue(b"y" * 5000, dedup_id="a", on_duplicate="update")
+    again = q.enqueue(b"y" * 5000, dedup=Dedup("a", on_duplicate="update"))
     assert again.action == "updated"
     q.enqueue(b"next")
     assert stored(raw, q) == [number]
@@ -176,7 +176,7 @@ def test_an_update_changes_the_size(q: Queue, raw: Raw, where: str) -> None:
         q.reserve(block=0)
         advance(raw, q.ops, 5)
     for body in (b"x" * 5000, b"small", b"y" * 6000, b"z" * 7000):
-        answer = q.enqueue(body, dedup_id="a", on_duplicate="update")
+        answer = q.enqueue(body, dedup=Dedup("a", on_duplicate="update"))
         assert answer.action == "updated"
         check_invariant(raw)
         status = q.status("a")

@@ -14,6 +14,8 @@ import redis
 from penstock import (
     AckNotReplicated,
     BadArgument,
+    Dedup,
+    Durable,
     IncompleteEnqueue,
     IncompleteSettle,
     Job,
@@ -48,11 +50,11 @@ def tq(trio: Replicated) -> Iterator[Queue]:
 
 def test_confirmed_by_both(trio: Replicated, tq: Queue) -> None:
     """The first job of a new queue is on both replicas when the call returns."""
-    done = tq.enqueue(b"x", replicas=2, timeout=10)
+    done = tq.enqueue(b"x", durable=Durable(2, timeout=10))
     assert (done.replicas, done.state) == (2, "ready")
     assert trio.bodies() == [[b"x"]] * 3
     assert [raw.hget("penstock:{q}:meta", "enqueued") for raw in trio.copies] == [b"1"] * 2
-    later = tq.enqueue(b"later", delay=60, replicas=2, timeout=10)
+    later = tq.enqueue(b"later", delay=60, durable=Durable(2, timeout=10))
     assert (later.replicas, later.state) == (2, "scheduled")
     assert [numbers(raw, tq.ops, "scheduled") for raw in trio.copies] == [
         numbers(trio.raw, tq.ops, "scheduled")
@@ -61,10 +63,10 @@ def test_confirmed_by_both(trio: Replicated, tq: Queue) -> None:
 
 def test_one_trip(trio: Replicated, tq: Queue) -> None:
     """One script and one WAIT a call; without replicas no WAIT."""
-    tq.enqueue("the queue is there", replicas=1, timeout=10)
+    tq.enqueue("the queue is there", durable=Durable(1, timeout=10))
     before, start = trio.calls(), time.monotonic()
     for i in range(10):
-        assert tq.enqueue(i, replicas=2, timeout=10).replicas == 2
+        assert tq.enqueue(i, durable=Durable(2, timeout=10)).replicas == 2
     after = trio.calls()
     assert after[0] - before[0] == 10
     assert 10 <= after[1] - before[1] <= 10 + slices_since(start)
@@ -82,7 +84,7 @@ def test_the_setting_of_the_queue(trio: Replicated, tq: Queue) -> None:
     """What the queue asks for holds for every client, also for one that does not know it yet."""
     tq.configure(replicas=2)
     assert tq.enqueue("a").replicas == 2
-    assert tq.enqueue("b", replicas=1, timeout=10).replicas >= 1
+    assert tq.enqueue("b", durable=Durable(1, timeout=10)).replicas >= 1
     assert tq.enqueue("c", replicas=0).replicas == 0
     assert {done.replicas for done in tq.enqueue_many(range(3))} == {2}
     with Penstock(trio.url) as other:
@@ -99,7 +101,7 @@ def test_the_setting_of_the_queue(trio: Replicated, tq: Queue) -> None:
 def test_at_most_once_is_not_waited_for(trio: Replicated, tq: Queue) -> None:
     """Asked for it is refused; with the setting of the queue nobody waits."""
     with pytest.raises(BadArgument, match="replicas"):
-        tq.enqueue("x", lease=0, replicas=1, timeout=10)
+        tq.enqueue("x", lease=0, durable=Durable(1, timeout=10))
     with pytest.raises(BadArgument, match="replicas"):
         tq.enqueue_many(["x"], lease=0, replicas=1)
     assert trio.raw.exists("penstock:{q}:meta") == 0
@@ -133,16 +135,16 @@ def test_bad_time_outs(timeout: Any) -> None:
     """The same for what is no duration."""
     q = Penstock("redis://127.0.0.1:1", retry_for=0).queue("q")
     with pytest.raises(BadArgument, match="timeout"):
-        q.enqueue("x", replicas=1, timeout=timeout)
+        q.enqueue("x", durable=Durable(1, timeout=timeout))
     with pytest.raises(BadArgument, match="timeout"):
-        q.ack(["x"], replicas=1, timeout=timeout)
+        q.ack(["x"], durable=Durable(1, timeout=timeout))
 
 
 def test_many_jobs(trio: Replicated, tq: Queue) -> None:
     """One WAIT a chunk of 1,000."""
-    tq.enqueue("the queue is there", replicas=1, timeout=10)
+    tq.enqueue("the queue is there", durable=Durable(1, timeout=10))
     before, start = trio.calls(), time.monotonic()
-    results = tq.enqueue_many(range(3500), replicas=2, timeout=10)
+    results = tq.enqueue_many(range(3500), durable=Durable(2, timeout=10))
     after = trio.calls()
     assert {done.replicas for done in results} == {2}
     assert after[0] - before[0] == 4
@@ -152,25 +154,25 @@ def test_many_jobs(trio: Replicated, tq: Queue) -> None:
 
 def test_too_few_are_connected(trio: Replicated, tq: Queue) -> None:
     """Refused at once, however long the time-out, and nothing was written; also by the setting."""
-    tq.enqueue("x", replicas=2, timeout=10)
+    tq.enqueue("x", durable=Durable(2, timeout=10))
     before = trio.calls()
     for _ in range(2):
         with pytest.raises(NotReplicated, match="2 of 3 replicas are connected, nothing") as caught:
-            tq.enqueue("y", replicas=3, timeout=3600)
+            tq.enqueue("y", durable=Durable(3, timeout=3600))
         error = caught.value
         assert (error.wanted, error.connected, error.withdrawn, error.fsynced) == (3, 2, True, None)
     with pytest.raises(NotReplicated, match="2 of 3"):
-        tq.enqueue_many(["y"] * 3, replicas=3, timeout=3600, dedup_id=str)
+        tq.enqueue_many(["y"] * 3, durable=Durable(3, timeout=3600), dedup_id=str)
     tq.configure(replicas=3)
     with pytest.raises(NotReplicated, match="2 of 3"):
-        tq.enqueue("y", timeout=3600)
+        tq.enqueue("y", durable=Durable(timeout=3600))
     assert trio.calls()[0] == before[0] + 1  # configure
     with Penstock(trio.url) as fresh:  # which learns the setting from the reply
         with pytest.raises(NotReplicated) as caught:
-            fresh.queue("q").enqueue("y", timeout=3600)
+            fresh.queue("q").enqueue("y", durable=Durable(timeout=3600))
         assert (caught.value.wanted, caught.value.withdrawn) == (3, True)
         fresh.queue("q").configure(replicas=2)
-    assert tq.enqueue("z", timeout=10).replicas == 2  # the setting is looked up
+    assert (tq.enqueue("z", durable=Durable(timeout=10))).replicas == 2  # the setting is looked up
     assert [view.body for view in tq.peek()] == ["x", "z"]
     assert tq.stats().withdrawn == 1
 
@@ -180,12 +182,12 @@ def test_a_repeat_of_unknown_outcome_is_not_refused(trio: Replicated, tq: Queue)
     with Proxy(trio.primary.address) as proxy:
         with Penstock(proxy.url) as client:
             q = client.queue("q")
-            q.enqueue("there", replicas=2, timeout=10)
+            q.enqueue("there", durable=Durable(2, timeout=10))
             proxy.eat_reply(after=b"lost")
             trio.cut(0)
             # This connection takes both for connected, as both have confirmed its last call.
             with pytest.raises(NotReplicated) as caught:
-                q.enqueue("lost", replicas=2, timeout=10)
+                q.enqueue("lost", durable=Durable(2, timeout=10))
             assert (caught.value.connected, caught.value.withdrawn) == (None, True)
             stats = q.stats()
             assert (stats.ready, stats.enqueued, stats.withdrawn) == (1, 2, 1)
@@ -195,10 +197,10 @@ def test_one_that_comes_back_is_waited_for(trio: Replicated, tq: Queue) -> None:
     """What was refused once is asked for anew: a connection does not remember that."""
     trio.cut(0)
     with pytest.raises(NotReplicated, match="1 of 2 replicas are connected"):
-        tq.enqueue("x", replicas=2, timeout=3600)
+        tq.enqueue("x", durable=Durable(2, timeout=3600))
     trio.attach(0)
     trio.settle()
-    assert tq.enqueue("x", replicas=2, timeout=10).replicas == 2
+    assert tq.enqueue("x", durable=Durable(2, timeout=10)).replicas == 2
 
 
 def test_the_number_is_asked_for_only_where_it_matters(trio: Replicated, tq: Queue) -> None:
@@ -207,10 +209,10 @@ def test_the_number_is_asked_for_only_where_it_matters(trio: Replicated, tq: Que
     def asked() -> int:
         return int(trio.raw.info("commandstats")["cmdstat_info"]["calls"])
 
-    tq.enqueue("x", replicas=2, timeout=10)
+    tq.enqueue("x", durable=Durable(2, timeout=10))
     before = asked()
     for _ in range(20):
-        tq.enqueue("x", replicas=2, timeout=10)
+        tq.enqueue("x", durable=Durable(2, timeout=10))
     tq.enqueue("x")
     assert asked() == before + 1  # by this test
 
@@ -220,23 +222,23 @@ def test_an_ack_waits_for_those_that_are_connected(trio: Replicated, tq: Queue) 
     jobs = held(tq, 2)
     trio.cut(0)
     with pytest.raises(AckNotReplicated) as caught:
-        tq.ack(jobs, replicas=2, timeout=3600)
+        tq.ack(jobs, durable=Durable(2, timeout=3600))
     assert (caught.value.wanted, caught.value.got) == (2, 1)
     assert caught.value.outcomes.all_done
 
 
 def test_too_few(trio: Replicated, tq: Queue) -> None:
     """The jobs are taken back, and nothing of them is left."""
-    tq.enqueue("there", replicas=2, timeout=10)
+    tq.enqueue("there", durable=Durable(2, timeout=10))
     tq.purge()
     trio.replicas[0].pause()
     with pytest.raises(NotReplicated) as caught:
-        tq.enqueue("x", replicas=2, timeout=0.05)
+        tq.enqueue("x", durable=Durable(2, timeout=0.05))
     error = caught.value
     assert (error.wanted, error.withdrawn, error.connected) == (2, True, None)
     assert error.got < 2
     with pytest.raises(NotReplicated) as caught:
-        tq.enqueue_many(["x", "y"], replicas=2, timeout=0.05, delay=5, ttl=50)
+        tq.enqueue_many(["x", "y"], durable=Durable(2, timeout=0.05), delay=5, ttl=50)
     assert caught.value.withdrawn is True
     assert tq.peek() == []
     trio.replicas[0].resume()
@@ -245,31 +247,31 @@ def test_too_few(trio: Replicated, tq: Queue) -> None:
     assert [numbers(trio.raw, tq.ops, kind) for kind in ("ready", "held", "expiry")] == [[]] * 3
     assert trio.raw.wait(2, 10_000) == 2
     assert trio.bodies() == [[]] * 3
-    assert tq.enqueue("after it", replicas=2, timeout=10).replicas == 2
+    assert tq.enqueue("after it", durable=Durable(2, timeout=10)).replicas == 2
 
 
 def test_a_replica_that_is_lost(trio: Replicated, tq: Queue) -> None:
     """Two can't confirm any more, one can."""
-    tq.enqueue("x", replicas=2, timeout=10)
+    tq.enqueue("x", durable=Durable(2, timeout=10))
     trio.cut(0)
     with pytest.raises(NotReplicated) as caught:
-        tq.enqueue("y", replicas=2, timeout=0.2)
+        tq.enqueue("y", durable=Durable(2, timeout=0.2))
     assert (caught.value.wanted, caught.value.withdrawn) == (2, True)
     assert caught.value.got < 2
-    assert tq.enqueue("z", replicas=1, timeout=10).replicas == 1
+    assert tq.enqueue("z", durable=Durable(1, timeout=10)).replicas == 1
     assert [view.body for view in tq.peek()] == ["x", "z"]
     trio.attach(0)
     trio.settle()
-    assert tq.enqueue("again", replicas=2, timeout=10).replicas == 2
+    assert tq.enqueue("again", durable=Durable(2, timeout=10)).replicas == 2
     assert [len(bodies) for bodies in trio.bodies()] == [3, 3, 3]
 
 
 def test_an_update_stays(trio: Replicated, tq: Queue) -> None:
     """The job was there before the call: it keeps its new body, and the error says so."""
-    tq.enqueue("old", dedup_id="x", replicas=2, timeout=10)
+    tq.enqueue("old", dedup_id="x", durable=Durable(2, timeout=10))
     trio.replicas[0].pause()
     with pytest.raises(NotReplicated) as caught:
-        tq.enqueue("new", dedup_id="x", replicas=2, timeout=0.05, on_duplicate="update")
+        tq.enqueue("new", dedup=Dedup("x", on_duplicate="update"), durable=Durable(2, timeout=0.05))
     trio.replicas[0].resume()
     assert (caught.value.connected, caught.value.withdrawn) == (None, False)
     assert [view.body for view in tq.peek()] == ["new"]
@@ -280,7 +282,7 @@ def test_a_consumer_was_quicker(trio: Replicated, tq: Queue) -> None:
     tq.configure(lease=600)
     with Penstock(trio.url) as beside:
         trio.replicas[0].pause()
-        call = spawn(tq.enqueue, "x", replicas=2, timeout=1.5)
+        call = spawn(tq.enqueue, "x", durable=Durable(2, timeout=1.5))
         jobs = eager(beside)
         with pytest.raises(NotReplicated) as caught:
             call.result()
@@ -308,7 +310,7 @@ def test_some_of_them_were_delivered(trio: Replicated, tq: Queue) -> None:
     tq.configure(lease=600)
     with Penstock(trio.url) as beside:
         trio.replicas[0].pause()
-        call = spawn(tq.enqueue_many, ["a", "b", "c"], replicas=2, timeout=1.5)
+        call = spawn(tq.enqueue_many, ["a", "b", "c"], durable=Durable(2, timeout=1.5))
         (job,) = eager(beside)
         with pytest.raises(NotReplicated) as caught:
             call.result()
@@ -328,7 +330,7 @@ def test_a_later_chunk(trio: Replicated, tq: Queue) -> None:
             yield i
 
     with pytest.raises(IncompleteEnqueue) as caught:
-        tq.enqueue_many(bodies(), replicas=2, timeout=5)
+        tq.enqueue_many(bodies(), durable=Durable(2, timeout=5))
     results, cause = caught.value.results, caught.value.__cause__
     assert isinstance(cause, NotReplicated)
     assert (cause.wanted, cause.withdrawn) == (2, True)
@@ -342,9 +344,9 @@ def test_a_later_chunk(trio: Replicated, tq: Queue) -> None:
 
 def test_a_replica_that_stands_still_for_a_while(trio: Replicated, tq: Queue) -> None:
     """It confirms when it goes on, and the call that waited for it succeeds."""
-    tq.enqueue("x", replicas=2, timeout=10)
+    tq.enqueue("x", durable=Durable(2, timeout=10))
     trio.replicas[0].pause()
-    call = spawn(tq.enqueue, "y", replicas=2, timeout=15)
+    call = spawn(tq.enqueue, "y", durable=Durable(2, timeout=15))
     wait_for(lambda: trio.raw.xlen("penstock:{q}:ready") == 2)
     assert not call.is_done
     assert len(trio.raw.xrange("penstock:{q}:ready")) == 2
@@ -355,10 +357,10 @@ def test_a_replica_that_stands_still_for_a_while(trio: Replicated, tq: Queue) ->
 
 def test_a_replica_that_stands_still_for_too_long(trio: Replicated, tq: Queue) -> None:
     """The job is taken back, and the replica hears of both when it goes on."""
-    tq.enqueue("x", replicas=2, timeout=10)
+    tq.enqueue("x", durable=Durable(2, timeout=10))
     trio.replicas[1].pause()
     with pytest.raises(NotReplicated) as caught:
-        tq.enqueue("y", replicas=2, timeout=0.3)
+        tq.enqueue("y", durable=Durable(2, timeout=0.3))
     assert caught.value.withdrawn is True
     assert caught.value.got < 2
     trio.replicas[1].resume()
@@ -374,11 +376,11 @@ def test_a_time_out_beyond_that_of_the_socket(trio: Replicated) -> None:
         trio.replicas[0].pause()
         start = time.monotonic()
         with pytest.raises(NotReplicated) as caught:
-            q.enqueue("y", replicas=2, timeout=1.2)
+            q.enqueue("y", durable=Durable(2, timeout=1.2))
         assert time.monotonic() - start >= 1.2
         assert caught.value.withdrawn is True
         assert caught.value.got < 2
-        call = spawn(q.enqueue, "z", replicas=2, timeout=15)
+        call = spawn(q.enqueue, "z", durable=Durable(2, timeout=15))
         wait_for(lambda: trio.raw.xlen("penstock:{q}:ready") == 2)
         trio.replicas[0].resume()
         assert call.result().replicas == 2
@@ -391,18 +393,18 @@ def test_next_to_no_time(trio: Replicated, tq: Queue) -> None:
     trio.replicas[0].pause()
     trio.replicas[1].pause()
     with pytest.raises(NotReplicated) as caught:
-        tq.enqueue("x", replicas=1, timeout=0.001)
+        tq.enqueue("x", durable=Durable(1, timeout=0.001))
     assert (caught.value.wanted, caught.value.got, caught.value.withdrawn) == (1, 0, True)
 
 
 def test_a_server_without_replicas(real_q: Queue) -> None:
     """Nobody confirms, and nothing is left."""
     with pytest.raises(NotReplicated) as caught:
-        real_q.enqueue("x", replicas=1, timeout=0.01)
+        real_q.enqueue("x", durable=Durable(1, timeout=0.01))
     assert (caught.value.wanted, caught.value.got, caught.value.withdrawn) == (1, 0, True)
     real_q.configure(replicas=1)
     with pytest.raises(NotReplicated):
-        real_q.enqueue("x", timeout=0.01)
+        real_q.enqueue("x", durable=Durable(timeout=0.01))
     assert real_q.stats().ready == 0
     assert real_q.enqueue("x", replicas=0).replicas == 0
 
@@ -429,9 +431,9 @@ def test_acks_confirmed_by_both(trio: Replicated, tq: Queue) -> None:
     """The jobs are gone from both replicas when the call returns; one script, one WAIT."""
     first, *others = held(tq, 4)
     before, start = trio.calls(), time.monotonic()
-    assert first.ack(replicas=2, timeout=10) is True
+    assert first.ack(durable=Durable(2, timeout=10)) is True
     assert left(trio) == [3, 3, 3]
-    settled = tq.ack(others, replicas=2, timeout=10)
+    settled = tq.ack(others, durable=Durable(2, timeout=10))
     assert (list(settled), settled.replicas) == ([Outcome.DONE] * 3, 2)
     assert left(trio) == [0, 0, 0]
     after = trio.calls()
@@ -443,7 +445,7 @@ def test_an_ack_of_many(trio: Replicated, tq: Queue) -> None:
     """One WAIT a chunk of 1,000."""
     jobs = held(tq, 2500)
     before, start = trio.calls(), time.monotonic()
-    settled = tq.ack(jobs, replicas=2, timeout=10)
+    settled = tq.ack(jobs, durable=Durable(2, timeout=10))
     after = trio.calls()
     assert (settled.done, settled.replicas, settled.all_done) == (2500, 2, True)
     assert after[0] - before[0] == 3
@@ -457,7 +459,7 @@ def test_an_ack_does_not_wait_unasked(trio: Replicated, tq: Queue) -> None:
     tq.configure(replicas=2)
     before = trio.calls()[1]
     assert jobs[0].ack()
-    assert tq.ack(jobs[1:], timeout=5).replicas == 0
+    assert tq.ack(jobs[1:], durable=Durable(timeout=5)).replicas == 0
     assert trio.calls()[1] == before
 
 
@@ -467,14 +469,14 @@ def test_an_ack_that_too_few_confirm(trio: Replicated, tq: Queue) -> None:
     assert jobs[0].ack()
     trio.cut(0)
     with pytest.raises(AckNotReplicated, match="may be delivered again after a failover") as caught:
-        tq.ack(jobs, replicas=2, timeout=0.2)
+        tq.ack(jobs, durable=Durable(2, timeout=0.2))
     error = caught.value
     assert list(error.outcomes) == [Outcome.GONE, Outcome.DONE, Outcome.DONE]
     assert (error.wanted, error.withdrawn, error.confirmed, error.fsynced) == (2, False, 0, None)
     assert error.got < 2
     stats = tq.stats()
     assert (stats.acked, stats.active) == (3, 0)
-    assert tq.ack(jobs, replicas=1, timeout=10).replicas >= 1
+    assert tq.ack(jobs, durable=Durable(1, timeout=10)).replicas >= 1
 
 
 def test_a_job_whose_ack_too_few_confirm(trio: Replicated, tq: Queue) -> None:
@@ -482,7 +484,7 @@ def test_a_job_whose_ack_too_few_confirm(trio: Replicated, tq: Queue) -> None:
     (job,) = held(tq)
     with pytest.raises(AckNotReplicated) as caught:
         with job:
-            job.ack(replicas=3, timeout=0.05)
+            job.ack(durable=Durable(3, timeout=0.05))
     assert list(caught.value.outcomes) == [Outcome.DONE]
     assert job.settled
     stats = tq.stats()
@@ -495,8 +497,8 @@ def test_a_stale_ack_is_stale_whoever_confirms(trio: Replicated, tq: Queue) -> N
     tq.release([job.id])
     (later,) = tq.reserve(block=0)
     with pytest.raises(StaleReceipt):
-        job.ack(replicas=3, timeout=0.05)
-    assert later.ack(replicas=2, timeout=10)
+        job.ack(durable=Durable(3, timeout=0.05))
+    assert later.ack(durable=Durable(2, timeout=10))
 
 
 def test_chunks_behind_one_that_too_few_confirm(
@@ -515,7 +517,7 @@ def test_chunks_behind_one_that_too_few_confirm(
     monkeypatch.setattr(tq.ops, "ack", cutting)
     before, start = trio.calls(), time.monotonic()
     with pytest.raises(AckNotReplicated) as caught:
-        tq.ack(jobs, replicas=2, timeout=3)
+        tq.ack(jobs, durable=Durable(2, timeout=3))
     error = caught.value
     assert (error.confirmed, error.wanted) == (1000, 2)
     assert error.got < 2
@@ -542,7 +544,7 @@ def test_a_chunk_that_fails_behind_others(
 
     monkeypatch.setattr(tq.ops, "ack", refusing)
     with pytest.raises(IncompleteSettle, match="1000 jobs") as caught:
-        tq.ack(jobs, replicas=2, timeout=10)
+        tq.ack(jobs, durable=Durable(2, timeout=10))
     assert isinstance(caught.value.__cause__, redis.ConnectionError)
     assert list(caught.value.outcomes) == [Outcome.DONE] * 1000
     assert caught.value.outcomes.replicas == 2
@@ -568,7 +570,7 @@ def test_a_chunk_that_fails_behind_one_that_nobody_confirms(
         monkeypatch.setattr(q.ops, "ack", refusing)
         match = "2000 jobs were done before the call failed, 0 of them confirmed"
         with pytest.raises(IncompleteSettle, match=match) as caught:
-            q.ack(jobs, replicas=1, timeout=0.01)
+            q.ack(jobs, durable=Durable(1, timeout=0.01))
         error = caught.value
         assert isinstance(error.__cause__, redis.ConnectionError)
         assert list(error.outcomes) == [Outcome.DONE] * 2000
@@ -584,9 +586,9 @@ def test_an_ack_and_a_replica_that_stands_still(trio: Replicated, tq: Queue) -> 
     first, second = held(tq, 2)
     trio.replicas[0].pause()
     with pytest.raises(AckNotReplicated) as caught:
-        first.ack(replicas=2, timeout=0.2)
+        first.ack(durable=Durable(2, timeout=0.2))
     assert caught.value.got < 2
-    call = spawn(second.ack, replicas=2, timeout=15)
+    call = spawn(second.ack, durable=Durable(2, timeout=15))
     wait_for(lambda: trio.raw.hlen("penstock:{q}:held") == 0)
     assert not call.is_done
     trio.replicas[0].resume()
@@ -599,9 +601,9 @@ def test_an_ack_and_a_replica_that_dies(trio: Replicated, tq: Queue) -> None:
     first, second = held(tq, 2)
     trio.replicas[0].kill()
     with pytest.raises(AckNotReplicated) as caught:
-        first.ack(replicas=2, timeout=0.2)
+        first.ack(durable=Durable(2, timeout=0.2))
     assert caught.value.got < 2
-    assert second.ack(replicas=1, timeout=10)
+    assert second.ack(durable=Durable(1, timeout=10))
     assert trio.copies[1].hlen("penstock:{q}:held") == 0
     trio.replicas[0].restart()
 
@@ -611,7 +613,7 @@ def test_an_ack_and_a_primary_that_is_one_no_more(trio: Replicated, tq: Queue) -
     (job,) = held(tq)
     for replica in trio.replicas:
         replica.pause()
-    call = spawn(job.ack, replicas=2, timeout=600)
+    call = spawn(job.ack, durable=Durable(2, timeout=600))
     wait_for(lambda: trio.raw.hlen("penstock:{q}:held") == 0)
     host, port = trio.replicas[0].address
     trio.raw.replicaof(str(host), str(port))
@@ -625,7 +627,7 @@ def test_a_server_without_replicas_and_an_ack(real_q: Queue) -> None:
     """Nobody confirms; the job is done."""
     (job,) = held(real_q)
     with pytest.raises(AckNotReplicated) as caught:
-        job.ack(replicas=1, timeout=0.01)
+        job.ack(durable=Durable(1, timeout=0.01))
     assert (caught.value.wanted, caught.value.got) == (1, 0)
     assert real_q.stats().acked == 1
 
@@ -636,9 +638,9 @@ def test_where_there_is_no_wait() -> None:
         q = client.queue("q")
         (job,) = held(q)
         with pytest.raises(AckNotReplicated):
-            job.ack(replicas=1, timeout=3600)
+            job.ack(durable=Durable(1, timeout=3600))
         with pytest.raises(NotReplicated):
-            q.enqueue("x", replicas=1, timeout=3600)
+            q.enqueue("x", durable=Durable(1, timeout=3600))
 
 
 def test_a_repeat_waits_for_what_the_first_one_did(
@@ -665,17 +667,17 @@ def test_a_repeat_waits_for_what_the_first_one_did(
             replica.pause()
             fault = door.eat_reply(after=script("ack").sha.encode())
             with pytest.raises(AckNotReplicated) as caught:
-                q.ack([job], replicas=1, timeout=0.3)
+                q.ack([job], durable=Durable(1, timeout=0.3))
             assert fault.has_struck
             assert (caught.value.got, list(caught.value.outcomes)) == (0, [Outcome.DONE])
             with pytest.raises(AckNotReplicated) as caught:
-                q.ack([job], replicas=1, timeout=0.3)
+                q.ack([job], durable=Durable(1, timeout=0.3))
             assert (caught.value.got, list(caught.value.outcomes)) == (0, [Outcome.GONE])
             replica.resume()
-            again = q.ack([job], replicas=1, timeout=10)
+            again = q.ack([job], durable=Durable(1, timeout=10))
             assert (again.replicas, list(again)) == (1, [Outcome.GONE])
             assert q.clear() == 0
             replica.pause()
             with pytest.raises(AckNotReplicated):  # there is no queue any more
-                q.ack([job], replicas=1, timeout=0.3)
+                q.ack([job], durable=Durable(1, timeout=0.3))
             replica.resume()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from penstock import BadArgument, Outcome, Penstock, Queue, RetryPolicy
+from penstock import BadArgument, Dedup, Outcome, Penstock, Queue, RetryPolicy
 from tests.support.keyspace import Raw, advance, check_invariant, dump, queue_time_ms
 
 POLICY = RetryPolicy(7, base=0.25, cap=timedelta(minutes=1))
@@ -88,7 +88,7 @@ def test_crashes_are_bounded_by_the_queue(q: Queue, raw: Raw) -> None:
 
 def test_an_update_brings_a_policy_or_keeps_the_one_there(q: Queue) -> None:
     """As with the lease: what is not given stays."""
-    update = partial(q.enqueue, dedup_id="a", on_duplicate="update")
+    update = partial(q.enqueue, dedup=Dedup("a", on_duplicate="update"))
     update(1, retry=POLICY)
     assert update(2).action == "updated"
     assert [(view.body, view.retry) for view in q.peek()] == [(2, POLICY)]

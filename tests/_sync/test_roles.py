@@ -11,6 +11,7 @@ import pytest
 
 from penstock import (
     BadArgument,
+    Dedup,
     Job,
     Middleware,
     Penstock,
@@ -53,7 +54,7 @@ def test_one_producer_at_a_time(q: Queue) -> None:
         with pytest.raises(QueueInUse):
             q.enqueue_many(["refused"])
         with pytest.raises(QueueInUse):
-            q.enqueue("refused", dedup_id="x", on_duplicate="requeue+update")
+            q.enqueue("refused", dedup=Dedup("x", on_duplicate="requeue+update"))
         role.queue.enqueue("first")
         role.queue.enqueue_many(range(3))
         role.queue.enqueue("named", dedup_id="x")

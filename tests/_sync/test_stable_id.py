@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock import Penstock, Queue
+from penstock import Dedup, Penstock, Queue
 from tests.support.keyspace import Raw, dump
 
 
@@ -66,10 +66,10 @@ def test_a_refused_duplicate_has_none(q: Queue) -> None:
     first = q.enqueue("a", dedup_id="x")
     assert first.stable_id
     assert q.enqueue("b", dedup_id="x").stable_id == ""
-    update = q.enqueue("c", dedup_id="x", on_duplicate="update")
+    update = q.enqueue("c", dedup=Dedup("x", on_duplicate="update"))
     (job,) = q.reserve(1, block=0)
     assert job.stable_id == update.stable_id != first.stable_id
-    after = q.enqueue("d", dedup_id="x", on_duplicate="requeue")
+    after = q.enqueue("d", dedup=Dedup("x", on_duplicate="requeue"))
     job.ack()
     (job,) = q.reserve(1, block=0)
     assert job.stable_id == after.stable_id

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock import Penstock, Queue
+from penstock import Dedup, Penstock, Queue
 from penstock.core.sweeping import SweepSchedule
 from penstock.spark.calls import survey
 from tests.support.keyspace import advance, check_invariant, evalshas
@@ -35,7 +35,7 @@ def test_a_consumer_that_waits_sweeps_its_queues(ps: Penstock, q: Queue, raw: Ra
     hurried(ps)
     q.configure(dead_age=100)
     for number in range(150):
-        q.enqueue(number, dedup_id=str(number), dedup_window=50)
+        q.enqueue(number, dedup=Dedup(str(number), window=50))
     jobs = q.reserve(150, block=0)
     q.bury(jobs[:20], "no")
     q.ack(jobs[20:])

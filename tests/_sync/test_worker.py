@@ -16,6 +16,7 @@ import pytest
 
 from penstock import (
     BadArgument,
+    Dedup,
     Done,
     Handlers,
     Job,
@@ -172,7 +173,7 @@ def test_results(ps: Penstock, q: Queue, raised: bool) -> None:
 def test_a_window_from_the_handler(ps: Penstock, q: Queue) -> None:
     """Done(dedup_window=) keeps the id taken, whatever the job said, or frees it."""
     q.enqueue(3600, dedup_id="a")
-    q.enqueue(0, dedup_id="b", dedup_window=3600)
+    q.enqueue(0, dedup=Dedup("b", window=3600))
 
     def handler(job: Job) -> Done:
         return Done(dedup_window=job.body)

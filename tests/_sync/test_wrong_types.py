@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock import Penstock, Queue, QueueDamaged
+from penstock import Dedup, Penstock, Queue, QueueDamaged
 from penstock.wire.keys import KINDS
 from tests.support.keyspace import Raw, advance, dump
 
@@ -54,7 +54,7 @@ def fill(q: Queue, raw: Raw) -> list[Any]:
     q.enqueue("expired", ttl=5)
     q.enqueue("due", delay=5)
     q.enqueue("later", delay=500)
-    q.enqueue("named", delay=500, dedup_id="a", dedup_window=60)
+    q.enqueue("named", delay=500, dedup=Dedup("a", window=60))
     q.enqueue_many(["a", "b"])
     q.reserve(2, block=0)
     advance(raw, q.ops, 6)

@@ -32,7 +32,7 @@ from benchmarks.figures import Budget, Table
 from benchmarks.machine import pinned, share_cores
 from benchmarks.plan import FULL, QUICK
 from benchmarks.pressure import Literal
-from penstock import EmbeddedServerError, Penstock
+from penstock import Durable, EmbeddedServerError, Penstock
 from penstock.embedded import EmbeddedServer
 from penstock.pressure import PressureQueue
 
@@ -450,7 +450,7 @@ def test_pipelined_sides_send_a_command_a_job(
 def test_copies_are_confirmed_by_two_replicas(bed: Bed) -> None:
     """The primary has two replicas, each of which has every job; all three end with the block."""
     with disque.three(bed) as primary:
-        primary.client.queue("copies").enqueue_many(range(30), replicas=2, timeout=30)
+        primary.client.queue("copies").enqueue_many(range(30), durable=Durable(2, timeout=30))
         facts = primary.redis.info("replication")
         ports = [facts[f"slave{i}"]["port"] for i in range(2)]
         for port in ports:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import redis
 
-from penstock import Penstock, parse_id
+from penstock import Dedup, Penstock, parse_id
 from penstock.cli.doctor import times
 from penstock.cli.doctor.findings import Finding, Severity
 from penstock.cli.doctor.patient import Server
@@ -47,10 +47,10 @@ def busy(client: Penstock) -> None:
     """Queues with jobs in each state, ttls, dead letters, dedup ids and an odd name."""
     for name in ("q", "odd {name}% ü"):
         queue = client.queue(name)
-        queue.enqueue_many(["a", "b", "c"], dedup_id=str, dedup_window=600)
+        queue.enqueue_many(["a", "b", "c"], dedup=Dedup(str, window=600))
         queue.ack(queue.reserve(3, block=0)[:1])
         queue.enqueue_many(
-            ["a", "b", "b", "d"], dedup_id=str, on_duplicate="requeue", dedup_window=600
+            ["a", "b", "b", "d"], dedup=Dedup(str, on_duplicate="requeue", window=600)
         )
         queue.enqueue_many(range(50), ttl=600)
         queue.enqueue("once", lease=0)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import redis
 
-from penstock import Enqueued, Penstock, Queue, RetryPolicy, ScanPage, parse_id
+from penstock import Dedup, Enqueued, Penstock, Queue, RetryPolicy, ScanPage, parse_id
 from penstock.cli import output
 from penstock.embedded import EmbeddedServer
 from tests.cli.support import Cli, Result
@@ -133,10 +133,10 @@ def test_bad_usage_of_enqueue(cli: Cli, client: Penstock, argv: list[str], compl
         (["q", "x", "--lease", "9999999"], "at most 24 days"),
         (["q", "{", "--json-body"], "must be JSON"),
         (["q" * 1025, "x"], "at most 1024 bytes"),
-        (["q", "x", "--dedup-id", ""], "dedup_id='': must be a str of 1 to 1024 bytes"),
-        (["q", "x", "--dedup-window", "5"], "works only with dedup_id"),
-        (["q", "x", "--on-duplicate", "update"], "works only with dedup_id"),
-        (["q", "x", "--dedup-id", "a", "--dedup-until", "enqueued"], "needs dedup_window="),
+        (["q", "x", "--dedup-id", ""], "id='': must be a str of 1 to 1024 bytes"),
+        (["q", "x", "--dedup-window", "5"], "work only with --dedup-id"),
+        (["q", "x", "--on-duplicate", "update"], "work only with --dedup-id"),
+        (["q", "x", "--dedup-id", "a", "--dedup-until", "enqueued"], "needs a window"),
         (["q", "x", "--replicas", "-1"], "replicas=-1: "),
         (["q", "x", "--timeout", "0"], "timeout=0.0: "),
         (["q", "x", "--max-attempts", "-1"], "max_attempts=-1: "),
@@ -180,7 +180,7 @@ def with_owner(client: Penstock, where: str, **options: Any) -> str:
     queue = client.queue("q")
     delay = 60 if where == "scheduled" else 0
     window = 600 if where == "window" else None
-    job_id = queue.enqueue("old", dedup_id="a", delay=delay, dedup_window=window, **options).id
+    job_id = queue.enqueue("old", dedup=Dedup("a", window=window), delay=delay, **options).id
     if where in ("active", "window"):
         [job] = queue.reserve(block=0)
         if where == "window":
@@ -341,7 +341,7 @@ def test_status_shows_the_job_that_has_the_id(cli: Cli, client: Penstock, where:
 def test_status_shows_who_waits(cli: Cli, client: Penstock) -> None:
     """The one that runs when the other has ended; it has no time yet."""
     owner = with_owner(client, "active")
-    heir = client.queue("q").enqueue("new", dedup_id="a", on_duplicate="requeue").id
+    heir = client.queue("q").enqueue("new", dedup=Dedup("a", on_duplicate="requeue")).id
     document = cli("status", "q", "a", "--json").document
     assert (document["job"]["id"], document["successor"]["id"]) == (owner, heir)
     assert (document["successor"]["due"], document["successor"]["next_in"]) == (None, None)
@@ -361,7 +361,7 @@ def test_status_shows_a_window(cli: Cli, client: Penstock) -> None:
     }  # fmt: skip
     told = cli("status", "q", "a").out
     assert told == f"a: window, ends {output.moment(found.window_ends)}\n"
-    heir = client.queue("q").enqueue("new", dedup_id="a", on_duplicate="requeue").id
+    heir = client.queue("q").enqueue("new", dedup=Dedup("a", on_duplicate="requeue")).id
     document = cli("status", "q", "a", "--json").document
     assert (document["state"], document["job"]["id"], document["successor"]) == (
         "window", heir, None

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from penstock import Job, Penstock, Queue
+from penstock import Dedup, Job, Penstock, Queue
 from penstock.client._sync.transport import connection
 from penstock.core.operations import QueueOps
 from penstock.core.record import escaped
@@ -83,7 +83,7 @@ def let_free(raw: Raw, q: Queue) -> None:
 
 def finish(raw: Raw, q: Queue, *, dedup_id: str = ID, window: float | None = None) -> None:
     """A job with the id is done."""
-    q.enqueue("old", dedup_id=dedup_id, dedup_window=window)
+    q.enqueue("old", dedup=Dedup(dedup_id, window=window))
     assert take(q).ack()
 
 
@@ -125,13 +125,13 @@ def lapse(raw: Raw, q: Queue) -> None:
 def follow(raw: Raw, q: Queue) -> None:
     """Another one waits for its end."""
     hold(raw, q)
-    assert q.enqueue("next", dedup_id=ID, on_duplicate="requeue").action == "requeued"
+    assert q.enqueue("next", dedup=Dedup(ID, on_duplicate="requeue")).action == "requeued"
 
 
 def follow_again(raw: Raw, q: Queue) -> None:
     """The same on a later try."""
     hold_again(raw, q)
-    assert q.enqueue("next", dedup_id=ID, on_duplicate="requeue").action == "requeued"
+    assert q.enqueue("next", dedup=Dedup(ID, on_duplicate="requeue")).action == "requeued"
 
 
 def follow_lapsed(raw: Raw, q: Queue) -> None:
@@ -144,7 +144,7 @@ def follow_failed(raw: Raw, q: Queue) -> None:
     """The same, and the first one has failed and is tried again later."""
     add(raw, q)
     job = take(q)
-    assert q.enqueue("next", dedup_id=ID, on_duplicate="requeue").action == "requeued"
+    assert q.enqueue("next", dedup=Dedup(ID, on_duplicate="requeue")).action == "requeued"
     job.nack(delay=600)
 
 
@@ -156,7 +156,7 @@ def open_window(raw: Raw, q: Queue) -> None:
 def follow_window(raw: Raw, q: Queue) -> None:
     """The same, and another one waits for the end of that time."""
     open_window(raw, q)
-    assert q.enqueue("next", dedup_id=ID, on_duplicate="requeue").action == "requeued"
+    assert q.enqueue("next", dedup=Dedup(ID, on_duplicate="requeue")).action == "requeued"
 
 
 def end_followed_window(raw: Raw, q: Queue) -> None:
@@ -179,7 +179,7 @@ def bury(raw: Raw, q: Queue) -> None:
 
 def start(raw: Raw, q: Queue) -> None:
     """It had the id until its start, and is at work."""
-    q.enqueue("old", dedup_id=ID, dedup_until="started")
+    q.enqueue("old", dedup=Dedup(ID, until="started"))
     take(q)
 
 
@@ -191,7 +191,7 @@ def hold_once(raw: Raw, q: Queue) -> None:
 
 def throttle(raw: Raw, q: Queue) -> None:
     """The id is taken for a time from the enqueue on, and the job is done."""
-    q.enqueue("old", dedup_id=ID, dedup_window=600, dedup_until="enqueued")
+    q.enqueue("old", dedup=Dedup(ID, window=600, until="enqueued"))
     assert take(q).ack()
 
 
@@ -511,7 +511,7 @@ def killed(url: str, queue: str, operation: str, step: str, options: dict[str, A
         queue: its name.
         operation: claim, reserve, ack, nack or settle.
         step: where it dies.
-        options: of the enqueue.
+        options: of the dedup id of the enqueue.
     """
     q = Penstock(url).queue(queue)
     q.stats()
@@ -524,7 +524,7 @@ def killed(url: str, queue: str, operation: str, step: str, options: dict[str, A
     patched: Any = connection
     patched.send = struck(operation, step, 0, halt, die)
     calls: dict[str, Callable[[], Any]] = {
-        "claim": lambda: q.enqueue("mine", dedup_id=ID, **options),
+        "claim": lambda: q.enqueue("mine", dedup=Dedup(ID, **options)),
         "reserve": lambda: q.reserve(1, block=0),
         "ack": lambda: q.ack(held),
         "nack": lambda: q.nack(held, delay=0),

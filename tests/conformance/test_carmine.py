@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import redis
 
-from penstock import BadArgument, Job, JobGone, Penstock, Queue, StaleReceipt
+from penstock import BadArgument, Dedup, Job, JobGone, Penstock, Queue, StaleReceipt
 from penstock.embedded import EmbeddedServer
 from tests.conformance import carmine
 from tests.conformance.carmine import (
@@ -175,7 +175,7 @@ def check_row(raw: Raw, q: Queue, row: Row, mode: str, delay: float, window: flo
     case = f"{row.before}, {mode}, delay {delay}, window {window}"
     q.sweep()  # what had ended has nothing to do with the answer
     keys, before = held(raw, q), seen(q)
-    answer = q.enqueue("new", dedup_id=ID, on_duplicate=mode, delay=delay, dedup_window=window)
+    answer = q.enqueue("new", dedup=Dedup(ID, on_duplicate=mode, window=window), delay=delay)
     assert (answer.action, answer.state) == (row.action, row.state), case
     assert answer.duplicate == (row.action in ("refused", "updated")), case
     assert seen(q) == row.after, case
@@ -197,7 +197,7 @@ def test_each_job_runs_once_and_in_turn(raw: Raw, q: Queue, name: str) -> None:
         for mode in row.modes if name in row.before else ():
             q.clear()
             BEFORE[name].reach(raw, q)
-            q.enqueue("new", dedup_id=ID, on_duplicate=mode)
+            q.enqueue("new", dedup=Dedup(ID, on_duplicate=mode))
             due = []
             for seconds in (0, 31, 601, 601):
                 advance(raw, q.ops, seconds)
@@ -264,14 +264,14 @@ def test_an_update_keeps_what_is_not_content(raw: Raw, q: Queue) -> None:
     (_, before) = q.peek(2)
     advance(raw, q.ops, 10)
     assert q.enqueue("refused", dedup_id=ID).action == "refused"
-    answer = q.enqueue("new", dedup_id=ID, on_duplicate="update")
+    answer = q.enqueue("new", dedup=Dedup(ID, on_duplicate="update"))
     (_, after, _) = q.peek(3)
     assert (answer.id, answer.action) == (before.id, "updated")
     assert bodies(q.peek(3)) == ["first", "new", "last"]
     assert (after.created, after.attempt, after.nacks, after.lease) == (before.created, 2, 1, 7)
     assert after.age >= before.age + 10
     assert after.headers == {}
-    assert q.enqueue("newest", dedup_id=ID, on_duplicate="update", lease=9).action == "updated"
+    assert q.enqueue("newest", dedup=Dedup(ID, on_duplicate="update"), lease=9).action == "updated"
     jobs = q.reserve(3, block=0)
     assert [(job.body, job.attempt, job.lease) for job in jobs[:2]] == [
         ("first", 2, 30),
@@ -289,9 +289,9 @@ def test_one_successor_runs_after_the_one_at_work(raw: Raw, q: Queue, end: str) 
     (job,) = q.reserve(block=0)
     assert job.attempt == 2
     assert q.enqueue("no", dedup_id=ID).action == "refused"
-    first = q.enqueue("next", dedup_id=ID, on_duplicate="requeue", lease=8)
-    assert q.enqueue("no", dedup_id=ID, on_duplicate="requeue").action == "refused"
-    again = q.enqueue("new", dedup_id=ID, on_duplicate="requeue+update", lease=9)
+    first = q.enqueue("next", dedup=Dedup(ID, on_duplicate="requeue"), lease=8)
+    assert q.enqueue("no", dedup=Dedup(ID, on_duplicate="requeue")).action == "refused"
+    again = q.enqueue("new", dedup=Dedup(ID, on_duplicate="requeue+update"), lease=9)
     assert (again.id, again.action) == (first.id, "updated")
     assert q.reserve(10, block=0) == []
     ends: dict[str, Callable[[], Any]] = {
@@ -313,7 +313,7 @@ def test_one_successor_runs_after_the_one_at_work(raw: Raw, q: Queue, end: str) 
 
 def test_a_window_after_success(raw: Raw, q: Queue) -> None:
     """C-6: refused as long as it is open, and then accepted."""
-    q.enqueue("old", dedup_id=ID, dedup_window=10)
+    q.enqueue("old", dedup=Dedup(ID, window=10))
     assert drained(q) == ["old"]
     advance(raw, q.ops, 8)
     refused = q.enqueue("no", dedup_id=ID)
@@ -327,11 +327,11 @@ def test_a_window_after_success(raw: Raw, q: Queue) -> None:
 @pytest.mark.parametrize("asked", ["while it ran", "in the window"])
 def test_a_requeue_runs_when_the_window_ends(raw: Raw, q: Queue, asked: str) -> None:
     """C-6: accepted at once, and not run before, whether asked for before the window or in it."""
-    q.enqueue("old", dedup_id=ID, dedup_window=10)
+    q.enqueue("old", dedup=Dedup(ID, window=10))
     (job,) = q.reserve(block=0)
     if asked == "in the window":
         job.ack()
-    assert q.enqueue("new", dedup_id=ID, on_duplicate="requeue").action == "requeued"
+    assert q.enqueue("new", dedup=Dedup(ID, on_duplicate="requeue")).action == "requeued"
     if asked == "while it ran":
         job.ack()
     found = q.status(ID)
@@ -362,7 +362,7 @@ def test_attempts(raw: Raw, q: Queue) -> None:
     for end in ends:
         (job,) = q.reserve(block=0)
         tries.append(job.attempt)
-        q.enqueue("new", dedup_id=ID, on_duplicate="requeue")
+        q.enqueue("new", dedup=Dedup(ID, on_duplicate="requeue"))
         end(job)
     (job,) = q.reserve(block=0)
     assert [*tries, job.attempt] == [1, 2, 3, 1]
@@ -433,7 +433,7 @@ def test_a_wrong_clock_of_a_client(q: Queue, monkeypatch: pytest.MonkeyPatch, wr
     monkeypatch.setattr(time, "time_ns", lambda: int((clock() + wrong) * 1e9))
     q.enqueue("held", dedup_id="held", lease=60)
     assert len(q.reserve(block=0)) == 1
-    q.enqueue("done", dedup_id="done", dedup_window=60)
+    q.enqueue("done", dedup=Dedup("done", window=60))
     assert drained(q) == ["done"]
     q.enqueue("later", dedup_id="later", delay=60)
     assert q.reserve(10, block=0) == []
@@ -454,11 +454,11 @@ LATE: dict[str, Callable[[Job], Any]] = {
 @pytest.mark.parametrize("say", LATE)
 def test_a_late_finisher_and_the_holder(raw: Raw, q: Queue, say: str) -> None:
     """C-12 (F): refused; neither the holder's lease changes, nor his successor, nor the id."""
-    q.enqueue("old", dedup_id=ID, dedup_window=60)
+    q.enqueue("old", dedup=Dedup(ID, window=60))
     (late,) = q.reserve(block=0)
     advance(raw, q.ops, 31)
     (holder,) = q.reserve(block=0)
-    q.enqueue("new", dedup_id=ID, on_duplicate="requeue")
+    q.enqueue("new", dedup=Dedup(ID, on_duplicate="requeue"))
     keys = held(raw, q)
     with pytest.raises(StaleReceipt):
         LATE[say](late)
@@ -472,14 +472,14 @@ def test_a_late_finisher_and_the_holder(raw: Raw, q: Queue, say: str) -> None:
 @pytest.mark.parametrize("say", LATE)
 def test_a_late_finisher_and_a_later_job(raw: Raw, q: Queue, say: str, later: str) -> None:
     """C-12 (F): what he holds is gone; a later job with the same id is none of his business."""
-    q.enqueue("old", dedup_id=ID, dedup_window=60 if later == "window" else None)
+    q.enqueue("old", dedup=Dedup(ID, window=60 if later == "window" else None))
     (late,) = q.reserve(block=0)
     advance(raw, q.ops, 31)
     (holder,) = q.reserve(block=0)
     if later == "successor":
-        q.enqueue("new", dedup_id=ID, on_duplicate="requeue")
+        q.enqueue("new", dedup=Dedup(ID, on_duplicate="requeue"))
     assert holder.ack()
-    q.enqueue("new", dedup_id=ID, on_duplicate="requeue")
+    q.enqueue("new", dedup=Dedup(ID, on_duplicate="requeue"))
     if later == "in work":
         assert bodies(q.reserve(block=0)) == ["new"]
     keys, status = held(raw, q), seen(q)
@@ -505,13 +505,13 @@ def test_nothing_mentions_an_id_that_is_free(raw: Raw, q: Queue, after: str) -> 
     """C-13 (F): no key, once the job is finished and its window is over."""
     name = "an id; like=no other 日本"
     q.enqueue("beside", dedup_id="beside", delay=3600)
-    options: dict[str, dict[str, Any]] = {
-        "window": {"dedup_window": 60},
-        "requeue": {"dedup_window": 60},
-        "throttle": {"dedup_window": 60, "dedup_until": "enqueued"},
-        "ttl": {"ttl": 60},
+    chosen = {
+        "window": Dedup(name, window=60),
+        "requeue": Dedup(name, window=60),
+        "throttle": Dedup(name, window=60, until="enqueued"),
     }
-    answer = q.enqueue("x", dedup_id=name, **options.get(after, {}))
+    ttl = 60 if after == "ttl" else None
+    answer = q.enqueue("x", dedup=chosen.get(after, Dedup(name)), ttl=ttl)
     assert mentions(raw, name)
     if after == "ttl":
         advance(raw, q.ops, 61)
@@ -522,7 +522,7 @@ def test_nothing_mentions_an_id_that_is_free(raw: Raw, q: Queue, after: str) -> 
     else:
         q.ack(q.reserve(block=0))
     if after == "requeue":
-        q.enqueue("y", dedup_id=name, on_duplicate="requeue")
+        q.enqueue("y", dedup=Dedup(name, on_duplicate="requeue"))
         assert mentions(raw, name)
         advance(raw, q.ops, 61)
         q.ack(q.reserve(block=0))
@@ -539,7 +539,7 @@ def test_a_thousand_cycles_leave_no_more_than_one(raw: Raw, q: Queue) -> None:
     sizes = []
     (job,) = q.reserve(block=0)
     for cycle in range(1, 1001):
-        assert q.enqueue(cycle, dedup_id=ID, on_duplicate="requeue").action == "requeued"
+        assert q.enqueue(cycle, dedup=Dedup(ID, on_duplicate="requeue")).action == "requeued"
         assert job.ack()
         (job,) = q.reserve(1, block=0)
         assert job.body == cycle
@@ -564,12 +564,12 @@ def sizes_of(raw: Raw) -> dict[bytes, int]:
 @pytest.mark.parametrize("what", ["retry", "delayed", "lapsed", "requeued"])
 def test_fresh_jobs_do_not_starve_a_due_one(raw: Raw, q: Queue, what: str) -> None:
     """C-15 (F): it is handed out before those that came after it was due."""
-    q.enqueue("due", dedup_id=ID, delay=20 if what == "delayed" else 0, dedup_window=20)
+    q.enqueue("due", dedup=Dedup(ID, window=20), delay=20 if what == "delayed" else 0)
     for job in q.reserve(block=0):
         if what == "retry":
             job.nack(delay=20)
         elif what == "requeued":
-            q.enqueue("due", dedup_id=ID, on_duplicate="requeue")
+            q.enqueue("due", dedup=Dedup(ID, on_duplicate="requeue"))
             job.ack()
     waited = 0
     for serial in range(100):
@@ -584,9 +584,9 @@ def test_fresh_jobs_do_not_starve_a_due_one(raw: Raw, q: Queue, what: str) -> No
 
 def test_an_idle_consumer_is_quiet(real_q: Queue, real_raw: Raw) -> None:
     """C-16 (F): two commands a second at most, on average; also behind the first jobs."""
-    real_q.enqueue("first", dedup_id=ID, dedup_window=3600)
+    real_q.enqueue("first", dedup=Dedup(ID, window=3600))
     assert drained(real_q) == ["first"]
-    real_q.enqueue("waits", dedup_id=ID, on_duplicate="requeue")
+    real_q.enqueue("waits", dedup=Dedup(ID, on_duplicate="requeue"))
     before = commands(real_raw)
     start = time.monotonic()
     assert real_q.reserve(block=4) == []
@@ -620,15 +620,14 @@ def test_an_idle_consumer_wakes_by_itself(real_q: Queue, real_raw: Raw, what: st
     """C-16 (F): for whatever is due next, without another word from anybody."""
     real_q.enqueue(
         "due",
-        dedup_id=ID,
+        dedup=Dedup(ID, window=0.5 if what == "window" else None),
         delay=0.5 if what == "delay" else 0,
-        dedup_window=0.5 if what == "window" else None,
     )
     jobs = real_q.reserve(block=0)
     if what == "retry":
         real_q.nack(jobs, delay=0.5)
     elif what != "delay":
-        real_q.enqueue("due", dedup_id=ID, on_duplicate="requeue")
+        real_q.enqueue("due", dedup=Dedup(ID, on_duplicate="requeue"))
     consumer = spawn(real_q.reserve, 1, block=30)
     wait_for(lambda: real_raw.info("clients")["blocked_clients"] == 1)
     if what in ("window", "successor"):
@@ -646,7 +645,7 @@ def test_counts_are_exact(raw: Raw, q: Queue) -> None:
         q.enqueue(serial, dedup_id=f"ready {serial}")
         q.enqueue(serial, dedup_id=f"later {serial}", delay=600)
     jobs = q.reserve(3, block=0)
-    q.enqueue("next", dedup_id="ready 0", on_duplicate="requeue")
+    q.enqueue("next", dedup=Dedup("ready 0", on_duplicate="requeue"))
     q.enqueue("short", dedup_id="short", ttl=5)
     assert counts(q) == (2, 5, 3)
     advance(raw, q.ops, 31)
@@ -696,9 +695,9 @@ def test_clear(raw: Raw, ps: Penstock) -> None:
     for name in names:
         one = ps.queue(name)
         one.configure(max_length=5)
-        one.enqueue("old", dedup_id=ID, dedup_window=60)
+        one.enqueue("old", dedup=Dedup(ID, window=60))
         one.ack(one.reserve(block=0))
-        one.enqueue("new", dedup_id=ID, on_duplicate="requeue")
+        one.enqueue("new", dedup=Dedup(ID, on_duplicate="requeue"))
         one.enqueue("more", dedup_id="more")
     kept = {key: value for key, value in dump(raw).items() if b"{a}" not in key}
     assert ps.queues() == ["a", "ab*", "b"]
@@ -794,7 +793,7 @@ def test_one_of_many_producers_is_first(real_backend: Backend) -> None:
 
         def produce(mode: str) -> list[tuple[str, str]]:
             ready.wait()
-            answers = q.enqueue_many(range(300), dedup_id=str, on_duplicate=mode)
+            answers = q.enqueue_many(range(300), dedup=Dedup(str, on_duplicate=mode))
             return [(answer.id, answer.action) for answer in answers]
 
         modes = ("refuse", "update", "requeue", "debounce") * 2

@@ -19,6 +19,7 @@ import pytest
 
 from penstock import (
     BadArgument,
+    Durable,
     NotReplicated,
     Penstock,
     Queue,
@@ -256,9 +257,13 @@ def test_bad_options_of_an_add(q: Queue, raw: Raw, option: str, value: Any) -> N
     """
     q.enqueue(b"made")
     before = dump(raw)
+
+    def chosen() -> dict[str, Any]:
+        return {"durable": Durable(timeout=value)} if option == "timeout" else {option: value}
+
     for add in (
-        lambda: q.enqueue(b"x", **{option: value}),
-        lambda: q.enqueue_many([b"x"], **{option: value}),
+        lambda: q.enqueue(b"x", **chosen()),
+        lambda: q.enqueue_many([b"x"], **chosen()),
     ):
         with pytest.raises(BadArgument) as caught:
             add()
@@ -272,11 +277,11 @@ def test_copies_that_nobody_holds(real_ps: Penstock, real_raw: Raw) -> None:
     """
     queue = real_ps.queue("q")
     with pytest.raises(NotReplicated) as caught:
-        queue.enqueue(b"x", replicas=2, timeout=3600)
+        queue.enqueue(b"x", durable=Durable(2, timeout=3600))
     error = caught.value
     assert (error.wanted, error.got, error.connected, error.withdrawn) == (2, 0, 0, True)
     with pytest.raises(NotReplicated):
-        queue.enqueue_many([b"x"] * 3, replicas=1, timeout=3600)
+        queue.enqueue_many([b"x"] * 3, durable=Durable(1, timeout=3600))
     stats = queue.stats()
     assert (stats.ready, stats.enqueued, stats.withdrawn) == (0, 0, 0)
     assert queue.reserve(5, block=0) == []
@@ -286,7 +291,7 @@ def test_copies_that_nobody_holds(real_ps: Penstock, real_raw: Raw) -> None:
 def test_without_copies_nothing_is_waited_for(real_ps: Penstock) -> None:
     """ADDJOB … ASYNC: an add answers as soon as its node has the job; that is the default."""
     queue = real_ps.queue("q")
-    done = queue.enqueue(b"x", timeout=3600)
+    done = queue.enqueue(b"x", durable=Durable(timeout=3600))
     assert (done.replicas, done.state) == (0, "ready")
     assert queue.enqueue(b"x", replicas=0).replicas == 0
 
@@ -382,7 +387,7 @@ def test_at_most_once_with_copies(q: Queue, raw: Raw) -> None:
         q.enqueue_many([b"x"], lease=0, replicas=2)
     assert dump(raw) == before
     q.configure(replicas=1)
-    assert q.enqueue(b"x", lease=0, timeout=0.1).replicas == 0
+    assert q.enqueue(b"x", lease=0, durable=Durable(timeout=0.1)).replicas == 0
 
 
 def test_a_ttl_ends_a_job(q: Queue, raw: Raw) -> None:

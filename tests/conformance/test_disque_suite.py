@@ -16,6 +16,7 @@ import pytest
 import redis
 
 from penstock import (
+    Durable,
     NotReplicated,
     Outcome,
     Penstock,
@@ -189,16 +190,16 @@ def test_an_add_queues_one_job(q: Queue) -> None:
 def test_copies_on_two_replicas(copies: Copies) -> None:
     """02 synchronous replication to 3: when the call returns both replicas have the job."""
     with Penstock(copies.primary.url) as ps:
-        done = ps.queue("q").enqueue(b"x", replicas=2, timeout=20)
+        done = ps.queue("q").enqueue(b"x", durable=Durable(2, timeout=20))
         assert done.replicas == 2
         seen = [numbers(server, "ready") for server in (copies.primary, *copies.replicas)]
         assert seen[0] == seen[1] == seen[2]
         assert len(seen[0]) == 1
-        many = ps.queue("q").enqueue_many([b"y"] * 2500, replicas=2, timeout=20)
+        many = ps.queue("q").enqueue_many([b"y"] * 2500, durable=Durable(2, timeout=20))
         assert {one.replicas for one in many} == {2}
         assert [len(numbers(server, "ready")) for server in copies.replicas] == [2501] * 2
         ps.queue("q").configure(replicas=2)
-        assert ps.queue("q").enqueue(b"z", timeout=20).replicas == 2
+        assert ps.queue("q").enqueue(b"z", durable=Durable(timeout=20)).replicas == 2
 
 
 def test_copies_in_the_end(copies: Copies) -> None:
@@ -213,7 +214,7 @@ def test_more_copies_than_there_are_nodes(copies: Copies) -> None:
     with Penstock(copies.primary.url) as ps:
         queue = ps.queue("q")
         with pytest.raises(NotReplicated) as caught:
-            queue.enqueue(b"x", replicas=99, timeout=3600)
+            queue.enqueue(b"x", durable=Durable(99, timeout=3600))
         assert (caught.value.wanted, caught.value.connected) == (99, 2)
         assert caught.value.withdrawn is True
         assert (queue.stats().ready, queue.stats().enqueued) == (0, 0)
@@ -225,11 +226,11 @@ def test_a_replica_that_does_not_answer(copies: Copies) -> None:
     """02 fails, not enough nodes reachable: the error counts those that answered in time."""
     with Penstock(copies.primary.url) as ps:
         queue = ps.queue("q")
-        queue.enqueue(b"made", replicas=2, timeout=20)
+        queue.enqueue(b"made", durable=Durable(2, timeout=20))
         copies.replicas[0].pause()
         try:
             with pytest.raises(NotReplicated) as caught:
-                queue.enqueue(b"x", replicas=2, timeout=1)
+                queue.enqueue(b"x", durable=Durable(2, timeout=1))
         finally:
             copies.replicas[0].resume()
         assert (caught.value.wanted, caught.value.got) == (2, 1)
@@ -243,13 +244,13 @@ def test_a_job_that_was_taken_is_not_withdrawn(copies: Copies) -> None:
     """
     with Penstock(copies.primary.url) as ps:
         queue = ps.queue("q")
-        queue.enqueue(b"made", replicas=2, timeout=20)
+        queue.enqueue(b"made", durable=Durable(2, timeout=20))
         queue.purge()
         copies.replicas[0].pause()
         try:
             reader = spawn(lambda: queue.reserve(block=None))
             with pytest.raises(NotReplicated) as caught:
-                queue.enqueue(b"x", replicas=2, timeout=3)
+                queue.enqueue(b"x", durable=Durable(2, timeout=3))
         finally:
             copies.replicas[0].resume()
         assert caught.value.withdrawn is False
@@ -262,11 +263,11 @@ def test_a_job_that_expires_while_it_is_copied(copies: Copies) -> None:
     """02 job expires before replication: the call fails and nothing is left of the job."""
     with Penstock(copies.primary.url) as ps:
         queue = ps.queue("q")
-        queue.enqueue(b"made", replicas=2, timeout=20)
+        queue.enqueue(b"made", durable=Durable(2, timeout=20))
         copies.replicas[0].pause()
         try:
             with pytest.raises(NotReplicated):
-                queue.enqueue(b"x", replicas=2, ttl=0.2, timeout=0.6)
+                queue.enqueue(b"x", durable=Durable(2, timeout=0.6), ttl=0.2)
         finally:
             copies.replicas[0].resume()
         assert bodies(queue.peek()) == [b"made"]
@@ -278,10 +279,10 @@ def test_a_replica_that_answers_late(copies: Copies) -> None:
     """02 REPLJOB is retried against old nodes: a waiting call returns when the replica is back."""
     with Penstock(copies.primary.url) as ps:
         queue = ps.queue("q")
-        queue.enqueue(b"made", replicas=2, timeout=20)
+        queue.enqueue(b"made", durable=Durable(2, timeout=20))
         copies.replicas[0].pause()
         try:
-            adding = spawn(lambda: queue.enqueue(b"x", replicas=2, timeout=60))
+            adding = spawn(lambda: queue.enqueue(b"x", durable=Durable(2, timeout=60)))
             wait_for(lambda: len(numbers(copies.replicas[1], "ready")) == 2)
             assert not adding.is_done
         finally:
@@ -296,7 +297,7 @@ def test_a_replica_that_answers_late(copies: Copies) -> None:
 def test_replicas_are_passive(copies: Copies) -> None:
     """03 initially queued in the target node: replicas have the job, and one node delivers it."""
     with Penstock(copies.primary.url) as ps:
-        ps.queue("q").enqueue(b"x", replicas=2, timeout=20)
+        ps.queue("q").enqueue(b"x", durable=Durable(2, timeout=20))
         (job,) = ps.queue("q").reserve(block=0)
         copies.in_step()
         for server in copies.replicas:
@@ -342,7 +343,7 @@ def test_a_failover_delivers(copies: Copies) -> None:
     under the id that its producer was given.
     """
     with Penstock(copies.primary.url) as ps:
-        done = ps.queue("q").enqueue(b"x", replicas=2, timeout=20)
+        done = ps.queue("q").enqueue(b"x", durable=Durable(2, timeout=20))
     copies.primary.kill()
     copies.promote(copies.replicas[0])
     with Penstock(copies.replicas[0].url) as ps:
@@ -374,8 +375,8 @@ def test_the_last_copy_is_delivered(copies: Copies) -> None:
     promoted and has the job, with its body.
     """
     with Penstock(copies.primary.url) as ps:
-        done = ps.queue("q").enqueue(b"the body", replicas=2, timeout=20)
-        delayed = ps.queue("q").enqueue(b"later", delay=3600, replicas=2, timeout=20)
+        done = ps.queue("q").enqueue(b"the body", durable=Durable(2, timeout=20))
+        delayed = ps.queue("q").enqueue(b"later", delay=3600, durable=Durable(2, timeout=20))
     copies.primary.kill()
     copies.replicas[0].kill()
     copies.promote(copies.replicas[1])
@@ -488,7 +489,7 @@ def test_an_ack_reaches_the_replicas(copies: Copies) -> None:
     """05 acks propagate: after the ack no replica has the job."""
     with Penstock(copies.primary.url) as ps:
         queue = ps.queue("q")
-        queue.enqueue_many([b"x"] * 3, replicas=2, timeout=20)
+        queue.enqueue_many([b"x"] * 3, durable=Durable(2, timeout=20))
         queue.ack(queue.reserve(3, block=0))
         copies.in_step()
         assert all(nothing(server) for server in copies.replicas)
@@ -500,7 +501,7 @@ def test_an_ack_without_a_replica(copies: Copies) -> None:
     """
     with Penstock(copies.primary.url) as ps:
         queue = ps.queue("q")
-        queue.enqueue_many([b"x"] * 3, replicas=2, timeout=20)
+        queue.enqueue_many([b"x"] * 3, durable=Durable(2, timeout=20))
         copies.replicas[0].kill()
         queue.ack(queue.reserve(3, block=0))
         assert nothing(copies.primary)

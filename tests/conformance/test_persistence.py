@@ -11,7 +11,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock import JobView, Outcome, Penstock, Queue, QueueFull, QueuePaused, StaleReceipt
+from penstock import (
+    Durable,
+    JobView,
+    Outcome,
+    Penstock,
+    Queue,
+    QueueFull,
+    QueuePaused,
+    StaleReceipt,
+)
 from penstock.embedded import ServerBinary
 from penstock.wire.scripts import script
 from tests.conformance.durable import (
@@ -264,8 +273,8 @@ def test_what_a_replica_confirmed_survives(keeper: Promoted, ps: Penstock, q: Qu
     """Jobs enqueued with replicas=1 are there when the only replica is promoted at once."""
     q.enqueue("make the queue")
     keeper.catch_up()
-    added = [q.enqueue(number, replicas=1, timeout=PATIENCE) for number in range(20)]
-    added += q.enqueue_many(range(20, 60), delay=600, replicas=1, timeout=PATIENCE)
+    added = [q.enqueue(number, durable=Durable(1, timeout=PATIENCE)) for number in range(20)]
+    added += q.enqueue_many(range(20, 60), delay=600, durable=Durable(1, timeout=PATIENCE))
     keeper.promote()
     assert {one.replicas for one in added} == {1}
     assert all(shown(q, one.id) for one in added)
@@ -282,9 +291,9 @@ def test_ends_that_a_replica_confirmed_survive(keeper: Promoted, ps: Penstock, q
     q.enqueue_many(range(60))
     keeper.catch_up()
     jobs = q.reserve(60, block=0)
-    settled = q.ack(jobs[:40], replicas=1, timeout=PATIENCE)
+    settled = q.ack(jobs[:40], durable=Durable(1, timeout=PATIENCE))
     assert (settled.all_done, settled.replicas) == (True, 1)
-    assert all(job.ack(replicas=1, timeout=PATIENCE) for job in jobs[40:])
+    assert all(job.ack(durable=Durable(1, timeout=PATIENCE)) for job in jobs[40:])
     keeper.refrain()
     lost = q.enqueue("the replica does not hear of this")
     ps.queue("other").enqueue("nor of this")

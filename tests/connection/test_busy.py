@@ -11,7 +11,7 @@ import pytest
 import redis
 from redis.exceptions import ResponseError
 
-from penstock import AsyncPenstock, Penstock
+from penstock import AsyncPenstock, Durable, Penstock
 from penstock.core.calls import LATER, SOON, longest_pause
 from penstock.core.cluster import Patience
 from penstock.embedded import EmbeddedServer
@@ -180,7 +180,7 @@ def test_a_confirmation_is_asked_for_again() -> None:
         return b"+OK\r\n"
 
     with Stub(answer) as stub, Penstock(stub.url) as ps:
-        assert ps.queue("q").enqueue("x", replicas=1, timeout=30).replicas == 1
+        assert ps.queue("q").enqueue("x", durable=Durable(1, timeout=30)).replicas == 1
         assert stub.names().count(b"EVALSHA") == 1
         assert stub.names().count(b"WAIT") == 3
 

@@ -18,7 +18,14 @@ import redis.asyncio.sentinel
 import redis.sentinel
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from penstock import AsyncPenstock, BadArgument, ConfigurationError, NotReplicated, Penstock
+from penstock import (
+    AsyncPenstock,
+    BadArgument,
+    ConfigurationError,
+    Durable,
+    NotReplicated,
+    Penstock,
+)
 from penstock.client._async.transport import sentinel as async_sentinel
 from penstock.client._sync.transport import sentinel as sync_sentinel
 from penstock.client._sync.transport.settings import connection_factory
@@ -344,7 +351,7 @@ def test_a_wait_for_replicas_that_a_demotion_ends(
     with Demoted(says, lambda _: sentinel.moves(server.port)) as old:
         sentinel.port = old.port
         with Penstock(sentinel_url(sentinel)) as ps, pytest.raises(NotReplicated) as caught:
-            ps.queue("q").enqueue(1, replicas=1, timeout=0.1)
+            ps.queue("q").enqueue(1, durable=Durable(1, timeout=0.1))
         assert [command[0] for command in old.refused] == [b"EVALSHA", b"WAIT"]
     assert (caught.value.got, caught.value.withdrawn) == (0, True)
     with Penstock(server.url) as ps:

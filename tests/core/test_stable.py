@@ -59,10 +59,8 @@ def test_a_forked_child_begins_anew() -> None:
 @pytest.mark.parametrize("dedup_id", [None, "x;i=no"])
 def test_every_record_has_one(body: object, dedup_id: str | None) -> None:
     """Whatever else an enqueue says; nothing in a body or a header is taken for it."""
-    options = prepared(
-        0, None, None, 60, {"i": "no", "a;i=b": ";i=no"}, None, 0, None, None,
-        (dedup_id, None, "finished", "refuse"), many=True,
-    )  # fmt: skip
+    headers = {"i": "no", "a;i=b": ";i=no"}
+    options = prepared(ttl=60, headers=headers, dedup_id=dedup_id, many=True)
     records = [record for chunk in chunks([body] * 3, options) for record in chunk]
     parsed = [parse_record(record) for record in records]
     assert [record.stable_id for record in parsed] == [stable_id_of(r) for r in records]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import redis
 
-from penstock import Outcome, OutOfMemory, Penstock, Queue
+from penstock import Dedup, Outcome, OutOfMemory, Penstock, Queue
 from penstock.core.calls import Call
 from penstock.embedded import EmbeddedServer, ServerBinary
 from penstock.spark.calls import (
@@ -88,7 +88,7 @@ def queue(client: Penstock, raw: redis.Redis) -> Queue:
     made.enqueue_many([b"ttl"] * 3, ttl=7200)
     made.enqueue_many([b"later"] * 3, delay=60, ttl=7200)
     made.enqueue_many([b"plain"] * 20)
-    made.enqueue(b"named", dedup_id="a", dedup_window=60)
+    made.enqueue(b"named", dedup=Dedup("a", window=60))
     return made
 
 

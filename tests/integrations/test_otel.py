@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import SpanKind, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from penstock import AsyncPenstock, BadArgument, Job, Penstock, Queue, QueueFull, RunEvent
+from penstock import AsyncPenstock, BadArgument, Dedup, Job, Penstock, Queue, QueueFull, RunEvent
 from penstock.core.job import Delivery
 from penstock.core.middleware import running
 from penstock.integrations.otel import MOST_LINKS, OpenTelemetry
@@ -113,7 +113,7 @@ def test_a_bulk_enqueue_is_one_span(q: Queue, spans: Spans) -> None:
 
 def test_a_duplicate_says_so(q: Queue, spans: Spans) -> None:
     """With the id of the job that is there; while a window is open there is none."""
-    first = q.enqueue(1, dedup_id="a", dedup_window=60)
+    first = q.enqueue(1, dedup=Dedup("a", window=60))
     q.enqueue(1, dedup_id="a")
     [_, again] = spans.take()
     assert again.attributes is not None

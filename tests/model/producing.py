@@ -10,6 +10,8 @@ from hypothesis.stateful import precondition, rule
 
 from penstock import (
     BulkEnqueued,
+    Dedup,
+    Durable,
     Enqueued,
     NotReplicated,
     Outcome,
@@ -174,11 +176,14 @@ class Producing(Waiting):
             "lease": None if lease is None else lease / 1000,
             "ttl": None if ttl is None else ttl / 1000,
             "max_length": bound,
-            "dedup_window": None if window is None else window / 1000,
-            "dedup_until": until,
-            "on_duplicate": how,
             "retry": policy(retry),
         }
+        chosen = Dedup(
+            of.__getitem__ if many else of[bodies[0]],
+            window=None if window is None else window / 1000,
+            until=until,
+            on_duplicate=how,
+        )
         answers: list[Any] = []
 
         def model() -> Any:
@@ -200,8 +205,8 @@ class Producing(Waiting):
         def queue() -> Sequence[Enqueued] | str:
             try:
                 if many:
-                    return self.queue.enqueue_many(bodies, dedup_id=of.__getitem__, **options)
-                return [self.queue.enqueue(bodies[0], dedup_id=of[bodies[0]], **options)]
+                    return self.queue.enqueue_many(bodies, dedup=chosen, **options)
+                return [self.queue.enqueue(bodies[0], dedup=chosen, **options)]
             except QueueFull:
                 return "full"
             except QueuePaused:
@@ -246,7 +251,7 @@ class Producing(Waiting):
             return f"0 of 1, {Outcome.REFUSED not in taken_back}"
 
         def queue() -> str:
-            asked: dict[str, Any] = {"delay": delay / 1000, "replicas": 1, "timeout": 0.001}
+            asked: dict[str, Any] = {"delay": delay / 1000, "durable": Durable(1, timeout=0.001)}
             try:
                 if many:
                     self.queue.enqueue_many(bodies, **asked)

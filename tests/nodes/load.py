@@ -20,7 +20,7 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
-from penstock import AsyncPenstock, NotReplicated, Penstock, StaleReceipt, parse_id
+from penstock import AsyncPenstock, Durable, NotReplicated, Penstock, StaleReceipt, parse_id
 from penstock.worker import AsyncWorker, Worker
 from tests.support.twins import wait_for
 
@@ -117,7 +117,7 @@ class Load:
                 name, serial = self._next()
                 try:
                     done = self._queue(ps, name).enqueue(
-                        serial, replicas=self._replicas, timeout=0.5
+                        serial, durable=Durable(self._replicas, timeout=0.5)
                     )
                 except (NotReplicated, RedisError) as error:
                     self._not_added(error)
@@ -130,7 +130,7 @@ class Load:
                 name, serial = self._next()
                 try:
                     queue = self._queue(ps, name)
-                    done = await queue.enqueue(serial, replicas=self._replicas, timeout=0.5)
+                    done = await queue.enqueue(serial, durable=Durable(self._replicas, timeout=0.5))
                 except (NotReplicated, RedisError) as error:
                     self._not_added(error)
                 else:

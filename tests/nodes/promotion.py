@@ -29,7 +29,7 @@ from types import TracebackType
 import redis
 from redis.exceptions import RedisError
 
-from penstock import AckNotReplicated, Job, NotReplicated, Outcome, Penstock, Queue
+from penstock import AckNotReplicated, Durable, Job, NotReplicated, Outcome, Penstock, Queue
 from penstock.embedded import EmbeddedServer, ServerBinary, find_server
 from tests.support.proxy import Proxy
 from tests.support.twins import wait_for
@@ -175,7 +175,7 @@ class Load:
         while self._is_producing:
             (number,) = self._numbers(1)
             try:
-                queue.enqueue(number, replicas=self.replicas, timeout=2)
+                queue.enqueue(number, durable=Durable(self.replicas, timeout=2))
             except (NotReplicated, RedisError):
                 self.account.refused += 1
             else:
@@ -185,7 +185,7 @@ class Load:
         while self._is_producing:
             numbers = self._numbers(20)
             try:
-                queue.enqueue_many(numbers, replicas=self.replicas, timeout=2)
+                queue.enqueue_many(numbers, durable=Durable(self.replicas, timeout=2))
             except (NotReplicated, RedisError):
                 self.account.refused += 1
             else:
@@ -200,7 +200,7 @@ class Load:
             for job in jobs:
                 self.account.delivered[job.body] = time.monotonic()
             with suppress(AckNotReplicated, RedisError):
-                outcomes = queue.ack(jobs, replicas=self.replicas, timeout=2)
+                outcomes = queue.ack(jobs, durable=Durable(self.replicas, timeout=2))
                 now = time.monotonic()
                 for job, outcome in zip(jobs, outcomes, strict=True):
                     if outcome is Outcome.DONE:

@@ -12,6 +12,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from penstock import (
     AsyncPenstock,
+    Durable,
     NodesMissed,
     NotReplicated,
     Outcome,
@@ -269,12 +270,12 @@ def test_replicas_decide_where_a_job_goes(three: Servers) -> None:
         wait_for(lambda: three.raw(1).incr("step") and three.raw(1).wait(1, 500) == 1)
         three.raw(1).delete("step")
         for _ in range(5):
-            done = q.enqueue("x", replicas=1, timeout=1)
+            done = q.enqueue("x", durable=Durable(1, timeout=1))
             assert home_of(done.id) == id_of(three.urls[1])
         assert q.stats().ready == 5
         replica.kill()
         with pytest.raises(NotReplicated) as caught:
-            q.enqueue("x", replicas=1, timeout=0.2)
+            q.enqueue("x", durable=Durable(1, timeout=0.2))
         assert caught.value.withdrawn
         assert q.stats().ready == 5
 
@@ -364,7 +365,7 @@ def test_a_call_that_no_node_keeps_is_tried_for_longer(three: Servers) -> None:
         assert not acking.is_done
         three.all[0].restart()
         assert list(acking.result()) == [Outcome.DONE]
-        assert list(q.ack(once[1:], replicas=0, timeout=1)) == [Outcome.DONE]
+        assert list(q.ack(once[1:], durable=Durable(0, timeout=1))) == [Outcome.DONE]
 
 
 def test_a_hint_is_made_up_for_by_others(three: Servers) -> None:

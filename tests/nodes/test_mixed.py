@@ -8,7 +8,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from penstock import AsyncPenstock, Outcome, Penstock, Worker
+from penstock import AsyncPenstock, Durable, Outcome, Penstock, Worker
 from penstock.embedded import EmbeddedServer
 from tests.nodes.federation import home_of
 from tests.nodes.service import Service
@@ -113,7 +113,7 @@ def test_a_failover_within_a_node(urls: list[str], service: Service) -> None:
     with Penstock(urls, retry_for=1) as ps:
         q = ps.queue("emails")
         with Penstock(service.url) as single:
-            added = single.queue("emails").enqueue("x", lease=3, replicas=1, timeout=5)
+            added = single.queue("emails").enqueue("x", lease=3, durable=Durable(1, timeout=5))
         [job] = q.reserve(1, block=5)
         raw = service.raw(service.primary())
         wait_for(lambda: bool(raw.set("settled", 1)) and raw.execute_command("WAIT", 1, 1000) == 1)

@@ -14,7 +14,15 @@ from typing import Any
 import pytest
 from redis.exceptions import RedisError
 
-from penstock import AsyncPenstock, NodesMissed, NotReplicated, Outcome, Penstock, QueueFull
+from penstock import (
+    AsyncPenstock,
+    Durable,
+    NodesMissed,
+    NotReplicated,
+    Outcome,
+    Penstock,
+    QueueFull,
+)
 from penstock.client._sync.sharded import federation
 from penstock.client._sync.sharded.federation import Federation
 from penstock.core import hints
@@ -352,10 +360,10 @@ def test_taking_back_fails(three: Servers, on_unknown: str) -> None:
             proxy.refuse()
             if on_unknown == "raise":
                 with pytest.raises(NotReplicated) as caught:
-                    q.enqueue("x", replicas=1, timeout=0.2)
+                    q.enqueue("x", durable=Durable(1, timeout=0.2))
                 assert caught.value.withdrawn is None
             else:
-                assert home_of(q.enqueue("x", replicas=1, timeout=0.2).id) != first
+                assert home_of(q.enqueue("x", durable=Durable(1, timeout=0.2)).id) != first
     silent.resume()
     assert replica.is_running
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import redis
 
-from penstock import Job, Penstock, Queue
+from penstock import Durable, Job, Penstock, Queue
 from penstock.embedded import EmbeddedServer
 from tests.nodes.promotion import Promotion
 from tests.support.twins import Beside, spawn, wait_for
@@ -41,7 +41,7 @@ class Failover:
 
     def __init__(self, place: Promotion, queue: Queue, replicas: int) -> None:
         self.place = place
-        options: dict[str, Any] = {"replicas": replicas, "timeout": 30}
+        options: dict[str, Any] = {"durable": Durable(replicas, timeout=30)}
         queue.enqueue("before", **options)
         assert place.raws[0].wait(2, 10_000) == 2
         place.links[HEIR - 1].hole("down")
@@ -81,7 +81,7 @@ def test_both_jobs_have_one_stable_id(place: Promotion, replicas: int) -> None:
         with Penstock(place.servers[0].url) as consumer:
             old = [job for _ in range(2) for job in consumer.queue("q").reserve(1, block=20)]
             for job in old:
-                job.ack(replicas=replicas, timeout=30)
+                job.ack(durable=Durable(replicas, timeout=30))
         done = next(job for job in old if job.body == "work")
         failover.strike()
         told = failover.call.result(30)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import redis
 
-from penstock import NotReplicated, Penstock
+from penstock import Durable, NotReplicated, Penstock
 from penstock.embedded import EmbeddedServer
 from penstock.wire.keys import QueueKeys
 from penstock.wire.scripts import script
@@ -116,7 +116,7 @@ def test_a_whole_life_of_jobs(admin: Raw) -> None:
 def _moved(ours: Penstock) -> None:
     queue = ours.queue("moved")
     with pytest.raises(NotReplicated) as caught:
-        queue.enqueue(b"alone", replicas=1, timeout=0.01)
+        queue.enqueue(b"alone", durable=Durable(1, timeout=0.01))
     assert caught.value.withdrawn
     (first, second) = queue.enqueue_many([b"first", b"second"], delay=60).ids
     assert queue.promote([first]).done == 1

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
+from penstock.core.dedup import UNTIL, Dedup, with_id
 from penstock.core.ids import ORDERED, encode_id, parse_id, ttl_code
 from penstock.core.job import parse_counters
 from penstock.core.operations import QueueOps
 from penstock.core.policy import RetryPolicy
-from penstock.core.record import encode_body, encode_dedup, encode_head, parse_record
+from penstock.core.record import encode_body, encode_head, parse_record
 from penstock.errors import BadArgument, BadJobId
 from penstock.wire.keys import KINDS, QueueKeys, check_prefix, check_queue_name, queue_crc, tag
 from tests.protocol.clock import T0, run
@@ -132,18 +133,21 @@ def test_records(case: dict[str, Any]) -> None:
     if "value" in case:
         assert record.body() == case["value"]
     if case["canonical"]:
-        dedup = ""
+        dedup = None
         if "dedup_id" in case:
-            dedup = encode_dedup(case["dedup_id"], case["window_ms"], case["until"])
+            until = {letter: name for name, letter in UNTIL.items()}[case["until"]]
+            window = None if case["window_ms"] is None else case["window_ms"] / 1000
+            dedup = Dedup(case["dedup_id"], window=window, until=until)
         plain, as_json = encode_head(
             lease_ms=case["lease_ms"],
             ttl_ms=case["ttl_ms"],
             headers=case["headers"],
-            dedup=dedup,
+            dedup="" if dedup is None else dedup.fields,
             retry=policy,
         )
         body = encode_body(case["value"])[0] if "value" in case else record.raw
-        assert (as_json if case["codec"] else plain) + body == data
+        head = as_json if case["codec"] else plain
+        assert (head if dedup is None else with_id(head, case["dedup_id"])) + body == data
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from penstock.core.ids import encode_id, ttl_code
 from penstock.core.job import parse_counters
-from penstock.core.record import encode_dedup, encode_head, parse_record
+from penstock.core.record import encode_head, escaped, parse_record
 from penstock.errors import UndecodableBody
 from penstock.spark import columns
 from penstock.spark.columns import Origin, Page, Shape, pages
@@ -27,7 +27,7 @@ heads = st.builds(
         lease_ms=lease,
         ttl_ms=ttl,
         headers=headers,
-        dedup=encode_dedup(dedup, window, "") if dedup else "",
+        dedup=f";d={escaped(dedup)}{'' if window is None else f';w={window}'}" if dedup else "",
     )[own],
     st.integers(0, 1),
     st.sampled_from([None, 0, 60_000]),

@@ -24,8 +24,10 @@ from penstock import (
     BadJobId,
     BulkEnqueued,
     CannotSync,
+    Dedup,
     DedupStatus,
     Drain,
+    Durable,
     Enqueued,
     EnqueueEvent,
     EvictionWarning,
@@ -258,20 +260,20 @@ def moving(q: Queue, jobs: list[Job], ids: list[str]) -> None:
     assert_type(q.extend(jobs, late=True), list[float | Outcome])
     assert_type(jobs[0].extend(late=True), float)
     assert_type(jobs[0].redeliveries, int)
-    q.enqueue(1, replicas=2, timeout=timedelta(milliseconds=500))
-    q.enqueue(1, replicas=2, fsynced=True, timeout=None)
-    q.enqueue_many([1], fsynced=True)
-    confirmed = q.ack(jobs, replicas=1, fsynced=True, timeout=0.5)
+    q.enqueue(1, durable=Durable(2, timeout=timedelta(milliseconds=500)))
+    q.enqueue(1, durable=Durable(2, fsynced=True, timeout=None))
+    q.enqueue_many([1], durable=Durable(fsynced=True))
+    confirmed = q.ack(jobs, durable=Durable(1, fsynced=True, timeout=0.5))
     assert_type(confirmed.replicas, int)
-    assert_type(jobs[0].ack(replicas=1, fsynced=True, timeout=timedelta(seconds=1)), bool)
+    assert_type(jobs[0].ack(durable=Durable(1, fsynced=True, timeout=timedelta(seconds=1))), bool)
     q.ack(jobs, replicas=None)  # type: ignore[arg-type]  # no setting stands behind an ack
 
 
 def unique(ps: Penstock, q: Queue) -> None:
-    done = q.enqueue(1, dedup_id="a", dedup_window=60, on_duplicate="requeue+update")
+    done = q.enqueue(1, dedup=Dedup("a", window=60, on_duplicate="requeue+update"))
     assert_type(done.action, str)
     assert_type(done.duplicate, bool)
-    q.enqueue(1, dedup_id="a", dedup_until="started", on_duplicate="update")
+    q.enqueue(1, dedup=Dedup("a", until="started", on_duplicate="update"))
     q.enqueue_many([{"user": 1}], dedup_id=lambda body: str(body["user"]))
     status = q.status("a")
     assert_type(status, DedupStatus | None)

@@ -8,15 +8,19 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from enum import Enum
-from typing import Annotated, Any, BinaryIO, Literal
+from typing import Annotated, Any, BinaryIO
 
 import typer
 
 from penstock import (
     BadArgument,
+    Dedup,
     DedupStatus,
+    DedupUntil,
+    Durable,
     Enqueued,
     JobView,
+    OnDuplicate,
     Penstock,
     Queue,
     RetryPolicy,
@@ -29,10 +33,6 @@ from penstock.cli.app import Failed, Session, command
 __all__ = ["QueueArgument", "State", "enqueue", "existing", "peek", "scan", "show", "status"]
 
 QueueArgument = Annotated[str, typer.Argument(metavar="QUEUE")]
-
-
-Until = Literal["finished", "started", "enqueued"]
-Duplicate = Literal["refuse", "update", "debounce", "requeue", "requeue+update", "requeue+debounce"]
 
 
 class State(str, Enum):  # typer knows no list of Literals
@@ -94,14 +94,14 @@ def enqueue(
         ),
     ] = None,
     dedup_until: Annotated[
-        Until,
+        DedupUntil,
         typer.Option(
             help="When the id is free again: after the job has finished or started; enqueued ="
             " after the window, counted from now."
         ),
     ] = "finished",
     on_duplicate: Annotated[
-        Duplicate,
+        OnDuplicate,
         typer.Option(
             help="What happens to a duplicate: update = the waiting job gets its content; debounce"
             " = the delay starts again, too; requeue = it runs after the active job;"
@@ -141,9 +141,9 @@ def enqueue(
     retry = (max_attempts, backoff_base, backoff_cap)
     options: dict[str, Any] = {
         "delay": delay, "lease": lease, "ttl": ttl, "headers": _headers(header or []),
-        "replicas": replicas, "fsynced": fsynced, "timeout": timeout, "dedup_id": dedup_id,
-        "dedup_window": dedup_window, "dedup_until": dedup_until, "on_duplicate": on_duplicate,
-        "key": key, "retry": None if retry == (None, None, None) else RetryPolicy(*retry),
+        "durable": Durable(replicas, fsynced, timeout), "key": key,
+        "dedup": _dedup(dedup_id, dedup_window, dedup_until, on_duplicate),
+        "retry": None if retry == (None, None, None) else RetryPolicy(*retry),
     }  # fmt: skip
     stdin = sys.stdin.buffer
     with session.client() as client:
@@ -161,6 +161,17 @@ def enqueue(
         "jobs": [asdict(job) for job in jobs],
     }
     session.answer(document, _total(jobs, actions) if lines else _outcome(jobs[0]))
+
+
+def _dedup(
+    dedup_id: str | None, window: float | None, until: DedupUntil, on_duplicate: OnDuplicate
+) -> Dedup | None:
+    if dedup_id is not None:
+        return Dedup(dedup_id, window=window, until=until, on_duplicate=on_duplicate)
+    if (window, until, on_duplicate) != (None, "finished", "refuse"):
+        reason = "--dedup-window, --dedup-until and --on-duplicate work only with --dedup-id"
+        raise BadArgument("dedup_id", None, reason)
+    return None
 
 
 def _outcome(job: Enqueued) -> str:

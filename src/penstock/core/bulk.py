@@ -9,7 +9,8 @@ from typing import Any
 
 from penstock.core.calls import Wait
 from penstock.core.codec import Codec
-from penstock.core.dedup import Dedup, dedup_of
+from penstock.core.dedup import Dedup, dedup_of, with_id
+from penstock.core.durable import WAIT_MS, Durable, enqueue_wait
 from penstock.core.ids import AT_LEAST_ONCE_FOREVER, ttl_code
 from penstock.core.logs import get_logger
 from penstock.core.options import (
@@ -27,7 +28,7 @@ from penstock.core.record import PLAIN, PLAIN_JSON, check_size, encode_body, enc
 from penstock.core.stable import next_stable_id
 from penstock.errors import BadArgument
 
-__all__ = ["CHUNK_BYTES", "Prepared", "Window", "ack_wait", "chunks", "prepared", "windows"]
+__all__ = ["CHUNK_BYTES", "Prepared", "Window", "chunks", "prepared", "windows"]
 
 logger = get_logger("penstock")
 CHUNK_BYTES = 1 << 20
@@ -35,11 +36,6 @@ TTL_BATCH = BATCH // 2
 """Jobs with a ttl in a chunk. The end of a ttl doubles the server's work for a job, so these chunks
 hold the server as long as others, and consumers wait no longer behind them."""
 AT_MOST_ONCE_TTL_MS = 86_400_000
-MAX_WAIT_MS = 3_600_000
-WAIT_MS = 1000
-SYNC_MS = 5000
-"""A file that is synced every second needs up to that, and the time of a sync."""
-NO_DEDUP = (None, None, "finished", "refuse")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +43,14 @@ class Prepared:
     """What an enqueue puts on the wire besides its bodies.
 
     Attributes:
-        head, coded_head: the fields of a record before its stable id, with a body of bytes, of JSON
-            or what `codec` makes.
+        head, coded_head: the fields of a record before its stable id, with a body of bytes, and
+            with one that JSON or `codec` makes; with a dedup id a mark stands for it.
         delay: ms, or `@` and an absolute time.
         bound: '' or the most jobs that may wait.
         block: seconds to wait for room, None = for ever.
         ttl_code: the last four digits of the ids.
         wait: what to wait for, or None = for nothing, whatever the queue's setting says.
-        dedup: what is said of dedup ids, or None.
+        dedup: the dedup id, or None.
         key: what chooses the partition, or what computes that from a body; None = the dedup id.
     """
 
@@ -85,18 +81,22 @@ class Prepared:
         if self.key is not None:
             return check_label("key", self.key(body))
         assert self.dedup is not None
-        return self.dedup.name_of(body)
+        return self.dedup.id_of(body)
 
-    def record(self, body: Any) -> bytes:
-        """The record of a body.
+    def record(self, body: Any, dedup_id: str | None = None) -> bytes:
+        """Return the record of a body.
+
+        Args:
+            body: the body.
+            dedup_id: its dedup id, if that was computed before.
 
         Raises:
             BadArgument: the body can't be used, or its dedup id.
         """
-        if self.dedup is not None:
-            return self.dedup.record(body)
         raw, is_coded = encode_body(body, self.codec)
         head = self.coded_head if is_coded else self.head
+        if self.dedup is not None:
+            head = with_id(head, dedup_id or self.dedup.id_of(body))
         return b"%b;i=%b\n%b" % (head, next_stable_id(), raw)
 
 
@@ -111,33 +111,30 @@ def _usual(codec: Codec) -> Prepared:
 
 
 def prepared(
-    delay: Any,
-    at: Any,
-    lease: Any,
-    ttl: Any,
-    headers: Mapping[str, str] | None,
-    max_length: Any,
-    block: Any,
-    replicas: Any,
-    timeout: Any,
-    dedup: tuple[Any, Any, Any, Any] = NO_DEDUP,
+    delay: Any = 0,
+    at: Any = None,
+    lease: Any = None,
+    ttl: Any = None,
+    headers: Mapping[str, str] | None = None,
+    max_length: Any = None,
+    block: Any = 0,
+    replicas: Any = None,
+    durable: Durable | None = None,
+    dedup_id: Any = None,
+    dedup: Dedup | None = None,
     retry: Any = None,
-    *,
-    fsynced: Any = False,
-    many: bool = False,
     key: Any = None,
     codec: Codec | None = None,
+    *,
+    many: bool = False,
 ) -> Prepared:
     """Check the options of an enqueue.
 
     Args:
-        delay, at, lease, ttl, headers, max_length, block, replicas, timeout: as they were given.
-        dedup: id, window, until when, what becomes of a duplicate.
-        retry: the jobs' own policy.
-        fsynced: whether they must be on disk.
-        many: whether the dedup id, and the key, may be computed from each body.
-        key: what chooses the partition.
+        delay, at, lease, ttl, headers, max_length, block, replicas, durable, dedup_id, dedup,
+            retry, key: as they were given.
         codec: that of the client.
+        many: whether the dedup id, and the key, may be computed from each body.
 
     Raises:
         BadArgument: which one, and why.
@@ -145,12 +142,10 @@ def prepared(
     if (
         delay == 0
         and block == 0
-        and at is lease is ttl is headers is max_length is replicas is timeout is retry is None
-        and key is None
-        and fsynced is False
+        and at is lease is ttl is headers is max_length is replicas is durable is None
+        and dedup_id is dedup is retry is key is None
         and delay is not False
         and block is not False
-        and dedup == NO_DEDUP
     ):
         return USUAL if codec is None else _usual(codec)
     wait: str | int = duration_ms("delay", delay)
@@ -171,12 +166,13 @@ def prepared(
         raise BadArgument("headers", headers, "must be a mapping of str to str")
     if key is not None and not (many and callable(key)):
         check_label("key", key)
-    policy = _storable(retry)
+    chosen = dedup_of(dedup_id, dedup, many=many)
     head, coded_head = encode_head(
         lease_ms=own_lease,
         ttl_ms=own_ttl,
         headers=headers,
-        retry=policy,
+        dedup="" if chosen is None else chosen.fields,
+        retry=_storable(retry),
         codec="json" if codec is None else codec.name,
     )
     return Prepared(
@@ -186,16 +182,8 @@ def prepared(
         "" if max_length is None else check_count("max_length", max_length),
         check_block(block),
         ttl_code(own_ttl, at_most_once=once),
-        _waited(replicas, fsynced, timeout, once=once),
-        dedup_of(
-            *dedup,
-            lease_ms=own_lease,
-            ttl_ms=own_ttl,
-            headers=headers,
-            retry=policy,
-            codec=codec,
-            many=many,
-        ),
+        enqueue_wait(replicas, durable, once=once),
+        chosen,
         key,
         codec,
     )
@@ -216,40 +204,6 @@ def _storable(retry: Any) -> RetryPolicy | None:
             "rules for exceptions (on=) can't be stored with a job: give them to the worker",
         )
     return retry
-
-
-def _waited(replicas: Any, fsynced: Any, timeout: Any, *, once: bool = False) -> Wait | None:
-    """What is waited for; no replica for a job at most once: it must not be known twice.
-
-    Raises:
-        BadArgument: which one, and why.
-    """
-    if fsynced is not True and fsynced is not False:
-        raise BadArgument("fsynced", fsynced, "must be True or False")
-    span = SYNC_MS if fsynced else WAIT_MS
-    if timeout is not None:
-        span = duration_ms("timeout", timeout, zero=False)
-    if span > MAX_WAIT_MS:
-        raise BadArgument("timeout", timeout, "must be at most an hour")
-    if replicas is not None:
-        check_count("replicas", replicas, low=0, high=1000)
-    if once and replicas:
-        raise BadArgument(
-            "replicas", replicas, "a job with lease=0 is not replicated: omit replicas= or lease=0"
-        )
-    wanted = 0 if once else replicas
-    return Wait(wanted, span, fsynced=fsynced) if fsynced or wanted != 0 else None
-
-
-def ack_wait(replicas: Any, fsynced: Any, timeout: Any) -> Wait | None:
-    """What an ack waits for: never for what the queue's setting says.
-
-    Raises:
-        BadArgument: which one, and why.
-    """
-    check_count("replicas", replicas, low=0, high=1000)
-    wait = _waited(replicas, fsynced, timeout)
-    return None if wait is None else wait._replace(expected=replicas, refuses=False)
 
 
 def chunks(bodies: Iterable[Any], options: Prepared) -> Iterator[list[bytes]]:
@@ -339,10 +293,7 @@ def windows(bodies: Iterable[Any], options: Prepared, count: int) -> Iterator[Wi
     window = Window()
     for body in bodies:
         name = options.chooser(body)
-        if options.dedup is not None and options.key is None:
-            record = options.dedup.record(body, name)
-        else:
-            record = options.record(body)
+        record = options.record(body, name if options.key is None else None)
         check_size(len(record))
         partition = partition_of(name, count)
         if not window.has_room(partition, len(record)):

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, Literal, TypeAlias
 
-from penstock.core.codec import Codec
-from penstock.core.options import check_label, duration_ms
-from penstock.core.policy import RetryPolicy
-from penstock.core.record import encode_body, encode_dedup, encode_head
-from penstock.core.stable import next_stable_id
+from penstock.core.options import Duration, check_choice, check_label, duration_ms
+from penstock.core.record import check_head, escaped
 from penstock.errors import BadArgument
 
-__all__ = ["Dedup", "dedup_of"]
+__all__ = ["Dedup", "DedupUntil", "OnDuplicate", "dedup_of"]
 
-MODES = {
+OnDuplicate: TypeAlias = Literal[
+    "refuse", "update", "debounce", "requeue", "requeue+update", "requeue+debounce"
+]
+"""What becomes of a duplicate."""
+DedupUntil: TypeAlias = Literal["finished", "started", "enqueued"]
+"""Until when a job has its dedup id."""
+
+MODES: dict[OnDuplicate, str] = {
     "refuse": "",
     "update": "u",
     "debounce": "ud",
@@ -24,112 +28,111 @@ MODES = {
     "requeue+debounce": "udq",
 }
 """What becomes of a duplicate -> the letters of `claim`."""
-UNTIL = {"finished": "", "started": "s", "enqueued": "e"}
+UNTIL: dict[DedupUntil, str] = {"finished": "", "started": "s", "enqueued": "e"}
 """Until when an id is taken -> the field `u` of a record."""
+MARK = b"\x01"
+"""Stands for the id in the head of a record that many jobs share: no escaped text has it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dedup:
-    """What an enqueue says of dedup ids.
+    """A dedup id: while a job with the same id is there, another one is a duplicate.
 
-    Attributes:
-        id: the id, or what computes it from a body.
-        window_ms: for how long it stays taken beyond its end, None = not at all.
-        until: the field `u` of the record.
-        mode: the letters of `claim`.
-        lease_ms, ttl_ms, headers, retry, codec: of the record.
+    Args:
+        id: 1 to 1024 bytes of text; for `enqueue_many` also a function that computes it from a
+            body.
+        window: seconds for which the id stays taken when the job has been acknowledged.
+        until: "finished" = the job has the id until it is acknowledged, dead, expired or removed;
+            "started" = until its first delivery; "enqueued" = no job has it, it is taken for the
+            window from now on (a throttle).
+        on_duplicate: what becomes of a duplicate. "refuse" = nothing changes. "update" = the job
+            that is there gets the content (and the lease, if one is given), and keeps its place,
+            attempts and ttl; an active one does not. "debounce" = as "update", and its delay begins
+            anew. "requeue" = while the other is active, or the window is open, this one is added,
+            and runs when that is over and its own delay has passed; one at most. "requeue+update" =
+            as "requeue", and the one that waits so is updated. "requeue+debounce" = as
+            "requeue+update", and the delay of that one begins anew: the last change is never lost.
+            Where both the other and such a one wait, an update is for the latter.
+
+    Raises:
+        BadArgument: one of them can't be used, or they do not go together.
     """
 
-    id: str | Callable[[Any], Any]
-    window_ms: int | None
-    until: str
-    mode: str
-    lease_ms: int | None
-    ttl_ms: int | None
-    headers: Mapping[str, str] | None
-    retry: RetryPolicy | None
-    codec: Codec | None = None
+    id: str | Callable[[Any], str]
+    _: KW_ONLY
+    window: Duration | None = None
+    until: DedupUntil = "finished"
+    on_duplicate: OnDuplicate = "refuse"
 
-    def name_of(self, body: Any) -> str:
-        """The dedup id of a body.
+    def __post_init__(self) -> None:
+        if not callable(self.id):
+            check_label("id", self.id)
+        check_choice("on_duplicate", self.on_duplicate, OnDuplicate)
+        check_choice("until", self.until, DedupUntil)
+        if self.window is not None:
+            duration_ms("window", self.window, zero=False)
+        if self.until == "enqueued" and self.window is None:
+            reason = "needs a window: the time for which the id is taken"
+            raise BadArgument("until", self.until, reason)
+        if self.until == "started" and self.window is not None:
+            reason = 'not with until="started": use "finished" or "enqueued"'
+            raise BadArgument("window", self.window, reason)
+        if self.until == "enqueued" and self.on_duplicate != "refuse":
+            reason = 'must be "refuse" with until="enqueued"'
+            raise BadArgument("on_duplicate", self.on_duplicate, reason)
+
+    @property
+    def mode(self) -> str:
+        """The letters of `claim`."""
+        return MODES[self.on_duplicate] + UNTIL[self.until]
+
+    def id_of(self, body: Any) -> str:
+        """Return the dedup id of a body.
 
         Raises:
             BadArgument: it can't be used.
         """
         return self.id if isinstance(self.id, str) else check_label("dedup_id", self.id(body))
 
-    def record(self, body: Any, name: str | None = None) -> bytes:
-        """The whole record of a body.
-
-        Args:
-            body: the body.
-            name: its dedup id, if that was computed.
-
-        Raises:
-            BadArgument: the body can't be used, or its id.
-        """
-        raw, is_coded = encode_body(body, self.codec)
-        name = self.name_of(body) if name is None else name
-        fields = encode_dedup(name, self.window_ms, self.until)
-        heads = encode_head(
-            lease_ms=self.lease_ms,
-            ttl_ms=self.ttl_ms,
-            headers=self.headers,
-            dedup=fields,
-            retry=self.retry,
-            codec="json" if self.codec is None else self.codec.name,
-        )
-        return b"%b;i=%b\n%b" % (heads[is_coded][:-1], next_stable_id(), raw)
+    @property
+    def fields(self) -> str:
+        """The fields of a record, with the mark instead of the id."""
+        window = "" if self.window is None else f";w={duration_ms('window', self.window)}"
+        until = UNTIL[self.until]
+        return f";d={MARK.decode()}{window}{';u=' + until if until else ''}"
 
 
-def dedup_of(
-    dedup_id: Any,
-    window: Any,
-    until: Any,
-    on_duplicate: Any,
-    *,
-    lease_ms: int | None,
-    ttl_ms: int | None,
-    headers: Mapping[str, str] | None,
-    retry: RetryPolicy | None,
-    codec: Codec | None,
-    many: bool,
-) -> Dedup | None:
-    """Check what an enqueue says of dedup ids; None = nothing.
+def with_id(head: bytes, dedup_id: str) -> bytes:
+    """Return the head of a record with the id in the place of the mark.
+
+    Raises:
+        BadArgument: it is too long.
+    """
+    found = head.replace(MARK, escaped(dedup_id).encode(), 1)
+    check_head(len(found))
+    return found
+
+
+def dedup_of(dedup_id: Any, dedup: object, *, many: bool) -> Dedup | None:
+    """Return the dedup options of an enqueue; None = there are none.
 
     Args:
+        dedup_id: the short form.
+        dedup: the long form.
         many: whether the id may be computed from each body.
 
     Raises:
-        BadArgument: which argument, and why.
+        BadArgument: both forms were given, or one that can't be used.
     """
-    if not isinstance(on_duplicate, str) or on_duplicate not in MODES:
-        raise BadArgument("on_duplicate", on_duplicate, f"must be one of {', '.join(MODES)}")
-    if not isinstance(until, str) or until not in UNTIL:
-        raise BadArgument("dedup_until", until, f"must be one of {', '.join(UNTIL)}")
-    span = None if window is None else duration_ms("dedup_window", window, zero=False)
-    if dedup_id is None:
-        for name, value, usual in (
-            ("dedup_window", window, None),
-            ("on_duplicate", on_duplicate, "refuse"),
-            ("dedup_until", until, "finished"),
-        ):
-            if value != usual:
-                raise BadArgument(name, value, "works only with dedup_id")
-        return None
-    if until == "enqueued" and span is None:
-        raise BadArgument(
-            "dedup_until", until, "needs dedup_window=, the time for which the id is taken"
-        )
-    if until == "started" and span is not None:
-        raise BadArgument(
-            "dedup_window", window, 'not with dedup_until="started": use "ended" or "enqueued"'
-        )
-    if until == "enqueued" and on_duplicate != "refuse":
-        raise BadArgument(
-            "on_duplicate", on_duplicate, 'must be "refuse" with dedup_until="enqueued"'
-        )
-    if not (many and callable(dedup_id)):
-        check_label("dedup_id", dedup_id)
-    mode = MODES[on_duplicate] + UNTIL[until]
-    return Dedup(dedup_id, span, UNTIL[until], mode, lease_ms, ttl_ms, headers, retry, codec)
+    if dedup is not None and not isinstance(dedup, Dedup):
+        raise BadArgument("dedup", dedup, "must be a Dedup; a plain id is passed as dedup_id=")
+    if dedup_id is not None:
+        if dedup is not None:
+            raise BadArgument("dedup_id", dedup_id, "not together with dedup=: pass one of them")
+        if not callable(dedup_id):
+            check_label("dedup_id", dedup_id)
+        dedup = Dedup(dedup_id)
+    if dedup is not None and not many and callable(dedup.id):
+        name = "dedup" if dedup_id is None else "dedup_id"
+        raise BadArgument(name, dedup.id, "must be text; enqueue_many takes a function")
+    return dedup

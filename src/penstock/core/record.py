@@ -23,7 +23,6 @@ from penstock.errors import BadArgument, UndecodableBody
 __all__ = [
     "Record",
     "encode_body",
-    "encode_dedup",
     "encode_head",
     "escaped",
     "parse_record",
@@ -118,7 +117,7 @@ def encode_head(
 
     Args:
         lease_ms, ttl_ms, headers: as a record has them.
-        dedup: its fields `d`, `w` and `u`, as `encode_dedup` gives them.
+        dedup: its fields `d`, `w` and `u`, as `Dedup` writes them.
         retry: the job's own policy; its rules do not go on the wire.
         codec: the name of the codec.
 
@@ -143,12 +142,20 @@ def encode_head(
             tail += f";h.{quote(name, safe=_SAFE)}={quote(value, safe=_SAFE)}"
         except UnicodeEncodeError:
             raise BadArgument("headers", headers, "must be encodable as UTF-8") from None
-    if len(front) + len(tail) > MAX_HEADER - len(f";c={codec}\n") - STABLE_ID:
-        text = (
-            f"all headers together must be at most {MAX_HEADER - 100} bytes; put more into the body"
-        )
-        raise BadArgument("headers", f"<{len(tail)} bytes>", text)
+    check_head(len(front) + len(tail) + len(f";c={codec}\n"))
     return f"{front}{tail}\n".encode(), f"{front};c={codec}{tail}\n".encode()
+
+
+def check_head(size: int) -> None:
+    """Refuse a head that is too long for the scripts.
+
+    Raises:
+        BadArgument: with its stable id it would have more than 16 KiB.
+    """
+    if size > MAX_HEADER - STABLE_ID:
+        most = f"{MAX_HEADER - 100} bytes"
+        reason = f"all headers, with the dedup id, must be at most {most}; put more into the body"
+        raise BadArgument("headers", f"<{size} bytes>", reason)
 
 
 def _policy_text(policy: RetryPolicy) -> str:
@@ -176,12 +183,6 @@ def _number(text: bytes, low: int, high: int) -> int | None:
 def escaped(text: str) -> str:
     """A text as it stands in the header of a record."""
     return quote(text, safe=_SAFE)
-
-
-def encode_dedup(dedup_id: str, window_ms: int | None, until: str) -> str:
-    """The fields of a dedup id: the id, its window, and until when it is taken."""
-    window = "" if window_ms is None else f";w={window_ms}"
-    return f";d={escaped(dedup_id)}{window}{';u=' + until if until else ''}"
 
 
 class Record:

@@ -9,6 +9,8 @@ from typing import Any
 
 from penstock.client._sync.queue import Queue
 from penstock.core.bulk import Prepared, prepared
+from penstock.core.dedup import Dedup
+from penstock.core.durable import Durable
 from penstock.core.partitions import partition_of
 from penstock.errors import NodesUnavailable, QueueFull
 from penstock.spark.connect import check_queue, shares
@@ -155,10 +157,8 @@ class Sink:
 
 def terms(options: Write, delay: int | str, block: float) -> Prepared:
     """What an enqueue of records says besides them."""
-    made = prepared(
-        0, None, None, None, None, None, block, options.replicas,
-        options.replication_timeout / 1000, ("-", None, "finished", "refuse"),
-    )  # fmt: skip
+    durable = Durable(options.replicas, timeout=options.replication_timeout / 1000)
+    made = prepared(block=block, durable=durable, dedup=Dedup("-"))
     return replace(made, delay=delay, bound="")
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from penstock import Penstock
+from penstock import Durable, Penstock
 from tests.nodes.load import QUEUES, Load
 from tests.support.cluster import Cluster, Member, RawCluster, slot_of_queue
 from tests.support.keyspace import check_invariant
@@ -146,7 +146,7 @@ def test_a_client_outlives_the_server_that_it_was_given(frail_cluster: Cluster) 
     names = ["a", "b", "c", "d"]
     with Penstock(given.url, retry_for=30) as ps:
         for name in names:
-            ps.queue(name).enqueue(1, replicas=1, timeout=5)
+            ps.queue(name).enqueue(1, durable=Durable(1, timeout=5))
         given.kill()
         found: list[Any] = []
         for name in names:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from penstock import Penstock
+from penstock import Durable, Penstock
 from penstock.worker import Worker
 from tests.support.cluster import Cluster, RawCluster, names_apart, slot_of_queue
 from tests.support.keyspace import check_invariant, load_scripts
@@ -197,7 +197,7 @@ def test_a_job_that_takes_several_leases_outlives_a_failover(
     primary = frail_cluster.owner(slot_of_queue(name))
     begun, runs = threading.Event(), []
     with Penstock(frail_cluster.url, retry_for=30) as ps:
-        ps.queue(name).enqueue("long", lease=8, replicas=1, timeout=5)
+        ps.queue(name).enqueue("long", lease=8, durable=Durable(1, timeout=5))
 
         def handle(job: Any) -> None:
             runs.append(job.body)

@@ -161,7 +161,7 @@ def _restarted(server: Server) -> Finding:
     lack = "may lack up to 2 s of writes" if kept else "has no append-only file"
     text = (
         f"this primary {lack}: if it restarts as the primary, jobs that replicas confirmed may be "
-        "lost. Use fsynced=True, or let a replica take over before it restarts."
+        "lost. Use durable=Durable(fsynced=True), or let a replica take over before it restarts."
     )
     return Finding("replicas", Severity.OK if kept else Severity.WARNING, text, data)
 

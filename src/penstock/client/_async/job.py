@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from penstock.core.durable import Durable
 from penstock.core.job import Delivery, Outcome
 from penstock.core.logs import ONCE, log_failure
 from penstock.core.options import Duration
@@ -44,17 +45,15 @@ class AsyncJob(Delivery):
         *,
         dedup_window: Duration | None = None,
         replicas: int = 0,
-        fsynced: bool = False,
-        timeout: Duration | None = None,
+        durable: Durable | None = None,
     ) -> bool:
         """Finish the job: it is done and forgotten.
 
         Args:
             dedup_window: seconds for which its dedup id stays taken from now on, instead of what
                 its producer said; 0 = it is free.
-            replicas: how many replicas must confirm, in the same trip.
-            fsynced: whether it must be on disk, as in `Queue.enqueue`.
-            timeout: seconds to wait for that; None = 1, with `fsynced` 5.
+            replicas: the short form of `durable=Durable(replicas=...)`.
+            durable: replicas and disks that must confirm it.
 
         Returns:
             True; False if it is gone already: expired, deleted, or finished by id.
@@ -66,12 +65,7 @@ class AsyncJob(Delivery):
                 acknowledged all the same, if its one outcome says so.
             CannotSync: the server can't tell what is on disk; nothing was done.
         """
-        if (
-            dedup_window is timeout is None
-            and type(replicas) is int
-            and replicas == 0
-            and fsynced is False
-        ):
+        if dedup_window is None and durable is None and type(replicas) is int and replicas == 0:
             outcome = await self.batch.queue._ack_one(self)
             if outcome is not Outcome.DONE:
                 return await self._settle("ack", outcome)
@@ -79,11 +73,7 @@ class AsyncJob(Delivery):
             return True
         try:
             outcomes = await self.queue.ack(
-                [self],
-                dedup_window=dedup_window,
-                replicas=replicas,
-                fsynced=fsynced,
-                timeout=timeout,
+                [self], dedup_window=dedup_window, replicas=replicas, durable=durable
             )
         except AckNotReplicated as error:
             await self._settle("ack", error.outcomes[0])

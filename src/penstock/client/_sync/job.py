@@ -6,6 +6,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from penstock.core.durable import Durable
 from penstock.core.job import Delivery, Outcome
 from penstock.core.logs import ONCE, log_failure
 from penstock.core.options import Duration
@@ -45,17 +46,15 @@ class Job(Delivery):
         *,
         dedup_window: Duration | None = None,
         replicas: int = 0,
-        fsynced: bool = False,
-        timeout: Duration | None = None,
+        durable: Durable | None = None,
     ) -> bool:
         """Finish the job: it is done and forgotten.
 
         Args:
             dedup_window: seconds for which its dedup id stays taken from now on, instead of what
                 its producer said; 0 = it is free.
-            replicas: how many replicas must confirm, in the same trip.
-            fsynced: whether it must be on disk, as in `Queue.enqueue`.
-            timeout: seconds to wait for that; None = 1, with `fsynced` 5.
+            replicas: the short form of `durable=Durable(replicas=...)`.
+            durable: replicas and disks that must confirm it.
 
         Returns:
             True; False if it is gone already: expired, deleted, or finished by id.
@@ -67,12 +66,7 @@ class Job(Delivery):
                 acknowledged all the same, if its one outcome says so.
             CannotSync: the server can't tell what is on disk; nothing was done.
         """
-        if (
-            dedup_window is timeout is None
-            and type(replicas) is int
-            and replicas == 0
-            and fsynced is False
-        ):
+        if dedup_window is None and durable is None and type(replicas) is int and replicas == 0:
             outcome = self.batch.queue._ack_one(self)
             if outcome is not Outcome.DONE:
                 return self._settle("ack", outcome)
@@ -80,11 +74,7 @@ class Job(Delivery):
             return True
         try:
             outcomes = self.queue.ack(
-                [self],
-                dedup_window=dedup_window,
-                replicas=replicas,
-                fsynced=fsynced,
-                timeout=timeout,
+                [self], dedup_window=dedup_window, replicas=replicas, durable=durable
             )
         except AckNotReplicated as error:
             self._settle("ack", error.outcomes[0])

@@ -16,8 +16,10 @@ from penstock.client._sync.job import Job
 from penstock.client._sync.role import Role
 from penstock.client._sync.transport.connection import monotonic
 from penstock.core import flows
-from penstock.core.bulk import USUAL, Prepared, ack_wait, chunks, prepared
+from penstock.core.bulk import USUAL, Prepared, chunks, prepared
 from penstock.core.calls import Confirmed
+from penstock.core.dedup import Dedup
+from penstock.core.durable import Durable, ack_wait
 from penstock.core.job import OUTCOMES, BulkEnqueued, Delivery, Enqueued, Outcome, Settled
 from penstock.core.logs import get_logger
 from penstock.core.nodes import LOOK
@@ -85,12 +87,9 @@ class Queue(QueueAdmin):
         max_length: int | None = None,
         block: Duration | None = 0,
         replicas: int | None = None,
-        fsynced: bool = False,
-        timeout: Duration | None = None,
+        durable: Durable | None = None,
         dedup_id: str | None = None,
-        dedup_window: Duration | None = None,
-        dedup_until: str = "finished",
-        on_duplicate: str = "refuse",
+        dedup: Dedup | None = None,
         retry: RetryPolicy | None = None,
         key: str | None = None,
     ) -> Enqueued:
@@ -111,26 +110,13 @@ class Queue(QueueAdmin):
             headers: names and values carried with the job.
             max_length: refuse if more jobs than this would wait; beside the queue's own bound.
             block: seconds to wait for room in a full queue; 0 = refuse at once, None = for ever.
-            replicas: how many replicas must confirm, in the same trip; None = as the queue's
-                setting says (0), or none for a job delivered at most once.
-            fsynced: whether it must be on the server's disk, and on those of the replicas that are
-                to confirm. Only where the server tells the truth of that: Redis 8.0 or newer; or,
-                without replicas, any that runs with `appendfsync always`.
-            timeout: seconds to wait for that; None = 1, with `fsynced` 5.
-            dedup_id: while a job with the same id is there, this one is a duplicate.
-            dedup_window: seconds for which the id stays taken when the job has been acknowledged.
-            dedup_until: "finished" = the job has the id until it is acknowledged, dead, expired or
-                removed; "started" = until its first delivery; "enqueued" = no job has it, it is
-                taken for the window from now on (a throttle).
-            on_duplicate: what becomes of a duplicate. "refuse" = nothing changes. "update" = the
-                job that is there gets the content (and the lease, if one is given), and keeps its
-                place, attempts and ttl; an active one does not. "debounce" = the same, and its
-                delay begins anew. "requeue" = while the other is active, or the window is open,
-                this one is added, and runs when that is over and its own delay has passed; one at
-                most. "requeue+update" = the same, and the one that waits so is updated.
-                "requeue+debounce" = the same, and the delay of that one begins anew: the last
-                change is never lost. Where both the other and such a one wait, an update is for
-                the latter.
+            replicas: the short form of `durable=Durable(replicas=...)`.
+            durable: replicas and disks that must confirm the job before the call returns; None =
+                as many replicas as the queue's setting says (0), for at most a second, and none for
+                a job delivered at most once.
+            dedup_id: the short form of `dedup=Dedup(id)`.
+            dedup: while a job with the same id is there, this one is a duplicate; `Dedup` says for
+                how long, and what becomes of it.
             retry: the job's own policy, kept with it and applied by every client; what it leaves
                 open is the queue's. An update keeps the one that is there if this is None.
             key: jobs of one key lie in one partition, which keeps their order (docs/nodes.md,
@@ -151,7 +137,6 @@ class Queue(QueueAdmin):
                 refused at once, and nothing was added.
             CannotSync: the server can't tell what is on disk; the job was not added.
         """
-        dedup = (dedup_id, dedup_window, dedup_until, on_duplicate)
         options = prepared(
             delay,
             at,
@@ -161,12 +146,12 @@ class Queue(QueueAdmin):
             max_length,
             block,
             replicas,
-            timeout,
+            durable,
+            dedup_id,
             dedup,
             retry,
-            fsynced=fsynced,
-            key=key,
-            codec=self.ops.codec,
+            key,
+            self.ops.codec,
         )
         if type(body) is bytes and options.dedup is None:
             record = b"%b;i=%b\n%b" % (options.head, next_stable_id(), body)
@@ -226,12 +211,9 @@ class Queue(QueueAdmin):
         max_length: int | None = None,
         block: Duration | None = 0,
         replicas: int | None = None,
-        fsynced: bool = False,
-        timeout: Duration | None = None,
+        durable: Durable | None = None,
         dedup_id: Callable[[Any], str] | str | None = None,
-        dedup_window: Duration | None = None,
-        dedup_until: str = "finished",
-        on_duplicate: str = "refuse",
+        dedup: Dedup | None = None,
         retry: RetryPolicy | None = None,
         key: Callable[[Any], str] | str | None = None,
     ) -> BulkEnqueued:
@@ -241,12 +223,12 @@ class Queue(QueueAdmin):
 
         Args:
             bodies: any iterable, also a generator; read as the chunks go out.
-            delay, at, lease, ttl, headers, max_length, block, replicas, fsynced, timeout, retry: as
-                in `enqueue`, for every job. With `block`, jobs go in as room appears. Replicas and
+            delay, at, lease, ttl, headers, max_length, block, replicas, durable, retry: as in
+                `enqueue`, for every job. With `block`, jobs go in as room appears. Replicas and
                 disks confirm a chunk.
-            dedup_id: computes the id of each body; a str is the id of them all.
-            dedup_window, dedup_until, on_duplicate: as in `enqueue`. With dedup ids a chunk goes in
-                as a whole, and there is an answer for each job, in order.
+            dedup_id, dedup: as in `enqueue`; the id may be a function that computes it from a body,
+                a str is the id of them all. With dedup ids a chunk goes in as a whole, and there is
+                an answer for each job, in order.
             key: computes the key of each body; a str is the key of them all.
 
         Returns:
@@ -257,7 +239,6 @@ class Queue(QueueAdmin):
                 cause is the error.
             As `enqueue`: nothing was accepted.
         """
-        dedup = (dedup_id, dedup_window, dedup_until, on_duplicate)
         options = prepared(
             delay,
             at,
@@ -267,13 +248,13 @@ class Queue(QueueAdmin):
             max_length,
             block,
             replicas,
-            timeout,
+            durable,
+            dedup_id,
             dedup,
             retry,
-            fsynced=fsynced,
+            key,
+            self.ops.codec,
             many=True,
-            key=key,
-            codec=self.ops.codec,
         )
         results = BulkEnqueued(options.ttl_code)
         try:
@@ -499,21 +480,20 @@ class Queue(QueueAdmin):
         *,
         dedup_window: Duration | None = None,
         replicas: int = 0,
-        fsynced: bool = False,
-        timeout: Duration | None = None,
+        durable: Durable | None = None,
     ) -> Settled:
         """Finish jobs: they are done and forgotten. By id alone a waiting job is finished too.
 
         An acknowledged job comes back when the server falls and what takes its place has not heard
-        of the ack. `replicas` and `fsynced` wait until that can't be, once for each 1000 jobs.
+        of the ack. `replicas` and `durable` wait until that can't be, once for each 1000 jobs.
 
         Args:
             jobs: deliveries, or ids.
             dedup_window: seconds for which their dedup ids stay taken from now on, instead of what
                 each job's producer said; 0 = they are free. Nothing to a job without one.
-            replicas: how many replicas must confirm, in the same trip. The queue's setting of this
-                name is for producers: what an ack waits for is its consumer's to say.
-            fsynced, timeout: as in `enqueue`.
+            replicas: the short form of `durable=Durable(replicas=...)`.
+            durable: replicas and disks that must confirm it. The queue's setting `replicas` is for
+                producers: an ack waits only for what is given here.
 
         Returns:
             An outcome for each, in order: done, gone, stale, ended or refused (a dead letter); and
@@ -529,9 +509,7 @@ class Queue(QueueAdmin):
         """
         window = None if dedup_window is None else duration_ms("dedup_window", dedup_window)
         build = self.ops.ack if window is None else lambda names: self.ops.ack(names, window)
-        wait = None
-        if replicas is False or replicas != 0 or fsynced is not False or timeout is not None:
-            wait = ack_wait(replicas, fsynced, timeout)
+        wait = ack_wait(replicas, durable)
         return self._each(jobs, build, resent_code=Code.GONE, wait=wait)
 
     def _ack_one(self, job: Delivery) -> Outcome:

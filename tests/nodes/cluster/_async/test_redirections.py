@@ -10,7 +10,7 @@ import pytest
 from redis.exceptions import ClusterDownError, TryAgainError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from penstock import AsyncPenstock, AsyncQueue
+from penstock import AsyncPenstock, AsyncQueue, Dedup
 from penstock.client._async.transport.connection import AsyncProducerConnection
 from penstock.core.cluster import Address
 from penstock.wire.keys import SLOTS, key_slot, registry_key, tag
@@ -45,7 +45,7 @@ async def test_every_call_finds_the_slot_that_has_moved(
 
     calls: list[Callable[[], Any]] = [
         lambda: q.enqueue("more"),
-        lambda: q.enqueue_many(["more"] * 3, dedup_id=lambda _: "same", on_duplicate="refuse"),
+        lambda: q.enqueue_many(["more"] * 3, dedup=Dedup(lambda _: "same", on_duplicate="refuse")),
         lambda: q.reserve(block=0),
         lambda: q.configure(lease=60),
         q.stats,

@@ -11,7 +11,7 @@ import pytest
 from redis.exceptions import ClusterDownError, TryAgainError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from penstock import Penstock, Queue
+from penstock import Dedup, Penstock, Queue
 from penstock.client._sync.transport.connection import ProducerConnection
 from penstock.core.cluster import Address
 from penstock.wire.keys import SLOTS, key_slot, registry_key, tag
@@ -44,7 +44,7 @@ def test_every_call_finds_the_slot_that_has_moved(ps: Penstock, q: Queue, cluste
 
     calls: list[Callable[[], Any]] = [
         lambda: q.enqueue("more"),
-        lambda: q.enqueue_many(["more"] * 3, dedup_id=lambda _: "same", on_duplicate="refuse"),
+        lambda: q.enqueue_many(["more"] * 3, dedup=Dedup(lambda _: "same", on_duplicate="refuse")),
         lambda: q.reserve(block=0),
         lambda: q.configure(lease=60),
         q.stats,

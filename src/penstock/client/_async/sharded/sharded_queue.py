@@ -19,6 +19,7 @@ from penstock.client._async.sharded.parts import AsyncShardedParts
 from penstock.client._async.sharded.shard import AnyNode, AsyncShard
 from penstock.core import nodes
 from penstock.core.bulk import Prepared, Window, windows
+from penstock.core.durable import Durable, ack_wait
 from penstock.core.hints import Intent
 from penstock.core.job import BulkEnqueued, Delivery, Enqueued, Outcome, Settled
 from penstock.core.nodes import Partial
@@ -234,7 +235,12 @@ class AsyncShardedQueue(AsyncShardedParts):
     # -- settling --------------------------------------------------------------------------
 
     async def ack(
-        self, jobs: Iterable[Named], *, dedup_window: Duration | None = None, **options: Any
+        self,
+        jobs: Iterable[Named],
+        *,
+        dedup_window: Duration | None = None,
+        replicas: int = 0,
+        durable: Durable | None = None,
     ) -> Settled:
         """Finish jobs, each on its node. Args, returns, raises: as `AsyncQueue.ack`.
 
@@ -244,8 +250,10 @@ class AsyncShardedQueue(AsyncShardedParts):
         window = None if dedup_window is None else duration_ms("dedup_window", dedup_window)
         return await self._settled(
             jobs,
-            lambda part, names: part.ack(names, dedup_window=dedup_window, **options),
-            Intent("ack", window, waits=bool(options)),
+            lambda part, names: part.ack(
+                names, dedup_window=dedup_window, replicas=replicas, durable=durable
+            ),
+            Intent("ack", window, waits=ack_wait(replicas, durable) is not None),
         )
 
     async def _ack_one(self, job: Delivery) -> Outcome:

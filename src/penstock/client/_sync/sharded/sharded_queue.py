@@ -20,6 +20,7 @@ from penstock.client._sync.sharded.parts import ShardedParts
 from penstock.client._sync.sharded.shard import AnyNode, Shard
 from penstock.core import nodes
 from penstock.core.bulk import Prepared, Window, windows
+from penstock.core.durable import Durable, ack_wait
 from penstock.core.hints import Intent
 from penstock.core.job import BulkEnqueued, Delivery, Enqueued, Outcome, Settled
 from penstock.core.nodes import Partial
@@ -229,7 +230,12 @@ class ShardedQueue(ShardedParts):
     # -- settling --------------------------------------------------------------------------
 
     def ack(
-        self, jobs: Iterable[Named], *, dedup_window: Duration | None = None, **options: Any
+        self,
+        jobs: Iterable[Named],
+        *,
+        dedup_window: Duration | None = None,
+        replicas: int = 0,
+        durable: Durable | None = None,
     ) -> Settled:
         """Finish jobs, each on its node. Args, returns, raises: as `Queue.ack`.
 
@@ -239,8 +245,10 @@ class ShardedQueue(ShardedParts):
         window = None if dedup_window is None else duration_ms("dedup_window", dedup_window)
         return self._settled(
             jobs,
-            lambda part, names: part.ack(names, dedup_window=dedup_window, **options),
-            Intent("ack", window, waits=bool(options)),
+            lambda part, names: part.ack(
+                names, dedup_window=dedup_window, replicas=replicas, durable=durable
+            ),
+            Intent("ack", window, waits=ack_wait(replicas, durable) is not None),
         )
 
     def _ack_one(self, job: Delivery) -> Outcome:

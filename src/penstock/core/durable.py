@@ -1,0 +1,98 @@
+"""Durability of one call: the replicas and disks that must confirm it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.core.calls import Wait
+from penstock.core.options import Duration, check_count, duration_ms
+from penstock.errors import BadArgument
+
+__all__ = ["Durable", "ack_wait", "enqueue_wait"]
+
+MAX_WAIT_MS = 3_600_000
+WAIT_MS = 1000
+SYNC_MS = 5000
+"""A file that is synced every second needs up to that, and the time of a sync."""
+
+
+@dataclass(frozen=True, slots=True)
+class Durable:
+    """Confirmations that an enqueue or an ack waits for, in the same trip.
+
+    Args:
+        replicas: how many replicas must confirm; None = in an enqueue as the queue's setting says
+            (0), in an ack none.
+        fsynced: whether it must be on the server's disk, and on those of the replicas that are to
+            confirm. Only where the server tells the truth of that: Redis 8.0 or newer; or, without
+            replicas, any that runs with `appendfsync always`.
+        timeout: seconds to wait, up to an hour; None = 1, with `fsynced` 5.
+
+    Raises:
+        BadArgument: one of them can't be used.
+    """
+
+    replicas: int | None = None
+    fsynced: bool = False
+    timeout: Duration | None = None
+
+    def __post_init__(self) -> None:
+        if self.replicas is not None:
+            check_count("replicas", self.replicas, low=0, high=1000)
+        if self.fsynced is not True and self.fsynced is not False:
+            raise BadArgument("fsynced", self.fsynced, "must be True or False")
+        if self.timeout is None:
+            return
+        if duration_ms("timeout", self.timeout, zero=False) > MAX_WAIT_MS:
+            raise BadArgument("timeout", self.timeout, "must be at most an hour")
+
+    @property
+    def timeout_ms(self) -> int:
+        """Milliseconds to wait."""
+        if self.timeout is not None:
+            return duration_ms("timeout", self.timeout)
+        return SYNC_MS if self.fsynced else WAIT_MS
+
+
+def enqueue_wait(replicas: int | None, durable: Durable | None, *, once: bool) -> Wait | None:
+    """Return the wait of an enqueue; None = it waits for nothing, whatever the queue's setting.
+
+    Args:
+        replicas: the short form.
+        durable: the long form.
+        once: whether the jobs are delivered at most once: no replica, they must not be known twice.
+
+    Raises:
+        BadArgument: one can't be used, or both were given.
+    """
+    chosen = _chosen(replicas, durable, short=replicas is not None)
+    if once and chosen.replicas:
+        reason = "a job with lease=0 is not replicated: omit replicas= or lease=0"
+        raise BadArgument("replicas", chosen.replicas, reason)
+    wanted = 0 if once else chosen.replicas
+    if wanted == 0 and not chosen.fsynced:
+        return None
+    return Wait(wanted, chosen.timeout_ms, fsynced=chosen.fsynced)
+
+
+def ack_wait(replicas: int, durable: Durable | None) -> Wait | None:
+    """Return the wait of an ack, which never depends on the queue's setting; None = for nothing.
+
+    Args, raises: as `enqueue_wait`.
+    """
+    check_count("replicas", replicas, low=0, high=1000)
+    chosen = _chosen(replicas, durable, short=replicas != 0)
+    wanted = chosen.replicas or 0
+    if wanted == 0 and not chosen.fsynced:
+        return None
+    return Wait(wanted, chosen.timeout_ms, wanted, fsynced=chosen.fsynced, refuses=False)
+
+
+def _chosen(replicas: int | None, durable: object, *, short: bool) -> Durable:
+    if durable is None:
+        return Durable(replicas)
+    if not isinstance(durable, Durable):
+        raise BadArgument("durable", durable, "must be a Durable; a number is passed as replicas=")
+    if short:
+        raise BadArgument("replicas", replicas, "not together with durable=: pass one of them")
+    return durable
