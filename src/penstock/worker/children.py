@@ -1,8 +1,8 @@
-"""A process of a supervisor, seen from both ends of the line between them.
+"""A process of a supervisor, and the line between the two.
 
-The line is a socket pair. Reports go up, one JSON document a line, the first before the worker
-runs, the others a second apart. Nothing goes down; but when the line breaks the supervisor is dead,
-however it died, and the child ends.
+The line is a socket pair. The process sends reports, one JSON document a line: the first before the
+worker runs, the others a second apart. The supervisor sends nothing. When the line breaks the
+supervisor is dead, whatever the reason, and the process ends.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -24,11 +24,11 @@ from penstock.worker.health import Probed, document
 __all__ = ["LAST_WORD", "LINE", "NUMBER", "Child", "SupervisorSocket", "Terms"]
 
 NUMBER = "PENSTOCK_PROCESS"
-"""In a child's environment: its number, from 1; it stays the same when the child is replaced."""
+"""The environment variable with a child's number, from 1. A replacement has the same number."""
 LINE = "PENSTOCK_LINE"
-"""In a child's environment: the file descriptor of its end."""
+"""The environment variable with the file descriptor of a child's end of the line."""
 LAST_WORD = 10.0
-"""Seconds that a process gets beyond its worker's grace, before it is killed."""
+"""Seconds after its worker's grace at which a process is killed."""
 EVERY = 1.0
 """Seconds between reports."""
 CHUNK = 1 << 16
@@ -36,12 +36,12 @@ CHUNK = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """How a worker will end, as its options say; a supervisor judges its process by that.
+    """The options of a worker by which its supervisor judges the end of the process.
 
     Args:
-        grace: seconds that it takes to stop.
-        burst: it ends with 0 when nothing is left to do.
-        limited: it ends with 0 when it has done so many jobs.
+        grace: seconds that it may take to stop.
+        burst: whether it ends with 0 when nothing is left to do.
+        limited: whether it ends with 0 after a number of jobs.
     """
 
     grace: float = 25.0
@@ -50,16 +50,16 @@ class Terms:
 
 
 class SupervisorSocket:
-    """A child's end of the line. From construction on it ends the process when it breaks.
+    """A child's end of the line. It ends the process when the line breaks.
 
-    It does so as a person would: SIGTERM, then SIGKILL when the grace and `LAST_WORD` have passed.
+    First by SIGTERM, then by SIGKILL when the grace and `LAST_WORD` have passed.
 
     Args:
-        descriptor: of the socket.
+        descriptor: the file descriptor of the socket.
     """
 
     def __init__(self, descriptor: int) -> None:
-        os.set_inheritable(descriptor, False)  # a program that a handler starts has no part in it
+        os.set_inheritable(descriptor, False)  # programs that a handler starts must not inherit it
         self._socket = socket.socket(fileno=descriptor)
         self._terms = Terms()
         self._closed = threading.Event()
@@ -68,22 +68,22 @@ class SupervisorSocket:
 
     @classmethod
     def of_this_process(cls) -> SupervisorSocket | None:
-        """The line that the environment names; None if this process has no supervisor.
+        """Return the line that the environment names; None if this process has no supervisor.
 
-        The name is removed from the environment: it means nothing to this process's own children.
+        The name is removed from the environment: it is not for this process's own children.
         """
         descriptor = os.environ.pop(LINE, None)
         return None if descriptor is None else cls(int(descriptor))
 
     def report(self, probed: Probed, terms: Terms) -> None:
-        """Tell the supervisor how the worker is, now and every second from now on."""
+        """Report the worker's status to the supervisor, now and every second from now on."""
         self._terms = terms
-        with contextlib.suppress(OSError):  # it has broken; `_watch` does what there is to do
+        with contextlib.suppress(OSError):  # it has broken, which `_watch` handles
             self._tell(probed)
         self._start(self._report, probed)
 
     def close(self) -> None:
-        """Let go of the line; the process goes on."""
+        """Close the line; the process goes on."""
         self._closed.set()
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
@@ -91,7 +91,7 @@ class SupervisorSocket:
             thread.join()
         self._socket.close()
 
-    def _start(self, target: Any, *args: Any) -> None:
+    def _start(self, target: Callable[..., None], *args: Probed) -> None:
         thread = threading.Thread(target=target, args=args, name="penstock-line", daemon=True)
         self._threads.append(thread)
         thread.start()
@@ -114,25 +114,27 @@ class SupervisorSocket:
     def _tell(self, probed: Probed) -> None:
         try:
             status = document(probed)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the supervisor is to hear of it
+        except Exception as error:  # noqa: BLE001 - the supervisor has to hear of any error
             status = {"healthy": False, "error": repr(error)}
         text = json.dumps({"terms": asdict(self._terms), "status": status}, default=str)
         self._socket.sendall(f"{text}\n".encode())
 
 
 class Child:
-    """A process from the supervisor's side: started by construction.
+    """A process from the supervisor's side. Construction starts it.
 
     Args:
-        command: what to run.
+        command: the program and its arguments.
         number: for its environment.
 
     Attributes:
-        started: when, by the monotonic clock.
+        started: the time of its start, by the monotonic clock.
+        pid: its process id.
         leaving: why it was asked to end; empty = it was not.
-        reported: when it last reported.
-        status: what it last said.
-        terms: how it will end, as it says itself.
+        kill_at: when to kill it, by the monotonic clock; None = it may stay.
+        reported: the time of its last report.
+        status: its last report.
+        terms: the options by which to judge its end.
 
     Raises:
         OSError: the process can't be started.
@@ -144,7 +146,7 @@ class Child:
         self.reported: float | None = None
         self.status: Mapping[str, Any] = {}
         self.terms = Terms()
-        self._kill_at: float | None = None
+        self.kill_at: float | None = None
         self._buffer = b""
         self.line, theirs = socket.socketpair()
         try:
@@ -154,22 +156,18 @@ class Child:
                     stdin=subprocess.DEVNULL,
                     pass_fds=[theirs.fileno()],
                     env={**os.environ, NUMBER: str(number), LINE: str(theirs.fileno())},
-                    start_new_session=True,  # Ctrl-C is for the supervisor, which then ends us
+                    start_new_session=True,  # Ctrl-C is for the supervisor alone
                 )
         except BaseException:
             self.line.close()
             raise
         self.line.setblocking(False)
+        self.pid = self._process.pid
         self.started = time.monotonic()
 
     @property
-    def pid(self) -> int:
-        """Its process id."""
-        return self._process.pid
-
-    @property
     def code(self) -> int | None:
-        """How it ended, as `subprocess` says it; None = it has not."""
+        """Its exit code as in `subprocess`; None = it has not ended."""
         return self._process.poll()
 
     @property
@@ -177,31 +175,26 @@ class Child:
         """Seconds since its start."""
         return time.monotonic() - self.started
 
-    @property
-    def kill_at(self) -> float | None:
-        """When it will have had the time to stop, by the monotonic clock; None = it may stay."""
-        return self._kill_at
-
     def terminate(self, why: str) -> None:
-        """Ask it to end: SIGTERM. The second time means at once, to it and to us."""
+        """Ask it to end (SIGTERM). The second time it has to end at once."""
         patience = LAST_WORD if self.leaving else self.terms.grace + LAST_WORD
         deadline = time.monotonic() + patience
-        self._kill_at = min(deadline, self._kill_at or deadline)
+        self.kill_at = min(deadline, self.kill_at or deadline)
         self.leaving = self.leaving or why
         self._process.terminate()
 
     def kill(self) -> None:
-        """End it, and what it has started and left in its process group: SIGKILL."""
-        self._kill_at = None
-        if self._process.poll() is None:  # else its id may be another's by now
+        """Kill it and the programs in its process group (SIGKILL)."""
+        self.kill_at = None
+        if self._process.poll() is None:  # else its id may belong to another process by now
             os.killpg(self.pid, signal.SIGKILL)
 
     def read(self) -> bool:
-        """Take in what it reported; False when it will report no more."""
+        """Read its reports; return False when there will be no more."""
         return self._receive() != b""
 
     def close(self) -> None:
-        """Hear the last of a process that has ended; a running one is killed first."""
+        """Read the last reports of a process that has ended; kill a running one first."""
         self.kill()
         self._process.wait()
         while self._receive():
@@ -209,7 +202,7 @@ class Child:
         self.line.close()
 
     def _receive(self) -> bytes | None:
-        """Return what has come; nothing = the line has broken, None = nothing yet."""
+        """Return the bytes that have come; empty = the line has broken, None = nothing yet."""
         try:
             chunk = self.line.recv(CHUNK)
         except BlockingIOError:
@@ -218,11 +211,8 @@ class Child:
             return b""
         *complete, self._buffer = (self._buffer + chunk).split(b"\n")
         for line in complete:
-            self._hear(line)
+            with contextlib.suppress(ValueError, KeyError, TypeError):  # not a report: ignored
+                report = json.loads(line)
+                self.terms, self.status = Terms(**report["terms"]), report["status"]
+                self.reported = time.monotonic()
         return chunk
-
-    def _hear(self, line: bytes) -> None:
-        with contextlib.suppress(ValueError, KeyError, TypeError):  # not ours: it goes unheard
-            report = json.loads(line)
-            self.terms, self.status = Terms(**report["terms"]), report["status"]
-            self.reported = time.monotonic()

@@ -1,4 +1,4 @@
-"""Signs of life of a worker, for probes: over HTTP, or as a file."""
+"""The health of a worker for probes: over HTTP, or as a file."""
 
 from __future__ import annotations
 
@@ -13,71 +13,56 @@ import time
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from penstock.core.logs import get_logger
 
 __all__ = ["HealthFile", "HealthServer", "Probed", "ailment", "document"]
 
-C = TypeVar("C", bound="_Closed")
 LOG = get_logger(__name__)
 EVERY = 1.0
-"""Seconds between two writings of a file."""
+"""Seconds between two updates of a file."""
 POLL = 0.25
-"""Seconds that `HealthServer.close` may take."""
+"""Most seconds that `HealthServer.close` takes."""
 PATIENCE = 5.0
 """Seconds that a client may take to send its request."""
 
 
 class StatusLike(Protocol):
-    """A status, whatever it is of."""
+    """The status of a worker or supervisor."""
 
     def as_dict(self) -> dict[str, Any]:
-        """The same as JSON can show it."""
+        """Return the status as JSON takes it."""
 
 
 class Probed(Protocol):
-    """What can be asked how it is: a worker, or the supervisor of several. It answers at once."""
+    """A worker, or the supervisor of several. It answers at once."""
 
     def healthy(self) -> bool:
-        """Whether it does its work."""
+        """Return whether it works."""
 
     def status(self) -> StatusLike:
-        """All that there is to know."""
+        """Return its status."""
 
 
 def document(probed: Probed) -> dict[str, Any]:
-    """A status as JSON shows it; whatever else it says, `healthy` is among it."""
+    """Return a status for JSON, with `healthy` in it."""
     return {**probed.status().as_dict(), "healthy": bool(probed.healthy())}
 
 
-class _Closed:
-    """Closed at the end of a `with` block."""
-
-    def __enter__(self: C) -> C:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """End it."""
-        raise NotImplementedError
-
-
-class HealthServer(_Closed):
+class HealthServer(contextlib.AbstractContextManager["HealthServer"]):
     """Answers probes over HTTP, in a thread of its own, from construction to `close()`.
 
-    GET /health is 200 while `probed` is healthy, else 503; GET /status is 200 and tells the whole
-    status. Both bodies are JSON.
+    GET /health answers 200 while `probed` is healthy, else 503. GET /status answers 200 with the
+    whole status. Both bodies are JSON.
 
     Args:
-        probed: whose health it is.
+        probed: the worker or supervisor.
         host: address to listen on. Every client that reaches it can read the status.
-        port: 0 = any free one.
+        port: port to listen on; 0 = any free one.
 
     Attributes:
-        port: the one it listens on.
+        port: the port it listens on.
 
     Raises:
         OSError: it can't listen there.
@@ -94,15 +79,18 @@ class HealthServer(_Closed):
 
     @property
     def url(self) -> str:
-        """Where to ask."""
+        """The URL of the health."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"http://{host}:{self.port}/health"
 
     def close(self) -> None:
-        """No more answers, and the port is free; nothing happens the second time."""
+        """Stop answering and free the port; a second call does nothing."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 class _HealthHttpServer(ThreadingHTTPServer):
@@ -115,12 +103,12 @@ class _HealthHttpServer(ThreadingHTTPServer):
         super().__init__((host, port), _Answer)
 
     def server_bind(self) -> None:
-        # HTTPServer asks the DNS for the name of this host here, which may take half a minute.
+        # HTTPServer asks the DNS for the name of this host here. That may take half a minute.
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - socketserver's
-        """A probe that hung up, or sent nothing, is not worth a traceback on stderr."""
+        """Log a probe that hung up or sent nothing, without a traceback on stderr."""
         LOG.debug("no answer to a probe from %s: %r", client_address, sys.exc_info()[1])
 
 
@@ -138,7 +126,7 @@ class _Answer(BaseHTTPRequestHandler):
         try:
             code, body = page()
         except Exception as error:
-            LOG.exception("the status can't be told")
+            LOG.exception("the status can't be read")
             code, body = HTTPStatus.INTERNAL_SERVER_ERROR, {"error": repr(error)}
         return self._send(code, body)
 
@@ -163,19 +151,19 @@ class _Answer(BaseHTTPRequestHandler):
             self.wfile.write(raw)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - http.server's name
-        """Say nothing of each probe."""
+        """Log no probe."""
 
 
-class HealthFile(_Closed):
-    """Writes the status into a file every second, from construction to `close()`, which removes it.
+class HealthFile(contextlib.AbstractContextManager["HealthFile"]):
+    """Writes the status to a file every second, from construction to `close()`, which removes it.
 
-    The file is always whole: it is replaced, never written into. Its time of modification is the
-    sign of life, `ailment` and `penstock healthy` read it.
+    The file is always whole: it is replaced, never changed. `ailment` and `penstock healthy` read
+    it, and take its time of modification as the sign of life.
 
     Args:
-        path: the file; its directory is there.
-        probed: whose health it is.
-        every: seconds.
+        path: the file; its directory has to exist.
+        probed: the worker or supervisor.
+        every: seconds between two updates.
 
     Raises:
         OSError: it can't be written.
@@ -192,10 +180,13 @@ class HealthFile(_Closed):
         self._thread.start()
 
     def close(self) -> None:
-        """The file is gone; nothing happens the second time."""
+        """Remove the file; a second call does nothing."""
         self._closed.set()
         self._thread.join()
         self.path.unlink(missing_ok=True)
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def _run(self) -> None:
         failing = False
@@ -205,8 +196,7 @@ class HealthFile(_Closed):
     def _written(self, *, quiet: bool) -> bool:
         try:
             self._write()
-        except Exception:
-            # The disk is full, say: the file grows old, and the probe sees that.
+        except Exception:  # a full disk, for example: the probe sees that the file is old
             if not quiet:
                 LOG.exception("the health file can't be written", extra={"path": str(self.path)})
             return False
@@ -223,11 +213,11 @@ class HealthFile(_Closed):
 
 
 def ailment(path: str | Path, *, max_age: float) -> str:
-    """What is wrong with the writer of a health file; empty = it is well.
+    """Return what is wrong with the writer of a health file; empty = nothing.
 
     Args:
         path: as given to `HealthFile`.
-        max_age: seconds since the last sign of life.
+        max_age: most seconds since the last sign of life.
     """
     path = Path(path)
     try:

@@ -1,6 +1,6 @@
-"""Where handlers run: threads, or tasks of the event loop.
+"""Runners of handlers: threads, or tasks of the event loop.
 
-Twins kept by hand: they share little.
+The two are written by hand, as they share little.
 """
 
 from __future__ import annotations
@@ -13,66 +13,63 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from penstock.core.job import Delivery
 from penstock.core.logs import get_logger
 from penstock.worker.handlers import Handler
 
-__all__ = ["Activity", "AsyncActivity", "AsyncRunners", "Here", "Item", "Runners"]
+__all__ = [
+    "Activity",
+    "AsyncActivity",
+    "AsyncRunners",
+    "Item",
+    "Runners",
+    "ain_thread",
+    "in_thread",
+]
 
 logger = get_logger("penstock")
 
 PATIENCE = 2.0
-"""Seconds that an event loop gets to end when its tasks are cancelled."""
+"""Seconds in which an event loop has to end after its tasks were cancelled."""
 
-Item = tuple[Handler[..., Any], Sequence[Any]]
-"""A handler and the jobs of one run of it."""
+Item = tuple[Handler[..., Any], Sequence[Delivery]]
+"""A handler, and the jobs of one run of it."""
 
 
-class Here:
-    """The process of a worker, as a context around each call of a handler.
+def end_fork(pid: int) -> None:
+    """End this process if it is a child of the worker's process, which has this id.
 
-    A child that a handler forks and that comes back from the handler is ended by `os._exit`: it
-    would go on as a second worker, with the connections and the jobs of the first. Its exit code is
-    0 if the handler returned, that of `sys.exit`, or 1 for any other exception.
+    A child that a handler forks and that returns from the handler would go on as a second worker,
+    with the connections and the jobs of the first. It ends with exit code 0 if the handler
+    returned, that of `sys.exit`, or 1 after any other exception.
     """
-
-    __slots__ = ("pid",)
-
-    def __init__(self) -> None:
-        self.pid = os.getpid()
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if os.getpid() != self.pid:
-            os._exit(_exit_code(error))
-
-
-def _exit_code(error: BaseException | None) -> int:
+    if os.getpid() == pid:
+        return
+    error = sys.exc_info()[1]
     if isinstance(error, SystemExit) and not isinstance(error.code, str):
-        return error.code or 0
-    return 0 if error is None else 1
+        os._exit(error.code or 0)
+    os._exit(0 if error is None else 1)
 
 
 class Runners:
-    """Threads that run handlers. They are daemons: a handler that never returns keeps no process.
+    """Threads that run handlers. They are daemons: the process ends beside a handler that does not.
 
     Args:
-        count: how many.
-        name: of the worker, for the threads' names.
-        execute: runs one item, and never raises.
+        count: how many threads.
+        name: the name of the worker, for the threads' names.
+        execute: runs one item; it must not raise.
 
     Attributes:
-        put: has an item run when there is a thread for it, in order.
+        put: queues an item; the next free thread runs it.
     """
 
     def __init__(self, count: int, name: str, execute: Callable[[Item], None]) -> None:
         self._execute = execute
-        self._here = Here()
+        self._pid = os.getpid()
         self._inbox: queue.SimpleQueue[Item | None] = queue.SimpleQueue()
         self.put: Callable[[Item], None] = self._inbox.put
         self._threads = [
@@ -94,7 +91,7 @@ class Runners:
             del item  # else its jobs live until the next one comes
 
     def drain(self) -> list[Item]:
-        """What no thread has begun with; it is not run."""
+        """Remove and return the items that no thread has begun."""
         found = []
         with suppress(queue.Empty):
             while True:
@@ -103,37 +100,37 @@ class Runners:
                     found.append(item)
         return found
 
-    def lose(self, jobs: Sequence[Any]) -> None:
-        """Tell the handlers of these jobs; a thread can only look at `job.lost` itself."""
+    def lose(self, jobs: Sequence[Delivery]) -> None:
+        """Mark jobs as lost. Their handlers see it only if they look at `job.lost`."""
         for job in jobs:
             job.lost = True
 
     def call(
         self,
         handler: Handler[..., Any],
-        jobs: Sequence[Any],  # noqa: ARG002  # the twin needs it
-        args: Any,
-        kwargs: Any,
+        jobs: Sequence[Delivery],  # noqa: ARG002  # the twin needs it
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
     ) -> Any:
         """Call the handler."""
         try:
             return handler.function(*args, **kwargs)
         finally:
-            if os.getpid() != self._here.pid:
-                self._here.__exit__(*sys.exc_info())
+            if os.getpid() != self._pid:
+                end_fork(self._pid)
 
-    def has_ended(self, jobs: Sequence[Any], error: BaseException) -> bool:  # noqa: ARG002
-        """Whether the worker has ended the run of these jobs: never, as it runs in a thread."""
+    def has_ended(self, jobs: Sequence[Delivery], error: BaseException) -> bool:  # noqa: ARG002
+        """Return False: the worker never ends a run in a thread."""
         return False
 
     def at_end(self, end: Callable[[], None]) -> None:
-        """Nothing is to be called: threads don't keep the process."""
+        """Do nothing: daemon threads don't keep the process."""
 
     def close(self, timeout: float) -> bool:
-        """End the threads, as their handlers end; wait at most so many seconds for all of them.
+        """End each thread after its handler; wait at most so many seconds for all of them.
 
         Returns:
-            Whether nothing is left that keeps the process.
+            Whether the process can end now.
         """
         for _ in self._threads:
             self._inbox.put(None)
@@ -147,26 +144,25 @@ class AsyncRunners:
     """Tasks that run handlers; plain functions run in threads beside them.
 
     Args:
-        count: how many.
-        name: of the worker, for the tasks' and threads' names.
-        execute: runs one item, and never raises.
+        count: how many tasks.
+        name: the name of the worker, for the tasks' and threads' names.
+        execute: runs one item; it must not raise.
 
-    A task that was cancelled is not used again: it may keep traces of that, and other code may wait
-    for its end. Another task takes its place. When the event loop ends it cancels every task. A
-    task that only waits, and that is not known to other code, shows the difference.
+    A task that was cancelled is replaced by another: it may keep traces of that, and other code may
+    wait for its end. An event loop that ends cancels every task. The `_watch` task only waits, and
+    is not known to other code: if it was cancelled, the event loop ends.
     """
 
     def __init__(self, count: int, name: str, execute: Callable[[Item], Awaitable[None]]) -> None:
         self._count = count
         self._name = name
         self._execute = execute
-        self._here = Here()
+        self._pid = os.getpid()
         self._loop = asyncio.get_running_loop()
         self._inbox: deque[Item] = deque()
         self._idle: deque[asyncio.Future[None]] = deque()
-        self._running: dict[Any, asyncio.Task[None]] = {}
+        self._running: dict[Delivery, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._closing = False
         self._end: asyncio.Future[None] = self._loop.create_future()
         self._watch: asyncio.Task[None] | None = None
         self._threads: HandlerThreads | None = None
@@ -183,8 +179,7 @@ class AsyncRunners:
 
     def _is_over(self) -> bool:
         """Return whether nothing more is run: the runners are closed, or the event loop ends."""
-        is_watched = self._watch is not None and not self._watch.done()
-        return self._closing or self._end.done() or not is_watched
+        return self._end.done() or self._watch is None or self._watch.done()
 
     def _add(self, name: str) -> None:
         task = self._loop.create_task(self._run(), name=name)
@@ -211,7 +206,7 @@ class AsyncRunners:
             del item
 
     def put(self, item: Item) -> None:
-        """Run this when there is a task for it, in order."""
+        """Queue an item; the next free task runs it."""
         self._inbox.append(item)
         while self._idle:
             future = self._idle.popleft()
@@ -220,45 +215,51 @@ class AsyncRunners:
                 break
 
     def drain(self) -> list[Item]:
-        """What no task has begun with; it is not run."""
+        """Remove and return the items that no task has begun."""
         found = list(self._inbox)
         self._inbox.clear()
         return found
 
-    def lose(self, jobs: Sequence[Any]) -> None:
-        """Cancel the handlers of these jobs; from any thread."""
+    def lose(self, jobs: Sequence[Delivery]) -> None:
+        """Mark jobs as lost and cancel their handlers; callable from any thread."""
         for job in jobs:
             job.lost = True
         with suppress(RuntimeError):  # the loop is closed: nothing runs
             self._loop.call_soon_threadsafe(self._cancel, jobs)
 
-    def _cancel(self, jobs: Sequence[Any]) -> None:
+    def _cancel(self, jobs: Sequence[Delivery]) -> None:
         for task in {self._running[job] for job in jobs if job in self._running}:
             task.cancel("the lease was lost")
 
     async def call(
-        self, handler: Handler[..., Any], jobs: Sequence[Any], args: Any, kwargs: Any
+        self,
+        handler: Handler[..., Any],
+        jobs: Sequence[Delivery],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
     ) -> Any:
-        """Call the handler; the loss of one of the jobs cancels it."""
+        """Call the handler. It is cancelled when one of the jobs is lost."""
         task = asyncio.current_task()
         assert task is not None
         for job in jobs:
             self._running[job] = task
         try:
             if handler.is_async:
-                with self._here:
+                try:
                     return await handler.function(*args, **kwargs)
+                finally:
+                    end_fork(self._pid)
             if self._threads is None:
-                self._threads = HandlerThreads(self._count, self._name, self._here)
+                self._threads = HandlerThreads(self._count, self._name)
             return await self._threads.call(lambda: handler.function(*args, **kwargs))
         finally:
             for job in jobs:
                 del self._running[job]
 
-    def has_ended(self, jobs: Sequence[Any], error: BaseException) -> bool:
-        """Whether the worker, or the end of its event loop, has ended the run of these jobs.
+    def has_ended(self, jobs: Sequence[Delivery], error: BaseException) -> bool:
+        """Return whether the worker, or the end of its event loop, has ended the run of these jobs.
 
-        Otherwise the handler itself is the cause: it has cancelled what it began, or has given its
+        Otherwise the handler is the cause: it has cancelled a task of its own, or has given its
         task to other code.
         """
         if not isinstance(error, asyncio.CancelledError):
@@ -269,9 +270,8 @@ class AsyncRunners:
         """End the tasks; wait for them at most so many seconds.
 
         Returns:
-            Whether nothing is left that keeps the process: a coroutine may refuse to be cancelled.
+            Whether the process can end now. A coroutine that refuses to be cancelled prevents it.
         """
-        self._closing = True
         if not self._end.done():
             self._end.set_result(None)
         for task in self._tasks:
@@ -282,9 +282,9 @@ class AsyncRunners:
         return not left or not (await asyncio.wait(left, timeout=timeout))[1]
 
     def at_end(self, end: Callable[[], None]) -> None:
-        """Call this when the event loop is told to end and does not, some seconds later.
+        """Call this function if the event loop does not end some seconds after it is told to.
 
-        A coroutine that refuses to be cancelled keeps `asyncio.run` for ever.
+        A coroutine that refuses to be cancelled lets `asyncio.run` wait for ever.
         """
         self._last = self._loop.create_task(self._wait_for_end(end), name=f"{self._name}-end")
 
@@ -304,7 +304,7 @@ class AsyncRunners:
 
 
 def _is_cancelled(task: asyncio.Task[None] | None) -> bool:
-    """Return whether the task was asked to end; before Python 3.11 it keeps no trace of that."""
+    """Return whether the task was asked to end. It is not known before Python 3.11."""
     return sys.version_info >= (3, 11) and task is not None and task.cancelling() > 0
 
 
@@ -317,18 +317,17 @@ def _complain(error: BaseException) -> None:
 
 
 class HandlerThreads:
-    """Threads for plain functions beside an event loop, made when they are needed.
+    """Threads for plain functions beside an event loop, started when they are needed.
 
-    They are daemons: those of an executor keep the process until the last function has returned.
+    They are daemons. Those of an executor would keep the process until the last function returns.
 
     Args:
-        count: how many at most.
-        name: of the worker, for their names.
-        here: the process that they belong to.
+        count: most threads.
+        name: the name of the worker, for the threads' names.
     """
 
-    def __init__(self, count: int, name: str, here: Here) -> None:
-        self._here = here
+    def __init__(self, count: int, name: str) -> None:
+        self._pid = os.getpid()
         self._loop = asyncio.get_running_loop()
         self._inbox: queue.SimpleQueue[_Order | None] = queue.SimpleQueue()
         self._count = count
@@ -336,7 +335,7 @@ class HandlerThreads:
         self._name = name
 
     async def call(self, function: Callable[[], Any]) -> Any:
-        """Run a function in a thread, in the context of this task; what it returns or raises."""
+        """Run a function in a thread, in the context of this task."""
         if self._made < self._count:
             self._made += 1
             in_thread(self._run, f"{self._name}-thread-{self._made}")
@@ -360,9 +359,10 @@ class HandlerThreads:
         found: tuple[Any, BaseException | None]
         try:
             # As a pair: a future takes no StopIteration, and its task would wait for ever.
-            with self._here:
-                value = context.run(function)
-            found = (value, None)
+            try:
+                found = (context.run(function), None)
+            finally:
+                end_fork(self._pid)
         except BaseException as error:  # noqa: BLE001  # it is raised in the task
             found = (None, error)
         with suppress(RuntimeError):  # the loop is closed
@@ -370,7 +370,7 @@ class HandlerThreads:
         del found  # the error's own frame would keep it
 
     def close(self) -> None:
-        """End the threads, as their functions end."""
+        """End each thread after its function."""
         for _ in range(self._made):
             self._inbox.put(None)
 
@@ -378,24 +378,23 @@ class HandlerThreads:
 _Order = tuple["asyncio.Future[Any]", contextvars.Context, Callable[[], Any]]
 
 
-def _tell(future: asyncio.Future[Any], found: Any) -> None:
+def _tell(future: asyncio.Future[Any], found: tuple[Any, BaseException | None]) -> None:
     if not future.done():
         future.set_result(found)
 
 
 class Activity:
-    """Something that goes on in a thread of its own.
+    """A function that runs in a thread of its own.
 
     Args:
-        main: what.
-        name: of the thread.
+        main: the function.
+        name: the name of the thread.
     """
 
     def __init__(self, main: Callable[[], None], name: str) -> None:
         self._main = main
         self.error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
+        self._thread = in_thread(self._run, name)
 
     def _run(self) -> None:
         try:
@@ -405,15 +404,11 @@ class Activity:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended."""
+        """True if it has ended."""
         return not self._thread.is_alive()
 
     def join(self, timeout: float | None = None) -> bool:
-        """Wait until it has ended; whether it has.
-
-        Raises:
-            what it ended with.
-        """
+        """Wait until it has ended; return whether it has. Raises the exception that ended it."""
         self._thread.join(timeout)
         if self._thread.is_alive():
             return False
@@ -423,11 +418,11 @@ class Activity:
 
 
 class AsyncActivity:
-    """Something that goes on in a task of its own.
+    """A coroutine that runs in a task of its own.
 
     Args:
-        main: what.
-        name: of the task.
+        main: the coroutine function.
+        name: the name of the task.
     """
 
     def __init__(self, main: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
@@ -435,15 +430,11 @@ class AsyncActivity:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended."""
+        """True if it has ended."""
         return self._task.done()
 
     async def join(self, timeout: float | None = None) -> bool:
-        """Wait until it has ended; whether it has.
-
-        Raises:
-            what it ended with.
-        """
+        """Wait until it has ended; return whether it has. Raises the exception that ended it."""
         await asyncio.wait({self._task}, timeout=timeout)
         if not self._task.done():
             return False
@@ -452,15 +443,12 @@ class AsyncActivity:
 
 
 def in_thread(main: Callable[[], None], name: str) -> threading.Thread:
-    """Run something in a daemon thread."""
+    """Run a function in a daemon thread."""
     thread = threading.Thread(target=main, name=name, daemon=True)
     thread.start()
     return thread
 
 
 def ain_thread(main: Callable[[], Coroutine[Any, Any, None]], name: str) -> threading.Thread:
-    """The same with an event loop of its own."""
+    """Run a coroutine in a daemon thread with an event loop of its own."""
     return in_thread(lambda: asyncio.run(main()), name)
-
-
-__all__ += ["ain_thread", "in_thread"]

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
+from penstock.core.job import Delivery
 from penstock.core.logs import ONCE, Fields, get_logger, log_failure
 from penstock.worker.handlers import Handler
 from penstock.worker.results import ACK, Result, Verdict, described
@@ -19,10 +20,12 @@ __all__ = ["arguments_of", "concluded", "failed", "unfit"]
 logger = get_logger("penstock")
 
 PLAIN = frozenset({type(None), bool, int, float, str, bytes, dict})
-"""Types of return values that say nothing about the job."""
+"""Types of return values that mean success."""
 
 
-def arguments_of(handler: Handler[..., Any], jobs: Sequence[Any]) -> tuple[Any, Any]:
+def arguments_of(
+    handler: Handler[..., Any], jobs: Sequence[Delivery]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the positional and keyword arguments for a run.
 
     Raises:
@@ -31,7 +34,9 @@ def arguments_of(handler: Handler[..., Any], jobs: Sequence[Any]) -> tuple[Any, 
     return handler.arguments(jobs[0]) if handler.size is None else ((list(jobs),), {})
 
 
-def concluded(handler: Handler[..., Any], jobs: Sequence[Any], value: Any) -> list[Verdict] | None:
+def concluded(
+    handler: Handler[..., Any], jobs: Sequence[Delivery], value: Any
+) -> list[Verdict] | None:
     """Return the verdicts after a handler has returned a value; None = all are acknowledged."""
     if type(value) in PLAIN:
         return None
@@ -41,7 +46,9 @@ def concluded(handler: Handler[..., Any], jobs: Sequence[Any], value: Any) -> li
     return None if verdict is ACK else [verdict]
 
 
-def failed(handler: Handler[..., Any], jobs: Sequence[Any], error: BaseException) -> list[Verdict]:
+def failed(
+    handler: Handler[..., Any], jobs: Sequence[Delivery], error: BaseException
+) -> list[Verdict]:
     """Return the verdicts after a handler has raised. One failure is logged once for all jobs."""
     verdicts = [handler.failed(job, error) for job in jobs]
     if isinstance(error, Result):
@@ -57,7 +64,7 @@ def failed(handler: Handler[..., Any], jobs: Sequence[Any], error: BaseException
     return verdicts
 
 
-def unfit(job: Any, reason: str) -> Verdict:
+def unfit(job: Delivery, reason: str) -> Verdict:
     """Return the verdict on a job that no handler can process."""
     with suppress(Exception):  # as above
         logger.error("%s becomes a dead letter: %s", job.id, reason, extra=Fields(job))

@@ -1,4 +1,4 @@
-"""Several processes of one app: started, watched, replaced, stopped."""
+"""Several processes of one app: start, watch, replace and stop them."""
 
 from __future__ import annotations
 
@@ -26,30 +26,30 @@ BROKEN = 2
 DRAINED = 81
 """The exit code of a process whose queues are closed and drained, for its supervisor alone."""
 EARLY = 5.0
-"""Seconds; who ends sooner than that after its start waits before it is replaced."""
+"""Seconds after its start; a process that ends earlier is replaced after a pause."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 30.0
 STALE = 15.0
-"""Seconds without a report after which a process is not well."""
+"""Seconds without a report after which a process is not healthy."""
 BETWEEN_LOOKS = 1.0
 """Seconds between two looks at the memory."""
 RECYCLED = "memory"
-ENDED_WELL = (0, DRAINED, -signal.SIGTERM)  # the latter: asked to end before it had begun
+ENDED_WELL = (0, DRAINED, -signal.SIGTERM)  # the last: asked to end before it had begun
 
 Memory = Callable[[Sequence[int]], Mapping[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessStatus:
-    """One of the processes.
+    """The status of one process.
 
     Args:
-        number: from 1; a replacement has its predecessor's.
-        pid: None while there is none.
-        healthy: it reports, and says that it is; or it is being replaced on purpose.
+        number: from 1; a replacement has the same number.
+        pid: its process id; None while there is no process.
+        healthy: whether it reports that it is healthy, or is being replaced on purpose.
         age: seconds since its start.
-        starts: how many processes there have been in this slot.
+        starts: how many processes there have been with this number.
         leaving: why it was asked to end; empty = it was not.
-        worker: what it last reported.
+        worker: its last report.
     """
 
     number: int
@@ -63,13 +63,13 @@ class ProcessStatus:
 
 @dataclass(frozen=True, slots=True)
 class SupervisorStatus:
-    """A supervisor and its processes.
+    """The status of a supervisor and its processes.
 
     Args:
-        pid: its own.
-        healthy: whether all processes are.
+        pid: its own process id.
+        healthy: whether all processes are healthy.
         stopping: whether it was asked to end.
-        processes: one for each slot.
+        processes: one for each number.
     """
 
     pid: int
@@ -78,20 +78,20 @@ class SupervisorStatus:
     processes: tuple[ProcessStatus, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """The same as JSON can show it."""
+        """Return the status as JSON takes it."""
         return asdict(self)
 
 
 class ChildSlot:
-    """Where there is to be a process.
+    """One of the processes to keep running, with its replacements.
 
     Attributes:
-        child: the one that is there.
-        due: when to start the next, by the monotonic clock.
-        early: how many have ended too early, one after the other.
+        child: the process; None = there is none now.
+        due: when to start the next one, by the monotonic clock.
+        early: how many in a row have ended soon after their start.
         starts: how many there have been.
-        done: there is to be none any more.
-        excused: until when it counts as healthy whatever is reported, as we are replacing it.
+        done: whether no more are to be started.
+        excused: until when it counts as healthy in any case, as it is being replaced.
     """
 
     def __init__(self, number: int) -> None:
@@ -104,34 +104,33 @@ class ChildSlot:
         self.excused = 0.0
 
     def start(self, command: Sequence[str]) -> Child:
-        """Put a process here."""
+        """Start a process."""
         self.starts += 1
         self.child = child = Child(command, self.number)
         return child
 
     def postpone(self) -> float:
-        """Let the next one wait, longer each time; how long."""
-        pause: float = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(self.early, 20))
+        """Delay the next process, longer each time; return the seconds."""
+        pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(self.early, 20))
         self.early += 1
         self.due = time.monotonic() + pause
         return pause
 
     def renew(self) -> None:
-        """The next one may start at once, whatever has been."""
+        """Let the next process start at once."""
         self.early, self.due = 0, 0.0
 
     def healthy(self, now: float) -> bool:
-        """Whether all is well here."""
-        return self.done or now < self.excused or self._well(now)
-
-    def _well(self, now: float) -> bool:
+        """Return whether its process is healthy, or it needs none."""
+        if self.done or now < self.excused:
+            return True
         child = self.child
         if child is None or child.reported is None or now - child.reported > STALE:
             return False
         return child.status.get("healthy") is True
 
     def status(self, now: float) -> ProcessStatus:
-        """The same in full."""
+        """Return the status of its process."""
         child = self.child
         return ProcessStatus(
             number=self.number,
@@ -148,24 +147,24 @@ class Supervisor:
     """Keeps processes running until SIGTERM or SIGINT.
 
     A process that dies is replaced: at once, or after a pause that doubles up to 30 s while each
-    ends within 5 s of its start. One that ends with 0 as its worker's options have it is replaced
-    at once (max_jobs), or not at all (burst); nor is one whose queues are closed and drained. When
-    there is none any more the supervisor ends. One that is asked to end and does not is killed,
-    10 s after its worker's grace.
+    ends within 5 s of its start. A process that ends with 0 after `max_jobs` is replaced at once.
+    One that ends with 0 in a burst is not replaced, and neither is one whose queues are closed and
+    drained. When none is left the supervisor ends. A process that does not end when it is asked to
+    is killed 10 s after its worker's grace.
 
-    SIGHUP replaces one after the other. Before the first start, and before anything that runs is
-    replaced by what may be new code, a trial process loads the app. An app that can't be loaded
+    SIGHUP replaces one after the other. Before the first start, and before running processes are
+    replaced by code that may be new, a trial process loads the app. An app that can't be loaded
     replaces nothing.
 
     Args:
-        command: of a process; its argument is the number in PENSTOCK_PROCESS, 0 = the trial.
-        processes: how many.
-        max_memory: bytes; one that holds more is asked to end, and replaced when it has.
-        memory: bytes held by each of these processes.
-        development: an app that can't be loaded at the start is waited for (`reload` tries again),
-            and SIGHUP, which says that the terminal was closed, is like SIGTERM.
+        command: returns the command of the process with this number; 0 = the trial.
+        processes: how many processes to run.
+        max_memory: bytes; a process that holds more is asked to end, and replaced.
+        memory: returns the bytes that each of these processes holds.
+        development: wait for a change (`reload`) if the app can't be loaded at the start; and treat
+            SIGHUP, which the terminal sends when it is closed, like SIGTERM.
 
-    `reload` and `status` may be called by any thread, and so may `healthy`.
+    Any thread may call `reload`, `status` and `healthy`.
     """
 
     def __init__(
@@ -190,7 +189,7 @@ class Supervisor:
         self._rolling: list[tuple[ChildSlot, Child]] = []
         self._next_look = 0.0
         self._signals: list[int] = []
-        self._bereft = False
+        self._has_ended = False
         self._reload = threading.Event()
         self._ear, self._bell = socket.socketpair()
         self._ear.setblocking(False)
@@ -198,15 +197,15 @@ class Supervisor:
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._ear, selectors.EVENT_READ, None)
 
-    # What other threads may call
+    # Methods for any thread
 
     def healthy(self) -> bool:
-        """Whether every process is, and there is one where there is to be."""
+        """Return whether all processes are there and healthy."""
         now = time.monotonic()
         return self._begun and all(slot.healthy(now) for slot in self._slots)
 
     def status(self) -> SupervisorStatus:
-        """All that there is to know."""
+        """Return the status of the supervisor and its processes."""
         now = time.monotonic()
         return SupervisorStatus(
             pid=os.getpid(),
@@ -216,7 +215,7 @@ class Supervisor:
         )
 
     def reload(self) -> None:
-        """Replace all processes, at the same time, if the app can be loaded."""
+        """Replace all processes at the same time, if the app can be loaded."""
         self._reload.set()
         with contextlib.suppress(OSError):  # it is set already, or the supervisor has ended
             self._bell.send(b"!")
@@ -224,9 +223,10 @@ class Supervisor:
     # The loop
 
     def run(self) -> int:
-        """Keep them running; the exit code: 0 = all ended well, 2 = the app can't be loaded.
+        """Keep the processes running. Call it once, in the main thread.
 
-        Call it in the main thread, once.
+        Returns:
+            The exit code: 0 = all ended well, 1 = one did not, 2 = the app can't be loaded.
         """
         with self._listening():
             try:
@@ -244,19 +244,16 @@ class Supervisor:
         if self._reload.is_set() and not self._stopping:
             self._reload.clear()
             self._try_then(self._replace_all)
-        if self._bereft:
-            self._bereft = False
-            self._find_ended()
+        if self._has_ended:
+            self._has_ended = False
+            self._end_trial()
+            for slot in self._slots:
+                if slot.child is not None and slot.child.code is not None:
+                    self._ended(slot, slot.child)
         self._kill_the_late()
         self._look_at_memory()
         self._roll_on()
         self._fill()
-
-    def _find_ended(self) -> None:
-        self._end_trial()
-        for slot in self._slots:
-            if slot.child is not None and slot.child.code is not None:
-                self._ended(slot, slot.child)
 
     def _over(self) -> bool:
         if self._code is not None and not self._begun:
@@ -289,9 +286,9 @@ class Supervisor:
 
     @contextlib.contextmanager
     def _listening(self) -> Iterator[None]:
-        """Act on signals after the wait that they end, one after the other."""
+        """Collect signals; they end the wait, and are handled after it."""
         heard = [signal.SIGTERM, signal.SIGINT, signal.SIGCHLD]
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # it is, below nohup
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it
             heard.append(signal.SIGHUP)
         before = {number: signal.signal(number, self._hear) for number in heard}
         bell = signal.set_wakeup_fd(self._bell.fileno(), warn_on_full_buffer=False)
@@ -304,7 +301,7 @@ class Supervisor:
 
     def _hear(self, number: int, _: FrameType | None) -> None:
         if number == signal.SIGCHLD:
-            self._bereft = True
+            self._has_ended = True
         else:
             self._signals.append(number)
 
@@ -324,7 +321,7 @@ class Supervisor:
     # The trial
 
     def _try_then(self, action: Callable[[], None]) -> None:
-        """Load the app in a separate process; call `then` if that succeeds."""
+        """Load the app in a separate process; call `action` if that succeeds."""
         self._drop_trial()
         self._then = action
         try:
@@ -394,15 +391,13 @@ class Supervisor:
             slot.done = True
         elif child.leaving not in ("", RECYCLED) or (code == 0 and child.terms.limited):
             LOG.info("process %d, pid %d, %s: it is replaced", *told)
-            self._excuse(slot)
+            slot.excused = time.monotonic() + STALE
             slot.renew()
         else:
             self._ended_unasked(slot, child, told)
 
     def _ended_unasked(self, slot: ChildSlot, child: Child, told: tuple[int, int, str]) -> None:
-        slot.excused = 0.0
-        if child.leaving:
-            self._excuse(slot)
+        slot.excused = time.monotonic() + STALE if child.leaving else 0.0
         if child.age < EARLY:
             pause = slot.postpone()
             LOG.warning(
@@ -427,7 +422,7 @@ class Supervisor:
             slot.renew()
 
     def _roll_on(self) -> None:
-        """Stop the next process when the replacement of the one before has loaded the app."""
+        """Stop the next process when the previous one's replacement has loaded the app."""
         while self._rolling and not self._stopping:
             slot, old = self._rolling[0]
             if slot.child is old:
@@ -445,10 +440,6 @@ class Supervisor:
     def _terminate(self, slot: ChildSlot, child: Child, why: str) -> None:
         child.terminate(why)
         slot.excused = child.kill_at or 0.0
-
-    @staticmethod
-    def _excuse(slot: ChildSlot) -> None:
-        slot.excused = time.monotonic() + STALE
 
     def _kill_the_late(self) -> None:
         now = time.monotonic()
@@ -485,7 +476,7 @@ class Supervisor:
     def _close(self) -> None:
         self._drop_trial()
         for slot in self._slots:
-            if slot.child is not None:  # only after an error of ours
+            if slot.child is not None:  # only after an error in this class
                 self._forget(slot.child)
         self._selector.close()
         self._ear.close()
@@ -493,7 +484,7 @@ class Supervisor:
 
 
 def _how(code: int) -> str:
-    """How a process ended, as a clause."""
+    """Return how a process ended, as a part of a sentence."""
     if code >= 0:
         return f"ended with {code}"
     try:

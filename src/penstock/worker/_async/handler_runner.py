@@ -1,14 +1,14 @@
-"""Runs handlers, one call at a time on each runner, and notes what is to become of the jobs."""
+"""Runs of handlers, one at a time on each runner, and the verdicts on their jobs."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 from penstock.client._async.transport.connection import monotonic
+from penstock.core.job import Delivery
 from penstock.core.logs import Fields, get_logger
 from penstock.core.middleware import Middleware, RunEvent, running
 from penstock.worker.arguments import Unfit
@@ -24,18 +24,28 @@ __all__ = ["AsyncHandlerRunner"]
 
 logger = get_logger("penstock")
 
+Judged = tuple[list[Verdict] | None, BaseException | None]
+"""The verdicts on the jobs of a run, and the handler's exception unless that is a `Result`.
+
+No verdicts = all jobs are acknowledged.
+"""
+LATER = Verdict("release", 0)
+"""For the other jobs of a batch when one has lost its lease, and for all when the loop ends."""
+UNCLEAR = Verdict("nack", text="it failed, and the failure could not be described")
+"""For a job whose failure could not be judged, as its exception raises others."""
+
 
 class AsyncHandlerRunner:
-    """What the runners of a worker do.
+    """Runs handlers for the runners of a worker, and passes the verdicts to its loop.
 
     Args:
-        handlers: to say why there is none.
+        handlers: the handlers of the worker.
         middleware: hooks around each run.
-        wake: tells the worker's loop that something is finished.
+        wake: ends the wait of the worker's loop.
 
     Attributes:
-        runners: who calls `execute`.
-        finished: where finished jobs are put for the worker's loop.
+        runners: the runners, which call `execute`.
+        finished: reports for the worker's loop.
     """
 
     runners: AsyncRunners
@@ -50,7 +60,7 @@ class AsyncHandlerRunner:
         self._at_work: dict[int, tuple[Item, float]] = {}
 
     def at_work(self) -> tuple[RunningJob, ...]:
-        """The jobs that handlers are at, the oldest first."""
+        """Return the jobs that handlers are processing, the oldest first."""
         now, jobs = monotonic(), list[RunningJob]()
         for (handler, part), began in list(self._at_work.values()):
             for job in part:
@@ -59,28 +69,27 @@ class AsyncHandlerRunner:
                 jobs.append(view)
         return tuple(sorted(jobs, key=lambda job: -job.seconds))
 
-    def unknown(self, job: Any) -> None:
-        """There is no handler for a job: it becomes a dead letter."""
+    def unknown(self, job: Delivery) -> None:
+        """Give up a job for which there is no handler: it becomes a dead letter."""
         self._finish((job,), unfit(job, self._handlers.missing(job)), 0.0)
 
     async def execute(self, item: Item) -> None:
-        """Run a handler; what becomes of its jobs goes to the loop. Never raises."""
+        """Run a handler and pass the verdicts on its jobs to the loop. Never raises."""
         handler, jobs = item
         if jobs[0].lost or (len(jobs) > 1 and any(job.lost for job in jobs)):
-            self._finish([job for job in jobs if job.lost], KEPT, 0.0)  # before its turn came
+            self._finish([job for job in jobs if job.lost], KEPT, 0.0)  # lost before they began
             jobs = [job for job in jobs if not job.lost]
             if not jobs:
                 self._wake()
                 return
         began = monotonic()
-        run = _HandlerRun()
         self._at_work[id(item)] = (item, began)
-        verdicts: list[Verdict] | None
+        cause: BaseException | None
         try:
             run_it = self._hooked if self._middleware else self._call
-            verdicts = await run_it(handler, jobs, run)
+            verdicts, cause = await run_it(handler, jobs)
         except BaseException as error:  # noqa: BLE001  # a runner outlives every handler
-            verdicts = self._broken(handler, jobs, error, run)
+            verdicts, cause = self._broken(handler, jobs, error)
         del self._at_work[id(item)]
         seconds = monotonic() - began
         if verdicts is None:
@@ -90,44 +99,40 @@ class AsyncHandlerRunner:
             else:
                 self._finish(jobs, ACK, seconds)
         else:
-            alike: dict[Verdict, list[Any]] = {}
+            alike: dict[Verdict, list[Delivery]] = {}
             for job, verdict in zip(jobs, verdicts, strict=True):
                 alike.setdefault(verdict, []).append(job)
             for verdict, part in alike.items():
-                self._finish(part, verdict, seconds, run.error)
-        run.error = None  # its traceback leads back here
+                self._finish(part, verdict, seconds, cause)
+        del cause  # its traceback refers to this frame
         self._wake()
 
     def _broken(
-        self,
-        handler: Handler[..., Any],
-        jobs: Sequence[Any],
-        error: BaseException,
-        run: _HandlerRun,
-    ) -> list[Verdict]:
-        """Return the verdicts on a run that was cancelled, or raised more than an Exception."""
+        self, handler: Handler[..., Any], jobs: Sequence[Delivery], error: BaseException
+    ) -> Judged:
+        """Judge a run that was cancelled, or raised a BaseException that is no Exception."""
         try:
             if self.runners.has_ended(jobs, error):
-                return [KEPT if job.lost else LATER for job in jobs]
-            return run.failed(handler, jobs, error)
+                return [KEPT if job.lost else LATER for job in jobs], None
+            return _judged(handler, jobs, error)
         except BaseException:  # noqa: BLE001  # a __str__ that fails must not keep the jobs
             with suppress(Exception):
                 logger.warning("%r: %s", jobs[0], UNCLEAR.text, extra=Fields(jobs[0]))
-            return [UNCLEAR] * len(jobs)
+            return [UNCLEAR] * len(jobs), None
 
     def _finish(
         self,
-        jobs: Sequence[Any],
+        jobs: Sequence[Delivery],
         verdict: Verdict,
         seconds: float,
         error: BaseException | None = None,
     ) -> None:
-        """Put jobs where the loop finds them.
+        """Pass a verdict on jobs to the loop.
 
-        What a handler has settled itself is done with. One that was told that it has lost its job
-        may have stopped half way: it returns, and the lease may last a moment longer.
+        Nothing is reported of a job that the handler has settled itself, or that was lost. The
+        handler of a lost job may have stopped half way, even if the lease lasts a moment longer.
         """
-        parts: dict[str, list[Any]] = {}
+        parts: dict[str, list[Delivery]] = {}
         for job in jobs:
             kind = "own" if job.settled else "lost" if job.lost else "told"
             parts.setdefault(kind, []).append(job)
@@ -136,75 +141,48 @@ class AsyncHandlerRunner:
             told = verdict if kind == "told" else KEPT
             self.finished.append(Finished(part, told, seconds, error))
 
-    async def _hooked(
-        self, handler: Handler[..., Any], jobs: Sequence[Any], run: _HandlerRun
-    ) -> list[Verdict] | None:
-        """Call a handler within the hooks of the middleware; None = every job is done."""
+    async def _hooked(self, handler: Handler[..., Any], jobs: Sequence[Delivery]) -> Judged:
+        """Call a handler within the hooks of the middleware."""
         event = RunEvent(jobs[0].queue_name, tuple(jobs), handler.name)
-        found: list[Verdict] | None = None
+        found: Judged = (None, None)
 
         def judge(error: BaseException) -> str:
-            """The outcome of what a hook raises, which is a failure of its handler."""
+            """Return the outcome after a hook has raised, which counts as the handler's failure."""
             nonlocal found
             if not isinstance(error, Exception):
                 return "lost" if any(job.lost for job in jobs) else "failed"
-            found = run.failed(handler, jobs, error)
-            _note(event, jobs, found)
+            found = _judged(handler, jobs, error)
+            _note(event, jobs, found[0])
             return event.outcome
 
         with suppress(Exception), running(self._middleware, event, judge):
-            found = await self._call(handler, jobs, run, event)
+            found = await self._call(handler, jobs, event)
+            _note(event, jobs, found[0])
             if event.error is not None:
                 raise event.error
         return found
 
     async def _call(
-        self,
-        handler: Handler[..., Any],
-        jobs: Sequence[Any],
-        run: _HandlerRun,
-        event: RunEvent | None = None,
-    ) -> list[Verdict] | None:
-        verdicts: list[Verdict] | None
+        self, handler: Handler[..., Any], jobs: Sequence[Delivery], event: RunEvent | None = None
+    ) -> Judged:
         try:
             args, kwargs = (jobs, {}) if handler.takes_job else arguments_of(handler, jobs)
             value = await self.runners.call(handler, jobs, args, kwargs)
-            verdicts = None if value is None else concluded(handler, jobs, value)
+            return None if value is None else concluded(handler, jobs, value), None
         except Unfit as error:
-            verdicts = [unfit(jobs[0], str(error))]
+            return [unfit(jobs[0], str(error))], None
         except Exception as error:  # noqa: BLE001  # whatever a handler raises is its failure
-            verdicts = run.failed(handler, jobs, error)
             if event is not None:
                 event.error = error
-        if event is not None:
-            _note(event, jobs, verdicts)
-        return verdicts
+            return _judged(handler, jobs, error)
 
 
-@dataclass(slots=True)
-class _HandlerRun:
-    """One run of a handler, with what it raised, unless that was a `Result`."""
-
-    error: BaseException | None = None
-
-    def failed(
-        self, handler: Handler[..., Any], jobs: Sequence[Any], error: BaseException
-    ) -> list[Verdict]:
-        """Return the verdicts on the jobs, and keep the error."""
-        verdicts = failed(handler, jobs, error)
-        if not isinstance(error, Result):
-            self.error = error
-        return verdicts
+def _judged(handler: Handler[..., Any], jobs: Sequence[Delivery], error: BaseException) -> Judged:
+    return failed(handler, jobs, error), None if isinstance(error, Result) else error
 
 
-LATER = Verdict("release", 0)
-"""For the other jobs of a batch when one has lost its lease, and for all when the loop ends."""
-UNCLEAR = Verdict("nack", text="it failed in a way that could not be told")
-"""What was to judge a failure has failed itself."""
-
-
-def _note(event: RunEvent, jobs: Sequence[Any], verdicts: list[Verdict] | None) -> None:
-    """Tell the hooks what becomes of the jobs."""
+def _note(event: RunEvent, jobs: Sequence[Delivery], verdicts: list[Verdict] | None) -> None:
+    """Write the outcomes of the jobs into the event of the hooks."""
     if verdicts is None:
         verdicts = [ACK] * len(jobs)
     kinds = [

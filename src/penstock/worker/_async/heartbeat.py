@@ -1,8 +1,8 @@
-"""Renews the leases of held jobs, in a thread and on connections of its own.
+"""The heartbeat: renews the leases of held jobs, in a thread and on connections of its own.
 
-So a handler that blocks the event loop, or keeps the interpreter busy, does not lose its job. A
-lease counts from the time at which it was asked for, by this machine's monotonic clock: what this
-worker believes to hold it does hold.
+So a handler that blocks the event loop, or keeps the interpreter busy, does not lose its job. By
+this machine's monotonic clock a lease begins when its request is sent. So the worker never counts a
+job as held after its lease has ended.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from penstock.client._acompat import Signal
 from penstock.client._async.transport.connection import monotonic
 from penstock.client._async.transport.driver import AsyncDriver
 from penstock.client._async.transport.node import AsyncNode
+from penstock.core.job import Delivery
 from penstock.core.logs import Fields, get_logger
 from penstock.errors import WrongEpoch
 from penstock.wire.scripts import script
-from penstock.worker.heartbeat_process import HeartbeatProcess
 from penstock.worker.loop import leave
 from penstock.worker.runners import ain_thread
 from penstock.worker.state import WorkerState
@@ -31,26 +31,25 @@ __all__ = ["AsyncHeartbeat"]
 logger = get_logger("penstock")
 
 SHORTEST = 0.01
-"""Fewest seconds between two looks."""
+"""Fewest seconds between two looks at the leases."""
 GONE = "it expired, was removed, or another worker holds it"
 AGAIN = 1.0
-"""Most seconds until leases that could not be renewed are tried again."""
+"""Most seconds until another attempt at leases that could not be renewed."""
 OVERDUE = 2.0
-"""Seconds after the grace at which a worker that has not ended is left behind by `run`, and its
-heartbeat gives back its jobs; and the same again, after which the heartbeat ends the process."""
+"""Seconds after the grace at which `run` abandons a worker that has not ended, and its heartbeat
+releases its jobs. After as many seconds more the heartbeat ends the process."""
 
 
 class AsyncHeartbeat:
-    """Extends what is held when a third of its lease has passed; tells what is lost.
+    """Renews each lease when a third of it has passed; tells handlers that their jobs are lost.
 
     Args:
-        state: of the worker whose jobs these are.
-        twin: makes a separate connection to a node; None stands for the only one.
+        state: the state of the worker.
+        twin: makes a separate connection to a node; None = the only node.
         prefix: prefix of all keys.
-        name: of the thread.
-        overdue: called, once, when the worker should have ended some time ago and has not; it may
-            end the process.
-        helper: a process that does it, so that this one has little to do.
+        name: the name of the thread.
+        overdue: called once if the worker does not end long after its grace; it may end the
+            process.
     """
 
     def __init__(
@@ -61,7 +60,6 @@ class AsyncHeartbeat:
         prefix: str,
         name: str,
         overdue: Callable[[], None] | None = None,
-        helper: HeartbeatProcess | None = None,
     ) -> None:
         self._state = state
         self._twin = twin
@@ -69,7 +67,6 @@ class AsyncHeartbeat:
         self._drivers: dict[Any, AsyncDriver] = {}
         self._name = name
         self._overdue = overdue
-        self._helper = helper
         self._poked = Signal()  # an Event may not be set in a signal handler: it has a lock
         self._closed = False
         self._failures = 0
@@ -77,12 +74,12 @@ class AsyncHeartbeat:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._state.poke = self._poked.set
         self._thread = ain_thread(self._main, self._name)
 
     def close(self) -> None:
-        """End; waits until a call that is under way is over."""
+        """End the thread, after a call that is in progress."""
         self._closed = True
         self._poked.set()
         if self._thread is not None:
@@ -93,7 +90,7 @@ class AsyncHeartbeat:
             await self._warm_up()
             while not self._closed:
                 await self._beat()
-                self._state.beat_at = math.inf  # who takes a job from here on says so
+                self._state.beat_at = math.inf  # the loop pokes when it takes a job from here on
                 pause = self._pause()
                 self._state.beat_at = monotonic() + pause
                 self._poked.wait(pause)
@@ -108,15 +105,15 @@ class AsyncHeartbeat:
         return found
 
     async def _warm_up(self) -> None:
-        """Connect early: it takes long beside a handler that keeps the interpreter busy."""
+        """Connect early: that takes long beside a handler that keeps the interpreter busy."""
         for home in dict.fromkeys(poll.home for poll in list(self._state.polls)):
             with suppress(Exception):  # the first beat with something to do tries again
                 node = self._driver(home).node
                 await node.command("SCRIPT", "LOAD", script("extend").source)
 
     async def _beat(self) -> None:
-        if self._helper is not None:
-            self._lose(self._helper.news(), GONE)
+        if self._state.helper is not None:
+            self._lose(self._state.helper.news(), GONE)
         unreached = set[Any]()
         for lease, jobs in due(self._held(), monotonic()):
             if jobs[0].batch.ops not in unreached and not await self._renewed(lease, jobs):
@@ -130,7 +127,7 @@ class AsyncHeartbeat:
         return self._state.deadline + (2 * OVERDUE if self._has_left else OVERDUE)
 
     async def _end(self, overdue: Callable[[], None]) -> None:
-        """Give back the jobs of a worker whose event loop does not move; then end the process."""
+        """Release the jobs of a worker whose event loop is blocked; later end the process."""
         if self._has_left:
             self._overdue = None
             overdue()
@@ -139,7 +136,7 @@ class AsyncHeartbeat:
         if self._state.polls[0].home is None:  # of several nodes the leases end by themselves
             await self._driver(None).drive(leave(self._state))
 
-    async def _renewed(self, lease: float, jobs: Sequence[Any]) -> bool:
+    async def _renewed(self, lease: float, jobs: Sequence[Delivery]) -> bool:
         """Renew the leases of jobs of one queue; return whether the server was reached."""
         ops, sent = jobs[0].batch.ops, monotonic()
         try:
@@ -159,21 +156,25 @@ class AsyncHeartbeat:
             self._lose(gone, GONE)
         return True
 
-    def _held(self) -> list[Any]:
-        """Return the jobs whose leases are renewed; those whose time is over are lost.
+    def _held(self) -> list[Delivery]:
+        """Return the jobs whose leases are renewed; lose those whose lease or ttl has ended.
 
-        Finished jobs are among them: until the loop has reported them, which may be blocked by
-        another handler, they must not run again.
+        Finished jobs are among them: they must not run again before the loop has reported them, and
+        another handler may block the loop.
         """
-        now, unbegun = monotonic(), self._state.suspects.unbegun
+        now = monotonic()
         held = [job for job in list(self._state.held) if not job.lost]
         over = [job for job in held if job.term.until <= now]
         self._lose([job for job in over if job.term.lease], "its lease was not renewed in time")
         self._lose([job for job in over if not job.term.lease], "its ttl has ended")
+        return self._renewable(held)
+
+    def _renewable(self, held: Sequence[Delivery]) -> list[Delivery]:
+        unbegun = self._state.suspects.unbegun
         return [job for job in held if not (job.lost or job in unbegun or _is_away(job))]
 
-    def _lose(self, jobs: Sequence[Any], why: str) -> None:
-        """Tell the handlers of lost jobs, unless they have finished."""
+    def _lose(self, jobs: Sequence[Delivery], why: str) -> None:
+        """Mark jobs as lost; tell their handlers unless they have finished."""
         lost = []
         for job in jobs:
             job.term = OVER
@@ -187,16 +188,14 @@ class AsyncHeartbeat:
         """Return the seconds until the next lease is due or ends."""
         held = [job for job in list(self._state.held) if not job.lost]
         nearest = min((job.term.until for job in held), default=math.inf)
-        unbegun = self._state.suspects.unbegun
-        renewed = [job for job in held if not (job in unbegun or _is_away(job))]
-        nearest = min(nearest, next_renewal(renewed))
+        nearest = min(nearest, next_renewal(self._renewable(held)))
         if self._overdue is not None:
             nearest = min(nearest, self._end_at)
         shortest = min(SHORTEST * 2.0 ** min(self._failures, 10), AGAIN)
         return min(max(nearest - monotonic(), shortest), PAUSE)
 
 
-def _is_away(job: Any) -> bool:
-    """Return whether the node of a job, one of several, is down. It must not hold up the others."""
+def _is_away(job: Delivery) -> bool:
+    """Return whether the job's node, one of several, is down. It must not delay the others."""
     home = job.batch.ops.home
     return home is not None and not home.state.is_up

@@ -1,4 +1,4 @@
-"""Takes jobs, runs handlers, reports what became of the jobs."""
+"""The worker: takes jobs, runs handlers, and reports the outcomes."""
 
 from __future__ import annotations
 
@@ -43,44 +43,46 @@ logger = get_logger("penstock")
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 SIGHT = 1.0
-"""Seconds after which the main thread looks for signals: one that comes while it goes to sleep does
-not wake it."""
+"""Seconds after which the main thread looks for signals. A signal that comes just before the thread
+goes to sleep does not wake it."""
+READY = 10.0
+"""Most seconds to wait for the helper process: a handler may soon let no other thread run."""
 
 
 class AsyncWorker:
     """Runs handlers for the jobs of one or several queues, until it is stopped.
 
-    A handler that returns finishes its job; one that raises has failed, and the job is tried again
-    by its policy; `Done`, `Retry`, `Snooze` and `Reject`, returned or raised, say it in so many
-    words. Leases are renewed by a thread of its own for as long as a handler runs. When a lease is
-    lost all the same, a coroutine is cancelled, and for a function in a thread `job.lost` turns
-    true; what such a handler reports changes nothing.
+    When a handler returns, its job is finished. When it raises, the attempt has failed, and the
+    job's retry policy decides. `Done`, `Retry`, `Snooze` and `Reject`, returned or raised, ask for
+    one outcome explicitly. A thread renews the lease for as long as the handler runs. If the lease
+    is lost all the same, a coroutine is cancelled; for a function in a thread `job.lost` becomes
+    true. The outcome of such a handler changes nothing.
 
     Args:
-        source: a client, whose settings it takes over for connections of its own; or a URL, a
-            redis-py client, or a list of these: several nodes.
-        queues: a name, several, or names with weights: `{"mail": 8, "low": 2}` takes eight jobs of
-            ten from `mail` while both have some. It is a share, not a priority.
-        handlers: `Handlers`, or a function alone, the default handler: it gets every job, whatever
-            its name. Coroutine functions run in an event loop only, plain functions in threads.
+        source: a client, whose settings are used for separate connections; or a URL, a redis-py
+            client, or a list of these for several nodes.
+        queues: a name, several names, or names with weights: with `{"mail": 8, "low": 2}` eight
+            jobs of ten come from `mail` while both have some. A weight is a share, not a priority.
+        handlers: `Handlers`, or one function as the default handler, which gets every job.
+            Coroutine functions run in an event loop only, plain functions in threads.
         concurrency: how many handlers run at once.
-        prefetch: how many jobs are held besides, so that the next one is at hand. They are not
-            there for other workers meanwhile.
-        grace: seconds that handlers have to finish when the worker is stopped; then their jobs are
-            given back, with no attempt charged.
-        burst: end when no job can be taken any more. Those that are due later stay, and those of a
-            queue that is paused, or that has another exclusive consumer.
-        max_jobs: take so many jobs, and end when they are finished.
-        throttle: seconds to leave the queues alone after each look at them; or what computes them
-            from the number of jobs that wait.
+        prefetch: how many more jobs to hold, so that the next job is at hand. Other workers can't
+            take them meanwhile.
+        grace: seconds in which handlers may finish when the worker is stopped. Then their jobs are
+            released, without counting an attempt.
+        burst: end when no job can be taken any more. Jobs that are due later stay, and so do jobs
+            of a queue that is paused or has another exclusive consumer.
+        max_jobs: take this many jobs, and end when they are finished.
+        throttle: seconds to pause after each look at the queues; or a function that computes them
+            from the number of waiting jobs.
         monitor: called with a `LoopEvent` after each round.
-        heartbeat: "thread", or "process": leases are renewed by a helper process, for handlers in
-            native code that never let the interpreter go.
-        name: who takes the jobs, kept with each delivery; default that of the client, or host and
+        heartbeat: "thread"; or "process", where a helper process renews leases, for handlers in
+            native code that let no other thread run.
+        name: the worker's name, kept with each delivery; by default the client's, or host and
             process.
         isolate: `module:name` of this worker, or of a function that makes it. Jobs that crashed
-            twice then run in a process of their own, which imports it, and other jobs go on
-            meanwhile. None = they run when the worker has no other job. `penstock worker` sets it.
+            twice then run in a separate process, which imports it, while other jobs go on. None =
+            such jobs run when the worker has no other job. `penstock worker` sets it.
 
     Raises:
         BadArgument: an argument can't be used.
@@ -131,13 +133,13 @@ class AsyncWorker:
         self._isolated: Isolated | None = None
 
     def _twinned(self, name: str | None) -> AsyncPenstock:
-        """A client of its own; of one node where a helper process, which has one, renews leases."""
+        """Return a separate client: of one node beside a helper process, which has only one."""
         is_alone = self.options.heartbeat == "process" and isinstance(self._origin._source, str)
         return self._origin.twin(owner=name, federation=False if is_alone else None)
 
     @property
     def name(self) -> str:
-        """Who takes the jobs."""
+        """The worker's name, kept with each delivery as its owner."""
         return self._client.owner
 
     @property
@@ -145,10 +147,10 @@ class AsyncWorker:
         return {"worker": self.name}
 
     def change(self, **options: Any) -> None:
-        """Change options while the worker does not run; None leaves one as it is.
+        """Change options while the worker does not run; None leaves an option as it is.
 
         Raises:
-            BadArgument: no such option, a value that can't be used, or it runs.
+            BadArgument: there is no such option, its value can't be used, or the worker runs.
         """
         given = {name: value for name, value in options.items() if value is not None}
         if self.state in ("running", "stopping") and given:
@@ -164,21 +166,19 @@ class AsyncWorker:
     # -- life ------------------------------------------------------------------------------
 
     async def run(self, *, signals: bool = True) -> None:
-        """Work until stopped: by `stop`, or in the main thread by SIGTERM or SIGINT.
+        """Work until the worker is stopped, or all its queues are closed and drained.
 
-        Or until there is nothing left to do: all queues are closed and drained.
+        `stop` stops it, and in the main thread SIGTERM and SIGINT do. At the first signal no more
+        jobs are taken, and handlers have `grace` seconds to finish. At the second signal, or when
+        this call is cancelled, unfinished jobs are released at once.
 
-        At the first signal no more jobs are taken, and handlers have `grace` seconds to finish; at
-        the second, or when this call is cancelled, what is not finished is given back at once.
+        A worker that does not end, because a call to the server does not return, is abandoned some
+        seconds after its grace. This call then returns, and `abandoned` is the number of jobs that
+        the worker still holds. If a handler blocks the event loop, or coroutines that refuse to be
+        cancelled keep it from ending, this call can't return: the process ends with exit code 1.
 
         Args:
-            signals: whether to listen to signals.
-
-        A worker that can't end, because a call to the server does not come back, is left behind
-        some seconds after that: this call returns, and `abandoned` tells what it still holds. Only
-        if a handler blocks the event loop itself, so that nothing can return, or coroutines that
-        refuse to be cancelled keep the event loop from ending, the process is ended, with exit code
-        1.
+            signals: whether to act on signals.
 
         Raises:
             ConfigurationError, AuthenticationError: the server can't be used.
@@ -194,22 +194,24 @@ class AsyncWorker:
                 raise
 
     async def start(self) -> None:
-        """Begin to work in the background; one that works already goes on.
+        """Work in the background. A worker that runs goes on.
 
-        A worker that has ended starts again, with new figures. One that is stopping is waited for,
-        for its grace at most, and started again. `stop` before the first start is not forgotten:
-        the worker ends at once.
+        A worker that has ended starts again, with new figures. One that is stopping ends first,
+        after its grace at most, and starts again. After a `stop` before the first start the worker
+        ends at once.
 
         Raises:
             BadArgument: an annotation of a handler can't be resolved.
-            ConfigurationError, AuthenticationError: it was stopping, and has ended because of that.
+            ConfigurationError, AuthenticationError: it was stopping, and this error has ended it.
         """
         if self._activity is not None:
             if not self._activity.is_over:
                 if not self.stopping:
                     return
                 await self.join()
-            self._renew()
+            self._stops.clear()
+            self._state, self._statistics = None, Statistics()
+            self._client = self._origin.twin(owner=self.options.name)
         self.handlers.check()
         wake, options = AsyncSignal(), self.options
         handler_runner = AsyncHandlerRunner(self.handlers, self._client.middleware, wake.set)
@@ -223,26 +225,26 @@ class AsyncWorker:
             statistics=self._statistics,
             fields=self._fields,
         )
-        state.helper, state.isolated = self._helper(), self._isolated
-        state.isolator = self._isolator(state)
+        if options.heartbeat == "process":
+            source, prefix = self._client._source, self._client.prefix
+            state.helper = HeartbeatProcess(source, prefix=prefix, owner=self.name)
+        if options.isolate is not None:
+            told = {"queues": dict(options.queues), "grace": options.grace_s, "name": self.name}
+            state.isolator = Isolator(options.isolate, told, state.wake, self._fields)
+        state.isolated = self._isolated
         self._handler_runner = handler_runner
         handler_runner.runners, handler_runner.finished = runners, state.finished
         for grace in self._stops:
             state.stop(grace)
         self._activity = AsyncActivity(lambda: self._main(state, runners, wake), self.name)
 
-    def _renew(self) -> None:
-        self._stops.clear()
-        self._state, self._statistics = None, Statistics()
-        self._client = self._origin.twin(owner=self.options.name)
-
     def stop(self, grace: Duration | None = None) -> None:
-        """Take no more jobs, and end when the handlers have finished; returns at once.
+        """Take no more jobs, and end when the handlers have finished. Returns at once.
 
-        May be called from any thread and from a signal handler, again, and before the start.
+        Any thread or signal handler may call this, repeatedly, and before the start.
 
         Args:
-            grace: seconds after which unfinished jobs are given back; None = the worker's.
+            grace: seconds after which unfinished jobs are released; None = the worker's `grace`.
         """
         seconds = None if grace is None else duration_ms("grace", grace) / 1000
         self._stops.append(seconds)
@@ -250,16 +252,16 @@ class AsyncWorker:
             self._state.stop(seconds)
 
     async def join(self, timeout: Duration | None = None) -> bool:
-        """Wait until it has ended.
+        """Wait until the worker has ended.
 
         Args:
-            timeout: seconds, None = for ever.
+            timeout: seconds to wait; None = no limit.
 
         Returns:
             Whether it has ended.
 
         Raises:
-            ConfigurationError, AuthenticationError: it has ended because of that.
+            ConfigurationError, AuthenticationError: this error has ended it.
         """
         seconds = None if timeout is None else duration_ms("timeout", timeout) / 1000
         return self._activity is None or await self._activity.join(seconds)
@@ -288,7 +290,7 @@ class AsyncWorker:
 
     @contextmanager
     def _listening(self, wanted: bool) -> Iterator[None]:
-        """Stop the worker at signals, where Python can receive them."""
+        """Stop the worker at signals. Only the main thread can receive them."""
         if not wanted or threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -309,12 +311,12 @@ class AsyncWorker:
 
     @property
     def stopping(self) -> bool:
-        """Whether it was told to stop; long handlers may look at it."""
+        """True if the worker was told to stop. A long handler may check it."""
         return bool(self._stops)
 
     @property
     def state(self) -> str:
-        """new, running, stopping or stopped."""
+        """The state: "new", "running", "stopping" or "stopped"."""
         if self._activity is None:
             return "new"
         if self._activity.is_over:
@@ -323,14 +325,15 @@ class AsyncWorker:
 
     @property
     def drained(self) -> bool:
-        """Whether it has found all its queues closed and drained, and therefore ended."""
+        """True if the worker has ended because all its queues are closed and drained."""
         return self._state is not None and self._state.is_drained
 
     @property
     def abandoned(self) -> int:
-        """How many jobs it could neither report nor give back when it ended.
+        """The number of jobs that the worker could neither report nor release when it ended.
 
-        Their leases end by themselves. Jobs delivered at most once are not among them.
+        They are delivered again when their leases have expired. Jobs delivered at most once are not
+        counted.
         """
         state = self._state
         if state is None or not state.is_over:
@@ -338,12 +341,12 @@ class AsyncWorker:
         return len(state.abandoned | state.leased())
 
     def healthy(self) -> bool:
-        """Whether it works: it is running, and the server has answered in the last 15 seconds."""
+        """Return whether it runs, and the server has answered in the last 15 seconds."""
         is_alive = self.state in ("running", "stopping")
         return is_alive and self._state is not None and self._state.is_healthy
 
     def status(self) -> WorkerStatus:
-        """What it is doing, and its figures so far; from any thread."""
+        """Return the status and the figures. Any thread may call this."""
         state, handler_runner = self._state, self._handler_runner
         isolated = () if state is None or state.isolator is None else state.isolator.running
         sizes = dict.fromkeys(self.options.queues, 0)
@@ -374,15 +377,17 @@ class AsyncWorker:
             prefix=self._client.prefix,
             name=f"{self.name}-leases",
             overdue=self._end_process if self._owns_process else None,
-            helper=helper,
         )
         runners.start()
         try:
             if helper is not None:
                 helper.start()
             heartbeat.start()
-            if helper is not None:
-                await self._ready(state, wake, helper)
+            until = monotonic() + READY
+            while helper is not None and not (helper.is_ready() or state.stopping):
+                if monotonic() > until:
+                    break
+                await wake.wait(0.02)
             if await self._connected(state, wake):
                 text = "%s takes jobs of %s"
                 logger.info(text, self.name, ", ".join(self.options.queues), extra=self._fields)
@@ -402,7 +407,7 @@ class AsyncWorker:
                 runners.at_end(_end_process)
 
     async def _work(self, state: WorkerState, wake: AsyncSignal) -> None:
-        """Drive the loop to its end, over several nodes as soon as its node lists others."""
+        """Drive the loop to its end; go on with several nodes when the node lists others."""
         while True:
             home = self._client._home
             state.apart, state.moved = home.is_apart, False
@@ -415,7 +420,7 @@ class AsyncWorker:
             logger.info("%s takes jobs of several nodes", self.name, extra=self._fields)
 
     async def _look(self) -> None:
-        """Look for other nodes in the list of its node; the loop ends if there are some."""
+        """Look for other nodes in the node list; the loop ends if there are some."""
         state = self._state
         if state is not None and await self._client._has_others():
             state.moved = True
@@ -430,7 +435,7 @@ class AsyncWorker:
         return cast("AsyncNode", twin)
 
     def _polls(self) -> list[QueuePoll]:
-        """Return its queues. The partitions of a queue, on each node, share its weight."""
+        """Return the queues. The partitions of a queue, on each node, share its weight."""
         found = []
         for name, weight in self.options.queues.items():
             queue = self._client.queue(name)
@@ -438,51 +443,28 @@ class AsyncWorker:
             found += [QueuePoll(ops, share) for ops in queue.operations]
         return found
 
-    def _helper(self) -> HeartbeatProcess | None:
-        if self.options.heartbeat != "process":
-            return None
-        return HeartbeatProcess(self._client._source, prefix=self._client.prefix, owner=self.name)
-
-    def _isolator(self, state: WorkerState) -> Isolator | None:
-        target, options = self.options.isolate, self.options
-        if target is None:
-            return None
-        told = {"queues": dict(options.queues), "grace": options.grace_s, "name": self.name}
-        return Isolator(target, told, state.wake, self._fields)
-
     async def _run_isolated(self, isolated: Isolated, told: dict[str, Any]) -> None:
-        """Run what another worker hands this one, which is the same app in another process."""
+        """Run the suspects of a worker of the same app in another process."""
         self.change(queues=told["queues"], grace=told["grace"], name=f"{told['name']}-isolated")
         only = {"burst": False, "max_jobs": None, "monitor": None, "throttle": 0, "isolate": None}
         self.options = self.options.changed(concurrency=1, prefetch=0, **only)
         self._isolated, self._owns_process = isolated, True
         await self.run(signals=False)
 
-    async def _ready(self, state: WorkerState, wake: AsyncSignal, helper: HeartbeatProcess) -> None:
-        """Wait some seconds for the helper: a handler may let nothing else run at once."""
-        until = monotonic() + 10
-        while not state.stopping and monotonic() < until and not helper.is_ready():
-            await wake.wait(0.02)
-
     async def _connected(self, state: WorkerState, wake: AsyncSignal) -> bool:
         """Wait for the server; return False if the worker was stopped before it was reached."""
         pause = 0.1
         while not state.stopping:
-            if await self._connect():
+            try:
+                await self._client.connect()
                 return True
+            except Exception as error:
+                if not (passing(error) or isinstance(error, OutOfMemory)):
+                    raise
+                logger.warning("%s: no server yet: %s", self.name, error, extra=self._fields)
             pause = min(pause * 2, 2.0)
             await wake.wait(pause)
         return False
-
-    async def _connect(self) -> bool:
-        try:
-            await self._client.connect()
-        except Exception as error:
-            if not (passing(error) or isinstance(error, OutOfMemory)):
-                raise
-            logger.warning("%s: no server yet: %s", self.name, error, extra=self._fields)
-            return False
-        return True
 
     def _looped(self, got: int) -> None:
         state, monitor = self._state, self.options.monitor
@@ -506,13 +488,13 @@ class AsyncWorker:
             state.complain("monitor", error)
 
     def _end_process(self) -> None:
-        """End the process, unless `run` has returned: its event loop does not move."""
+        """End the process, unless `run` has returned."""
         if self._owns_process:
             _end_process()
 
 
 def _end_process() -> None:
-    """End this process, as its worker can't come to an end: that is a failure."""
+    """End this process with a failure, as its worker does not end."""
     logger.error("a worker did not end in time; the process is ended with exit code 1")
     logging.shutdown()
     os._exit(1)
