@@ -1,12 +1,11 @@
---- Finish jobs: each is done and forgotten.
+--- Acknowledge jobs: they are done and removed.
 --- KEYS     ready held active scheduled once tally expiry meta space dedup windows wake
 --- ARGV     nonce wanted common window [number...]
 ---          wanted  epoch of the ids; '' = not checked
----          common  receipt of all of them, then perhaps '@' and the ms in which their leases end: a hint that saves looking
----                  each up when they are all that one reserve gave, in order; '' = by id alone, a waiting job is finished too; '*' = after each number
----                  comes its own receipt
----          window  ms for which the dedup ids of the jobs stay taken from now on, instead of what their records say; 0 = not
----                  at all; '' = as their records say
+---          common  the receipt of all the jobs; '' = by id alone, waiting jobs are finished too; '*' = each number is followed
+---                  by its own receipt. '@' and the ms in which the leases end may follow the receipt: a hint that saves
+---                  lookups if the numbers are exactly the jobs of one reserve, in order
+---          window  ms for which the dedup ids of the jobs stay taken from now on; 0 = not at all; '' = as their records say
 --- META     v epoch uses full seen off acked=acked_before paused alarm
 --- RETURNS  {1, nonce, acked}             all of them
 ---          {1, nonce, acked, code...}    a code for each: 1 done, 0 gone, -1 stale receipt, -2 dead or another state,
@@ -47,7 +46,7 @@ end
 if wants_room then
   redis.call('RPUSH', space, '1')
 end
-if acked == 0 then -- nothing has changed, yet a WAIT behind this call has to mean something
+if acked == 0 then -- write something, so that a WAIT after this call proves replication
   redis.call('HDEL', held, '-')
   redis.call('HSET', held, '-', '')
   redis.call('HDEL', held, '-')

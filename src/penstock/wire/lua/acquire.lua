@@ -1,11 +1,11 @@
---- Take an exclusive role of a queue under a lease, or renew it: that of its only producer, or of its only consumer.
+--- Take or renew an exclusive role of a queue under a lease: its only producer, or its only consumer.
 --- KEYS     ready held meta wake space
 --- ARGV     nonce create kind token fence lease owner
 ---          create  '' = only if the queue exists; 8 hex = registered, may be made with this epoch
 ---          kind    producer or consumer
----          token   16 hex, random, another one for each taking: a repeated call finds that it has the role
----          fence   '' = take it; else the number of this taking: renew it, if it has not ended
----          lease   ms from now, from 1; each call that bears the role begins it anew
+---          token   16 random hex digits, new for each taking: a repeated call finds that it has the role
+---          fence   '' = take the role; else the number of this taking: renew it, unless it has ended
+---          lease   ms from now, at least 1; each call that passes the role restarts it
 ---          owner   the client that takes it, as in reserve
 --- META     v epoch seen off uses full producer consumer
 --- RETURNS  {1, nonce, fence, epoch, created}  taken, or renewed; fence: number of the taking, higher than all before
@@ -48,7 +48,7 @@ if not epoch then
 end
 if runs then
   fence = string.match(id, '^%d+')
-else -- never lower than the time: numbers rise from one life of the queue to the next, too. In us, as a ms may see several takings
+else -- at least the time in us: so numbers rise over all lives of the queue, also with several takings in a ms
   fence = string.format('%.0f', math.max(now * 1000 + time[2] % 1000, (tonumber(string.match(before, '^%d+')) or 0) + 1))
 end
 change(kind, fence .. '-' .. token .. ' ' .. string.format('%.0f', now + lease) .. ' ' .. lease .. ' ' .. owner)

@@ -1,16 +1,16 @@
---- Reserve jobs for the batch of a checkpoint: their receipts stay on the server, until the batch is sealed.
+--- Reserve jobs for the batch of a checkpoint. Their receipts stay on the server.
 --- KEYS     ready held active scheduled once dead tally expiry meta wake space dedup windows checkpoint
 --- ARGV     nonce fence batch most n tag owner lease
 ---          fence  '' = take the checkpoint over; else the number of this taking, as the first call was answered
----          batch  number of the batch, from 1; another one than is there begins anew
----          most   jobs that the whole batch may have
----          n      0 to 1000; jobs that this call may put into it
+---          batch  number of the batch, from 1; a number other than the stored one begins a new batch
+---          most   the most jobs of the whole batch
+---          n      0 to 1000: the most jobs that this call adds
 ---          tag, owner  as in reserve
----          lease  ms, from 1; stands above that of the queue and of the job, lease 0 excepted
+---          lease  ms, at least 1; overrides the leases of the queue and of the job, except lease 0
 --- META     v epoch seen off paused uses alarm full delivered
---- RETURNS  {1, nonce, fence, jobs, sealed, next, epoch, now}  jobs: in the batch by now; sealed: 1 = nothing is added to it any
----                                               more, 0 = call again, unless there is nothing; next: as in reserve; without
----                                               a queue epoch and perhaps fence are ''
+--- RETURNS  {1, nonce, fence, jobs, sealed, next, epoch, now}  jobs: in the batch so far; sealed: 1 = the batch is complete, 0 = call
+---                                               again, unless there are no jobs; next: as in reserve. If the queue does not
+---                                               exist, epoch is '', and fence may be
 ---          {-6, nonce, version}                 written by a newer protocol
 ---          {-8, nonce}                          damaged: jobs, but no meta; see configure
 ---          {-15, nonce, kind, owner, left}      a consumer has the exclusive role, and unless it is renewed for so many ms
@@ -39,7 +39,7 @@ if not epoch then
   end
   return {1, nonce, fence, 0, 0, -1, '', now}
 end
-if fence == '' then -- never lower than the time: also when the list has been forgotten
+if fence == '' then -- at least the time: so numbers rise also after the list has expired
   fence = string.format('%.0f', math.max(now, (tonumber(holder) or 0) + 1))
 end
 local anew = current_batch ~= batch or batch_epoch ~= epoch

@@ -1,13 +1,13 @@
---- The receipts of the batch of a checkpoint, page by page; nothing changes.
+--- Read a page of the receipts of a checkpoint's batch. Nothing changes.
 --- KEYS     meta checkpoint
 --- ARGV     nonce fence batch start count
 ---          fence  '' = not checked; else as in assign
 ---          batch  number of the batch
----          start  how many to pass over
+---          start  the number of receipts to skip
 ---          count  1 to 1000
 --- META     v epoch seen off
 --- RETURNS  {1, nonce, now, epoch, jobs, sealed, receipt...}  jobs: in the whole batch; receipt: number, a blank, receipt
----          {0, nonce, batch}             the checkpoint has another batch: which, '' = none
+---          {0, nonce, batch}             the checkpoint has this other batch; '' = none
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-17, nonce, fence}           another client has taken the checkpoint over
 --@include lib/check_version

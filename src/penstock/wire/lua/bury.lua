@@ -1,4 +1,4 @@
---- Give jobs up: they become dead letters. Without a receipt also jobs that wait.
+--- Give jobs up: they become dead letters. A call by id also buries waiting jobs.
 --- KEYS     ready held active scheduled once dead tally expiry meta wake space dedup windows
 --- ARGV     nonce wanted common reason [number...]
 ---          reason  text kept with the job, at most 1024 bytes

@@ -1,19 +1,20 @@
---- Add jobs that carry dedup ids. Where a job with the same id is there, `mode` says what becomes of it and of the new one.
+--- Add jobs with dedup ids. If a job with the same id exists, `mode` decides what happens to both.
 --- KEYS     ready held active scheduled once tally expiry dedup windows meta wake space producer
 --- ARGV     nonce create delay bound wait role mode [record...]
----          mode    '' = what is there stays; letters: u = its content is replaced, d = (with u) its delay begins anew, q = when
----                  it is active, or has been done and its window is open, the new one waits until that is over; s = the ids
----                  are taken until their jobs are started, e = from now on for their windows, whatever becomes of the jobs
+---          mode    '' = the existing job stays as it is; letters: u = replace its content, d = (with u) restart its delay,
+---                  q = if it is active, or is done and its window is open, the new job waits for the end of that; s = the
+---                  ids are taken until their jobs start, e = the ids are taken from now on for their windows, whatever
+---                  happens to the jobs
 ---          record  1 to 1000 of them, each with a field `d`
 ---          nonce, create, delay, bound, wait, role   as in enqueue
 --- META     v epoch last seen off paused uses max_length full alarm enqueued replicas
 --- RETURNS  {1, nonce, first, count, epoch, created, repeat, scheduled, replicas, others: (index, what, number, state, header)...}  first
----                               to scheduled: of the jobs that were added, as in enqueue, in order. Then for each record with
----                               which it is otherwise, its index from 1 on, and what: 2 replaced what is there, 3 added (one of
----                               first, first + 1, ...) to wait for its end, 0 there is one already, -2 there is one with a
----                               lease where this has none, or the other way round; number, state and header (version, lease
----                               and ttl) of the job that has the id (3: of the added one); state: ready, scheduled, active, once, or
----                               window = done, number and header are empty
+---                               to scheduled: of the jobs that were added, as in enqueue, in order. Then for each record that
+---                               was not simply added: index: from 1; what: 2 replaced the content of the existing job,
+---                               3 added (one of first, first + 1, ...) and waits for the end of the existing job,
+---                               0 duplicate, -2 only one of the two has lease 0; number, state and header (version, lease
+---                               and ttl): of the job that has the id (3: of the added one); state: ready, scheduled, active,
+---                               once, or window = done, then number and header are empty
 ---          {-3, nonce, waiting, limit, swept}                as in enqueue
 ---          {-4, nonce, paused}                               as in enqueue
 ---          {-5, nonce}                                       as in enqueue

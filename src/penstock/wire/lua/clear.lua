@@ -1,9 +1,9 @@
---- Remove a queue with all that is in it, settings and promises of staged writes too.
+--- Remove a queue: its jobs, its settings and the promises of staged writes.
 --- KEYS     ready held active scheduled once dead tally expiry dedup windows meta wake space writes
 --- ARGV     nonce
 --- META     v epoch seen off
---- RETURNS  {1, nonce, epoch, jobs}       epoch: of the queue that was removed, to be taken out of the registry; '' = there was
----                                        none; jobs: how many went with it
+--- RETURNS  {1, nonce, epoch, jobs}       epoch: of the removed queue, for its entry in the registry; '' = there was no
+---                                        queue; jobs: the number of its jobs
 ---          {-6, nonce, version}          written by a newer protocol
 --- FROM ready, scheduled, active, dead  TO none
 --@include lib/check_version

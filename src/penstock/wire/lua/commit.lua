@@ -1,16 +1,16 @@
---- Promise that what is staged of these attempts will be in the queue. What was promised first holds: it is told, and is to
---- be published. A clear or purge of the queue ends promises.
+--- Promise that the staged jobs of these attempts will be in the queue. The first promise of a batch counts: a later call
+--- is answered with it, and publishes that. A clear or purge of the queue ends promises.
 --- KEYS     stage commit writes meta
 --- ARGV     nonce batch keep [attempt chunks...]
----          batch    which batch of its writer
+---          batch    number of the writer's batch
 ---          keep     ms for which the promise is kept
----          attempt  its name, and how many chunks it has, 1 at least; whichever has its last one has them all
+---          attempt  its name, and the number of its chunks, at least 1; if the last chunk is there, all are
 --- META     v
---- RETURNS  {1, nonce, chunks}                     promised; chunks: how many are staged, those of other attempts included
+--- RETURNS  {1, nonce, chunks}                     promised; chunks: the number of staged chunks, those of other attempts included
 ---          {2, nonce, batch, state, stages, at}   promised before, this batch or a later one: state 'promised' or 'done';
----                                                 stages: the attempts and their chunks, with spaces between; at: when
----                                                 it was promised, ms
----          {0, nonce, attempt}                    what this attempt has staged is not there any more; nothing is promised
+---                                                 stages: the attempts and their chunks, separated by spaces; at: time
+---                                                 of the promise, ms
+---          {0, nonce, attempt}                    the chunks of this attempt have gone; nothing is promised
 ---          {-6, nonce, version}                   written by a newer protocol
 --@include lib/check_version
 --@include lib/read_promise (gives: era, promise, promised_batch)

@@ -1,11 +1,12 @@
---- Set, change or drop settings of a queue, pause included; stored on the queue, for clients in any language.
+--- Set, change or drop settings of a queue, including its pause. They are stored with the queue, for all clients.
 --- KEYS     ready held meta wake space
 --- ARGV     nonce create [field value...]
----          create  as in enqueue: a queue may be configured before its first job; or '!' and the epoch that the registry
----                  knows: meta is lost while jobs exist, make it anew
+---          create  as in enqueue: a queue may be configured before its first job; or '!' and the epoch in the registry:
+---                  meta was lost while jobs exist, create it again
 ---          field   closed (1), paused (in, out, all), lease, max_length, max_attempts, max_crashes, max_releases, replicas,
----                  backoff_base, backoff_cap, dead_max, dead_age; value '' drops the setting. 'configured' and ms: these are the settings
----                  of another node, which got them then: nothing changes if those here are as young, or younger
+---                  backoff_base, backoff_cap, dead_max, dead_age; value '' drops the setting. 'configured' and ms: the
+---                  settings were copied from another node, where they were set at that time; nothing changes if the
+---                  settings here are as young or younger
 --- META     v epoch seen off full paused uses configured
 --- RETURNS  {1, nonce, epoch, created, fields: (field, value)...}  stored; every field of meta as it is now
 ---          {-5, nonce}                   no such queue: register it, then create
@@ -25,7 +26,7 @@ if not epoch then
   end
   epoch, created, uses = string.sub(create, -8), 1, anew and 'trodsbp' or ''
   --@include lib/create_queue
-  if anew then -- above every number that is out: those of held jobs may be higher than the stream's
+  if anew then -- above every number in use: held jobs may have higher ones than the stream
     local last = string.format('%.0f-1000000000', now)
     local info = redis.call('EXISTS', ready) == 1 and redis.call('XINFO', 'STREAM', ready) or {}
     for i = 1, #info, 2 do
@@ -51,7 +52,7 @@ for i = 1, #fields, 2 do
   end
   if field == 'paused' then
     paused = value ~= '' and value
-  elseif field == 'closed' then -- the letter is what other scripts look at
+  elseif field == 'closed' then -- other scripts read only the letter
     shuts = value ~= ''
     change('uses', string.gsub(uses, 'c', '') .. (shuts and 'c' or ''))
   end
@@ -69,7 +70,7 @@ end
 if #changes > 0 then
   redis.call('HSET', meta, unpack(changes))
 end
--- Clients that wait look again: the queue may be resumed, have more room, or other leases; it may be closed and empty.
+-- Wake waiting clients: the queue may be resumed, closed and empty, or have more room or other leases.
 local token = shuts or paused ~= 'out' and paused ~= 'all'
 if token and wake_empty then
   redis.call('RPUSH', wake, '1')

@@ -1,4 +1,4 @@
---- Remove jobs, whatever state they are in; a delivery of theirs ends, and its holder's receipt is void.
+--- Remove jobs in any state. A delivery ends, and its holder's receipt is stale.
 --- KEYS     ready held active scheduled once dead tally expiry meta space wake dedup windows
 --- ARGV     nonce wanted [number...]
 ---          number  1 to 1000

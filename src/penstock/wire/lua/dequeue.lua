@@ -1,4 +1,4 @@
---- Take jobs out of the queue for a while: each comes back after the length of its own lease, if no call ends it before.
+--- Take jobs out of the queue for the length of their leases. Each then comes back, unless a call has ended it.
 --- KEYS     ready held active scheduled once dead tally expiry meta wake dedup windows
 --- ARGV     nonce wanted [number...]
 ---          number  1 to 1000

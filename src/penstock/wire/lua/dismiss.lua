@@ -1,11 +1,11 @@
---- Forget the receipts of a checkpoint's batch: its jobs are finished, or are left to the end of their leases.
+--- Delete the receipts of a checkpoint's batch: its jobs are finished, or come back when their leases end.
 --- KEYS     held meta checkpoint
 --- ARGV     nonce fence batch
 ---          fence  as in assign
----          batch  number of the batch; another one stays
+---          batch  number of the batch; any other batch is kept
 --- META     v epoch seen off
---- RETURNS  {1, nonce, jobs}              how many receipts it had
----          {0, nonce, batch}             the checkpoint has another batch: which, '' = none
+--- RETURNS  {1, nonce, jobs}              the number of receipts it had
+---          {0, nonce, batch}             the checkpoint has this other batch; '' = none
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-17, nonce, fence}           another client has taken the checkpoint over
 --@include lib/check_version

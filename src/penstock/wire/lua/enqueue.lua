@@ -4,10 +4,10 @@
 ---          nonce   the producer's call number: equal to the last one = a repeat, lower = stale
 ---          create  '' = only if the queue exists; 8 hex = registered, may be made with this epoch
 ---          delay   ms from now; or '@' and an absolute time in ms
----          bound   '' or the most jobs that may wait, beside the queue's own max_length
----          wait    ms for which the producer will wait when the queue is full, 0 = not at all
----          role    '' or the exclusive role that the producer bears: fence and token of acquire, with a dash between
----          record  1 to 1000 of them; none = only put the space token back if there is room
+---          bound   '' or the most jobs that may wait; the queue's max_length applies as well
+---          wait    ms for which the producer will wait if the queue is full; 0 = not at all
+---          role    '' or the producer's exclusive role: fence and token of acquire, joined by a dash
+---          record  1 to 1000 records; none = only put the space token back if there is room
 --- META     v epoch last seen off paused uses max_length full alarm enqueued replicas
 --- RETURNS  {1, nonce, first, count, epoch, created, repeat, scheduled, replicas}  added: numbers first, first + 1, ...;
 ---                                                            scheduled: 1, or 0 = ready; replicas: the queue's setting
@@ -21,9 +21,9 @@
 ---          {-10, nonce, index}                               record number index is of no known version, asks for
 ---                                                            lease 0 without a ttl, or is one too many; nothing added
 ---          {-14, nonce}                                      closed for producers; nothing added
----          {-15, nonce, kind, owner, left}                   another producer has the role, and unless it is
----                                                            renewed for so many ms; nothing added
----          {-16, nonce, kind}                                the role that was borne has ended; nothing added
+---          {-15, nonce, kind, owner, left}                   another producer has the role, for so many ms
+---                                                            unless it is renewed; nothing added
+---          {-16, nonce, kind}                                the role of the call has ended; nothing added
 ---          {-19, nonce, name, value}                         malformed argument: the lease of a record
 --- FROM none  TO ready, scheduled
 local n = #records

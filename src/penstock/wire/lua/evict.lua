@@ -1,11 +1,11 @@
 --- Make room on a full server: remove jobs that are never delivered again.
 --- KEYS     held once dead tally meta ready scheduled expiry wake dedup windows
 --- ARGV     nonce count letters
----          count    1 to 1000: at most so many, and about 64 MiB of large bodies; first jobs that were delivered at most once,
----                   nearest end of ttl first, then dead letters, the oldest first
+---          count    1 to 1000: the most jobs, and about 64 MiB of large bodies; first jobs that were delivered at most once,
+---                   the nearest end of ttl first, then dead letters, the oldest first
 ---          letters  1 = dead letters too, 0 = leave them
 --- META     v seen off uses paused
---- RETURNS  {1, nonce, once, dead}        how many of either were removed
+--- RETURNS  {1, nonce, once, dead}        the number of removed jobs of each kind
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 --- FROM active, dead  TO none

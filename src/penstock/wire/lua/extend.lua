@@ -1,4 +1,4 @@
---- Renew leases, from now; never beyond the end of the job's ttl. A provisional delivery counts from then on.
+--- Extend leases, from now, at most to the end of the job's ttl. A provisional delivery becomes a usual one.
 --- KEYS     ready held active once tally expiry meta wake
 --- ARGV     nonce wanted common lease late [number...]
 ---          lease   ms from now; 0 = the job's own lease, or the queue's

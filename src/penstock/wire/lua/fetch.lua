@@ -1,15 +1,15 @@
---- The jobs of a part of a checkpoint's batch, as far as they are still held under its receipts; nothing changes.
+--- Read a page of the jobs of a checkpoint's batch that are still held under its receipts. Nothing changes.
 --- KEYS     held active once tally meta checkpoint
 --- ARGV     nonce batch start count full
 ---          batch  number of the batch
----          start  how many to pass over
----          count  1 to 1000; about 1 MiB is answered, at least one job
+---          start  the number of jobs to skip
+---          count  1 to 1000; a reply has about 1 MiB, and at least one job
 ---          full   2 = with their bodies; 1 = with the note of the delivery and the header of the record; 0 = without
 --- META     v epoch uses seen off
---- RETURNS  {1, nonce, now, epoch, next, jobs: (number, score, counters, value)...}  next: where to go on, at most start + count;
+--- RETURNS  {1, nonce, now, epoch, next, jobs: (number, score, counters, value)...}  next: start of the next page, at most start + count;
 ---                                        score: end of the lease (at most once: of the ttl) and tag, as in the index;
 ---                                        counters '' = first delivery; value: note, record
----          {0, nonce, batch}             the checkpoint has another batch: which, '' = none
+---          {0, nonce, batch}             the checkpoint has this other batch; '' = none
 ---          {-6, nonce, version}          written by a newer protocol
 --@include lib/check_version
 --@include lib/now

@@ -1,10 +1,10 @@
---- Which job has a dedup id?
+--- Find the job that has a dedup id. Nothing changes.
 --- KEYS     ready held active scheduled once dead tally expiry meta dedup
 --- ARGV     nonce name
 ---          name  the dedup id, escaped as in a record
 --- META     v epoch seen off lease
---- RETURNS  {1, nonce, now, lease, epoch, ends, job...}  ends: of its window, 0 = none is open; job as in show: the one that
----                               has the id, then the one that waits for its end; none = the id is free
+--- RETURNS  {1, nonce, now, lease, epoch, ends, job...}  ends: end of its window, 0 = none is open; job as in show: the job
+---                               that has the id, then its successor; none = the id is free
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 --@include lib/check_version

@@ -1,12 +1,12 @@
---- Report a failed attempt: the job is tried again after a delay, or is dead when its attempts are used up.
+--- Report a failed attempt: the job is tried again after a delay, or becomes a dead letter after its last attempt.
 --- KEYS     held active scheduled once dead tally expiry meta wake ready dedup windows
 --- ARGV     nonce wanted common delay seed error [number...]
 ---          delay   ms until the next try; 0 = at once and before younger jobs; -1 = by the policy: the job's own, or the
 ---                  queue's
----          seed    0 to 2147483645, random: state of the generator (x * 16807 mod 2^31 - 1) that draws the jitter of the
----                  policy, one draw a job
+---          seed    0 to 2147483645, random: state of the generator (x * 16807 mod 2^31 - 1) that draws the jitter of
+---                  the policy, once per job
 ---          error   text kept with the job, at most 1024 bytes; '' keeps the last one
----          wanted, common, number   as in ack; without a receipt only a delivered job can be named
+---          wanted, common, number   as in ack; a call by id can name only delivered jobs
 --- META     v epoch uses seen off paused alarm max_attempts backoff_base backoff_cap
 --- RETURNS  {1, nonce, done}              all of them
 ---          {1, nonce, done, code...}     1 done, 3 done and dead now, 0 gone, -1 stale receipt, -2 not active or at most

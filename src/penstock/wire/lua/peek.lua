@@ -1,14 +1,14 @@
---- The jobs of a state, in order, without taking them: of ready in the order in which reserve would.
+--- Read the jobs of a state, in order. Ready jobs come in the order of their delivery.
 --- KEYS     ready held active scheduled once dead tally expiry meta space wake dedup windows
 --- ARGV     nonce state start count newest
 ---          state   ready, scheduled, active (leased, then delivered at most once) or dead
----          start   0 to 1000 = how many to pass over; -1 to -1000 = the first one, counted from the end: further than there
----                  are jobs = none
----          count   1 to 1000; about 1 MiB is answered, at least one job
+---          start   0 to 1000 = the number of jobs to skip; -1 to -1000 = the first job, counted from the end; beyond the
+---                  number of jobs = none
+---          count   1 to 1000; a reply has about 1 MiB, and at least one job
 ---          newest  1 = from the end backwards (start is not negative then), else 0
 --- META     v epoch seen off lease uses full paused
 --- RETURNS  {1, nonce, now, lease, epoch, job...}  job as in show, without the receipt
----          {0, nonce, removed}           1000 expired jobs, or 1 MiB of them, were in the way and are removed: call again
+---          {0, nonce, removed}           1000 expired jobs, or 1 MiB of them, were removed first: call again
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 --- FROM ready, scheduled, active  TO none
@@ -28,7 +28,7 @@ local removed = #expired
 local jobs, bytes = {}, 0
 local skip, left = tonumber(start), tonumber(count)
 local tail, from_end = 0, newest == '1'
-if skip < 0 then -- gathered backwards, and turned round at the end
+if skip < 0 then -- collect backwards, reverse at the end
   tail, from_end = math.min(left, -skip), true
   skip, left = -skip - tail, tail
 end
@@ -78,7 +78,7 @@ local function seen_in(index, where, low, high)
       if not unfinished() then
         return
       end
-      if not has_expired(page[i]) then -- what is passed over is not read
+      if not has_expired(page[i]) then -- a skipped job is not read
         local value = skip > 0 and '' or redis.call('HGET', held, page[i])
         see(page[i], where, leased and end_of(page[i + 1]) or page[i + 1], value)
       end
@@ -89,7 +89,7 @@ local function seen_in(index, where, low, high)
     at = at + 100
   end
 end
-local function merged() -- what is due and what lies in the stream, by due time or creation, ties by number
+local function merged() -- due jobs and the stream, by due time or creation, ties by number
   local at, bound, page, e, due, d = 0, from_end and '+' or '-', {}, 1, {}, 1
   local ended, drained = false, false
   while unfinished() do

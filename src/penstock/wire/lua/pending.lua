@@ -1,9 +1,9 @@
---- The deliveries that have not ended, page by page, without their jobs: those that recover may take over.
+--- Read a page of the deliveries that have not ended, without their jobs. recover can take them over.
 --- KEYS     held active tally expiry meta
 --- ARGV     nonce score skip idle
----          score  '-inf' on the first page, then the answer of the page before
----          skip   0 on the first page, then the answer of the page before
----          idle   ms: only deliveries made at least so long ago
+---          score  '-inf' for the first page, then as the page before answered
+---          skip   0 for the first page, then as the page before answered
+---          idle   ms: only deliveries that are at least so old
 --- META     v epoch uses seen off
 --- RETURNS  {1, nonce, now, epoch, score, skip, deliveries: (number, receipt, delivered)...}  score: '' on the last page; up to 2000
 ---                                        deliveries a page; some come twice
@@ -26,7 +26,7 @@ for i = 1, #page, 2 do
   local ends = has_ttls and redis.call('ZSCORE', expiry, id)
   if delivered and now - delivered >= tonumber(idle) and not (ends and tonumber(ends) <= now) then
     local number, ended = string.match(has_counters and redis.call('HGET', tally, id) or '1', '^(%d+)(%+?)')
-    if ended == '' then -- else a claim has ended it: the job is for the next reserve
+    if ended == '' then -- else a claim has ended the delivery: the next reserve takes the job
       reply[#reply + 1] = id
       reply[#reply + 1] = number .. string.format('-%03x', at % 4096)
       reply[#reply + 1] = string.format('%.0f', delivered)

@@ -1,4 +1,4 @@
---- Bring jobs forward: each may be delivered at once, at the place of its creation. A delivery of theirs ends.
+--- Make jobs deliverable at once, at the place of their creation. A delivery ends.
 --- KEYS     ready held active scheduled once dead tally expiry meta wake dedup windows
 --- ARGV     nonce wanted [number...]
 ---          number  1 to 1000

@@ -1,9 +1,9 @@
---- Move staged jobs into the queue: of one chunk as many as are asked for, or none.
+--- Move staged jobs of one chunk into the queue: the number that is asked for, or none.
 --- KEYS     ready held active scheduled once tally expiry dedup windows meta wake space writes stage commit producer
 --- ARGV     nonce create bound wait role field most
 ---          nonce, create, bound, wait, role   as in enqueue
----          field   which chunk; one that is not there was moved before
----          most    at most so many of its jobs, the first ones; the others stay
+---          field   the chunk; if it does not exist, it was moved before
+---          most    the most jobs to move, the first ones of the chunk; the others stay
 --- META     v epoch last seen off paused uses max_length full alarm enqueued replicas
 --- RETURNS  {1, nonce, first, count, epoch, created, repeat, scheduled, replicas, others: (index, what, number, state, header)...}  as in
 ---                               claim, of the jobs that were moved

@@ -1,12 +1,12 @@
---- Remove a state's jobs up to a fence, one bounded step of it; call again until nothing is left. A purge that begins with
---- ready ends the promises of staged writes.
+--- Remove jobs of a state up to a fence, in bounded steps: call again until none are left. A purge that begins with ready
+--- ends the promises of staged writes.
 --- KEYS     ready held active scheduled once dead tally expiry meta space wake dedup windows writes
 --- ARGV     nonce state fence skip
 ---          state  ready (waiting in the stream), due, ended (leases), scheduled (not yet due), active, once (delivered at
 ---                 most once) or dead
----          fence  '' in the first step: the queue's last number is taken, and answered; else that answer. Jobs above it
----                 stay, or a purge beside a producer would have no end
----          skip   '0', then the answer of the step before: jobs of the state that were seen and lie above the fence
+---          fence  '' in the first step: the queue's last number, which is answered; then that answer. Jobs above it stay,
+---                 so a purge beside a producer ends
+---          skip   '0', then as the step before answered: jobs of the state above the fence that were seen
 --- META     v last full seen off uses paused
 --- RETURNS  {1, nonce, removed, more, fence, skip}  more: 1 = call again
 ---          {-6, nonce, version}          written by a newer protocol
@@ -67,7 +67,7 @@ if index then
     redis.call('HDEL', tally, unpack(old))
     redis.call('ZREM', expiry, unpack(old))
   end
-elseif state ~= 'ready' then -- not a state: nothing is removed
+elseif state ~= 'ready' then -- unknown state: remove nothing
   more = 0
 elseif redis.call('ZCARD', expiry) == 0 and not has_dedup and not has_large_bodies then
   local above = string.match(fence, '^%d+-') .. string.format('%.0f', string.match(fence, '%d+$') + 1)
@@ -75,7 +75,7 @@ elseif redis.call('ZCARD', expiry) == 0 and not has_dedup and not has_large_bodi
   if removed == 0 then
     removed, more = redis.call('XTRIM', ready, 'MINID', above), 0
   end
-else -- ends of ttl and bodies are found by number, so each job is named; about 1 MiB is read
+else -- expiry, dedup and bodies need each number; read about 1 MiB
   local step, bytes, ids = 16, 0, {}
   while step > 0 and bytes < 1048576 and #ids < 1000 do
     local entries = redis.call('XRANGE', ready, '-', fence, 'COUNT', step)

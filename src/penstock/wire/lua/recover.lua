@@ -1,17 +1,17 @@
---- Take deliveries over from their holders: each counts as a crash, and is the caller's under a lease of its own.
+--- Take deliveries over from their holders. Each counts as a crash, and gets a new lease.
 --- KEYS     ready held active once dead tally expiry meta wake scheduled dedup windows
 --- ARGV     nonce wanted common tag owner role [number...]
----          common  '*': after each number comes the receipt of the delivery that is meant, as pending answers it
+---          common  '*': each number is followed by the receipt of its delivery, as pending answers it
 ---          wanted, tag, owner, role   as in ack and reserve
 --- META     v epoch uses seen off paused alarm lease delivered max_attempts max_crashes
---- RETURNS  {1, nonce, seen, epoch, lease, now, jobs: (number, counters, record)...}  seen: of how many of the named this call has
----                                        decided, in order; the others did not fit into 1 MiB, name them again. A delivery
----                                        that has ended meanwhile is left out, and so is a job that died of this crash
+--- RETURNS  {1, nonce, seen, epoch, lease, now, jobs: (number, counters, record)...}  seen: the number of named deliveries that
+---                                        this call decided, in order; the others exceeded 1 MiB, name them again. A delivery
+---                                        that has ended meanwhile, and a job that died of this crash, are left out
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 ---          {-9, nonce, epoch}            another epoch
 ---          {-15, nonce, kind, owner, left}  another consumer has the role; nothing taken over
----          {-16, nonce, kind}            the role that was borne has ended; nothing taken over
+---          {-16, nonce, kind}            the role of the call has ended; nothing taken over
 ---          {-19, nonce, name, value}     malformed argument: owner or number
 --- FROM active  TO active, dead
 --@include lib/check_version

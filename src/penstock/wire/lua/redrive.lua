@@ -1,12 +1,12 @@
---- Bring dead letters back: attempts start anew, the next delivery is a new one, its place is that of its creation.
+--- Bring dead letters back, to the place of their creation. Their attempts count from 0 again.
 --- KEYS     ready held scheduled dead tally expiry meta wake once dedup windows
 --- ARGV     nonce wanted limit skip [number...]
----          limit   how many of the oldest dead letters, 1 to 1000, when no number is given
----          skip    how many of the oldest to pass over
----          number  these and no others
+---          limit   without numbers: how many of the oldest dead letters, 1 to 1000
+---          skip    without numbers: how many of the oldest to skip
+---          number  dead letters by number
 --- META     v epoch uses seen off paused
---- RETURNS  {1, nonce, done, more, kept}  when no number is given: dead letters left beyond those seen, and how many of the
----                               seen stay dead, as their ttl has ended or their dedup id is
+--- RETURNS  {1, nonce, done, more, kept}  without numbers; more: dead letters beyond those seen; kept: how many of the seen
+---                               stay dead, because their ttl has ended or their dedup id is
 ---                               taken
 ---          {1, nonce, done, 0, 0}        all of the named
 ---          {1, nonce, done, 0, 0, code...}  1 done, 0 gone, -2 not dead, -3 its ttl has ended, -13 its dedup id is taken; when not all of the named
@@ -22,7 +22,7 @@
 --@include lib/is_number
 --@include lib/use
 --@include lib/lease_terms (gives: lease_and_ttl)
-local function is_alive(id) -- it is there, and its ttl has not ended
+local function is_alive(id) -- the job exists, and its ttl has not ended
   local ends, score = redis.call('ZSCORE', expiry, id), redis.call('ZSCORE', once, id)
   if ends then
     return tonumber(ends) > now
@@ -31,7 +31,7 @@ local function is_alive(id) -- it is there, and its ttl has not ended
   end
   return redis.call('HEXISTS', held, id) == 1 or #redis.call('XRANGE', ready, id, id) == 1
 end
-local function taken(name) -- by a job that lives, or by a window that has not ended
+local function taken(name) -- by an unfinished job, or by an open window
   local value = redis.call('HGET', dedup, name) or ''
   local ends = tonumber(string.match(value, '@(%d+)$')) or 0
   local found = ends > now
@@ -57,7 +57,7 @@ for i = 1, #ids do
     local value, created = redis.call('HGET', held, id) or '', math.min(now, tonumber(string.sub(id, 1, -12)))
     local _, ttl = lease_and_ttl(string.match(value, '^@[^\n]*\n(.*)$') or value)
     local header = string.match(value, '^@[^\n]*\n([^\n]*)') or string.match(value, '^[^\n]*')
-    -- an id that was taken until the start, or from the enqueue on, is not the job's any more
+    -- with `u` (until the start, or from the enqueue on) the job has lost its id
     local name = not string.find(header, ';u=', 1, true) and string.match(header, ';d=([^;]+)')
     if ttl and created + ttl <= now then
       codes[i] = -3

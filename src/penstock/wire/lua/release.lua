@@ -1,8 +1,8 @@
---- Give jobs back without a failure: no attempt is charged, the next delivery is a new one.
+--- Give jobs back without counting a failure.
 --- KEYS     held active scheduled once dead tally expiry meta wake ready dedup windows
 --- ARGV     nonce wanted common delay [number...]
----          delay   ms until it may be delivered again; 0 = at once and before younger jobs (counted: the queue's
----                  max_releases, 1000, ends a loop of them with a dead letter)
+---          delay   ms until it may be delivered again; 0 = at once and before younger jobs: such releases are
+---                  counted, and a job becomes a dead letter after the queue's max_releases, 1000
 ---          wanted, common, number   as in nack
 --- META     v epoch uses seen off paused alarm max_releases
 --- RETURNS  {1, nonce, done}              all of them

@@ -1,21 +1,21 @@
---- Take up to n jobs under a lease. Nothing leaves the server before it is acknowledged.
+--- Take up to n jobs under a lease. A job stays on the server until it is acknowledged.
 --- KEYS     ready held active scheduled once dead tally expiry meta wake space dedup windows
 --- ARGV     nonce n tag owner idle role
----          n      how many, at most 1000; 0 = take nothing, hand the wake token on; below 0 = -n, and suspects are delivered
+---          n      the most jobs, up to 1000; 0 = take none, hand the wake token on; below 0 = -n, and suspects are delivered
 ---                 provisionally
 ---          tag    0 to 4095, random: kept in the low 12 bits of the active score
----          owner  the client that takes them: printable, no line break, at most 200 bytes
+---          owner  the client that takes the jobs: printable, no line break, at most 200 bytes
 ---          idle   1 = the caller comes from a wait for the wake token, else 0
----          role   '' or the exclusive role that the consumer bears: fence and token of acquire, with a dash between
+---          role   '' or the consumer's exclusive role: fence and token of acquire, joined by a dash
 --- META     v epoch seen off paused uses alarm full lease delivered
 --- RETURNS  {1, nonce, next, epoch, lease, now, jobs: (number, counters, record)...}  next: -1 nothing is due, 0 more can be
 ---                                               reserved now, -2 closed and drained, else ms until the next event;
 ---                                               counters '' = first delivery
 ---          {-8, nonce}                          damaged: jobs, but no meta; see configure
 ---          {-6, nonce, version}                 written by a newer protocol
----          {-15, nonce, kind, owner, left}      another consumer has the role, and unless it is renewed for so many ms;
+---          {-15, nonce, kind, owner, left}      another consumer has the role, for so many ms unless it is renewed;
 ---                                               nothing taken
----          {-16, nonce, kind}                   the role that was borne has ended; nothing taken
+---          {-16, nonce, kind}                   the role of the call has ended; nothing taken
 ---          {-19, nonce, name, value}            malformed argument: owner
 --- FROM ready, scheduled, active  TO active, dead
 --@include lib/check_version

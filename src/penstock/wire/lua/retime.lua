@@ -1,12 +1,12 @@
---- Bring back times that lie ahead because the server's clock was wrong: a page of one structure.
+--- Correct times that a wrong server clock set too far ahead: a page of one structure.
 --- KEYS     ready held active scheduled once dead expiry meta wake dedup windows
 --- ARGV     nonce place skip horizon write
 ---          place    active, once, scheduled, dead, expiry, windows, or meta, which is one page
----          skip     0, then the answer of the page before
----          horizon  ms: no delay and no window is longer
----          write    1 = they are brought back; 0 = they are counted, nothing changes
+---          skip     0, then as the page before answered
+---          horizon  ms: the longest delay or window in use
+---          write    1 = correct the times; 0 = count them, nothing changes
 --- META     v epoch seen off lease last paused made producer consumer alarm full surveyed
---- RETURNS  {1, nonce, found, skip, now}  found: how many of this page; skip: of the next page, -1 = this is the last
+--- RETURNS  {1, nonce, found, skip, now}  found: wrong times of this page; skip: of the next page, -1 = this is the last
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 --@include lib/check_version
@@ -25,7 +25,7 @@ local function note(list, value, name)
   list[#list + 1] = value
   list[#list + 1] = name
 end
-local function due(old, created, delivered) -- of a job that waits for its time
+local function due(old, created, delivered) -- of a delayed job
   if delivered > late and old >= delivered then
     return now + old - delivered
   elseif created > late and old >= created and now + old - created < created then
@@ -33,7 +33,7 @@ local function due(old, created, delivered) -- of a job that waits for its time
   end
   return old > far and now or old
 end
-local function successor(id, record) -- it waits for the end of another job, and then for its time
+local function successor(id, record) -- it waits for the end of another job, then for its due time
   local name = string.match(record, '^[1+][^\n]-;d=([^;\n]+)')
   local owner, next, wait = string.match(name and redis.call('HGET', dedup, name) or '', '^(%S+) (%S+) (%d+)$')
   local new = next == id and due(tonumber(wait), tonumber(string.sub(id, 1, -12)), 0)
@@ -42,7 +42,7 @@ local function successor(id, record) -- it waits for the end of another job, and
     return true
   end
 end
-local function mend(id) -- whether some time of this job lies ahead
+local function mend(id) -- returns if a time of this job is too far ahead
   local value, delivered, wrong = redis.call('HGET', held, id), 0, false
   local entry = not value and redis.call('XRANGE', ready, id, id)[1]
   if not value and not entry then
@@ -85,7 +85,7 @@ local function mend(id) -- whether some time of this job lies ahead
     new = old > late and now
   end
   new = new or old
-  if ends and not died and new then -- no time of a job lies behind the end of its ttl
+  if ends and not died and new then -- no time of a job is later than the end of its ttl
     new = math.min(new, ends)
   end
   if new ~= old then
@@ -98,7 +98,7 @@ local function mend(id) -- whether some time of this job lies ahead
   end
   return wrong
 end
-local function close(name) -- whether its window ends beyond the horizon
+local function close(name) -- returns if its window ends beyond the horizon
   local value = redis.call('HGET', dedup, name) or ''
   local ends = tonumber(string.match(value, '@(%d+)$')) or 0
   if ends > far then
@@ -139,7 +139,7 @@ elseif place == 'meta' and epoch then
     found = found + 1
     note(changes, 'made', now)
   end
-  for kind, value in pairs(roles) do -- one that ends behind its lease
+  for kind, value in pairs(roles) do -- a role that ends later than its lease allows
     local fence, ends, span = string.match(value or '', '^(%d+)%S* (%d+) (%d+) ')
     if ends and tonumber(ends) > late + span then
       found = found + 1
@@ -170,7 +170,7 @@ if write == '1' and found > 0 then
     redis.call('DEL', ready)
   end
   if index then
-    drops[#drops + 1] = 'alarm' -- a consumer may have to be woken for what was brought back
+    drops[#drops + 1] = 'alarm' -- a consumer may have to be woken for a corrected time
   end
   if #drops > 0 then
     redis.call('HDEL', meta, unpack(drops))

@@ -1,10 +1,10 @@
---- A step through all jobs of a queue, in no order: first those in the stream, then those that are held.
+--- Read a page of all jobs of a queue, in no order: first the stream, then the held jobs.
 --- KEYS     ready held active scheduled once dead tally expiry meta
 --- ARGV     nonce cursor count full [state...]
----          cursor  '0' at first, then the answer of the step before, until that is '0' again
----          count   1 to 1000: about so many jobs are answered, and at most ten times as many are looked at, and 1000
----          full    1 = with their bodies, of which about 1 MiB is answered; 0 = with the header of each record alone
----          state   ready, scheduled, active, dead: only jobs in one of them; none given = all
+---          cursor  '0' at first, then as the page before answered, until that is '0' again
+---          count   1 to 1000: about the number of jobs in the reply; the call reads at most ten times as many, and at most 1000
+---          full    1 = with bodies, about 1 MiB of them; 0 = only the header of each record
+---          state   ready, scheduled, active, dead: only jobs in these states; none given = all
 --- META     v epoch seen off lease last
 --- RETURNS  {1, nonce, now, lease, epoch, cursor, job...}  job as in show, without the receipt; jobs whose ttl has
 ---                               ended are left out
@@ -45,7 +45,7 @@ local function unfinished()
   return found < most and looked < sweep_limit and bytes < 1048576
 end
 local where, at = string.match(cursor, '^([rh])(.*)$')
-local fence = last or '+' -- jobs that are added meanwhile are left out, or a scan beside a producer had no end
+local fence = last or '+' -- jobs that are added meanwhile are left out, so a scan beside a producer ends
 if where == 'r' then
   at, fence = string.match(at, '^(.*):(.*)$')
 elseif not where then
@@ -78,7 +78,7 @@ while where == 'h' and not over and unfinished() do
   at, over, looked = page[1], page[1] == '0', looked + 1 -- a page may be empty
   for i = 1, #page[2], 2 do
     local id, value = page[2][i], page[2][i + 1]
-    if string.byte(id) == 61 then -- a body that lies apart
+    if string.byte(id) == 61 then -- a large body
       looked, bytes = looked + 1, bytes + #value
     else
       local state, score = state_of(id)

@@ -1,7 +1,7 @@
---- Finish jobs and take up to n more, in one call: a busy consumer's trip.
+--- Acknowledge jobs and take up to n more, in one call.
 --- KEYS     ready held active scheduled once dead tally expiry meta wake space dedup windows
 --- ARGV     nonce wanted common n tag owner role [number...]
----          as in ack and reserve; with n = 0 no role is asked for
+---          as in ack and reserve; n = 0 needs no role
 --- META     v epoch seen off paused uses alarm full lease delivered acked=acked_before
 --- RETURNS  {1, nonce, next, epoch, lease, now, acked, codes, jobs: (number, counters, record)...}  codes: '' when all of them
 ---                                        were acknowledged, else one for each as in ack, separated by blanks
@@ -44,7 +44,7 @@ release_dedup(finished, true)
 local sweep_limit = 2000 -- most expired jobs that this call removes
 --@include lib/expired_windows (gives: close_windows)
 --@include lib/find_expired (gives: expired, expired_once)
-if acked > 0 and #expired + #expired_once > 0 then -- what is finished here has not expired
+if acked > 0 and #expired + #expired_once > 0 then -- the finished jobs have not expired
   local ending, left, kept = {}, {}, {}
   for i = 1, acked do
     ending[finished[i]] = true

@@ -1,4 +1,4 @@
---- Everything about jobs, by number; nothing changes.
+--- Read jobs by number. Nothing changes.
 --- KEYS     ready held active scheduled once dead tally expiry meta
 --- ARGV     nonce wanted [number...]
 ---          number  1 to 100
@@ -7,8 +7,8 @@
 ---                                        receipt};
 ---                                        state: ready, scheduled, active, once, dead, expired, or dangling = in no index,
 ---                                        damaged; score: due time, end of lease, time of death; delivered and owner: of
----                                        the last delivery; receipt: of a delivery that has not ended, '' = there is none.
----                                        About 1 MiB is answered, at least one job; name those that are missing at the end again
+---                                        the last delivery; receipt: of a delivery that has not ended, '' = none.
+---                                        A reply has about 1 MiB, and at least one job; ask again for those missing at the end
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 ---          {-9, nonce, epoch}            another epoch

@@ -1,15 +1,15 @@
---- Keep jobs aside which are in no queue yet: they will be moved there with all others of their write, or not at all.
+--- Store a chunk of jobs of a staged write. All jobs of the write are moved into the queue together, or none.
 --- KEYS     stage commit writes meta
 --- ARGV     nonce batch field ttl chunk
----          batch   which batch of its writer: 0, 1, ...
----          field   an attempt and a place in it from 0, with a colon between; the same again = a repeat
----          ttl     ms for which the batch is kept if nothing more is staged
+---          batch   number of the writer's batch: 0, 1, ...
+---          field   an attempt, a colon and the chunk's place in it, from 0; the same field again = a repeat
+---          ttl     ms for which the batch is kept after its last chunk
 ---          chunk   delay and sizes, newline, records
 --- META     v
---- RETURNS  {1, nonce, chunks}      kept; chunks: how many are staged of the batch
----          {0, nonce, promised}  the writer has committed this batch or a later one: nothing is kept
+--- RETURNS  {1, nonce, chunks}      stored; chunks: the number of staged chunks of the batch
+---          {0, nonce, promised}  the writer has committed this batch or a later one: nothing is stored
 ---          {-6, nonce, version}  written by a newer protocol
----          {-18, nonce}          what this attempt has staged before is not there any more: nothing is kept
+---          {-18, nonce}          the earlier chunks of this attempt have gone: nothing is stored
 --@include lib/check_version
 --@include lib/read_promise (gives: promised_batch)
 if promised_batch and promised_batch >= tonumber(batch) then

@@ -1,10 +1,10 @@
---- Count the jobs of a queue, exactly, without reading them; remove up to 100 whose ttl has ended.
+--- Count the jobs of a queue exactly, without reading them. Remove up to 100 expired jobs.
 --- KEYS     ready held active scheduled once dead tally expiry meta space wake dedup windows
 --- ARGV     nonce
 --- META     v seen off uses full paused
---- RETURNS  {1, nonce, now, ready, scheduled, active, dead, expired, oldest, fields: (field, value)...}  ready: could
----                     be reserved now; expired: ttl ended, not swept yet, in no other figure; oldest: ms for which the one
----                     that has waited longest could have been reserved, -1 = none; then every field of meta
+--- RETURNS  {1, nonce, now, ready, scheduled, active, dead, expired, oldest, fields: (field, value)...}  ready: jobs
+---                     that can be reserved now; expired: their ttl has ended, in no other figure; oldest: ms since which the
+---                     oldest of the ready jobs can be reserved, -1 = none; then every field of meta
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 --- FROM ready, scheduled, active  TO none
@@ -23,8 +23,8 @@ local fields = redis.call('HGETALL', meta)
 local stream, due = redis.call('XLEN', ready), redis.call('ZCOUNT', scheduled, '-inf', now)
 local ended_leases, expired_jobs = redis.call('ZCOUNT', active, '-inf', score_of(now, 4095)), redis.call('ZCOUNT', expiry, '-inf', now)
 local expired_once_jobs = redis.call('ZCOUNT', once, '-inf', score_of(now, 4095))
--- The expired lie among the ready, the due and the ended leases, and nowhere else: a score is never later than the end
--- of the ttl. So the three together less the expired are what can be reserved.
+-- A score is never later than the end of the ttl. So each expired job is in ready, is due, or its lease has ended: the
+-- sum of these three, minus the expired jobs, can be reserved.
 local oldest = -1
 local head = redis.call('XRANGE', ready, '-', '+', 'COUNT', 1)[1]
 if head then
@@ -33,7 +33,7 @@ end
 local first, ended = redis.call('ZRANGE', scheduled, 0, 0, 'WITHSCORES'), redis.call('ZRANGE', active, 0, 0, 'WITHSCORES')
 oldest = math.max(oldest, first[2] and now - first[2] or -1, ended[2] and now - end_of(ended[2]) or -1)
 local available = stream + due + ended_leases - expired_jobs
-if available == 0 then -- what lies there has ended
+if available == 0 then -- all of them have expired
   oldest = -1
 end
 return {1, nonce, now, available, redis.call('ZCARD', scheduled) - due,

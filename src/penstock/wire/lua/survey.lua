@@ -1,11 +1,11 @@
---- A page of the jobs that lie in one structure, in its order, between two places in it; no job changes.
+--- Read a page of the jobs in one structure, in its order, between two places. No job changes.
 --- KEYS     ready held active scheduled once dead tally expiry meta
 --- ARGV     nonce wanted place from to count full
----          wanted  epoch of the queue that was looked at first; '' = not checked
----          place   ready, scheduled, active, once or dead: the structure, whatever of it is due or has ended
----          from    '' = from its first; else behind this: in ready a number, elsewhere score, a blank, number
----          to      '' = to its last; else up to this
----          count   1 to 1000; about 1 MiB is answered, at least one job
+---          wanted  epoch that the first page answered; '' = not checked
+---          place   ready, scheduled, active, once or dead: the structure, including due jobs and ended leases
+---          from    '' = from the first job; else after this place: in ready a number, elsewhere score, a blank, number
+---          to      '' = to the last job; else up to this place
+---          count   1 to 1000; a reply has about 1 MiB, and at least one job
 ---          full    2 = with their bodies; 1 = with the note of the last delivery and the header of the record; 0 = without
 --- META     v epoch uses seen off surveyed
 --- RETURNS  {1, nonce, now, epoch, cursor, jobs: (number, value)...}  of ready. cursor: from of the next page, '' = this is the last;
@@ -70,7 +70,7 @@ local function stream()
   end
   reply[5] = over and '' or reply[5]
 end
-local function behind(score, id) -- the rank of what comes next, whether that one is still there or not
+local function behind(score, id) -- the rank of the next job; this one may be gone
   local low, high = redis.call('ZCOUNT', index, '-inf', '(' .. score), redis.call('ZCOUNT', index, '-inf', score)
   while low < high do
     local middle = math.floor((low + high) / 2)

@@ -1,11 +1,11 @@
---- Give back what has ended: jobs past their ttl, old dead letters, sparse nodes, and the queue when nothing needs it any more.
+--- Free memory: remove expired jobs, old dead letters, ended windows, sparse stream nodes, and an unused empty queue.
 --- KEYS     ready held active scheduled once dead tally expiry meta wake space dedup windows
 --- ARGV     nonce idle
 ---          idle   ms without a write after which an empty queue without settings is removed, at least 60000
 --- META     v epoch seen off uses paused full producer consumer surveyed
---- RETURNS  {1, nonce, expired, trimmed, more, removed, epoch}  more: 1 = call again; removed: epoch of the queue that was
----                                        removed, to be taken out of the registry, else ''; epoch: of the queue that
----                                        exists now, '' = none
+--- RETURNS  {1, nonce, expired, trimmed, more, removed, epoch}  more: 1 = call again; removed: epoch of the removed queue,
+---                                        for its entry in the registry, else ''; epoch: of the queue that exists now,
+---                                        '' = none
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 --- FROM ready, scheduled, active, dead  TO none
@@ -26,7 +26,7 @@ local sweep_limit = 1000
 local letters, wants_room = redis.call('ZCARD', dead), full > now and redis.call('LLEN', space) == 0
 redis.call('HLEN', tally)
 redis.call('HDEL', held, '-')
-if quiet > raw + 2592000000 then -- a wrong time is not kept, or the queue would never be idle
+if quiet > raw + 2592000000 then -- drop a wrong time, or the queue would never be idle
   redis.call('HSET', meta, unpack(changes))
 end
 remove_expired()
@@ -57,7 +57,7 @@ if #expired + #expired_once + letters + #expired_windows == 0 then
   if not set and now - quiet >= tonumber(idle) and redis.call('XLEN', ready) == 0 and redis.call('EXISTS', held, dedup, windows) == 0 then
     redis.call('DEL', ready, active, scheduled, once, dead, tally, expiry, dedup, windows, meta, wake, space)
     removed = epoch
-  else -- structures that have emptied cost nothing any more
+  else -- drop the letters of empty structures
     local kept = ''
     for letter in string.gmatch(uses, '%a') do
       local key = ({t = expiry, r = tally, o = once, d = dedup, s = dedup, b = held})[letter]

@@ -1,11 +1,11 @@
---- Forget what is staged of a batch: when all that was promised is in the queue, or when nothing was promised.
+--- Delete the staged chunks of a batch, after all promised jobs are in the queue, or if nothing was promised.
 --- KEYS     stage commit writes meta
 --- ARGV     nonce batch keep
----          batch  which batch of its writer
----          keep   ms for which it is remembered that all is in the queue; '' = nothing is known to be there
+---          batch  number of the writer's batch
+---          keep   ms for which to remember that all jobs are in the queue; '' = they are not known to be there
 --- META     v
---- RETURNS  {1, nonce, chunks}    forgotten; chunks: how many were staged
----          {0, nonce, promised}  this batch or a later one was promised, and `keep` is empty: nothing is changed
+--- RETURNS  {1, nonce, chunks}    deleted; chunks: the number of staged chunks
+---          {0, nonce, promised}  this batch or a later one was promised, and `keep` is empty: nothing changes
 ---          {-6, nonce, version}  written by a newer protocol
 --@include lib/check_version
 local chunks, left = redis.call('HLEN', stage), redis.call('PTTL', writes)

@@ -1,4 +1,4 @@
---- Remove jobs that were never delivered; others stay as they are.
+--- Remove jobs that were never delivered. Other jobs stay as they are.
 --- KEYS     ready held active scheduled tally expiry meta space wake dedup windows
 --- ARGV     nonce wanted [number...]
 ---          number  1 to 1000
@@ -20,7 +20,7 @@ local function decide(id)
   local value, code = redis.call('HGET', held, id), nil
   if not value then
     code = #redis.call('XRANGE', ready, id, id)
-  else -- a delivery leaves its note
+  else -- a delivery has left its note
     code = string.byte(value) ~= 64 and redis.call('ZSCORE', scheduled, id) and 1 or -2
   end
   if code == 1 then

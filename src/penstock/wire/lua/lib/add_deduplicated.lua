@@ -1,4 +1,4 @@
--- Write the decisions of lib/decide_dedup. Gives the reply.
+-- Write the decisions of lib/decide_dedup and build the reply.
 --- NEEDS  ready held scheduled tally expiry meta wake space dedup windows nonce orphans has_ttls ttl_ends all_free n ids
 ---        dedup_pairs names split_body given bodies added_names dedup_values added_due added rewritten notes
 ---        has_policies moved drop_bodies new_counters mode now paused first final last epoch created delay_ms replicas
@@ -41,7 +41,7 @@ for i = 1, all_free and 0 or n do
     redis.call('XADD', ready, ids[i], 'j', split_body(ids[i], added[i], bodies))
   end
 end
-local without_large_body = {} -- their new body is in the record
+local without_large_body = {} -- ids whose new body is small
 for id, content in pairs(rewritten) do
   held_pairs[#held_pairs + 1] = id
   local size = #bodies
@@ -95,7 +95,7 @@ local successor_record = {}
 local reply = {1, nonce, first, n, epoch, created, 0, delay_ms > 0 and 1 or 0, replicas}
 for i = 1, #answers, 2 do
   local what, id, state, header = unpack(answers[i + 1])
-  if tonumber(id) then -- a place among those that were added
+  if tonumber(id) then -- an index into the added jobs
     id, header = ids[id], header_of(added[id])
   end
   successor_record[#successor_record + 1] = answers[i] .. ' ' .. what .. ' ' .. id .. ' ' .. state .. ' ' .. header .. '\n'
@@ -110,7 +110,7 @@ local successor_due = write_dedup()
 if #due_pairs > 0 then
   redis.call('ZADD', scheduled, unpack(due_pairs))
 end
--- The new owners of the ids, behind what has been released above.
+-- Write the new owners after the releases above.
 if #dedup_pairs > 0 then
   redis.call('HSET', dedup, unpack(dedup_pairs))
 end

@@ -1,6 +1,6 @@
--- Numbers for n new jobs: of this ms, or of the ms of the last number if that is later. seq has ten digits. It begins
--- at random in each ms, and each call leaves a random gap, so a number that a failover has lost is not given to
--- another job.
+-- Assign numbers to n new jobs, in this ms, or in that of the last number if it is later. seq has ten digits. It begins
+-- at random in each ms, and each call leaves a random gap. So a number that a failover has lost is not given to another
+-- job.
 --- NEEDS  nonce producer now last n
 --- GIVES  ms first final ids ttl_ends
 local draw = tonumber(string.sub(producer, -16, -9), 16) * (nonce % 1048576) % 8388593
@@ -23,7 +23,7 @@ local prefix = string.format('%.0f-', ms)
 local first = prefix .. (seq == 1000000000 and '1000000000' or seq)
 local final = n == 1 and first or prefix .. (seq + n - 1)
 local ids, ttl_ends = {first}, nil
-if n > 1 then -- only each tenth number is formatted, which costs three times a concatenation
+if n > 1 then -- format only each tenth number: that costs three times a concatenation
   local digits = {[0] = '0', '1', '2', '3', '4', '5', '6', '7', '8', '9'}
   local digit, stem = seq % 10, prefix .. (seq - seq % 10) / 10
   for i = 2, n do

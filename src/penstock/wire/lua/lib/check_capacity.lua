@@ -1,4 +1,4 @@
--- Refuse n more jobs when the queue is full. The wait of the producer is noted, and expired jobs are removed.
+-- Refuse n more jobs if the queue is full. Then note the producer's wait, and remove expired jobs.
 --- NEEDS  ready held scheduled meta space nonce limit space_empty waiting n wait created now full role expired
 ---        expired_once remove_expired write_dedup_and_wake change changes
 --- SETS   space_empty waiting
@@ -8,9 +8,9 @@ if limit then
   if waiting + n > limit then
     local waits = tonumber(wait) > 0 and created == 0 and now + wait > full
     if waits or role ~= '' or #expired + #expired_once > 0 then
-      redis.call('HDEL', held, '-') -- nothing is added, so a full server lets it pass
+      redis.call('HDEL', held, '-') -- passes on a full server
     end
-    -- room may be held by jobs whose ttl has ended
+    -- expired jobs may take up the room
     remove_expired()
     write_dedup_and_wake()
     if #expired > 0 and space_empty and full > now and redis.call('XLEN', ready) + redis.call('ZCARD', scheduled) < limit then

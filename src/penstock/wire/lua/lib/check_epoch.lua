@@ -1,4 +1,4 @@
--- Refuse ids of an earlier queue of this name. Where there is no queue, every job is gone.
+-- Refuse ids of an earlier queue of this name. If the queue does not exist, every job is gone.
 --- NEEDS  ready held nonce epoch wanted
 if not epoch then
   if redis.call('EXISTS', ready, held) > 0 then

@@ -1,5 +1,5 @@
 -- Check if this producer may add jobs now. A repeated call gets its first answer, even if the queue has been removed
--- since, and it writes, or a WAIT behind it would prove nothing. Gives delay_ms (until the jobs may be delivered),
+-- since. It also writes, so that a WAIT after it proves replication. Gives delay_ms (until the jobs may be delivered),
 -- the capacity (limit) and the expired jobs.
 --- NEEDS  ready held active scheduled once tally expiry meta wake space dedup windows nonce producer epoch replicas uses
 ---        full create paused max_length bound delay off role seen sweep_limit v

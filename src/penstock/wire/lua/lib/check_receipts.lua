@@ -1,6 +1,5 @@
 -- Find out which of the named deliveries may be ended, for ack, nack, release, bury and extend. `numbers` has numbers
--- when one receipt stands for all (`common`; '' = none is asked for), else number, receipt, number, receipt ...
--- ('*'). Gives ids, and all_valid = true when every delivery may be ended; else codes[i] (1 may be ended, 0 gone, -1
+-- if all have one receipt (`common`; '' = none), else number, receipt, number, receipt ... ('*'). Gives ids, and all_valid = true when every delivery may be ended; else codes[i] (1 may be ended, 0 gone, -1
 -- stale, -2 in another state, 2 ended before with this receipt) and where[i] = 'active' or 'once'. The delivery
 -- number is in tally, absent for a first delivery; the tag is the score modulo 4096 (protocol/core.md, Receipt).
 --- NEEDS  ready held active once tally nonce common numbers uses score_of
@@ -9,7 +8,7 @@ local stride = common == '*' and 2 or 1
 local count = #numbers / stride
 local delivery, mark, till = string.match(common, '^(%d+)-(%x%x%x)@?(%d*)$')
 local low = mark and tonumber(mark, 16)
-if common ~= '' and common ~= '*' and not mark then -- shown, but no receipt of any delivery
+if common ~= '' and common ~= '*' and not mark then -- malformed: the receipt of no delivery
   delivery, mark, low = '', '', -1
 end
 local has_counters = string.find(uses, 'r', 1, true)
@@ -24,7 +23,7 @@ if count > 0 then
         all_valid = all_valid and not counts[i]
       end
     end
-    if all_valid and till ~= '' and count > 4 then -- a whole reservation, in order: one range instead of a score each
+    if all_valid and till ~= '' and count > 4 then -- perhaps all jobs of one reserve: read one range instead of each score
       common_score = string.format('%.0f', score_of(till, low))
       local there = redis.call('ZRANGE', active, common_score, common_score, 'BYSCORE', 'LIMIT', 0, count + 1)
       for i = 1, math.max(count, #there) do
@@ -76,7 +75,7 @@ if count > 0 and not all_valid then
       else
         codes[i], where[i] = 1, place
       end
-    elseif not is_number(id) then -- what is in active or once is a number
+    elseif not is_number(id) then -- each entry of active or once is a number
       return {-19, nonce, 'number', string.sub(id, 1, 200)}
     elseif redis.call('HEXISTS', held, id) == 1 then
       if not mark then
@@ -85,7 +84,7 @@ if count > 0 and not all_valid then
         codes[i] = counts[i] and number == delivery and 2 or -1
       end
     elseif #redis.call('XRANGE', ready, id, id) == 1 then
-      codes[i] = mark and -1 or -2 -- a receipt for a job that was never delivered: a failover has lost that
+      codes[i] = mark and -1 or -2 -- a failover has lost the delivery of this receipt
     else
       codes[i] = 0
     end

@@ -8,7 +8,7 @@ for i = 1, n do
   local record = list[i]
   local version, _, third, _, zero = string.byte(record, 1, 5)
   local own = third == 108 or third == 116
-  if own and not (head and string.sub(record, 1, #head) == head) then -- mostly the same as that of the record before
+  if own and not (head and string.sub(record, 1, #head) == head) then -- mostly equal to the record before
     head = string.match(record, '^.[;lt=%d]*[^;lt=%d]') -- the fields l and t, and one character
     local lease = string.match(record, '^1;l=([^;\n]*)')
     if lease and not is_lease(lease, 0) then
@@ -18,7 +18,7 @@ for i = 1, n do
     stop = ttl and string.format('%.0f', (ms - now > 2592000000 and now or ms) + ttl)
     has_policies = has_policies or string.sub(head, -2) == ';p'
   end
-  -- at most once (l=0) needs an end: nothing else would ever remove a job that is not acknowledged
+  -- at most once (l=0) needs a ttl: nothing else removes a job that is not acknowledged
   if version ~= 49 or third == 108 and zero == 48 and not ttl or not has_header(record) then
     return {-10, nonce, record_index[i] or i}
   end
@@ -34,4 +34,4 @@ end
 if big then
   redis.call('HLEN', held)
 end
-local bodies = {} -- that lie apart
+local bodies = {} -- large ones

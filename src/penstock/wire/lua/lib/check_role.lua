@@ -1,5 +1,5 @@
--- Exclusive roles (protocol/roles.md). A caller that bears a role renews its lease, or has `lost` it. Any other
--- caller learns who has the role: taken_by, and for how many ms: left.
+-- Exclusive roles (protocol/roles.md). A caller with the role renews its lease, or has `lost` it. Any other
+-- caller learns the owner of the role (taken_by), and its ms (left).
 --- NEEDS  meta role uses kind change now
 --- GIVES  taken_by left lost
 local taken_by, left, lost = nil, 0, false

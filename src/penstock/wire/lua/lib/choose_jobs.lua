@@ -1,8 +1,8 @@
--- Choose the jobs to deliver; nothing is written. Ended leases come first, then due jobs and the head of ready,
+-- Choose the jobs to deliver. Nothing is written. Ended leases come first, then due jobs and the head of ready,
 -- merged by one key: due time or creation ms, ties by number. `finished` (all of them first deliveries if all_valid)
 -- end in this same call. Gives taken, taken_records and taken_counts ('' = first delivery) in order of delivery, and
--- lists of what else to write. Expired candidates are left out and added to expired: those that are listed, and about
--- 100 more if 1,000 or more are listed.
+-- lists of the other changes. Expired candidates are left out. About 100 of them are added to expired if
+-- lib/find_expired has reached its limit.
 --- NEEDS  ready held active scheduled tally expiry meta wake space paused full now end_of finished all_valid expired_set
 ---        uses n expired more_expired score_of trim_to has_large_bodies release_dedup other_expired nothing
 --- GIVES  join_body taken taken_records taken_counts due cut dropped dying crashes more soonest head first reread
@@ -17,7 +17,7 @@ local head, first, reread, exhausted, entries_left = {}, {}, false, false, 0
 local delivers = paused ~= 'out' and paused ~= 'all'
 --@include lib/check_closed
 local wake_empty, wants_room = redis.call('LLEN', wake) == 0, full > now and redis.call('LLEN', space) == 0
-if not delivers or paused == 'in' then -- types, where nothing below reads these keys
+if not delivers or paused == 'in' then -- check the types of keys that nothing below reads
   redis.call('ZCARD', active)
   redis.call('XLEN', ready)
 end
@@ -29,7 +29,7 @@ if delivers then
   end
   local a, s = head[2] and end_of(head[2]), tonumber(first[2])
   reread = a and (a <= now or #finished > 0 and a - now <= 4000) or s and s <= now
-  if #finished > 0 and (reread or not all_valid) then -- they are not there any more
+  if #finished > 0 and (reread or not all_valid) then -- leave them out
     for i = 1, #finished do
       expired_set[finished[i]] = true
     end
@@ -103,7 +103,7 @@ if delivers then
       screen(ids)
     end
     if e > #entries and not exhausted then
-      -- One, then 16, then up to 100 as their size lets the call carry: it delivers about 1 MiB.
+      -- Read one entry, then 16, then up to 100, as their sizes allow: a call delivers about 1 MiB.
       local step, looked = 1, took + skipped
       if looked > 0 then
         step = math.max(1, math.floor((1048576 - bytes) * looked / (bytes + 1)))
@@ -143,12 +143,12 @@ if delivers then
           taken[took], taken_records[took], taken_counts[took] = id, record, ''
           if count then
             local d, rest = string.match(count, '^(%d+) (.*)$')
-            -- a number with a plus has been set aside for this delivery
+            -- a number with a plus was set aside for this delivery
             taken_counts[took] = d and d + 1 .. ' ' .. rest or string.gsub(count, '%+', '', 1)
           end
         end
       end
-    elseif entry and #waiting + #expired + #finished == 0 and not has_large_bodies then -- the usual case: nothing to merge or leave out
+    elseif entry and #waiting + #expired + #finished == 0 and not has_large_bodies then -- usually: nothing to merge or to leave out
       for i = e, #entries do
         local job = entries[i]
         local record = job[2][2]

@@ -11,7 +11,7 @@ local n = all_free and asked or #added
 if asked == 0 then
   --@include lib/renew_role
   return {1, nonce, '', 0, epoch, 0, 0, 0, 0}
-elseif n == 0 then -- nothing is added, so there is room
+elseif n == 0 then -- nothing is added, so the room remains
   limit = nil
 end
 --@include lib/check_capacity

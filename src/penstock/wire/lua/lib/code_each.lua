@@ -1,5 +1,5 @@
--- Write the answer of lib/check_receipts out for each job, also if all_valid. has_receipt[i] says if a receipt was
--- shown. A job that is named twice ends once: its second code is 2.
+-- Make codes for each job from the result of lib/check_receipts, also if all_valid. has_receipt[i] tells if a receipt was
+-- given. A job that is named twice ends once: its second code is 2.
 --- NEEDS  count all_valid codes where ids common numbers
 --- GIVES  has_receipt
 local has_receipt, named = {}, {}

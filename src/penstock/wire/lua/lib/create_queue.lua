@@ -1,4 +1,4 @@
--- The first fields of meta.
+-- Set the first fields of meta.
 --- NEEDS  change epoch uses now
 change('v', '2')
 change('epoch', epoch)

@@ -1,4 +1,4 @@
--- Decide what becomes of each of the `asked` records in `given`, whose dedup ids may be taken. Nothing is written.
+-- Decide on each of the `asked` records in `given`, whose dedup ids may be taken. Nothing is written.
 -- Gives added (records to add, with added_due, 0 = at once, added_names and dedup_values), answers (for the reply),
 -- rewritten (number -> new record) and moved (number -> new due time).
 --- NEEDS  ready held active scheduled once tally expiry dedup windows nonce asked mode delay_ms given is_lease now
@@ -35,7 +35,7 @@ for i = 1, all_free and asked or 0 do -- every id is free, and no job has to wai
     break
   end
 end
-if not all_free then -- else the first write is to ready, and all reads are done by then
+if not all_free then -- else ready is written first, after all reads
   for _, index in ipairs({windows, scheduled, expiry, once, active}) do
     redis.call('ZCARD', index)
   end
@@ -43,7 +43,7 @@ if not all_free then -- else the first write is to ready, and all reads are done
   redis.call('HLEN', tally)
 end
 --@include lib/find_job
-local function header_of(record) -- as much of it as a job's id needs
+local function header_of(record) -- the part that a job's id needs
   return '1' .. (string.match(record, '^[1+](;l=%d+)') or '') .. (string.match(record, '^[1+][;l=%d]*(;t=%d+)') or '')
 end
 --@include lib/merge_record
@@ -56,7 +56,7 @@ local function add(what, due, value)
   added_due[at], dedup_values[at] = due, value
   return {what, at, due > now and 'scheduled' or 'ready', ''}
 end
-local function own_place(id) -- that of its creation, when it is due at once
+local function own_place(id) -- its creation, if it is due at once
   return math.min(now, tonumber(string.sub(id, 1, -12)))
 end
 local wanted = delay_ms > 0 and string.format(' %.0f', now + delay_ms) or '' -- when a successor is due, behind its number
@@ -77,10 +77,10 @@ local function rewrite(id, state, old, key, record, ends) -- ends: of the window
   return {2, id, state, header_of(content)}
 end
 local when = delay_ms > 0 and now + delay_ms or 0
--- A delivery whose lease has ended is ended by the answer that its job is ready: what its holder says later is stale. The
--- job stays where it is, so the next reserve counts the crash.
+-- The reply says that a job whose lease has ended is ready. So this ends its delivery, and makes the holder's receipt
+-- stale. The job stays in active, and the next reserve counts the crash.
 --@include lib/end_delivery
-local function decide(name, value, record) -- what becomes of a record whose id is not free
+local function decide(name, value, record) -- decides on a record whose id is taken
   local ends = tonumber(string.match(value, '@(%d+)$')) or 0
   local owner, successor, wait = string.match(value, '^(%d+%-%d+) ?([%d-]*) ?(%d*)')
   local state, old, key, waits, successor_record
@@ -90,7 +90,7 @@ local function decide(name, value, record) -- what becomes of a record whose id 
   if successor and successor ~= '' then
     waits, successor_record = find_job(successor)
   end
-  if waits and not state then -- its ttl has ended, or it was evicted: the next one is due
+  if waits and not state then -- it has expired or was evicted: its successor is due
     local at = math.max(own_place(successor), tonumber(wait) or 0)
     owner, state, old, key, waits = successor, at > now and 'scheduled' or 'ready', successor_record, scheduled, nil
     orphans[owner] = at
@@ -101,7 +101,7 @@ local function decide(name, value, record) -- what becomes of a record whose id 
     end_delivery(owner)
   end
   local busy = key == active and state == 'active' or key == once
-  if waits and updates and (requeues or not busy) then -- of the two it has the last word
+  if waits and updates and (requeues or not busy) then -- the successor runs last
     local item = rewrite(successor, waits, successor_record, nil, record)
     if begins and item[1] == 2 then
       dedup_pairs[#dedup_pairs + 1] = name
@@ -126,7 +126,7 @@ latest = {}
 for i = 1, all_free and 0 or asked do
   local name, record = names[i], given[i]
   local item, again = nil, latest[name]
-  if again then -- it came before, in this very call
+  if again then -- the id occurred earlier in this call
     if updates then
       added[again] = record
     end
@@ -144,7 +144,7 @@ for i = 1, all_free and 0 or asked do
       if not item then
         added_due[at] = when
         local span = framed and string.match(record, '^1[^\n]-;w=(%d+)')
-        if span then -- the id is taken from now on for so long, whatever becomes of the job
+        if span then -- the id is taken from now on, whatever happens to the job
           dedup_values[at] = string.format('@%.0f', now + span)
           window_pairs[#window_pairs + 1] = string.sub(dedup_values[at], 2)
           window_pairs[#window_pairs + 1] = name

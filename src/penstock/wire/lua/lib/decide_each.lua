@@ -1,4 +1,4 @@
--- decide_each(decide) returns the code of each number, decided once, and if one of them was refused.
+-- decide_each(decide) returns the code of each number, and if one was refused. It decides on each number once.
 --- NEEDS  numbers
 --- GIVES  decide_each
 local function decide_each(decide)

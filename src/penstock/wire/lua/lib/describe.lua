@@ -1,5 +1,4 @@
--- describe(id) returns a job for a reader, with its body and the receipt of a delivery that has not been ended; {} =
--- gone.
+-- describe(id) returns a job for a reader, with its body, and with the receipt if a delivery has not ended; {} = gone.
 --- NEEDS  ready held active scheduled once dead tally expiry end_of now
 --- GIVES  describe
 --@include lib/job_fields (gives: with_body)

@@ -1,6 +1,6 @@
 -- drop_bodies(ids) removes the large bodies of jobs that end, about 64 MiB a call: the server frees their memory
--- before it answers. Numbers of the others are kept in held under `=`, each with a blank behind it, for the calls
--- that follow.
+-- before it answers. It keeps the numbers of the others in held under `=`, each followed by a blank, for later
+-- calls.
 --- NEEDS  held uses
 --- GIVES  has_large_bodies bytes_left bodies_left drop_bodies
 local has_large_bodies = uses ~= '' and string.find(uses, 'b', 1, true)
@@ -21,7 +21,7 @@ local function drop_bodies(ids)
   while at < #noted and bytes_left > 0 and #names < 1000 do
     local id, behind = string.match(noted, '^(%S+) ()', at)
     local value = redis.call('HGET', held, id) or ''
-    if not string.find(value, '^@[^\n]*\n%+') and string.byte(value) ~= 43 then -- an update has not given the job another one
+    if not string.find(value, '^@[^\n]*\n%+') and string.byte(value) ~= 43 then -- no update has given the job a new body
       names[#names + 1] = '=' .. id
       bytes_left = bytes_left - redis.call('HSTRLEN', held, '=' .. id)
     end

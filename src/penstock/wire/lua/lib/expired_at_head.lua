@@ -1,6 +1,6 @@
 -- expired_at_head() looks at the expired jobs at the head of ready. It returns trim_to (ready has only expired jobs
--- before this number; '-' = none), how many they are, and the other expired jobs. It reads few entries: no job can
--- stand between consecutive numbers, such as those of one call.
+-- before this number; '-' = none), how many they are, and the other expired jobs. It reads few entries, because no
+-- other job is between consecutive numbers, such as those of one call.
 --- NEEDS  ready nothing expired expired_set
 --- GIVES  trim_to head_expired other_expired expired_at_head
 local trim_to, head_expired, other_expired, expired_at_head = '-', 0, {}, nothing
@@ -10,7 +10,7 @@ if #expired > 0 then
     if #expired > 0 then
       local sub, ahead, rising, bytes, over = string.sub, {}, {}, 0, false
       rising[#expired] = #expired
-      for i = #expired - 1, 1, -1 do -- as far as the list is in order
+      for i = #expired - 1, 1, -1 do -- up to which place the list is in order
         rising[i] = expired[i] < expired[i + 1] and rising[i + 1] or i
       end
       repeat
@@ -27,7 +27,7 @@ if #expired > 0 then
         if at then
           local ms, seq = sub(expired[at], 1, -11), sub(expired[at], -10)
           local last, high = at, over and at or rising[at]
-          while last < high do -- the last number that follows without a gap
+          while last < high do -- find the last consecutive number
             local middle = math.ceil((last + high) / 2)
             if sub(expired[middle], 1, -11) == ms and sub(expired[middle], -10) - seq == middle - at then
               last = middle

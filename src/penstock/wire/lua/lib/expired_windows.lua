@@ -1,5 +1,5 @@
--- Windows that have ended, at most sweep_limit a call. Their ids are free, or belong to jobs that waited for the end.
--- close_windows() writes that, behind a write that passes on a full server.
+-- Find windows that have ended, at most sweep_limit a call. Their ids are free, or go to the jobs that waited.
+-- close_windows() writes that; an earlier write of the script passes on a full server.
 --- NEEDS  dedup windows uses now sweep_limit nothing
 --- GIVES  expired_windows close_windows
 local expired_windows, free_names, owned_names = {}, {}, {}

@@ -1,5 +1,5 @@
--- Choose the jobs that an ack ends: each delivery that may be ended; without a receipt a waiting job, too (Disque's
--- ACKJOB). Gives finished (their numbers), and freed (how many of them waited).
+-- Choose the jobs that an ack ends: each delivery that may be ended, and by id also waiting jobs (ACKJOB of
+-- Disque). Gives finished (their numbers), and freed (the number of waiting ones).
 --- NEEDS  ready scheduled once tally expiry all_valid ids count codes uses
 --- GIVES  finished freed acked
 local finished, freed = all_valid and ids or {}, 0
@@ -17,7 +17,7 @@ if count > 0 and not all_valid then
     end
   end
 end
--- types, before anything is written
+-- check types before the first write
 if not all_valid and #finished > 0 then
   redis.call('ZCARD', once)
   redis.call('HLEN', tally)

@@ -1,5 +1,5 @@
--- find_job(id) returns the state, the record and the key of a job, read once a call; nil = it is gone, or its ttl has ended.
--- notes[id] is the note of its last delivery, in front of the record.
+-- find_job(id) returns the state, the record and the key of a job, read once a call; nil = the job is gone or expired.
+-- notes[id] is the note of its last delivery.
 --- NEEDS  ready held active scheduled once expiry uses now end_of
 --- GIVES  has_ttls notes find_job
 local has_ttls, notes, places = string.find(uses, 't', 1, true), {}, {}

@@ -1,4 +1,4 @@
--- is_lease(ms, least): digits only, at most 24 days, and its end has a score (lib/now).
+-- is_lease(ms, least) returns if ms is digits only, at most 24 days, and its end fits into a score (lib/now).
 --- NEEDS  now
 --- GIVES  is_lease
 local function is_lease(ms, least)

@@ -1,4 +1,4 @@
--- is_suspect(count): the lease of this job has ended twice without a word from its consumer.
+-- is_suspect(count) returns if a job with these counters has crashed at least twice.
 --- GIVES  is_suspect
 local function is_suspect(count)
   return tonumber(string.match(count, '^%d+%+? %d+ (%d+)') or 0) > 1

@@ -1,4 +1,4 @@
--- Records as they were added, with large bodies (protocol/core.md). nil = the body is gone.
+-- join_body(id, record) returns the record as it was added, with a large body; nil = its body is gone.
 --- NEEDS  held
 --- GIVES  record_size join_body
 local function record_size(id, record)

@@ -1,4 +1,4 @@
--- lease_and_ttl(record) returns what the record asks for; nil = as the queue says (protocol/core.md, Record).
+-- lease_and_ttl(record) returns the lease and the ttl in the record; nil = not given (protocol/core.md, Record).
 --- GIVES  lease_and_ttl lease_span
 local function lease_and_ttl(record)
   local first = string.byte(record, 3)
@@ -8,8 +8,8 @@ local function lease_and_ttl(record)
     return nil, tonumber(string.match(record, '^[1+];t=(%d+)'))
   end
 end
--- The lease of a delivery: the job's own; else the queue's, but at most a tenth of the job's ttl, and at least 1 s. So a job
--- whose consumer dies is delivered again before its ttl ends.
+-- lease_span(own, ttl, usual) returns the lease of a delivery: the job's own; else the queue's, but at most a tenth of the
+-- job's ttl, and at least 1 s. So a job whose consumer dies is delivered again before its ttl ends.
 local function lease_span(own, ttl, usual)
   return own or ttl and math.min(usual, math.max(1000, math.floor(ttl / 10))) or usual
 end

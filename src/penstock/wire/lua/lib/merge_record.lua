@@ -1,5 +1,5 @@
--- merge_record(record, old) returns the new content with the old ttl, and with the old lease, policy and window where the new
--- record has none; nil if only one of them has lease 0.
+-- merge_record(record, old) returns the new content with the old ttl, and with the old lease, policy and window if the new
+-- record has none. nil = only one of them has lease 0.
 --- GIVES  merge_record
 local function merge_record(record, old)
   local lease, old_lease = string.match(record, '^1;l=(%d+)'), string.match(old, '^[1+];l=(%d+)')

@@ -1,7 +1,7 @@
--- A stream keeps a node of 4 KiB while one of its entries is there. If the jobs take more than twice what they would
--- in held, move the oldest to held and scheduled, about 1 MiB a call. They are due since their creation, so reserve
--- takes them in the same order. Not while the queue is paused, when other jobs may be delivered; nor for 10 minutes
--- after a survey, whose readers read each structure once.
+-- Move the oldest ready jobs to held and scheduled, about 1 MiB a call, if the stream takes more than twice the memory:
+-- it keeps a node of 4 KiB while one of its entries is left. The moved jobs are due since their creation, so reserve
+-- takes them in the same order. No job is moved while the queue is paused, when other jobs may be delivered, and for 10
+-- minutes after a survey, whose readers read each structure once.
 --- NEEDS  ready held scheduled paused now surveyed
 --- GIVES  moved_jobs moved_bytes
 local moved_jobs, moved_bytes = 0, 0

@@ -1,5 +1,5 @@
--- After a delivery: `more` can be reserved now, `soonest` is the time of the next event, `drained` means none can
--- come. Writes the wake token for other consumers. `idle` = the caller waited, and was woken for the next event.
+-- Find the next event after a delivery, and add the wake token for other consumers. `more`: more jobs can be reserved
+-- now; `soonest`: time of the next event; `drained`: no job can come; `idle`: the caller waited, and was told of the event.
 --- NEEDS  ready held active scheduled meta wake delivers reread paused head first soonest end_of more now exhausted
 ---        entries_left successor_due alarm idle taken n change is_drained wrote changes wake_empty
 --- SETS   head first soonest more alarm
@@ -17,7 +17,7 @@ if delivers then
   if a and not (soonest and soonest <= a) then
     soonest = a
   end
-  if s and s < 9007199254740991 and not (soonest and soonest <= s) then -- a successor has no time yet
+  if s and s < 9007199254740991 and not (soonest and soonest <= s) then -- not a successor: it has no due time yet
     soonest = s
   end
 end
@@ -36,7 +36,7 @@ if not more and soonest and (#taken > 0 or n == 0) then
   token = announce(soonest, idle) or token
 end
 local drained = is_drained()
-if drained then -- no job can come any more: each waiting consumer wakes the next
+if drained then -- each waiting consumer wakes the next one
   token = true
 end
 if not wrote and (#changes > 0 or token and wake_empty) then

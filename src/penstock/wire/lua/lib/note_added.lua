@@ -1,4 +1,4 @@
--- Write the ends of ttl, and in meta: the queue if it is new, the letters of uses, the last number and the count.
+-- Write the ends of ttl, and in meta the epoch of a new queue, the letters of uses, the last number and the count.
 --- NEEDS  expiry meta ttl_ends bodies has_policies created n change final enqueued changes epoch now uses
 --- SETS   uses
 --@include lib/use

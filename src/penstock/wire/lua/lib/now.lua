@@ -1,6 +1,6 @@
--- The queue's clock: TIME, kept from running back by an offset of at most 30 days, which shrinks again
+-- Read the queue's clock: TIME and an offset of at most 30 days, so that it never goes back. The offset shrinks again
 -- (protocol/core.md, Clock). `changes` are pairs for one HSET of meta at the end; change(field, value) adds one.
--- nothing() stands for functions that a call has no use for: to make one takes time.
+-- nothing() replaces functions that a call does not need: creating them takes time.
 --- NEEDS  seen off
 --- SETS   off
 --- GIVES  changes time nothing change raw now score_of end_of
@@ -13,13 +13,13 @@ local function change(field, value)
 end
 local raw = time[1] * 1000 + (time[2] - time[2] % 1000) / 1000
 local now, behind = raw, seen - raw
-if behind > 2592000000 then -- this reading of TIME is wrong, or an earlier one was: the queue follows it
+if behind > 2592000000 then -- this reading of TIME or an earlier one was wrong: follow it
   off = 0
   change('off', 0)
 elseif behind > off then
   now, off = seen, behind
   change('off', off)
-else -- a tenth of the time that has passed since seen is taken from the offset
+else -- reduce the offset by a tenth of the time since seen
   local shrunk = math.min(off, math.floor((off - behind) / 10))
   now = raw + off - shrunk
   if shrunk > 0 and now - seen >= 1000 then
@@ -29,7 +29,7 @@ end
 if behind > 2592000000 or now - seen >= 1000 then
   change('seen', now)
 end
--- Scores of active and once: (end - 2025-01-01) * 4096 + the receipt's tag, exact until 2094. What would end later ends then.
+-- Scores of active and once: (end - 2025-01-01) * 4096 + the receipt's tag, exact until 2094. A later end becomes that.
 local function score_of(ms, tag)
   return (math.min(ms, 3934712855551) - 1735689600000) * 4096 + tag
 end

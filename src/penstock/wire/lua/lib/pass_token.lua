@@ -1,4 +1,4 @@
--- A refused caller that has waited may have taken the wake token: pass it on.
+-- Hand the wake token on: a refused caller may have taken it in its wait.
 --- NEEDS  held wake epoch idle
 if epoch and idle == '1' and redis.call('LLEN', wake) == 0 then
   redis.call('HDEL', held, '-')

@@ -1,5 +1,5 @@
--- policy(value, at) returns the policy of the record that begins at this place: most attempts (0 = no limit), base
--- and cap of the backoff in ms. nil = as the queue says, also for a part that is no number within bounds
+-- policy(value, at) returns the policy of the record that begins at this place: its attempts (0 = no limit), and base
+-- and cap of the backoff in ms. nil = the queue's, also for a part that is no number within its bounds
 -- (protocol/core.md, Record).
 --- GIVES  policy
 local function part(text, least, most)

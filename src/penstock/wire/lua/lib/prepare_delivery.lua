@@ -1,5 +1,5 @@
--- Compute what to write for the jobs that lib/choose_jobs took: scores, notes, counters. `provisional`: notes of
--- suspects get a question mark. These are the last checks: no key has another type.
+-- Compute scores, notes and counters for the jobs that lib/choose_jobs took. `provisional`: notes of suspects get a
+-- question mark. The last checks of types are here.
 --- NEEDS  once dead tally taken now owner provisional score_of lease tag soonest taken_records lease_and_ttl lease_span
 ---        taken_counts change delivered dying uses has_dedup release_dedup
 --- SETS   soonest uses
@@ -19,7 +19,7 @@ if #taken > 0 then
     local id, record = taken[i], taken_records[i]
     local third, score = byte(record, 3), plain
     if third == 108 or third == 116 then
-      if not head or string.sub(record, 1, #head) ~= head then -- mostly the same as that of the job before
+      if not head or string.sub(record, 1, #head) ~= head then -- mostly equal to the job before
         head = string.match(record, '^.[;lt=%d]*[^;lt=%d]') -- the fields l and t, and one character
         own, ttl = lease_and_ttl(record)
       end
@@ -71,7 +71,7 @@ if has_dedup and (starts or #dying > 0) then
   for i = 1, #dying, 2 do
     ending[#ending + 1] = dying[i]
   end
-  for i = 1, starts and #taken or 0 do -- an id that is taken until its job is started, perhaps by an update since its last start
+  for i = 1, starts and #taken or 0 do -- ids that are taken until the start, perhaps since an update
     if string.find(string.match(taken_records[i], '^[^\n]*'), ';u=s', 1, true) then
       ending[#ending + 1] = taken[i]
     end

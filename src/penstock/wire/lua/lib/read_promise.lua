@@ -1,4 +1,4 @@
--- The last promise of the writer, unless the queue was cleared or purged since. Gives era, promise (batch, state,
+-- Read the last promise of the writer, unless the queue was cleared or purged since. Gives era, promise (batch, state,
 -- stages, at, era) and promised_batch (nil or false = none).
 --- NEEDS  writes commit
 --- GIVES  era promise promised_batch

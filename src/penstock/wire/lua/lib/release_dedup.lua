@@ -1,7 +1,6 @@
--- Dedup ids of jobs that end here. Each is released, or goes to the successor that waits for this end, or stays taken
--- for its window. release_dedup(ids, done, window) reads, before anything is written, and only keys that matter;
--- `window` replaces the windows in the records. write_dedup() writes, behind the removals, and returns when the first
--- successor is due. Values in dedup: `number`, `number successor`, `number successor due`, `number @end` (a job that
+-- Release the dedup ids of jobs that end. An id becomes free, or goes to the successor that waits for this end, or stays
+-- taken for its window. release_dedup(ids, done, window) reads, before the first write; `window` replaces the windows in
+-- the records. write_dedup() writes, after the removals, and returns the due time of the first successor. Values in dedup: `number`, `number successor`, `number successor due`, `number @end` (a job that
 -- waits for the end of a window) or `@end`.
 --- NEEDS  ready held scheduled expiry wake dedup windows uses nothing now paused
 --- GIVES  has_dedup release_dedup write_dedup write_dedup_and_wake
@@ -9,7 +8,7 @@ local has_dedup = string.find(uses, 'd', 1, true)
 local release_dedup, write_dedup, write_dedup_and_wake = nothing, nothing, nothing
 if has_dedup then
   local successors, opened, values_of, changed, released = {}, {}, {}, {}, {}
-  local spans, stops = {[''] = 0}, {} -- of what jobs mostly have in common
+  local spans, stops = {[''] = 0}, {} -- caches: most jobs have equal fields
   release_dedup = function(ids, done, window)
     if #ids == 0 then
       return
@@ -32,7 +31,7 @@ if has_dedup then
         if named_ids ~= ids then
           named_ids[n] = ids[i]
         end
-      elseif named_ids == ids then -- from here on the ids of the named are kept apart
+      elseif named_ids == ids then -- from here on only some jobs have dedup ids
         named_ids = {unpack(ids, 1, i - 1)}
       end
     end
@@ -50,7 +49,7 @@ if has_dedup then
       if span then
         stops[span] = stop
       end
-      if value == number and not values_of[name] then -- mostly
+      if value == number and not values_of[name] then -- the usual case
         if span then
           values_of[name] = '@' .. stop
           changed[#changed + 1] = name
@@ -108,7 +107,7 @@ if has_dedup then
     end
     for i = 1, #successors, 2 do
       local id, due = successors[i], successors[i + 1]
-      if redis.call('ZSCORE', scheduled, id) then -- it may have ended in this very call
+      if redis.call('ZSCORE', scheduled, id) then -- it may have ended in this call
         due = math.min(due, tonumber(redis.call('ZSCORE', expiry, id)) or due)
         redis.call('ZADD', scheduled, due, id)
         earliest = math.min(earliest or due, due)

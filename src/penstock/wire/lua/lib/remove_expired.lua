@@ -1,16 +1,16 @@
--- remove_expired() removes the expired jobs from every state, and counts them. Those at the head of ready are nowhere
--- else, and are trimmed: a deletion by number costs several times as much.
+-- remove_expired() removes the expired jobs from every state, and counts them. It trims those at the head of ready,
+-- which are in no other state: a deletion by number costs several times as much.
 --- NEEDS  ready held active scheduled once tally expiry meta nothing expired expired_once drop_bodies bodies_left trim_to
 ---        head_expired other_expired more_expired now
 --- SETS   other_expired
 --- GIVES  remove_expired
 local remove_expired = nothing
-if #expired + #expired_once > 0 or bodies_left ~= '' then -- what an earlier call noted
+if #expired + #expired_once > 0 or bodies_left ~= '' then -- bodies_left: noted by an earlier call
   remove_expired = function()
     drop_bodies(expired)
     if #expired > 0 then
       local trimmed = trim_to == '-' and 0 or redis.call('XTRIM', ready, 'MINID', trim_to)
-      if trimmed ~= head_expired then -- some of them were not there
+      if trimmed ~= head_expired then -- some were not in ready
         other_expired = expired
       end
       if #other_expired > 0 then

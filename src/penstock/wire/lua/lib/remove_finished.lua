@@ -1,5 +1,5 @@
--- Remove the finished jobs from every place; HDEL comes first, it passes on a full server. `removed` counts a job
--- once, also if it was named twice.
+-- Remove the finished jobs from all structures. HDEL comes first: it passes on a full server. `removed` counts a job
+-- that was named twice once.
 --- NEEDS  ready held active scheduled once tally expiry all_valid finished drop_bodies common_score uses freed
 --- GIVES  removed
 local removed = 0

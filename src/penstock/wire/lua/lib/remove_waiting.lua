@@ -1,5 +1,5 @@
 -- remove_waiting(ids, counter) removes jobs that are in ready or scheduled; `counter` of meta counts them. HDEL comes
--- first, it passes on a full server.
+-- first: it passes on a full server.
 --- NEEDS  ready held scheduled tally expiry meta space drop_bodies changes wake_drained wants_room write_dedup_and_wake
 --- GIVES  remove_waiting
 --@include lib/complete_removal

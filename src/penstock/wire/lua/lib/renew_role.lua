@@ -1,4 +1,4 @@
--- A call that bears a role renews it, also if it does nothing else.
+-- Renew the role of the call, also if the call does nothing else.
 --- NEEDS  held meta role changes
 if role ~= '' then
   redis.call('HDEL', held, '-')

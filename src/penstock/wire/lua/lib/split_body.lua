@@ -2,7 +2,7 @@
 -- header, with `+` in place of the version (protocol/core.md, Large bodies). split_body(id, record, fields) returns
 -- the record and adds the body to fields, for an HSET of held.
 --- GIVES  has_header split_body
-local function has_header(record) -- its header ends, and not too late
+local function has_header(record) -- the header ends within its bound
   return #record <= 4096 or string.find(string.sub(record, 1, 16384), '\n', 1, true)
 end
 local function split_body(id, record, fields)

@@ -1,5 +1,5 @@
 -- state_of(id) returns the state of a held job, its time there (due, end of the lease or of the ttl, death), and the
--- score of a delivery that has not been ended. It looks at every index.
+-- score of a delivery that has not ended. It looks at every index.
 --- NEEDS  active scheduled once dead end_of now
 --- GIVES  state_of
 local function state_of(id)

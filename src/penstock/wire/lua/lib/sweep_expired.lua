@@ -1,4 +1,4 @@
--- sweep_expired() removes the expired jobs behind a script that only reads. HDEL comes first, it passes on a full
+-- sweep_expired() removes expired jobs in a script that writes nothing else. HDEL comes first: it passes on a full
 -- server.
 --- NEEDS  held space expired expired_once full now remove_expired write_dedup_and_wake wake_drained
 --- GIVES  sweep_expired

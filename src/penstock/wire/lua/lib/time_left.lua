@@ -1,5 +1,5 @@
--- time_left(ends, span) returns for how many ms an exclusive role is still held. An end further ahead than the lease
--- was written by a wrong clock.
+-- time_left(ends, span) returns the ms for which an exclusive role is still held. An end later than the lease allows was
+-- written by a wrong clock, and counts as ended.
 --- NEEDS  now
 --- GIVES  time_left
 local function time_left(ends, span)

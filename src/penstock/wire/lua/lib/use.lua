@@ -1,4 +1,4 @@
--- use(letter) notes a feature that the queue uses: `uses` tells scripts which keys to look at.
+-- use(letter) adds the letter of a structure to `uses`, which tells scripts which keys to look at.
 --- NEEDS  uses change
 --- SETS   uses
 --- GIVES  use

@@ -1,4 +1,4 @@
--- Write the delivery that lib/choose_jobs and lib/prepare_delivery have computed. HDEL comes first: it passes on a
+-- Write the delivery that lib/choose_jobs and lib/prepare_delivery computed. HDEL comes first: it passes on a
 -- full server, and checks the type of held.
 --- NEEDS  ready held active scheduled once dead tally expiry meta taken due expired expired_once dropped dying cut
 ---        held_pairs active_pairs once_pairs now new_counters crashes sweep_limit remove_expired write_dedup drop_bodies

@@ -1,6 +1,6 @@
 -- Put jobs back or bury them. returned = {number, score, ...}, dying = {number, ...}, new_counters = {number,
--- counters, ...}; a score is the due time, or the creation ms of a job that comes first again. HDEL comes first, it
--- passes on a full server. The checks are in lib/prepare_return.
+-- counters, ...}; a score is the due time, or the creation ms of a job that comes first again. HDEL comes first: it
+-- passes on a full server. lib/prepare_return has the checks.
 --- NEEDS  held active scheduled dead tally expiry meta wake returned dying uses now new_counters write_dedup paused
 ---        changes wake_empty wake_drained alarm change drop_bodies
 --- SETS   uses alarm

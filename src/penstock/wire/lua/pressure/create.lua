@@ -1,10 +1,10 @@
---- Make the queue, whole.
+--- Create the queue.
 --- KEYS     queue bound producer consumer producer_free consumer_free not_full closed produced_messages produced_bytes consumed_messages consumed_bytes stats_produced_messages stats_produced_bytes stats_consumed_messages stats_consumed_bytes
 --- ARGV     nonce limit
----          limit  most messages; 0 = no limit
---- RETURNS  {1, nonce}   made
----          {-6, nonce}  it is there
----          {-7, nonce}  it is not, but lists of an earlier one are: a deletion has not ended
+---          limit  the most messages; 0 = no limit
+--- RETURNS  {1, nonce}   created
+---          {-6, nonce}  it exists
+---          {-7, nonce}  no queue, but lists of an earlier one: a deletion has not ended
 if redis.call('EXISTS', bound) == 1 then
   return {-6, nonce}
 end

@@ -1,8 +1,8 @@
 --- Delete the queue: at once if both roles are free, otherwise in steps.
 --- KEYS     queue bound producer consumer producer_free consumer_free not_full closed produced_messages produced_bytes consumed_messages consumed_bytes stats_produced_messages stats_produced_bytes stats_consumed_messages stats_consumed_bytes
 --- ARGV     nonce step mark
----          step  begin; end: what begin has begun; adopt: what a party has begun that is gone
----          mark  the sentinels of this deletion, to know it again
+---          step  begin; end: finish what begin began; adopt: finish the deletion of a party that is gone
+---          mark  sentinels that identify this deletion
 --- RETURNS  {1, nonce}                deleted, by this party or another
 ---          {-1, nonce}               no queue
 ---          {-5, nonce, role, party}  begun, and a role is taken; party: the last that had it, '' = not known
@@ -32,7 +32,7 @@ else
   for _, sentinel in ipairs(sentinels) do
     is_ours = is_ours or sentinel == mark
   end
-  -- Parties that take the role pop one sentinel at most, those that do not may pop both.
+  -- A party that takes the role pops at most one sentinel. A party that does not may pop both.
   if not is_ours and not limit and left > 0 then
     return {-7, nonce}
   end
@@ -50,7 +50,7 @@ redis.call('DEL', queue, producer, consumer, not_full, closed,
   produced_messages, produced_bytes, consumed_messages, consumed_bytes,
   stats_produced_messages, stats_produced_bytes, stats_consumed_messages, stats_consumed_bytes)
 if limit then
-  -- A party that does not look has made the queue anew meanwhile: it gets a whole one.
+  -- Another party has created the queue again without this check: complete it.
   redis.call('LTRIM', producer_free, 0, 0)
   redis.call('LTRIM', consumer_free, 0, 0)
   redis.call('LPUSH', not_full, '0')

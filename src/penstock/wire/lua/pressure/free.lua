@@ -1,4 +1,4 @@
---- Free a role whose holder is gone, and mend the token of room that it may have had.
+--- Free a role whose holder is gone, and restore the token of room if the holder had it.
 --- KEYS     queue bound holder free idle not_full closed
 --- ARGV     nonce role
 ---          role  producer or consumer
@@ -18,7 +18,7 @@ redis.call('LTRIM', free, 0, 0)
 redis.call('DEL', holder)
 redis.call('LPUSH', free, '0')
 local most = tonumber(limit)
--- Only a producer that is at work may rightly have the token.
+-- Only a working producer may have the token.
 if most and space == 0 and (most == 0 or length < most) and (role == 'producer' or others > 0) then
   redis.call('LPUSH', not_full, '0')
 end

@@ -3,7 +3,7 @@
 --- ARGV     nonce id held wait
 ---          id    of the party
 ---          held  1: the caller has held the role since an earlier call; 2: it has just popped the token of the role; 0: neither
----          wait  1: where there is no message, keep the role
+---          wait  1: keep the role if there is no message
 --- RETURNS  {1, nonce, message}  taken, and the role is free
 ---          {2, nonce}           no message; the caller holds the role
 ---          {0, nonce}           the caller does not hold the role any more; nothing was done
@@ -11,11 +11,11 @@
 ---          {-2, nonce}          closed, and no message is left
 ---          {-4, nonce}          no message
 ---          {-5, nonce, party}   another party has the role; party: its id, '' = not known
----          {-8, nonce}          damaged: a bound or counter that is none
+---          {-8, nonce}          damaged: a bound or counter is no number
 local limit = redis.call('GET', bound)
 local closings = redis.call('LLEN', closed)
 local length, space = redis.call('LLEN', queue), redis.call('LLEN', not_full)
-local ended = false -- a closed queue may have messages
+local ended = false -- a closed queue may still have messages
 --@include pressure/lib/check_role (gives: give_back)
 --@include pressure/lib/check_counters
 redis.call('LTRIM', free, 0, 0)

@@ -4,9 +4,9 @@
 ---          id    of the party that held it
 ---          held  1: the caller has held the role since an earlier call; 2: it has popped the token of the role, and no more
 --- RETURNS  {1, nonce}  given back
----          {0, nonce}  it was not the caller's
+---          {0, nonce}  the caller did not hold it
 --@include pressure/lib/role (gives: is_ours, give_back)
--- A token that was popped belongs to what is there now, if anything is.
+-- A popped token belongs to the queue that exists now, if any.
 if not is_ours or held == '2' and redis.call('EXISTS', queue, bound, idle, not_full, closed) == 0 then
   return {0, nonce}
 end

@@ -3,7 +3,7 @@
 --- ARGV     nonce id held
 ---          id    the party that looks
 ---          held  2: the caller has just popped the token of the role; 0: it has not
---- RETURNS  {1, nonce, found...}  found: the newest message, or nothing where none waits; the role is free
+--- RETURNS  {1, nonce, found...}  found: the newest message, or nothing if there is none; the role is free
 ---          {0, nonce}            the caller does not hold the role any more; nothing was done
 ---          {-1, nonce}           no queue
 ---          {-2, nonce}           closed, and no message is left

@@ -1,4 +1,4 @@
--- The bound is a number, and the counters can be counted up: checked before anything is written.
+-- Check before the first write that the bound is a number and that the counters can be increased.
 --- NEEDS  nonce limit messages bytes
 --- GIVES  most
 local most = tonumber(limit)

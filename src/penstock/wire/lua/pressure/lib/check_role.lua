@@ -1,4 +1,4 @@
--- Refuse a call where there is no queue, where nothing can come any more (`ended`), and where the caller has not the role.
+-- Refuse a call if there is no queue, if it has `ended`, or if the caller does not have the role.
 --- NEEDS  held nonce limit ended free holder id
 --- GIVES  give_back
 --@include pressure/lib/role (gives: tokens, last, is_ours, give_back)

@@ -1,4 +1,4 @@
--- not_full has one token while there is room, and none while there is not; `space` is what it had.
+-- Keep one token in not_full while there is room, and none otherwise. `space` is the number that it had.
 --- NEEDS  space most length not_full
 if most > 0 and length >= most then
   if space > 0 then

@@ -1,6 +1,7 @@
--- The role: how many tokens its list has, which party had it last, and whether the caller still holds it, as it says.
--- A party that has popped the token is not in `holder` yet. If the role was freed and taken by another party since, the keys look
--- just the same: the one that popped goes on, and the other one, if it waits and is ours, finds that out and waits again.
+-- Read the role: the number of tokens in its list, its last party, and if the caller still holds it.
+-- A party that has popped the token is not in `holder` yet. If the role was freed and taken by another party since, the keys
+-- look equal: the party that popped goes on. The other party, if it waits and uses this protocol, finds that out and waits
+-- again.
 --- NEEDS  held free holder id
 --- GIVES  tokens last is_ours give_back
 local tokens = redis.call('LLEN', free)
