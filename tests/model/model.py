@@ -82,12 +82,12 @@ class Model(ModelDelivering):
     def ack(self, names: Iterable[Name], window: int | None = None) -> list[Outcome]:
         """Finish jobs; by id alone waiting ones too. A window stands instead of their own."""
         outcomes = []
-        done: set[Number] = set()
+        done: dict[Number, None] = {}  # in the order of the call
         for outcome, job in [self._held(name) for name in names]:
             if outcome is Outcome.REFUSED and job.place in ("ready", "scheduled"):
                 outcome = Outcome.DONE
             if outcome is Outcome.DONE:
-                done.add(job.number)
+                done[job.number] = None
             outcomes.append(outcome)
         for number in done:
             self._drop(self.jobs[number], done=True, window=window)
