@@ -771,12 +771,16 @@ async def test_a_party_that_had_just_popped_the_token_of_a_role_that_was_freed(
     assert await q.free_role("producer")
     successor = aspawn(make(client_id="successor").put, "b")
     await turning.reach("not_full")
-    late = q._calls.put(b"late", b"c", overfill=False, held=turn.POPPED, wait=1, lost=0)
+    late = q._calls.call(
+        "put", "producer", id=b"late", message=b"c", overfill=0, held=turn.POPPED, wait=1, lost=0
+    )
     assert (await q._link.once(late)).code == PressureCode.HOLDING
     await turning.reach("producer_free")
     assert raw.get(key("producer")) == b"late"
     assert await q.get() == b"a"
-    late = q._calls.put(b"late", b"c", overfill=False, held=turn.HELD, wait=1, lost=0)
+    late = q._calls.call(
+        "put", "producer", id=b"late", message=b"c", overfill=0, held=turn.HELD, wait=1, lost=0
+    )
     assert (await q._link.once(late)).code == PressureCode.DONE
     assert await q.get() == b"c"
     await successor.result()

@@ -1,4 +1,4 @@
-"""One function an operation: it builds the `Call` of a script, and reads what the script says."""
+"""The calls of the scripts of pressure, and what their replies mean."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ __all__ = ["PressureCalls", "Seen"]
 
 
 class Seen(NamedTuple):
-    """What the keys of a queue say at one moment.
+    """The state of a queue at one moment.
 
     Attributes:
         bound: None = there is no queue.
         length: messages that wait.
-        is_closed: whether it is.
-        has_token: whether not_full has its token.
+        is_closed: True if it is closed.
+        has_token: True if not_full has its token.
         free: the roles that are free.
-        left: without a queue, how many lists of one are there.
+        left: if there is no queue, the number of lists that are left of one.
         counters: of messages and bytes.
     """
 
@@ -47,12 +47,12 @@ class Seen(NamedTuple):
 
     @property
     def fits(self) -> bool:
-        """Whether the bound has room for one more."""
+        """True if there is room for one more message."""
         return self.bound is not None and (self.bound == 0 or self.length < self.bound)
 
 
 class PressureCalls:
-    """The operations of one queue.
+    """The calls of one queue's scripts.
 
     Args:
         name: the queue's name, for messages.
@@ -63,51 +63,22 @@ class PressureCalls:
         self.name = name
         self.keys = keys
 
-    def _call(self, name: str, *args: Any, role: Role | None = None) -> Call[Any]:
+    def call(
+        self, name: str, role: Role | None = None, /, **values: str | bytes | int
+    ) -> Call[Any]:
+        """Return the call of a script.
+
+        Args:
+            name: of the script.
+            role: in which it acts, if its header speaks of a role.
+            values: its arguments by the names in its header; others are ignored.
+        """
         found = script(f"pressure/{name}")
+        args = tuple(values[one] for one in found.args[1:])
         return Call(found, self.keys.head(found, role), args, PARSERS[found.name])
 
-    def create(self, bound: int) -> Call[Any]:
-        """Make the queue."""
-        return self._call("create", bound)
-
-    def put(
-        self, party: bytes, message: bytes, *, overfill: bool, held: int, wait: int, lost: int
-    ) -> Call[Any]:
-        """Put a message; `held`, `wait` and `lost` as in the header of the script."""
-        flags = (held, wait, int(overfill), lost)
-        return self._call("put", party, *flags, message, role="producer")
-
-    def get(self, party: bytes, *, held: int, wait: int) -> Call[Any]:
-        """Take a message; `held` and `wait` as in the header of the script."""
-        return self._call("get", party, held, wait, role="consumer")
-
-    def peek_reverse(self, party: bytes, *, held: int) -> Call[Any]:
-        """Look at the newest message."""
-        return self._call("peek_reverse", party, held, role="producer")
-
-    def leave(self, party: bytes, role: Role, *, held: int) -> Call[Any]:
-        """Give a role back, if it is still this party's."""
-        return self._call("leave", party, held, role=role)
-
-    def close(self, party: bytes, *, held: int) -> Call[Any]:
-        """Close the queue."""
-        return self._call("close", party, held, role="producer")
-
-    def delete(self, step: str, mark: str) -> Call[Any]:
-        """Begin or end a deletion."""
-        return self._call("delete", step, mark)
-
-    def free(self, role: Role) -> Call[Any]:
-        """Free a role of a party that is gone."""
-        return self._call("free", role, role=role)
-
-    def show(self) -> Call[Any]:
-        """Look."""
-        return self._call("show")
-
     def seen(self, reply: PressureShow | PressureShowMissing) -> Seen:
-        """What `show` found.
+        """Read the reply to `show`.
 
         Raises:
             QueueDamaged: a bound or counter that is no number.
@@ -126,12 +97,12 @@ class PressureCalls:
         )
 
     def error(self, code: int, role: Role = "producer", party: bytes = b"") -> PenstockError:
-        """The exception for what a script has refused.
+        """Return the exception for the refusal of a script.
 
         Args:
             code: of the reply.
-            role: that was needed.
-            party: the one that has it.
+            role: the role that was needed.
+            party: the client that has it.
         """
         if code == PressureCode.IN_USE:
             return QueueInUse(role, party.decode("utf-8", "replace"))
@@ -148,8 +119,8 @@ ERRORS: dict[int, tuple[type[PenstockError], str]] = {
     PressureCode.UNFINISHED: (
         QueueExists,
         (
-            "keys of an earlier queue {queue} are left: its deletion goes on, or was broken off;"
-            " delete() ends it"
+            "keys of an earlier queue {queue} are left: its deletion goes on or was interrupted;"
+            " delete() completes it"
         ),
     ),
     PressureCode.DAMAGED: (

@@ -31,23 +31,22 @@ SUFFIXES = {
 
 Role: TypeAlias = Literal["producer", "consumer"]
 
-# What a script calls the keys of the role that it acts in.
+
+def _of_role(role: Role, other: Role, done: str) -> dict[str, str]:
+    return {
+        "holder": role,
+        "free": f"{role}_free",
+        "idle": f"{other}_free",
+        "messages": f"{done}_messages",
+        "bytes": f"{done}_bytes",
+    }
+
+
 OF_ROLE: dict[Role, dict[str, str]] = {
-    "producer": {
-        "holder": "producer",
-        "free": "producer_free",
-        "idle": "consumer_free",
-        "messages": "produced_messages",
-        "bytes": "produced_bytes",
-    },
-    "consumer": {
-        "holder": "consumer",
-        "free": "consumer_free",
-        "idle": "producer_free",
-        "messages": "consumed_messages",
-        "bytes": "consumed_bytes",
-    },
+    "producer": _of_role("producer", "consumer", "produced"),
+    "consumer": _of_role("consumer", "producer", "consumed"),
 }
+"""The keys of each role, by their names in the headers of the scripts."""
 
 
 def _check_text(argument: str, value: object) -> str:
@@ -61,11 +60,10 @@ def _check_text(argument: str, value: object) -> str:
 
 
 def check_names(name: object, prefix: object) -> tuple[str, str]:
-    """Name and prefix, if the queue's keys are those of no other queue.
+    """Return name and prefix, if no other queue can have the same keys.
 
     Raises:
-        BadArgument: empty, no text, or ending like one of the keys of a queue: `jobs:bound` would
-            be the bound of `jobs`.
+        BadArgument: empty, no text, or with the ending of a key: `jobs:bound` is a key of `jobs`.
     """
     name, prefix = _check_text("name", name), _check_text("prefix", prefix)
     whole = f"{prefix}:{name}" if ":" in prefix else name
@@ -78,15 +76,14 @@ def check_names(name: object, prefix: object) -> tuple[str, str]:
 
 
 def check_role(role: object) -> Role:
-    """One of the two roles.
+    """Return a role.
 
     Raises:
-        BadArgument: another thing.
+        BadArgument: not a role.
     """
-    if role == "producer":
-        return "producer"
-    if role == "consumer":
-        return "consumer"
+    for one in OF_ROLE:
+        if role == one:
+            return one
     raise BadArgument("role", role, 'must be "producer" or "consumer"')
 
 
@@ -94,11 +91,11 @@ class PressureKeys:
     """The keys of one queue.
 
     Args:
-        name: the queue's name, as it is: other clients do not quote it.
+        name: the queue's name, which is not quoted, because other clients do not.
         prefix: the prefix of every key.
 
     Attributes:
-        is_tagged: whether a hash tag keeps all of them in one slot of a Redis Cluster.
+        is_tagged: True if a hash tag keeps all of them in one slot of a Redis Cluster.
     """
 
     def __init__(self, name: str, prefix: str) -> None:
@@ -112,15 +109,15 @@ class PressureKeys:
         return self.names[kind]
 
     def free(self, role: Role) -> bytes:
-        """The list that has a token while the role is free."""
+        """Return the list that has a token while the role is free."""
         return self.names[f"{role}_free"]
 
     def head(self, script: Script, role: Role | None = None) -> tuple[int | bytes, ...]:
-        """The keys of a script with their number before them, as EVALSHA takes them.
+        """Return the keys of a script with their number before them, as EVALSHA takes them.
 
         Args:
-            script: which.
-            role: that it acts in, if its header speaks of a role.
+            script: the script.
+            role: in which it acts, if its header speaks of a role.
         """
         said = OF_ROLE[role] if role else {}
         return len(script.keys), *(self.names[said.get(kind, kind)] for kind in script.keys)

@@ -1,4 +1,4 @@
-"""Where the server is, and what callers give us."""
+"""Environment variables and arguments of pressure queues."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class PressureCounters(NamedTuple):
 
 
 def url_in(environ: Mapping[str, str]) -> str:
-    """The server that REDIS_SERVER (or REDIS_HOST), REDIS_PORT and REDIS_DB name.
+    """Return the URL that REDIS_SERVER (or REDIS_HOST), REDIS_PORT and REDIS_DB name.
 
     Raises:
-        BadArgument: a port or database that can't be one.
+        BadArgument: not a host, a port or a database.
     """
     host = environ.get("REDIS_SERVER") or environ.get("REDIS_HOST") or "127.0.0.1"
     if not host.isprintable() or set(host) & set("/@?# "):
@@ -54,12 +54,12 @@ def _number(environ: Mapping[str, str], name: str, default: str, *, low: int, hi
 
 
 def prefix_in(environ: Mapping[str, str]) -> str:
-    """The prefix that PRESSURE_PREFIX names."""
+    """Return the prefix that PRESSURE_PREFIX names."""
     return environ.get("PRESSURE_PREFIX") or DEFAULT_PREFIX
 
 
 def check_client_id(value: object) -> bytes:
-    """The id of a party, as it stands in the keys.
+    """Return the id of a client, as the keys have it.
 
     Raises:
         BadArgument: empty, over 200 bytes, or with control characters.
@@ -70,10 +70,10 @@ def check_client_id(value: object) -> bytes:
 
 
 def check_flag(argument: str, value: object) -> bool:
-    """True or False.
+    """Return True or False.
 
     Raises:
-        BadArgument: another thing.
+        BadArgument: not a bool.
     """
     if not isinstance(value, bool):
         raise BadArgument(argument, value, "must be True or False")
@@ -81,7 +81,7 @@ def check_flag(argument: str, value: object) -> bool:
 
 
 def check_timeout(value: Duration | None) -> float | None:
-    """How long a call may wait, in seconds; None = for ever.
+    """Return the longest wait of a call in seconds; None = without an end.
 
     Raises:
         BadArgument: not a duration, or negative.
@@ -90,7 +90,7 @@ def check_timeout(value: Duration | None) -> float | None:
 
 
 def check_replicas(replicas: object, timeout: Duration) -> Wait | None:
-    """The confirmation that a put waits for; None = none.
+    """Return the confirmation that a put waits for; None = none.
 
     Raises:
         BadArgument: no number from 0 to 1,000, or not a duration.
@@ -101,7 +101,7 @@ def check_replicas(replicas: object, timeout: Duration) -> Wait | None:
 
 
 def message_bytes(value: object) -> bytes:
-    """A message as it is stored: bytes as they are, text as UTF-8.
+    """Return a message as it is stored: bytes as they are, text as UTF-8.
 
     Raises:
         BadArgument: neither, or text that UTF-8 can't hold.

@@ -15,7 +15,7 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
-from penstock.core.calls import Call
+from penstock.core.calls import Call, Confirmed
 from penstock.core.options import Duration, check_count
 from penstock.core.servers import ServerFacts, parse_info
 from penstock.errors import (
@@ -24,7 +24,7 @@ from penstock.errors import (
     PutNotReplicated,
     QueueClosed,
 )
-from penstock.pressure._async.deletion import AsyncDeletion
+from penstock.pressure._async.deletion import delete
 from penstock.pressure._async.link import AsyncLink
 from penstock.pressure._async.turn import AsyncWaitingCall, Errand
 from penstock.pressure.calls import PressureCalls, Seen
@@ -40,13 +40,12 @@ from penstock.pressure.options import (
     url_in,
 )
 from penstock.wire.codes import PressureCode
-from penstock.wire.replies import PressurePeekReverse
 
 
 class AsyncPressureQueue:
     """A queue by its name; nothing is sent until a method is called.
 
-    At any time one party may put and one may get. Opens connections of its own, as many as there
+    At any time one client may put and one may get. Opens connections of its own, as many as there
     are calls at once; safe to share between tasks. A forked child opens connections anew.
 
     Args:
@@ -82,7 +81,7 @@ class AsyncPressureQueue:
 
     @property
     def client_id(self) -> str:
-        """Who we are; without one of its own, who asks."""
+        """The name of this client; by default that of the task or thread that asks."""
         return self._id().decode()
 
     def _id(self) -> bytes:
@@ -108,52 +107,48 @@ class AsyncPressureQueue:
             BadArgument: not a whole number of at least 0.
             QueueExists: it is there, or lists of an earlier one are.
         """
-        await self._once(self._calls.create(check_count("bound", bound, low=0)))
+        limit = check_count("bound", bound, low=0)
+        await self._once(self._calls.call("create", limit=limit))
 
     async def close(self, timeout: Duration | None = None) -> None:
-        """Nothing more is put; what waits can be taken.
+        """Refuse more messages; those that wait can be taken.
 
-        Stands in line behind a producer that waits for room, and what that one puts is delivered.
+        A producer that waits for room puts its message first, and that is delivered.
 
         Args:
             timeout: seconds to wait for the role of the producer; None = for ever.
 
         Raises:
             QueueClosed: it was closed already.
-            QueueInUse: another party had the role all the time.
+            QueueInUse: another client had the role all the time.
             QueueMissing: there is no queue.
         """
-        party = self._id()
-
-        def act(held: int, _lost: int) -> Call[Any]:
-            return self._calls.close(party, held=held)
-
-        errand = Errand("producer", party, act, is_for_open=True, is_unblocked=lambda: False)
-        await self._waited(errand, act(0, 0), timeout)
+        errand = Errand("close", "producer", {"id": self._id()}, lambda: False)
+        await self._waited(errand, timeout)
 
     async def delete(self, timeout: Duration | None = None) -> None:
         """Remove the queue and its messages; waiting calls end.
 
-        From the first moment on there is no queue; its last keys go when both roles are free. If
-        a client died during a deletion, its rest is removed a second after both roles are free.
+        From the first moment on there is no queue; its last keys are removed when both roles are
+        free. What a client left that died during a deletion is removed a second after that.
 
         Args:
             timeout: seconds to wait for the roles; None = for ever.
 
         Raises:
             QueueMissing: there is no queue.
-            QueueInUse: a party had its role all the time; calling again goes on with the deletion.
+            QueueInUse: a client had its role all the time; another call continues the deletion.
         """
         wait = check_timeout(timeout)
         await self._check()
-        await AsyncDeletion(self._link, self._calls, wait).run()
+        await delete(self._link, self._calls, wait)
 
     async def free_role(self, role: Role) -> bool:
         """Free a role whose holder is gone for good.
 
-        The protocol has no sign of life, so it is for you to know that. Where the holder lives and
-        is one of ours, it finds out and stands in line again; another one goes on beside its
-        successor.
+        The protocol can't tell whether a holder lives, so you have to know. A holder that lives
+        finds out and waits for the role again, if it is a client of penstock; another client works
+        at the same time as its successor.
 
         Args:
             role: "producer" or "consumer".
@@ -164,7 +159,8 @@ class AsyncPressureQueue:
         Raises:
             QueueMissing: there is no queue, nor anything left of one.
         """
-        reply = await self._once(self._calls.free(check_role(role)))
+        name = check_role(role)
+        reply = await self._once(self._calls.call("free", name, role=name))
         return bool(reply.code == PressureCode.DONE)
 
     # -- messages --------------------------------------------------------------------------
@@ -178,41 +174,35 @@ class AsyncPressureQueue:
         replicas: int = 0,
         replication_timeout: Duration = 1,
     ) -> None:
-        """Put a message, when it is our turn and there is room.
+        """Put a message, as soon as this client has the role of the producer and there is room.
 
         Args:
             message: bytes, or text, which is stored as UTF-8.
             timeout: seconds to wait; None = for ever.
-            overfill: put it whether there is room or not.
+            overfill: put it even if there is no room.
             replicas: how many replicas must confirm the message.
             replication_timeout: seconds to wait for that, once the message is put.
 
         Raises:
             QueueFull: there was no room in time.
-            QueueInUse: another party had the role of the producer all the time.
-            QueueClosed, QueueMissing: or it was closed or deleted meanwhile.
+            QueueInUse: another client had the role of the producer all the time.
+            QueueClosed, QueueMissing: the queue is closed, or missing, or was deleted meanwhile.
             OperationUnblocked: `unblock` ended the wait; the message was not put.
             PutNotReplicated: the message was put, and too few replicas confirmed it in time. It
                 stays in the queue.
             NotReplicated: too few replicas are connected; the message was not put.
             OutcomeUnknown: the connection failed, and the message may have been put or not.
         """
-        party, is_over = self._id(), check_flag("overfill", overfill)
-        body = message_bytes(message)
-        confirmation = check_replicas(replicas, replication_timeout)
-        made: list[Call[Any]] = []
-
-        def act(held: int, lost: int, wait: int = 1) -> Call[Any]:
-            call = self._calls.put(party, body, overfill=is_over, held=held, wait=wait, lost=lost)
-            call.wait = confirmation
-            made.append(call)
-            return call
-
-        errand = Errand("producer", party, act, is_for_open=True, is_unblocked=self._unblocked())
-        await self._waited(errand, act(0, 0, 0), timeout)
-        got = made[-1].confirmed.replicas
-        if got < replicas:
-            raise PutNotReplicated(replicas, got)
+        values: dict[str, bytes | int] = {
+            "id": self._id(),
+            "overfill": int(check_flag("overfill", overfill)),
+            "message": message_bytes(message),
+        }
+        wait = check_replicas(replicas, replication_timeout)
+        errand = Errand("put", "producer", values, self._unblocked(), wait)
+        _, confirmed = await self._waited(errand, timeout)
+        if confirmed.replicas < replicas:
+            raise PutNotReplicated(replicas, confirmed.replicas)
 
     async def put_nowait(self, message: bytes | str, overfill: bool = False) -> None:
         """Put a message now.
@@ -224,13 +214,10 @@ class AsyncPressureQueue:
             QueueFull, QueueInUse, QueueClosed, QueueMissing: nothing was put.
             OutcomeUnknown: the connection failed, and the message may have been put or not.
         """
-        is_over = check_flag("overfill", overfill)
-        body = message_bytes(message)
-        call = self._calls.put(self._id(), body, overfill=is_over, held=0, wait=0, lost=0)
-        await self._once(call)
+        await self.put(message, 0, overfill)
 
     async def get(self, timeout: Duration | None = None) -> bytes:
-        """Take the oldest message, when it is our turn and there is one.
+        """Take the oldest message, as soon as this client has the role of the consumer.
 
         If the call is cancelled or interrupted, a message taken at that moment may be lost; a
         `timeout` loses none.
@@ -240,7 +227,7 @@ class AsyncPressureQueue:
 
         Raises:
             QueueEmpty: there was none in time.
-            QueueInUse: another party had the role of the consumer all the time.
+            QueueInUse: another client had the role of the consumer all the time.
             QueueClosed: no message is left, and none will come.
             QueueMissing: there is no queue, or it was deleted meanwhile.
             OperationUnblocked: `unblock` ended the wait; no message was taken.
@@ -249,13 +236,8 @@ class AsyncPressureQueue:
         return await self._got(timeout, self._unblocked())
 
     async def _got(self, timeout: Duration | None, is_unblocked: Callable[[], bool]) -> bytes:
-        party = self._id()
-
-        def act(held: int, _lost: int, wait: int = 1) -> Call[Any]:
-            return self._calls.get(party, held=held, wait=wait)
-
-        errand = Errand("consumer", party, act, is_for_open=False, is_unblocked=is_unblocked)
-        reply = await self._waited(errand, act(0, 0, 0), timeout)
+        errand = Errand("get", "consumer", {"id": self._id()}, is_unblocked)
+        reply, _ = await self._waited(errand, timeout)
         return bytes(reply.message)
 
     async def get_nowait(self) -> bytes:
@@ -265,8 +247,7 @@ class AsyncPressureQueue:
             QueueEmpty, QueueInUse, QueueClosed, QueueMissing: as in `get`.
             OutcomeUnknown: the connection failed, and a message may have been taken and lost.
         """
-        reply = await self._once(self._calls.get(self._id(), held=0, wait=0), "consumer")
-        return bytes(reply.message)
+        return await self.get(0)
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         """Take every message, until the queue is closed and no message is left.
@@ -300,7 +281,7 @@ class AsyncPressureQueue:
     # -- looking ---------------------------------------------------------------------------
 
     async def peek_reverse(self, timeout: Duration | None = None) -> bytes | None:
-        """Look at the newest message, as the producer, when it is our turn.
+        """Look at the newest message, as soon as this client has the role of the producer.
 
         The message stays in the queue. No producer can put another one at that moment.
 
@@ -312,18 +293,14 @@ class AsyncPressureQueue:
 
         Raises:
             QueueClosed: the queue is closed and no message is left.
-            QueueInUse: another party had the role all the time.
+            QueueInUse: another client had the role all the time.
             QueueMissing: there is no queue, or it was deleted meanwhile.
             OperationUnblocked: `unblock` ended the wait.
             OutcomeUnknown: the connection failed while the call waited; it may be repeated.
         """
-        party = self._id()
-
-        def act(held: int, _lost: int) -> Call[Any]:
-            return self._calls.peek_reverse(party, held=held)
-
-        errand = Errand("producer", party, act, is_for_open=False, is_unblocked=self._unblocked())
-        return _newest(await self._waited(errand, act(0, 0), timeout))
+        errand = Errand("peek_reverse", "producer", {"id": self._id()}, self._unblocked())
+        reply, _ = await self._waited(errand, timeout)
+        return bytes(reply.founds[0]) if reply.founds else None
 
     async def peek_reverse_nowait(self) -> bytes | None:
         """Look at the newest message now, as the producer.
@@ -335,7 +312,7 @@ class AsyncPressureQueue:
             QueueClosed, QueueInUse, QueueMissing: as in `peek_reverse`.
             OutcomeUnknown: the connection failed; the call may be repeated.
         """
-        return _newest(await self._once(self._calls.peek_reverse(self._id(), held=0)))
+        return await self.peek_reverse(0)
 
     async def exists(self) -> bool:
         """Return True if the queue exists."""
@@ -358,7 +335,7 @@ class AsyncPressureQueue:
         return (await self._living()).is_closed
 
     async def bound(self) -> int:
-        """The most messages that may wait; 0 = no limit.
+        """Return the most messages that may wait; 0 = no limit.
 
         Raises:
             QueueMissing: there is no queue.
@@ -366,7 +343,7 @@ class AsyncPressureQueue:
         return (await self._living()).bound or 0
 
     async def counters(self) -> PressureCounters:
-        """Messages and bytes put and taken since the queue was made, by all parties.
+        """Return the messages and bytes put and taken since the queue was made, by all clients.
 
         Raises:
             QueueMissing: there is no queue.
@@ -381,7 +358,7 @@ class AsyncPressureQueue:
 
     async def _seen(self) -> Seen:
         await self._check()
-        return self._calls.seen(await self._link.repeatable(self._calls.show()))
+        return self._calls.seen(await self._link.repeatable(self._calls.call("show")))
 
     # -- connections -----------------------------------------------------------------------
 
@@ -400,39 +377,40 @@ class AsyncPressureQueue:
     ) -> None:
         await self.disconnect()
 
-    async def _once(self, call: Call[Any], role: Role = "producer") -> Any:
-        """The reply of a script that has done what it is there for, now."""
+    async def _once(self, call: Call[Any]) -> Any:
+        """Run a script that does not wait; return its reply."""
         await self._check()
         reply = await self._link.once(call)
         if reply.code < 0:
-            raise self._calls.error(reply.code, role, getattr(reply, "party", b""))
+            raise self._calls.error(reply.code)
         return reply
 
-    async def _waited(self, errand: Errand, now: Call[Any], timeout: Duration | None) -> Any:
-        """The same, when the time has come for it; in most cases that is now."""
+    async def _waited(self, errand: Errand, timeout: Duration | None) -> tuple[Any, Confirmed]:
+        """Run a script now, or else when its time has come; return its reply."""
         wait = check_timeout(timeout)
         await self._check()
         if errand.is_unblocked():  # an iteration, between two of its messages
             raise OperationUnblocked(f"queue {self.name!r}: unblock() ended the call")
-        reply = await self._link.once(now)
+        waiting = AsyncWaitingCall(self._link, self._calls, errand, wait)
+        reply = await waiting.now()
         if reply.code in (PressureCode.IN_USE, PressureCode.FULL, PressureCode.EMPTY) and wait != 0:
-            reply = await AsyncWaitingCall(self._link, self._calls, errand, wait).reply()
+            reply = await waiting.later()
         if reply.code != PressureCode.DONE:
             raise self._calls.error(reply.code, errand.role, getattr(reply, "party", b""))
-        return reply
+        return reply, waiting.confirmed
 
     async def _check(self) -> None:
-        """Settle what is owed, and look at the server, once.
+        """Give back roles of earlier calls, and check the server, once.
 
         Raises:
             UnsupportedServer: older than Redis 6.2.
-            ConfigurationError: a node of a Redis Cluster, and the keys would lie in many slots.
+            ConfigurationError: in a Redis Cluster the keys would lie in many slots.
         """
         await self._link.settle()
         if self._is_checked:
             return
         facts = ServerFacts({})
-        with suppress(ResponseError):  # forbidden, or fakeredis: it is taken as it is
+        with suppress(ResponseError):  # forbidden, or fakeredis
             facts = ServerFacts(parse_info(await self._link.command("INFO")))
         facts.check()
         if facts.number("cluster_enabled") and not self._calls.keys.is_tagged:
@@ -441,8 +419,3 @@ class AsyncPressureQueue:
                 f" a part of its name or of the prefix in braces, as in {{{self.name}}}"
             )
         self._is_checked = True
-
-
-def _newest(reply: PressurePeekReverse) -> bytes | None:
-    """The message in a reply to `peek_reverse`."""
-    return reply.founds[0] if reply.founds else None

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
@@ -12,7 +12,7 @@ from redis.exceptions import RedisError, ResponseError
 from penstock.client._acompat import ashield
 from penstock.client._async.transport.connection import monotonic
 from penstock.client._async.transport.failures import passing, transient
-from penstock.core.calls import Call
+from penstock.core.calls import Call, Confirmed, Wait
 from penstock.errors import (
     OperationUnblocked,
     OutcomeUnknown,
@@ -27,43 +27,43 @@ from penstock.pressure.keys import Role
 from penstock.wire.codes import PressureCode
 
 HELD, POPPED = 1, 2
-"""How the role is held: as the keys say, or by its token alone."""
+"""Values of `held`: the keys name us as the holder; we have popped the token of the role."""
 DEFEATS = 1
-"""How often another party may be faster, before we stand in line for the role."""
+"""How often another client may be faster, before we pop the token of the role."""
 LACK = 1.0
-"""Seconds after which room without a token is one that a dead party has lost."""
+"""Seconds after which room without a token counts as lost by a dead client."""
 
 
 class Errand(NamedTuple):
-    """What a waiting call wants to do.
+    """The task of a call that may wait.
 
     Attributes:
+        script: its name.
         role: that it needs.
-        party: who it is.
-        act: the script, by how the role is held and whether the token of room was lost.
-        is_for_open: whether a closed queue refuses it even while messages are left.
-        is_unblocked: whether the wait is to end, as the caller's own program wants it.
+        values: its arguments; `id` is the client.
+        is_unblocked: tells whether the wait is to end.
+        wait: for replicas.
     """
 
+    script: Literal["put", "get", "close", "peek_reverse"]
     role: Role
-    party: bytes
-    act: Callable[[int, int], Call[Any]]
-    is_for_open: bool
+    values: Mapping[str, bytes | int]
     is_unblocked: Callable[[], bool]
+    wait: Wait | None = None
 
 
 class AsyncWaitingCall:
     """One waiting call, on a connection of its own.
 
-    It takes its role by the script that would act, so that from then on it holds the role, or has
-    acted. Blocking commands only tell when it is worth while to try; but where others are always
-    faster, as they wait by popping the token of the role, it does so as well.
+    The script that acts takes the role, so that afterwards the call holds the role or has acted.
+    Blocking commands tell when to try again. Other clients wait by popping the token of the role,
+    which is faster; when they were faster more than once, this call pops the token as well.
 
     Args:
         link: the server.
-        calls: the operations of the queue.
-        errand: what is to be done.
-        timeout: in seconds; None = for ever.
+        calls: of the queue's scripts.
+        errand: the task.
+        timeout: in seconds; None = without an end.
     """
 
     def __init__(
@@ -78,17 +78,35 @@ class AsyncWaitingCall:
         self._lacking = math.inf
         self._holder = b""
 
-    async def reply(self) -> Any:
-        """What the script says when it has acted, or will not.
+    def _call(self, *, wait: int, lost: bool = False) -> Call[Any]:
+        role, values = self._errand.role, self._errand.values
+        call = self._calls.call(
+            self._errand.script, role, **values, held=self._held, wait=wait, lost=int(lost)
+        )
+        call.wait = self._errand.wait
+        self._last = call
+        return call
+
+    @property
+    def confirmed(self) -> Confirmed:
+        """The confirmation of the last run of the script by replicas."""
+        return self._last.confirmed
+
+    async def now(self) -> Any:
+        """Run the script once; return its reply."""
+        return await self._link.once(self._call(wait=0))
+
+    async def later(self) -> Any:
+        """Wait, and run the script until it has acted or refuses to; return its reply.
 
         Raises:
             QueueMissing, QueueClosed: the queue was deleted or closed meanwhile.
-            QueueFull, QueueEmpty, QueueInUse: the time is over; the role is given back.
-            OperationUnblocked: the same, before that time.
-            NotReplicated: too few replicas are connected by now; the same.
-            OutcomeUnknown: the connection failed while the script was under way.
-            redis.exceptions.ConnectionError: it failed before, or leads to another server than the
-                queue's by now.
+            QueueFull, QueueEmpty, QueueInUse: the time is over.
+            OperationUnblocked: `unblock` was called.
+            NotReplicated: too few replicas are connected by now.
+            OutcomeUnknown: the connection failed while the script ran.
+            redis.exceptions.ConnectionError: it failed before, or the queue is on another server
+                by now.
         """
         line = await self._link.line()
         is_sound = False
@@ -101,7 +119,7 @@ class AsyncWaitingCall:
             is_sound = not isinstance(error, (OutcomeUnknown, ProtocolError))
             raise
         except ResponseError as error:
-            if passing(error):  # it is not the one any more
+            if passing(error):  # the server is not the primary any more
                 raise RedisConnectionError(str(error)) from error
             raise
         finally:
@@ -115,24 +133,23 @@ class AsyncWaitingCall:
                     await line.close()
 
     async def _acted(self, line: AsyncWatchedConnection) -> Any:
-        """Try, and wait until it is worth while to try again."""
+        """Try until the script has acted; wait between two tries."""
         is_token_lost = False
         while True:
-            reply = await ashield(self._tried(line, is_token_lost))
+            reply = await ashield(self._tried(line, self._call(wait=1, lost=is_token_lost)))
             if reply is None:
                 raise self._deleted()
             if reply.code not in (PressureCode.HOLDING, PressureCode.IN_USE, PressureCode.LOST):
                 return reply
             is_token_lost = reply.code != PressureCode.LOST and await self._chance(line)
 
-    async def _tried(self, line: AsyncWatchedConnection, is_token_lost: bool) -> Any:
-        """What the script says; from it we know whether we hold the role."""
-        role, party, held = self._errand.role, self._errand.party, self._held
+    async def _tried(self, line: AsyncWatchedConnection, call: Call[Any]) -> Any:
+        """Run the script, and note whether we hold the role; None = the queue was deleted."""
+        role, held = self._errand.role, self._held
         looks = (b"GET", self._calls.keys[role]), (b"LLEN", self._calls.keys.free(role))
-        call = self._errand.act(held, int(is_token_lost))
         if call.wait is not None:
             await line.lane.require(call.wait, afresh=True)
-        self._held = held or HELD  # for all we know, until the reply is here
+        self._held = held or HELD  # possibly, until the reply is here
         try:
             reply, seen = await line.guarded(call, *looks)
             if call.wait is not None and reply is not None and reply.code == PressureCode.DONE:
@@ -149,10 +166,10 @@ class AsyncWaitingCall:
             self._held = held
             return reply
         self._held = HELD if reply.code == PressureCode.HOLDING else 0
-        if self._held and seen not in ([], [party, 0]):
-            # What is watched now is not the queue in which the role was taken. Or it was freed at
-            # that very moment, which the keys can't tell from that: to go on could be to write into
-            # a later queue. Servers allow no call between (`guarded`), so it is one of fakeredis.
+        if self._held and seen not in ([], [self._errand.values["id"], 0]):
+            # The key that is watched now may be of a later queue, into which the script must not
+            # write; or the role was freed at that moment. Only fakeredis lets that happen
+            # (`guarded`).
             return None
         if reply.code == PressureCode.IN_USE:
             self._beaten += 1
@@ -160,18 +177,19 @@ class AsyncWaitingCall:
         return reply
 
     async def _leave(self) -> bool:
-        """Give the role back; whether it was ours. Without a server it is owed."""
-        errand, held, self._held = self._errand, self._held, 0
-        call = self._calls.leave(errand.party, errand.role, held=held)
+        """Give the role back; return True if it was ours. Without a connection it is owed."""
+        held, self._held = self._held, 0
+        values, role = self._errand.values, self._errand.role
+        call = self._calls.call("leave", role, id=values["id"], held=held)
         try:
             return bool((await self._link.repeatable(call)).code == PressureCode.DONE)
         except (RedisError, PenstockError) as error:
-            if held == HELD and passing(error):  # whose token was popped is not known later
+            if held == HELD and passing(error):  # a popped token can't be returned later
                 self._link.owed.append(call)
             return False
 
     async def _chance(self, line: AsyncWatchedConnection) -> bool:
-        """Wait until it is worth while to try; whether the token of room was lost."""
+        """Wait until the next try; return True if the token of room was lost."""
         key, end = self._awaited()
         while True:
             if self._errand.is_unblocked():
@@ -193,31 +211,33 @@ class AsyncWaitingCall:
                 return True
 
     async def _seen(self, line: AsyncWatchedConnection) -> Seen:
-        """What there is; who is in line learns only from `bound` that it is another queue."""
-        show = self._calls.show()
+        """Read the state of the queue."""
+        show = self._calls.call("show")
         reply = await (line.look(show) if self._held else line.glimpse(show))
         if reply is None:
             raise self._deleted()
         return self._calls.seen(reply)
 
     async def _is_ours(self, line: AsyncWatchedConnection) -> bool:
-        """Whether the role that we hold, if any, still has our name in it."""
+        """Return True if we hold no role, or the keys still name us as its holder."""
         key = self._calls.keys[self._errand.role]
-        return not self._held or bool(await line.lane.command("GET", key) == self._errand.party)
+        if not self._held:
+            return True
+        return bool(await line.lane.command("GET", key) == self._errand.values["id"])
 
     async def _popped(self, line: AsyncWatchedConnection, key: bytes, left: float) -> bool:
-        """Stand in line for the role as other clients do; whether it is ours now."""
+        """Wait for the token of the role and pop it; return True if we have it now."""
         await line.pop(key, timeout=left)
         try:
             is_ours = await line.popped()
-        except KeyboardInterrupt:  # the reply will come all the same
+        except KeyboardInterrupt:  # the command goes on
             self._held = POPPED if await line.popped() else 0
             raise
         self._held = POPPED if is_ours else 0
         return is_ours
 
     def _awaited(self) -> tuple[bytes, bytes]:
-        """The list that gets an element, and where that is put back: messages keep their order."""
+        """Return the list that gets an element, and the end to which it is put back."""
         keys, role = self._calls.keys, self._errand.role
         if not self._held:
             return keys.free(role), b"LEFT"
@@ -228,7 +248,7 @@ class AsyncWaitingCall:
     def _check(self, seen: Seen) -> None:
         if seen.bound is None:
             raise self._deleted()
-        if seen.is_closed and (self._errand.is_for_open or not seen.length):
+        if seen.is_closed and (self._errand.script in ("put", "close") or not seen.length):
             raise QueueClosed(f"queue {self._calls.name!r} is closed")
 
     def _is_worth(self, seen: Seen) -> bool:
@@ -237,7 +257,7 @@ class AsyncWaitingCall:
         return seen.fits and seen.has_token if self._errand.role == "producer" else seen.length > 0
 
     def _is_token_lost(self, seen: Seen) -> bool:
-        """True if there is room that was not announced for too long: its client has died."""
+        """Return True if there has been room without a token for too long."""
         if not (self._held and self._errand.role == "producer" and seen.fits):
             self._lacking = math.inf
             return False
@@ -248,7 +268,6 @@ class AsyncWaitingCall:
         return QueueMissing(f"queue {self._calls.name!r} was deleted while the call waited")
 
     def _late(self) -> PenstockError:
-        """What to say when the time is over."""
         role = self._errand.role
         if not self._held:
             return self._calls.error(PressureCode.IN_USE, role, self._holder)
