@@ -1,15 +1,14 @@
 """OpenTelemetry: a span around each enqueue and each run, joined by a context kept in the job.
 
-It needs the extra `otel` (opentelemetry-api); what becomes of the spans is the business of the SDK
-that the application has set up. Names and attributes are those of the semantic conventions for
-messaging, which are still being developed: https://opentelemetry.io/docs/specs/semconv/messaging/
+It needs the extra `otel` (opentelemetry-api). The application sets up an SDK, which exports the
+spans. Names and attributes follow the semantic conventions for messaging, which are not stable yet:
+https://opentelemetry.io/docs/specs/semconv/messaging/
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 
 from opentelemetry import context as contexts
 from opentelemetry import propagate, trace
@@ -23,19 +22,19 @@ from penstock.core.middleware import EnqueueEvent, Middleware, RunEvent
 
 __all__ = ["OpenTelemetry"]
 
-SYSTEM = "penstock"
+Attributes = dict[str, str | int | bool]
 WELL = frozenset({"done", "snoozed", "settled"})
-"""Outcomes of a run that are no failure, whatever was raised to bring them about."""
+"""Outcomes of a run that are no failure, even if an exception led to them."""
 MOST_LINKS = 128
-"""What an SDK keeps of a span's links, unless it is told otherwise."""
+"""Most links of a span that an SDK keeps by default."""
 
 
 class OpenTelemetry(Middleware):
     """A span `send <queue>` around each enqueue, a span `process <queue>` around each run.
 
-    The context of the producer's span travels in the job's headers (`traceparent` and what else
-    the propagator writes), so the run of a single job is a child of it, in whatever process, also
-    when it is tried again. The span of a batch has links to those of its jobs.
+    The context of the producer's span is kept in the job's headers (`traceparent` and others that
+    the propagator writes). So each run of a single job, in any process, is a child of that span.
+    The span of a batch has links to the spans of its jobs.
 
     Args:
         tracer_provider: makes the spans; None = the global one.
@@ -57,7 +56,7 @@ class OpenTelemetry(Middleware):
 
     @contextmanager
     def enqueue(self, event: EnqueueEvent) -> Iterator[None]:
-        """A span that ends when the answer is there."""
+        """Start a span that ends with the reply."""
         name, attributes = described("send", event.queue, event.handler)
         with self._span(name, SpanKind.PRODUCER, attributes) as span:
             self.propagator.inject(event.headers)
@@ -71,7 +70,7 @@ class OpenTelemetry(Middleware):
 
     @contextmanager
     def run(self, event: RunEvent) -> Iterator[None]:
-        """A span that ends when the handler has; it is the current one inside of it."""
+        """Start a span that is current in the handler, and ends with it."""
         name, attributes = described("process", event.queue, event.handler)
         parent, links = Context(), []
         if len(event.jobs) == 1:
@@ -83,7 +82,7 @@ class OpenTelemetry(Middleware):
             attributes["messaging.batch.message_count"] = len(event.jobs)
         if event.jobs:
             attributes["messaging.client.id"] = event.jobs[0].owner
-        token = contexts.attach(parent)  # with its baggage, which a span alone does not bring
+        token = contexts.attach(parent)  # with its baggage, which a span does not have
         try:
             with self._span(name, SpanKind.CONSUMER, attributes, links) as span:
                 try:
@@ -97,12 +96,8 @@ class OpenTelemetry(Middleware):
             contexts.detach(token)
 
     def _span(
-        self,
-        name: str,
-        kind: SpanKind,
-        attributes: Mapping[str, Any],
-        links: Sequence[Link] = (),
-    ) -> Any:
+        self, name: str, kind: SpanKind, attributes: Attributes, links: Sequence[Link] = ()
+    ) -> AbstractContextManager[Span]:
         return self._tracer.start_as_current_span(
             name,
             kind=kind,
@@ -113,7 +108,7 @@ class OpenTelemetry(Middleware):
         )
 
     def _links(self, jobs: Sequence[Delivery]) -> list[Link]:
-        """One for each span in which jobs were enqueued; those of a bulk call share theirs."""
+        """Return a link to each span in which jobs were enqueued; a bulk call has one span."""
         propagator = self.propagator
         fields = propagator.fields
         links: dict[tuple[str | None, ...], Link] = {}
@@ -130,10 +125,10 @@ class OpenTelemetry(Middleware):
         return list(links.values())
 
 
-def described(operation: str, queue: str, handler: str | None) -> tuple[str, dict[str, Any]]:
-    """The name of a span, and the attributes that are known when it begins."""
-    attributes: dict[str, Any] = {
-        "messaging.system": SYSTEM,
+def described(operation: str, queue: str, handler: str | None) -> tuple[str, Attributes]:
+    """Return the name of a span, and the attributes that are known when it begins."""
+    attributes: Attributes = {
+        "messaging.system": "penstock",
         "messaging.operation.name": operation,
         "messaging.operation.type": operation,
         "messaging.destination.name": queue,
@@ -143,21 +138,21 @@ def described(operation: str, queue: str, handler: str | None) -> tuple[str, dic
     return f"{operation} {queue}", attributes
 
 
-def answered(event: EnqueueEvent) -> dict[str, Any]:
-    """The attributes that an answer to an enqueue adds."""
+def answered(event: EnqueueEvent) -> Attributes:
+    """Return the attributes that the result of an enqueue adds."""
     if event.count is None:
         return {"messaging.batch.message_count": len(event.results)}
     if not event.results:
         return {}
     [result] = event.results
-    found: dict[str, Any] = {"penstock.duplicate": True} if result.duplicate else {}
+    found: Attributes = {"penstock.duplicate": True} if result.duplicate else {}
     if result.id:
         found["messaging.message.id"] = result.id
     return found
 
 
 def failed(span: Span, error: BaseException | str) -> None:
-    """Note on a span what went wrong: an exception, or the outcome that a handler returned."""
+    """Record an error on a span: an exception, or the outcome that a handler returned."""
     if isinstance(error, str):
         span.set_attribute("error.type", error)
         span.set_status(Status(StatusCode.ERROR))

@@ -1,7 +1,7 @@
 """Prometheus: counters, times and a gauge of what this process enqueues and runs.
 
-It needs the extra `prometheus` (prometheus-client). To serve the figures is up to the application:
-`prometheus_client.start_http_server(9000)`, or the client's multi-process mode for several.
+It needs the extra `prometheus` (prometheus-client). The application serves the figures, with
+`prometheus_client.start_http_server(9000)` or the client's multi-process mode.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.metrics import MetricWrapperBase
 
 from penstock.core.job import BulkEnqueued
 from penstock.core.middleware import EnqueueEvent, Middleware, RunEvent
@@ -20,15 +21,15 @@ from penstock.errors import BadArgument
 __all__ = ["Prometheus"]
 
 SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 60, 300, 1800, 3600)
-"""The bounds of both histograms: from a cache look-up to a report, and a backlog of an hour."""
+"""The bounds of both histograms, in seconds."""
 
 
 class Prometheus(Middleware):
     """Counts enqueues and runs, and measures how long they took.
 
-    Make one and give it to all clients of the process: metrics have one name in a registry once.
+    Make one for all clients of the process: a registry takes each metric once.
 
-    | metric | type, labels | what it says |
+    | metric | type, labels | value |
     |---|---|---|
     | `penstock_enqueued_total` | counter: queue | jobs added; duplicates are not |
     | `penstock_jobs_total` | counter: queue, handler, outcome | jobs run |
@@ -41,52 +42,37 @@ class Prometheus(Middleware):
 
     Args:
         registry: where the metrics are registered; None = prometheus-client's own.
-        prefix: with which their names begin.
+        prefix: the beginning of their names.
 
     Raises:
-        BadArgument: the prefix can't be the beginning of a name.
+        BadArgument: no name can begin with the prefix.
         ValueError: the registry has metrics of these names already.
     """
 
     def __init__(self, registry: CollectorRegistry | None = None, prefix: str = "penstock") -> None:
-        check_prefix(prefix)
-        place = REGISTRY if registry is None else registry
-        at, run = ["queue"], ["queue", "handler"]
-        self._enqueued = Children(Counter(f"{prefix}_enqueued", "Jobs added.", at, registry=place))
-        self._jobs = Children(
-            Counter(f"{prefix}_jobs", "Jobs run, by outcome.", [*run, "outcome"], registry=place)
+        name: object = prefix
+        if not isinstance(name, str) or not re.fullmatch("[a-zA-Z_][a-zA-Z0-9_]*", name):
+            reason = "must be letters, digits and underscores, without a digit first"
+            raise BadArgument("prefix", prefix, reason)
+        by_queue, by_handler = ["queue"], ["queue", "handler"]
+
+        def metric(kind: Any, name: str, text: str, labels: list[str], **more: Any) -> Children:
+            place = REGISTRY if registry is None else registry
+            return Children(kind(f"{prefix}_{name}", text, labels, registry=place, **more))
+
+        self._enqueued = metric(Counter, "enqueued", "Jobs added.", by_queue)
+        self._jobs = metric(Counter, "jobs", "Jobs run, by outcome.", [*by_handler, "outcome"])
+        self._handling = metric(
+            Histogram, "handling_seconds", "Time a handler took.", by_handler, buckets=SECONDS
         )
-        self._handling = Children(
-            Histogram(
-                f"{prefix}_handling_seconds",
-                "Time a handler took.",
-                run,
-                buckets=SECONDS,
-                registry=place,
-            )
-        )
-        self._queueing = Children(
-            Histogram(
-                f"{prefix}_queueing_seconds",
-                "Time from enqueue to first delivery.",
-                at,
-                buckets=SECONDS,
-                registry=place,
-            )
-        )
-        self._running = Children(
-            Gauge(
-                f"{prefix}_running",
-                "Jobs whose handler runs now.",
-                run,
-                registry=place,
-                multiprocess_mode="livesum",
-            )
-        )
+        text = "Time from enqueue to first delivery."
+        self._queueing = metric(Histogram, "queueing_seconds", text, by_queue, buckets=SECONDS)
+        text = "Jobs whose handler runs now."
+        self._running = metric(Gauge, "running", text, by_handler, multiprocess_mode="livesum")
 
     @contextmanager
     def enqueue(self, event: EnqueueEvent) -> Iterator[None]:
-        """Counts what was added, also by a bulk call that failed midway."""
+        """Counts the jobs that were added, also by a bulk call that failed midway."""
         try:
             yield
         finally:
@@ -112,13 +98,13 @@ class Prometheus(Middleware):
 
 
 class Children(dict[tuple[str, ...], Any]):
-    """The labelled children of a metric: to find one here is ten times as fast as `labels`.
+    """The labelled children of a metric; finding one here is ten times as fast as `labels`.
 
     Args:
-        metric: whose.
+        metric: of prometheus-client.
     """
 
-    def __init__(self, metric: Any) -> None:
+    def __init__(self, metric: MetricWrapperBase) -> None:
         super().__init__()
         self._metric = metric
 
@@ -127,20 +113,8 @@ class Children(dict[tuple[str, ...], Any]):
         return found
 
 
-def check_prefix(prefix: object) -> None:
-    """Refuse what can't be the beginning of a metric's name.
-
-    Raises:
-        BadArgument: so it is.
-    """
-    if not isinstance(prefix, str) or not re.fullmatch("[a-zA-Z_][a-zA-Z0-9_]*", prefix):
-        raise BadArgument(
-            "prefix", prefix, "must be letters, digits and underscores, without a digit first"
-        )
-
-
 def added(event: EnqueueEvent) -> int:
-    """How many jobs an enqueue has added."""
+    """Return how many jobs an enqueue has added."""
     results = event.results
     if isinstance(results, BulkEnqueued):
         return len(results) - results.duplicates

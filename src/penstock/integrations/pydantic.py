@@ -1,4 +1,4 @@
-"""Arguments of other types than JSON has: models, dataclasses, dates, what pydantic knows.
+"""Handler arguments of types that JSON lacks and pydantic knows: models, dataclasses, dates.
 
     handlers = Handlers(convert=converter)
 
@@ -25,10 +25,10 @@ __all__ = ["converter"]
 
 
 def converter(annotation: Any) -> Conversion:
-    """The conversion for an annotation, by pydantic's rules for JSON.
+    """Return the conversion for an annotation, by pydantic's rules for JSON.
 
     Raises:
-        BadArgument: pydantic can't make anything of it.
+        BadArgument: pydantic can't use the annotation.
     """
     try:
         adapter: TypeAdapter[Any] = TypeAdapter(annotation)
