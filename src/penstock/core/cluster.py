@@ -1,7 +1,7 @@
-"""The slot map of a Redis Cluster, and how long a call is tried (protocol/nodes.md, Cluster).
+"""The slot map of a Redis Cluster, and the limits of retries (protocol/nodes.md, Cluster).
 
-A slot that is on its way answers TRYAGAIN or ASK for as long as it takes, so patience is measured
-by whether anything moves; what is broken is tried again for a bounded time.
+A slot in migration replies TRYAGAIN or ASK until it is done, so calls are repeated as long as keys
+move. After failures they are repeated for a bounded time.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from penstock.wire.keys import key_slot
 __all__ = ["KEYLESS", "NEAR", "Address", "Patience", "SlotRange", "apart", "read_slots", "slot_of"]
 
 HOPS = 5
-"""Redirections that are followed at once; more of them look like two nodes that disagree."""
+"""Redirections that are followed at once; after more of them two nodes may disagree."""
 UNSURE = 300.0
-"""Most seconds for which a call that may have been run is repeated: producer keys live 600."""
+"""Limit of the seconds for which a call that may have run is repeated: producer keys live 600."""
 NEAR = 0.1
-"""Most seconds between two tries while a slot is on its way."""
+"""Limit of the seconds between two tries while a slot is in migration."""
 KEYLESS = frozenset(
     ("ACL", "CLIENT", "CLUSTER", "COMMAND", "CONFIG", "DBSIZE", "DEBUG", "ECHO", "FLUSHALL",
      "FLUSHDB", "INFO", "LASTSAVE", "LATENCY", "MEMORY", "MODULE", "PING", "RANDOMKEY", "ROLE",
      "SCAN", "SCRIPT", "SLOWLOG", "TIME", "WAIT")
 )  # fmt: skip
-"""Commands whose first argument is no key."""
+"""Commands without a key as first argument."""
 
 
 class Address(NamedTuple):
@@ -49,17 +49,17 @@ class SlotRange(NamedTuple):
 
 
 def read_slots(reply: Iterable[Sequence[Any]], asked: str) -> list[SlotRange]:
-    """The reply to CLUSTER SLOTS; replicas are left out.
+    """Parse the reply to CLUSTER SLOTS, without the replicas.
 
     Args:
-        reply: as it came, undecoded.
-        asked: the host that gave it, which is meant where it does not know its own.
+        reply: undecoded.
+        asked: host of the server; it stands in for an unknown host in the reply.
     """
     return [SlotRange(int(part[0]), int(part[1]), _address(part[2], asked)) for part in reply]
 
 
 def _address(entry: Sequence[Any], asked: str) -> Address:
-    """The preferred end point; `?` = the host name is not set, so its IP address is used."""
+    """Parse the preferred end point; `?` = the host name is not set, so the IP is used."""
     host = (entry[0] or b"").decode()
     if host == "?":
         told = [one.decode() for one in (entry[3] if len(entry) > 3 else ())]
@@ -68,7 +68,7 @@ def _address(entry: Sequence[Any], asked: str) -> Address:
 
 
 def slot_of(command: Sequence[Any]) -> int | None:
-    """The slot of a plain command's first key, None = it has none."""
+    """Return the slot of a plain command's first key; None = it has no key."""
     name = command[0].decode() if isinstance(command[0], bytes) else str(command[0])
     if len(command) < 2 or name.upper() in KEYLESS:
         return None
@@ -77,7 +77,7 @@ def slot_of(command: Sequence[Any]) -> int | None:
 
 
 def apart(keys: Iterable[bytes]) -> dict[int, tuple[bytes, ...]]:
-    """The keys by their slots: only those of one slot can be waited for by one command."""
+    """Group keys by slot: one command can wait for keys of one slot only."""
     found: dict[int, tuple[bytes, ...]] = {}
     for key in keys:
         slot = key_slot(key)
@@ -86,11 +86,11 @@ def apart(keys: Iterable[bytes]) -> dict[int, tuple[bytes, ...]]:
 
 
 class Patience:
-    """How long one call is tried, and the pauses between.
+    """Limits the retries of one call, and gives the pauses between them.
 
     Args:
-        retry_for: seconds for which it is tried again although nothing changes.
-        clock: monotonic seconds.
+        retry_for: seconds for which it is tried again while nothing changes.
+        clock: returns monotonic seconds.
         draw: random number from 0 to 1.
     """
 
@@ -111,26 +111,26 @@ class Patience:
 
     @property
     def is_unsure(self) -> bool:
-        """Whether the call may have been run, without an answer."""
+        """True if the call may have run without an answer."""
         return self._lost is not None
 
     def lost(self) -> None:
-        """No answer came; it may have been run."""
+        """Note that no answer came: the call may have run."""
         if self._lost is None:
             self._lost = self._clock()
 
     def hop(self) -> float | None:
-        """Seconds until a redirection is followed; None = it has been redirected for too long."""
+        """Return the seconds until a redirection is followed; None = give up."""
         self._hops += 1
         return 0.0 if self._hops <= HOPS else self.pause(NEAR)
 
     def watch(self, mark: object) -> None:
-        """Note how far a slot is on its way: as long as that changes the call is tried again."""
+        """Note the progress of a migration: as long as that changes the call is tried again."""
         if mark != self._mark:
             self._mark, self._since = mark, self._clock()
 
     def pause(self, most: float = math.inf) -> float | None:
-        """Seconds until the next try; None = it has been tried for long enough."""
+        """Return the seconds until the next try; None = give up."""
         now = self._clock()
         self._tries += 1
         if self._tries > 1 and now >= self._since + self._retry_for:

@@ -1,7 +1,7 @@
 """Procedures of several steps, as generators without I/O.
 
-A flow yields what it needs (an effect), is sent the answer, and returns its result; the client
-drives it. What a crash after each step leaves is said in protocol/core.md.
+A flow yields an effect, is sent the answer, and returns its result; the client drives it.
+protocol/core.md says what a crash after each step leaves.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import math
 import secrets
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from penstock.core.calls import Call, Confirmed, Wait
@@ -66,17 +67,17 @@ Clock = Callable[[], float]
 Noted = Callable[[QueueOps, int | None], None]
 R = TypeVar("R")
 TICK = 4.0
-"""Seconds after which an idle consumer or producer looks by itself, whatever it was told."""
+"""Seconds after which an idle consumer or producer calls again, without a token."""
 AGAIN = 8.0
-"""Seconds for which a consumer leaves a queue alone that did not answer, while others do."""
+"""Seconds for which a consumer does not ask a queue that did not answer, while others do."""
 LINGER = 0.2
 """Seconds for which a consumer whose time is over still looks behind expired jobs."""
 FIRST_LOOK, LAST_LOOK = 0.1, 2.5
-"""Seconds between two looks at a role that another client holds: the first, the later ones."""
+"""Seconds between two tries to take a role that another client holds: the first, the longest."""
 
 
 def new_epoch() -> str:
-    """A queue's life: 8 random hex digits, never all zero."""
+    """Return the epoch of a new queue: 8 random hex digits, never all zero."""
     return f"{secrets.randbits(32) or 1:08x}"
 
 
@@ -97,15 +98,14 @@ def enqueue(
 
     Args:
         block: seconds to wait for room, 0 = not at all, None = for ever.
-        wait: replicas that are waited for.
-        mode: what becomes of duplicates; None = the records have no dedup ids.
-        partial: whether to add as many as there is room for, when not all of them fit (the reply
-            then counts fewer than were given).
-        make: builds another call that adds jobs, from what is said of the queue's making and the
-            ms to wait.
+        wait: replicas and disks that have to confirm.
+        mode: treatment of duplicates; None = the records have no dedup ids.
+        partial: whether to add only some of them if not all fit; the reply has the count.
+        make: builds another call that adds jobs, given the epoch of a new queue and the ms to
+            wait.
 
     Returns:
-        The reply, and what replicas have confirmed.
+        The reply, and the confirmations.
 
     Raises:
         QueueFull, QueueClosed, QueuePaused, QueueInUse, RoleLost, QueueDamaged, StaleCall,
@@ -168,7 +168,7 @@ def enqueue(
 
 
 def _tried(call: Call[R]) -> Generator[Effect, Any, tuple[PenstockError | None, R | None]]:
-    """Run a script: what it has refused, or its result."""
+    """Run a script; return its refusal, or its result."""
     try:
         return None, (yield Run(call))
     except REFUSALS as error:
@@ -184,11 +184,11 @@ def withdraw(
     updated: bool = False,
     fsynced: bool | None = None,
 ) -> Generator[Effect, Any, NotReplicated]:
-    """Take back what too few replicas confirmed; the error that says what became of it.
+    """Remove jobs that too few replicas confirmed; return the error of the enqueue.
 
     Args:
-        updated: whether jobs that were there before have got new content, which stays.
-        fsynced: whether they are on disk; None = that was not asked for.
+        updated: whether jobs that were there before have new content, which stays.
+        fsynced: whether the jobs are on disk; None = that was not asked for.
     """
     withdrawn: bool | None = None
     if reply.count == 0:
@@ -197,7 +197,7 @@ def withdraw(
         call = ops.withdraw_added(reply)
         answer = yield Run(call)
         if not (call.resent and Code.GONE in answer.codes):
-            # what is gone was delivered and finished
+            # jobs that are gone were delivered and finished
             withdrawn = not answer.codes and not updated
     return NotReplicated(wanted, got, withdrawn, fsynced)
 
@@ -207,7 +207,7 @@ def _unlist_unused(ops: QueueOps, create: str, epoch: str) -> Generator[Effect, 
 
     Args:
         create: the epoch that was registered.
-        epoch: that of the queue; '' = the call was refused.
+        epoch: the epoch of the queue; '' = the call was refused.
 
     Returns:
         '': the next call that finds no queue registers another epoch.
@@ -219,7 +219,7 @@ def _unlist_unused(ops: QueueOps, create: str, epoch: str) -> Generator[Effect, 
 
 
 def _leave_producer(ops: QueueOps, waited: bool) -> Generator[Effect, Any, None]:
-    """End the wait; a token taken meanwhile is handed on if there is room."""
+    """End the wait; if it took a token and there is room, wake the next producer."""
     if waited and (yield Quit()):
         yield Run(ops.enqueue(()))
 
@@ -260,24 +260,29 @@ def reserve(
     """Take up to n jobs from queues, the first queue first; wait until there is one.
 
     The laws of waking apply (protocol/core.md, Waking): after popping a token, reserve on that
-    queue before anything else; end the blocking pop before leaving the wait; a consumer that
-    leaves after it was told of a near event hands that on.
+    queue before anything else; end the blocking pop before leaving the wait; before leaving,
+    reserve nothing on a queue whose next event is near, which wakes another consumer.
 
     Args:
         block: seconds to wait, 0 = not at all, None = for ever.
-        transient: whether an error is the connection's and may pass by itself.
-        seen: what the first queue answered a moment ago: nothing.
-        apart: whether the queues lie on several servers, so that one which is not there is left out
+        transient: tells errors of the connection, which may pass by themselves, from others.
+        seen: the reply, without jobs, that the first queue gave a moment ago.
+        apart: whether the queues lie on several servers. Then one that does not answer is left out
             as long as another one answers.
-        eager: how many of them are asked although there are some jobs, if not n; None = all.
-        noted: is told how many jobs each queue that was asked has given, None = it did not answer.
+        noted: is told how many jobs each queue gave; None = it did not answer.
+        eager: number of queues to ask for more when some jobs were taken; None = all.
 
     Raises:
         QueueClosed: every queue is closed and drained.
     """
     deadline = math.inf if block is None else clock() + block
     until = max(deadline, clock() + LINGER)
-    watch = _Watch(sources, n, until, clock, transient, seen, apart, noted, eager)
+    count = len(sources)
+    eager = count if eager is None else eager
+    wakes = [ops.keys["wake"] for ops in sources]
+    watch = _Watch(
+        sources, wakes, n, until, clock, transient, seen, apart and count > 1, noted, eager
+    )
     everything: Sequence[int] = range(len(sources))
     asked, lap = everything, 0.0
     while True:
@@ -297,7 +302,7 @@ def reserve(
         else:
             asked = [i for i, at in watch.due.items() if at <= clock()]
     if watch.idle:
-        # Jobs that were taken are the caller's, whatever fails now: others look at their next tick.
+        # Jobs were taken, so this must not raise; other consumers look at their next tick.
         with suppress(Exception):
             yield from watch.leave()
     if watch.is_over:
@@ -305,62 +310,53 @@ def reserve(
     return watch.got
 
 
+@dataclass(slots=True)
 class _Watch:
-    """A consumer's look at its queues, and its wait beside them.
+    """State of one `reserve`.
 
     Args:
         sources, n, clock, transient, seen, apart, noted, eager: as in `reserve`.
         until: as in `take`.
+        wakes: the keys of the tokens.
 
     Attributes:
-        wakes: the keys of their tokens.
+        awaited: the keys of the last wait.
+        tokens: tokens that ended waits took, and that were not used yet.
         got: the jobs taken.
-        due: when the next event of each falls due, as far as this consumer has to care.
-        over: those that were closed and drained, when they were asked last.
-        barred: until when to leave those alone that did not answer.
+        due: time of the next event of each queue that this consumer has to look at.
+        over: queues that were closed and drained when they were asked last.
+        barred: time until which a queue that did not answer is not asked.
         idle: whether it has waited.
     """
 
-    def __init__(
-        self,
-        sources: Sequence[QueueOps],
-        n: int,
-        until: float,
-        clock: Clock,
-        transient: Callable[[BaseException], bool],
-        seen: Taken | None,
-        apart: bool = False,
-        noted: Noted | None = None,
-        eager: int | None = None,
-    ) -> None:
-        self._eager = len(sources) if eager is None else eager
-        self._apart = apart and len(sources) > 1
-        self._noted = noted
-        self._sources = sources
-        self._n = n
-        self._until = until
-        self._clock = clock
-        self._transient = transient
-        self._seen = seen
-        self._awaited: tuple[bytes, ...] = ()
-        self._tokens: list[bytes] = []
-        self.wakes = tuple(ops.keys["wake"] for ops in sources)
-        self.got: list[Any] = []
-        self.due: dict[int, float] = {}
-        self.over: set[int] = set()
-        self.barred: dict[int, float] = {}
-        self.idle = False
+    sources: Sequence[QueueOps]
+    wakes: Sequence[bytes]
+    n: int
+    until: float
+    clock: Clock
+    transient: Callable[[BaseException], bool]
+    seen: Taken | None
+    apart: bool
+    noted: Noted | None
+    eager: int
+    awaited: tuple[bytes, ...] = ()
+    tokens: list[bytes] = field(default_factory=list)
+    got: list[Any] = field(default_factory=list)
+    due: dict[int, float] = field(default_factory=dict)
+    over: set[int] = field(default_factory=set)
+    barred: dict[int, float] = field(default_factory=dict)
+    idle: bool = False
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing was taken, and every queue is closed and drained."""
-        return not self.got and len(self.over) == len(self._sources)
+        """True if nothing was taken, and every queue is closed and drained."""
+        return not self.got and len(self.over) == len(self.sources)
 
     def ask(self, asked: Sequence[int]) -> Generator[Effect, Any, None]:
         """Reserve on these queues until there are n jobs."""
         try:
             yield from self._ask(asked)
-        except PenstockError:  # refused: what it was told of is for others
+        except PenstockError:  # another consumer has to use the token
             if self.idle:
                 with suppress(Exception):
                     yield from self.leave()
@@ -369,76 +365,66 @@ class _Watch:
     def _ask(self, asked: Sequence[int]) -> Generator[Effect, Any, None]:
         failures = 0
         for i in self._usable(asked):
-            if len(self.got) >= self._n or (self.got and i >= self._eager):
+            if len(self.got) >= self.n or (self.got and i >= self.eager):
                 return
-            taken = self._seen or (yield from self._asked(i, brief=self._apart))
-            self._seen = None
+            taken = self.seen or (yield from self._asked(i, brief=self.apart))
+            self.seen = None
             if taken is None:
                 failures += 1
                 continue
             self._took(i, taken)
-        if failures == len(self._sources):  # no node answers: ask one with full patience
+        if failures == len(self.sources):  # no node answers: ask one with full patience
             taken = yield from self._asked(asked[0], brief=False)
             assert taken is not None
             self._took(asked[0], taken)
 
     def _usable(self, asked: Sequence[int]) -> Sequence[int]:
-        """Those that may answer; if there are none, all of them."""
+        """Return the queues that are not barred; if there are none, all of them."""
         if not self.barred:
             return asked
-        now = self._clock()
+        now = self.clock()
         self.barred = {i: until for i, until in self.barred.items() if until > now}
         return [i for i in asked if i not in self.barred] or asked
 
     def _asked(self, i: int, *, brief: bool) -> Generator[Effect, Any, Taken | None]:
-        """What a queue gives; None = it does not answer, and others may."""
-        parts = self._sources
-        asked = take(
-            parts,
-            i,
-            self._n,
-            self.idle,
-            self.got,
-            self._transient,
-            clock=self._clock,
-            until=self._until,
-            brief=brief,
-        )
+        """Reserve on a queue; None = it does not answer, and others may."""
+        clock, until = self.clock, self.until
+        arguments = (self.sources, i, self.n, self.idle, self.got, self.transient)
         try:
-            return (yield from asked)
+            return (yield from take(*arguments, clock=clock, until=until, brief=brief))
         except Exception as error:
-            if not (brief and self._transient(error)):
+            if not (brief and self.transient(error)):
                 raise
-            self.barred[i] = self.due[i] = self._clock() + AGAIN
-            if self._noted is not None:
-                self._noted(parts[i], None)
+            self.barred[i] = self.due[i] = clock() + AGAIN
+            if self.noted is not None:
+                self.noted(self.sources[i], None)
             return None
 
     def _took(self, i: int, taken: Taken) -> None:
         self.got += taken.deliveries
-        self.due[i] = _due(taken, self._clock)
-        if self._noted is not None:
-            self._noted(self._sources[i], len(taken.deliveries))
+        self.due[i] = due_at(taken, self.clock)
+        if self.noted is not None:
+            self.noted(self.sources[i], len(taken.deliveries))
         self.over.discard(i)
         if taken.is_over:
             self.over.add(i)
 
     def wait(self, until: float) -> Generator[Effect, Any, bytes | object | None]:
-        """Wait for a token, a due time or this time; the answer is that of `Pop`.
+        """Wait for a token, a due time or this time; return the answer to `Pop`.
 
-        A drained queue is left out: its token is always there.
+        A drained queue is left out, as its token is always there.
         """
         keys = tuple(key for i, key in enumerate(self.wakes) if i not in self.over)
-        is_changed = self.idle and keys != self._awaited
-        self.idle, self._awaited = True, keys
+        is_changed = self.idle and keys != self.awaited
+        self.idle, self.awaited = True, keys
         key: bytes | object | None
         try:
             if is_changed:
-                self._tokens += yield Quit()
-            if self._tokens:
-                return self._tokens.pop(0)
-            with suppress(Exception):  # it is the next client's turn as well
-                yield Tidy(tuple(self._sources))
+                self.tokens += yield Quit()
+            if self.tokens:
+                return self.tokens.pop(0)
+            with suppress(Exception):  # the next idle client sweeps as well
+                yield Tidy(tuple(self.sources))
             key = yield Pop(keys, min([until, *self.due.values()]))
         except Cancelled:
             yield from self.leave()
@@ -446,27 +432,25 @@ class _Watch:
         return key
 
     def leave(self) -> Generator[Effect, Any, None]:
-        """End the wait; hand on tokens taken meanwhile, and what only this consumer was told."""
-        tick = self._clock() + TICK
-        tokens = [*self._tokens, *(yield Quit())]
-        for i, ops in enumerate(self._sources):
+        """End the wait; hand on its tokens, and near events that only this consumer knows of."""
+        tick = self.clock() + TICK
+        tokens = [*self.tokens, *(yield Quit())]
+        for i, ops in enumerate(self.sources):
             if ops.keys["wake"] in tokens or self.due.get(i, math.inf) <= tick:
-                # One that refuses, or is not there, is no reason to leave the rest.
-                with suppress(Exception if self._apart else PenstockError):
-                    yield ReserveJobs(ops, 0, True, self._apart)
+                # If one refuses or does not answer, the others are still told.
+                with suppress(Exception if self.apart else PenstockError):
+                    yield ReserveJobs(ops, 0, True, self.apart)
 
 
 def _tick(sources: Sequence[QueueOps], role: str) -> float:
-    """Seconds after which one who waits looks by itself; a role that it bears must not end."""
+    """Return the seconds until a waiting client calls again; short enough to keep its roles."""
     borne = [ops.tenures[role].lease_ms / 3000 for ops in sources if role in ops.tenures]
     return min([TICK, *borne])
 
 
-def _due(taken: Any, clock: Clock) -> float:
-    """When the queue's next event falls due, as far as this consumer has to care."""
-    if taken.deliveries or taken.next_ms <= 0:
-        return math.inf
-    return clock() + float(taken.next_ms) / 1000
+def due_at(taken: Taken, clock: Clock) -> float:
+    """Return the time of a queue's next event, after a reply without jobs; else infinity."""
+    return math.inf if taken.deliveries or taken.next_ms <= 0 else clock() + taken.next_ms / 1000
 
 
 def take(
@@ -481,15 +465,15 @@ def take(
     until: float,
     brief: bool = False,
 ) -> Generator[Effect, Any, Taken]:
-    """Reserve on one queue what `got` lacks, again while a bound of the script stopped it early.
+    """Reserve on one queue the jobs that `got` lacks.
 
     A script that finds only expired jobs removes a bounded number of them. It is called again until
     it finds another job, or until the time `until`.
 
-    When that fails after jobs were taken (`got`, or in an earlier call): a failure of the
-    connection is the next call's to report, those jobs are the caller's. A refusal (a key of
-    another type) is reported now, and the jobs are given back; unless one of them is delivered at
-    most once, so it would be lost.
+    A call may fail after jobs were taken (`got`, or by an earlier call). After a failure of the
+    connection the caller gets those jobs, and the next call reports the failure. A refusal (a key
+    of another type) is raised now and the jobs are released; unless one of them is delivered at
+    most once, as it would be lost.
     """
     ops, jobs = sources[i], list[Any]()
     next_ms = 0
@@ -514,7 +498,7 @@ def take(
 
 
 def _give_back(sources: Sequence[QueueOps], jobs: Sequence[Any]) -> Generator[Effect, Any, None]:
-    """Release jobs that no caller has seen; what can't be released comes back with its lease."""
+    """Release jobs that no caller has seen; if that fails they come back after their lease."""
     for ops in sources:
         own = [job for job in jobs if job.batch.ops is ops]
         for at in range(0, len(own), BATCH):
@@ -527,21 +511,21 @@ def acquire(
 ) -> Generator[Effect, Any, int]:
     """Take an exclusive role; make the queue first if need be; wait until it is free if asked to.
 
-    A lease that ends is waited for exactly, a role that is given back is looked for: soon at first,
-    then every few seconds.
+    The end of the holder's lease is waited for exactly. A role that is given back before is found
+    by tries: soon at first, then every few seconds.
 
     Args:
         block: seconds to wait, 0 = not at all, None = for ever.
 
     Returns:
-        The number of the taking.
+        The fence of the role.
 
     Raises:
         QueueInUse: another client holds it.
     """
     try:
         return (yield from _acquire(ops, tenure, block, clock))
-    except Cancelled:  # it may have got through, and its reply is lost
+    except Cancelled:  # the role may be taken, and the reply lost
         yield Run(ops.resign(tenure))
         raise
 
@@ -573,10 +557,10 @@ def _acquire(
 
 
 def recover(ops: QueueOps, n: int, idle_ms: int) -> Generator[Effect, Any, list[Any]]:
-    """Take over up to n deliveries that were made at least so long ago, the oldest first.
+    """Take over up to n deliveries that are older than `idle_ms`, the oldest first.
 
-    The deliveries are looked through page by page, then the oldest are named to `recover` with
-    their receipts: jobs that end meanwhile are left out, and no two callers take the same one.
+    The deliveries are read page by page, then the oldest are named to `recover` with their
+    receipts: jobs that end meanwhile are left out, and no two callers take the same one.
     """
     found, epoch = yield from _pending(ops, idle_ms)
     found.sort()
@@ -596,7 +580,7 @@ def recover(ops: QueueOps, n: int, idle_ms: int) -> Generator[Effect, Any, list[
 def _pending(
     ops: QueueOps, idle_ms: int
 ) -> Generator[Effect, Any, tuple[list[tuple[int, bytes, bytes]], str]]:
-    """Time, number and receipt of the deliveries made so long ago, and the queue's epoch."""
+    """Return time, number and receipt of the older deliveries, and the queue's epoch."""
     found: dict[bytes, tuple[int, bytes, bytes]] = {}
     score: bytes | str = "-inf"
     skip, epoch = 0, ""

@@ -1,7 +1,7 @@
-"""Calls that are kept on another node while the home of their jobs is down.
+"""Hints: calls that another node keeps while the node of their jobs is down.
 
-One field of `penstock:hints` a job: what is to be done, where, and with which receipt; its value
-says until when it is worth doing, and the rest (protocol/nodes.md, Hints).
+A hint is a field of `penstock:hints`. The field names the node, the call, the job and its receipt;
+the value has the end of its validity and the arguments (protocol/nodes.md, Hints).
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from penstock.core.options import BATCH
 __all__ = ["MOST", "MOST_MS", "Hint", "Intent", "batches", "hint_of", "is_once", "read_hint"]
 
 MOST = 10_000
-"""Hints that one node keeps."""
+"""Limit of the hints on one node."""
 MOST_MS = 0xFFFF * 60_000
-"""What "no ttl" stands for: the most that an id can say, 45 days."""
+"""Validity of a hint for a job without ttl: the longest ttl in an id, 45 days."""
 SKEW_MS = 300_000
-"""By how much the clocks of two nodes may differ before a hint is thrown away too early."""
+"""Difference of the clocks of two nodes up to which no hint is removed too early."""
 KINDS = ("ack", "delete", "bury")
 NUMBER = re.compile("[1-9][0-9]{0,14}-[1-9][0-9]{9}")
 
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """What a call was to do to its jobs.
+    """A call that may be kept as hints.
 
     Attributes:
         kind: ack, delete or bury.
-        window_ms: of an ack, for the dedup ids; None = as the jobs say.
-        reason: of a bury.
-        waits: whether the call waits for replicas or disks, which takes its time.
+        window_ms: dedup window of an ack; None = that of each job.
+        reason: reason of a bury.
+        waits: whether the call waits for replicas or disks, which may take long.
     """
 
     kind: str
@@ -49,9 +49,10 @@ class Hint(NamedTuple):
     """A call about one job, as another node keeps it.
 
     Attributes:
-        node: home of the job, 8 hex digits.
-        kind, epoch, number, receipt, queue: what to do to which job; no receipt = by id alone.
-        until: ms since 1970 until which it is worth doing.
+        node: id of the job's node, 8 hex digits.
+        kind: ack, delete or bury.
+        epoch, number, receipt, queue: name the job; an empty receipt = by id alone.
+        until: end of its validity, ms since 1970.
         window: ms as text, or `-`.
         reason: text.
     """
@@ -68,30 +69,30 @@ class Hint(NamedTuple):
 
     @property
     def field(self) -> str:
-        """What it is about."""
+        """Field of the hash: node, call and job."""
         receipt = self.receipt or "-"
         return f"{self.node} {self.kind} {self.epoch} {self.number} {receipt} {self.queue}"
 
     @property
     def value(self) -> str:
-        """The rest."""
+        """Value of the hash: end of validity, and arguments."""
         return f"{self.until} {self.window} {self.reason}"
 
 
 def is_once(name: Delivery | str) -> bool:
-    """Whether a job is delivered at most once, so that nothing about it is kept."""
+    """Return True if a job is delivered at most once, so that no hint about it is kept."""
     return name.at_most_once if isinstance(name, Delivery) else parse_id(name).at_most_once
 
 
 def hint_of(name: Delivery | str, node: str, queue: str, intent: Intent, now: int) -> Hint | None:
-    """What to keep for a job; None = it is delivered at most once, or its ttl has long ended.
+    """Return the hint for a job; None = it is delivered at most once, or its ttl ended long ago.
 
     Args:
         name: the delivery or the id.
-        node: its home.
-        queue: its queue.
-        intent: what was to be done.
-        now: ms since 1970 by the clock of the node that is to keep it.
+        node: id of its node.
+        queue: name of its queue.
+        intent: the call.
+        now: ms since 1970 by the clock of the node that is to keep the hint.
     """
     if isinstance(name, Delivery):
         epoch, number, receipt, once = name.epoch, name.number, name.receipt, name.at_most_once
@@ -110,7 +111,7 @@ def hint_of(name: Delivery | str, node: str, queue: str, intent: Intent, now: in
 
 
 def read_hint(field: str, value: str) -> Hint | None:
-    """A hint as it is kept; None = none that this version understands."""
+    """Parse a hint; None = this version does not know its form."""
     about, rest = field.split(" ", 5), value.split(" ", 2)
     if len(about) != 6 or len(rest) != 3 or about[1] not in KINDS or not rest[0].isdecimal():
         return None
@@ -118,21 +119,12 @@ def read_hint(field: str, value: str) -> Hint | None:
     until, window, reason = rest
     if (window != "-" and not window.isdecimal()) or not NUMBER.fullmatch(number):
         return None
-    return Hint(
-        node,
-        kind,
-        epoch,
-        number,
-        "" if receipt == "-" else receipt,
-        queue,
-        int(until),
-        window,
-        reason,
-    )
+    receipt = "" if receipt == "-" else receipt
+    return Hint(node, kind, epoch, number, receipt, queue, int(until), window, reason)
 
 
 def read_hints(flat: Sequence[bytes]) -> tuple[list[Hint], list[bytes]]:
-    """Those in a reply of field, value, field, value …, and the fields that are not understood."""
+    """Parse a reply of field, value, field, value …; return hints, and fields of unknown form."""
     found, foreign = [], []
     for field, value in zip(flat[::2], flat[1::2], strict=True):
         hint = read_hint(field.decode("utf-8", "replace"), value.decode("utf-8", "replace"))
@@ -144,7 +136,7 @@ def read_hints(flat: Sequence[bytes]) -> tuple[list[Hint], list[bytes]]:
 
 
 def batches(hints: Iterable[Hint]) -> list[list[Hint]]:
-    """Hints that one call of a script can make up for together."""
+    """Group hints that one call can replay together."""
 
     def alike(hint: Hint) -> tuple[str, ...]:
         return (hint.queue, hint.epoch, hint.kind, hint.window, hint.reason)

@@ -1,7 +1,7 @@
-"""The list of nodes that is kept on every node, and how their addresses are written.
+"""The list of nodes that every node keeps, and the form of addresses in it.
 
-An address says where a node is, and nothing of who may use it: names, passwords and options are
-those of the client that learns it (protocol/nodes.md, Several nodes).
+An address has no user names, passwords or options. Those are of the client that learns it
+(protocol/nodes.md, Several nodes).
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ ADDRESS = re.compile(
 ID = re.compile(r"[0-9a-f]{40}")
 SECRET = re.compile(r"(?:sentinel_)?(?:username|password|ssl_certfile|ssl_keyfile|ssl_password)")
 OWN = re.compile(r"host|port|db|path|connection_pool|orig_.*|maint_notifications_pool_handler")
-"""Settings of a connection that are about where it leads."""
+"""Settings of a connection that are part of the address."""
 
 
 class Entry(NamedTuple):
-    """What the list says of a node.
+    """A node in the list.
 
     Attributes:
-        changed: when that was written, ms since 1970 by the clock of some node.
-        address: where it is; empty = it was forgotten.
+        changed: time of the entry, ms since 1970 by the clock of a node.
+        address: address of the node; empty = it was removed.
     """
 
     changed: int
@@ -54,13 +54,13 @@ class Entry(NamedTuple):
 
 
 def read_entry(text: str) -> Entry | None:
-    """A value of the list; None = none that this version understands."""
+    """Parse a value of the list; None = this version does not know its form."""
     changed, _, address = text.partition(" ")
     return Entry(int(changed), address) if changed.isdecimal() and len(changed) < 16 else None
 
 
 def merged_members(lists: Iterable[Mapping[str, str]]) -> dict[str, Entry]:
-    """Several lists taken together: of each node what was written last."""
+    """Merge lists: of each node the latest entry counts."""
     found: dict[str, Entry] = {}
     for one in lists:
         for node, text in one.items():
@@ -71,10 +71,10 @@ def merged_members(lists: Iterable[Mapping[str, str]]) -> dict[str, Entry]:
 
 
 def others(list_: Mapping[str, str], node: str) -> list[str]:
-    """Return the addresses that a list has of other nodes than this one.
+    """Return the addresses of the other nodes in a list.
 
     Args:
-        list_: as one node keeps it.
+        list_: the list that a node keeps.
         node: the whole id of that node.
     """
     entries = merged_members([list_])
@@ -100,7 +100,7 @@ def check_hosts(value: object) -> tuple[str, ...]:
 
 
 def address_of(source: object) -> str:
-    """The address of a source, without names, passwords and options; empty = not known.
+    """Return the address of a source, without user, password and options; empty = not known.
 
     Args:
         source: a URL, or a redis-py client.
@@ -116,8 +116,7 @@ def address_of(source: object) -> str:
             return f"{scheme}{place}?db={number or 0}"
         base, _, last = place.partition("/")
         return f"{scheme}{base}/{number or last or 0}"
-    pool: Any = getattr(source, "connection_pool", None)
-    settings = dict(getattr(pool, "connection_kwargs", {}))
+    settings = _settings(source)
     number = settings.get("db") or 0
     if "path" in settings:
         return f"{LOCAL}{settings['path']}?db={number}"
@@ -130,16 +129,16 @@ def address_of(source: object) -> str:
 def learned(address: str, given: Sequence[object], hosts: Sequence[str]) -> object:
     """Return a source for a node that was learned from the list.
 
-    It has the name, the password and the options, TLS among them, of the first source that the user
-    gave. Nothing but the place is taken from the list, which others may be able to write.
+    It has user, password and options, TLS among them, of the first source that the user gave. Only
+    the address is taken from the list, as other clients may be able to write it.
 
     Args:
-        address: as the list has it.
+        address: address in the list.
         given: the sources that the user gave.
-        hosts: patterns of the hosts that may be sent this client's password.
+        hosts: patterns of the hosts that may receive this client's password.
 
     Raises:
-        ConfigurationError: the node can't be used; why.
+        ConfigurationError: the node can't be used.
     """
     found = ADDRESS.fullmatch(address)
     if found is None:
@@ -160,7 +159,7 @@ def learned(address: str, given: Sequence[object], hosts: Sequence[str]) -> obje
 
 
 def _hosts(found: re.Match[str]) -> list[str]:
-    """The hosts of an address; a Unix socket is one of localhost."""
+    """Return the hosts of an address; of a Unix socket `localhost`."""
     if found["path"]:
         return ["localhost"]
     many = (found["host"] or found["hosts"]).lower().split(",")
@@ -175,7 +174,7 @@ def _is_tls(source: object) -> bool:
 
 
 def _has_secret(source: object) -> bool:
-    """Whether a source says who its client is: by a name, a password or a certificate."""
+    """Return True if a source has a user name, a password or a certificate."""
     if isinstance(source, str):
         found = URL.fullmatch(source)
         if found is None:
@@ -195,7 +194,7 @@ def _settings(source: object) -> Mapping[str, Any]:
 
 
 def _joined(address: str, source: str) -> str:
-    """The URL of an address, with the user and the options of another URL."""
+    """Return the URL of an address, with user and options of another URL."""
     found = URL.fullmatch(source)
     user, query = (found[2] or "", found[4] or "") if found else ("", "")
     options = [text for text in query.split("&") if text and not text.startswith("db=")]
@@ -206,7 +205,7 @@ def _joined(address: str, source: str) -> str:
 
 
 def _relocated(source: Any, address: str) -> object:
-    """A redis-py client of an address, with the settings of another client.
+    """Return a redis-py client of an address, with the settings of another client.
 
     Raises:
         ConfigurationError: its settings are not for other servers.

@@ -1,8 +1,7 @@
-"""Several nodes: which one to produce on, which to ask first, which to leave alone; no I/O.
+"""Several nodes, without I/O: their states, the order of calls, a reserve on all of them.
 
-A queue of several nodes is made of parts, each an ordinary queue on one of them. Here is what is
-decided about the parts; `flows` has the procedures, and the client's federation drives them
-(protocol/nodes.md, Several nodes).
+A queue on several nodes has parts, each an ordinary queue on one node. The client's federation
+drives the flow of this module (protocol/nodes.md, Several nodes).
 """
 
 from __future__ import annotations
@@ -26,6 +25,7 @@ from penstock.core.flows import (
     ReserveJobs,
     Run,
     Tidy,
+    due_at,
     take,
 )
 from penstock.core.hints import Intent
@@ -57,28 +57,29 @@ __all__ = [
 T = TypeVar("T")
 
 LOOK = 0.75
-"""Seconds for which a producer believes that a node is not leaving."""
+"""Seconds after which a producer reads a node's flag `leaving` again."""
 MEASURE = 1.0
-"""Seconds for which it believes what it saw of a node's memory."""
+"""Seconds after which a producer reads a node's memory again."""
 COOL = 0.1
-"""Seconds for which a node is left alone after its first failure; twice as long each time."""
+"""Seconds for which a node is not tried after its first failure; doubled each time."""
 COOLEST = 2.0
+"""Limit of these seconds."""
 PATIENCE = 0.25
-"""Most seconds for which a busy consumer does not ask a node that had nothing."""
+"""Limit of the seconds for which a busy consumer does not ask a node that had nothing."""
 
 
 @dataclass(slots=True)
 class NodeState:
-    """What a client knows of a node.
+    """State of a node, as a client knows it.
 
     Attributes:
-        failures: how often in a row it could not be reached.
-        until: when to try it again by the clock; only of one that failed.
-        reason: why it could not be reached, in words.
+        failures: number of failures in a row.
+        until: time of the clock when to try it again, after a failure.
+        reason: the last failure, in words.
         leaving: whether it takes no new jobs.
         crowded: whether more than three quarters of its memory are in use.
-        looked: when its flag was seen.
-        measured: when its memory was.
+        looked: time when its flag was read.
+        measured: time when its memory was read.
         met: whether it has ever answered.
     """
 
@@ -93,23 +94,23 @@ class NodeState:
 
     @property
     def is_up(self) -> bool:
-        """Whether it answered when it was asked last."""
+        """True if the last call was answered."""
         return self.met and self.failures == 0
 
     def failed(self, now: float, error: BaseException) -> None:
-        """It could not be reached: it is left alone for a while."""
+        """Note that it could not be reached, and do not try it for a while."""
         self.failures += 1
         self.until = now + min(COOL * 2 ** min(self.failures - 1, 10), COOLEST)
         self.reason = f"{type(error).__name__}: {error}"
         self.looked = self.measured = -math.inf
 
     def saw(self, now: float, *, leaving: bool, facts: ServerFacts | None = None) -> None:
-        """What it says of itself.
+        """Note that it has answered.
 
         Args:
-            now: when it was asked.
+            now: time of the call.
             leaving: its flag.
-            facts: about its memory; None = it was not asked.
+            facts: has its memory; None = that was not read.
         """
         self.failures, self.met, self.reason = 0, True, ""
         self.looked, self.leaving = now, leaving
@@ -117,20 +118,20 @@ class NodeState:
             self.measured, self.crowded = now, facts.is_crowded
 
     def is_stale(self, now: float) -> bool:
-        """Whether a producer has to look again."""
+        """Return True if a producer has to read the flag again."""
         return now >= self.looked + LOOK
 
     def is_unmeasured(self, now: float) -> bool:
-        """Whether to look at its memory as well."""
+        """Return True if a producer has to read the memory again."""
         return now >= self.measured + MEASURE
 
 
 class NotTaken(Exception):
-    """A node has begun to refuse jobs while one waited for room there; it was not added.
+    """A job was not added, as its node is leaving or down.
 
     Args:
-        reason: why, in words.
-        passing: whether that may pass by itself.
+        reason: the cause, in words.
+        passing: whether it may pass by itself.
     """
 
     def __init__(self, reason: str, *, passing: bool) -> None:
@@ -139,10 +140,10 @@ class NotTaken(Exception):
 
 
 class Sticky:
-    """Prefers one node for producing, and changes only when it has to.
+    """Prefers one node for new jobs, and changes only when it has to.
 
     Args:
-        first: which one at first, counted from 0; a random number spreads the producers.
+        first: index of the first choice; a random number spreads the producers.
     """
 
     def __init__(self, first: int = 0) -> None:
@@ -150,7 +151,7 @@ class Sticky:
         self._chosen: object = None
 
     def order(self, nodes: Sequence[T]) -> list[T]:
-        """The nodes in the order in which they are tried: the chosen one, then those behind it."""
+        """Return the nodes in the order of tries: the chosen one, then those behind it."""
         if not nodes:
             return []
         if self._chosen in nodes:
@@ -159,15 +160,15 @@ class Sticky:
         return [*nodes[at:], *nodes[:at]]
 
     def chose(self, node: object) -> None:
-        """This one has taken a job."""
+        """Note that a node has taken a job."""
         self._chosen = node
 
 
 class PollOrder:
-    """Which parts to ask first: those that gave jobs, in turn; but every part gets its turn.
+    """Order in which parts are asked: those that gave jobs take turns; others are not forgotten.
 
     Attributes:
-        eager: how many of the order are not among those that had nothing a moment ago.
+        eager: number of parts at the beginning of the last order that may have jobs.
     """
 
     def __init__(self) -> None:
@@ -176,9 +177,9 @@ class PollOrder:
         self._asked: dict[object, tuple[float, float]] = {}
 
     def order(self, parts: Sequence[T], now: float) -> list[T]:
-        """Those that have not been asked for a while, those that gave something, the others.
+        """Return the parts that are due, then those that gave jobs, then the others.
 
-        Among those that gave it goes round, so that each is asked first in its turn.
+        A part that gives jobs moves behind the others that gave some.
         """
         fed = [part for part in tuple(self._fed) if part in parts]  # other threads write there
         rest = [part for part in parts if part not in self._fed]
@@ -187,12 +188,12 @@ class PollOrder:
         return [*due, *fed, *(part for part in rest if part not in due)]  # type: ignore[list-item]  # they are parts
 
     def failed(self, part: object, now: float) -> None:
-        """A part was asked, and did not answer."""
+        """Note that a part did not answer."""
         self._fed.pop(part, None)
         self._asked[part] = (now + AGAIN, PATIENCE)
 
     def gave(self, part: object, count: int, now: float) -> None:
-        """A part was asked, and gave so many."""
+        """Note how many jobs a part gave."""
         self._fed.pop(part, None)
         if count:
             self._fed[part] = None
@@ -207,7 +208,7 @@ class PollOrder:
 
 @dataclass(frozen=True, slots=True)
 class At:
-    """An effect of a procedure on one node, as a part of one on several."""
+    """Carry out an effect on one node."""
 
     home: Any
     effect: Effect
@@ -215,10 +216,10 @@ class At:
 
 @dataclass(frozen=True, slots=True)
 class Listen:
-    """Wait for tokens on several nodes until a point of the clock; the answer is a `Heard`.
+    """Wait for tokens on several nodes until a time of the clock; the answer is a `Heard`.
 
-    The blocking calls stay pending, one a node. Early and empty: the flow's owner has something to
-    tell.
+    The blocking calls stay pending, one for each node. An early empty answer means that the owner
+    of the flow has set its signal.
     """
 
     wanted: Mapping[Any, tuple[bytes, ...]]
@@ -227,11 +228,11 @@ class Listen:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """What a wait on several nodes has brought.
+    """Result of a wait on several nodes.
 
     Attributes:
         tokens: node and key of each token that was taken.
-        lost: nodes whose connection failed: a token may have gone with it.
+        lost: nodes whose connection failed: a token may be lost with it.
     """
 
     tokens: tuple[tuple[Any, bytes], ...] = ()
@@ -240,7 +241,7 @@ class Heard:
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """Keep a call about jobs whose home is down on another node; the answer: of which of them."""
+    """Keep a call about jobs of a node that is down on another one; the answer: a bool per job."""
 
     home: Any
     queue: str
@@ -252,13 +253,13 @@ Effects = At | Listen | Keep | Quit
 
 
 def at(home: Any, flow: Generator[Effect, Any, T]) -> Generator[Effects, Any, T]:
-    """A procedure on one node, its effects marked with that node."""
+    """Run a flow of one node as part of a flow of several."""
     try:
         effect = next(flow)
         while True:
             try:
                 answer = yield At(home, effect)
-            except GeneratorExit:  # noqa: PERF203  # that is what it is for
+            except GeneratorExit:  # noqa: PERF203  # this flow is closed
                 flow.close()
                 raise
             except BaseException as error:  # noqa: BLE001  # the flow decides
@@ -270,61 +271,54 @@ def at(home: Any, flow: Generator[Effect, Any, T]) -> Generator[Effects, Any, T]
         return result
 
 
+@dataclass(frozen=True, slots=True)
 class Table:
-    """The sources of one consuming call: queues on nodes, in order of preference.
+    """The sources of one consuming call: queues on nodes.
 
     Args:
-        rows: gives the queues in the order of preference, each as its parts, as they are now: nodes
-            may come and go meanwhile.
-        unavailable: the error that says that no node has answered.
-        hunger: which parts to ask first.
-        clock: monotonic seconds.
+        rows: returns the current parts of each queue, in order of preference.
+        unavailable: returns the error that no node has answered.
+        poll_order: orders the parts of a queue.
+        clock: returns monotonic seconds.
     """
 
-    def __init__(
-        self,
-        rows: Callable[[], Sequence[Sequence[QueueOps]]],
-        unavailable: Callable[[], NodesUnavailable],
-        poll_order: PollOrder,
-        clock: Clock,
-    ) -> None:
-        self._rows = rows
-        self.unavailable = unavailable
-        self.poll_order = poll_order
-        self.clock = clock
+    rows: Callable[[], Sequence[Sequence[QueueOps]]]
+    unavailable: Callable[[], NodesUnavailable]
+    poll_order: PollOrder
+    clock: Clock
 
     @property
     def parts(self) -> list[QueueOps]:
-        """All of them, as they are to be asked."""
+        """All parts, in the order in which they are to be asked."""
         now = self.clock()
-        return [part for row in self._rows() for part in self.poll_order.order(row, now)]
+        return [part for row in self.rows() for part in self.poll_order.order(row, now)]
 
     def wanted(self, over: Collection[QueueOps]) -> dict[Any, tuple[bytes, ...]]:
-        """The tokens to wait for, by node; not of drained parts: their tokens are always there."""
+        """Return the tokens to wait for, by node; drained parts always have one, so not theirs."""
         found: dict[Any, tuple[bytes, ...]] = {}
-        for row in self._rows():
+        for row in self.rows():
             for part in row:
                 if part.home.state.is_up and part not in over:
                     found[part.home] = (*found.get(part.home, ()), part.keys["wake"])
         return found
 
     def told(self, heard: Heard) -> list[QueueOps]:
-        """The parts whose tokens were taken."""
+        """Return the parts whose tokens were taken."""
         return [part for part in self.parts if (part.home, part.keys["wake"]) in heard.tokens]
 
     def lost(self, heard: Heard) -> list[QueueOps]:
-        """The parts on nodes whose connection failed."""
+        """Return the parts on nodes whose connection failed."""
         return [part for part in self.parts if part.home in heard.lost]
 
 
 @dataclass(slots=True)
 class _ReserveState:
-    """What one consuming call has got and heard so far.
+    """Progress of one consuming call.
 
     Attributes:
-        jobs: what was taken.
-        due: when an event falls due that this consumer was told of, by part.
-        told: parts whose token this consumer has taken, and which it has not asked since.
+        jobs: the jobs taken.
+        due: time of the next event of each part that this consumer has to look at.
+        told: parts whose token this consumer took, and which it has not asked since.
         over: parts that were closed and drained when they were asked last.
         idle: whether it has waited.
         heard: whether any node has answered.
@@ -349,13 +343,11 @@ def reserve(
 ) -> Generator[Effects, Any, list[Any]]:
     """Take up to n jobs from queues on several nodes; wait on all of them until there is one.
 
-    As `flows.reserve`, but that a node which fails is left to the others, and asked again when it
-    is back.
+    As `flows.reserve`, but a node that fails is left out until it is back.
 
     Args:
         block: seconds to wait, 0 = not at all, None = for ever.
-        transient: whether a failure is that of a node, which other nodes may make up for; the
-            driver of the effects has noted it.
+        transient: tells failures of a node, which the driver has noted, from others.
 
     Raises:
         NodesUnavailable: no node has answered.
@@ -370,7 +362,7 @@ def reserve(
         yield from _ask(table, asked, n, patience, progress, transient)
         is_over = not progress.jobs and progress.over.issuperset(table.parts)
         if is_over and len(asked) < len(table.parts):
-            asked = table.parts  # they were not found so at the same time
+            asked = table.parts  # they were not asked at the same time
             continue
         if progress.jobs or is_over or clock() >= deadline:
             break
@@ -389,11 +381,11 @@ def reserve(
             asked, lap = table.parts, now + TICK
         else:
             asked += [part for part, moment in progress.due.items() if moment <= now]
-            # Nodes that have come back meanwhile.
+            # Nodes that came back meanwhile.
             asked += [p for p in table.parts if p not in progress.due and p.home.state.is_up]
         asked = list(dict.fromkeys(asked))
     if progress.idle:
-        # Jobs that were taken are the caller's, whatever fails now.
+        # Jobs were taken, so this must not raise.
         with suppress(Exception):
             yield from _leave(table, progress, clock() + TICK)
     if is_over:
@@ -411,7 +403,7 @@ def _ask(
     progress: _ReserveState,
     transient: Callable[[BaseException], bool],
 ) -> Generator[Effects, Any, None]:
-    """Ask parts for what is lacking; a part whose node fails is left out. `until` as in `take`."""
+    """Ask parts for the missing jobs; leave out a part whose node fails. `until` as in `take`."""
     for part in asked:
         if len(progress.jobs) >= n:
             return
@@ -438,11 +430,7 @@ def _ask(
         table.poll_order.gave(part, len(taken.deliveries), table.clock())
         progress.jobs += taken.deliveries
         (progress.over.add if taken.is_over else progress.over.discard)(part)
-        progress.due[part] = (
-            math.inf
-            if taken.deliveries or taken.next_ms <= 0
-            else table.clock() + taken.next_ms / 1000
-        )
+        progress.due[part] = due_at(taken, clock)
 
 
 def _tidy(table: Table) -> Generator[Effects, Any, None]:
@@ -452,12 +440,12 @@ def _tidy(table: Table) -> Generator[Effects, Any, None]:
         if part.home.state.is_up:
             parts.setdefault(part.home, []).append(part)
     for home, own in parts.items():
-        with suppress(Exception):  # the call has noted it
+        with suppress(Exception):  # the driver has noted it
             yield At(home, Tidy(tuple(own)))
 
 
 def _leave(table: Table, progress: _ReserveState, tick: float) -> Generator[Effects, Any, None]:
-    """End the waits; hand on the tokens taken meanwhile, and events only this one was told of."""
+    """End the waits; hand on their tokens, and near events that only this consumer knows of."""
     progress.told.update(table.told((yield Quit())))
     for part in table.parts:
         is_near = part in progress.told or progress.due.get(part, math.inf) <= tick
@@ -467,7 +455,7 @@ def _leave(table: Table, progress: _ReserveState, tick: float) -> Generator[Effe
 
 
 def _give_back(jobs: Sequence[Any]) -> Generator[Effects, Any, None]:
-    """Release jobs that no caller has seen; those at most once can't be, nor what fails now."""
+    """Release jobs that no caller has seen; those delivered at most once can't be."""
     by_part: dict[QueueOps, list[Any]] = {}
     for job in jobs:
         if not job.at_most_once:
@@ -485,7 +473,7 @@ class Partial(list[T]):
     """Items from all nodes that answered.
 
     Attributes:
-        unreachable: addresses of those that did not: what lies there is missing.
+        unreachable: addresses of those that did not; their items are missing.
     """
 
     def __init__(self, items: Iterable[T] = (), unreachable: Iterable[str] = ()) -> None:
@@ -501,7 +489,7 @@ SUMMED = (
 
 
 def merged_stats(found: Sequence[QueueStats], unreachable: Iterable[str] = ()) -> QueueStats:
-    """The figures of a queue that has parts; settings are those that were stored last.
+    """Return the figures of a queue with parts, and the settings that were stored last.
 
     Args:
         found: at least one, in the order of preference.
@@ -527,7 +515,7 @@ def merged_stats(found: Sequence[QueueStats], unreachable: Iterable[str] = ()) -
 def stats_of_nodes(
     found: Mapping[str, Sequence[QueueStats]], unreachable: Iterable[str] = ()
 ) -> QueueStats:
-    """The figures of a queue on several nodes, those of each, and which settings differ.
+    """Return the figures of a queue on several nodes, those of each, and where settings differ.
 
     Args:
         found: address of each node -> the figures of its parts there.
@@ -550,11 +538,11 @@ def _age_of_settings(stats: QueueStats) -> float:
 
 
 STORED = ("configured", "paused", "closed", *SETTING_KINDS)
-"""Fields of `meta` that are the same on every node, behind the time at which they were stored."""
+"""Fields of `meta` that are the same on every node; the first is the time of the others."""
 
 
 def to_store(found: Mapping[T, Sequence[bytes | None]]) -> dict[T, list[Any]]:
-    """Return what to configure on which nodes, so that all have the settings stored last.
+    """Return for each node the settings to store there, so that all have the latest ones.
 
     Args:
         found: node -> its values of `STORED`.
@@ -568,7 +556,7 @@ def to_store(found: Mapping[T, Sequence[bytes | None]]) -> dict[T, list[Any]]:
     result: dict[T, list[Any]] = {}
     for node, values in found.items():
         if age(latest) and list(values[1:]) != list(latest[1:]):
-            since = max(age(latest), age(values) + 1)  # of two of one ms one has to be younger
+            since = max(age(latest), age(values) + 1)  # two of one ms: one has to be newer
             result[node] = ["configured", since, *(text for pair in fields for text in pair)]
     return result
 
@@ -579,7 +567,7 @@ def _best(choose: Callable[..., float], values: Iterable[float | None]) -> float
 
 
 def merged_info(found: Sequence[Info]) -> Info:
-    """Nodes taken together: numbers are sums, and what is not the same everywhere is None."""
+    """Merge the info of nodes: numbers are added, texts that differ become None."""
     values: dict[str, Any] = {}
     for one in fields(Info):
         of_all = [getattr(info, one.name) for info in found]
@@ -596,12 +584,13 @@ def merged_info(found: Sequence[Info]) -> Info:
 def merged_peek(
     found: Iterable[Sequence[JobView]], state: str, start: int, n: int, *, newest: bool
 ) -> list[JobView]:
-    """The jobs that are seen, out of what each part has shown.
+    """Merge the answers of the parts to `peek`.
 
-    The order within a part stays; parts are merged by the time that counts in that state.
+    The order within a part stays; parts are merged by the time that orders the state.
 
     Args:
-        found: of each part the first jobs; the newest, backwards, where it is counted from there.
+        found: the first jobs of each part; with `newest` or a negative `start` the last ones,
+            backwards.
         state, start, n, newest: as of `peek`.
     """
     key = PLACES[state]
@@ -619,14 +608,14 @@ PLACES: Mapping[str, Callable[[JobView], float]] = {
     "active": lambda view: view.lease_until or math.inf,
     "dead": lambda view: view.died or 0.0,
 }
-"""What jobs of a state are sorted by, across nodes."""
+"""Key by which jobs of a state are sorted across nodes."""
 
 
 def split_cursor(cursor: object) -> tuple[str, str]:
-    """Which part a scan over several goes on with, and where in it; two empty texts to begin.
+    """Return the part with which a scan goes on, and the cursor in it; two empty texts for "0".
 
     Raises:
-        BadArgument: not "0", nor the cursor of a page.
+        BadArgument: neither "0" nor the cursor of a page.
     """
     found = CURSOR.fullmatch(cursor) if isinstance(cursor, str) else None
     if found is None and cursor != "0":
@@ -635,4 +624,4 @@ def split_cursor(cursor: object) -> tuple[str, str]:
 
 
 CURSOR = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{8})?):(.+)")
-"""Node, perhaps the checksum of a part's name, and the cursor of that part."""
+"""Node, optional checksum of the part's name, and the cursor of that part."""

@@ -1,4 +1,4 @@
-"""What a server says of itself, and which of it breaks a promise (protocol/core.md, Servers)."""
+"""INFO of a server, and the settings that break a promise (protocol/core.md, Servers)."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ class EvictionWarning(UserWarning):
 
 
 class Syncing(enum.Enum):
-    """How a server tells that a write is on disk (protocol/durability.md, Waiting for the disk)."""
+    """Ways to find out that a write is on disk (protocol/durability.md, Waiting for the disk)."""
 
     WAITAOF = "WAITAOF"
     ALWAYS = "appendfsync always"
 
 
 def unsynced(settings: Mapping[str, str]) -> str:
-    """Why a reply does not yet mean that the write is on disk; "" = it does.
+    """Return why a reply does not mean that the write is on disk; "" = it does.
 
     Args:
-        settings: of the append-only file, as CONFIG GET has them.
+        settings: settings of the append-only file, by CONFIG GET.
     """
     if settings.get("appendonly") != "yes":
         return "it has no append-only file (appendonly no)"
@@ -54,7 +54,7 @@ def unsynced(settings: Mapping[str, str]) -> str:
 
 
 def parse_info(text: bytes) -> dict[str, str]:
-    """The fields of an INFO reply."""
+    """Parse an INFO reply."""
     lines = text.decode("utf-8", "replace").splitlines()
     pairs = (line.partition(":") for line in lines if ":" in line and not line.startswith("#"))
     return {name: value for name, _, value in pairs}
@@ -62,7 +62,7 @@ def parse_info(text: bytes) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """The fields of INFO that matter.
+    """The fields of INFO.
 
     Attributes:
         fields: name -> value; empty when the server has no INFO (fakeredis) or forbids it.
@@ -74,7 +74,7 @@ class ServerFacts:
 
     @property
     def version(self) -> tuple[int, ...]:
-        """Version of Redis that the server is, or says it is compatible with; () = unknown."""
+        """Version of Redis, or the one that the server is compatible with; () = unknown."""
         found = re.findall(r"\d+", self.fields.get("redis_version", ""))
         return tuple(int(part) for part in found[:3])
 
@@ -94,20 +94,20 @@ class ServerFacts:
         return policy if policy.startswith("allkeys-") else ""
 
     def number(self, field: str) -> int | None:
-        """A field that is a whole number; None where the server does not tell."""
+        """Return a field that is a whole number; None = the server does not tell."""
         text = self.fields.get(field, "")
         return int(text) if text.isdecimal() else None
 
     @property
     def is_crowded(self) -> bool:
-        """Whether more than three quarters of the memory it may use are in use, somewhere."""
+        """True if more than three quarters of `maxmemory` are in use, on any of its servers."""
         if self.parts:
             return any(part.is_crowded for part in self.parts)
         used, most = self.number("used_memory"), self.number("maxmemory")
         return bool(used and most and used * 4 > most * 3)
 
     def info(self, *, node: str, queues: int, jobs: int, waiting: int) -> Info:
-        """These facts together with what was counted."""
+        """Return these facts together with the counts."""
         aof = self.number("aof_enabled")
         return Info(
             node=node,
@@ -127,18 +127,18 @@ class ServerFacts:
 
     @property
     def is_redis(self) -> bool:
-        """Whether this is Redis itself, not a server that is compatible with it."""
+        """True if this is Redis itself, not a compatible server."""
         return self.fields.get("server_name", "redis") == "redis" and bool(self.version)
 
     def syncing(self, settings: Mapping[str, str] | None, replicas: int) -> Syncing:
-        """How this server can tell that a write is on disk.
+        """Return the way to find out that a write is on disk.
 
         Args:
-            settings: of the append-only file, as CONFIG GET has them; None = they can't be had.
-            replicas: how many replicas must have it on disk, too.
+            settings: settings of the append-only file, by CONFIG GET; None = it is refused.
+            replicas: number of replicas that must have it on disk, too.
 
         Raises:
-            CannotSync: it can't tell, or would not tell the truth.
+            CannotSync: the server can't tell, or would not tell the truth.
         """
         if not self.fields:
             raise CannotSync("the server does not answer INFO: allow that command for this user")
@@ -165,7 +165,7 @@ class ServerFacts:
         return f"it has no WAITAOF: {NEEDED}, or appendfsync always"
 
     def check(self) -> None:
-        """Refuse a server that lacks what the scripts use.
+        """Check that the server is new enough for the scripts.
 
         Raises:
             UnsupportedServer: older than Redis 6.2.
@@ -174,7 +174,7 @@ class ServerFacts:
             raise UnsupportedServer(f"{self.name}: penstock needs Redis 6.2 or newer")
 
     def warnings(self) -> list[str]:
-        """What a user must hear at connect."""
+        """Return the warnings to show when a client connects."""
         policy = self.fields.get("maxmemory_policy", "")
         if self.evicts:
             loss = "at maxmemory the server silently deletes jobs"
@@ -190,7 +190,7 @@ LEAST = ("uptime_in_seconds", "connected_slaves", "aof_enabled")
 
 
 def together(servers: Sequence[Mapping[str, str]]) -> ServerFacts:
-    """The facts of one server, or of several as if they were one: sums, and the worst of each."""
+    """Merge the facts of several servers: sums, and the worst of the others."""
     parts = [ServerFacts(fields) for fields in servers]
     if len(parts) == 1:
         return parts[0]
