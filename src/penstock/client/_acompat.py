@@ -1,6 +1,6 @@
-"""Where the two worlds differ: each asyncio helper `a<name>` has a plain twin `<name>`.
+"""Helpers that differ between asyncio and threads: `a<name>` and its plain twin `<name>`.
 
-Everything else of the client is written once, as async, and generated (tools/unasync.py).
+The other modules of the client are written once, as async; tools/unasync.py writes the twins.
 """
 
 from __future__ import annotations
@@ -76,12 +76,12 @@ def lock() -> Any:
 
 
 def aloop() -> object:
-    """What connections are bound to: they can't be used from another event loop."""
+    """Return the event loop: connections can't be used from another one."""
     return asyncio.get_running_loop()
 
 
 def loop() -> object:
-    """What connections are bound to: nothing; threads may hand them on."""
+    """Return None: threads may share connections."""
     return None
 
 
@@ -90,7 +90,7 @@ sleep = time.sleep
 
 
 async def ashield(work: Coroutine[Any, Any, T]) -> T:
-    """Do something to its end, also when the caller is cancelled meanwhile, once or again."""
+    """Await `work` to its end, also when the caller is cancelled meanwhile, once or again."""
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)
@@ -99,12 +99,12 @@ async def ashield(work: Coroutine[Any, Any, T]) -> T:
             with suppress(asyncio.CancelledError):
                 await asyncio.wait({task})
         if not task.cancelled():
-            task.exception()  # seen
+            task.exception()  # else asyncio logs that it was never retrieved
         raise
 
 
 def shield(done: T) -> T:
-    """What was done."""
+    """Return the result of the work, which is done by now."""
     return done
 
 
@@ -161,7 +161,7 @@ def exchanged(conn: Any, packed: bytes, limit: float) -> Any:
         send(conn, packed)
         return conn.read_response(disable_decoding=True)
     finally:
-        conn.socket_timeout = None  # what was read in time is a connection that answers
+        conn.socket_timeout = None  # later waits have no time-out
 
 
 def aclosed(conn: Any) -> bool:
@@ -180,7 +180,7 @@ def aclosed(conn: Any) -> bool:
 def closed(conn: Any) -> bool:
     """Return True if the peer has closed a connection, or it was never opened.
 
-    Nothing is due on it: whatever can be read is the end, or what does not belong there.
+    No reply is due on it: if something can be read, the connection is of no use.
     """
     sock = conn._sock
     if sock is None or sliced(conn):
@@ -204,12 +204,12 @@ class AsyncSignal:
             self._future.set_result(None)
 
     def set_from_thread(self) -> None:
-        """The same from any thread, and from a signal handler."""
+        """End the wait, or the next one; from any thread, and from a signal handler."""
         with suppress(RuntimeError):  # the loop is closed: no task waits
             self._loop.call_soon_threadsafe(self.set)
 
     def take(self) -> bool:
-        """Whether it was set since it was taken last."""
+        """Return True if it was set since the last `take`."""
         if not self._future.done():
             return False
         self._future = self._loop.create_future()
@@ -226,14 +226,14 @@ class AsyncSignal:
             self.take()
 
     def close(self) -> None:
-        """There is nothing to give back."""
+        """Do nothing; the plain twin closes a socket pair."""
 
 
 class Signal:
     """The plain twin of `AsyncSignal`: ends the wait of one thread.
 
-    It costs a flag while that thread is awake. Asleep it waits on a queue, or, beside a connection,
-    on a socket pair.
+    While that thread is awake, setting it costs a flag. A thread that sleeps waits on a queue; one
+    that waits for connections as well, on a socket pair.
     """
 
     def __init__(self) -> None:
@@ -245,7 +245,9 @@ class Signal:
 
     def set(self) -> None:
         """End the wait, or the next one; from any thread, and from a signal handler."""
-        self._is_set = True  # before looking whether anybody sleeps: they look the other way round
+        self._is_set = (
+            True  # first the flag, then the look at waits: `wait` does it in the other order
+        )
         if self._asleep:
             self._asleep = False
             self._queue.put(None)
@@ -254,11 +256,11 @@ class Signal:
             self._poller.interrupt()
 
     def set_from_thread(self) -> None:
-        """The same."""
+        """End the wait, or the next one; twin of that of `AsyncSignal`."""
         self.set()
 
     def take(self) -> bool:
-        """Whether it was set since it was taken last."""
+        """Return True if it was set since the last `take`."""
         found, self._is_set = self._is_set, False
         return found
 
@@ -271,7 +273,7 @@ class Signal:
         self._asleep = self._is_set = False
 
     def wait_beside(self, socks: Sequence[socket.socket], timeout: float) -> bool:
-        """Wait until it is set or a socket has something to read; whether a socket has."""
+        """Wait until it is set or a socket can be read; return True if a socket can."""
         if self._poller is None:
             self._poller = _Poller()
         self._beside = True
@@ -304,7 +306,7 @@ class _Poller:
             self._outer.send(b"!")
 
     def wait(self, socks: Sequence[socket.socket], timeout: float) -> bool:
-        """Whether a socket has something to read, within `timeout` seconds or before."""
+        """Wait for a socket or an interrupt; return True if a socket can be read."""
         ready = self._ready(socks, timeout)
         if self._inner.fileno() in ready:
             ready.discard(self._inner.fileno())
@@ -332,7 +334,7 @@ class _Poller:
 
 
 class AsyncReader:
-    """Reads one reply of a connection with a time limit that does not give the reply up.
+    """Reads one reply of a connection. When a time limit passes, the reply can still be read.
 
     Args:
         conn: a connection on which a command was sent.
@@ -346,12 +348,12 @@ class AsyncReader:
         try:
             return await conn.read_response(disable_decoding=True)
         finally:
-            # Rather than by a callback: that would come a round of the event loop later.
+            # A callback of the task would run one round of the event loop later.
             if self._told is not None:
                 self._told.set()
 
     async def read(self, timeout: float, signal: AsyncSignal | None = None) -> Any:
-        """The reply, or PENDING when it has not come within `timeout` seconds, or at the signal."""
+        """Return the reply; PENDING = not within `timeout` seconds, or not before the signal."""
         if not self._task.done():
             self._told = AsyncSignal() if signal is None else signal
             try:
@@ -362,7 +364,7 @@ class AsyncReader:
 
     @property
     def is_ready(self) -> bool:
-        """Whether there is something to read."""
+        """True if the reply is there."""
         return self._task.done()
 
     def drop(self) -> None:
@@ -377,7 +379,7 @@ class Reader:
         self._conn = conn
 
     def read(self, timeout: float, signal: Signal | None = None) -> Any:
-        """The reply, or PENDING when it has not come within `timeout` seconds, or at the signal."""
+        """Return the reply; PENDING = not within `timeout` seconds, or not before the signal."""
         sock = self._conn._sock
         if signal is None or sock is None:
             if not self._conn.can_read(timeout=max(timeout, 0)):
@@ -390,7 +392,7 @@ class Reader:
 
     @property
     def sock(self) -> Any:
-        """What it reads from; None = the connection is closed, which a read tells at once."""
+        """Socket of the connection; None = it is closed, so a read fails at once."""
         return self._conn._sock
 
     def drop(self) -> None:
@@ -400,7 +402,7 @@ class Reader:
 async def afirst_ready(
     readers: Sequence[AsyncReader], timeout: float, signal: AsyncSignal | None = None
 ) -> AsyncReader | None:
-    """The first that has something to read, within `timeout` seconds; None also at the signal."""
+    """Return the first reader with a reply, within `timeout` seconds; None also at the signal."""
     if not any(reader.is_ready for reader in readers):
         told = AsyncSignal() if signal is None else signal
         for reader in readers:
@@ -416,7 +418,7 @@ async def afirst_ready(
 def first_ready(
     readers: Sequence[Reader], timeout: float, signal: Signal | None = None
 ) -> Reader | None:
-    """The same for threads."""
+    """Return the first reader with a reply, within `timeout` seconds; None also at the signal."""
     found = _readable(readers, max(timeout, 0) if signal is None else 0)
     if not found and signal is not None:
         socks = [reader._conn._sock for reader in readers]
@@ -426,7 +428,7 @@ def first_ready(
 
 
 def _readable(readers: Sequence[Reader], timeout: float) -> list[Reader]:
-    """Those that have something to read, within `timeout` seconds or before."""
+    """Return the readers with something to read, within `timeout` seconds."""
     socks = [reader._conn._sock for reader in readers]
     for reader, sock in zip(readers, socks, strict=True):
         if sock is None or (hasattr(sock, "pending") and sock.pending()):
@@ -438,21 +440,22 @@ def _readable(readers: Sequence[Reader], timeout: float) -> list[Reader]:
 
 
 def acluster_settings(source: Any) -> tuple[Any, dict[str, Any], list[Any], Any] | None:
-    """What a cluster's client lends, None = it is no such client.
+    """Return the settings of a cluster client; None = `source` is no cluster client.
 
-    The class of its connections, their settings, the nodes it knows, and what maps addresses.
+    They are the class of its connections, their settings, the nodes that it knows, and the function
+    that maps addresses, or None.
     """
     if not isinstance(source, AsyncRedisCluster):
         return None
     manager = source.nodes_manager
     nodes = [*manager.startup_nodes.values(), *manager.nodes_cache.values()]
     settings = dict(nodes[0].connection_kwargs)
-    settings.pop("redis_connect_func", None)  # it asks replicas to answer, which ours must not
+    settings.pop("redis_connect_func", None)  # it makes replicas answer
     return nodes[0].connection_class, settings, nodes, getattr(manager, "address_remap", None)
 
 
 def cluster_settings(source: Any) -> tuple[Any, dict[str, Any], list[Any], Any] | None:
-    """The same of a plain one."""
+    """Return the settings of a cluster client, as `acluster_settings`."""
     if not isinstance(source, RedisCluster) or isinstance(source, ClusterPipeline):
         return None
     manager = source.nodes_manager
@@ -467,7 +470,7 @@ def cluster_settings(source: Any) -> tuple[Any, dict[str, Any], list[Any], Any] 
 
 
 def _poll(socks: Sequence[socket.socket], timeout: float) -> list[Any]:
-    """Which sockets have something to read, or have been closed, within so many seconds."""
+    """Return the sockets that can be read, or were closed, within so many seconds."""
     if not hasattr(select, "poll"):  # Windows
         return list(select.select(socks, [], [], timeout)[0])
     poller = select.poll()
@@ -477,10 +480,10 @@ def _poll(socks: Sequence[socket.socket], timeout: float) -> list[Any]:
 
 
 class AsyncBackgroundTask:
-    """Something that is done beside: a task.
+    """A background task.
 
     Args:
-        work: what; it is not to raise.
+        work: makes the coroutine, which must not raise.
     """
 
     def __init__(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -488,18 +491,18 @@ class AsyncBackgroundTask:
 
     @property
     def is_done(self) -> bool:
-        """Whether it has ended; one of another event loop, which may have been stopped, has."""
+        """True if it has ended, or is of another event loop, which may have been stopped."""
         return self._task.done() or self._task.get_loop() is not asyncio.get_running_loop()
 
     @staticmethod
-    async def wait(errands: Sequence[AsyncBackgroundTask], timeout: float) -> None:
-        """Wait until one has ended that had not, at most so many seconds."""
-        tasks = [errand._task for errand in errands if not errand.is_done]
+    async def wait(under_way: Sequence[AsyncBackgroundTask], timeout: float) -> None:
+        """Wait until another one has ended, at most so many seconds."""
+        tasks = [one._task for one in under_way if not one.is_done]
         if tasks:
             await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
 
     async def close(self) -> None:
-        """Give it up."""
+        """Cancel the task."""
         if not self.is_done:
             self._task.cancel()
             await asyncio.wait({self._task})
@@ -522,13 +525,13 @@ class BackgroundTask:
 
     @property
     def is_done(self) -> bool:
-        """Whether it has ended; in a forked child its thread does not exist."""
+        """True if it has ended; in a forked child its thread does not exist."""
         return self._future.done() or not self._thread.is_alive()
 
     @staticmethod
-    def wait(errands: Sequence[BackgroundTask], timeout: float) -> None:
-        """Wait until one has ended that had not, at most so many seconds."""
-        waited = [errand._future for errand in errands if not errand.is_done]
+    def wait(under_way: Sequence[BackgroundTask], timeout: float) -> None:
+        """Wait until another one has ended, at most so many seconds."""
+        waited = [one._future for one in under_way if not one.is_done]
         if waited:
             wait_futures(waited, timeout, FIRST_COMPLETED)
 
@@ -538,12 +541,12 @@ class BackgroundTask:
 
 
 def asliced(conn: Any) -> bool:  # noqa: ARG001  # the twin needs it
-    """Whether a blocking command must be sent in slices, as sending it blocks: never in asyncio."""
+    """Return False: in asyncio a blocking command never blocks while it is sent."""
     return False
 
 
 def sliced(conn: Any) -> bool:
-    """Whether a blocking command must be sent in slices: fakeredis runs it while it is sent."""
+    """Return True if a blocking command blocks while it is sent, as with fakeredis."""
     return type(conn).__module__.partition(".")[0] == "fakeredis"
 
 

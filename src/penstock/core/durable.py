@@ -80,6 +80,8 @@ def ack_wait(replicas: int, durable: Durable | None) -> Wait | None:
 
     Args, raises: as `enqueue_wait`.
     """
+    if durable is None and type(replicas) is int and replicas == 0:
+        return None
     check_count("replicas", replicas, low=0, high=1000)
     chosen = _chosen(replicas, durable, short=replicas != 0)
     wanted = chosen.replicas or 0

@@ -441,22 +441,22 @@ class AsyncQueueAdmin:
         resent_code: int = Code.ENDED,
         wait: Wait | None = None,
     ) -> Settled:
-        """Name jobs to a script, in chunks; with `wait` each is confirmed, until one is not.
+        """Run a script about jobs, in chunks, and wait for confirmations until a chunk has none.
 
         Raises:
-            AckNotReplicated: one was not; the chunks behind it have gone out nevertheless.
-            IncompleteSettle: one failed, and others had been done; whether they were confirmed.
+            AckNotReplicated: a chunk was not confirmed; all chunks have run.
+            IncompleteSettle: a chunk failed after others had run.
         """
         if not self._node.id:
             await self._client.connect()
         names = self._checked("jobs", jobs)
-        whole = None if names else Settled(names, None)
+        if not names:
+            return Settled(names, None)
+        whole: Settled | None = None
         short: tuple[Wait, int, Confirmed] | None = None
-        parts = [names[at : at + BATCH] for at in range(0, len(names), BATCH)]
         try:
-            while parts:
-                part = parts.pop(0)
-                call = build(part)
+            for at in range(0, len(names), BATCH):
+                call = build(names[at : at + BATCH])
                 if wait is not None and short is None:
                     call.wait = wait
                 settled = await self._node.run(call)
@@ -469,12 +469,12 @@ class AsyncQueueAdmin:
                 whole = settled if whole is None else whole.joined(settled)
         except Exception as error:
             if whole is not None:
-                raise IncompleteSettle(whole, _not_replicated(whole, short)) from error
+                unconfirmed = None if short is None else _not_replicated(whole, *short)
+                raise IncompleteSettle(whole, unconfirmed) from error
             raise
         assert whole is not None
-        refusal = _not_replicated(whole, short)
-        if refusal is not None:
-            raise refusal
+        if short is not None:
+            raise _not_replicated(whole, *short)
         return whole
 
     async def _receipt_of(self, job: Delivery) -> str | None:
@@ -487,17 +487,14 @@ class AsyncQueueAdmin:
             return None
 
 
-def _not_replicated(
-    whole: Settled, short: tuple[Wait, int, Confirmed] | None
-) -> AckNotReplicated | None:
-    """What to say of a call whose chunks were not all confirmed; None = they were.
+def _not_replicated(whole: Settled, wait: Wait, confirmed: int, got: Confirmed) -> AckNotReplicated:
+    """Return the error of a call with a chunk that was not confirmed.
 
     Args:
-        whole: outcomes of all chunks that are done.
-        short: what was waited for, how many jobs were confirmed before, and what came instead.
+        whole: outcomes of all chunks that have run.
+        wait: the confirmations that were asked for.
+        confirmed: number of jobs in the chunks before.
+        got: the confirmations of the chunk.
     """
-    if short is None:
-        return None
-    wait, confirmed, got = short
     fsynced = got.fsynced if wait.fsynced else None
     return AckNotReplicated(whole, confirmed, wait.expected, got.replicas, fsynced)

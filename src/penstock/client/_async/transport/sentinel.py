@@ -109,10 +109,9 @@ class AsyncPrimary:
         best: SentinelAnswer | None = None
         failed = []
         for number, (where, make) in enumerate(tuple(self._sentinels)):
-            try:
-                told = await self._asked(where, make)
-            except (RedisError, OSError) as error:
-                failed.append(f"{where}: {error}")
+            told = await self._asked(where, make)
+            if isinstance(told, Exception):
+                failed.append(f"{where}: {told}")
                 continue
             if best is None or told.epoch > best.epoch:
                 best = told
@@ -138,13 +137,11 @@ class AsyncPrimary:
         self._look_at = now + LOOK  # other calls use the known address meanwhile
         self._begin_with(1)
         where, make = self._sentinels[0]
-        try:
-            told = await self._asked(where, make)
-        except (RedisError, OSError) as error:
-            logger.info("Sentinel %s: %s", where, error)
+        told = await self._asked(where, make)
+        if isinstance(told, Exception):
+            logger.info("Sentinel %s: %s", where, told)
             self._look_at = time.monotonic() + REST
-            return
-        if told.epoch >= self._epoch:
+        elif told.epoch >= self._epoch:
             self._take(told)
 
     def turn_of(self, address: tuple[str, int]) -> int:
@@ -170,27 +167,23 @@ class AsyncPrimary:
 
     async def answers(self) -> list[tuple[str, SentinelAnswer | Exception]]:
         """Return the answer of each Sentinel, or its error; for tools."""
-        return [(where, await self._answer(where, make)) for where, make in self._sentinels]
+        return [(where, await self._asked(where, make)) for where, make in self._sentinels]
 
-    async def _answer(self, where: str, make: Callable[[], Any]) -> SentinelAnswer | Exception:
+    async def _asked(self, where: str, make: Callable[[], Any]) -> SentinelAnswer | Exception:
+        """Return the answer of one Sentinel, or its error."""
         try:
-            return await self._asked(where, make)
+            conn = self._idle.pop(where, None) or make()
+            try:
+                told = await self._told_by(conn)
+            except BaseException:
+                await conn.disconnect()
+                raise
+            # Of two connections that were made at once the later one is kept.
+            other, self._idle[where] = self._idle.get(where), conn
+            if other is not None:
+                await other.disconnect()
         except (RedisError, OSError) as error:
             return error
-
-    async def _asked(self, where: str, make: Callable[[], Any]) -> SentinelAnswer:
-        """Return the answer of one Sentinel.
-
-        Raises:
-            RedisError, OSError: it has none.
-        """
-        conn = self._idle.pop(where, None) or make()
-        try:
-            told = await self._told_by(conn)
-        except BaseException:
-            await conn.disconnect()
-            raise
-        await self._keep(where, conn)
         return told
 
     async def _told_by(self, conn: Any) -> SentinelAnswer:
@@ -207,12 +200,6 @@ class AsyncPrimary:
             raise ResponseError("it sees too few other Sentinels")
         host = self._given_ip or address[0].decode()
         return SentinelAnswer(int(state.get(b"config-epoch", 0)), (host, int(address[1])))
-
-    async def _keep(self, where: str, conn: Any) -> None:
-        """Keep a connection for the next question; if there are two, the later one."""
-        other, self._idle[where] = self._idle.get(where), conn
-        if other is not None:
-            await other.disconnect()
 
     def forget(self) -> None:
         """Forget the connections without closing them."""

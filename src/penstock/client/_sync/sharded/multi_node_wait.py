@@ -1,5 +1,5 @@
 # From src/penstock/client/_async/sharded/multi_node_wait.py by tools/unasync.py; do not edit.
-"""Waiting on several nodes at once."""
+"""A wait on several nodes at once."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 __all__ = ["MultiNodeWait"]
 
 SLICE = 0.02
-"""Seconds of a wait on one of several nodes that can't be waited for at once (fakeredis)."""
+"""Seconds of a wait on one node, where a wait on several at once is impossible (fakeredis)."""
 GLANCE = 0.1
-"""Seconds between two looks at whether a node that was down is back, while nothing else happens."""
+"""Seconds after which a waiting consumer looks again for a node that was down."""
 
 
 class MultiNodeWait:
-    """The blocking half of a call on several nodes: a pending BLPOP on each of them.
+    """The blocking connections of a call on several nodes: a pending BLPOP on each of them.
 
     Args:
-        federation: whose nodes.
+        federation: the nodes.
         signal: ends a wait early when it is set.
     """
 
@@ -40,7 +40,7 @@ class MultiNodeWait:
         self._keys: dict[FederatedNode, tuple[bytes, ...]] = {}
 
     def listen(self, effect: Listen) -> Heard:
-        """Wait on all; what was taken, and who was lost."""
+        """Wait on all nodes; return the tokens, and the nodes whose connection failed."""
         tokens: list[tuple[Any, bytes]] = []
         lost: list[Any] = []
         for home in [home for home in self._waiters if home not in effect.wanted]:
@@ -69,14 +69,14 @@ class MultiNodeWait:
         waiter: BlockingConnection | BlockingConnections,
         keys: tuple[bytes, ...],
     ) -> Sequence[bytes]:
-        """Have a BLPOP on these keys pending; the keys of tokens that those from before took."""
+        """Ensure a pending BLPOP on these keys; return the keys of tokens taken before."""
         before, self._keys[home] = self._keys.get(home, keys), keys
         found = waiter.quit() if before != keys else ()
         key = waiter.begin(keys) if not found else None
         return found if key is None else (key,)
 
     def _until(self, until: float) -> float:
-        """Until when to wait; nodes are looked after, and heard of, meanwhile."""
+        """Limit the end of a wait, so that the client looks at its nodes in time."""
         self._federation.tend()
         until = min(until, self._federation.learn_at)
         return until if self._federation.is_whole else min(until, monotonic() + GLANCE)
@@ -87,7 +87,7 @@ class MultiNodeWait:
         (sleep(span) if self._signal is None else self._signal.wait(span))
 
     def _rest(self, effect: Listen) -> None:
-        """Wait until something is there."""
+        """Wait for a token, the signal or the end of the wait."""
         until = self._until(effect.until)
         if any(waiter.is_sliced for waiter in self._waiters.values()):
             if self._signal is not None:
@@ -113,13 +113,13 @@ class MultiNodeWait:
         return tokens, lost
 
     def _lose(self, home: FederatedNode, error: Exception) -> None:
-        """A wait has failed; whether the node has will be seen when it is asked."""
+        """Close a connection whose wait failed. The next call tells if the node is down."""
         self._waiters.pop(home).drop()
         if not passing(error):
             raise error
 
     def quit(self) -> Heard:
-        """End the waits, and keep the connections; the tokens taken meanwhile."""
+        """End the waits and keep the connections; return the tokens taken meanwhile."""
         tokens = []
         for home, waiter in list(self._waiters.items()):
             del self._waiters[home]
@@ -138,7 +138,7 @@ class MultiNodeWait:
         return Heard(tuple(tokens))
 
     def drop(self) -> None:
-        """Close the connections, whatever is pending on them."""
+        """Close the connections, with pending BLPOPs or without."""
         while self._waiters:
             self._waiters.popitem()[1].drop()
 
@@ -146,7 +146,7 @@ class MultiNodeWait:
 def _popped(
     waiter: BlockingConnection | BlockingConnections, keys: tuple[bytes, ...]
 ) -> list[bytes]:
-    """The keys of tokens that a wait has taken."""
+    """Return the keys of tokens that a wait has taken."""
     if not waiter.is_sliced:
         return waiter.taken()
     key = waiter.pop(keys, SLICE)

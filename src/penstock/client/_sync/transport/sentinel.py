@@ -110,10 +110,9 @@ class Primary:
         best: SentinelAnswer | None = None
         failed = []
         for number, (where, make) in enumerate(tuple(self._sentinels)):
-            try:
-                told = self._asked(where, make)
-            except (RedisError, OSError) as error:
-                failed.append(f"{where}: {error}")
+            told = self._asked(where, make)
+            if isinstance(told, Exception):
+                failed.append(f"{where}: {told}")
                 continue
             if best is None or told.epoch > best.epoch:
                 best = told
@@ -139,13 +138,11 @@ class Primary:
         self._look_at = now + LOOK  # other calls use the known address meanwhile
         self._begin_with(1)
         where, make = self._sentinels[0]
-        try:
-            told = self._asked(where, make)
-        except (RedisError, OSError) as error:
-            logger.info("Sentinel %s: %s", where, error)
+        told = self._asked(where, make)
+        if isinstance(told, Exception):
+            logger.info("Sentinel %s: %s", where, told)
             self._look_at = time.monotonic() + REST
-            return
-        if told.epoch >= self._epoch:
+        elif told.epoch >= self._epoch:
             self._take(told)
 
     def turn_of(self, address: tuple[str, int]) -> int:
@@ -171,27 +168,23 @@ class Primary:
 
     def answers(self) -> list[tuple[str, SentinelAnswer | Exception]]:
         """Return the answer of each Sentinel, or its error; for tools."""
-        return [(where, self._answer(where, make)) for where, make in self._sentinels]
+        return [(where, self._asked(where, make)) for where, make in self._sentinels]
 
-    def _answer(self, where: str, make: Callable[[], Any]) -> SentinelAnswer | Exception:
+    def _asked(self, where: str, make: Callable[[], Any]) -> SentinelAnswer | Exception:
+        """Return the answer of one Sentinel, or its error."""
         try:
-            return self._asked(where, make)
+            conn = self._idle.pop(where, None) or make()
+            try:
+                told = self._told_by(conn)
+            except BaseException:
+                conn.disconnect()
+                raise
+            # Of two connections that were made at once the later one is kept.
+            other, self._idle[where] = self._idle.get(where), conn
+            if other is not None:
+                other.disconnect()
         except (RedisError, OSError) as error:
             return error
-
-    def _asked(self, where: str, make: Callable[[], Any]) -> SentinelAnswer:
-        """Return the answer of one Sentinel.
-
-        Raises:
-            RedisError, OSError: it has none.
-        """
-        conn = self._idle.pop(where, None) or make()
-        try:
-            told = self._told_by(conn)
-        except BaseException:
-            conn.disconnect()
-            raise
-        self._keep(where, conn)
         return told
 
     def _told_by(self, conn: Any) -> SentinelAnswer:
@@ -208,12 +201,6 @@ class Primary:
             raise ResponseError("it sees too few other Sentinels")
         host = self._given_ip or address[0].decode()
         return SentinelAnswer(int(state.get(b"config-epoch", 0)), (host, int(address[1])))
-
-    def _keep(self, where: str, conn: Any) -> None:
-        """Keep a connection for the next question; if there are two, the later one."""
-        other, self._idle[where] = self._idle.get(where), conn
-        if other is not None:
-            other.disconnect()
 
     def forget(self) -> None:
         """Forget the connections without closing them."""
