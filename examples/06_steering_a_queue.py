@@ -46,7 +46,7 @@ with Penstock(url()) as ps:
     found = sorted((view.body, view.state) for view in letters.scan_iter())
     print("found:", ", ".join(f"{body} {state}" for body, state in found))
 
-    outcomes = letters.withdraw([letters.peek(1)[0].id, taken])
+    outcomes = letters.delete([letters.peek(1)[0].id, taken], if_undelivered=True)
     print(f"taken back before anybody got it: {outcomes[0]}, the one at work: {outcomes[1]}")
     letters.enqueue("e")
 

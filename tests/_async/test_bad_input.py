@@ -163,7 +163,6 @@ async def test_counts(ps: AsyncPenstock, q: AsyncQueue, raw: Raw) -> None:
             ("n", lambda v: ps.reserve(["q"], v, block=0)),
             ("n", lambda v: q.settle([job], v)),
             ("n", q.peek),
-            ("n", q.evict),
             ("n", lambda v: q.recover(v, idle=1)),
             ("n", lambda v: q.scan(n=v)),
             ("n", lambda v: ps.scan_queues(n=v)),
@@ -197,7 +196,10 @@ async def test_counts(ps: AsyncPenstock, q: AsyncQueue, raw: Raw) -> None:
 async def test_bounds_of_counts_and_limits(q: AsyncQueue, raw: Raw) -> None:
     """At most 1000 a call; a limit may be 0."""
     await q.enqueue(1)
-    for call in (q.evict, q.scan, lambda n: q.recover(n, idle=1)):
+    for count in (-1, 1001, True, None, "5"):
+        evict: Any = count
+        await refused(raw, "evict", count, partial(q.sweep, evict=evict))
+    for call in (q.scan, lambda n: q.recover(n, idle=1)):
         await refused(raw, "n", 1001, partial(call, n=1001))
     for limit in ("max_attempts", "max_crashes", "max_releases", "replicas", "dead_max"):
         for wrong in (-1, "5", 1.5, True):

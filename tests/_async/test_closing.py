@@ -163,7 +163,7 @@ async def end(q: AsyncQueue, how: str, held: list[AsyncJob], number: str) -> Any
         "recover": lambda: q.recover(idle=0),
         "purge": lambda: q.purge("active"),
         "delete": lambda: q.delete([number]),
-        "withdraw": lambda: q.withdraw([number]),
+        "withdraw": lambda: q.delete([number], if_undelivered=True),
         "expire by peek": q.peek,
         "expire by sweep": q.sweep,
         "expire by stats": q.stats,

@@ -34,6 +34,7 @@ from tests.support.keyspace import (
     check_invariant,
     dump,
     load_scripts,
+    method_of,
     numbers,
     queue_time_ms,
 )
@@ -467,7 +468,7 @@ async def test_a_throttle(q: AsyncQueue, raw: Raw) -> None:
 async def test_a_throttle_outlives_its_job(q: AsyncQueue, raw: Raw, end: str) -> None:
     """However that ends."""
     done = await q.enqueue(0, dedup=Dedup("x", until="enqueued", window=10))
-    await (q.purge() if end == "purge" else getattr(q, end)([done.id]))
+    await (q.purge() if end == "purge" else method_of(q, end)([done.id]))
     assert (await q.enqueue(1, dedup_id="x")).action == "refused"
     advance(raw, q.ops, 11)
     assert (await q.enqueue(1, dedup_id="x")).action == "added"
@@ -495,7 +496,7 @@ async def test_until_started_or_taken_away(q: AsyncQueue) -> None:
     """An id that waits for a start is free too when the job ends without one."""
     for end in ("delete", "bury", "withdraw"):
         done = await q.enqueue(end, dedup=Dedup("x", until="started"), delay=60)
-        assert await getattr(q, end)([done.id])
+        assert await method_of(q, end)([done.id])
         assert await seen(q) is None
 
 
@@ -665,7 +666,7 @@ async def test_what_waits_for_a_window_may_end(q: AsyncQueue, raw: Raw, end: str
     elif end == "purge":
         assert await q.purge("scheduled") == 1
     else:
-        assert await getattr(q, end)([done.id])
+        assert await method_of(q, end)([done.id])
     assert await seen(q) == Status("window", None, window=True)
     assert (await q.enqueue("no", dedup_id="x")).state == "window"
     third = await q.enqueue("third", dedup=Dedup("x", on_duplicate="requeue"))
@@ -845,7 +846,7 @@ async def test_the_first_one_is_taken_away(q: AsyncQueue, what: str) -> None:
         "purge": lambda: q.purge("active"),
         "nack": lambda: q.nack([job.id], delay=0),
     }
-    call = calls.get(what) or (lambda: getattr(q, what)([job.id]))
+    call = calls.get(what) or (lambda: method_of(q, what)([job.id]))
     await call()
     status, left = OWNER[what]
     assert await seen(q) == status
@@ -868,7 +869,7 @@ async def test_the_successor_is_taken_away(q: AsyncQueue, raw: Raw, what: str) -
     elif what == "purge":
         assert await q.purge("scheduled") == 1
     else:
-        assert await getattr(q, what)([heir.id])
+        assert await method_of(q, what)([heir.id])
     assert await seen(q) == Status("active", "old")
     third = await q.enqueue("third", dedup=Dedup("x", on_duplicate="requeue"))
     assert third.action == "requeued"
@@ -882,7 +883,7 @@ async def test_both_are_taken_away(q: AsyncQueue, what: str, order: str) -> None
     """In one call, in either order: the id is free."""
     job, heir = await with_successor(q)
     both = [job.id, heir.id]
-    assert (await getattr(q, what)(both if order == "first, successor" else both[::-1])).done == 2
+    assert (await method_of(q, what)(both if order == "first, successor" else both[::-1])).done == 2
     assert await seen(q) is None
     stats = await q.stats()
     assert (stats.ready, stats.scheduled, stats.active) == (0, 0, 0)
@@ -1034,7 +1035,7 @@ async def test_an_eviction_frees_the_id(q: AsyncQueue) -> None:
     await with_successor(q, lease=0)
     await q.enqueue("alone", dedup_id="y", lease=0)
     assert (await take(q)).body == "alone"
-    assert await q.evict() == 2
+    assert await q.sweep(evict=100) == 2
     assert await seen(q, "y") is None
     assert await seen(q) == Status("ready", "new")
 
@@ -1515,6 +1516,8 @@ async def test_whoever_finds_an_end_wakes_a_consumer(
     elif by == "full":
         with pytest.raises(QueueFull):
             await q.enqueue_many([1, 2], max_length=1)
+    elif by == "evict":
+        await q.sweep(evict=100)
     else:
         await getattr(q, by)()
     (found,) = await consumer.result()

@@ -57,7 +57,7 @@ ENDINGS: dict[str, Ending] = {
     "ack": lambda q, ids: q.ack(ids),
     "settle": lambda q, ids: q.settle(ids, 1),
     "delete": lambda q, ids: q.delete(ids),
-    "withdraw": lambda q, ids: q.withdraw(ids),
+    "withdraw": lambda q, ids: q.delete(ids, if_undelivered=True),
     "purge": lambda q, _: q.purge(),
     "clear": lambda q, _: q.clear(),
 }
@@ -121,9 +121,9 @@ async def test_an_eviction_takes_as_many_jobs_as_it_frees(q: AsyncQueue, raw: Ra
     await q.enqueue_many([HUGE] * 16, lease=0, ttl=600)
     while await q.reserve(16, block=0):
         pass
-    assert await q.evict() == 14
+    assert await q.sweep(evict=100) == 14
     assert len(stored(raw, q)) == 2
-    assert await q.evict() == 2
+    assert await q.sweep(evict=100) == 2
     assert not raw.exists(q.ops.keys["held"])
 
 
@@ -162,7 +162,7 @@ async def test_an_evicted_and_an_expired_job(q: AsyncQueue, raw: Raw, place: str
     check_invariant(raw)
     await q.enqueue(body, lease=0, ttl=60)
     await q.reserve(block=0)
-    assert await q.evict() == 1
+    assert await q.sweep(evict=100) == 1
     assert not raw.exists(q.ops.keys["held"])
 
 

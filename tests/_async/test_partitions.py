@@ -30,7 +30,7 @@ from penstock import (
 from penstock.core.partitions import partition_of
 from penstock.wire.keys import SLOTS, QueueKeys, key_slot, partition_name, queue_crc, registry_key
 from tests.support.backends import Backend
-from tests.support.keyspace import Raw, check_invariant
+from tests.support.keyspace import Raw, check_invariant, method_of
 from tests.support.twins import aspawn, await_for
 
 COUNT = 4
@@ -301,12 +301,12 @@ async def test_jobs_of_all_partitions_in_one_call(q: AsyncQueue, method: str) ->
     """Each is dealt with where it is, and the answers are in order; by id as by delivery."""
     waiting = [(await q.enqueue(number)).id for number in range(COUNT)]
     if method in ("delete", "withdraw", "dequeue"):
-        assert list(await getattr(q, method)(waiting)) == [Outcome.DONE] * COUNT
+        assert list(await method_of(q, method)(waiting)) == [Outcome.DONE] * COUNT
         return
     jobs = await q.reserve(COUNT)
     assert len(jobs) == COUNT
     mixed = [jobs[0], jobs[1].id, jobs[2], jobs[3].id]
-    found = list(await getattr(q, method)(mixed))
+    found = list(await method_of(q, method)(mixed))
     if method == "extend":
         assert all(isinstance(one, float) and 29 < one <= 30 for one in found)
     else:

@@ -164,7 +164,6 @@ def test_counts(ps: Penstock, q: Queue, raw: Raw) -> None:
             ("n", lambda v: ps.reserve(["q"], v, block=0)),
             ("n", lambda v: q.settle([job], v)),
             ("n", q.peek),
-            ("n", q.evict),
             ("n", lambda v: q.recover(v, idle=1)),
             ("n", lambda v: q.scan(n=v)),
             ("n", lambda v: ps.scan_queues(n=v)),
@@ -198,7 +197,10 @@ def test_counts(ps: Penstock, q: Queue, raw: Raw) -> None:
 def test_bounds_of_counts_and_limits(q: Queue, raw: Raw) -> None:
     """At most 1000 a call; a limit may be 0."""
     q.enqueue(1)
-    for call in (q.evict, q.scan, lambda n: q.recover(n, idle=1)):
+    for count in (-1, 1001, True, None, "5"):
+        evict: Any = count
+        refused(raw, "evict", count, partial(q.sweep, evict=evict))
+    for call in (q.scan, lambda n: q.recover(n, idle=1)):
         refused(raw, "n", 1001, partial(call, n=1001))
     for limit in ("max_attempts", "max_crashes", "max_releases", "replicas", "dead_max"):
         for wrong in (-1, "5", 1.5, True):

@@ -35,6 +35,7 @@ from tests.support.keyspace import (
     check_invariant,
     dump,
     load_scripts,
+    method_of,
     numbers,
     queue_time_ms,
 )
@@ -466,7 +467,7 @@ def test_a_throttle(q: Queue, raw: Raw) -> None:
 def test_a_throttle_outlives_its_job(q: Queue, raw: Raw, end: str) -> None:
     """However that ends."""
     done = q.enqueue(0, dedup=Dedup("x", until="enqueued", window=10))
-    (q.purge() if end == "purge" else getattr(q, end)([done.id]))
+    (q.purge() if end == "purge" else method_of(q, end)([done.id]))
     assert q.enqueue(1, dedup_id="x").action == "refused"
     advance(raw, q.ops, 11)
     assert q.enqueue(1, dedup_id="x").action == "added"
@@ -494,7 +495,7 @@ def test_until_started_or_taken_away(q: Queue) -> None:
     """An id that waits for a start is free too when the job ends without one."""
     for end in ("delete", "bury", "withdraw"):
         done = q.enqueue(end, dedup=Dedup("x", until="started"), delay=60)
-        assert getattr(q, end)([done.id])
+        assert method_of(q, end)([done.id])
         assert seen(q) is None
 
 
@@ -662,7 +663,7 @@ def test_what_waits_for_a_window_may_end(q: Queue, raw: Raw, end: str) -> None:
     elif end == "purge":
         assert q.purge("scheduled") == 1
     else:
-        assert getattr(q, end)([done.id])
+        assert method_of(q, end)([done.id])
     assert seen(q) == Status("window", None, window=True)
     assert q.enqueue("no", dedup_id="x").state == "window"
     third = q.enqueue("third", dedup=Dedup("x", on_duplicate="requeue"))
@@ -842,7 +843,7 @@ def test_the_first_one_is_taken_away(q: Queue, what: str) -> None:
         "purge": lambda: q.purge("active"),
         "nack": lambda: q.nack([job.id], delay=0),
     }
-    call = calls.get(what) or (lambda: getattr(q, what)([job.id]))
+    call = calls.get(what) or (lambda: method_of(q, what)([job.id]))
     call()
     status, left = OWNER[what]
     assert seen(q) == status
@@ -865,7 +866,7 @@ def test_the_successor_is_taken_away(q: Queue, raw: Raw, what: str) -> None:
     elif what == "purge":
         assert q.purge("scheduled") == 1
     else:
-        assert getattr(q, what)([heir.id])
+        assert method_of(q, what)([heir.id])
     assert seen(q) == Status("active", "old")
     third = q.enqueue("third", dedup=Dedup("x", on_duplicate="requeue"))
     assert third.action == "requeued"
@@ -879,7 +880,7 @@ def test_both_are_taken_away(q: Queue, what: str, order: str) -> None:
     """In one call, in either order: the id is free."""
     job, heir = with_successor(q)
     both = [job.id, heir.id]
-    assert getattr(q, what)(both if order == "first, successor" else both[::-1]).done == 2
+    assert method_of(q, what)(both if order == "first, successor" else both[::-1]).done == 2
     assert seen(q) is None
     stats = q.stats()
     assert (stats.ready, stats.scheduled, stats.active) == (0, 0, 0)
@@ -1031,7 +1032,7 @@ def test_an_eviction_frees_the_id(q: Queue) -> None:
     with_successor(q, lease=0)
     q.enqueue("alone", dedup_id="y", lease=0)
     assert take(q).body == "alone"
-    assert q.evict() == 2
+    assert q.sweep(evict=100) == 2
     assert seen(q, "y") is None
     assert seen(q) == Status("ready", "new")
 
@@ -1504,6 +1505,8 @@ def test_whoever_finds_an_end_wakes_a_consumer(q: Queue, raw: Raw, waits: Waits,
     elif by == "full":
         with pytest.raises(QueueFull):
             q.enqueue_many([1, 2], max_length=1)
+    elif by == "evict":
+        q.sweep(evict=100)
     else:
         getattr(q, by)()
     (found,) = consumer.result()

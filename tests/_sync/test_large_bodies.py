@@ -58,7 +58,7 @@ ENDINGS: dict[str, Ending] = {
     "ack": lambda q, ids: q.ack(ids),
     "settle": lambda q, ids: q.settle(ids, 1),
     "delete": lambda q, ids: q.delete(ids),
-    "withdraw": lambda q, ids: q.withdraw(ids),
+    "withdraw": lambda q, ids: q.delete(ids, if_undelivered=True),
     "purge": lambda q, _: q.purge(),
     "clear": lambda q, _: q.clear(),
 }
@@ -122,9 +122,9 @@ def test_an_eviction_takes_as_many_jobs_as_it_frees(q: Queue, raw: Raw) -> None:
     q.enqueue_many([HUGE] * 16, lease=0, ttl=600)
     while q.reserve(16, block=0):
         pass
-    assert q.evict() == 14
+    assert q.sweep(evict=100) == 14
     assert len(stored(raw, q)) == 2
-    assert q.evict() == 2
+    assert q.sweep(evict=100) == 2
     assert not raw.exists(q.ops.keys["held"])
 
 
@@ -163,7 +163,7 @@ def test_an_evicted_and_an_expired_job(q: Queue, raw: Raw, place: str) -> None:
     check_invariant(raw)
     q.enqueue(body, lease=0, ttl=60)
     q.reserve(block=0)
-    assert q.evict() == 1
+    assert q.sweep(evict=100) == 1
     assert not raw.exists(q.ops.keys["held"])
 
 

@@ -294,7 +294,7 @@ def test_every_call_that_meets_lost_meta_repairs_it(
         "scan": q.scan,
         "purge": q.purge,
         "redrive": q.redrive,
-        "evict": q.evict,
+        "evict": lambda: q.sweep(evict=100),
         "status": lambda: q.status("x"),
         "recover": lambda: q.recover(idle=0),
         "stats": q.stats,

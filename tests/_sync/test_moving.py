@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TypeAlias
 
 import pytest
@@ -13,7 +14,7 @@ import redis
 from penstock import BadArgument, Outcome, OutOfMemory, Penstock, Queue, StaleReceipt
 from penstock.core.job import Delivery
 from penstock.embedded import EmbeddedServer
-from tests.support.keyspace import Raw, advance, dump, numbers
+from tests.support.keyspace import Raw, advance, dump, method_of, numbers
 from tests.support.twins import spawn
 
 from .conftest import Waits
@@ -226,11 +227,11 @@ def test_jobs_that_nobody_got_are_withdrawn(q: Queue, raw: Raw) -> None:
     ids += q.enqueue_many(["e", "f"], lease=0).ids
     dequeued = q.enqueue("g").id
     q.dequeue([dequeued])
-    assert q.withdraw([*ids, dequeued])
+    assert q.delete([*ids, dequeued], if_undelivered=True)
     assert [kind for kind in ("ready", "held", "scheduled", "expiry") if left(raw, q, kind)] == []
     stats = q.stats()
     assert (stats.withdrawn, stats.deleted, stats.enqueued) == (7, 0, 7)
-    assert list(q.withdraw(ids[:2])) == [GONE, GONE]
+    assert list(q.delete(ids[:2], if_undelivered=True)) == [GONE, GONE]
 
 
 def left(raw: Raw, q: Queue, kind: str) -> bool:
@@ -253,11 +254,11 @@ def test_what_somebody_got_is_not_withdrawn(q: Queue, raw: Raw) -> None:
     q.bury([buried.id])
     before = dump(raw)
     names: list[Named] = [held, released, failed, dead, buried.id]
-    assert list(q.withdraw(names)) == [REFUSED] * 5
+    assert list(q.delete(names, if_undelivered=True)) == [REFUSED] * 5
     assert dump(raw) == before
-    assert q.withdraw([once.id])
+    assert q.delete([once.id], if_undelivered=True)
     q.redrive([buried.id])
-    assert q.withdraw([buried.id])
+    assert q.delete([buried.id], if_undelivered=True)
 
 
 def test_withdrawing_makes_room(q: Queue, waits: Waits) -> None:
@@ -267,7 +268,7 @@ def test_withdrawing_makes_room(q: Queue, waits: Waits) -> None:
     producer = spawn(q.enqueue, 2, block=30)
     waits.reach(1)
     start = time.monotonic()
-    assert q.withdraw([first.id])
+    assert q.delete([first.id], if_undelivered=True)
     done = producer.result()
     assert time.monotonic() - start < 2
     assert in_order(q) == [done.id]
@@ -280,7 +281,7 @@ def test_withdrawing_makes_room(q: Queue, waits: Waits) -> None:
 def test_a_job_that_is_named_twice_is_moved_once(q: Queue, how: str) -> None:
     """It is answered alike both times, and counted once."""
     done = q.enqueue("x", delay=600 if how == "promote" else 0)
-    settled = getattr(q, how)([done.id, done.id])
+    settled = method_of(q, how)([done.id, done.id])
     assert (list(settled), settled.ids()) == ([DONE, DONE], [done.id])
     stats = q.stats()
     assert stats.promoted + stats.dequeued + stats.withdrawn == 1
@@ -290,9 +291,9 @@ def test_a_job_that_is_named_twice_is_moved_once(q: Queue, how: str) -> None:
 def test_more_jobs_than_a_script_takes(q: Queue, how: str) -> None:
     """In several calls; none at all is no call."""
     ids = q.enqueue_many(range(1500), delay=600 if how == "promote" else 0).ids
-    settled = getattr(q, how)(iter(ids))
+    settled = method_of(q, how)(iter(ids))
     assert (bool(settled), len(settled), settled.done) == (True, 1500, 1500)
-    assert list(getattr(q, how)([])) == []
+    assert list(method_of(q, how)([])) == []
     left_over = {"promote": ids, "dequeue": [], "withdraw": []}[how]
     assert in_order(q) == left_over[:1000]
 
@@ -304,7 +305,7 @@ def test_bad_names(q: Queue, raw: Raw, how: str, names: object) -> None:
     q.enqueue("x")
     before = dump(raw)
     with pytest.raises(BadArgument):
-        getattr(q, how)(names)
+        method_of(q, how)(names)
     assert dump(raw) == before
 
 
@@ -319,13 +320,13 @@ def test_evicting(q: Queue, raw: Raw) -> None:
     q.reserve(3, block=0)
     held, waiting = q.enqueue("held"), q.enqueue("later", delay=60)
     q.reserve(block=0)
-    assert q.evict(1) == 1
-    assert q.evict(1) == 1
+    assert q.sweep(evict=1) == 1
+    assert q.sweep(evict=1) == 1
     assert [q.show(job_id) is None for job_id in once] == [False, True, True]
-    assert q.evict(2) == 2
+    assert q.sweep(evict=2) == 2
     assert [view.id for view in q.peek(state="dead")] == first[1:]
-    assert q.evict() == 2
-    assert q.evict() == 0
+    assert q.sweep(evict=100) == 2
+    assert q.sweep(evict=100) == 0
     assert {shown(q, held.id), shown(q, waiting.id)} == {"active", "scheduled"}
     stats = q.stats()
     assert (stats.evicted, stats.dead, stats.trimmed, stats.deleted) == (6, 0, 0, 0)
@@ -345,23 +346,23 @@ def test_dead_letters_may_be_spared(q: Queue) -> None:
     q.enqueue_many(range(4), lease=0)
     q.enqueue("not delivered yet", lease=0)
     held = q.reserve(4, block=0)
-    assert q.evict(1000, dead=False) == 4
+    assert q.sweep(evict=1000, dead=False) == 4
     stats = q.stats()
     assert (stats.dead, stats.active, stats.ready, stats.evicted) == (3, 0, 1, 4)
     assert held[0].ack() is False
 
 
-@pytest.mark.parametrize("n", [0, -1, 1001, True, 1.5, "5", None])
+@pytest.mark.parametrize("n", [-1, 1001, True, 1.5, "5", None])
 def test_bad_numbers_to_evict(n: object) -> None:
     """Nothing is sent: this client would not reach anybody."""
     q = Penstock("redis://127.0.0.1:1", retry_for=0).queue("q")
-    with pytest.raises(BadArgument, match="n="):
-        q.evict(n)  # type: ignore[arg-type]  # what is refused
+    with pytest.raises(BadArgument, match="evict="):
+        q.sweep(evict=n)  # type: ignore[arg-type]  # what is refused
 
 
 def test_evicting_in_a_queue_that_does_not_exist(q: Queue, raw: Raw) -> None:
     """Nothing to remove, and nothing is made."""
-    assert q.evict() == 0
+    assert q.sweep(evict=100) == 0
     assert raw.dbsize() == 1  # the node's id
 
 
@@ -377,7 +378,7 @@ def test_a_full_server_takes_jobs_again(make_server: Callable[..., EmbeddedServe
             raw.config_set("maxmemory", raw.info("memory")["used_memory"])
             with pytest.raises(OutOfMemory):
                 q.enqueue(b"x" * 10_000)
-            assert q.evict(300) == 300
+            assert q.sweep(evict=300) == 300
             done = q.enqueue(b"x" * 10_000)
             assert in_order(q) == [done.id]
             assert q.stats().evicted == 300
@@ -392,7 +393,7 @@ def test_a_full_server_moves_jobs(make_server: Callable[..., EmbeddedServer]) ->
             later = q.enqueue("later", delay=600).id
             held, out, back = q.enqueue_many(["held", "out", "back"]).ids
             q.reserve(1, block=0)
-            for call in (q.promote, q.dequeue, q.withdraw):
+            for call in (q.promote, q.dequeue, partial(q.delete, if_undelivered=True)):
                 assert list(call([])) == []
             raw.config_set("maxmemory", 1)
             with pytest.raises(OutOfMemory):
@@ -400,5 +401,5 @@ def test_a_full_server_moves_jobs(make_server: Callable[..., EmbeddedServer]) ->
             assert [job.id for job in q.recover(idle=0)] == [held]
             assert q.promote([later])
             assert q.dequeue([out])
-            assert q.withdraw([back])
+            assert q.delete([back], if_undelivered=True)
             assert in_order(q) == [later]

@@ -3,9 +3,13 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
-from penstock import Penstock, Queue, Worker
+from penstock import Job, Penstock, Queue, Worker
 
 URL = "redis://ada:secret@localhost:6390/0"
 
@@ -78,3 +82,32 @@ def test_a_choice_that_there_is_not_is_refused(q: Queue, value: str) -> None:
     with pytest.raises(ValueError, match=r"^on_unknown=.*: must be one of raise, next$"):
         Penstock(URL, on_unknown=value)  # type: ignore[arg-type]
     assert not q.stats().exists
+
+
+ENQUEUE = (
+    "self body delay at lease ttl headers max_length block replicas durable dedup_id dedup"
+    " retry key"
+)
+QUEUE = (
+    "ack bury clear close configure consume delete dequeue enqueue enqueue_many exclusive extend"
+    " nack name partitions pause peek promote purge recover redrive release reopen reserve resume"
+    " scan scan_iter settle show stats status sweep"
+)
+
+
+def test_a_queue_has_few_methods() -> None:
+    """Each of them is for callers."""
+    assert [name for name in dir(Queue) if not name.startswith("_")] == QUEUE.split()
+
+
+@pytest.mark.parametrize(
+    "call, wanted",
+    [
+        (Queue.enqueue, ENQUEUE),
+        (Queue.ack, "self jobs dedup_window replicas durable"),
+        (Job.ack, "self dedup_window replicas durable"),
+    ],
+)
+def test_options_that_belong_together_are_one(call: Callable[..., Any], wanted: str) -> None:
+    """An enqueue has 11 options, two short forms and the body."""
+    assert list(inspect.signature(call).parameters) == wanted.split()

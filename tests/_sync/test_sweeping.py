@@ -187,7 +187,7 @@ def test_what_is_compacted_keeps_its_ttl_and_dedup_id(real_q: Queue, real_raw: R
     again = real_q.enqueue("other", dedup_id="700")
     assert again.action == "refused"
     assert again.state == "ready"
-    assert real_q.withdraw([again.id]).done == 1
+    assert real_q.delete([again.id], if_undelivered=True).done == 1
     assert real_q.enqueue("other", dedup_id="700").action == "added"
     advance(real_raw, real_q.ops, 600)
     assert [job.body for job in real_q.reserve(300, block=0)] == ["other"]

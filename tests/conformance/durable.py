@@ -348,9 +348,9 @@ def _totals(queue: Queue) -> None:
     promoted = queue.enqueue("promoted", delay=DAY).id
     assert queue.promote([promoted])
     assert queue.ack(queue.reserve(1, block=0)).ids() == [promoted]
-    assert queue.withdraw([queue.enqueue("withdrawn", delay=DAY).id])
+    assert queue.delete([queue.enqueue("withdrawn", delay=DAY).id], if_undelivered=True)
     take(queue, "evicted", lease=0)
-    assert queue.evict(dead=False) == 1
+    assert queue.sweep(evict=100, dead=False) == 1
     stats = queue.stats()
     assert (stats.promoted, stats.withdrawn, stats.evicted) == (1, 1, 1)
 

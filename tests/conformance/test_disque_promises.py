@@ -223,9 +223,9 @@ def test_counters_are_exact(q: Queue, raw: Raw, seed: int) -> None:
         lambda: q.dequeue(some("ready")),
         lambda: q.ack(some("active")[:1] + some("ready")[:1]),
         lambda: q.bury(some("active")[:1]),
-        lambda: q.withdraw(some("ready")[:1]),
+        lambda: q.delete(some("ready")[:1], if_undelivered=True),
         lambda: q.delete(some("scheduled")[:1]),
-        lambda: q.evict(1),
+        lambda: q.sweep(evict=1),
         lambda: advance(raw, q.ops, dice.choice([1, 6, 25])),
     ]  # fmt: skip
     for _ in range(80):
@@ -560,25 +560,25 @@ def test_evicting(q: Queue, raw: Raw, dead: bool) -> None:
     q.enqueue_many(["held", "ready"])
     q.enqueue("fresh", lease=0)
     (held,) = q.reserve(block=0)
-    assert q.evict(2, dead=dead) == 2
+    assert q.sweep(evict=2, dead=dead) == 2
     assert bodies(q.peek(state="active")) == ["held", "once 900"]
-    assert q.evict(2, dead=dead) == (2 if dead else 1)
+    assert q.sweep(evict=2, dead=dead) == (2 if dead else 1)
     assert bodies(q.peek(state="dead")) == (["dead 2"] if dead else ["dead 1", "dead 2"])
-    assert q.evict(dead=dead) == (1 if dead else 0)
-    assert q.evict(dead=dead) == 0
+    assert q.sweep(evict=100, dead=dead) == (1 if dead else 0)
+    assert q.sweep(evict=100, dead=dead) == 0
     assert q.stats().evicted == (5 if dead else 3)
     assert bodies(q.peek()) == ["ready", "fresh"]
     assert held.ack()
 
 
-@pytest.mark.parametrize("n", [0, -1, 1.0, "1", True, None])
+@pytest.mark.parametrize("n", [-1, 1.0, "1", True, None])
 def test_bad_options_of_an_evict(q: Queue, raw: Raw, n: Any) -> None:
-    """a.4 at 95 %: a count below 1 is a typed error, and nothing goes."""
+    """a.4 at 95 %: a count below 0 is a typed error, and nothing goes."""
     q.enqueue(b"x", lease=0)
     q.reserve(block=0)
     before = dump(raw)
     with pytest.raises(BadArgument):
-        q.evict(n)
+        q.sweep(evict=n)
     assert dump(raw) == before
 
 
@@ -592,7 +592,7 @@ def test_evicting_makes_room(server: EmbeddedServer) -> None:
             taken += len(jobs)
         fill(q, lease=0)  # what little has been given back by then
         assert q.stats().active == taken
-        assert q.evict(30) == 30
+        assert q.sweep(evict=30) == 30
         q.enqueue(b"x" * 10_000)
         assert (q.stats().evicted, q.stats().active) == (30, taken - 30)
         check_invariant(raw)

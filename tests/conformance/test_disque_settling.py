@@ -24,7 +24,7 @@ from tests.conformance.disque import (
     Rows,
     bodies,
 )
-from tests.support.keyspace import Raw, advance, dump, raw_time, reach_blocked
+from tests.support.keyspace import Raw, advance, dump, method_of, raw_time, reach_blocked
 from tests.support.twins import spawn
 
 ROWS: Rows = {
@@ -120,7 +120,7 @@ def test_one_bad_id_stops_a_call(q: Queue, raw: Raw, call: str, bad: Any) -> Non
     before = dump(raw)
     for names in ([held.id, bad], [bad], [waits.id, bad, held.id]):
         with pytest.raises(BadJobId):
-            getattr(q, call)(names)
+            method_of(q, call)(names)
     assert dump(raw) == before
 
 
@@ -130,7 +130,7 @@ def test_an_id_of_another_queue(ps: Penstock, raw: Raw, call: str) -> None:
     mine, others = ps.queue("mine").enqueue(b"x"), ps.queue("others").enqueue(b"x")
     before = dump(raw)
     with pytest.raises(WrongQueue):
-        getattr(ps.queue("mine"), call)([mine.id, others.id])
+        method_of(ps.queue("mine"), call)([mine.id, others.id])
     assert dump(raw) == before
 
 
@@ -139,7 +139,7 @@ def test_a_call_for_no_job(q: Queue, raw: Raw, call: str) -> None:
     """ACKJOB: no id at all is allowed, and does nothing."""
     q.enqueue(b"x")
     before = dump(raw)
-    settled = getattr(q, call)([])
+    settled = method_of(q, call)([])
     assert (len(settled), settled.done) == (0, 0)
     assert dump(raw) == before
 

@@ -805,15 +805,16 @@ def test_a_missing_queue_answers_empty(ps: Penstock, raw: Raw) -> None:
         assert missing.peek(state=state, start=start) == []
     stats = missing.stats()
     assert (stats.exists, stats.ready, stats.active, stats.enqueued) == (False, 0, 0, 0)
+    undelivered = partial(missing.delete, if_undelivered=True)
     for call in (missing.ack, missing.nack, missing.release, missing.bury, missing.delete,
-                 missing.promote, missing.dequeue, missing.withdraw):  # fmt: skip
+                 missing.promote, missing.dequeue, undelivered):  # fmt: skip
         outcome = call([named])
         assert (list(outcome), outcome.ids()) == ([Outcome.GONE], [])
     assert missing.extend([named]) == [Outcome.GONE]
     assert (missing.redrive([named]), missing.show(named)) == (0, None)
     outcome, jobs = missing.settle([named], 5)
     assert (list(outcome), jobs) == ([Outcome.GONE], [])
-    assert (missing.purge(), missing.sweep(), missing.evict()) == (0, 0, 0)
+    assert (missing.purge(), missing.sweep(), missing.sweep(evict=100)) == (0, 0, 0)
     assert dump(raw) == before
 
 

@@ -261,7 +261,7 @@ def _dequeue(queue: Queue) -> None:
 
 
 def _withdraw(queue: Queue) -> None:
-    assert list(queue.withdraw([queue.peek(1, newest=True)[0].id])) == DONE
+    assert list(queue.delete([queue.peek(1, newest=True)[0].id], if_undelivered=True)) == DONE
 
 
 def _recover(queue: Queue) -> None:
@@ -270,7 +270,7 @@ def _recover(queue: Queue) -> None:
 
 
 def _evict(queue: Queue) -> None:
-    assert queue.evict(1) == 1
+    assert queue.sweep(evict=1) == 1
 
 
 def _scan(queue: Queue) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeAlias
 
 import redis
@@ -19,6 +20,7 @@ __all__ = [
     "check_invariant",
     "dump",
     "evalshas",
+    "method_of",
     "numbers",
     "queue_time_ms",
     "raw_time",
@@ -238,3 +240,11 @@ def evalshas(raw: Raw) -> int:
     """How many scripts the server has run by EVALSHA since its start."""
     found = raw.info("commandstats").get("cmdstat_evalsha", {})
     return int(found.get("calls", 0))
+
+
+def method_of(queue: Any, name: str) -> Callable[..., Any]:
+    """A method that takes jobs, by its name; "withdraw" = `delete` of jobs never delivered."""
+    if name == "withdraw":
+        return partial(queue.delete, if_undelivered=True)
+    found: Callable[..., Any] = getattr(queue, name)
+    return found

@@ -253,9 +253,9 @@ def looking(q: Queue, job: Job) -> None:
 def moving(q: Queue, jobs: list[Job], ids: list[str]) -> None:
     assert_type(q.promote(ids), Settled)
     assert_type(q.dequeue([*ids, *jobs]), Settled)
-    assert_type(q.withdraw(ids), Settled)
-    assert_type(q.evict(), int)
-    assert_type(q.evict(1000, dead=False), int)
+    assert_type(q.delete(ids, if_undelivered=True), Settled)
+    assert_type(q.sweep(evict=100), int)
+    assert_type(q.sweep(evict=1000, dead=False), int)
     assert_type(q.recover(10, idle=60), list[Job])
     assert_type(q.extend(jobs, late=True), list[float | Outcome])
     assert_type(jobs[0].extend(late=True), float)

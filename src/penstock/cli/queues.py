@@ -246,7 +246,7 @@ def _move(
 def evict(
     session: Session,
     queue: QueueArgument,
-    count: Annotated[int, typer.Option(metavar="N", help="Most jobs to remove.")] = 100,
+    count: Annotated[int, typer.Option(metavar="N", min=1, help="Most jobs to remove.")] = 100,
     keep_dead: Annotated[bool, typer.Option("--keep-dead", help="Keep dead letters.")] = False,
 ) -> None:
     """Make room on a full server: remove jobs that are never delivered again.
@@ -257,7 +257,7 @@ def evict(
     with session.client() as client:
         target = client.open(queue)
         removed = 0
-        while step := target.evict(min(count - removed, STEP), dead=not keep_dead):
+        while step := target.sweep(evict=min(count - removed, STEP), dead=not keep_dead):
             removed += step
             if removed >= count:
                 break

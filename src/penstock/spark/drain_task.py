@@ -11,6 +11,7 @@ from itertools import groupby
 from typing import Any
 
 from penstock.client._sync.queue import Queue
+from penstock.client._sync.sharded.parts import operations_of
 from penstock.client._sync.transport.connection import monotonic
 from penstock.core.job import Delivery, Outcome, Settled
 from penstock.core.logs import Fields, get_logger
@@ -562,7 +563,7 @@ class Acking:
 
     def settle(self, queue: Any, rows: Iterator[Any], tally: Tally) -> None:
         """Acknowledge rows of id, receipt, window; one without a receipt was delivered once."""
-        crcs = frozenset(ops.crc for ops in queue.operations)
+        crcs = frozenset(ops.crc for ops in operations_of(queue))
         by_receipt: Callable[[Any], Any] = lambda row: (row[1], row[2])  # noqa: E731
         for (receipt, window), part in groupby(rows, by_receipt):
             if receipt is None:

@@ -400,10 +400,6 @@ class AsyncQueue(AsyncQueueAdmin):
         """
         return AsyncRole(self, role, lease, block)
 
-    async def lone(self) -> AsyncQueue:
-        """The queue on the only node that it is on; this one."""
-        return self
-
     # -- consuming -------------------------------------------------------------------------
 
     async def reserve(self, n: int = 1, *, block: Duration | None = 5) -> list[AsyncJob]:

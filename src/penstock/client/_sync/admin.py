@@ -64,18 +64,6 @@ class QueueAdmin:
         """The queue's name."""
         return self.ops.name
 
-    @property
-    def operations(self) -> list[QueueOps]:
-        """The operations of its parts: one, unless it has partitions or lies on several nodes."""
-        return [self.ops]
-
-    def asked(self, now: float) -> tuple[list[QueueOps], int]:  # noqa: ARG002  # its form
-        """The parts to ask for jobs, in order, and how many to ask even after some gave jobs."""
-        return [self.ops], 1
-
-    def declare(self) -> None:
-        """See to it that the server knows how many partitions it has."""
-
     # -- moving ----------------------------------------------------------------------------
 
     def redrive(self, jobs: Iterable[Named] | None = None, *, limit: int | None = None) -> int:
@@ -128,29 +116,21 @@ class QueueAdmin:
         """
         return self._each(jobs, self.ops.dequeue, resent_code=Code.REFUSED)
 
-    def withdraw(self, jobs: Iterable[Named]) -> Settled:
-        """Remove jobs that were never delivered.
-
-        Args:
-            jobs: deliveries, or ids.
-
-        Returns:
-            An outcome for each, in order: done, gone, or refused (it was delivered, or is dead).
-        """
-        return self._each(jobs, self.ops.withdraw, resent_code=Code.GONE)
-
     # -- removing --------------------------------------------------------------------------
 
-    def delete(self, jobs: Iterable[Named]) -> Settled:
-        """Remove jobs, whatever state they are in; a delivery of theirs ends.
+    def delete(self, jobs: Iterable[Named], *, if_undelivered: bool = False) -> Settled:
+        """Remove jobs in any state; a delivery of theirs ends.
 
         Args:
             jobs: deliveries, or ids.
+            if_undelivered: remove only jobs that were never delivered.
 
         Returns:
-            An outcome for each, in order: done or gone.
+            An outcome for each, in order: done, gone, or with `if_undelivered` refused (it was
+            delivered, or is dead).
         """
-        return self._each(jobs, self.ops.delete, resent_code=Code.GONE)
+        build = self.ops.withdraw if if_undelivered else self.ops.delete
+        return self._each(jobs, build, resent_code=Code.GONE)
 
     def purge(self, *states: StateName) -> int:
         """Remove the jobs that exist now, in bounded steps; jobs that are added meanwhile stay.
@@ -186,18 +166,30 @@ class QueueAdmin:
             more, fence, skip = reply.more, reply.fence, reply.skip
         return fence, removed, steps
 
-    def sweep(self) -> int:
-        """Give back the memory of jobs past their ttl and of dead letters past their bounds.
+    def sweep(self, *, evict: int = 0, dead: bool = True) -> int:
+        """Remove jobs past their ttl and dead letters past their bounds, to free their memory.
 
-        A queue without jobs, settings, open windows and waiting clients is removed when nothing was
-        written to it for a minute; its counters go with it. Clients that wait for jobs sweep by
-        themselves, about once a minute.
+        A queue without jobs, settings, open windows and waiting clients is removed a minute after
+        its last write; its counters are removed with it. Clients that wait for jobs sweep about
+        once a minute.
+
+        Args:
+            evict: make room on a full server: remove also up to so many jobs, at most 1000, that
+                are never delivered again. Delivered jobs with lease 0 are removed first, nearest
+                end of ttl first; then dead letters, the oldest first. `stats().evicted` counts
+                them.
+            dead: whether dead letters may be evicted, too.
 
         Returns:
             How many jobs were removed.
         """
+        check_count("evict", evict, low=0, high=BATCH)
         self._client.connect()
-        return self._driver.sweep(self.ops)[0]
+        removed = self._driver.sweep(self.ops)[0]
+        if not evict:
+            return removed
+        evicted = self._node.run(self.ops.evict(evict, letters=dead))
+        return removed + evicted.once + evicted.dead
 
     def clear(self) -> int:
         """Remove the queue with all that is in it: jobs in every state, settings, a pause.
@@ -214,24 +206,6 @@ class QueueAdmin:
         if reply.epoch:
             self._driver.unregister(self.ops, reply.epoch.decode())
         return bool(reply.epoch), reply.jobs
-
-    def evict(self, n: int = 100, *, dead: bool = True) -> int:
-        """Make room on a full server: remove jobs that are never delivered again.
-
-        First those that were delivered at most once and not acknowledged, nearest end of ttl first;
-        then dead letters, the oldest first. One bounded call; `stats().evicted` counts them.
-
-        Args:
-            n: at most so many, up to 1000.
-            dead: whether dead letters may go, too.
-
-        Returns:
-            How many were removed.
-        """
-        check_count("n", n, high=BATCH)
-        self._client.connect()
-        evicted = self._node.run(self.ops.evict(n, letters=dead))
-        return evicted.once + evicted.dead
 
     # -- looking ---------------------------------------------------------------------------
 

@@ -397,10 +397,6 @@ class Queue(QueueAdmin):
         """
         return Role(self, role, lease, block)
 
-    def lone(self) -> Queue:
-        """The queue on the only node that it is on; this one."""
-        return self
-
     # -- consuming -------------------------------------------------------------------------
 
     def reserve(self, n: int = 1, *, block: Duration | None = 5) -> list[Job]:

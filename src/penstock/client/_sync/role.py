@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -33,15 +34,22 @@ class Role:
         role: "producer" or "consumer".
         lease: seconds for which it holds after the last call that bears it.
         block: seconds to wait for it, 0 = not at all, None = for ever.
+        locate: returns the queue on the one node that it is on, or raises; None = this queue.
 
     Raises:
         BadArgument: an argument can't be used, or the queue bears this role already.
     """
 
     def __init__(
-        self, queue: Queue, role: RoleName, lease: Duration, block: Duration | None
+        self,
+        queue: Queue,
+        role: RoleName,
+        lease: Duration,
+        block: Duration | None,
+        locate: Callable[[], Queue] | None = None,
     ) -> None:
         self._parent = queue
+        self._locate = locate
         self._role = check_choice("role", role, RoleName)
         self._lease_ms = role_lease_ms(lease)
         self._block = check_block(block)
@@ -108,7 +116,9 @@ class Role:
         """
         if self._tenure is not None and not self.lost:
             raise BadArgument("role", self._role, "the role is held already: release it first")
-        parent = self._parent = self._parent.lone()
+        parent = self._parent
+        if self._locate is not None:
+            parent = self._parent = self._locate()
         parent._client.connect()
         # Popped, so that two callers at once are two parties.
         tenure = self._unanswered.pop() if self._unanswered else self._new()

@@ -14,6 +14,7 @@ from typing import Any, cast
 from penstock.client._acompat import AsyncSignal
 from penstock.client._async.client import AsyncPenstock
 from penstock.client._async.sharded.federated_node import AsyncBackgroundTasks
+from penstock.client._async.sharded.parts import operations_of
 from penstock.client._async.transport.connection import monotonic
 from penstock.client._async.transport.failures import passing
 from penstock.client._async.transport.node import AsyncNode
@@ -440,7 +441,7 @@ class AsyncWorker:
         for name, weight in self.options.queues.items():
             queue = self._client.queue(name)
             share = weight / (queue.partitions or 1)
-            found += [QueuePoll(ops, share) for ops in queue.operations]
+            found += [QueuePoll(ops, share) for ops in operations_of(queue)]
         return found
 
     async def _run_isolated(self, isolated: Isolated, told: dict[str, Any]) -> None:

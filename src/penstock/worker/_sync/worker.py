@@ -15,6 +15,7 @@ from typing import Any, cast
 from penstock.client._acompat import Signal
 from penstock.client._sync.client import Penstock
 from penstock.client._sync.sharded.federated_node import BackgroundTasks
+from penstock.client._sync.sharded.parts import operations_of
 from penstock.client._sync.transport.connection import monotonic
 from penstock.client._sync.transport.failures import passing
 from penstock.client._sync.transport.node import Node
@@ -439,7 +440,7 @@ class Worker:
         for name, weight in self.options.queues.items():
             queue = self._client.queue(name)
             share = weight / (queue.partitions or 1)
-            found += [QueuePoll(ops, share) for ops in queue.operations]
+            found += [QueuePoll(ops, share) for ops in operations_of(queue)]
         return found
 
     def _run_isolated(self, isolated: Isolated, told: dict[str, Any]) -> None:

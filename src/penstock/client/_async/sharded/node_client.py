@@ -215,11 +215,15 @@ class AsyncNodeClient:
         """
         await self.connect()
         sources: list[QueueOps] = []
-        eager: int | None = 1
+        eager = 1
         for queue in queues:
-            await queue.declare()
-            parts, eager = queue.asked(monotonic())
-            sources += parts
+            if isinstance(queue, AsyncShardedQueue):
+                await queue.declare()
+                parts, eager = queue.asked(monotonic())
+                sources += parts
+            else:
+                sources.append(queue.ops)
+                eager = 1
         if len(sources) == 1 and n <= BATCH and seen is None:
             taken = await self.node.run(sources[0].reserve(n))
             if taken.is_over:

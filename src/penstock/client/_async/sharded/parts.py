@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from penstock.client._async.sharded.federation import AsyncFederation
     from penstock.client._async.sharded.node_client import AsyncNodeClient
 
-__all__ = ["AsyncShardedParts"]
+__all__ = ["AsyncShardedParts", "operations_of"]
 
 T = TypeVar("T")
 logger = get_logger("penstock")
@@ -353,3 +353,8 @@ class AsyncShardedParts(AsyncQueue):
                     "settings of %r were not stored on %s: %s", self.name, home.address, error
                 )
             return None
+
+
+def operations_of(queue: AsyncQueue) -> list[QueueOps]:
+    """Return the operations of the parts of a queue: one, unless it is sharded."""
+    return queue.operations if isinstance(queue, AsyncShardedParts) else [queue.ops]

@@ -323,15 +323,12 @@ class AsyncShardedQueue(AsyncShardedParts):
         """Take jobs out for their lease. Args, returns: as `AsyncQueue.dequeue`."""
         return await self._settled(jobs, lambda part, names: part.dequeue(names))
 
-    async def withdraw(self, jobs: Iterable[Named]) -> Settled:
-        """Remove jobs that were never delivered. Args, returns: as `AsyncQueue.withdraw`."""
-        return await self._settled(jobs, lambda part, names: part.withdraw(names))
-
     # -- removing --------------------------------------------------------------------------
 
-    async def delete(self, jobs: Iterable[Named]) -> Settled:
-        """Remove jobs in any state. Args, returns: as `AsyncQueue.delete`."""
-        return await self._settled(jobs, lambda part, names: part.delete(names), Intent("delete"))
+    async def delete(self, jobs: Iterable[Named], *, if_undelivered: bool = False) -> Settled:
+        """Remove jobs. Args, returns: as `AsyncQueue.delete`."""
+        call = partial(_deleted, if_undelivered=if_undelivered)
+        return await self._settled(jobs, call, None if if_undelivered else Intent("delete"))
 
     async def purge(self, *states: StateName) -> int:
         """Remove the jobs that exist now, on every node. Args, returns: as `AsyncQueue.purge`."""
@@ -339,9 +336,10 @@ class AsyncShardedQueue(AsyncShardedParts):
             check_choice("states", state, StateName)
         return sum(await self._everywhere(lambda part: part.purge(*states)))
 
-    async def sweep(self) -> int:
-        """Sweep every node. Returns: as `AsyncQueue.sweep`."""
-        return sum(await self._everywhere(lambda part: part.sweep()))
+    async def sweep(self, *, evict: int = 0, dead: bool = True) -> int:
+        """Sweep every node; `evict` is of each part. Args, returns: as `AsyncQueue.sweep`."""
+        check_count("evict", evict, low=0, high=BATCH)
+        return sum(await self._everywhere(lambda part: part.sweep(evict=evict, dead=dead)))
 
     async def _clear(self) -> tuple[bool, int]:
         async def cleared(home: AnyNode) -> tuple[bool, int]:
@@ -357,14 +355,6 @@ class AsyncShardedQueue(AsyncShardedParts):
             raise NodesMissed(missed, [answer for _, answer in found])
         answers = [answer for _, answer in found]
         return any(there for there, _ in answers), sum(count for _, count in answers)
-
-    async def evict(self, n: int = 100, *, dead: bool = True) -> int:
-        """Make room on each node that is there: at most n jobs of each part.
-
-        Args, returns: as `AsyncQueue.evict`.
-        """
-        check_count("n", n, high=BATCH)
-        return sum(await self._everywhere(lambda part: part.evict(n, dead=dead)))
 
     # -- looking ---------------------------------------------------------------------------
 
@@ -490,6 +480,10 @@ class AsyncShardedQueue(AsyncShardedParts):
 
     async def _receipt_of(self, job: Delivery) -> str | None:
         return await self._part_of(job)._receipt_of(job)
+
+
+async def _deleted(part: AsyncShard, names: list[Any], *, if_undelivered: bool) -> Settled:
+    return await part.delete(names, if_undelivered=if_undelivered)
 
 
 async def _extended(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.client._async.observed import AsyncObservedQueue
 from penstock.client._async.queue import AsyncQueue
+from penstock.client._async.role import AsyncRole
 from penstock.client._async.sharded.federated_node import AsyncFederatedNode
 from penstock.client._async.sharded.federation import REFRESH, AsyncFederation
 from penstock.client._async.sharded.node_client import AsyncNodeClient
@@ -26,7 +27,7 @@ from penstock.core.config import ClientConfig
 from penstock.core.logs import get_logger
 from penstock.core.node_list import others
 from penstock.core.operations import Taken
-from penstock.core.options import BATCH, Duration, check_block, check_count
+from penstock.core.options import BATCH, Duration, RoleName, check_block, check_count
 from penstock.errors import NodesUnavailable
 
 if TYPE_CHECKING:
@@ -237,14 +238,20 @@ class AsyncSingleQueue(AsyncLooking):
             return []
         return await self._single.reserve([self], n, wait, taken if taken.next_ms else None)
 
-    async def lone(self) -> AsyncQueue:
+    def exclusive(
+        self, role: RoleName, *, lease: Duration = 30, block: Duration | None = None
+    ) -> AsyncRole:
+        """As `AsyncQueue.exclusive`."""
+        return AsyncRole(self, role, lease, block, self._lone)
+
+    async def _lone(self) -> AsyncQueue:
         """Return the queue on its only node, for a role.
 
         Raises:
             ConfigurationError: it lies on several nodes.
         """
         if await self._single.look():
-            self.exclusive("producer")
+            self.exclusive("producer")  # it is a sharded queue now, which raises
         return self._single.member.queue(self.name)
 
 
@@ -311,7 +318,7 @@ def _looking(name: str, kind: type[AsyncQueue]) -> Any:
 
 LOOKING = (
     "settle", "recover", "ack", "nack", "release", "bury", "extend", "redrive", "promote",
-    "dequeue", "withdraw", "delete", "purge", "sweep", "evict", "stats", "peek", "show", "status",
+    "dequeue", "delete", "purge", "sweep", "stats", "peek", "show", "status",
     "scan", "_clear", "_configured", "_receipt_of", "_ack_one", "_add_all",
 )  # fmt: skip
 for _name in LOOKING:

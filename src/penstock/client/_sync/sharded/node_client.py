@@ -216,11 +216,15 @@ class NodeClient:
         """
         self.connect()
         sources: list[QueueOps] = []
-        eager: int | None = 1
+        eager = 1
         for queue in queues:
-            queue.declare()
-            parts, eager = queue.asked(monotonic())
-            sources += parts
+            if isinstance(queue, ShardedQueue):
+                queue.declare()
+                parts, eager = queue.asked(monotonic())
+                sources += parts
+            else:
+                sources.append(queue.ops)
+                eager = 1
         if len(sources) == 1 and n <= BATCH and seen is None:
             taken = self.node.run(sources[0].reserve(n))
             if taken.is_over:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from penstock.client._sync.sharded.federation import Federation
     from penstock.client._sync.sharded.node_client import NodeClient
 
-__all__ = ["ShardedParts"]
+__all__ = ["ShardedParts", "operations_of"]
 
 T = TypeVar("T")
 logger = get_logger("penstock")
@@ -350,3 +350,8 @@ class ShardedParts(Queue):
                     "settings of %r were not stored on %s: %s", self.name, home.address, error
                 )
             return None
+
+
+def operations_of(queue: Queue) -> list[QueueOps]:
+    """Return the operations of the parts of a queue: one, unless it is sharded."""
+    return queue.operations if isinstance(queue, ShardedParts) else [queue.ops]

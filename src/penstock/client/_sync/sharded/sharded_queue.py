@@ -314,15 +314,12 @@ class ShardedQueue(ShardedParts):
         """Take jobs out for their lease. Args, returns: as `Queue.dequeue`."""
         return self._settled(jobs, lambda part, names: part.dequeue(names))
 
-    def withdraw(self, jobs: Iterable[Named]) -> Settled:
-        """Remove jobs that were never delivered. Args, returns: as `Queue.withdraw`."""
-        return self._settled(jobs, lambda part, names: part.withdraw(names))
-
     # -- removing --------------------------------------------------------------------------
 
-    def delete(self, jobs: Iterable[Named]) -> Settled:
-        """Remove jobs in any state. Args, returns: as `Queue.delete`."""
-        return self._settled(jobs, lambda part, names: part.delete(names), Intent("delete"))
+    def delete(self, jobs: Iterable[Named], *, if_undelivered: bool = False) -> Settled:
+        """Remove jobs. Args, returns: as `Queue.delete`."""
+        call = partial(_deleted, if_undelivered=if_undelivered)
+        return self._settled(jobs, call, None if if_undelivered else Intent("delete"))
 
     def purge(self, *states: StateName) -> int:
         """Remove the jobs that exist now, on every node. Args, returns: as `Queue.purge`."""
@@ -330,9 +327,10 @@ class ShardedQueue(ShardedParts):
             check_choice("states", state, StateName)
         return sum(self._everywhere(lambda part: part.purge(*states)))
 
-    def sweep(self) -> int:
-        """Sweep every node. Returns: as `Queue.sweep`."""
-        return sum(self._everywhere(lambda part: part.sweep()))
+    def sweep(self, *, evict: int = 0, dead: bool = True) -> int:
+        """Sweep every node; `evict` is of each part. Args, returns: as `Queue.sweep`."""
+        check_count("evict", evict, low=0, high=BATCH)
+        return sum(self._everywhere(lambda part: part.sweep(evict=evict, dead=dead)))
 
     def _clear(self) -> tuple[bool, int]:
         def cleared(home: AnyNode) -> tuple[bool, int]:
@@ -348,14 +346,6 @@ class ShardedQueue(ShardedParts):
             raise NodesMissed(missed, [answer for _, answer in found])
         answers = [answer for _, answer in found]
         return any(there for there, _ in answers), sum(count for _, count in answers)
-
-    def evict(self, n: int = 100, *, dead: bool = True) -> int:
-        """Make room on each node that is there: at most n jobs of each part.
-
-        Args, returns: as `Queue.evict`.
-        """
-        check_count("n", n, high=BATCH)
-        return sum(self._everywhere(lambda part: part.evict(n, dead=dead)))
 
     # -- looking ---------------------------------------------------------------------------
 
@@ -479,6 +469,10 @@ class ShardedQueue(ShardedParts):
 
     def _receipt_of(self, job: Delivery) -> str | None:
         return self._part_of(job)._receipt_of(job)
+
+
+def _deleted(part: Shard, names: list[Any], *, if_undelivered: bool) -> Settled:
+    return part.delete(names, if_undelivered=if_undelivered)
 
 
 def _extended(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.client._sync.observed import ObservedQueue
 from penstock.client._sync.queue import Queue
+from penstock.client._sync.role import Role
 from penstock.client._sync.sharded.federated_node import FederatedNode
 from penstock.client._sync.sharded.federation import REFRESH, Federation
 from penstock.client._sync.sharded.node_client import NodeClient
@@ -27,7 +28,7 @@ from penstock.core.config import ClientConfig
 from penstock.core.logs import get_logger
 from penstock.core.node_list import others
 from penstock.core.operations import Taken
-from penstock.core.options import BATCH, Duration, check_block, check_count
+from penstock.core.options import BATCH, Duration, RoleName, check_block, check_count
 from penstock.errors import NodesUnavailable
 
 if TYPE_CHECKING:
@@ -238,14 +239,20 @@ class SingleQueue(Looking):
             return []
         return self._single.reserve([self], n, wait, taken if taken.next_ms else None)
 
-    def lone(self) -> Queue:
+    def exclusive(
+        self, role: RoleName, *, lease: Duration = 30, block: Duration | None = None
+    ) -> Role:
+        """As `Queue.exclusive`."""
+        return Role(self, role, lease, block, self._lone)
+
+    def _lone(self) -> Queue:
         """Return the queue on its only node, for a role.
 
         Raises:
             ConfigurationError: it lies on several nodes.
         """
         if self._single.look():
-            self.exclusive("producer")
+            self.exclusive("producer")  # it is a sharded queue now, which raises
         return self._single.member.queue(self.name)
 
 
@@ -310,7 +317,7 @@ def _looking(name: str, kind: type[Queue]) -> Any:
 
 LOOKING = (
     "settle", "recover", "ack", "nack", "release", "bury", "extend", "redrive", "promote",
-    "dequeue", "withdraw", "delete", "purge", "sweep", "evict", "stats", "peek", "show", "status",
+    "dequeue", "delete", "purge", "sweep", "stats", "peek", "show", "status",
     "scan", "_clear", "_configured", "_receipt_of", "_ack_one", "_add_all",
 )  # fmt: skip
 for _name in LOOKING:
