@@ -1,8 +1,8 @@
-"""The arguments of a handler: a body of JSON is bound to a function's parameters and checked.
+"""Arguments of a handler: a body of JSON is bound to a function's parameters and checked.
 
-An object holds arguments by name, an array by position. What a plain annotation says (`int`, `str`,
-`list`, `None`, `Literal`, their unions) is checked, names always; other annotations are taken as a
-comment, or given to a converter.
+An object holds arguments by name, an array by position. Names are always checked. So are values
+with a plain annotation (`int`, `str`, `list`, `None`, `Literal`, and unions of these). A converter
+handles other annotations; without one they are ignored.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from penstock.worker.results import MAX_TEXT
 __all__ = ["Conversion", "Converter", "Misfit", "Parameters", "Unfit", "decoded"]
 
 SHOWN = 60
-"""Characters of a value that an error shows."""
+"""Most characters of a value in an error message."""
 _JSON = (bool, int, float, str, list, dict, type(None))
 _POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 _VARIABLE = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
@@ -34,14 +34,14 @@ _loads = json.JSONDecoder().decode
 
 
 class Unfit(PenstockError):
-    """A job's body is nothing that its handler could be called with; trying again changes nothing.
+    """A job's body does not fit its handler. The job becomes a dead letter without another attempt.
 
     Args:
-        reason: short, for the dead letter.
+        reason: the reason of the dead letter.
     """
 
     def __init__(self, reason: str) -> None:
-        self.reason = check_text("reason", reason, limit=MAX_TEXT)  # without half surrogates, too
+        self.reason = check_text("reason", reason, limit=MAX_TEXT)  # no lone surrogates
         super().__init__(self.reason)
 
 
@@ -49,9 +49,9 @@ class Misfit(Exception):
     """An argument does not fit its parameter; it becomes `Unfit` or `BadArgument`.
 
     Args:
-        name: of the parameter, or of what there is no parameter for.
-        reason: what is wrong.
-        value: what was given.
+        name: the name of the parameter or argument.
+        reason: the reason why it does not fit.
+        value: the argument, if there is one.
     """
 
     def __init__(self, name: str, reason: str, value: Any = _MISSING) -> None:
@@ -67,11 +67,11 @@ class Misfit(Exception):
 
 
 class Conversion(NamedTuple):
-    """How the values of one annotation travel.
+    """Functions that convert the values of one annotation.
 
     Attributes:
-        load: makes the argument out of what JSON says; raises an exception whose text says why not.
-        dump: makes what JSON can say out of an argument.
+        load: converts JSON data into an argument; may raise any exception, whose text is shown.
+        dump: converts an argument into JSON data.
     """
 
     load: Callable[[Any], Any]
@@ -79,16 +79,16 @@ class Conversion(NamedTuple):
 
 
 Converter: TypeAlias = Callable[[Any], "Conversion | None"]
-"""Gives the conversion for an annotation, or None if the value is to pass untouched."""
+"""Returns the conversion for an annotation; None = its values stay as they are."""
 
 
 def shown(value: Any) -> str:
-    """A value for an error: short, whatever its size."""
+    """Return a short text of a value for an error message."""
     if isinstance(value, (list, dict)) and value:
         return "[...]" if isinstance(value, list) else "{...}"
     try:
         return _cut(repr(value[: SHOWN + 1] if isinstance(value, str) else value))
-    except Exception:  # noqa: BLE001  # an int of too many digits, or a __repr__ that fails
+    except Exception:  # noqa: BLE001  # an int with too many digits, or a __repr__ that fails
         return f"<{type(value).__name__}>"
 
 
@@ -101,14 +101,14 @@ def _cut(text: str) -> str:
 
 
 def decoded(job: Delivery) -> Any:
-    """What the body of a job for a named handler says: JSON, also where no codec is named.
+    """Return the decoded body of a job for a named handler. It is JSON if it names no codec.
 
     Raises:
-        Unfit: it is not JSON.
+        Unfit: it can't be decoded.
     """
     head, _, raw = job.data.partition(b"\n")
     try:
-        if not head.endswith(b";c=json") and b";c=json;" not in head:  # else nothing is parsed
+        if not head.endswith(b";c=json") and b";c=json;" not in head:
             codec = job.record.codec
             ops = job.batch.ops
             if codec and ops is not None and ops.codec is not None and ops.codec.name == codec:
@@ -121,12 +121,12 @@ def decoded(job: Delivery) -> Any:
 
 
 class _Kind(NamedTuple):
-    """What an annotation allows, of what JSON can say.
+    """The JSON values that an annotation allows.
 
     Attributes:
-        types: exact types; None = anything.
-        literals: with their types, as 1 and True are equal.
-        names: for an error.
+        types: exact types; None = any value.
+        literals: values with their types, as 1 and True are equal.
+        names: the names of all these for an error message.
     """
 
     types: frozenset[type] | None
@@ -138,7 +138,7 @@ ANYTHING = _Kind(None)
 
 
 def _kind(annotation: Any) -> _Kind | None:
-    """Return what is checked without a converter; None = JSON does not know the annotation."""
+    """Return the values to allow without a converter; None = the annotation is no JSON type."""
     annotation = _unwrapped(annotation)
     if any(annotation is one for one in (Any, object, Parameter.empty)):
         return ANYTHING
@@ -156,7 +156,7 @@ def _kind(annotation: Any) -> _Kind | None:
 
 
 def _unwrapped(annotation: Any) -> Any:
-    """Strip NewType, and Annotated without metadata that we read."""
+    """Return the type behind NewType."""
     while hasattr(annotation, "__supertype__"):
         annotation = annotation.__supertype__
     return annotation
@@ -187,7 +187,7 @@ def _name(annotation: type) -> str:
 
 
 def _outer(annotation: Any) -> _Kind | None:
-    """Return the container of `list[X]` and `dict[str, X]`, and X of `Annotated[X, ...]`."""
+    """Return the kind of the container in `list[X]`, `dict[str, X]`; of `X` in `Annotated[X]`."""
     annotation = _unwrapped(annotation)
     if typing.get_origin(annotation) in (Union, types.UnionType):
         return _union([_outer(part) for part in typing.get_args(annotation)])
@@ -207,7 +207,7 @@ def _is_job(annotation: Any) -> bool:
 def _receiver(
     function: Callable[..., Any], signature: inspect.Signature, known: Mapping[str, Any]
 ) -> str | None:
-    """The parameter that receives the job.
+    """Return the parameter that receives the job: it has that type, or the name and no JSON type.
 
     Raises:
         BadArgument: there are two.
@@ -215,7 +215,8 @@ def _receiver(
     found = None
     for name, parameter in signature.parameters.items():
         annotation = known.get(name, Parameter.empty)
-        if parameter.kind in _VARIABLE or not (_is_job(annotation) or _untold(name, annotation)):
+        is_named = name == "job" and (_kind(annotation) or ANYTHING).types is None
+        if parameter.kind in _VARIABLE or not (is_named or _is_job(annotation)):
             continue
         if found is not None:
             raise BadArgument("function", function, "one parameter receives the job, not two")
@@ -223,22 +224,16 @@ def _receiver(
     return found
 
 
-def _untold(name: str, annotation: Any) -> bool:
-    """Whether a parameter is named job, and its annotation does not say that JSON fills it."""
-    kind = _kind(annotation)
-    return name == "job" and (kind is None or kind.types is None)
-
-
 class Parameters:
-    """The parameters of a function, and how a body is bound to them.
+    """The parameters of a function. They bind and check a body.
 
     Args:
         function: the handler.
-        convert: for annotations that JSON does not know.
+        convert: returns conversions for annotations that are no JSON types.
         strict: as in `hints`.
 
     Attributes:
-        job: name of the parameter that receives the job, or None.
+        job: the name of the parameter that receives the job, or None.
 
     Raises:
         BadArgument: the function can't be a handler.
@@ -302,14 +297,14 @@ class Parameters:
         self._loads[name] = load
 
     def bind(self, body: Any, job: Any = None) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments for the function.
+        """Return the arguments for the function.
 
         Args:
-            body: what JSON says; an object is changed.
-            job: for the parameter that receives it.
+            body: the decoded body; an object is changed.
+            job: the job, for the parameter that receives it.
 
         Raises:
-            Misfit: they don't fit.
+            Misfit: an argument does not fit.
         """
         if type(body) is dict:
             return self._by_name(body, job)
@@ -352,7 +347,7 @@ class Parameters:
                 given[name] = _loaded(load, name, value)
 
     def _placed(self, given: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return those that can't be passed by name; defaults fill the gaps between them."""
+        """Pass positional-only parameters by position; defaults fill the gaps between them."""
         args: list[Any] = []
         skipped: list[Any] = []
         for name in self._only:
@@ -381,9 +376,9 @@ class Parameters:
         return (*args, *front, *rest), named
 
     def body(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The body that says these arguments.
+        """Return the body with these arguments.
 
-        An object, or an array if there are more positional ones than parameters.
+        It is an object, or an array if there are more positional arguments than parameters.
 
         Raises:
             BadArgument: they don't fit, or JSON can't express them.
@@ -395,7 +390,7 @@ class Parameters:
         body = self._said(bound)
         data, _ = encode_body(body)
         try:
-            self.bind(_loads(data.decode()))  # what a worker would see
+            self.bind(_loads(data.decode()))  # as a worker decodes it
         except Misfit as error:
             value = "nothing" if error.value is _MISSING else error.value
             raise BadArgument(error.name, value, error.reason) from None
@@ -407,7 +402,7 @@ class Parameters:
         more: Mapping[str, Any] = given.pop(self._more, {})
         clash = given.keys() & more
         if clash or self.job in more or (rest and given.keys() | more > set(self._given)):
-            reason = "neither an object nor an array can say them: an argument by name too many"
+            reason = "JSON has no form for these positional and named arguments together"
             raise BadArgument("arguments", _call(bound.args, bound.kwargs), reason)
         for name in given.keys() & self._dumps.keys():
             given[name] = _dumped(self._dumps[name], name, given[name])

@@ -1,4 +1,4 @@
-"""Which handler runs a job, and when a batch is full."""
+"""The dispatcher: chooses the handler of each job, and fills batches."""
 
 from __future__ import annotations
 
@@ -6,44 +6,45 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from penstock.core.job import Delivery
 from penstock.worker.handlers import Handler, Handlers
 
 __all__ = ["Dispatcher", "RunnersLike"]
 
 
 class RunnersLike(Protocol):
-    """What runs handlers."""
+    """Runners of handlers."""
 
     @property
-    def put(self) -> Callable[[tuple[Handler[..., Any], Sequence[Any]]], None]:
-        """Run an item when there is room."""
+    def put(self) -> Callable[[tuple[Handler[..., Any], Sequence[Delivery]]], None]:
+        """Run an item as soon as there is room."""
 
-    def drain(self) -> list[tuple[Handler[..., Any], Sequence[Any]]]:
-        """What has not begun."""
+    def drain(self) -> list[tuple[Handler[..., Any], Sequence[Delivery]]]:
+        """Remove and return the items that have not begun."""
 
-    def lose(self, jobs: Sequence[Any]) -> None:
-        """Tell the handlers of these jobs."""
+    def lose(self, jobs: Sequence[Delivery]) -> None:
+        """Mark jobs as lost, and tell their handlers."""
 
 
 class Dispatcher:
-    """Hands jobs to runners, alone or in batches. Only the worker's loop calls it.
+    """Gives jobs to runners, alone or in batches. Only the worker's loop calls it.
 
     Args:
-        handlers: which there are.
-        runners: who runs them.
-        unknown: is given each job for which there is no handler.
-        clock: monotonic seconds.
+        handlers: the handlers.
+        runners: the runners.
+        unknown: called with each job for which there is no handler.
+        clock: returns monotonic seconds.
 
     Attributes:
         size: most jobs of one call of a handler.
-        flush_at: when a batch is given out that is not full.
+        flush_at: when to run the next batch that is not full.
     """
 
     def __init__(
         self,
         handlers: Handlers,
         runners: RunnersLike,
-        unknown: Callable[[Any], None],
+        unknown: Callable[[Delivery], None],
         clock: Callable[[], float],
     ) -> None:
         self.size = max(handler.size or 1 for handler in handlers)
@@ -52,14 +53,14 @@ class Dispatcher:
         self._runners = runners
         self._unknown = unknown
         self._clock = clock
-        self._open: dict[tuple[Handler[..., Any], str, str], tuple[float, list[Any]]] = {}
+        self._open: dict[tuple[Handler[..., Any], str, str], tuple[float, list[Delivery]]] = {}
 
-    def knows(self, job: Any) -> bool:
-        """Whether there is a handler for a job."""
+    def knows(self, job: Delivery) -> bool:
+        """Return whether there is a handler for a job."""
         return self._handlers.find(job) is not None
 
-    def hand(self, jobs: Sequence[Any]) -> None:
-        """Give out what one reserve has brought."""
+    def hand(self, jobs: Sequence[Delivery]) -> None:
+        """Give jobs to the runners."""
         find, put = self._handlers.find, self._runners.put
         for job in jobs:
             handler = find(job)
@@ -72,7 +73,7 @@ class Dispatcher:
         if self._open:
             self.flush()
 
-    def _gather(self, handler: Handler[..., Any], job: Any) -> None:
+    def _gather(self, handler: Handler[..., Any], job: Delivery) -> None:
         key = (handler, job.queue_name, job.epoch)
         entry = self._open.get(key)
         if entry is None:
@@ -83,7 +84,7 @@ class Dispatcher:
             self._runners.put((handler, entry[1]))
 
     def flush(self) -> None:
-        """Give out the batches whose time has come."""
+        """Give the batches that are due to the runners."""
         now = self._clock()
         for key, (until, jobs) in list(self._open.items()):
             if until <= now:
@@ -91,15 +92,15 @@ class Dispatcher:
                 self._runners.put((key[0], jobs))
         self.flush_at = min((until for until, _ in self._open.values()), default=math.inf)
 
-    def drain(self) -> list[Any]:
-        """Jobs that no handler has begun with, and won't; those at most once are left to run.
+    def drain(self) -> list[Delivery]:
+        """Remove and return the jobs that have not begun. Those delivered at most once still run.
 
-        Given back such a job would be lost.
+        Released, such a job would be lost.
         """
         items = self._runners.drain()
         items += [(handler, jobs) for (handler, *_), (_, jobs) in self._open.items()]
         self._open.clear()
-        found: list[Any] = []
+        found: list[Delivery] = []
         for handler, jobs in items:
             once = [job for job in jobs if job.at_most_once]
             found += [job for job in jobs if not job.at_most_once]
@@ -108,6 +109,6 @@ class Dispatcher:
         self.flush_at = math.inf
         return found
 
-    def lose(self, jobs: Sequence[Any]) -> None:
-        """Tell the handlers of these jobs that they have lost them."""
+    def lose(self, jobs: Sequence[Delivery]) -> None:
+        """Mark jobs as lost, and tell their handlers."""
         self._runners.lose(jobs)

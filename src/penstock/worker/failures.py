@@ -1,4 +1,4 @@
-"""When a job that failed is tried again: the policies of a handler, in their order."""
+"""The retry policies of a handler, in their order."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ __all__ = ["Backoff"]
 logger = get_logger("penstock.worker")
 
 UNSAID = -1
-"""As a delay: the next rule decides."""
+"""A delay that leaves the decision to the next policy."""
 
 
 class Backoff:
-    """What a handler says of its failures.
+    """The retry policies of one handler.
 
     Args:
         retry: a policy.
@@ -35,10 +35,10 @@ class Backoff:
 
     Attributes:
         retry: the policy.
-        stored: what of it can be stored with a job, None if nothing.
+        stored: the part of it that can be stored with a job; None = nothing.
 
     Raises:
-        BadArgument: one of them is something else.
+        BadArgument: an argument has another type.
     """
 
     def __init__(
@@ -56,11 +56,11 @@ class Backoff:
         self._tenacity = None if wait is None and stop is None else _Tenacity(wait, stop)
 
     def verdict(self, job: Delivery, error: BaseException, text: str) -> Verdict:
-        """What becomes of a job after a failure: the first policy that has something to say counts.
+        """Return the verdict on a failed job by the first policy that applies.
 
-        The rule for this exception; tenacity's objects; the policy stored with the job; the
-        handler's; the queue's. The script applies the attempts of the job's or the queue's policy
-        beside all of them.
+        Their order: the rule for this exception, tenacity's objects, the policy stored with the
+        job, the handler's, the queue's. The script always applies the limit of attempts of the
+        job or the queue as well.
         """
         retry = self.retry
         if retry is not None and retry.on and _is_ruled(retry, error):
@@ -77,10 +77,10 @@ class Backoff:
 
 
 class _Tenacity:
-    """Asks the objects of a user."""
+    """The user's objects of tenacity."""
 
     def __init__(self, wait: Any, stop: Any) -> None:
-        import tenacity  # with its asyncio and tornado parts: not for those who don't use it
+        import tenacity  # slow to import, and rarely used
         from tenacity.stop import stop_base
         from tenacity.wait import wait_base
 
@@ -95,7 +95,7 @@ class _Tenacity:
         )
 
     def delay_ms(self, job: Delivery, error: BaseException) -> int | None:
-        """Until the next try; UNSAID; None = there is none."""
+        """Return the delay of the next attempt; UNSAID = not decided; None = give the job up."""
         try:
             state = self._state(job, error)
             delay = None if self._wait is None else float(self._wait(state))
@@ -110,7 +110,7 @@ class _Tenacity:
         return UNSAID if delay is None or math.isnan(delay) else _ms(delay)
 
     def _state(self, job: Delivery, error: BaseException) -> RetryCallState:
-        """Return the failure as tenacity knows it, as if all attempts were made here."""
+        """Return the failure as tenacity's state, as if all attempts were made here."""
         from tenacity import RetryCallState
 
         state = RetryCallState(self._retrying, None, (), {})
@@ -128,7 +128,7 @@ def _stored(job: Delivery) -> RetryPolicy | None:
 
 
 def _is_ruled(policy: RetryPolicy, error: BaseException) -> bool:
-    """Return whether a rule is for this exception; one for all exceptions is not for results."""
+    """Return whether a rule applies to this exception. Rules for Exception exclude results."""
     kinds = type(error).__mro__
     if isinstance(error, Result):
         kinds = kinds[: kinds.index(Result) + 1]
@@ -136,7 +136,7 @@ def _is_ruled(policy: RetryPolicy, error: BaseException) -> bool:
 
 
 def _applied(policy: RetryPolicy, job: Delivery, text: str) -> Verdict:
-    """Return the verdict of a policy after this attempt; the script decides what it leaves open."""
+    """Return the verdict of a policy after this attempt. The script decides what it leaves open."""
     attempt = job.attempt
     if policy.max_attempts and attempt >= policy.max_attempts:
         return Verdict("bury", text=text)

@@ -1,4 +1,4 @@
-"""What can be known of a function without calling it."""
+"""Properties of a function that are known without calling it."""
 
 from __future__ import annotations
 
@@ -20,32 +20,32 @@ logger = get_logger("penstock.worker")
 
 
 def is_target(text: str) -> bool:
-    """Whether a text has the form `module:name`, both perhaps dotted."""
+    """Return whether a text has the form `module:name`; both may have dots."""
     module, _, name = text.partition(":")
     return all(part.isidentifier() for part in (*module.split("."), *name.split(".")))
 
 
 def qualified(function: Any) -> str:
-    """The name of a function with its module's, for messages."""
+    """Return the name of a function with its module, for messages."""
     name = getattr(function, "__qualname__", None)
     return repr(function) if name is None else f"{getattr(function, '__module__', '?')}.{name}"
 
 
 def is_async(function: Callable[..., Any]) -> bool:
-    """Whether a call gives a coroutine.
+    """Return whether a call returns a coroutine.
 
-    A plain function that is wrapped around a coroutine function (`functools.wraps`) is taken for
-    one that hands the coroutine on.
+    A plain function that wraps a coroutine function (`functools.wraps`) is expected to return its
+    coroutine.
     """
     return any(inspect.iscoroutinefunction(layer) for layer in _layers(function))
 
 
 def checked(function: F, *, whole: bool = True) -> F:
-    """Refuse what can't be a handler.
+    """Return the function if it can be a handler.
 
     Args:
-        function: what was decorated.
-        whole: it is called with one argument, the job or the list of jobs.
+        function: the decorated object.
+        whole: whether its only argument is the job, or the list of jobs.
 
     Raises:
         BadArgument: it can't be called, is a generator function, or does not take that argument.
@@ -60,18 +60,18 @@ def checked(function: F, *, whole: bool = True) -> F:
             inspect.signature(function).bind(None)
         except TypeError as error:
             raise BadArgument("function", function, f"must take one argument: {error}") from None
-        except ValueError:  # some builtins don't tell
+        except ValueError:  # some builtins have no signature
             pass
     return function
 
 
 def hints(function: Callable[..., Any], *, strict: bool) -> dict[str, Any]:
-    """The annotations of a function, with strings resolved.
+    """Return the annotations of a function, with strings resolved.
 
     Args:
-        function: anything that can be called.
-        strict: raise NameError for a name that is not there (yet); else the annotation is left out,
-            and logged.
+        function: any callable.
+        strict: raise NameError for a name that is not defined (yet). Otherwise the annotation is
+            left out and logged.
     """
     owner = _annotated(function)
     try:
@@ -91,7 +91,7 @@ def hints(function: Callable[..., Any], *, strict: bool) -> dict[str, Any]:
 
 
 def _layers(function: Any) -> Iterator[Any]:
-    """Return the function and what it is made of: partials, decorators, callable objects."""
+    """Yield the function and those inside it: of partials, decorators and callable objects."""
     while function is not None:
         yield function
         function = _inner(function)

@@ -1,4 +1,4 @@
-"""The functions that do the jobs: registered by name, called with typed arguments.
+"""Handlers: functions that process jobs, registered by name and called with typed arguments.
 
     handlers = Handlers()
 
@@ -7,9 +7,9 @@
 
     queue.enqueue(**welcome.job(7, lang="de"), delay=30)
 
-A job says which handler it is for in its header `handler` (protocol/core.md, Jobs with a name). One
-without that header goes to the handler without a name, which gets the job itself. The default
-handler gets every job that no other handler takes.
+The header `handler` of a job names its handler (protocol/core.md, Jobs with a name). A job without
+that header goes to the handler without a name, which gets the job itself. The default handler gets
+every job that no other handler takes.
 """
 
 from __future__ import annotations
@@ -74,27 +74,28 @@ class _Options(TypedDict, total=False):
 
 
 class JobArgs(_Options):
-    """Arguments of `enqueue` that make a job for a handler; `retry` and `lease` if it has them."""
+    """Arguments of `enqueue` for a job of a handler. Not every handler has `retry` and `lease`."""
 
     body: Any
     headers: dict[str, str]
 
 
 class Handler(Generic[P, R_co]):
-    """A function and what is known of it. It can be called as the function, in tests for example.
+    """A registered function. It can be called like the function, in tests for example.
 
-    This one gets jobs as they are: the handler without a name, the default handler, and every batch
-    handler. `NamedHandler` gets arguments.
+    The function gets whole jobs: the handler without a name, the default handler, and every batch
+    handler. A `NamedHandler` gets arguments.
 
     Attributes:
-        name: in the header of its jobs; None = it has none.
+        name: the name in the header of its jobs; None = it has none.
         is_default: whether it gets the jobs that no other handler takes.
-        function: what was decorated.
-        is_async: whether calling it gives a coroutine.
-        size: most jobs that a batch handler gets in one call; None = it gets one at a time.
-        wait: seconds for which a batch waits to be filled.
-        lease: for the jobs that `job` describes, or None.
-        headers: for `enqueue_many(..., headers=handler.headers)`.
+        function: the decorated function.
+        is_async: whether a call returns a coroutine.
+        size: most jobs of one call of a batch handler; None = it gets one job a call.
+        wait: seconds for which a batch that is not full waits for more jobs.
+        takes_job: whether a job is its only argument.
+        lease: the lease of jobs that `job` describes; None = the queue's.
+        headers: the headers of its jobs: `enqueue_many(..., headers=handler.headers)`.
     """
 
     def __init__(
@@ -113,7 +114,7 @@ class Handler(Generic[P, R_co]):
         self.is_async = is_async(function)
         self.is_default = False
         self.size = size
-        self.takes_job = size is None  # as its only argument
+        self.takes_job = size is None
         self.wait = wait
         self.lease = lease
         self.headers: dict[str, str] = {} if name is None else {HEADER: name}
@@ -133,11 +134,11 @@ class Handler(Generic[P, R_co]):
         return f"<{type(self).__name__} {named}: {qualified(self.function)}>"
 
     def job(self, /, *args: P.args, **kwargs: P.kwargs) -> JobArgs:
-        """What `enqueue` needs for a job of this handler: `enqueue(**handler.job(...), delay=5)`.
+        """Return the arguments of `enqueue` for a job: `enqueue(**handler.job(...), delay=5)`.
 
         Args:
-            *args, **kwargs: as for the function, without the parameter that receives the job. A
-                handler that gets whole jobs takes one argument: the body.
+            *args, **kwargs: the arguments of the function, without the parameter that receives the
+                job. For a handler that gets whole jobs there is one argument: the body.
 
         Raises:
             BadArgument: the handler could not be called with them, or JSON can't express them.
@@ -150,7 +151,7 @@ class Handler(Generic[P, R_co]):
         return wanted
 
     def body(self, /, *args: P.args, **kwargs: P.kwargs) -> Any:
-        """The body alone: `enqueue_many(map(handler.body, ids), headers=handler.headers)`.
+        """Return a job's body: `enqueue_many(map(handler.body, ids), headers=handler.headers)`.
 
         Args, raises: as `job`.
         """
@@ -159,19 +160,18 @@ class Handler(Generic[P, R_co]):
         return args[0]
 
     def arguments(self, job: Delivery) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """What the function is called with for a job.
+        """Return the arguments of the function for a job.
 
         Raises:
-            Unfit: the job can't be given to this function; it is a case for the dead letters.
+            Unfit: the body does not fit the function; the job has to become a dead letter.
         """
         return (job,), {}
 
     def returned(self, job: Delivery, value: Any) -> Verdict:
-        """What becomes of a job whose handler returned.
+        """Return the verdict on a job whose handler returned a value.
 
-        A `Result` does what it says. An exception counts as if it had been raised. What shows that
-        the work was not done is a failure: a generator, or a coroutine or another awaitable.
-        Anything else is success.
+        A `Result` brings its own verdict. An exception counts as if it had been raised. A generator
+        or awaitable is a failure, as its work was not done. Anything else is success.
         """
         if value is None:
             return ACK
@@ -190,16 +190,16 @@ class Handler(Generic[P, R_co]):
                 return ACK
         elif inspect.iscoroutine(value):
             with contextlib.suppress(Exception):
-                value.close()  # or Python warns that it was never awaited
+                value.close()  # otherwise Python warns that it was never awaited
         return self.failed(job, TypeError(f"the handler returned a {type(value).__name__}"))
 
     def returned_batch(self, jobs: Sequence[Delivery], value: Any) -> list[Verdict] | None:
-        """What becomes of the jobs of a batch; None = all are acknowledged.
+        """Return the verdicts on the jobs of a batch; None = all are acknowledged.
 
         Args:
-            jobs: what the function was called with.
-            value: what it returned: a list or tuple says something of each job, each element as in
-                `returned`; anything else says the same of all. A list of another length that holds
+            jobs: the argument of the function.
+            value: its return value. Each element of a list or tuple concerns one job, as in
+                `returned`; any other value concerns all jobs. A list of another length that holds
                 results is a failure of all jobs.
         """
         if value is None:
@@ -213,14 +213,14 @@ class Handler(Generic[P, R_co]):
         return None if all(verdict is ACK for verdict in verdicts) else verdicts
 
     def failed(self, job: Delivery, error: BaseException) -> Verdict:
-        """What becomes of a job whose handler raised; never raises.
+        """Return the verdict on a job whose handler raised. Never raises.
 
-        A `Result` does what it says. For other exceptions, the first of these that has something to
-        say: the rule of the handler's policy for this exception; its tenacity objects; the policy
-        stored with the job; the handler's policy; the queue's.
+        A `Result` brings its own verdict. For other exceptions the first policy that applies
+        decides: the rule of the handler's policy for this exception, its tenacity objects, the
+        policy stored with the job, the handler's policy, the queue's policy.
 
-        A handler that asked for the body of its job, where that can't be decoded, gives it up.
-        Limits of the job and of the queue hold as well: no rule exceeds them.
+        If the exception shows that the job's body can't be decoded, the job becomes a dead letter.
+        No rule exceeds the limits of the job and of the queue.
         """
         if isinstance(error, UndecodableBody) and _undecodable(job):
             return Verdict(
@@ -240,11 +240,11 @@ class Handler(Generic[P, R_co]):
 
 
 class NamedHandler(Handler[P, R_co], Generic[C, P, R_co]):
-    """A handler that gets arguments out of the body of its jobs.
+    """A handler that gets arguments from the body of its jobs.
 
-    The parameter that is annotated as a `Job`, or named `job` and not annotated as something that
-    JSON knows, receives the job; it is none of the arguments of `job`. Type checkers know so if it
-    is the first one; give it a default otherwise.
+    A parameter that is annotated as a `Job`, or named `job` without an annotation of a JSON type,
+    receives the job. It is not an argument of `job()`. Type checkers know this if it is the first
+    parameter; give it a default otherwise.
     """
 
     def __init__(
@@ -260,7 +260,7 @@ class NamedHandler(Handler[P, R_co], Generic[C, P, R_co]):
         self.takes_job = False
         self._convert = convert
         self._parameters: Parameters | None = None
-        with contextlib.suppress(NameError):  # of what stands further down in its module
+        with contextlib.suppress(NameError):  # an annotation names something that is defined later
             self._parameters = Parameters(function, convert, strict=True)
 
     if TYPE_CHECKING:
@@ -270,7 +270,7 @@ class NamedHandler(Handler[P, R_co], Generic[C, P, R_co]):
             ...
 
     def check(self) -> Parameters:
-        """The parameters, with what can be known of their annotations by now.
+        """Return the parameters, with the annotations that can be resolved now.
 
         Raises:
             BadArgument: the function can't be a handler.
@@ -280,17 +280,17 @@ class NamedHandler(Handler[P, R_co], Generic[C, P, R_co]):
         return self._parameters
 
     def body(self, /, *args: P.args, **kwargs: P.kwargs) -> Any:
-        """The body alone: `enqueue_many(map(handler.body, ids), headers=handler.headers)`.
+        """Return a job's body: `enqueue_many(map(handler.body, ids), headers=handler.headers)`.
 
         Args, raises: as `job`.
         """
         return self.check().body(args, kwargs)
 
     def arguments(self, job: Delivery) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """What the function is called with for a job.
+        """Return the arguments of the function for a job.
 
         Raises:
-            Unfit: the body is not JSON, or no arguments for this function.
+            Unfit: the body is not JSON, or does not fit the function.
         """
         try:
             return (self._parameters or self.check()).bind(decoded(job), job)
@@ -299,19 +299,19 @@ class NamedHandler(Handler[P, R_co], Generic[C, P, R_co]):
 
 
 class _Bare(Protocol):
-    """Makes a handler of a function that gets the job."""
+    """A decorator that makes a handler of a function that gets the job."""
 
     def __call__(self, function: Callable[[J], R], /) -> Handler[[Any], R]: ...
 
 
 class _BatchDecorator(Protocol):
-    """Makes a handler of a function that gets a list of jobs."""
+    """A decorator that makes a handler of a function that gets a list of jobs."""
 
     def __call__(self, function: Callable[[list[J]], R], /) -> Handler[[Any], R]: ...
 
 
 class _Named(Protocol):
-    """Makes a handler of a function with arguments."""
+    """A decorator that makes a handler of a function with arguments."""
 
     @overload
     def __call__(
@@ -322,7 +322,7 @@ class _Named(Protocol):
 
 
 class Handlers:
-    """The functions that do jobs, each under its name; what a `Worker` is given.
+    """A set of handlers, each under its name, for a `Worker`.
 
         handlers = Handlers()
 
@@ -333,7 +333,7 @@ class Handlers:
         Worker("redis://localhost:6379/0", "emails", handlers).run()
 
     Args:
-        convert: makes arguments of other types than JSON has; see
+        convert: converts between JSON and arguments of other types; see
             `penstock.integrations.pydantic.converter`.
     """
 
@@ -383,15 +383,15 @@ class Handlers:
         """Register a function, as a decorator with or without parentheses.
 
         Args:
-            name: the function gets arguments, from jobs whose header `handler` is this name. None =
-                its only argument is the job, of those without a name.
-                A `Handler` of another set is taken as it is.
-            retry: when its failures are tried again. What can be stored is stored with each job
-                that `Handler.job` describes, so that every client applies it.
-            wait, stop: objects of tenacity, asked after each failure. `stop` ends in a dead letter.
-                For them the first attempt began when the job was made; nothing is slept, so
-                `idle_for` is 0.
-            lease: for jobs that `Handler.job` describes, in seconds.
+            name: the function gets arguments, from jobs whose header `handler` has this name.
+                None = it gets jobs without a name, each as its only argument. A `Handler` of
+                another set is added as it is.
+            retry: the policy for failures. `Handler.job` stores with each job the parts that can be
+                stored, so that every client applies them.
+            wait, stop: objects of tenacity that are asked after each failure. `stop` makes the job
+                a dead letter. They see a first attempt that began when the job was enqueued, and an
+                `idle_for` of 0, as the worker does not sleep.
+            lease: the lease of jobs that `Handler.job` describes, in seconds.
 
         Raises:
             BadArgument: an argument can't be used, there is a handler with that name, or the
@@ -401,10 +401,8 @@ class Handlers:
             return self._add(name)
         if name is not None and not isinstance(name, str) and callable(name):
             return self._add(Handler(checked(name)))
-        _check_name(name)
-        _check_lease(lease)
+        self._check(name, lease)
         backoff = Backoff(retry, wait, stop)
-        self._free_name(name)
 
         def decorate(function: Callable[..., Any]) -> Handler[..., Any]:
             _refuse_handler(function)
@@ -442,9 +440,9 @@ class Handlers:
     ) -> Any:
         """Register the function for jobs that no other handler takes, as a decorator.
 
-        These are jobs with a name that is not known here, and jobs without a name if no handler
-        without a name is registered. Without a default handler they become dead letters. Its only
-        argument is the job; `job.headers["handler"]` is the name.
+        These are jobs with an unknown name, and jobs without a name if there is no handler without
+        a name. Without a default handler they become dead letters. The function's only argument is
+        the job; `job.headers["handler"]` is the name.
 
         Args:
             function: the function, as a decorator without parentheses.
@@ -476,24 +474,22 @@ class Handlers:
     ) -> _BatchDecorator:
         """Register a function that gets a list of jobs, as a decorator.
 
-        It returns None when all are done, or a list with one result a job: None, a `Result`, or an
-        exception. What it raises counts for each of them.
+        It returns None if all jobs are done, or a list with one element a job: None, a `Result`, or
+        an exception. An exception that it raises counts for every job.
 
         Args:
             name: as in `handler`.
-            size: most jobs a call, from 1 to 1000.
-            wait: seconds for which fewer wait to become more.
+            size: most jobs of one call, from 1 to 1000.
+            wait: seconds for which a batch that is not full waits for more jobs.
             retry, lease: as in `handler`.
 
         Raises:
             BadArgument: as `handler`.
         """
-        _check_name(name)
-        _check_lease(lease)
+        self._check(name, lease)
         check_count("size", size, high=BATCH)
         seconds = duration_ms("wait", wait) / 1000
         backoff = Backoff(retry)
-        self._free_name(name)
 
         def decorate(function: Callable[..., Any]) -> Handler[..., Any]:
             _refuse_handler(function)
@@ -505,10 +501,10 @@ class Handlers:
         return decorate
 
     def include(self, other: Handlers) -> None:
-        """Take the handlers of another set in addition; those that it gets later are not seen.
+        """Add the handlers that another set has now.
 
         Raises:
-            BadArgument: a name is in both; nothing was taken.
+            BadArgument: a name is in both sets; nothing was added.
         """
         for handler in other:
             self._free(handler)
@@ -516,9 +512,9 @@ class Handlers:
             self._add(handler)
 
     def check(self) -> None:
-        """Look at annotations that named what was not there when their function was registered.
+        """Resolve annotations whose names were not defined when their function was registered.
 
-        A worker does so when it starts, as by then everything is.
+        A worker does so when it starts.
 
         Raises:
             BadArgument: a function can't be a handler.
@@ -535,10 +531,7 @@ class Handlers:
         return f"<Handlers {', '.join([*names, *(['default'] if self._default else [])])}>"
 
     def find(self, job: Delivery) -> Handler[..., Any] | None:
-        """The handler for a job, None if there is none: `missing` says why.
-
-        The record is not parsed for it.
-        """
+        """Return the handler for a job without parsing its record; None if there is none."""
         data = job.data
         if data.startswith(_BARE) or data.find(_FIELD, 0, data.find(b"\n")) < 0:
             return self._nameless
@@ -546,7 +539,7 @@ class Handlers:
         return self._routes.get(written) or self._all.get(_read(written)) or self._default
 
     def missing(self, job: Delivery) -> str:
-        """The reason for a dead letter for which `find` found no handler."""
+        """Return the reason for a dead letter for which `find` found no handler."""
         written = _written(job.data)
         if written is None:
             return "no handler for jobs without a name"
@@ -570,6 +563,17 @@ class Handlers:
                 raise BadArgument("function", handler.function, told)
         else:
             self._free_name(handler.name)
+
+    def _check(self, name: Any, lease: Duration | None) -> None:
+        """Check the arguments of a new handler."""
+        if name is not None:
+            if not isinstance(name, str) or not name or not name.isprintable():
+                raise BadArgument("name", name, "a printable text that is not empty")
+            if len(name.encode()) > MAX_NAME:
+                raise BadArgument("name", name, f"at most {MAX_NAME} bytes")
+        if lease is not None:
+            lease_ms("lease", lease)
+        self._free_name(name)
 
     def _free_name(self, name: str | None) -> None:
         there = self._all.get(name)
@@ -603,18 +607,8 @@ def _undecodable(job: Delivery) -> bool:
 
 def _refuse_handler(function: Any) -> None:
     if isinstance(function, Handler):
-        raise BadArgument("function", function, "is a handler already: include its set")
-
-
-def _check_name(name: Any) -> None:
-    if name is None:
-        return
-    if not isinstance(name, str) or not name or not name.isprintable():
-        raise BadArgument("name", name, "a printable text that is not empty")
-    if len(name.encode()) > MAX_NAME:
-        raise BadArgument("name", name, f"at most {MAX_NAME} bytes")
-
-
-def _check_lease(lease: Any) -> None:
-    if lease is not None:
-        lease_ms("lease", lease)
+        raise BadArgument(
+            "function",
+            function,
+            "is a handler already: add it with include() of its set, or decorate the function",
+        )

@@ -1,4 +1,4 @@
-"""Lines of log for people and for collectors: time, process, level, message, fields."""
+"""The log format of `penstock worker`: time, process, level, message, fields."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ __all__ = ["LogFormatter", "set_up"]
 class LogFormatter(logging.Formatter):
     """One line a record: `2026-11-21T18:40:00.123Z 4711 INFO penstock.worker: text key=value`.
 
-    Fields are those that the caller gave as `extra`. A traceback follows on lines of its own,
-    each behind two blanks.
+    The fields come from `extra`. A traceback follows on lines of its own, indented by two blanks.
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        """A record as text."""
+        """Return a record as text."""
         at = datetime.fromtimestamp(record.created, timezone.utc)
         time = at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
         fields = [f" {k}={_value(v)}" for k, v in vars(record).items() if k not in USUAL]
@@ -39,10 +38,10 @@ def _value(value: object) -> str:
 
 
 def set_up(level: str | None) -> None:
-    """Log to stderr, unless the app has set up logging by itself.
+    """Log to stderr, unless the app has set up logging itself.
 
     Args:
-        level: the least that is shown, in both cases; None = info, or what the app says.
+        level: the lowest level to show; None = info, or the level that the app has set.
     """
     root = logging.getLogger()
     if not root.handlers:

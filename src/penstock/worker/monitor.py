@@ -1,4 +1,4 @@
-"""What a worker tells its monitor after each loop, and a monitor that warns of long queues."""
+"""The event that a monitor gets after each round of a worker, and a monitor of queue sizes."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ logger = get_logger("penstock")
 
 @dataclass(frozen=True, slots=True)
 class LoopEvent:
-    """One loop of a worker: it asked its queues for jobs.
+    """One round of a worker, in which it asked its queues for jobs.
 
     Attributes:
-        sizes: by queue, the jobs that could be reserved; queues that were seen in this loop.
-        idle_rounds: how many loops in a row have brought no job, this one included.
-        reply: how many jobs this one brought.
+        sizes: the number of jobs that could be reserved at the last look, by queue.
+        idle_rounds: the number of rounds in a row that brought no job, with this one.
+        reply: the number of jobs that this round brought.
     """
 
     sizes: Mapping[str, int]
@@ -36,14 +36,13 @@ Monitor: TypeAlias = Callable[[LoopEvent], None]
 
 
 def size_monitor(limit: int = 1000, every: Duration = timedelta(hours=6)) -> Monitor:
-    """A monitor that warns, through the logger "penstock", of queues that grow long.
+    """Return a monitor that logs a warning ("penstock") about queues that grow long.
 
-    It may be shared by several workers of a process, which are one to it.
+    Several workers of a process may share it; they then share its warnings.
 
     Args:
-        limit: how many jobs may wait in a queue without a warning.
-        every: seconds for which a queue that was warned of is not warned of again, however its size
-            goes up and down.
+        limit: most jobs that may wait in a queue without a warning.
+        every: fewest seconds between two warnings about one queue.
 
     Raises:
         BadArgument: an argument can't be used.

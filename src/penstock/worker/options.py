@@ -1,4 +1,4 @@
-"""What a worker is told about how to work: checked, and changed before it runs."""
+"""The options of a worker: checked, and changeable before it runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class WorkerOptions:
     """The options of a worker; see `Worker`.
 
     Raises:
-        BadArgument: one of them can't be used.
+        BadArgument: an option can't be used.
     """
 
     queues: Any
@@ -54,8 +54,11 @@ class WorkerOptions:
         if self.monitor is not None and not callable(self.monitor):
             raise BadArgument("monitor", self.monitor, "a callable")
         check_choice("heartbeat", self.heartbeat, HeartbeatKind)
-        if self.isolate is not None:
-            check_isolate(self.isolate)
+        isolate: object = self.isolate
+        if isolate is not None and not (isinstance(isolate, str) and is_target(isolate)):
+            raise BadArgument("isolate", isolate, 'not of the form "module:name"')
+        if isolate is not None and os.name != "posix":  # the process inherits a socket
+            raise BadArgument("isolate", isolate, "needs a Unix")
 
     @property
     def grace_s(self) -> float:
@@ -63,13 +66,13 @@ class WorkerOptions:
         return duration_ms("grace", self.grace) / 1000
 
     def shown(self) -> dict[str, Any]:
-        """All of them as JSON takes them: durations in seconds, functions by their names."""
+        """Return all options for JSON: durations in seconds, functions by their names."""
         found = {name: getattr(self, name) for name in self.__slots__}
         named = {name: qualified(value) for name, value in found.items() if callable(value)}
         return {**found, **named, "queues": dict(self.queues), "grace": self.grace_s}
 
     def changed(self, **options: Any) -> WorkerOptions:
-        """The same with other values.
+        """Return these options with other values.
 
         Raises:
             BadArgument: there is no such option, or a value can't be used.
@@ -80,20 +83,8 @@ class WorkerOptions:
         return replace(self, **options)
 
 
-def check_isolate(isolate: object) -> None:
-    """The name of a worker, or of a function that makes it.
-
-    Raises:
-        BadArgument: it is none, or processes can't be handed sockets here.
-    """
-    if not isinstance(isolate, str) or not is_target(isolate):
-        raise BadArgument("isolate", isolate, 'not of the form "module:name"')
-    if os.name != "posix":
-        raise BadArgument("isolate", isolate, "needs a Unix")
-
-
 def check_queues(queues: Any) -> dict[str, int]:
-    """Names of queues and their weights.
+    """Return queue names and their weights.
 
     Raises:
         BadArgument: no queue, one that is named twice, or a weight below 1.
@@ -118,10 +109,10 @@ def check_queues(queues: Any) -> dict[str, int]:
 
 
 def check_handlers(handlers: Any) -> Handlers:
-    """What runs the jobs.
+    """Return the handlers of a worker.
 
     Raises:
-        BadArgument: neither handlers nor a function, or no handler at all.
+        BadArgument: neither `Handlers` nor a function, or no handler at all.
     """
     if isinstance(handlers, Handlers):
         found = handlers
@@ -136,10 +127,10 @@ def check_handlers(handlers: Any) -> Handlers:
 
 
 def refuse_coroutines(handlers: Handlers) -> None:
-    """A worker of threads can't run coroutine functions.
+    """Refuse coroutine functions, which threads can't run.
 
     Raises:
-        BadArgument: one of them is.
+        BadArgument: a handler is a coroutine function.
     """
     for handler in handlers:
         if handler.is_async:

@@ -1,7 +1,7 @@
-"""What a handler says of its job, and what the worker does for it.
+"""Results that a handler returns or raises, and the verdicts that a worker reports.
 
-A handler that returns has done its job, one that raises has failed. The four results say something
-else; each may be returned or raised, with the same effect.
+A handler that returns any other value has done its job; one that raises any other exception has
+failed.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from penstock.core.options import Duration, check_text, duration_ms
 __all__ = ["ACK", "Done", "Reject", "Result", "Retry", "Snooze", "Verdict", "described"]
 
 MAX_TEXT = 1024
-"""Bytes of a text that the scripts keep with a job (protocol/core.md, Counters)."""
+"""Most bytes of a text that the scripts keep with a job (protocol/core.md, Counters)."""
 
 
 class Verdict(NamedTuple):
-    """What the worker does with a delivery.
+    """The report that a worker makes about a delivery.
 
     Attributes:
-        kind: "ack", "nack", "release" or "bury".
-        delay_ms: until the next try; -1 = the script decides, by the job's or the queue's policy.
+        kind: "ack", "nack", "release", "bury", or "none" for no report.
+        delay_ms: milliseconds until the next attempt; -1 = by the job's or the queue's policy.
         text: error or reason, at most 1024 bytes.
-        window_ms: of an ack: the window of the job's dedup id for this end; None = the job's own.
-        is_asked: whether the handler has said when the next try is due.
+        window_ms: of an ack: the window of the job's dedup id from now on; None = the job's own.
+        is_asked: whether the handler has asked for this delay.
     """
 
     kind: str
@@ -35,23 +35,23 @@ class Verdict(NamedTuple):
 
 
 ACK = Verdict("ack")
-"""The usual one. There is one such object, so that `verdict is ACK` tells it quickly."""
+"""The usual verdict: one object, so that `verdict is ACK` is a quick test."""
 
 
 class Result(Exception):
-    """What became of a job: `Done`, `Retry`, `Snooze` or `Reject`; returned or raised by a handler.
+    """An outcome that a handler returns or raises: `Done`, `Retry`, `Snooze` or `Reject`.
 
-    Two results are equal when they are of one class and do the same.
+    Two results are equal when they have one class and the same effect.
 
     Attributes:
-        verdict: what the worker does.
+        verdict: the report that the worker makes.
     """
 
     verdict: Verdict = ACK
 
     def __init__(self, *args: Any) -> None:
         if type(self) is Result:
-            raise TypeError("one of Done, Retry, Snooze, Reject")
+            raise TypeError("use one of Done, Retry, Snooze, Reject")
         super().__init__(*args)
 
     def __eq__(self, other: object) -> bool:
@@ -77,7 +77,7 @@ class Done(Result):
 
     Args:
         dedup_window: seconds for which the job's dedup id stays taken from now on; 0 = it is free
-            at once; None = the window that the job was given.
+            at once; None = the window of the job.
 
     Raises:
         BadArgument: not a duration.
@@ -92,12 +92,12 @@ class Done(Result):
 class Retry(Result):
     """The attempt failed, and the job is tried again; dead when its attempts are used up.
 
-    Raised `from` another exception, that one is what policies look at, and gives the text if there
-    is none.
+    Raised `from` another exception: policies look at that exception, and it is the error if `error`
+    is empty.
 
     Args:
-        after: seconds until the next try; None = by the policy.
-        error: what went wrong; kept with the job, at most 1024 bytes.
+        after: seconds until the next attempt; None = by the policy.
+        error: the error to keep with the job, at most 1024 bytes.
 
     Raises:
         BadArgument: not a duration, or not a text.
@@ -116,7 +116,7 @@ class Retry(Result):
 
 
 class Snooze(Result):
-    """The job is not done, and nothing is wrong: it is put off, and no attempt is charged.
+    """The job is delivered again later; this is no failure and counts no attempt.
 
     Args:
         seconds: until it may be delivered again.
@@ -131,10 +131,10 @@ class Snooze(Result):
 
 
 class Reject(Result):
-    """The job is given up: it becomes a dead letter.
+    """The job becomes a dead letter.
 
     Args:
-        reason: kept with the job, at most 1024 bytes.
+        reason: the reason to keep with the job, at most 1024 bytes.
 
     Raises:
         BadArgument: not a text.
@@ -146,7 +146,7 @@ class Reject(Result):
 
 
 def described(error: BaseException) -> str:
-    """`TypeName: message`, cut to 1024 bytes. An exception that can't be shown gives its name."""
+    """Return `TypeName: message`, cut to 1024 bytes; the type alone if its `__str__` fails."""
     name = type(error).__name__
     try:
         message = str(error)

@@ -10,26 +10,26 @@ import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from statistics import quantiles
 from typing import Any
 
 __all__ = ["WINDOW", "Statistics", "Summary", "WorkerStats", "summary"]
 
 WINDOW = 1000
-"""How many samples a summary is computed from: the last ones."""
+"""Most samples of a summary: the last ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The last samples of one measure, up to 1,000; all zeros when there is none.
+    """A summary of the last samples of one measure, up to 1,000. All zeros = no samples.
 
     Attributes:
-        count: how many samples these are.
-        last: the youngest of them.
-        min, mean, max: of them.
-        mad: their mean absolute deviation from the mean (not the median one), as in Carmine.
-        variance: their mean squared deviation from the mean: that of a population.
-        p50, p90, p99: percentiles, between two samples by their distance (what
-            `statistics.quantiles` calls inclusive).
+        count: the number of samples.
+        last: the youngest sample.
+        min, mean, max: smallest, mean and largest sample.
+        mad: mean absolute deviation from the mean (not the median), as in Carmine.
+        variance: mean squared deviation from the mean: that of a population.
+        p50, p90, p99: percentiles, by the inclusive method of `statistics.quantiles`.
     """
 
     count: int = 0
@@ -52,15 +52,15 @@ class WorkerStats:
     """The figures of a worker at one moment.
 
     Attributes:
-        counts: jobs by outcome, since the worker began: done, retried, dead (retried too often, by
-            the limit of the job or the queue), snoozed, rejected (given up by the handler, its
-            policy, or as there is none), settled (by the handler itself), failed (at most once),
-            handed back (at a stop, or suspects beside other jobs), lost (with the lease).
-        queue_size: jobs that could be reserved, in all the worker's queues together.
-        queue_sizes: the same, queue by queue.
+        counts: jobs by outcome since the worker began: done, retried, dead (all attempts of the job
+            or the queue used up), snoozed, rejected (given up by the handler or its policy, or
+            there is no handler), settled (by the handler itself), failed (at most once), handed
+            back (at a stop, or suspects beside other jobs), lost (with the lease).
+        queue_size: jobs that could be reserved, in all queues of the worker together.
+        queue_sizes: jobs that could be reserved, by queue.
         queueing: seconds from enqueue to delivery, of first attempts.
-        handling: seconds a handler took; a batch counts once.
-        backoffs: failed attempts whose handler said when the next one is due: `Retry(after=...)`.
+        handling: seconds that handlers took; a batch counts once.
+        backoffs: failed attempts whose handler asked for a delay: `Retry(after=...)`.
     """
 
     counts: Mapping[str, int] = field(default_factory=dict)
@@ -72,19 +72,19 @@ class WorkerStats:
 
     @property
     def jobs(self) -> int:
-        """How many jobs have come to an end since the worker began, whatever it was."""
+        """The number of jobs with any outcome since the worker began."""
         return sum(self.counts.values())
 
     def as_dict(self) -> dict[str, Any]:
-        """Dicts, texts and numbers, as JSON takes them."""
+        """Return dicts, texts and numbers for JSON."""
         return asdict(self)
 
 
 class Statistics:
-    """Collects the figures of a worker; its threads may all call at once."""
+    """Collects the figures of a worker. Any thread may call it."""
 
     def __init__(self) -> None:
-        # Reentrant: a signal handler may ask for the figures while its own thread adds to them.
+        # Reentrant: a signal handler may read the figures while its own thread adds to them.
         self._lock = threading.RLock()
         self._counts: dict[str, int] = {}
         self._backoffs = 0
@@ -96,12 +96,12 @@ class Statistics:
     def finished(
         self, outcome: str, count: int, handling: float | None, queueing: float | None
     ) -> None:
-        """Jobs have come to an end here.
+        """Add the outcome of jobs.
 
         Args:
-            outcome: what became of them.
-            count: how many; those of one batch are one call.
-            handling: seconds their handler took; None = it was not run, or is counted elsewhere.
+            outcome: their outcome.
+            count: the number of jobs; a batch is one call.
+            handling: seconds that the handler took; None = it did not run, or is counted elsewhere.
             queueing: seconds from enqueue to delivery; None = not a first attempt.
         """
         with self._lock:
@@ -112,27 +112,19 @@ class Statistics:
                 self._queueing.append(queueing)
 
     def backed_off(self, count: int) -> None:
-        """Handlers have asked for the delay of the next attempts at so many jobs."""
+        """Add jobs whose handler has asked for the delay of the next attempt."""
         with self._lock:
             self._backoffs += count
 
     def sized(self, queue: str, size: int) -> None:
-        """A queue was seen to hold so many jobs that could be reserved.
-
-        Args:
-            queue: its name; a worker has a few, and each has a window of its own.
-            size: how many.
-        """
+        """Add the number of jobs of a queue that could be reserved."""
         with self._lock:
-            samples = self._sizes.get(queue)
-            if samples is None:
-                samples = self._sizes[queue] = deque(maxlen=WINDOW)
-            samples.append(size)
+            self._sizes.setdefault(queue, deque(maxlen=WINDOW)).append(size)
             self._total.append(sum(each[-1] for each in self._sizes.values()))
 
     def snapshot(self) -> WorkerStats:
-        """The figures now."""
-        with self._lock:  # copies only: who records does not wait for the arithmetic
+        """Return the figures now."""
+        with self._lock:  # copies only: other threads must not wait for the arithmetic
             counts, backoffs = dict(self._counts), self._backoffs
             total, queueing, handling = map(list, (self._total, self._queueing, self._handling))
             sizes = {queue: list(samples) for queue, samples in self._sizes.items()}
@@ -147,31 +139,21 @@ class Statistics:
 
 
 def summary(samples: Sequence[float]) -> Summary:
-    """The figures of some samples, the youngest last."""
+    """Return the summary of samples, the youngest last."""
     if not samples:
         return NO_SAMPLES
-    count, ranked = len(samples), sorted(samples)
-    mean = math.fsum(samples) / count
+    mean = math.fsum(samples) / len(samples)
+    several = [*samples, *samples] if len(samples) == 1 else samples
+    centiles = quantiles(several, n=100, method="inclusive")
     return Summary(
-        count=count,
+        count=len(samples),
         last=samples[-1],
-        min=ranked[0],
+        min=min(samples),
         mean=mean,
-        max=ranked[-1],
-        mad=math.fsum(abs(sample - mean) for sample in samples) / count,
-        variance=math.fsum((sample - mean) ** 2 for sample in samples) / count,
-        p50=percentile(ranked, 50),
-        p90=percentile(ranked, 90),
-        p99=percentile(ranked, 99),
+        max=max(samples),
+        mad=math.fsum(abs(sample - mean) for sample in samples) / len(samples),
+        variance=math.fsum((sample - mean) ** 2 for sample in samples) / len(samples),
+        p50=centiles[49],
+        p90=centiles[89],
+        p99=centiles[98],
     )
-
-
-def percentile(ranked: Sequence[float], percent: int) -> float:
-    """The value below which `percent` of the ranked samples lie, at least one of them.
-
-    Between two samples it is nearer to the one whose rank is nearer.
-    """
-    place, rest = divmod((len(ranked) - 1) * percent, 100)
-    if not rest:
-        return ranked[place]
-    return (ranked[place] * (100 - rest) + ranked[place + 1] * rest) / 100

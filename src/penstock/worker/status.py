@@ -1,4 +1,4 @@
-"""What a worker says of itself."""
+"""The status of a worker."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ __all__ = ["RunningJob", "WorkerStatus"]
 
 @dataclass(frozen=True, slots=True)
 class RunningJob:
-    """A job that a handler is at.
+    """A job that a handler is processing.
 
     Attributes:
-        id: the job.
-        queue: its queue.
-        handler: the handler's name; None = the default one.
+        id: the id of the job.
+        queue: the name of its queue.
+        handler: the name of the handler; None = it has none.
         attempt: 1 = the first.
-        seconds: how long it has been running.
+        seconds: the time for which it has been running.
     """
 
     id: str
@@ -32,22 +32,21 @@ class RunningJob:
 
 @dataclass(frozen=True, slots=True)
 class WorkerStatus:
-    """A worker at one moment.
+    """The status of a worker at one moment.
 
     Attributes:
-        name: of the worker; kept with each delivery as its owner.
+        name: the name of the worker, kept with each delivery as its owner.
         state: "new", "running", "stopping" or "stopped".
         healthy: whether the server has answered in the last 15 seconds.
-        queues: their names, with the number of jobs that could be taken when last looked at.
+        queues: the number of jobs that could be taken at the last look, by queue.
         concurrency: how many handlers run at once.
-        options: all options that it was made with or changed to, durations in seconds; a function
-            is shown by its name.
-        held: how many jobs it has under a lease.
-        taken: how many it has taken since it began.
-        running: those a handler is at, the oldest first.
-        idle_rounds: how many times in a row nothing has come.
-        answered: seconds since the server answered last.
-        stats: its figures.
+        options: all options; durations in seconds, functions by their names.
+        held: the number of jobs that it holds.
+        taken: the number of jobs that it has taken since it began.
+        running: the jobs that handlers are processing, the oldest first.
+        idle_rounds: the number of rounds in a row that brought no job.
+        answered: seconds since the server's last answer.
+        stats: the figures of the worker.
     """
 
     name: str
@@ -64,5 +63,5 @@ class WorkerStatus:
     stats: WorkerStats
 
     def as_dict(self) -> dict[str, Any]:
-        """Dicts, lists, texts and numbers, as JSON takes them."""
+        """Return dicts, lists, texts and numbers for JSON."""
         return asdict(self)

@@ -1,16 +1,16 @@
-"""Jobs that have crashed twice, by default once less than a job may.
+"""Suspects: jobs that have crashed twice. By default a third crash makes a job a dead letter.
 
-A suspect killed or stalled its workers, or ran beside a job that did. Beside other jobs an innocent
-one would have its last crash, or cause that of others. So it runs only while the worker has no
-other job. The server delivers it provisionally (protocol/core.md, Suspects): until the worker
-begins with it, the end of its lease is no crash.
+A suspect has killed or stalled its workers, or ran beside a job that did. If it ran beside other
+jobs, one of them could crash for the last time because of it, or it because of them. So it runs
+only while the worker has no other job. The server delivers it provisionally (protocol/core.md,
+Suspects): until the worker begins it, the end of its lease is no crash.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
+from penstock.core.job import Delivery
 from penstock.worker.results import Verdict
 
 __all__ = ["ASIDE", "Suspects", "suspects_among"]
@@ -18,14 +18,14 @@ __all__ = ["ASIDE", "Suspects", "suspects_among"]
 SUSPECT = 2
 """Crashes after which a job is a suspect."""
 ASIDE_S = 1.0
-"""Seconds for which a suspect is given back that can't run alone now."""
+"""Seconds for which a suspect that can't run alone now is released."""
 ASIDE = Verdict("release", round(ASIDE_S * 1000), "it runs apart from other jobs")
 FORGET = 60.0
-"""Seconds without a suspect after which it counts for nothing how long the last one waited."""
+"""Seconds without a suspect after which the waiting time of the last one is forgotten."""
 
 
-def suspects_among(jobs: Sequence[Any]) -> list[Any]:
-    """The suspects of some jobs that were just delivered."""
+def suspects_among(jobs: Sequence[Delivery]) -> list[Delivery]:
+    """Return the suspects among jobs that were just delivered."""
     return [job for job in jobs if job.counts and job.crashes >= SUSPECT]
 
 
@@ -33,48 +33,49 @@ class Suspects:
     """The suspects that a worker holds, and when it makes room for one.
 
     Args:
-        clock: monotonic seconds.
+        clock: returns monotonic seconds.
 
     Attributes:
-        unbegun: those it has not begun with. Their leases are not renewed.
-        chosen: the last one that runs alone, or is to.
-        expected_until: until when suspects that were given back are expected: the worker holds one
-            job at a time, so that it can take one of them alone.
+        unbegun: suspects that have not begun. Their leases are not renewed.
+        chosen: the last one that was chosen to run alone.
+        expected_until: until when released suspects are expected. Meanwhile the worker holds one
+            job at a time, so that it can take a suspect alone.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        self.unbegun: set[Any] = set()
-        self.chosen: Any = None
+        self.unbegun: set[Delivery] = set()
+        self.chosen: Delivery | None = None
         self.expected_until = 0.0
         self._clock = clock
         self._patience = 2 * ASIDE_S
 
     @property
     def waits(self) -> bool:
-        """Whether the chosen one has not begun."""
-        return self.chosen in self.unbegun and not self.chosen.settled
+        """True if the chosen suspect has not begun."""
+        chosen = self.chosen
+        return chosen is not None and chosen in self.unbegun and not chosen.settled
 
     @property
     def are_expected(self) -> bool:
-        """Whether one that was given back may come again soon."""
+        """True if a released suspect may come again soon."""
         return self._clock() < self.expected_until
 
-    def choose(self, job: Any) -> None:
-        """Run this one next."""
+    def choose(self, job: Delivery) -> None:
+        """Run this suspect next."""
         self.chosen = job
         self.unbegun.add(job)
         self.found_room()
 
     def found_room(self) -> None:
-        """Note that one runs now."""
+        """Note that a suspect runs now."""
         self._patience = 2 * ASIDE_S
         self.expected_until = min(self.expected_until, self._clock() + self._patience)
 
     def put_aside(self) -> float:
-        """Note that some were given back; when they can be taken again.
+        """Note that suspects were released; return when they can be taken again.
 
-        If the worker could not be alone in the time for which they are expected, as its handlers
-        take long, it waits twice as long the next time.
+        If long handlers kept the worker from being empty while suspects were expected, they are
+        expected twice as long the next time.
         """
         now = self._clock()
         if self.expected_until <= now < self.expected_until + FORGET:

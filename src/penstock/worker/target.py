@@ -1,4 +1,4 @@
-"""`app:worker`, as the user names it: imported, made, told apart from what is none."""
+"""Load the worker that a user names as `module:attribute`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OURS = (__file__, importlib.__file__, "<frozen importlib")
 
 
 class NoWorker(Exception):
-    """There is no worker under that name.
+    """There is no worker with that name.
 
     Args:
         reason: one line.
@@ -35,23 +35,23 @@ class NoWorker(Exception):
 
     @classmethod
     def raised(cls, doing: str, error: BaseException) -> NoWorker:
-        """What the app's own code has raised."""
+        """Return the error for an exception that the app's own code has raised."""
         found = traceback.extract_tb(error.__traceback__)
         frames = [frame for frame in found if not frame.filename.startswith(OURS)]
         lines = "".join(
             [*traceback.format_list(frames), *traceback.format_exception_only(type(error), error)]
         )
-        # Without a frame or a place of theirs, nothing is there that the reason does not say.
+        # Without a frame or a line of the app, a traceback says no more than the reason.
         theirs = frames or isinstance(error, SyntaxError)
         name = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
         return cls(f"{doing}: {name}", lines.splitlines()[-LAST_LINES:] if theirs else ())
 
 
 def load(target: str) -> AnyWorker:
-    """The worker; the current directory is looked in first.
+    """Return the worker. Modules of the current directory come first.
 
     Args:
-        target: `module:attribute`, both may be dotted. A worker, or a callable that returns one.
+        target: `module:attribute`, both perhaps with dots. It is a worker, or returns one.
 
     Raises:
         NoWorker: there is none.
@@ -89,7 +89,7 @@ def _made(factory: Any, target: str) -> AnyWorker:
     except (Exception, SystemExit) as error:
         raise NoWorker.raised(f"{target}() failed", error) from error
     if inspect.iscoroutine(made):
-        made.close()  # or Python warns that it was never awaited
+        made.close()  # otherwise Python warns that it was never awaited
     if not isinstance(made, (Worker, AsyncWorker)):
         raise NoWorker(f"{target}() returned {_kind(made)}, not a worker")
     return made

@@ -1,15 +1,16 @@
 """The heartbeat policy: until when a worker holds a job, and when to renew its lease.
 
-The thread of a worker, its helper process and a task of Spark renew leases by these rules. They
-differ in how they send the calls.
+A worker's thread, its helper process and Spark tasks renew leases by these rules. Each sends the
+calls in its own way.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from penstock.core.job import Delivery, QueueIdentity
 from penstock.core.options import BATCH
 
 __all__ = [
@@ -25,23 +26,23 @@ __all__ = [
 ]
 
 LEFT = 2 / 3
-"""What is left of a lease when the worker renews it."""
+"""The part of a lease that is left when the worker renews it."""
 NEAR = 1 / 4
 """The largest part of a lease that a round trip may take without consequences."""
 TIMES = 8
-"""How many round trips a lease lasts that is lengthened for them."""
+"""The number of round trips that a lease lasts when it is lengthened for them."""
 LONGEST = 3600.0
-"""Most seconds of such a lease."""
+"""Most seconds of a lease that is lengthened."""
 PAUSE = 10.0
 """Most seconds between two looks at the leases."""
 
 
 class Term(NamedTuple):
-    """Until when a job is held, by this machine's clock: from the time of asking, never later.
+    """The time until which a job is held, by this machine's clock. It counts from the request.
 
     Attributes:
-        until: seconds of the monotonic clock; inf = delivered at most once, never lost.
-        lease: seconds of one lease; 0 = not to be renewed: at most once, or its ttl ends then.
+        until: time by the monotonic clock; inf = delivered at most once, never lost.
+        lease: seconds of one lease; 0 = never renewed: delivered at most once, or its ttl ends.
     """
 
     until: float
@@ -53,11 +54,11 @@ class Term(NamedTuple):
 
     @property
     def is_once(self) -> bool:
-        """Whether the job is delivered at most once: it has no lease, and is never lost."""
+        """True if the job is delivered at most once: it has no lease, and is never lost."""
         return self.until == math.inf
 
     def renewal(self, left: float) -> float:
-        """When to renew it: when so much of its lease is left; its end, if it can't be renewed."""
+        """Return when to renew it: when this part of the lease is left; its end if it never is."""
         return self.until - self.lease * left
 
     def renewed(self, sent: float, heard: float, now_ms: int, code: int) -> Term | None:
@@ -67,42 +68,38 @@ class Term(NamedTuple):
             sent: when the call was sent.
             heard: when the answer came.
             now_ms: the server's time.
-            code: its answer for this job: the new end in ms, or why there is none.
+            code: the answer for this job: the new end in ms, or a code of at most 3.
         """
         return None if code <= 3 else self.extended(sent, heard, (code - now_ms) / 1000)
 
     def extended(self, sent: float, heard: float, left: float) -> Term:
-        """Return the term after a renewal for so many seconds.
+        """Return the term after a renewal for `left` seconds.
 
-        Fewer than were asked for mean that the ttl of the job ends then: nothing can lengthen it.
+        If they are fewer than requested, the ttl of the job ends then, and nothing can lengthen it.
         """
         lease = lengthened(self.lease, heard - sent) if left >= self.lease else 0.0
         return Term(sent + left, lease)
 
 
 OVER = Term(math.inf, 0.0)
-"""The term of a job that is lost: there is nothing to renew, and no end to look for."""
+"""The term of a lost job: it is neither renewed nor lost again."""
 
 
 def lengthened(lease: float, trip: float) -> float:
-    """The lease to renew with, so that renewals come in time although a round trip takes so long.
-
-    Args:
-        lease: in seconds.
-        trip: seconds from a request to its answer.
-    """
+    """Return a lease that is long enough for round trips of `trip` seconds."""
     return lease if trip <= lease * NEAR else max(lease, min(trip * TIMES, LONGEST))
 
 
-def begin(jobs: Sequence[Any], sent: float, now: float) -> tuple[float, float]:
-    """Set the terms of jobs that were delivered.
-
-    Returns their shortest lease, and when the first of them is to be renewed.
+def begin(jobs: Sequence[Delivery], sent: float, now: float) -> tuple[float, float]:
+    """Set the terms of delivered jobs.
 
     Args:
-        jobs: at least one.
-        sent: when they were asked for.
+        jobs: at least one job.
+        sent: when they were requested.
         now: when they came.
+
+    Returns:
+        Their shortest lease, and when the first of them has to be renewed.
     """
     trip, shortest, renewal = now - sent, math.inf, math.inf
     batch, common = None, OVER
@@ -114,7 +111,7 @@ def begin(jobs: Sequence[Any], sent: float, now: float) -> tuple[float, float]:
             common = Term(sent + lease, lease if trip <= lease * NEAR else lengthened(lease, trip))
             renewal = min(renewal, common.until - common.lease * LEFT)
         job.term = common
-        if job.data[2:3] in b"lt":  # its record names a lease or ttl of its own
+        if job.data[2:3] in b"lt":  # its record has its own lease or ttl
             term = job.term = _own_term(job, sent, trip)
             if term.lease:
                 shortest = min(shortest, job.lease)
@@ -122,7 +119,7 @@ def begin(jobs: Sequence[Any], sent: float, now: float) -> tuple[float, float]:
     return shortest, renewal
 
 
-def _own_term(job: Any, sent: float, trip: float) -> Term:
+def _own_term(job: Delivery, sent: float, trip: float) -> Term:
     if job.at_most_once:
         return Term(math.inf, 0.0)
     if job.ttl is not None:
@@ -132,15 +129,17 @@ def _own_term(job: Any, sent: float, trip: float) -> Term:
     return Term(sent + job.lease, lengthened(job.lease, trip))
 
 
-def due(jobs: Iterable[Any], now: float, left: float = LEFT) -> Iterator[tuple[float, list[Any]]]:
-    """Yield lease and jobs of each call of `extend` that is due: one life of one queue each.
+def due(
+    jobs: Iterable[Delivery], now: float, left: float = LEFT
+) -> Iterator[tuple[float, list[Delivery]]]:
+    """Yield lease and jobs of each call of `extend` that is due. Each has one queue and epoch.
 
     Args:
-        jobs: those that are held.
-        now: by this machine's monotonic clock.
+        jobs: the jobs that are held.
+        now: the time by this machine's monotonic clock.
         left: the part of a lease that is left when it is renewed.
     """
-    found: dict[tuple[Any, float], list[Any]] = {}
+    found: dict[tuple[QueueIdentity, float], list[Delivery]] = {}
     for job in jobs:
         term = job.term
         if term.lease and term.renewal(left) <= now:
@@ -151,8 +150,8 @@ def due(jobs: Iterable[Any], now: float, left: float = LEFT) -> Iterator[tuple[f
 
 
 def renew(
-    jobs: Sequence[Any], codes: Sequence[int], now_ms: int, sent: float, heard: float
-) -> list[Any]:
+    jobs: Sequence[Delivery], codes: Sequence[int], now_ms: int, sent: float, heard: float
+) -> list[Delivery]:
     """Set the terms after an answer of `extend`; return the jobs that are lost."""
     gone = []
     for job, code in zip(jobs, codes, strict=True):
@@ -164,8 +163,8 @@ def renew(
     return gone
 
 
-def next_renewal(jobs: Collection[Any], left: float = LEFT) -> float:
-    """Return when the first of these leases is to be renewed; inf = none is."""
+def next_renewal(jobs: Collection[Delivery], left: float = LEFT) -> float:
+    """Return when the first of these leases has to be renewed; inf = never."""
     nearest = math.inf
     for job in jobs:
         term: Term = job.term
