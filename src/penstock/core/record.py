@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 from urllib.parse import quote, unquote
@@ -185,6 +186,7 @@ def escaped(text: str) -> str:
     return quote(text, safe=_SAFE)
 
 
+@dataclass(slots=True, eq=False)
 class Record:
     """A parsed record.
 
@@ -199,7 +201,14 @@ class Record:
         raw: the body's bytes.
     """
 
-    __slots__ = ("codec", "dedup_id", "headers", "lease_ms", "raw", "retry", "stable_id", "ttl_ms")
+    raw: bytes
+    lease_ms: int | None = None
+    ttl_ms: int | None = None
+    codec: str = ""
+    dedup_id: str = ""
+    stable_id: str = ""
+    retry: RetryPolicy | None = None
+    headers: dict[str, str] = field(default_factory=dict)
 
     def span_ms(self, usual: int) -> int:
         """The lease of a delivery: the job's own, or the queue's; with a ttl at most a tenth of it.
@@ -210,16 +219,6 @@ class Record:
         if self.lease_ms is not None:
             return self.lease_ms
         return usual if self.ttl_ms is None else min(usual, max(1000, self.ttl_ms // 10))
-
-    def __init__(self, raw: bytes) -> None:
-        self.lease_ms: int | None = None
-        self.ttl_ms: int | None = None
-        self.codec = ""
-        self.dedup_id = ""
-        self.stable_id = ""
-        self.retry: RetryPolicy | None = None
-        self.headers: dict[str, str] = {}
-        self.raw = raw
 
     def body(self, codec: Codec | None = None) -> Any:
         """The body as its producer gave it: bytes, or what the codec says.
@@ -261,8 +260,8 @@ def parse_record(data: bytes) -> Record:
         record.codec = "json" if usual[1] else ""
         record.stable_id = (usual[2] or b"").decode()
         return record
-    for field in head.decode("utf-8", "replace").split(";")[1:]:
-        name, _, value = field.partition("=")
+    for part in head.decode("utf-8", "replace").split(";")[1:]:
+        name, _, value = part.partition("=")
         if name == "l":
             record.lease_ms = _whole(value)
         elif name == "t":

@@ -448,7 +448,7 @@ def _rest(state: WorkerState) -> Count:
     if not state.held:
         yield from _tidy(state)
     until = state.until()
-    wakes = state.wakes if state.may_wait else {}
+    wakes = state.wakes if state.room() > 0 and state.may_wait else {}
     if not wakes:
         if state.waiting or [poll for poll in state.polls if poll.woken]:
             yield from _stop_waiting(state)

@@ -309,8 +309,8 @@ class WorkerState:
 
     @property
     def may_wait(self) -> bool:
-        """True if the worker may wait for a token: it has room, and may take a job now."""
-        return not self.options.burst and self.room() > 0 and self.clock() >= self.next_ask
+        """True if the worker may wait for a token when it has room: it may take a job now."""
+        return not self.options.burst and self.clock() >= self.next_ask
 
     @property
     def wakes(self) -> dict[tuple[Any, bytes], QueuePoll]:
