@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.client._acompat import AsyncBackgroundTask, AsyncSignal, asleep
 from penstock.client._async.job import AsyncJob
+from penstock.client._async.sharded import hints
 from penstock.client._async.sharded.federated_node import (
     BRIEF,
     AsyncBackgroundTasks,
     AsyncFederatedNode,
 )
-from penstock.client._async.sharded.hints import AsyncHints
 from penstock.client._async.sharded.multi_node_wait import AsyncMultiNodeWait
 from penstock.client._async.sharded.placement import produce
 from penstock.client._async.sharded.sharded_queue import (
@@ -73,7 +73,6 @@ class AsyncFederation:
     Attributes:
         homes: the nodes.
         unused: nodes of the list that can't be used: id -> address and reason.
-        hints: calls that are kept for nodes that are down.
         learn_at: time of the clock when the lists of nodes are read again.
     """
 
@@ -88,7 +87,6 @@ class AsyncFederation:
         self.homes = list(homes or [AsyncFederatedNode(source, terms) for source in sources])
         self.unused: dict[str, tuple[str, str]] = {}
         self._sticky = Sticky(random.randrange(1 << 16))
-        self.hints = AsyncHints(self)
         self._poll_order: dict[str, PollOrder] = {}
         self._entries: dict[str, Entry] = {}
         self._gone: list[AsyncFederatedNode] = []
@@ -141,7 +139,7 @@ class AsyncFederation:
         self, home: AsyncFederatedNode, queue: str, names: Sequence[Any], intent: Intent
     ) -> list[bool]:
         """Keep a call about jobs of a node that is down; return for each job if it is kept."""
-        return await self.hints.keep(home, queue, names, intent)
+        return await hints.keep(self, home, queue, names, intent)
 
     # -- the state of the nodes ------------------------------------------------------------
 
@@ -239,7 +237,7 @@ class AsyncFederation:
         home.fault = None
         self._heard(await home.brief.node.listed())
         # Before a job is taken from it: other nodes may keep acks of its jobs.
-        await self.hints.replay(home)
+        await hints.replay(self, home)
         for queue in list(self._queues):
             await queue.agree(home)
         if home in self.homes:
@@ -287,7 +285,7 @@ class AsyncFederation:
                     await home.recognise()
                     await self.check_id(home)
                     self._heard(await home.brief.node.listed())
-                    await self.hints.replay_from(home, self.up(home))
+                    await hints.replay_from(self, home, self.up(home))
                 except ConfigurationError as error:
                     home.refused(error)
                 except Exception as error:  # noqa: BLE001  # `tend` tries it again
@@ -558,7 +556,7 @@ class AsyncFederation:
         if isinstance(effect, Listen):
             return await listener.listen(effect)
         if isinstance(effect, Keep):
-            return await self.hints.keep(effect.home, effect.queue, effect.jobs, effect.intent)
+            return await hints.keep(self, effect.home, effect.queue, effect.jobs, effect.intent)
         if isinstance(effect, flows.Quit):
             return await listener.quit()
         if isinstance(effect, flows.Rest):

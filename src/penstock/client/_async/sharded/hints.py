@@ -22,142 +22,141 @@ if TYPE_CHECKING:
     from penstock.client._async.sharded.federated_node import AsyncFederatedNode
     from penstock.client._async.sharded.federation import AsyncFederation
 
-__all__ = ["AsyncHints"]
+__all__ = ["keep", "replay", "replay_from"]
 
 logger = get_logger("penstock")
 
 
-class AsyncHints:
-    """Keeps and replays the hints of a federation.
+async def replay(federation: AsyncFederation, home: AsyncFederatedNode) -> None:
+    """Replay the hints that others keep for a node that is back, and those that it keeps.
+
+    Raises:
+        Exception: the node has failed again.
+    """
+    others = federation.up(home)
+    for other in others:
+        lost = None
+        try:
+            lost = await replay_from(federation, other, [home])
+        except Exception as error:  # noqa: BLE001  # not this node's failure
+            if not federation.bears(other, error):
+                logger.warning("hints on %s: %s", other.address, error)
+        if lost is not None:
+            raise lost
+    await replay_from(federation, home, others)
+
+
+async def replay_from(
+    federation: AsyncFederation, keeper: AsyncFederatedNode, homes: Sequence[AsyncFederatedNode]
+) -> Exception | None:
+    """Replay the hints that one node keeps; return the failure of a node they are for."""
+    lost: Exception | None = None
+    key = hints_key(federation.terms.prefix)
+    if not homes or not await keeper.brief.node.command("HLEN", key):
+        return None
+    cursor = b"0"
+    while True:
+        cursor, flat = await keeper.brief.node.command("HSCAN", key, cursor, "COUNT", 500)
+        kept, foreign = hints.read_hints(flat)
+        seconds, _ = await keeper.brief.node.command("TIME")
+        over = [hint.field for hint in kept if hint.until < int(seconds) * 1000]
+        for home in homes:
+            own = [hint for hint in kept if hint.node in home.known and home is not keeper]
+            try:
+                for batch in hints.batches(own):
+                    over += await _run(home, batch)
+            except Exception as error:
+                if not federation.bears(home, error):
+                    raise
+                lost = error
+        if over:
+            await keeper.brief.node.command("HDEL", key, *dict.fromkeys(over))
+        if foreign:
+            logger.warning("%s keeps %d hints of an unknown kind", keeper.address, len(foreign))
+        if cursor == b"0" or lost is not None:
+            return lost
+
+
+async def _run(home: AsyncFederatedNode, batch: Sequence[Hint]) -> list[str]:
+    """Run a call for hints about jobs of one queue; return the fields to remove."""
+    first = batch[0]
+    ops = AsyncQueue(home.brief, *split_name(first.queue)).ops
+    pairs = [text for hint in batch for text in (hint.number, hint.receipt)]
+    call = ops.hinted(first.kind, first.epoch, first.window, first.reason, pairs)
+    try:
+        await home.brief.node.run(call)
+    except WrongEpoch:
+        pass  # the queue was re-created: these jobs do not exist any more
+    except Exception as error:  # the hints stay
+        logger.warning("%d hints for %s: %s", len(batch), home.address, error)
+        if passing(error):
+            raise
+        return []
+    text = "late %s on %s: %d jobs of %r"
+    logger.info(text, first.kind, home.address, len(batch), first.queue)
+    return [hint.field for hint in batch]
+
+
+async def keep(
+    federation: AsyncFederation,
+    home: AsyncFederatedNode,
+    queue: str,
+    names: Sequence[Any],
+    intent: Intent,
+) -> list[bool]:
+    """Keep a call about jobs of a node that is down on another node.
 
     Args:
         federation: the nodes.
+        home: the node that is down.
+        queue: name of the jobs' queue on it.
+        names: deliveries or ids.
+        intent: the call.
+
+    Returns:
+        For each job, whether a hint is kept.
     """
-
-    def __init__(self, federation: AsyncFederation) -> None:
-        self._federation = federation
-
-    async def replay(self, home: AsyncFederatedNode) -> None:
-        """Replay the hints that others keep for a node that is back, and those that it keeps.
-
-        Raises:
-            Exception: the node has failed again.
-        """
-        others = self._federation.up(home)
-        for other in others:
-            lost = None
-            try:
-                lost = await self.replay_from(other, [home])
-            except Exception as error:  # noqa: BLE001  # not this node's failure
-                if not self._federation.bears(other, error):
-                    logger.warning("hints on %s: %s", other.address, error)
-            if lost is not None:
-                raise lost
-        await self.replay_from(home, others)
-
-    async def replay_from(
-        self, keeper: AsyncFederatedNode, homes: Sequence[AsyncFederatedNode]
-    ) -> Exception | None:
-        """Replay the hints that one node keeps; return the failure of a node they are for."""
-        lost: Exception | None = None
-        key = hints_key(self._federation.terms.prefix)
-        if not homes or not await keeper.brief.node.command("HLEN", key):
-            return None
-        cursor = b"0"
-        while True:
-            cursor, flat = await keeper.brief.node.command("HSCAN", key, cursor, "COUNT", 500)
-            kept, foreign = hints.read_hints(flat)
-            seconds, _ = await keeper.brief.node.command("TIME")
-            over = [hint.field for hint in kept if hint.until < int(seconds) * 1000]
-            for home in homes:
-                own = [hint for hint in kept if hint.node in home.known and home is not keeper]
-                try:
-                    for batch in hints.batches(own):
-                        over += await self._run(home, batch)
-                except Exception as error:
-                    if not self._federation.bears(home, error):
-                        raise
-                    lost = error
-            if over:
-                await keeper.brief.node.command("HDEL", key, *dict.fromkeys(over))
-            if foreign:
-                logger.warning("%s keeps %d hints of an unknown kind", keeper.address, len(foreign))
-            if cursor == b"0" or lost is not None:
-                return lost
-
-    async def _run(self, home: AsyncFederatedNode, batch: Sequence[Hint]) -> list[str]:
-        """Run a call for hints about jobs of one queue; return the fields to remove."""
-        first = batch[0]
-        ops = AsyncQueue(home.brief, *split_name(first.queue)).ops
-        pairs = [text for hint in batch for text in (hint.number, hint.receipt)]
-        call = ops.hinted(first.kind, first.epoch, first.window, first.reason, pairs)
+    for keeper in federation.preferred():
+        state = keeper.state
+        if keeper is home or not state.is_up:
+            continue
         try:
-            await home.brief.node.run(call)
-        except WrongEpoch:
-            pass  # the queue was re-created: these jobs do not exist any more
-        except Exception as error:  # the hints stay
-            logger.warning("%d hints for %s: %s", len(batch), home.address, error)
-            if passing(error):
-                raise
-            return []
-        text = "late %s on %s: %d jobs of %r"
-        logger.info(text, first.kind, home.address, len(batch), first.queue)
-        return [hint.field for hint in batch]
-
-    async def keep(
-        self, home: AsyncFederatedNode, queue: str, names: Sequence[Any], intent: Intent
-    ) -> list[bool]:
-        """Keep a call about jobs of a node that is down on another node.
-
-        Args:
-            home: the node that is down.
-            queue: name of the jobs' queue on it.
-            names: deliveries or ids.
-            intent: the call.
-
-        Returns:
-            For each job, whether a hint is kept.
-        """
-        for keeper in self._federation.preferred():
-            state = keeper.state
-            if keeper is home or not state.is_up:
+            if state.is_stale(monotonic()):
+                await keeper.look()
+            if state.leaving or state.crowded:
                 continue
-            try:
-                if state.is_stale(monotonic()):
-                    await keeper.look()
-                if state.leaving or state.crowded:
-                    continue
-                found = await self._kept(keeper, home.id, queue, names, intent)
-            except Exception as error:  # noqa: BLE001  # the next node is tried
-                self._federation.bears(keeper, error)
-                continue
-            if found is not None:
-                if any(found) and home.state.is_up:  # it came back meanwhile
-                    with suppress(Exception):  # replayed when the list of nodes is read again
-                        await self.replay_from(keeper, [home])
-                return found
+            found = await _kept(federation, keeper, home.id, queue, names, intent)
+        except Exception as error:  # noqa: BLE001  # the next node is tried
+            federation.bears(keeper, error)
+            continue
+        if found is not None:
+            if any(found) and home.state.is_up:  # it came back meanwhile
+                with suppress(Exception):  # replayed when the list of nodes is read again
+                    await replay_from(federation, keeper, [home])
+            return found
+    return [False] * len(names)
+
+
+async def _kept(
+    federation: AsyncFederation,
+    keeper: AsyncFederatedNode,
+    node: str,
+    queue: str,
+    names: Sequence[Any],
+    intent: Intent,
+) -> list[bool] | None:
+    """Store hints on a node; return for each job if one is kept, None = too many are there."""
+    key, command = hints_key(federation.terms.prefix), keeper.brief.node.command
+    seconds, micros = await command("TIME")
+    now = int(seconds) * 1000 + int(micros) // 1000
+    found = [hints.hint_of(name, node, queue, intent, now) for name in names]
+    kept = [hint for hint in found if hint is not None]
+    if not kept:
         return [False] * len(names)
-
-    async def _kept(
-        self,
-        keeper: AsyncFederatedNode,
-        node: str,
-        queue: str,
-        names: Sequence[Any],
-        intent: Intent,
-    ) -> list[bool] | None:
-        """Store hints on a node; return for each job if one is kept, None = too many are there."""
-        key, command = hints_key(self._federation.terms.prefix), keeper.brief.node.command
-        seconds, micros = await command("TIME")
-        now = int(seconds) * 1000 + int(micros) // 1000
-        found = [hints.hint_of(name, node, queue, intent, now) for name in names]
-        kept = [hint for hint in found if hint is not None]
-        if not kept:
-            return [False] * len(names)
-        if await command("HLEN", key) + len(kept) > hints.MOST:
-            return None
-        await command("HSET", key, *(text for hint in kept for text in (hint.field, hint.value)))
-        life = max(hint.until for hint in kept) - now
-        if await command("PTTL", key) < life:
-            await command("PEXPIRE", key, life)
-        return [hint is not None for hint in found]
+    if await command("HLEN", key) + len(kept) > hints.MOST:
+        return None
+    await command("HSET", key, *(text for hint in kept for text in (hint.field, hint.value)))
+    life = max(hint.until for hint in kept) - now
+    if await command("PTTL", key) < life:
+        await command("PEXPIRE", key, life)
+    return [hint is not None for hint in found]

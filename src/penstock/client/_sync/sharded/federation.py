@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.client._acompat import BackgroundTask, Signal, sleep
 from penstock.client._sync.job import Job
+from penstock.client._sync.sharded import hints
 from penstock.client._sync.sharded.federated_node import (
     BRIEF,
     BackgroundTasks,
     FederatedNode,
 )
-from penstock.client._sync.sharded.hints import Hints
 from penstock.client._sync.sharded.multi_node_wait import MultiNodeWait
 from penstock.client._sync.sharded.placement import produce
 from penstock.client._sync.sharded.sharded_queue import (
@@ -74,7 +74,6 @@ class Federation:
     Attributes:
         homes: the nodes.
         unused: nodes of the list that can't be used: id -> address and reason.
-        hints: calls that are kept for nodes that are down.
         learn_at: time of the clock when the lists of nodes are read again.
     """
 
@@ -89,7 +88,6 @@ class Federation:
         self.homes = list(homes or [FederatedNode(source, terms) for source in sources])
         self.unused: dict[str, tuple[str, str]] = {}
         self._sticky = Sticky(random.randrange(1 << 16))
-        self.hints = Hints(self)
         self._poll_order: dict[str, PollOrder] = {}
         self._entries: dict[str, Entry] = {}
         self._gone: list[FederatedNode] = []
@@ -142,7 +140,7 @@ class Federation:
         self, home: FederatedNode, queue: str, names: Sequence[Any], intent: Intent
     ) -> list[bool]:
         """Keep a call about jobs of a node that is down; return for each job if it is kept."""
-        return self.hints.keep(home, queue, names, intent)
+        return hints.keep(self, home, queue, names, intent)
 
     # -- the state of the nodes ------------------------------------------------------------
 
@@ -240,7 +238,7 @@ class Federation:
         home.fault = None
         self._heard(home.brief.node.listed())
         # Before a job is taken from it: other nodes may keep acks of its jobs.
-        self.hints.replay(home)
+        hints.replay(self, home)
         for queue in list(self._queues):
             queue.agree(home)
         if home in self.homes:
@@ -288,7 +286,7 @@ class Federation:
                     home.recognise()
                     self.check_id(home)
                     self._heard(home.brief.node.listed())
-                    self.hints.replay_from(home, self.up(home))
+                    hints.replay_from(self, home, self.up(home))
                 except ConfigurationError as error:
                     home.refused(error)
                 except Exception as error:  # noqa: BLE001  # `tend` tries it again
@@ -557,7 +555,7 @@ class Federation:
         if isinstance(effect, Listen):
             return listener.listen(effect)
         if isinstance(effect, Keep):
-            return self.hints.keep(effect.home, effect.queue, effect.jobs, effect.intent)
+            return hints.keep(self, effect.home, effect.queue, effect.jobs, effect.intent)
         if isinstance(effect, flows.Quit):
             return listener.quit()
         if isinstance(effect, flows.Rest):
