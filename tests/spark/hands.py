@@ -86,7 +86,7 @@ def write(
                 copy = pickle.loads(pickle.dumps(writer))
                 order = list(reversed(rows)) if turn and attempt else rows
                 columns: dict[str, Sequence[Any]] = {"payload": order}
-                if writer.job.has_ids:
+                if writer.has_ids:
                     columns["id"] = [body.decode() for body in order]
                 message = copy.write(iter(arrow(columns)))
         messages.append(message)

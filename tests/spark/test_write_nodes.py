@@ -35,7 +35,7 @@ def attempts(writer: BatchWriter, count: int) -> list[Any]:
     """The messages of the last of so many attempts."""
     message: Any = None
     columns: dict[str, Any] = {"payload": BODIES}
-    if writer.job.has_ids:
+    if writer.has_ids:
         columns["id"] = [str(number) for number in range(len(BODIES))]
     for _ in range(count):
         with running():

@@ -52,7 +52,7 @@ def test_a_named_write_is_done_once(text: str, ps: Penstock, options: Any) -> No
     for number, (name, total) in enumerate(names):
         given = options(**({"writeId": name} if name else {}))
         writer = BatchWriter(given, schema(text), False)
-        assert writer.job.options.commit_mode == ("staged" if text == PLAIN else "direct")
+        assert writer.options.commit_mode == ("staged" if text == PLAIN else "direct")
         writer.commit(write(writer, again if number else rows))
         total = total if text == PLAIN else 4
         stats = ps.queue("mail").stats()
@@ -288,7 +288,7 @@ def test_plans_that_cannot_be_carried_out(ps: Penstock, options: Any, redis_url:
 def test_an_executor_that_reaches_another_server_says_so(options: Any) -> None:
     """What `localhost` means differs from machine to machine."""
     writer = BatchWriter(options(), schema(PLAIN), False)
-    writer.job.nodes = ("00000000",)
+    writer.nodes = ("00000000",)
     with running(), pytest.raises(WrongServer, match="localhost"):
         writer.write(iter(arrow({"payload": [b"x"]})))
 
@@ -315,10 +315,10 @@ def test_a_server_that_was_emptied_is_a_new_one(
     with node, running():
         row = arrow({"id": ["a"], "payload": [b"x"]})
         writer.write(iter(row))
-        assert writer.job.nodes == (node.hget("penstock:node", "id")[:8].decode(),)
+        assert writer.nodes == (node.hget("penstock:node", "id")[:8].decode(),)
         flush_all(ps)
         driver = BatchWriter(given, schema("id string, payload binary"), False)
-        assert driver.job.nodes != writer.job.nodes
+        assert driver.nodes != writer.nodes
         driver.write(iter(row))
 
 
@@ -528,17 +528,21 @@ def test_reports_are_what_the_driver_logs(
     ids.commit(write(ids, [[b"a", b"b"]], tries=2))
     assert "queue mail: written 2 rows, 0 added, 2 duplicates" in caplog.text
     ids.abort([*write(ids, [[b"a"]]), None])
-    assert "1 duplicates; what is in stays in, and the same again adds the others" in caplog.text
+    assert "1 duplicates; the rows that were added stay in the queue, and rep" in caplog.text
+    assert "repeating the write adds the others" in caplog.text
     plain = BatchWriter(options(commitMode="direct"), schema(PLAIN), False)
     plain.abort([*write(plain, ROWS), None])
-    assert "6 added, 0 duplicates; what is in stays in, and the same again adds all" in caplog.text
+    assert (
+        "0 duplicates; the rows that were added stay in the queue, and repeating the write adds all"
+        in caplog.text
+    )
     aside = BatchWriter(options(writeId="load 7"), schema(PLAIN), False)
     aside.abort([*write(aside, ROWS), None])
     assert "finished tasks: 6 rows; none of its rows are added" in caplog.text
     aside.commit(write(aside, ROWS))
     aside.abort(write(aside, ROWS))
-    assert "The same write with writeId=load 7 publishes the rest" in caplog.text
-    assert json.dumps(ids.job.options.url) not in caplog.text
+    assert "To publish the rest, repeat the write with writeId=load 7" in caplog.text
+    assert json.dumps(ids.options.url) not in caplog.text
 
 
 def test_what_cannot_be_repeated_safely_is_refused(ps: Penstock, options: Any) -> None:
@@ -575,11 +579,11 @@ def test_jobs_have_stable_ids(mode: str, text: str, ps: Penstock, options: Any) 
     """One for each row, the same in each attempt: after a failover it shows who came before."""
     writer = BatchWriter(options(commitMode=mode), schema(text), False)
     found = []
-    rows = [[b"a", b"b"], [b"c"]] if writer.job.has_ids else ROWS
+    rows = [[b"a", b"b"], [b"c"]] if writer.has_ids else ROWS
     for _ in range(2):
         messages = write(writer, rows)
         if mode == "staged":
-            StagedCommit(writer.job.options, messages[0].staged).run(
+            StagedCommit(writer.options, messages[0].staged).run(
                 [(one.token, one.chunks) for one in messages if one.chunks]
             )
         found.append(sorted(job.stable_id for job in ps.queue("mail").reserve(10, block=0)))

@@ -30,7 +30,7 @@ __all__ = [
 
 
 class Staged(NamedTuple):
-    """What is staged together: all of it will be in the queue, or nothing.
+    """Names rows that are staged together: all of them become jobs, or none.
 
     Attributes:
         writer: the writer's name, 1 to 64 letters and digits.
@@ -54,7 +54,7 @@ def _staging(ops: QueueOps, name: str, at: Staged, *args: Any) -> Call[Any]:
 def stage(
     ops: QueueOps, at: Staged, field: str, ttl_ms: int, chunk: bytes
 ) -> Call[replies.Stage | replies.StageGone]:
-    """Keep a chunk of jobs aside; see `staged_chunk`."""
+    """Stage a chunk of jobs, made by `staged_chunk`."""
     return _staging(ops, "stage", at, field, ttl_ms, chunk)
 
 
@@ -65,7 +65,7 @@ def commit(
     keep_ms: int,
     wait: Wait | None,
 ) -> Call[replies.Commit | replies.CommitEnded | replies.CommitGone]:
-    """Promise what these attempts have staged: name and number of chunks of each."""
+    """Commit the rows of these attempts: token and number of chunks of each."""
     flat = [part for stage in stages for part in stage]
     call = _staging(ops, "commit", at, keep_ms, *flat)
     call.wait = wait
@@ -75,7 +75,7 @@ def commit(
 def unstage(
     ops: QueueOps, at: Staged, keep_ms: int | None
 ) -> Call[replies.Unstage | replies.UnstageGone]:
-    """Forget what is staged: all is in the queue (and for how long that is known), or none."""
+    """Forget published rows and remember the batch for `keep_ms`; None = drop staged rows."""
     return _staging(ops, "unstage", at, "" if keep_ms is None else keep_ms)
 
 
@@ -84,10 +84,9 @@ def publish(
     at: Staged,
     field: str,
     most: int,
-    *,
+    wait: Wait | None,
     create: str,
     wait_ms: int,
-    wait: Wait | None,
 ) -> Call[Added]:
     """Move the first jobs of a staged chunk into the queue."""
     call = ops.call("publish", create, "", wait_ms, ops.producing, field, most)
@@ -97,7 +96,7 @@ def publish(
 
 
 def staged_chunk(delay: int | str, records: Sequence[bytes]) -> bytes:
-    """Records as they are staged together: delay and sizes, newline, one after the other."""
+    """Encode records that are staged together: delay and sizes, a newline, the records."""
     sizes = " ".join([str(len(record)) for record in records])
     return b"%b %b\n%b" % (str(delay).encode(), sizes.encode(), b"".join(records))
 
@@ -114,7 +113,7 @@ def _of_checkpoint(ops: QueueOps, name: str, consumer: str, *args: Any) -> Call[
 def assign(
     ops: QueueOps, consumer: str, fence: str, batch: int, *, most: int, n: int, lease_ms: int
 ) -> tuple[Call[replies.Assign], int]:
-    """Reserve up to n more jobs for a batch; gives the call and the tag of its receipts.
+    """Reserve up to n more jobs for a batch; return the call and the tag of its receipts.
 
     An empty fence takes the checkpoint over.
     """
@@ -126,14 +125,14 @@ def assign(
 def assigned(
     ops: QueueOps, consumer: str, fence: str, batch: int, start: int, count: int
 ) -> Call[replies.Assigned | replies.AssignedGone]:
-    """A page of the receipts of a batch."""
+    """Read a page of the receipts of a batch."""
     return _of_checkpoint(ops, "assigned", consumer, fence, batch, start, count)
 
 
 def fetch(
     ops: QueueOps, consumer: str, batch: int, start: int, count: int, full: int
 ) -> Call[replies.Fetch | replies.FetchGone]:
-    """The jobs of a part of a batch that are still held under its receipts."""
+    """Read the jobs of a part of a batch that are still held under its receipts."""
     return _of_checkpoint(ops, "fetch", consumer, batch, start, count, full)
 
 
@@ -145,17 +144,17 @@ def dismiss(
 
 
 def ack_receipts(
-    ops: QueueOps, epoch: str, receipt: str, numbers: Sequence[Any], until: int = 0
+    ops: QueueOps, epoch: str, receipt: str, numbers: Sequence[bytes], until: int = 0
 ) -> Call[replies.Ack]:
-    """Finish jobs that have one receipt in common; `until` is a hint when their leases end."""
+    """Acknowledge jobs that share a receipt; `until` is a hint when their leases end."""
     common = f"{receipt}@{until}" if until else receipt
     return ops.call("ack", epoch, common, "", *numbers)
 
 
 def extend_receipts(
-    ops: QueueOps, epoch: str, receipt: str, numbers: Sequence[Any], lease_ms: int
+    ops: QueueOps, epoch: str, receipt: str, numbers: Sequence[bytes], lease_ms: int
 ) -> Call[replies.Extend]:
-    """Renew the leases of jobs that have one receipt in common."""
+    """Renew the leases of jobs that share a receipt."""
     return ops.call("extend", epoch, receipt, lease_ms, 1, *numbers)
 
 
@@ -165,10 +164,10 @@ def extend_receipts(
 def survey(
     ops: QueueOps, epoch: str, place: str, start: str, end: str, count: int, full: int
 ) -> Call[replies.Survey]:
-    """A page of the jobs of one structure, between two places in it."""
+    """Read a page of the jobs of one structure, between two places in it."""
     return ops.call("survey", epoch, place, start, end, count, full)
 
 
-def show_numbers(ops: QueueOps, epoch: str, numbers: Sequence[Any]) -> Call[replies.Show]:
-    """Jobs by number, at most 100."""
+def show_numbers(ops: QueueOps, epoch: str, numbers: Sequence[bytes]) -> Call[replies.Show]:
+    """Read jobs by number, at most 100."""
     return ops.call("show", epoch, *numbers)

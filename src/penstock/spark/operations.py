@@ -1,4 +1,4 @@
-"""Rows that name jobs: to be acknowledged, reported as failed, redriven or deleted."""
+"""Acknowledges, nacks, redrives or deletes the jobs that rows name."""
 
 from __future__ import annotations
 
@@ -18,48 +18,35 @@ from penstock.wire.codes import Code
 
 __all__ = ["Settler", "check_columns"]
 
-KNOWN = {
-    "ack": ("id", "receipt"),
-    "nack": ("id", "receipt"),
-    "redrive": ("id",),
-    "delete": ("id",),
-}
-
 
 def check_columns(fields: Sequence[tuple[str, str]], options: Write) -> dict[str, int]:
-    """Which column is the id, and which the receipt.
+    """Return the indices of the columns `id` and `receipt`.
 
     Raises:
-        BadArgument: one is missing, unknown, there twice, or no string.
+        BadArgument: a column is missing, unknown, there twice, or no string.
     """
-    known = KNOWN[options.operation]
+    known = ("id", "receipt") if options.operation in ("ack", "nack") else ("id",)
+    takes = f"operation={options.operation} takes the columns {' and '.join(known)}"
     places: dict[str, int] = {}
     for index, (name, kind) in enumerate(fields):
         meaning = plain(name)
-        what = what_of(options)
         if meaning not in known or meaning in places:
             again = "is there twice" if meaning in places else "is not used here: drop it"
-            raise BadArgument("column", name, f"{again}; {what}")
+            raise BadArgument("column", name, f"{again}; {takes}")
         if kind != "string":
-            raise BadArgument("column", name, f"is {kind}; {meaning} is string")
+            raise BadArgument("column", name, f"is {kind}; {meaning} must be a string")
         places[meaning] = index
     if "id" not in places:
         listed = tuple(name for name, _ in fields)
-        raise BadArgument("columns", listed, f"there is no column 'id'; {what_of(options)}")
+        raise BadArgument("columns", listed, f"must have a column 'id'; {takes}")
     return places
 
 
-def what_of(options: Write) -> str:
-    """What an operation needs, in words."""
-    return (
-        f"operation={options.operation} takes the columns {' and '.join(KNOWN[options.operation])}"
-    )
-
-
 class Settler:
-    """Carries out one operation on jobs that rows name, in batches.
+    """Runs one operation on the jobs that rows name, in batches.
 
-    A repeated task finds what it did before: `gone`, `ended` or `refused`, which is no error.
+    In a repeated task, the outcome of jobs that are settled is `gone`, `ended` or `refused`. It is
+    no error.
 
     Args:
         options: of the write.
@@ -76,10 +63,10 @@ class Settler:
         self._row = 0
 
     def add(self, values: Sequence[list[Any]], count: int) -> None:
-        """Take some rows.
+        """Take rows, and settle the jobs of full batches.
 
         Raises:
-            RowError: an id or receipt can't be used; rows before it may have been dealt with.
+            RowError: an id or receipt can't be used; jobs of rows before it may be settled.
         """
         ids = values[self._places["id"]]
         receipts = values[self._places["receipt"]] if "receipt" in self._places else None
@@ -92,17 +79,17 @@ class Settler:
                 self._settle(life, self._waiting.pop(life))
 
     def finish(self) -> dict[str, int]:
-        """Deal with what is left; how many rows had which outcome."""
+        """Settle the rest; return the number of rows, and of each outcome."""
         for life, names in self._waiting.items():
             self._settle(life, names)
         self._waiting = {}
         return self._counts
 
-    def _named(self, job_id: Any, receipt: Any) -> tuple[Any, Delivery | str]:
+    def _named(self, job_id: Any, receipt: Any) -> tuple[tuple[str, int, str], Delivery | str]:
         try:
             parsed = parse_id(job_id)
             if parsed.crc not in self._known:
-                raise WrongQueue("id", job_id, f"not an id of queue {self._options.queue!r}")
+                raise WrongQueue("id", job_id, f"must be an id of queue {self._options.queue!r}")
         except BadJobId as error:
             raise RowError("id", job_id, error.reason, self._row) from None
         life = (parsed.node, parsed.crc, parsed.epoch)
@@ -121,7 +108,7 @@ class Settler:
         self._counts["rows"] += len(names)
         try:
             outcomes: Sequence[Outcome] = self._act(part)(names)
-        except WrongEpoch:  # the queue has been removed since, and made anew
+        except WrongEpoch:  # the queue was deleted and re-created
             outcomes = [Outcome.GONE] * len(names)
         for outcome in outcomes:
             self._counts[outcome.value] = self._counts.get(outcome.value, 0) + 1

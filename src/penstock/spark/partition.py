@@ -1,4 +1,4 @@
-"""Enqueueing from a function of one's own, in `foreachPartition` or `foreachBatch`."""
+"""Enqueueing from a user's function, in `foreachPartition` or `foreachBatch`."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from penstock.spark.tasks import task, write_name
 __all__ = ["enqueue_partition"]
 
 ROWS = 1000
-"""Made into records at a time."""
+"""Rows that are converted at a time."""
 
 
 def enqueue_partition(rows: Iterable[Any], **options: Any) -> dict[str, int]:
     """Enqueue the rows of a partition; a repeated attempt adds nothing twice.
 
-    The connection is that of the process: one, whatever the number of partitions. Rows have ids:
-    nothing else tells them apart when they come again, in other partitions perhaps.
+    All partitions in a process share its connection. Rows must have ids: only they identify a row
+    that comes again, perhaps in another partition.
 
     Args:
         rows: Rows or mappings, all with the same names.
@@ -40,11 +40,11 @@ def enqueue_partition(rows: Iterable[Any], **options: Any) -> dict[str, int]:
         Unreachable: no server can be reached, or not every one of several nodes.
         As `Queue.enqueue`.
     """
-    given = Write.parse(
-        {name: _text(value) for name, value in options.items() if value is not None}
-    )
-    if given.operation != "enqueue" or given.commit_mode == "staged":
-        raise OptionError("commitMode", given.commit_mode, "a function enqueues, and directly")
+    given = Write.parse(options)
+    if given.operation != "enqueue":
+        raise OptionError("operation", given.operation, "must be enqueue in enqueue_partition")
+    if given.commit_mode == "staged":
+        raise OptionError("commitMode", "staged", "must be direct in enqueue_partition")
     where = task()
     source = iter(rows)
     first = next(source, None)
@@ -56,8 +56,8 @@ def enqueue_partition(rows: Iterable[Any], **options: Any) -> dict[str, int]:
         raise OptionError(
             "idColumn",
             None,
-            "is required, or a column id: rows without ids are added again by a repeat with "
-            "another number of partitions. df.write can stage them",
+            "is required, or a column id: a repeat with another number of partitions would add "
+            "rows without ids again. df.write can stage them",
         )
     write = write_name(where, given.write_id, secrets.token_hex(8))
     encoder = Encoder(columns, given, write, where.partition)
@@ -67,13 +67,7 @@ def enqueue_partition(rows: Iterable[Any], **options: Any) -> dict[str, int]:
     sink = Sink(given, nodes)
     for values, count in transposed(_valued(chain([first], source), names), len(names), ROWS):
         sink.put(encoder.encode(values, count))
-    done = sink.finish()
-    return {"rows": done.rows, "added": done.added, "duplicates": done.duplicates}
-
-
-def _text(value: Any) -> str:
-    """An option as Spark would hand it on."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return sink.finish()
 
 
 def _names(row: Any) -> tuple[str, ...]:
@@ -86,10 +80,10 @@ def _names(row: Any) -> tuple[str, ...]:
 
 
 def _valued(rows: Iterable[Any], names: tuple[str, ...]) -> Iterator[list[Any]]:
-    """The values of each row, in the order of the first one's names.
+    """Yield the values of each row, in the order of the first row's names.
 
     Raises:
-        BadArgument: a row has others.
+        BadArgument: a row has other names.
     """
     for at, row in enumerate(rows):
         found = _names(row)

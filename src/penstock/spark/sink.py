@@ -1,11 +1,11 @@
-"""Records on their way into queues: in batches of one trip each, with patience for full queues."""
+"""Sends records to queues in batches of one round trip, and waits while a queue is full."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from time import monotonic
-from typing import Any
+from typing import Generic, TypeVar
 
 from penstock.client._sync.queue import Queue
 from penstock.core.bulk import Prepared, prepared
@@ -17,47 +17,31 @@ from penstock.spark.connect import check_queue, shares
 from penstock.spark.options import Write
 from penstock.spark.rows import Item, preferred
 
-__all__ = ["Counts", "Packer", "Sink"]
+__all__ = ["Packer", "Sink"]
+
+K = TypeVar("K")
 
 GROUPS = 64
-"""Batches that are filled at a time: one for each queue and delay."""
+"""Most batches that are filled at a time: one for each shard, queue and delay."""
 
 
-@dataclass
-class Counts:
-    """What became of rows.
-
-    Attributes:
-        rows: how many there were.
-        added: how many are jobs now that were none before.
-    """
-
-    rows: int = 0
-    added: int = 0
-
-    @property
-    def duplicates(self) -> int:
-        """How many were there already."""
-        return self.rows - self.added
-
-
-class Packer:
-    """Gathers records that go out together: of one place, one queue, one delay.
+class Packer(Generic[K]):
+    """Collects records that are sent together: those with the same key.
 
     Args:
-        options: how many rows, how many bytes.
+        options: say how many rows and bytes a batch has.
     """
 
     def __init__(self, options: Write) -> None:
         self._rows = options.batch_size
         self._bytes = options.batch_bytes
-        self._open: dict[tuple[Any, ...], tuple[list[bytes], list[int]]] = {}
+        self._open: dict[K, tuple[list[bytes], list[int]]] = {}
 
-    def add(self, key: tuple[Any, ...], record: bytes) -> Iterable[tuple[Any, list[bytes]]]:
-        """Take one more; gives what has to go out before or with it."""
+    def add(self, key: K, record: bytes) -> list[tuple[K, list[bytes]]]:
+        """Take a record; return the batches that are to be sent now."""
         found = self._open.get(key)
         size = len(record)
-        full: list[tuple[Any, list[bytes]]] = []
+        full: list[tuple[K, list[bytes]]] = []
         if found is None:
             if len(self._open) >= GROUPS:
                 full = self.rest()
@@ -73,39 +57,38 @@ class Packer:
             del self._open[key]
         return full
 
-    def rest(self) -> list[tuple[Any, list[bytes]]]:
-        """What is left."""
+    def rest(self) -> list[tuple[K, list[bytes]]]:
+        """Return the batches that are not full."""
         found = [(key, records) for key, (records, _) in self._open.items()]
         self._open = {}
         return found
 
 
 class Sink:
-    """Puts records into queues as they come; a dedup id that is taken adds nothing.
+    """Adds records to queues as they come; a dedup id that is taken adds nothing.
 
-    On several nodes, and in a queue of several partitions, the id says which one has the job: the
-    same in every attempt.
+    The id chooses the node and the partition, so that every attempt uses the same ones.
 
     Args:
         options: of the write.
-        nodes: ids of the nodes, as the driver sees them.
+        nodes: ids of the nodes that the driver reaches.
     """
 
     def __init__(self, options: Write, nodes: Sequence[str]) -> None:
         self._options = options
         self._nodes = tuple(nodes)
-        self._packer = Packer(options)
+        self._packer = Packer[tuple[tuple[str, int], str, int | str]](options)
         self._parts: dict[str, dict[tuple[str, int], Queue]] = {}
         self._counts: dict[str, int] = {}
-        self.counts = Counts()
+        self._rows = self._added = 0
 
     def put(self, items: Iterable[Item]) -> None:
-        """Add rows; what does not fill a batch waits for more.
+        """Add rows; those that do not fill a batch wait for more.
 
         Raises:
-            QueueFull: there was no room in time, or none and `onFull=fail`.
-            QueueMissing: a row's queue is not there, and `requireQueue` is set.
-            As `Queue.enqueue`: what is in stays in, and adds nothing when it comes again.
+            QueueFull: there was no room within `fullTimeout`, or at once with `onFull=fail`.
+            QueueMissing: a row's queue does not exist, and `requireQueue` is set.
+            As `Queue.enqueue`: rows that were added stay, and a repeat does not add them again.
         """
         nodes, add, single = self._nodes, self._packer.add, self._nodes[0]
         several = len(nodes) > 1
@@ -117,60 +100,57 @@ class Sink:
             for (at, name, when), records in add(((node, number), queue, delay), record):
                 self._send(at, name, when, records)
 
-    def finish(self) -> Counts:
-        """Send what is left."""
+    def finish(self) -> dict[str, int]:
+        """Send the rest; return the numbers of rows, and of those that were added or not."""
         for (at, queue, delay), records in self._packer.rest():
             self._send(at, queue, delay, records)
-        return self.counts
+        duplicates = self._rows - self._added
+        return {"rows": self._rows, "added": self._added, "duplicates": duplicates}
 
     def _count(self, name: str) -> int:
-        """How many partitions a queue has; 1 = none."""
+        """Return the number of partitions of a queue; 1 = it has none."""
         found = shares(self._options, name)
-        if name != self._options.queue:  # that one was looked for when the write was planned
+        if name != self._options.queue:  # the driver has checked that one
             check_queue(self._options, name, found.values())
         self._parts[name] = found
         self._counts[name] = 1 + max(number for _, number in found)
         return self._counts[name]
 
-    def _part(self, at: tuple[str, int], name: str) -> Queue:
-        found = self._parts[name].get(at)
-        if found is None:
-            raise NodesUnavailable(f"node {at[0]} has rows of this write and can't be reached")
-        return found
-
     def _send(
         self, place: tuple[str, int], name: str, delay: int | str, records: Sequence[bytes]
     ) -> None:
-        part = self._part(place, name)
+        part = self._parts[name].get(place)
+        if part is None:
+            raise NodesUnavailable(f"node {place[0]} has rows of this write and can't be reached")
 
         def put(at: int, n: int, block: float) -> int:
             chunk = records[at : at + n]
             options = terms(self._options, delay, block)
             reply, confirmed = part._enqueue_flow(chunk, options, partial=False)
             part._replicated(reply, confirmed, options)
-            self.counts.rows += len(chunk)
-            self.counts.added += reply.count
+            self._rows += len(chunk)
+            self._added += reply.count
             return len(chunk)
 
         patiently(self._options, len(records), put)
 
 
 def terms(options: Write, delay: int | str, block: float) -> Prepared:
-    """What an enqueue of records says besides them."""
+    """Return the options of an enqueue of finished records."""
     durable = Durable(options.replicas, timeout=options.replication_timeout / 1000)
     made = prepared(block=block, durable=durable, dedup=Dedup("-"))
     return replace(made, delay=delay, bound="")
 
 
-def patiently(options: Write, total: int, put: Any) -> None:
-    """Do so many, all at once or, where a queue is full, as many as there is room for.
+def patiently(options: Write, total: int, put: Callable[[int, int, float], int]) -> None:
+    """Put `total` records: all at once, or in a full queue as many as there is room for.
 
     Args:
-        put: does some: how many are done, how many more to do, seconds to wait for room; gives how
-            many it did.
+        put: gets how many are in, how many more to put, and seconds to wait for room; returns how
+            many it has put.
 
     Raises:
-        QueueFull: there was no room in time, or none and `onFull=fail`.
+        QueueFull: there was no room within `fullTimeout`, or at once with `onFull=fail`.
     """
     done, n, block = 0, total, 0.0
     deadline = 0.0
@@ -191,13 +171,13 @@ def patiently(options: Write, total: int, put: Any) -> None:
 
 
 def _stuck(options: Write, full: QueueFull, done: int, total: int) -> QueueFull:
-    text = f"{full}; {done} of these {total} rows are in, repeating the write adds the others"
+    text = f"{full}; {done} of these {total} rows were added, repeating the write adds the others"
     if options.commit_mode == "staged":
-        text = f"{full}; all staged rows are promised, and some may be in"
+        text = f"{full}; all staged rows are committed, and some may be in the queue"
     if options.on_full == "wait":
         text += (
-            f". There was no room within fullTimeout ({options.full_timeout / 1000:g} s): does "
-            f"anybody work on the queue? Tasks that wait here hold their slots, so a consumer in "
-            f"the same application may have none"
+            f". There was no room within fullTimeout ({options.full_timeout / 1000:g} s). Check "
+            f"that consumers of the queue run. Waiting tasks hold their slots, so a drain in the "
+            f"same application may have none"
         )
     return QueueFull(text, full.waiting, full.limit)

@@ -1,13 +1,13 @@
-"""The staged commit: rows wait beside the queue until the driver promises all of them.
+"""The staged commit: rows wait beside the queue until the driver commits all of them.
 
-    task      stage, stage, …              nothing is in the queue; what is staged has its time
-    driver    commit                       from here on all of it will be in the queue
-              publish, publish, …          a chunk a script: what is moved is not staged any more
-              unstage                      remembered: this batch is done
+    task      stage, stage, …              nothing is in the queue; staged rows expire
+    driver    commit                       from here on all of the rows will be in the queue
+              publish, publish, …          each moves a chunk into the queue
+              unstage                      the server remembers that this batch is done
 
-A driver that dies before `commit` leaves nothing behind; one that dies after it leaves a promise,
-which the next commit of the same writer keeps: the same batch repeated, or a later one. Clearing
-or purging the queue ends promises, also those of batches that are done (protocol/staging.md).
+If the driver dies before `commit`, nothing is left. If it dies after it, the next commit of the
+same writer, for this batch or a later one, publishes the rest. Clearing or purging the queue
+forgets committed batches, also those that are done (protocol/staging.md).
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
+from functools import partial
 from time import monotonic
 from typing import NamedTuple
 
 from penstock.client._sync.queue import Queue
 from penstock.core import flows
-from penstock.core.calls import Call, Confirmed, Wait
+from penstock.core.calls import Confirmed, Wait
 from penstock.core.logs import get_logger
-from penstock.core.operations.producing import Added
 from penstock.core.refusals import Unstaged
 from penstock.errors import NodesUnavailable, NotReplicated
 from penstock.spark.calls import Staged, commit, publish, stage, staged_chunk, unstage
@@ -39,7 +39,7 @@ __all__ = ["StagedAttempt", "StagedCommit", "StagedName", "part_of"]
 
 logger = get_logger("penstock")
 KEPT_MS = 30 * 86_400_000
-"""For which a named batch is remembered, at least: a query may stand still for that long."""
+"""Shortest time for which a named batch is remembered: a query may be stopped for that long."""
 WHOLE = 1000
 """More jobs than a chunk has."""
 
@@ -48,7 +48,7 @@ class StagedName(NamedTuple):
     """Where the rows of a write are staged.
 
     Attributes:
-        node: which of several nodes.
+        node: id of the node.
         at: writer and batch.
     """
 
@@ -57,7 +57,7 @@ class StagedName(NamedTuple):
 
 
 def part_of(options: Write, node: str) -> Queue:
-    """The queue's part on a node.
+    """Return the queue's shard on a node.
 
     Raises:
         NodesUnavailable: it can't be reached.
@@ -68,8 +68,8 @@ def part_of(options: Write, node: str) -> Queue:
         raise OptionError(
             "commitMode",
             "staged",
-            f"queue {options.queue!r} has partitions, and no promise spans them. Rows without ids "
-            f"are staged unless the option says otherwise: name a column of ids (idColumn)",
+            f"can't be used for queue {options.queue!r}, which has partitions. Rows without ids "
+            f"are staged by default: name a column of ids (idColumn)",
         )
     part = found.get((node, 0))
     if part is None:
@@ -78,11 +78,11 @@ def part_of(options: Write, node: str) -> Queue:
 
 
 def gone(options: Write) -> StagesLost:
-    """The error of staged rows that are not there any more."""
+    """Return the error for staged rows that have expired or were removed."""
     return StagesLost(
-        f"queue {options.queue!r}: staged rows are gone after stageTtl "
-        f"({options.stage_ttl / 1000:g} s) without a call, or with the server's data; nothing of "
-        f"this write is in the queue"
+        f"queue {options.queue!r}: staged rows are gone: there was no call for stageTtl "
+        f"({options.stage_ttl / 1000:g} s), or the server has lost its data; nothing of this write "
+        f"is in the queue. Repeat the write"
     )
 
 
@@ -99,54 +99,51 @@ class StagedAttempt:
 
     Attributes:
         token: names the attempt.
-        chunks: how many it has staged.
-        is_promised: whether the batch was committed before: then nothing is staged.
+        chunks: how many it has staged; 0 if the batch was committed before.
     """
 
     def __init__(self, options: Write, name: StagedName) -> None:
         self._options = options
         self._part = part_of(options, name.node)
         self._at = name.at
-        self._packer = Packer(options)
+        self._packer = Packer[int | str](options)
         self.token = secrets.token_hex(8)
         self.chunks = 0
-        self.is_promised = False
+        self._is_committed = False
 
     def put(self, items: Iterable[Item]) -> int:
-        """Stage rows; how many there were. To the last one, also when nothing is staged."""
+        """Stage rows; return their number. Rows of a committed batch are only counted."""
         rows = 0
         for item in items:
             rows += 1
-            for (delay,), records in self._packer.add((item.delay,), item.record):
+            for delay, records in self._packer.add(item.delay, item.record):
                 self._send(delay, records)
-        for (delay,), records in self._packer.rest():
+        for delay, records in self._packer.rest():
             self._send(delay, records)
         return rows
 
     def _send(self, delay: int | str, records: Sequence[bytes]) -> None:
-        if self.is_promised:
+        if self._is_committed:
             return
-        ops = self._part.ops
-        field, ttl = f"{self.token}:{self.chunks}", self._options.stage_ttl
+        field, chunk = f"{self.token}:{self.chunks}", staged_chunk(delay, records)
+        call = stage(self._part.ops, self._at, field, self._options.stage_ttl, chunk)
         try:
-            reply = self._part._node.run(
-                stage(ops, self._at, field, ttl, staged_chunk(delay, records))
-            )
+            reply = self._part._node.run(call)
         except Unstaged:
             raise gone(self._options) from None
         if isinstance(reply, StageGone):
-            self.is_promised = True
+            self._is_committed = True
         else:
             self.chunks += 1
 
 
 class StagedCommit:
-    """What the driver does with the staged rows of a write.
+    """Commits or removes the staged rows of a write, on the driver.
 
     Args:
         options: of the write.
         name: where they are.
-        is_named: whether the write can be repeated under its name, and is remembered for long.
+        is_named: whether the write can be repeated under its name. It is remembered longer then.
     """
 
     def __init__(self, options: Write, name: StagedName, *, is_named: bool = True) -> None:
@@ -158,20 +155,20 @@ class StagedCommit:
         self._short: tuple[int, int] | None = None
 
     def run(self, attempts: Sequence[tuple[str, int]], rows: int = 0) -> dict[str, int]:
-        """Promise what these attempts have staged, and publish it; or what was promised before.
+        """Commit and publish the rows of these attempts, or finish an earlier commit of this batch.
 
         Args:
             attempts: token and number of chunks of each.
             rows: how many rows this write has.
 
         Returns:
-            How many rows became jobs, and how many were jobs already.
+            `added`: how many rows became jobs.
 
         Raises:
             StagesLost: staged rows are gone; nothing of the write is in the queue.
-            QueueFull, QueueClosed, QueuePaused: the promise holds; the same write repeated, or the
-                stream's next start, publishes the rest.
-            NotReplicated: all is published, and too few replicas confirmed it in time.
+            QueueFull, QueueClosed, QueuePaused: the rows are committed; the same write repeated,
+                or the stream's next start, publishes the rest.
+            NotReplicated: all is published, and too few replicas have confirmed it in time.
         """
         total = {"added": 0}
         while True:
@@ -194,7 +191,7 @@ class StagedCommit:
         return total
 
     def _tell_done(self, rows: int, reply: CommitEnded) -> None:
-        """Warn that nothing of this write is added, as the same was promised before."""
+        """Warn that this or a later batch was committed before, so that no row is added."""
         own, batch, write_id = self._at.batch, reply.batch, self._options.write_id
         when = datetime.fromtimestamp(int(reply.at) / 1000, timezone.utc)
         is_done = reply.state == b"done"
@@ -204,14 +201,14 @@ class StagedCommit:
             f", write {write_id!r}" if write_id else "",
             f", batch {own}" if own or not write_id else "",
             "it" if batch == own else f"batch {batch}",
-            "done" if is_done else "promised",
+            "done" if is_done else "committed",
             f"{when:%Y-%m-%d %H:%M:%S}",
             rows,
-            "" if is_done else ", the promised ones are",
+            "" if is_done else ", the committed ones are",
         )
 
     def _told(self, attempts: Sequence[tuple[str, int]]) -> Promised | CommitEnded | CommitGone:
-        """The answer to a promise."""
+        """Return the reply of the commit script."""
         wanted = self._options.replicas
         wait = self._wait if wanted else None
         call = commit(self._part.ops, self._at, attempts, self._kept, wait)
@@ -225,13 +222,13 @@ class StagedCommit:
             self._short = (wanted, got.replicas)
 
     def _keep(self, at: Staged, attempts: Iterable[tuple[str, int]], total: dict[str, int]) -> None:
-        """Publish what was promised, unless the queue is cleared or purged meanwhile."""
+        """Publish committed rows, unless the queue is cleared or purged meanwhile."""
         try:
             for token, chunks in attempts:
                 for index in range(chunks):
                     self._publish(at, f"{token}:{index}", total)
         except Ended:
-            text = "queue %r was cleared or purged during this write: its rows went with the others"
+            text = "queue %r was cleared or purged during this write: its staged rows were removed"
             logger.warning(text, self._options.queue)
         self._part._node.run(unstage(self._part.ops, at, self._kept))
 
@@ -239,14 +236,9 @@ class StagedCommit:
         part = self._part
 
         def put(_: int, most: int, block: float) -> int:
-            def made(create: str, wait_ms: int) -> Call[Added]:
-                return publish(
-                    part.ops, at, field, most, create=create, wait_ms=wait_ms, wait=self._wait
-                )
-
             flow = flows.enqueue(
                 part.ops, (), delay=0, bound="", block=block, partial=False, clock=monotonic,
-                mode="", make=made,
+                mode="", make=partial(publish, part.ops, at, field, most, self._wait),
             )  # fmt: skip
             try:
                 reply, confirmed = part._driver.drive(flow)
@@ -260,12 +252,12 @@ class StagedCommit:
         patiently(self._options, WHOLE, put)
 
     def abort(self) -> bool:
-        """Forget what is staged, unless it was promised; whether it was forgotten."""
+        """Remove the staged rows, unless they are committed; return whether they were removed."""
         reply = self._part._node.run(unstage(self._part.ops, self._at, None))
         return reply.code == Code.DONE
 
 
 def promised(text: str) -> list[tuple[str, int]]:
-    """Attempts and their chunks, as the record of a commit has them."""
-    parts_of = text.split()
-    return [(parts_of[at], int(parts_of[at + 1])) for at in range(0, len(parts_of), 2)]
+    """Parse tokens and numbers of chunks from the record of a commit."""
+    words = text.split()
+    return list(zip(words[::2], map(int, words[1::2]), strict=True))

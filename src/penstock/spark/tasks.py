@@ -1,17 +1,21 @@
-"""Where a task runs, what it is given, and what its rows are told apart by."""
+"""The task in which code runs, its input, and the name of the write it belongs to."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.spark.rows import lists, name_of, transposed
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import DataType
 
 __all__ = ["Task", "batches", "task", "type_name", "write_name"]
 
 
 class Task(NamedTuple):
-    """Where a piece of work runs.
+    """The task in which code runs.
 
     Attributes:
         partition: its number.
@@ -24,7 +28,7 @@ class Task(NamedTuple):
 
 
 def task() -> Task:
-    """The task that runs in this process."""
+    """Return the task that runs in this process; outside of Spark, partition 0."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -38,12 +42,12 @@ def task() -> Task:
 
 
 def write_name(where: Task, write_id: str, own: str = "") -> bytes:
-    """What stands for a write in ids: the same in all its attempts, another for other writes.
+    """Return a hash that names a write: all its attempts have the same one, other writes do not.
 
     Args:
         where: the task.
-        write_id: as the user names the write; empty = not at all.
-        own: its name then.
+        write_id: the user's name of the write; may be empty.
+        own: names the write then.
     """
     if where.query:
         return name_of("stream", write_id, where.query, where.batch)
@@ -51,22 +55,19 @@ def write_name(where: Task, write_id: str, own: str = "") -> bytes:
 
 
 def batches(source: Iterable[Any], width: int) -> Iterator[tuple[list[list[Any]], int]]:
-    """What Spark hands out, as columns: Arrow batches, or rows."""
+    """Yield the values by columns, and the number of rows, of Arrow batches or of rows."""
     iterator = iter(source)
     for first in iterator:
         if hasattr(first, "num_rows"):
             yield lists(first)
-            continue
-
-        def rows(first: Any = first) -> Iterator[Any]:
-            yield first
-            yield from iterator
-
-        yield from transposed(rows(), width, 1000)
+        else:
+            yield from transposed(chain([first], iterator), width, 1000)
 
 
-def type_name(kind: Any) -> str:
-    """A type as messages have it."""
-    if kind.typeName() == "map":
+def type_name(kind: DataType) -> str:
+    """Return the name of a type in options and messages."""
+    from pyspark.sql.types import MapType
+
+    if isinstance(kind, MapType):
         return f"map<{type_name(kind.keyType)},{type_name(kind.valueType)}>"
-    return "day-time interval" if kind.typeName() == "daytimeinterval" else str(kind.typeName())
+    return "day-time interval" if kind.typeName() == "daytimeinterval" else kind.typeName()
