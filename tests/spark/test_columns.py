@@ -99,7 +99,7 @@ def test_every_column_is_what_the_client_would_say(found: list[Any], place: str)
     else:
         parts = [part for job in found for part in (job[0], scored(place, job), job[3], job[4])]
     shape = Shape(schema(ALL))
-    batch = shape.batch(Page(origin, parts), shape.arrow())
+    batch = shape.batch(Page(origin, parts))
     assert batch.schema.names == [column.split()[0] for column in SCHEMA.split(", ")]
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         column.validate(full=True)
@@ -135,4 +135,4 @@ def test_a_body_that_is_no_text() -> None:
     shape = Shape(schema("payload string"))
     wrong = encode_id(origin.node, PACKED, numbers[1], ttl_code(None))
     with pytest.raises(UndecodableBody, match=f"column 'payload'.* {wrong} .*binary"):
-        shape.batch(page, shape.arrow())
+        shape.batch(page)

@@ -20,8 +20,8 @@ from penstock.spark import snapshot
 from penstock.spark.checkpoint import Consumer, Part
 from penstock.spark.errors import Unreachable
 from penstock.spark.options import Stream
-from penstock.spark.shards import ShardReader
-from penstock.spark.stream import StreamInput, StreamReader
+from penstock.spark.shards import ShardReader, ShardReaders
+from penstock.spark.stream import StreamReader
 from tests.model.clock import TestClock, use_test_clock
 from tests.spark.hands import schema
 
@@ -69,7 +69,7 @@ class Ground:
     def read(self, parts: Sequence[Part], **given: Any) -> list[bytes]:
         """The bodies of a batch, as tasks read them."""
         reader = StreamReader(self.options(**given), schema("id string, payload binary"))
-        batches = [batch for part in parts for batch in reader.read(StreamInput(part))]
+        batches = [batch for part in parts for batch in reader.read(part)]
         rows = [row for batch in batches for row in pa.Table.from_batches([batch]).to_pylist()]
         assert len({row["id"] for row in rows}) == len(rows)
         return [row["payload"] for row in rows]
@@ -505,7 +505,9 @@ def test_partitions_that_are_made_meanwhile(make: Make) -> None:
     ground = make(1, 2)
     ground.add(3)
     parsed = Stream.parse(ground.options())
-    life = Consumer(parsed, find_shards=lambda _: [ShardReader(ground.clients[0], "q")], beat=3600)
+    life = Consumer(
+        parsed, find_shards=lambda _: ShardReaders([ShardReader(ground.clients[0], "q")]), beat=3600
+    )
     assert life.latest(life.initial(), 10) == life.initial()
     assert ground.total("ready") == 3
     life.stop()

@@ -1,10 +1,10 @@
-"""A consumer whose leases are bound to the offsets of a streaming query (protocol/checkpoints.md).
+"""A consumer whose leases belong to the offsets of a streaming query (protocol/checkpoints.md).
 
-Nothing of Spark is needed here: `stream` hands its questions on. An offset names the consumer and
-the number of the batch up to which all is done: `{"consumer": "…", "n": 4}`; with several nodes
-that of each, `{"consumer": "…", "nodes": {"1f2e3d4c": 4, …}}`; of a queue in partitions that of
-each partition on each node, `{"consumer": "…", "nodes": {"1f2e3d4c/0": 4, "1f2e3d4c/1": 2, …}}`.
-A shard that is not among `nodes` is where `n` says, or has not begun.
+`stream` forwards Spark's calls to it. An offset names the consumer and the number of the last
+finished batch: `{"consumer": "…", "n": 4}`. With several nodes it has a number for each node,
+`{"consumer": "…", "nodes": {"1f2e3d4c": 4, …}}`, and of a queue in partitions for each partition on
+each node, `{"consumer": "…", "nodes": {"1f2e3d4c/0": 4, "1f2e3d4c/1": 2, …}}`. For a shard that is
+not among `nodes`, `n` counts; without `n` it has not begun.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ from __future__ import annotations
 import re
 import secrets
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
+
+from pyspark.sql.datasource import InputPartition
 
 from penstock.client._sync.transport.failures import passing
 from penstock.core.logs import get_logger
@@ -33,22 +35,23 @@ __all__ = ["Consumer", "Part"]
 logger = get_logger("penstock")
 
 STEP = 500
-"""Jobs that one script puts into a batch: some ms of the server."""
+"""Jobs that one script adds to a batch: it takes the server some ms."""
 PAGE = 1000
 ROWS_A_PART = 12_500
-"""Jobs of a Spark partition, unless `numPartitions` says otherwise."""
+"""Jobs of a Spark partition, unless `numPartitions` is given."""
 NEVER_ENDING = 10_000_000
 Offset = dict[str, Any]
 Counts = dict[str, int]
+R = TypeVar("R")
 
 
 @dataclass
 class Receipts:
-    """Jobs whose deliveries have one receipt in common, at most 1000.
+    """Jobs that share a receipt, at most 1000.
 
     Attributes:
         receipt, numbers: of the jobs.
-        until: when their leases end, ms, as far as is known; 0 = not at all.
+        until: when their leases end, in ms; 0 = not known.
     """
 
     receipt: str
@@ -57,14 +60,14 @@ class Receipts:
 
 
 @dataclass(frozen=True)
-class Part:
+class Part(InputPartition):
     """A part of a batch, for one task.
 
     Attributes:
-        site: where.
-        consumer: the checkpoint.
+        site: the shard.
+        consumer: the checkpoint's id.
         batch: the batch's number.
-        start, end: which of its jobs.
+        start, end: the range of its jobs.
     """
 
     site: ShardAddress
@@ -78,13 +81,13 @@ class Batches:
     """The batches of one checkpoint on one shard.
 
     Args:
-        shard: where.
+        shard: the shard.
         consumer: the checkpoint's id.
         lease_ms: of its leases.
 
     Attributes:
-        epoch: of the queue when the batch was made.
-        held: the receipts of the batch that is there, by its number; for renewals.
+        epoch: of the queue when the batch was created.
+        held: the number and the receipts of the current batch.
     """
 
     def __init__(self, shard: ShardReader, consumer: str, lease_ms: int) -> None:
@@ -100,7 +103,7 @@ class Batches:
 
     @property
     def jobs(self) -> int:
-        """How many jobs the batch has that is there."""
+        """The number of jobs in the current batch."""
         return sum(len(group.numbers) for group in self.held[1])
 
     def _assign(self, batch: int, most: int, n: int) -> Assign:
@@ -112,10 +115,10 @@ class Batches:
         return reply
 
     def take(self, batch: int, most: int) -> bool:
-        """Have this batch, made now or in an earlier life; False = there is nothing to be put in.
+        """Reserve this batch, or load it if it exists; return False if there are no jobs.
 
         Raises:
-            CheckpointTaken: another query has it.
+            CheckpointTaken: another query uses the checkpoint.
         """
         while True:
             reply = self._assign(batch, most, STEP)
@@ -126,40 +129,37 @@ class Batches:
                 return False
 
     def resume(self, batch: int) -> bool:
-        """Have this batch as an earlier life has left it; False = there is none.
+        """Load this batch if an earlier run of the query has reserved it; return whether it has.
 
-        Asked once in a life: what it takes itself it knows.
+        Only the first call looks: later batches are reserved by this run.
         """
         if self._asked:
             return False
         found = self._load(batch)
         self._asked = True
         if not found:
-            self.held = (0, [])  # an empty list is not what it has by the time it is planned
+            self.held = (0, [])  # it may have jobs when it is planned
             return False
         self._assign(batch, 0, 0)
         self.renew()
         return True
 
-    def exists(self) -> bool:
-        """Whether there is a queue."""
-        return self.shard.exists()
-
     def adopt(self, batch: int) -> int | None:
-        """Go on with a batch of an earlier life; how many jobs, None = the server has forgotten it.
+        """Load a batch of an earlier run; return its number of jobs, None = it is forgotten.
 
-        Its leases are renewed at once: they may be nearly over.
+        Its leases are renewed at once: they may end soon.
         """
         if self.held[0] != batch:
             if self._load(batch, fence="") is None:
                 return None
             self._assign(batch, 0, 0)
             self.renew()
-        return sum(len(group.numbers) for group in self.held[1])
+        return self.jobs
 
     def _load(self, batch: int, fence: str | None = None) -> int | None:
-        """Read the receipts of a batch; how many, None = it is not there."""
-        groups = Groups()
+        """Read the receipts of a batch; return the number of jobs, None = it does not exist."""
+        groups: list[Receipts] = []
+        latest: dict[bytes, Receipts] = {}
         ops, start = self.shard.ops, 0
         shown = self._fence if fence is None else fence
         while True:
@@ -167,33 +167,39 @@ class Batches:
             if not isinstance(reply, Assigned):
                 return None
             self.epoch = reply.epoch.decode()
-            groups.add(reply.receipts)
+            for entry in reply.receipts:
+                number, _, receipt = entry.partition(b" ")
+                group = latest.get(receipt)
+                if group is None or len(group.numbers) == PAGE:
+                    group = latest[receipt] = Receipts(receipt.decode(), [])
+                    group.until = self._ends.get(group.receipt, 0)
+                    groups.append(group)
+                group.numbers.append(number)
             start += len(reply.receipts)
             if start >= reply.jobs or not reply.receipts:
-                for group in groups.every:
-                    group.until = self._ends.get(group.receipt, 0)
                 self._ends = {}
-                self.held = (batch, groups.every)
+                self.held = (batch, groups)
                 return start
 
     def finish(self, batch: int) -> int:
-        """Acknowledge a batch that is done, as far as it is still ours; how many jobs.
+        """Acknowledge the jobs of a finished batch; return how many were still held.
 
-        Again and again if need be: what is finished already is gone.
+        It may be repeated: jobs that are acknowledged are gone.
         """
         if batch <= self._finished:
             return 0
         found = self._known(batch)
         acked = 0
         if found:
-            self._take_over(batch)
+            if not self._fence:
+                self._assign(batch, 0, 0)
             for group in self.held[1]:
                 call = ack_receipts(
                     self.shard.ops, self.epoch, group.receipt, group.numbers, group.until
                 )
                 acked += self.shard.run(call).acked
             if acked < found:
-                text = "queue %r: %d jobs of batch %d had lost their lease to another consumer"
+                text = "queue %r: %d jobs of batch %d had lost their lease and may be done twice"
                 logger.warning(text, self.shard.queue, found - acked, batch)
             self.shard.run(dismiss(self.shard.ops, self.consumer, self._fence, batch))
         if self.held[0] == batch:
@@ -202,61 +208,34 @@ class Batches:
         return acked
 
     def _known(self, batch: int) -> int | None:
-        """The same as `_load`, without reading again what is known; the checkpoint is still ours.
+        """Return the number of jobs of a batch; a batch that is loaded is not read again.
 
         Raises:
-            CheckpointTaken: it is not.
+            CheckpointTaken: another query uses the checkpoint.
         """
         if self.held[0] != batch:
             return self._load(batch)
         reply = self.shard.run(assigned(self.shard.ops, self.consumer, self._fence, batch, 0, 1))
         return reply.jobs if isinstance(reply, Assigned) else None
 
-    def _take_over(self, batch: int) -> None:
-        """Have the checkpoint, if this life has not called for it."""
-        if not self._fence:
-            self._assign(batch, 0, 0)
-
     def renew(self) -> None:
-        """Renew the leases of the batch that is there."""
+        """Renew the leases of the current batch."""
         for group in self.held[1]:
             call = extend_receipts(
                 self.shard.ops, self.epoch, group.receipt, group.numbers, self._lease_ms
             )
             ends = set[int]()
-            with suppress(*REFUSALS):  # the jobs are not there any more, which the batch finds out
+            with suppress(*REFUSALS):  # the jobs are gone, which `finish` reports
                 ends.update(self.shard.run(call).untils)
             group.until = max(0, ends.pop()) if len(ends) == 1 else 0
 
 
-class Groups(dict[bytes, list[bytes]]):
-    """Entries of a batch by their receipts, however they are mixed: a call settles a group.
-
-    Attributes:
-        every: the groups; of each receipt the last one is open.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.every: list[Receipts] = []
-
-    def add(self, entries: Sequence[bytes]) -> None:
-        """Add a page of them."""
-        for entry in entries:
-            number, _, receipt = entry.partition(b" ")
-            numbers = self.get(receipt)
-            if numbers is None or len(numbers) == PAGE:
-                numbers = self[receipt] = []
-                self.every.append(Receipts(receipt.decode(), numbers))
-            numbers.append(number)
-
-
 class Consumer:
-    """The driver's half of a streaming source.
+    """The part of a streaming source that runs on the driver.
 
     Args:
         options: of the source.
-        find_shards: makes the shards; for tests.
+        find_shards: returns the shards.
         beat: seconds between two renewals; None = a third of the lease.
     """
 
@@ -264,7 +243,7 @@ class Consumer:
         self,
         options: Stream,
         *,
-        find_shards: Callable[[Stream], Sequence[ShardReader]] = open_shards,
+        find_shards: Callable[[Stream], ShardReaders] = open_shards,
         beat: float | None = None,
     ) -> None:
         self._options = options
@@ -285,7 +264,7 @@ class Consumer:
     # -- offsets ---------------------------------------------------------------------------
 
     def initial(self) -> Offset:
-        """The offset before the first batch; the same whenever it is asked for."""
+        """Return the offset before the first batch, which is made once."""
         if self._initial is None:
             name = secrets.token_hex(8)
             counts: Offset = {"nodes": {}} if self._options.nodes else {"n": 0}
@@ -303,8 +282,10 @@ class Consumer:
         return {**offset, "nodes": {**offset.get("nodes", {}), **counts}}
 
     def _kept(self, offset: Offset, found: Mapping[str, Batches]) -> Offset:
-        """Without nodes that the options do not name any more: what such a node has of the batch
-        before was perhaps not worked on, and must not be acknowledged when it is named again.
+        """Return the offset without nodes that the options no longer name.
+
+        Jobs of such a node may not have been processed. They must not be acknowledged when the
+        options name the node again.
         """
         named = {one.shard.node for one in found.values()}
         nodes = offset.get("nodes", {})
@@ -313,37 +294,37 @@ class Consumer:
         return {**offset, "nodes": {key: n for key, n in nodes.items() if key[:8] in named}}
 
     def _batches(self, consumer: str) -> dict[str, Batches]:
-        """The batches of each shard that is reached; a node that comes back later is met then."""
+        """Return the batches of each shard that can be reached now."""
         if consumer != self._consumer:
             self._consumer = consumer
             self._made = {}
         reached = self._find_shards(self._options)
-        self._unreached = reached.unreached if isinstance(reached, ShardReaders) else 0
+        self._unreached = reached.unreached
         made = dict(self._made)
         for shard in reached:
             if shard.key not in made:
                 made[shard.key] = Batches(shard, consumer, self.lease_ms)
-        self._made = made  # in one step: a thread goes through them
+        self._made = made  # in one step: the heartbeat reads it
         return {shard.key: made[shard.key] for shard in reached}
 
-    # -- what Spark asks -------------------------------------------------------------------
+    # -- calls of Spark ---------------------------------------------------------------------
 
     def latest(self, start: Offset | None, limit: int | None) -> Offset:
-        """Finish what is noted as done, and have the next batch.
+        """Acknowledge the batch that Spark has committed, and reserve the next one.
 
         Args:
-            start: up to there all is in the commit log; None = it is not said (Spark 4.0, 4.1):
-                what was planned last.
+            start: the offset that Spark has committed; None (Spark 4.0 and 4.1) = the one that was
+                planned last.
             limit: the most jobs; None = all that can be reserved now.
         """
         start = start or self._planned or self.initial()
         found = self._batches(_consumer(start))
         if self._options.require_queue:
-            known = [self._tried(one.shard, one.exists) for one in found.values()]
+            known = [self._tried(one.shard, one.shard.exists) for one in found.values()]
             if not any(known) and None not in known and not self._unreached:
                 raise next(iter(found.values())).shard.missing()
-        # Where the last batch could not be finished there is no next one: it would take its place,
-        # and what is done would come again.
+        # A shard whose last batch could not be acknowledged gets no next one: it would replace
+        # the last one, and jobs that are done would be delivered again.
         free = {
             key: one
             for key, one in found.items()
@@ -355,10 +336,10 @@ class Consumer:
         return self._moved(kept, counts) if counts else kept
 
     def _taken(self, start: Offset, found: Mapping[str, Batches], limit: int | None) -> Counts:
-        """Have the next batch of these shards; its number where it has jobs.
+        """Reserve the next batch of these shards; return its number for shards that have jobs.
 
-        Shards with little come first: what they leave of their equal part is for the others. Where
-        all that is ready is wanted, so is what an earlier life has reserved and not noted.
+        Shards with few jobs come first: what they leave of their equal share is for the others.
+        Without a limit, batches that an earlier run has reserved are loaded too.
         """
         is_counted = limit is None or self._left is not None
         ready = self._waiting(found) if len(found) > 1 or limit is None else {}
@@ -389,21 +370,21 @@ class Consumer:
         return most
 
     def _waiting(self, found: Mapping[str, Batches]) -> Counts:
-        """How many jobs may be taken on each shard."""
+        """Return the number of ready jobs of each shard."""
         known = {key: self._tried(one.shard, one.shard.stats) for key, one in found.items()}
         return {key: stats.ready for key, stats in known.items() if stats is not None}
 
     def available_now(self) -> None:
-        """From now on no more is taken than can be reserved at this moment."""
+        """From now on, take no more jobs than are ready at this moment."""
         self._left = self.figures()["ready"]
 
     def parts(self, start: Offset, end: Offset) -> list[Part]:
-        """The parts of the batch between two offsets.
+        """Return the parts of the batch between two offsets.
 
         Raises:
             BatchLost: the server has forgotten it, and `failOnLostClaim` is true.
-            NodesUnavailable: a node that has some of it can't be reached. Without them it would
-                pass for done.
+            NodesUnavailable: a node that has jobs of it can't be reached. Without this error,
+                these jobs would be acknowledged unprocessed.
         """
         if self._consumer and _consumer(start) != _consumer(end):
             self._finish_other(start)
@@ -417,7 +398,7 @@ class Consumer:
             if batch <= (self._count(start, key) if same else 0):
                 continue
             jobs = one.adopt(batch)
-            if key not in end.get("nodes", {}):  # `n` does not say of which shard
+            if key not in end.get("nodes", {}):  # `n` is of no certain shard
                 unsaid.append((one, batch, jobs))
             elif jobs is None:
                 self._lost(one.shard.queue, batch)
@@ -434,7 +415,7 @@ class Consumer:
         return found
 
     def _absent(self, key: str, batch: int) -> None:
-        """A shard that is not reached has a batch."""
+        """Raise the error for a shard that has jobs of the batch and is not reached."""
         if self._unreached:
             raise NodesUnavailable(
                 f"queue {self._options.queue!r}: node {key[:8]} has jobs of batch {batch} of this "
@@ -456,20 +437,21 @@ class Consumer:
         logger.warning("%s", error)
 
     def _finish_other(self, start: Offset) -> None:
-        """Finish the last batch of another consumer: its offset is in the commit log (Spark 4.0
-        and 4.1 begin anew after a restart, as they do not say where they are).
+        """Acknowledge the last batch of another consumer, whose offset Spark has committed.
+
+        Spark 4.0 and 4.1 do not pass the committed offset after a restart.
         """
         for shard in self._find_shards(self._options):
             one = Batches(shard, _consumer(start), self.lease_ms)
             self._tried(shard, partial(one.finish, self._count(start, shard.key)))
 
     def committed(self, end: Offset) -> None:
-        """The second chance: what was noted as done is finished, if it is not yet."""
+        """Acknowledge a batch that Spark has committed, unless `latest` has done that."""
         for key, one in self._batches(_consumer(end)).items():
             self._tried(one.shard, partial(one.finish, self._count(end, key)))
 
     def figures(self) -> dict[str, int]:
-        """How much waits, for the progress of the query."""
+        """Return the numbers of jobs, for the progress of the query."""
         reached = self._find_shards(self._options)
         known = [stats for shard in reached if (stats := self._tried(shard, shard.stats))]
         return {
@@ -479,9 +461,11 @@ class Consumer:
 
     # -- leases ----------------------------------------------------------------------------
 
-    def _tried(self, shard: ShardReader, do: Callable[[], Any]) -> Any:
-        """Do it; None = not now: its node is one of several and can't be reached, or there was no
-        queue when it was looked for, and is one in partitions by now.
+    def _tried(self, shard: ShardReader, do: Callable[[], R]) -> R | None:
+        """Call `do`; return None if the shard can't be used now.
+
+        Its node is one of several and can't be reached, or the queue was created with partitions
+        after the shards were listed.
         """
         try:
             return do()
@@ -496,7 +480,7 @@ class Consumer:
             return None
 
     def _watch(self) -> None:
-        """Renew leases from now on, while there are any."""
+        """Start the heartbeat, unless it runs."""
         if self._heartbeat is None and not self._stopped.is_set():
             name = f"penstock-{self._consumer}"
             self._heartbeat = threading.Thread(target=self._renewals, name=name, daemon=True)
@@ -507,15 +491,15 @@ class Consumer:
             self.renew()
 
     def renew(self) -> None:
-        """Renew the leases of every shard, as far as they can be reached."""
+        """Renew the leases of every shard that can be reached."""
         for one in list(self._made.values()):
             try:
                 one.renew()
-            except Exception as error:  # noqa: BLE001, PERF203  # the next beat may get through
+            except Exception as error:  # noqa: BLE001, PERF203  # the next beat tries again
                 logger.warning("leases on node %s were not renewed: %s", one.shard.node, error)
 
     def stop(self) -> None:
-        """Renew no more; what is leased is found by the next life, or comes back."""
+        """Stop the heartbeat. The next run finds the leased jobs, or their leases end."""
         self._stopped.set()
         if self._heartbeat is not None:
             self._heartbeat.join()
@@ -523,22 +507,22 @@ class Consumer:
 
 
 def lost(queue: str, batch: int) -> BatchLost:
-    """The error of a batch that the server has forgotten."""
+    """Return the error for a batch that the server has forgotten."""
     return BatchLost(
         f"queue {queue!r}: the server has forgotten batch {batch} of this checkpoint; its jobs are "
-        "in the queue or come back when their leases end, and may be done twice "
-        "(failOnLostClaim=false goes on)"
+        "in the queue or come back when their leases end, and may be done twice. To go on, set "
+        "failOnLostClaim=false"
     )
 
 
-def _consumer(offset: Any) -> str:
-    """The id of a checkpoint, as an offset has it.
+def _consumer(offset: object) -> str:
+    """Return the id of a checkpoint in an offset.
 
     Raises:
-        BadArgument: the checkpoint is not one of this source.
+        BadArgument: the checkpoint belongs to another source.
     """
     consumer = offset.get("consumer") if isinstance(offset, dict) else None
     if isinstance(consumer, str) and re.fullmatch("[0-9a-f]{16}", consumer):
         return consumer
-    reason = "the offset in it is not one of this source: another query had this directory"
+    reason = "has the offset of another source: another query has used this directory"
     raise BadArgument("checkpointLocation", offset, reason)

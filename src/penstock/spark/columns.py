@@ -1,16 +1,16 @@
-"""From replies of `fetch` and `survey` to Arrow: a column at a time, so that a row costs little.
+"""Converts replies of `fetch` and `survey` to Arrow, a column at a time.
 
 A reply has number, score, counters and value of each job, or number and value alone
-(protocol/scripts.md, fetch and survey). Ids and times are computed for all jobs of a page at once,
-values are cut by Arrow, and headers are read once for all jobs that have the same one but for the
-dedup id.
+(protocol/scripts.md, fetch and survey). Ids and times are computed for all jobs of a page at once.
+Arrow splits the values. Equal headers, apart from the dedup id, are parsed once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
 import numpy as np
@@ -18,12 +18,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.core.ids import ORDERED, encode_id, ttl_code
-from penstock.core.job import parse_counters
+from penstock.core.job import Counters, parse_counters
 from penstock.core.record import Record, parse_record
 from penstock.errors import UndecodableBody
 from penstock.spark.errors import OptionError
 from penstock.spark.schema import SCHEMA
 from penstock.wire.keys import end_of
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
 
 __all__ = ["Origin", "Page", "Shape", "pages"]
 
@@ -32,26 +35,27 @@ NEVER = 2**53 - 1
 NUMBER_BYTES = 24
 PAGE = 4000
 PAGE_BYTES = 4 << 20
-"""A page has at least so many jobs or bytes, if there are: 17 columns cost as much for fewer."""
+"""Replies are joined until a page has so many jobs or bytes: a small page costs as much."""
 _PAIRS: Any = np.frombuffer(bytes(c for a in ORDERED for b in ORDERED for c in (a, b)), np.uint16)
-"""The two characters of an id that stand for twelve bits."""
+"""The two characters of an id that encode twelve bits, by these bits."""
 _ZERO = b"0000000000000-0000000000"
 _PLACES: Any = 10 ** np.arange(12, -1, -1, dtype=np.int64)
+Ints = Any
+"""A numpy array of int64."""
 _TIME = pa.timestamp("us", tz="UTC")
-_COUNTED = ("attempt", "nacks", "crashes", "receipt", "last_error")
 _OF_RECORD = ("id", "headers", "dedup_id", "expires_at", "owner")
 
 
 @dataclass(frozen=True)
 class Origin:
-    """What the jobs of a page have in common.
+    """The values that all jobs of a page share.
 
     Attributes:
         queue: the queue's name.
         node: 8 hex digits of the node's id.
         packed: crc32 of the name and epoch, as ids carry them.
         place: the structure in which they lie.
-        asof: the queue's time of which their states are told; 0 = what is active is active.
+        asof: the queue's time at which states are reported; 0 = active jobs are active.
     """
 
     queue: str
@@ -62,58 +66,59 @@ class Origin:
 
     @property
     def width(self) -> int:
-        """How many parts of a reply a job is: one in ready has neither score nor counters."""
+        """The number of reply elements of a job; in ready a job has neither score nor counters."""
         return 2 if self.place == "ready" else 4
 
 
 class Shape:
-    """The columns that were asked for.
+    """The columns that a query reads.
 
     Args:
         schema: Spark's, all columns of the source or some of them.
 
     Attributes:
-        names: of the columns.
-        full: how much of the values scripts have to answer: 2 with bodies, 1 without, 0 nothing.
+        full: how much of the values the scripts return: 2 with bodies, 1 without, 0 nothing.
 
     Raises:
         OptionError: the source has no such column, or it is of another type.
     """
 
-    def __init__(self, schema: Any) -> None:
+    def __init__(self, schema: StructType) -> None:
         known = dict(column.split(" ", 1) for column in SCHEMA.split(", "))
         for field in schema.fields:
             wanted = known.get(field.name)
             if wanted is None:
                 names = ", ".join(known)
-                raise OptionError("schema", field.name, f"no such column; the columns are {names}")
+                raise OptionError(
+                    "schema", field.name, f"is not a column of the source, which has {names}"
+                )
             found = field.dataType.simpleString()
             if found != wanted and (field.name, found) != ("payload", "string"):
-                raise OptionError("schema", f"{field.name} {found}", f"the column is a {wanted}")
+                raise OptionError("schema", f"{field.name} {found}", f"must be of type {wanted}")
         if not schema.fields:
-            raise OptionError("schema", None, f"one or more of {', '.join(known)}")
-        self.names = tuple(schema.fieldNames())
-        self.full = 2 if "payload" in self.names else int(any(n in _OF_RECORD for n in self.names))
+            raise OptionError("schema", None, f"must have one or more of {', '.join(known)}")
+        names = schema.fieldNames()
+        self.full = 2 if "payload" in names else int(any(n in _OF_RECORD for n in names))
         self.schema = schema
 
-    def arrow(self) -> pa.Schema:
-        """The same as Arrow has it."""
+    @cached_property
+    def target(self) -> pa.Schema:
+        """The columns as an Arrow schema."""
         from pyspark.sql.pandas.types import to_arrow_schema
 
         try:
-            found = to_arrow_schema(self.schema, timezone="UTC")
-        except TypeError:  # before 4.3
-            found = to_arrow_schema(self.schema)
-        return found
+            return to_arrow_schema(self.schema, timezone="UTC")
+        except TypeError:  # Spark before 4.3
+            return to_arrow_schema(self.schema)
 
-    def batch(self, page: Page, target: pa.Schema) -> pa.RecordBatch:
-        """The jobs of a page; `target` is what `arrow` gave.
+    def batch(self, page: Page) -> pa.RecordBatch:
+        """Return the jobs of a page.
 
         Raises:
-            UndecodableBody: bodies are to be texts, and one is not UTF-8.
+            UndecodableBody: the column payload is a string, and a body is not UTF-8.
         """
         columns = []
-        for field in target:
+        for field in self.target:
             made = COLUMNS[field.name](page)
             if made.type != field.type:
                 try:
@@ -121,11 +126,11 @@ class Shape:
                 except pa.ArrowInvalid:
                     raise _no_text(page) from None
             columns.append(made)
-        return pa.RecordBatch.from_arrays(columns, schema=target)
+        return pa.RecordBatch.from_arrays(columns, schema=self.target)
 
 
 def pages(replies: Iterable[tuple[Origin, list[bytes]]]) -> Iterator[Page]:
-    """Make pages of replies, each given from its first job on; those of one origin are joined."""
+    """Yield pages of jobs; replies with the same origin are joined."""
     at: Origin | None = None
     parts: list[bytes] = []
     size = 0
@@ -142,12 +147,12 @@ def pages(replies: Iterable[tuple[Origin, list[bytes]]]) -> Iterator[Page]:
 
 
 class Parts(NamedTuple):
-    """Values, taken apart.
+    """The parts of values.
 
     Attributes:
         notes: of the last delivery, empty = none; None = no job has one.
         heads: the headers of the records.
-        bodies: as they came.
+        bodies: the encoded bodies.
     """
 
     notes: pa.Array | None
@@ -156,12 +161,12 @@ class Parts(NamedTuple):
 
 
 class Kinds(NamedTuple):
-    """What headers say, once for all jobs that have the same one but for their dedup ids.
+    """The different headers of a page, apart from dedup ids.
 
     Attributes:
-        records: of each kind, without dedup id.
-        indices: which kind each job is.
-        names: the dedup ids as they are written, empty = none; None = no job has one.
+        records: parsed, without dedup id.
+        indices: of each job, the index of its header in `records`.
+        names: the encoded dedup ids, empty = none; None = no job has one.
     """
 
     records: list[Record]
@@ -170,11 +175,11 @@ class Kinds(NamedTuple):
 
 
 class Page:
-    """Jobs that are made rows together.
+    """Jobs that are converted to rows together.
 
     Args:
-        origin: where they are from.
-        parts: as replies have them, `origin.width` each.
+        origin: the values that they share.
+        parts: elements of replies, `origin.width` for each job.
     """
 
     def __init__(self, origin: Origin, parts: Sequence[bytes]) -> None:
@@ -186,14 +191,9 @@ class Page:
         self.count = len(self.numbers)
         self.scores = parts[1::4] if width == 4 else [b""] * self.count
         self.counters = parts[2::4] if width == 4 else [b""] * self.count
-        self._numbers: tuple[Any, Any] | None = None
-        self._split: Parts | None = None
-        self._times: Any = None
-        self._kinds: Kinds | None = None
-        self._counts: list[Any] | None = None
 
     def keep(self, wanted: Sequence[bool]) -> Page:
-        """The page with those of its jobs alone."""
+        """Return a page with the wanted jobs."""
         if all(wanted):
             return self
         width = self.origin.width
@@ -201,81 +201,68 @@ class Page:
         kept = [part for start in starts for part in self._parts[start : start + width]]
         return Page(self.origin, kept)
 
-    @property
-    def made(self) -> tuple[Any, Any]:
-        """Time and sequence of each number, as integers."""
-        if self._numbers is None:
-            joined = b"".join(self.numbers)
-            if len(joined) == NUMBER_BYTES * self.count:
-                digits = np.frombuffer(joined, np.uint8).reshape(-1, NUMBER_BYTES) - 48
-                ms = digits[:, :13].astype(np.int64) @ _PLACES
-                seq = digits[:, 14:].astype(np.int64) @ _PLACES[3:]
-            else:
-                pairs = [number.split(b"-") for number in self.numbers]
-                ms = np.array([int(pair[0]) for pair in pairs], np.int64)
-                seq = np.array([int(pair[1]) for pair in pairs], np.int64)
-            self._numbers = ms, seq
-        return self._numbers
+    @cached_property
+    def made(self) -> tuple[Ints, Ints]:
+        """Time and sequence of each number."""
+        joined = b"".join(self.numbers)
+        if len(joined) == NUMBER_BYTES * self.count:
+            digits = np.frombuffer(joined, np.uint8).reshape(-1, NUMBER_BYTES) - 48
+            ms = digits[:, :13].astype(np.int64) @ _PLACES
+            return ms, digits[:, 14:].astype(np.int64) @ _PLACES[3:]
+        pairs = [number.split(b"-") for number in self.numbers]
+        ms, seq = (np.array([int(pair[at]) for pair in pairs], np.int64) for at in (0, 1))
+        return ms, seq
 
-    @property
-    def times(self) -> Any:
-        """The time in each score: due, end of the lease, death; of ready that of the creation."""
-        if self._times is None:
-            if self.origin.place == "ready":
-                self._times = self.made[0]
-            else:
-                scores: Any = np.fromiter(map(int, self.scores), np.int64, self.count)
-                self._times = end_of(scores) if self.is_delivered else scores
-        return self._times
+    @cached_property
+    def times(self) -> Ints:
+        """The time in each score: due, end of the lease, death; in ready, the creation."""
+        if self.origin.place == "ready":
+            return self.made[0]
+        scores: Any = np.fromiter(map(int, self.scores), np.int64, self.count)
+        return end_of(scores) if self.is_delivered else scores
 
-    @property
+    @cached_property
     def split(self) -> Parts:
-        """The values, taken apart."""
-        if self._split is None:
-            notes, values = None, pa.array(self.values, pa.binary())
-            noted = pc.starts_with(values, b"@")
-            if pc.any(noted).as_py():
-                if not pc.all(noted).as_py():
-                    all_noted = [v if v[:1] == b"@" else b"\n" + v for v in self.values]
-                    values = pa.array(all_noted, pa.binary())
-                notes, values = _cut(values, b"\n")
-            self._split = Parts(notes, *_cut(values, b"\n"))
-        return self._split
+        """The values, split into note, header and body."""
+        notes, values = None, pa.array(self.values, pa.binary())
+        noted = pc.starts_with(values, b"@")
+        if pc.any(noted).as_py():
+            if not pc.all(noted).as_py():
+                all_noted = [v if v[:1] == b"@" else b"\n" + v for v in self.values]
+                values = pa.array(all_noted, pa.binary())
+            notes, values = _cut(values, b"\n")
+        return Parts(notes, *_cut(values, b"\n"))
 
-    @property
+    @cached_property
     def kinds(self) -> Kinds:
-        """What the headers say."""
-        if self._kinds is None:
-            heads, names = self.split.heads, None
-            if pc.any(pc.match_substring(heads, b";i=")).as_py():  # else no two would be alike
-                heads = pc.replace_substring_regex(heads, rb";i=[-0-9A-Z_a-z]*", b"")
-            if pc.any(pc.match_substring(heads, b";d=")).as_py():
-                # With one more of them behind it, each header has two parts to be cut off.
-                padded = pc.binary_join_element_wise(heads, b"", b";d=;")
-                front, back = _cut(padded, b";d=")
-                names, tail = _cut(back, b";")
-                heads = pc.binary_join_element_wise(front, tail, b";")
-            coded = heads.dictionary_encode()
-            records = [parse_record(head + b"\n") for head in coded.dictionary.to_pylist()]
-            self._kinds = Kinds(records, coded.indices, names)
-        return self._kinds
+        """The different headers, parsed."""
+        heads, names = self.split.heads, None
+        if pc.any(pc.match_substring(heads, b";i=")).as_py():  # stable ids differ in each header
+            heads = pc.replace_substring_regex(heads, rb";i=[-0-9A-Z_a-z]*", b"")
+        if pc.any(pc.match_substring(heads, b";d=")).as_py():
+            # Headers without a dedup id get an empty one, so that all are split alike.
+            padded = pc.binary_join_element_wise(heads, b"", b";d=;")
+            front, back = _cut(padded, b";d=")
+            names, tail = _cut(back, b";")
+            heads = pc.binary_join_element_wise(front, tail, b";")
+        coded = heads.dictionary_encode()
+        records = [parse_record(head + b"\n") for head in coded.dictionary.to_pylist()]
+        return Kinds(records, coded.indices, names)
 
-    @property
-    def counts(self) -> list[Any]:
-        """The counters."""
-        if self._counts is None:
-            known = {text: parse_counters(text) for text in set(self.counters)}
-            self._counts = [known[text] for text in self.counters]
-        return self._counts
+    @cached_property
+    def counts(self) -> list[Counters]:
+        """The counters, parsed."""
+        known = {text: parse_counters(text) for text in set(self.counters)}
+        return [known[text] for text in self.counters]
 
     @property
     def is_delivered(self) -> bool:
-        """Whether a delivery of them lasts."""
+        """Whether the jobs are held by consumers."""
         return self.origin.place in ("active", "once")
 
     @property
     def is_first(self) -> bool:
-        """Whether none of them was delivered before, or put back."""
+        """Whether none of the jobs was delivered before, or given back."""
         return not any(self.counters)
 
 
@@ -288,7 +275,7 @@ def _is_text(body: bytes) -> bool:
 
 
 def _no_text(page: Page) -> UndecodableBody:
-    """The error that names the first job of a page whose body is no text."""
+    """Return the error that names the first job whose body is not UTF-8."""
     bodies = page.split.bodies.to_pylist()
     at = next(i for i, body in enumerate(bodies) if not _is_text(body))
     return UndecodableBody(
@@ -297,7 +284,7 @@ def _no_text(page: Page) -> UndecodableBody:
 
 
 def _cut(texts: pa.Array, mark: bytes) -> tuple[pa.Array, pa.Array]:
-    """What stands in each before the first mark, and what behind it."""
+    """Split each text at the first mark; without a mark, the second part is empty."""
     found = pc.split_pattern(texts, mark, max_splits=1).values
     if len(found) != 2 * len(texts):  # some have none
         pairs = [text.partition(mark) for text in texts.to_pylist()]
@@ -308,24 +295,24 @@ def _cut(texts: pa.Array, mark: bytes) -> tuple[pa.Array, pa.Array]:
 # -- columns -------------------------------------------------------------------------------
 
 
-def _same(value: Any, page: Page, kind: Any) -> pa.Array:
+def _same(value: object, page: Page, kind: pa.DataType) -> pa.Array:
     return pa.repeat(pa.scalar(value, kind), page.count)
 
 
-def _texts(values: Sequence[Any]) -> pa.Array:
+def _texts(values: Sequence[str | None]) -> pa.Array:
     return pa.array(values, pa.string())
 
 
-def _instants(ms: Any, known: Any = None) -> pa.Array:
+def _instants(ms: Ints, known: Any = None) -> pa.Array:
     made = pa.array(ms * 1000, pa.int64(), mask=None if known is None else ~known)
     return made.view(_TIME)
 
 
 def _ids(page: Page) -> pa.Array:
-    """`D-<node>-<24 characters>-<ttl>`, as `encode_id` makes them.
+    """Return ids `D-<node>-<24 characters>-<ttl>`, as `encode_id` makes them.
 
-    Time and sequence are the first 80 of the 144 bits: seven pairs of characters, the last four
-    bits of which are of what all ids of a page have in common.
+    Time and sequence are the first 80 of the 144 bits: seven pairs of characters. The last four
+    bits of these pairs belong to the part that all ids of a page share.
     """
     n, packed = page.count, page.origin.packed
     ms, seq = page.made
@@ -367,7 +354,7 @@ def _headers(page: Page) -> pa.Array:
     return found.take(kinds.indices)
 
 
-def _counted(read: Callable[[Any], int]) -> Callable[[Page], pa.Array]:
+def _counted(read: Callable[[Counters], int]) -> Callable[[Page], pa.Array]:
     def column(page: Page) -> pa.Array:
         if page.is_first:
             return _same(read(parse_counters(b"")), page, pa.int32())
@@ -377,7 +364,7 @@ def _counted(read: Callable[[Any], int]) -> Callable[[Page], pa.Array]:
 
 
 def _receipts(page: Page) -> pa.Array:
-    """Of those who hold a delivery; the tag is in the score (protocol/core.md, Receipt)."""
+    """Return the receipts of held jobs; the tag is in the score (protocol/core.md, Receipt)."""
     if not page.is_delivered:
         return pa.nulls(page.count, pa.string())
     coded = pa.array(page.scores, pa.binary()).dictionary_encode()
@@ -396,16 +383,14 @@ def _dedup_ids(page: Page) -> pa.Array:
         try:
             texts = names.cast(pa.string())
             return pc.if_else(pc.equal(texts, ""), None, texts)
-        except pa.ArrowInvalid:  # no UTF-8, from elsewhere
+        except pa.ArrowInvalid:  # another client has written an id that is not UTF-8
             pass
     decoded = [unquote(name.decode("utf-8", "replace")) for name in names.to_pylist()]
     return _texts([text or None for text in decoded])
 
 
 def _ready(page: Page) -> pa.Array:
-    """When a waiting job may be delivered; null for one that is delivered, dead, or waits for
-    another one.
-    """
+    """Return when waiting jobs are due; null if held, dead, or waiting for another job."""
     if page.origin.place not in ("ready", "scheduled"):
         return pa.nulls(page.count, _TIME)
     return _instants(page.times, page.times < NEVER)

@@ -1,7 +1,7 @@
 """The batch source: a snapshot, read in parts by tasks (protocol/maintenance.md, Snapshots).
 
-Nothing is taken or changed. The driver cuts each structure by values, so that a job that stays
-where it is lies in one part, whatever comes and goes around it.
+Reading takes and changes nothing. The driver cuts each structure by values, so that a job that does
+not move is in one part, even if others come and go.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute
+from pyarrow import RecordBatch
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from penstock.core.ids import MAX_SEQ, SEQ_BASE
@@ -23,42 +24,45 @@ from penstock.errors import NodesUnavailable, WrongEpoch
 from penstock.spark.calls import show_numbers, survey
 from penstock.spark.columns import COLUMNS, Origin, Page, Shape, pages
 from penstock.spark.errors import OptionError
-from penstock.spark.options import Read
+from penstock.spark.options import STATES, Read
 from penstock.spark.shards import ShardAddress, ShardReader, open_shard, open_shards
 from penstock.wire.keys import score_of
 from penstock.wire.replies import Survey
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
 
 __all__ = ["FilteringReader", "SnapshotRange", "SnapshotReader", "reader"]
 
 logger = get_logger("penstock")
 
 ROWS_A_PART = 100_000
-"""Jobs of a Spark partition, unless `numPartitions` says otherwise."""
+"""Jobs of a Spark partition, unless `numPartitions` is given."""
 MOST_PARTS = 64
 LEAVES = 8
-"""Pieces that the stream is looked at in, for each part."""
+"""Pieces into which the stream is divided, for each part."""
 SHOWN = 100
-"""Jobs that `show` takes."""
+"""Most jobs of a call of `show`."""
 SHOWN_BYTES = 1 << 20
 HIGHEST = "9999999999999-9999999999"
-"""Behind every number."""
+"""Higher than every job number."""
 MOST_MS = 10**13 - 1
 FINE = MAX_SEQ + 1 - SEQ_BASE
-"""Places within a ms."""
+"""Places in the stream within a ms."""
 
 
 @dataclass(frozen=True)
-class SnapshotRange:
-    """A part of a snapshot.
+class SnapshotRange(InputPartition):
+    """A part of a snapshot, for one task.
 
     Attributes:
         site: where.
         epoch: of the queue.
-        place: the structure; '' = the jobs with these numbers, wherever they are.
-        start, end: behind `start`, up to `end`, as `survey` has them.
-        asof: the queue's time of which states are told.
+        place: the structure; '' = the jobs in `numbers`, in any structure.
+        start, end: arguments of `survey`: after `start`, up to `end`.
+        asof: the queue's time at which states are reported.
         numbers: of jobs that were active when the snapshot began.
-        others: numbers that other parts read, as `listed` has them: every part bears them.
+        others: numbers that other parts read, compressed by `listed`.
     """
 
     site: ShardAddress
@@ -71,24 +75,17 @@ class SnapshotRange:
     others: bytes = b""
 
 
-class SnapshotInput(InputPartition):
-    """A part, as Spark hands it to a task."""
-
-    def __init__(self, part: SnapshotRange) -> None:
-        self.part = part
-
-
 # -- what is wanted ------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which jobs; Spark's filters make it narrower.
+    """Conditions on the jobs to read.
 
     Attributes:
         states: their states.
-        prefix: how their ids begin.
-        after, before: ms of their creation, the second one excluded; None = any.
+        prefix: their ids begin with it.
+        after, before: ms of their creation, `before` excluded; None = any.
     """
 
     states: frozenset[str]
@@ -96,56 +93,45 @@ class Wanted:
     after: int | None
     before: int | None
 
-    @classmethod
-    def of(cls, options: Read) -> Wanted:
-        """As the options say.
-
-        Raises:
-            OptionError: a time can't be read.
-        """
-        return cls(
-            frozenset(options.states),
-            options.id_prefix,
-            moment("enqueuedAfter", options.enqueued_after),
-            moment("enqueuedBefore", options.enqueued_before),
-        )
-
     @property
     def low(self) -> str:
-        """No number is lower; '' = any."""
+        """The number below all wanted ones; '' = any."""
         return "" if self.after is None else _last_before(self.after)
 
     @property
     def high(self) -> str:
-        """No number is higher; '' = any."""
+        """The highest wanted number; '' = any."""
         return "" if self.before is None else _last_before(self.before)
 
-    def narrowed(self, states: Iterable[str] | None = None, **changes: Any) -> Wanted:
-        """And only in these states; with another prefix, or times that are nearer."""
-        found = self if states is None else replace(self, states=self.states & frozenset(states))
-        after = [ms for ms in (self.after, changes.get("after")) if ms is not None]
-        before = [ms for ms in (self.before, changes.get("before")) if ms is not None]
-        prefix, own = changes.get("prefix", ""), self.prefix
+    def narrowed(
+        self,
+        states: Iterable[str] = STATES,
+        prefix: str = "",
+        after: int | None = None,
+        before: int | None = None,
+    ) -> Wanted:
+        """Return the conditions together with these."""
+        found, own = self.states.intersection(states), self.prefix
         if not prefix.startswith(own) and not own.startswith(prefix):
-            found = replace(found, states=frozenset())  # no id begins with both
-        return replace(
+            found = frozenset()  # no id begins with both
+        return Wanted(
             found,
-            prefix=max(prefix, own, key=len),
-            after=max(after, default=None),
-            before=min(before, default=None),
+            max(prefix, own, key=len),
+            max((ms for ms in (self.after, after) if ms is not None), default=None),
+            min((ms for ms in (self.before, before) if ms is not None), default=None),
         )
 
 
 def _last_before(ms: int) -> str:
-    """The highest number of the ms before; numbers are compared as text, with 13 digits of ms."""
+    """Return the highest number of the ms before; numbers are compared as text."""
     return f"{min(max(ms - 1, 0), MOST_MS):013d}-{HIGHEST[14:]}"
 
 
 def moment(name: str, text: str) -> int | None:
-    """A time in ms: ISO 8601, UTC unless it says otherwise, or seconds since 1970, to year 9999.
+    """Parse a time, which is UTC unless it says otherwise; return ms, None = not given.
 
     Raises:
-        OptionError: it is neither.
+        OptionError: not ISO 8601 nor seconds since 1970, or after year 9999.
     """
     if not text:
         return None
@@ -160,7 +146,6 @@ def moment(name: str, text: str) -> int | None:
 
 
 def _ms(value: datetime) -> int:
-    """A time in ms, UTC unless it says otherwise."""
     aware = value if value.tzinfo else value.replace(tzinfo=timezone.utc)
     return round(aware.timestamp() * 1000)
 
@@ -169,13 +154,13 @@ def _ms(value: datetime) -> int:
 
 
 class SnapshotPlan:
-    """The parts of one shard.
+    """Divides one shard into parts.
 
     Args:
         found: the shard.
         options: of the source.
-        wanted: which jobs.
-        share: of how many shards it is one.
+        wanted: conditions on the jobs.
+        share: the number of shards of the queue.
     """
 
     def __init__(self, found: ShardReader, options: Read, wanted: Wanted, share: int = 1) -> None:
@@ -192,11 +177,11 @@ class SnapshotPlan:
 
     @property
     def exists(self) -> bool:
-        """Whether there is a queue."""
+        """Whether the queue exists."""
         return bool(self._epoch) or self._shard.site.partitions is not None
 
     def parts(self) -> list[SnapshotRange]:
-        """The parts; none where there is no queue."""
+        """Return the parts; none if the queue does not exist."""
         if not self._epoch:
             return []
         states = self._wanted.states
@@ -220,14 +205,12 @@ class SnapshotPlan:
         return SnapshotRange(self._shard.site, self._epoch, place, self.now, **given)
 
     def _count(self, jobs: int) -> int:
-        """In how many parts so many jobs are read."""
+        """Return in how many parts so many jobs are read."""
         wanted = self._parts or min(-(-jobs // ROWS_A_PART), self._most)
         return max(1, min(wanted, jobs))
 
     def _leased(self) -> tuple[bytes, ...]:
-        """The numbers of all jobs with a delivery: an extension moves them to the end, so what
-        comes twice counts once.
-        """
+        """Return the numbers of all held jobs, each once: an extension moves a job to the end."""
         found: dict[bytes, None] = {}
         for place in ("active", "once"):
             cursor = ""
@@ -272,10 +255,10 @@ class SnapshotPlan:
         return [self._part("ready", start=a, end=b) for a, b in itertools.pairwise(edges)]
 
     def _cuts(self, low: str, high: str, parts: int) -> list[str]:
-        """Where to cut the stream, so that the parts are about alike.
+        """Return where to cut the stream, so that parts have about the same size.
 
-        It can't be asked for ranks. So the widest piece is halved again and again, and what is
-        empty at its ends is cut off: what is left says where the jobs are.
+        A stream has no ranks. So the widest piece is halved repeatedly, and its empty ends are cut
+        off: the remaining pieces show where the jobs are.
         """
         whole = self._piece(place_of(low) + 1 if low else 0, place_of(high))
         if parts == 1 or whole is None:
@@ -292,7 +275,7 @@ class SnapshotPlan:
         return _shared(pieces, parts)
 
     def _piece(self, first: int, end: int) -> tuple[int, int] | None:
-        """What there is between two places, without the empty ends."""
+        """Return the range between two places without its empty ends; None = no job is there."""
         key, command = self._key("ready"), self._shard.command
         low, high = number_at(first), number_at(end, is_last=True)
         found = command("XRANGE", key, low, high, "COUNT", 1)
@@ -303,24 +286,24 @@ class SnapshotPlan:
 
 
 def listed(numbers: Iterable[bytes]) -> bytes:
-    """Numbers in little space: those that were made together are alike."""
+    """Compress numbers: those that were created together are similar."""
     return zlib.compress(b" ".join(sorted(numbers)))
 
 
-@lru_cache(maxsize=4)  # those of a few queries; a worker reads part after part
+@lru_cache(maxsize=4)  # of a few queries; all parts of a query have the same
 def unlisted(numbers: bytes) -> frozenset[bytes]:
-    """The numbers again."""
+    """Decompress numbers of `listed`."""
     return frozenset(zlib.decompress(numbers).split()) if numbers else frozenset()
 
 
 def place_of(number: str) -> int:
-    """A number's place in the stream."""
+    """Return the place of a number in the stream."""
     ms, _, seq = number.partition("-")
     return int(ms) * FINE + min(max(int(seq) - SEQ_BASE, 0), FINE - 1)
 
 
 def number_at(place: int, *, is_last: bool = False) -> str:
-    """The first number at a place, or the last one."""
+    """Return the first number at a place, or the last one."""
     ms, seq = divmod(place, FINE)
     if is_last and seq == FINE - 1:
         return f"{ms}-{HIGHEST[14:]}"
@@ -328,7 +311,7 @@ def number_at(place: int, *, is_last: bool = False) -> str:
 
 
 def _shared(pieces: Sequence[tuple[int, int]], parts: int) -> list[str]:
-    """Where parts of about the same width end."""
+    """Return where parts of about the same width end."""
     widths = [end - first + 1 for first, end in pieces]
     whole, passed, cuts = sum(widths), 0, list[str]()
     for (_, end), width in zip(pieces[:-1], widths, strict=False):
@@ -341,8 +324,10 @@ def _shared(pieces: Sequence[tuple[int, int]], parts: int) -> list[str]:
 # -- the reader ----------------------------------------------------------------------------
 
 
-def reader(options: Mapping[str, str], schema: Any) -> SnapshotReader:
-    """The reader for these options: Spark refuses one that takes filters unless its setting
+def reader(options: Mapping[str, str], schema: StructType) -> SnapshotReader:
+    """Return the reader for these options.
+
+    Spark refuses a reader with `pushFilters` unless its setting
     `spark.sql.python.filterPushdown.enabled` is on.
     """
     made = SnapshotReader(options, schema)
@@ -350,24 +335,32 @@ def reader(options: Mapping[str, str], schema: Any) -> SnapshotReader:
 
 
 class SnapshotReader(DataSourceReader):
-    """What Spark asks of the batch source.
+    """The reader of the batch source.
 
     Args:
-        options: as Spark has them.
-        schema: the columns that are asked for.
+        options: as Spark passes them.
+        schema: the columns to read.
+
+    Raises:
+        OptionError: an option can't be used.
     """
 
-    def __init__(self, options: Mapping[str, str], schema: Any) -> None:
-        self.options = Read.parse(options)
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        self.options = given = Read.parse(options)
         self.shape = Shape(schema)
-        self.wanted = Wanted.of(self.options)
+        self.wanted = Wanted(
+            frozenset(given.states),
+            given.id_prefix,
+            moment("enqueuedAfter", given.enqueued_after),
+            moment("enqueuedBefore", given.enqueued_before),
+        )
 
     def partitions(self) -> Sequence[InputPartition]:
-        """The parts of a snapshot that begins now.
+        """Return the parts of a snapshot that begins now.
 
         Raises:
-            NodesUnavailable: some can't be reached, and `skipUnreachable` is false.
-            QueueMissing: there is no queue, and one is required.
+            NodesUnavailable: a node can't be reached, and `skipUnreachable` is false.
+            QueueMissing: the queue does not exist, and `requireQueue` is set.
         """
         found = open_shards(self.options)
         if found.unreached and not self.options.skip_unreachable:
@@ -379,28 +372,20 @@ class SnapshotReader(DataSourceReader):
         plans = [SnapshotPlan(one, self.options, self.wanted, len(found)) for one in found]
         if self.options.require_queue and not any(plan.exists for plan in plans):
             raise found[0].missing()
-        return [SnapshotInput(part) for plan in plans for part in plan.parts()]
+        return [part for plan in plans for part in plan.parts()]
 
-    def read(self, partition: Any) -> Iterator[Any]:
-        """The jobs of a part, as Arrow batches."""
-        if not isinstance(
-            partition, SnapshotInput
-        ):  # Spark's own: it reads where there are no parts, too
+    def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
+        """Yield the jobs of a part."""
+        if not isinstance(partition, SnapshotRange):  # without parts Spark passes one of its own
             return
-        part = partition.part
-        found = open_shard(self.options, part.site)
-        target = self.shape.arrow()
+        found = open_shard(self.options, partition.site)
         try:
-            for page in pages(self._replies(found, part)):
-                kept = self._kept(page, part)
+            for page in pages(self._replies(found, partition)):
+                kept = self._kept(page, partition)
                 if kept.count:
-                    yield self.shape.batch(kept, target)
+                    yield self.shape.batch(kept)
         except WrongEpoch as error:
             logger.info("%s: the queue was deleted while it was read", error)
-
-    def _full(self, place: str) -> int:
-        """How much of the values is needed: of jobs that may have moved the note as well."""
-        return max(self.shape.full, 1 if self.wanted.prefix or place != "ready" else 0)
 
     def _replies(
         self, found: ShardReader, part: SnapshotRange
@@ -411,7 +396,8 @@ class SnapshotReader(DataSourceReader):
         ops, cursor = found.ops, part.start
         packed = found.packed(part.epoch.encode())
         origin = Origin(self.options.queue, found.node, packed, part.place, part.asof)
-        full = self._full(part.place)
+        # Notes show which jobs have moved; ids need the records.
+        full = max(self.shape.full, 1 if self.wanted.prefix or part.place != "ready" else 0)
         while True:
             call = survey(
                 ops, part.epoch, part.place, cursor, part.end, self.options.fetch_size, full
@@ -425,7 +411,7 @@ class SnapshotReader(DataSourceReader):
     def _shown(
         self, found: ShardReader, part: SnapshotRange
     ) -> Iterator[tuple[Origin, list[bytes]]]:
-        """Jobs by number: those that were active, wherever they are by now."""
+        """Yield the jobs that were active when the snapshot began, wherever they are now."""
         ops, at, step = found.ops, 0, 1
         packed = found.packed(part.epoch.encode())
         while at < len(part.numbers):
@@ -444,7 +430,7 @@ class SnapshotReader(DataSourceReader):
             step = max(1, min(SHOWN, SHOWN_BYTES // (size + 1)))
 
     def _kept(self, page: Page, part: SnapshotRange) -> Page:
-        """What is wanted of a page."""
+        """Return the page with the wanted jobs."""
         if page.count and part.place != "ready":
             page = page.keep(self._settled(page, part) if part.place else self._between(page))
         if page.count and not part.place:
@@ -457,12 +443,12 @@ class SnapshotReader(DataSourceReader):
         return page
 
     def _between(self, page: Page) -> list[bool]:
-        """Which of the jobs were made at a time that is wanted."""
+        """Tell of each job whether it was created at a wanted time."""
         low, high = self.wanted.low.encode(), self.wanted.high.encode() or HIGHEST.encode()
         return [low < number <= high for number in page.numbers]
 
     def _settled(self, page: Page, part: SnapshotRange) -> list[bool]:
-        """Which of the jobs lay here when the snapshot began, as far as can be seen."""
+        """Tell of each job whether it was in this structure when the snapshot began."""
         last, others = b"%d-%b" % (part.asof, HIGHEST[14:].encode()), unlisted(part.others)
         notes = page.split.notes
         shown = [b""] * page.count if notes is None else notes.to_pylist()
@@ -477,12 +463,12 @@ class SnapshotReader(DataSourceReader):
 
 
 def _was_moved(note: bytes, asof: int) -> bool:
-    """Whether a job was delivered after that time: it lay elsewhere then."""
+    """Return whether a job was delivered after that time: it was elsewhere then."""
     return bool(note) and int(note[1 : note.index(b" ")].rstrip(b"?")) > asof
 
 
 def _place(job: Sequence[bytes]) -> str:
-    """The structure that a job shown is in; '' = it is not to be told of."""
+    """Return the structure of a job of `show`; '' = the job is not reported."""
     state = job[1].decode()
     if state in ("expired", "dangling"):
         return ""
@@ -492,7 +478,7 @@ def _place(job: Sequence[bytes]) -> str:
 
 
 def _row(job: Sequence[bytes], place: str) -> tuple[bytes, ...]:
-    """A job of `show` as `survey` would have answered it."""
+    """Convert a job of `show` to the form of `survey`."""
     number, _, score, delivered, owner, counters, record, receipt = job
     if place in ("active", "once"):
         score = b"%d" % score_of(int(score), int(receipt[-3:], 16))
@@ -501,10 +487,10 @@ def _row(job: Sequence[bytes], place: str) -> tuple[bytes, ...]:
 
 
 class FilteringReader(SnapshotReader):
-    """The same with Spark's filters: they make the snapshot narrower; Spark applies them, too."""
+    """A reader that uses Spark's filters while it reads."""
 
     def pushFilters(self, filters: Sequence[Any]) -> Iterable[Any]:  # noqa: N802  # Spark's name
-        """Use what can be used; all of them are left to Spark as well."""
+        """Use the filters that can be used; return all, so that Spark applies them too."""
         for one in filters:
             self.wanted = _narrower(self.wanted, one)
         return filters

@@ -1,10 +1,11 @@
-"""The streaming source: micro-batches of leased jobs, acknowledged when Spark has noted them."""
+"""The streaming source: micro-batches of leased jobs, acknowledged after Spark's commit."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from pyarrow import RecordBatch
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from penstock.spark.calls import fetch
@@ -14,6 +15,9 @@ from penstock.spark.options import Stream
 from penstock.spark.shards import open_shard
 from penstock.wire.replies import Fetch
 
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
 __all__ = ["StreamReader"]
 
 try:
@@ -21,28 +25,21 @@ try:
 except ImportError:  # before Spark 4.2
 
     class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
-        """There is no such thing."""
-
-
-class StreamInput(InputPartition):
-    """A part of a batch, as Spark hands it to a task."""
-
-    def __init__(self, part: Part) -> None:
-        self.part = part
+        """A placeholder."""
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """What Spark asks of the source; `checkpoint` answers.
+    """The reader of the streaming source; `checkpoint` has its logic.
 
-    Spark makes several of these, some only to pickle them: nothing is done before the first
-    question.
+    Spark creates several readers, some only to pickle them. So nothing is done before the first
+    call of a method.
 
     Args:
-        options: as Spark has them.
-        schema: the columns that are asked for.
+        options: as Spark passes them.
+        schema: the columns to read.
     """
 
-    def __init__(self, options: Mapping[str, str], schema: Any) -> None:
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self.options = Stream.parse(options)
         self.shape = Shape(schema)
         self._consumer: Consumer | None = None
@@ -52,18 +49,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @property
     def consumer(self) -> Consumer:
-        """The driver's half, made when it is asked first."""
+        """The part on the driver, made when it is needed."""
         if self._consumer is None:
             self._consumer = Consumer(self.options)
         return self._consumer
 
     # Spark's names; latestOffset has no arguments before 4.2
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Before the first batch."""
+        """Return the offset before the first batch."""
         return self.consumer.initial()
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802
-        """As many jobs a trigger as the option says."""
+        """Return the limit of `maxJobsPerTrigger`."""
         from pyspark.sql.streaming.datasource import ReadMaxRows
 
         return ReadMaxRows(self.options.max_jobs_per_trigger)
@@ -71,7 +68,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(  # noqa: N802
         self, start: dict[str, Any] | None = None, limit: Any = None
     ) -> dict[str, Any]:
-        """Acknowledge what is done, reserve the next batch."""
+        """Acknowledge the jobs of the finished batch, and reserve the next one."""
         if limit is None:
             most: int | None = self.options.max_jobs_per_trigger
         else:  # ReadAllAvailable of trigger(once=True) says none
@@ -87,25 +84,24 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.consumer.available_now()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The parts of a batch."""
-        return [StreamInput(part) for part in self.consumer.parts(start, end)]
+        """Return the parts of a batch."""
+        return self.consumer.parts(start, end)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """What is done is acknowledged, unless `latestOffset` has done that."""
+        """Acknowledge the jobs of a batch, unless `latestOffset` has done that."""
         self.consumer.committed(end)
 
     def stop(self) -> None:
-        """The query has stopped."""
+        """Stop renewing leases: the query has stopped."""
         if self._consumer is not None:
             self._consumer.stop()
 
-    def read(self, partition: Any) -> Iterator[Any]:
-        """The jobs of a part that are still ours, as Arrow batches."""
-        part: Part = partition.part
-        target = self.shape.arrow()
-        for page in pages(self._replies(part)):
+    def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
+        """Yield the jobs of a part that the query still holds."""
+        assert isinstance(partition, Part)
+        for page in pages(self._replies(partition)):
             if page.count:
-                yield self.shape.batch(page, target)
+                yield self.shape.batch(page)
 
     def _replies(self, part: Part) -> Iterator[tuple[Origin, list[bytes]]]:
         found, at = open_shard(self.options, part.site), part.start
